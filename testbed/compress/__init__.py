@@ -1,0 +1,1 @@
+"""What is sent: selectors, value codings, error feedback and the wire format. Pure: tensors in, bytes out."""

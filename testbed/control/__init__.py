@@ -1,0 +1,1 @@
+"""How much is sent: rules that map what a worker observed to the next density. Pure, seeded, serialisable."""

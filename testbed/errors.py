@@ -1,0 +1,75 @@
+"""Every error that a user can meet, with the exit code it leads to.
+
+NarrowsError
+├─ InputError        2   the scenario, a trace or a flag is wrong: where, what was given, what works
+├─ MachineError      3   this machine cannot: what is missing and how to get it
+└─ ExperimentError   1   the experiment was started and failed
+   ├─ NodeLost           a node died or fell silent: which, at which step
+   ├─ LinkError          a link is not what was asked for: asked against held
+   ├─ WireError          bytes that are not a frame or a payload of ours
+   └─ GradientError      a gradient that cannot be sent (NaN, infinity): which parameter
+"""
+
+from __future__ import annotations
+
+
+class NarrowsError(Exception):
+    """Base of all errors that are reported as a sentence instead of a traceback."""
+
+    exit_code = 1
+
+
+class InputError(NarrowsError):
+    """The input is wrong. ``where`` is ``file:line`` or a flag; ``hint`` says what would work."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        self.message, self.where, self.hint = message, where, hint
+        super().__init__(_sentence(message, where, hint))
+
+
+class MachineError(NarrowsError):
+    """This machine cannot do what was asked; ``fix`` is what to do about it."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, fix: str | None = None) -> None:
+        self.message, self.fix = message, fix
+        super().__init__(_sentence(message, None, fix))
+
+
+class ExperimentError(NarrowsError):
+    """The experiment was started and failed."""
+
+    exit_code = 1
+
+
+class NodeLost(ExperimentError):
+    """A node died, or was not heard of in time."""
+
+    def __init__(self, node: str, step: int | None, reason: str) -> None:
+        self.node, self.step, self.reason = node, step, reason
+        at = "before its first step" if step is None else f"at step {step}"
+        super().__init__(f"node {node!r} was lost {at}: {reason}")
+
+
+class LinkError(ExperimentError):
+    """A link could not be shaped as asked."""
+
+    def __init__(self, link: str, direction: str, *, asked: str, held: str) -> None:
+        self.link, self.direction, self.asked, self.held = link, direction, asked, held
+        super().__init__(f"link {link!r} {direction}: asked for {asked}, the kernel holds {held}")
+
+
+class WireError(ExperimentError):
+    """Bytes that are not a frame or payload of ours."""
+
+
+class GradientError(ExperimentError):
+    """A gradient that must not be sent."""
+
+
+def _sentence(message: str, where: str | None, hint: str | None) -> str:
+    text = f"{where}: {message}" if where else message
+    return f"{text}. {hint}" if hint else text

@@ -1,0 +1,1 @@
+"""How gradients travel: frames, endpoints, and the parameter server."""

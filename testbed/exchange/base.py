@@ -1,0 +1,58 @@
+"""The seam of exchange: what a worker submits, and what it gets back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from testbed.node import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a ticket brings: a mean gradient (or parameters) of a version, as a payload."""
+
+    kind: Literal["gradient", "parameters"]
+    version: int
+    payload: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Travel:
+    """How a bucket travelled, in seconds of ``Node.now()`` and frame bytes."""
+
+    start_s: float
+    """Start of sending."""
+    sent_s: float
+    """The last byte was handed to the network stack."""
+    first_s: float
+    """The reply's header had come."""
+    last_s: float
+    """The reply's last byte had come."""
+    bytes_up: int
+    bytes_down: int
+
+
+class Ticket(Protocol):
+    """A submitted bucket."""
+
+    def wait(self) -> Update:
+        """Block until the update is there."""
+        ...
+
+    @property
+    def travel(self) -> Travel:
+        """How it went; complete after ``wait``."""
+        ...
+
+
+class Exchange(Protocol):
+    """A worker's side of an exchange. The unit is a bucket: one or more layers."""
+
+    def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
+        """Send a bucket's payload on its way."""
+        ...
+
+    def close(self) -> None:
+        """Say goodbye to the peers."""
+        ...

@@ -1,0 +1,63 @@
+"""The frame: a fixed little-endian header of 40 bytes, then the body.
+
+offset size field
+0      4    magic "NRWS"
+4      1    version (1)
+5      1    kind (``Kind``)
+6      2    sender (peer number)
+8      8    run id
+16     4    step
+20     2    bucket
+22     2    reserved, 0
+24     8    body length in bytes, at most ``MAX_BODY``
+32     8    time of sending, nanoseconds of the host's monotonic clock
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from testbed.errors import WireError
+from testbed.node import Kind
+
+MAGIC, VERSION = b"NRWS", 1
+_LAYOUT = struct.Struct("<4sBBHQIHHQq")
+HEADER_BYTES = _LAYOUT.size
+MAX_BODY = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A frame's header; ``sent_ns`` is on the monotonic clock that all nodes of a host share."""
+
+    kind: Kind
+    sender: int
+    run: int
+    step: int
+    bucket: int
+    length: int
+    sent_ns: int
+
+    def pack(self) -> bytes:
+        """The 40 bytes on the wire."""
+        return _LAYOUT.pack(
+            MAGIC, VERSION, self.kind, self.sender, self.run, self.step, self.bucket, 0,
+            self.length, self.sent_ns,
+        )  # fmt: skip
+
+    @classmethod
+    def unpack(cls, raw: bytes | bytearray | memoryview) -> Header:
+        """Read 40 bytes. Raises WireError naming what is wrong; nothing is allocated from the length."""
+        if len(raw) != HEADER_BYTES:
+            raise WireError(f"a frame header has {HEADER_BYTES} bytes, got {len(raw)}")
+        magic, version, kind, sender, run, step, bucket, _, length, sent_ns = _LAYOUT.unpack(raw)
+        if magic != MAGIC:
+            raise WireError(f"not a frame: it begins with {magic!r} instead of {MAGIC!r}")
+        if version != VERSION:
+            raise WireError(f"frame version {version}, this side speaks {VERSION}")
+        if kind not in Kind._value2member_map_:
+            raise WireError(f"unknown frame kind {kind}")
+        if length > MAX_BODY:
+            raise WireError(f"frame body of {length} B is over the limit of {MAX_BODY} B")
+        return cls(Kind(kind), sender, run, step, bucket, length, sent_ns)

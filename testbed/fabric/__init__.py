@@ -1,0 +1,1 @@
+"""Where nodes run: containers, network namespaces, or virtual time, behind one protocol."""

@@ -1,0 +1,110 @@
+"""The seam of fabrics. Order of calls: create, (the session listens on ``control_host``), start, destroy.
+
+Two networks on every fabric: ``data`` is shaped; ``control`` is not, and carries no training bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from testbed.registry import Registry
+
+if TYPE_CHECKING:
+    from testbed.links.client import Agent
+
+CONTROL_PORT = 7077
+"""Where a run listens on its control network; the address is the run's own, so the port can be fixed."""
+
+DATA_PORT = 7078
+"""Where a server listens on the data network."""
+
+METRICS_PORT = 9464
+"""Where every node's Prometheus exporter answers, on its control address."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node as the scenario asks for it. ``peer``: its number in frames; server 0, workers 1…"""
+
+    name: str
+    group: str
+    role: Literal["server", "worker"]
+    rank: int
+    peer: int
+    device: Literal["cpu", "cuda"] = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network device: ``netns`` is a path to its namespace (None: the agent's own)."""
+
+    netns: str | None
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A running node: addresses, its data NIC, and the switch-side peer of that NIC."""
+
+    spec: NodeSpec
+    data_address: str
+    control_address: str
+    nic: Interface
+    port: Interface
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """What ``create`` made. ``switch_address`` is the switch's own address on the data network."""
+
+    control_host: str
+    switch_address: str
+    switch_netns: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a fabric needs to know of the run: a short unique id, and where files may go."""
+
+    id: str
+    directory: Path
+    token: str
+    """Secret that nodes show when they connect to the control network."""
+    quiet: bool = False
+
+
+class Fabric(Protocol):
+    """Where nodes run. Made from a ``RunContext``; ``destroy`` is safe to call at any time, and twice."""
+
+    agent: Agent
+    """The links agent of this fabric's host; usable after ``create``."""
+
+    def create(self, specs: list[NodeSpec]) -> Networks:
+        """Make networks (and, where nodes are containers, the containers, not started)."""
+        ...
+
+    def start(self) -> dict[str, Place]:
+        """Start the nodes' processes; each connects to ``control_host``. Returns them by name."""
+        ...
+
+    def dead(self) -> dict[str, str]:
+        """Nodes whose process has ended, by name, each with how (``"killed by signal 9"``)."""
+        ...
+
+    def destroy(self) -> None:
+        """Stop every process and remove everything that was made."""
+        ...
+
+
+class FabricClass(Protocol):
+    """How a fabric is made."""
+
+    def __call__(self, context: RunContext) -> Fabric:
+        """A fabric for one ``run``; nothing is made yet. Raises MachineError when it cannot work here."""
+        ...
+
+
+fabrics: Registry[FabricClass] = Registry("fabric", "narrows.fabrics")

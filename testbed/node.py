@@ -1,0 +1,131 @@
+"""The seam between roles and the world.
+
+Worker, server and controller code touches time, threads, randomness and the network only through a
+``Node``. Behind it stand sockets and threads on a real host, or a virtual clock (``fabric/sim``): the
+roles cannot tell. Everything blocks; there is one thread of control per activity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from random import Random
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    GRADIENT = 2
+    UPDATE = 3
+    BYE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One frame as sent or received.
+
+    ``body`` is opaque bytes; times are seconds of ``Node.now()``: when the sender began to send, and at
+    the receiver when the header had come and when the last byte had.
+    """
+
+    kind: Kind
+    step: int
+    bucket: int
+    sender: int
+    body: Buffer
+    sent_s: float = 0.0
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+
+class Endpoint(Protocol):
+    """A node's place on the data network. Peers are known by number (server 0, workers 1…)."""
+
+    def send(self, destinations: Iterable[int], message: Message) -> int:
+        """Hand ``message`` to every destination; returns when the last byte is handed over.
+
+        Returns the frame bytes sent, headers included, summed over destinations.
+        Raises NodeLost when a destination cannot be reached.
+        """
+        ...
+
+    def receive(self, timeout: float) -> Message:
+        """The next message from any peer, within ``timeout`` seconds. Raises NodeLost otherwise."""
+        ...
+
+    def frame_bytes(self, message: Message) -> int:
+        """Bytes that ``message`` takes as a frame, header included."""
+        ...
+
+
+class Queue(Protocol, Generic[T]):
+    """A first-in first-out queue between a node's activities."""
+
+    def put(self, item: T) -> None:
+        """Add ``item``; never blocks."""
+        ...
+
+    def get(self, timeout: float | None = None) -> T:
+        """Take the oldest item. Raises TimeoutError after ``timeout`` seconds."""
+        ...
+
+
+class Task(Protocol):
+    """A spawned activity."""
+
+    def join(self) -> None:
+        """Wait for its end; raises what it raised."""
+        ...
+
+
+class Node(Protocol):
+    """A role's whole world."""
+
+    @property
+    def name(self) -> str:
+        """Name in the scenario, ``worker-0``."""
+        ...
+
+    @property
+    def rng(self) -> Random:
+        """Private source of randomness, seeded from the run's seed and the node's name."""
+        ...
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The data network."""
+        ...
+
+    def now(self) -> float:
+        """Seconds since t0 (negative before it)."""
+        ...
+
+    def cpu(self) -> float:
+        """CPU seconds this thread has used; the virtual clock's time under simulation."""
+        ...
+
+    def sleep_until(self, time_s: float) -> None:
+        """Sleep until ``now()`` is at least ``time_s``."""
+        ...
+
+    def spawn(self, activity: Callable[[], None]) -> Task:
+        """Run ``activity`` beside this one."""
+        ...
+
+    def queue(self) -> Queue[T]:
+        """A new queue for this node's activities."""
+        ...
+
+    def record(self, event: dict[str, object]) -> None:
+        """Add one event to the run's records."""
+        ...
+
+    def link_rate(self) -> float | None:
+        """Latest asked rate of this node's own uplink in bit/s, if the fabric tells."""
+        ...

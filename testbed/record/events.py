@@ -1,0 +1,145 @@
+"""The records of a run, one JSON object a line. Schema version 1; times in seconds after t0, wall clock.
+
+``events/<role>-<rank>.jsonl`` holds ``step``, ``round`` and ``evaluation`` events, each with ``v``, ``kind``
+and ``node``; ``links.jsonl`` holds ``change`` and ``sample`` lines (``LinkChanged``, ``LinkSample``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+SCHEMA = 1
+
+
+class Event:
+    """A record that knows its kind."""
+
+    kind: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that becomes the line."""
+        return {"v": SCHEMA, "kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord(Event):
+    """One step of one worker. The phases follow one another; their sum is the step's time."""
+
+    kind = "step"
+    node: str
+    step: int
+    epoch: int
+    start_s: float
+    compute_s: float
+    """Forward and backward pass, with the wait that holds it to the pace."""
+    busy_s: float
+    """Forward and backward pass alone."""
+    compress_s: float
+    send_s: float
+    """First byte handed over to last byte handed over."""
+    wait_s: float
+    """Last byte handed over to the reply's header."""
+    receive_s: float
+    decompress_s: float
+    apply_s: float
+    delay_s: float
+    """Communication delay: send_s + wait_s + receive_s."""
+    end_s: float
+    density: float
+    """Density requested: k. 1 without compression."""
+    sent_count: int
+    """Elements sent."""
+    size: int
+    """Elements of the gradient."""
+    bytes_up: int
+    bytes_down: int
+    loss: float
+    accuracy: float
+    overran: bool
+    """The computation took longer than its pace."""
+    compress_cpu_s: float
+    apply_cpu_s: float
+    payload_crc: int
+    """CRC-32 of the payload sent."""
+    controller: dict[str, Any] | None
+    """The ``Observation`` given to the controller after this step; None without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord(Event):
+    """One step as the server saw it. ``messages``: each worker's gradient frame."""
+
+    kind = "round"
+    node: str
+    step: int
+    messages: list[dict[str, float]]
+    """``{"sender", "bytes", "sent_s", "first_s", "last_s"}``, by sender; times at the receiver."""
+    aggregate_s: float
+    send_start_s: float
+    send_end_s: float
+    bytes_down: int
+    """Frame bytes of the reply, summed over workers."""
+    union_count: int
+    """Elements of the aggregate that are sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRecord(Event):
+    """Test accuracy of the server's replica after ``step`` was applied."""
+
+    kind = "evaluation"
+    node: str
+    step: int
+    time_s: float
+    """When that step was applied: the evaluation itself is not on the clock."""
+    accuracy: float
+    loss: float
+    samples: int
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord(Event):
+    """Hash of a replica's parameters at the end of an epoch: equal on every node, or the run is wrong."""
+
+    kind = "epoch"
+    node: str
+    epoch: int
+    step: int
+    parameters: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChanged(Event):
+    """A change of a link direction: when it was due and when the kernel had taken it."""
+
+    kind = "change"
+    link: str
+    direction: str
+    due_s: float
+    applied_s: float
+    rate_bits: int
+    queue_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSample(Event):
+    """What a link direction was asked to carry and what it carried from ``from_s`` to ``to_s``."""
+
+    kind = "sample"
+    link: str
+    direction: str
+    from_s: float
+    to_s: float
+    asked_bits: float
+    """Integral of the asked rate."""
+    delivered_bits: int
+    """At the link's class, Ethernet headers counted."""
+    packets: int
+    backlog_bytes: int
+    """Largest queue seen."""
+    busy: bool
+    """A queue stood at every look: the link was backlogged throughout."""
+    drops: int
+    """Packets dropped by the emulated queue."""

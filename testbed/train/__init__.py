@@ -1,0 +1,1 @@
+"""Worker and server roles, tasks (data, model, optimizer) and the pacing of computation."""
