@@ -46,10 +46,10 @@ class ExperimentError(NarrowsError):
 
 
 class NodeLost(ExperimentError):
-    """A node died, or was not heard of in time."""
+    """A node died, or was not heard of in time. ``hearsay``: another node says so."""
 
-    def __init__(self, node: str, step: int | None, reason: str) -> None:
-        self.node, self.step, self.reason = node, step, reason
+    def __init__(self, node: str, step: int | None, reason: str, *, hearsay: bool = False) -> None:
+        self.node, self.step, self.reason, self.hearsay = node, step, reason, hearsay
         at = "before its first step" if step is None else f"at step {step}"
         super().__init__(f"node {node!r} was lost {at}: {reason}")
 

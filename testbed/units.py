@@ -2,19 +2,23 @@
 
 ``Rate`` is bit/s, ``Size`` bytes, ``Packets`` a count of full-size packets (all ``int``), ``Duration``
 seconds (``float``). Being numbers they need no conversion inside; ``str()`` writes what ``parse`` reads
-back exactly. Pydantic fields of these types accept only strings with a unit (or values of the type).
+back exactly (counts up to ``LARGEST``). Pydantic fields of these types accept only strings with a unit
+(or values of the type).
 """
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, ClassVar, Self
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-_QUANTITY = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]+)\s*$")
+_QUANTITY = re.compile(
+    r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]+)\s*$", re.ASCII
+)
+LARGEST = 2**53
+"""Largest quantity of any kind in base units: up to here a float holds every integer exactly."""
 
 
 class _Quantity:
@@ -28,6 +32,7 @@ class _Quantity:
     def parse(cls, text: object) -> Self:
         """Read ``"100 Mbit/s"`` and the like. Raises ValueError saying what would work."""
         if isinstance(text, cls):
+            cls._check(text, float(text))  # type: ignore[arg-type]
             return text
         if isinstance(text, (int, float)):
             raise ValueError(f"{cls.NOUN} {text!r} has no unit: write for example '{cls.EXAMPLE}'")
@@ -40,12 +45,20 @@ class _Quantity:
             raise ValueError(
                 f"unknown unit {unit!r} for a {cls.NOUN} in {text!r}: use one of {', '.join(cls.UNITS)}"
             )
-        if number < 0:
-            raise ValueError(f"{cls.NOUN} {text!r} is negative")
         value = number * cls.UNITS[unit]
-        if not math.isfinite(value):
-            raise ValueError(f"{cls.NOUN} {text!r} is not a finite number")
-        return cls._make(value)
+        cls._check(text, value)
+        made = cls._make(value)
+        if value and not made:
+            raise ValueError(f"{cls.NOUN} {text!r} is not zero but rounds to it: write 0 or more")
+        return made
+
+    @classmethod
+    def _check(cls, text: object, value: float) -> None:
+        """Raise ValueError unless ``value``, written as ``text``, is finite and in range."""
+        if value < 0:
+            raise ValueError(f"{cls.NOUN} {text!r} is negative")
+        if not value <= LARGEST:
+            raise ValueError(f"{cls.NOUN} {text!r} is too large, or not a finite number")
 
     @classmethod
     def _make(cls, value: float) -> Self:
@@ -69,14 +82,14 @@ class _Quantity:
         }
 
     @classmethod
-    def _write(cls, value: float) -> str:
-        """The largest unit in which the value has at most three digits behind the point, exactly."""
-        for unit, factor in sorted(cls.UNITS.items(), key=lambda item: -item[1]):
-            scaled = round(value / factor, 3)
-            if value >= factor and cls._make(float(f"{scaled:.15g}") * factor) == cls._make(value):
-                return f"{scaled:.15g} {unit}"
-        smallest = min(cls.UNITS, key=lambda unit: cls.UNITS[unit])
-        return f"{float(value) / cls.UNITS[smallest]!r} {smallest}".replace(".0 ", " ")
+    def _write(cls, value: int) -> str:
+        """The shortest exact writing with at most three digits behind the point."""
+        exact = [f"{value} {next(iter(cls.UNITS))}"]
+        for unit, factor in cls.UNITS.items():
+            number = f"{round(value / factor, 3):.15g}"
+            if value >= factor and round(float(number) * factor) == value:
+                exact.insert(0, f"{number} {unit}")
+        return min(exact, key=len)
 
 
 class Rate(_Quantity, int):
@@ -104,6 +117,12 @@ class Packets(_Quantity, int):
 
     UNITS = {"packets": 1.0, "packet": 1.0}
     NOUN, EXAMPLE = "packet count", "100 packets"
+
+    @classmethod
+    def _make(cls, value: float) -> Self:
+        if value != round(value):
+            raise ValueError(f"packet count {value} is not a whole number")
+        return cls(round(value))
 
     def __str__(self) -> str:
         return f"{int(self)} packets"

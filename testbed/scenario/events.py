@@ -16,14 +16,14 @@ class _Event(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     links: LinkNames
-    direction: Directions = "both"
+    direction: Directions = Field("both", description="`up` leaves the node, `down` arrives.")
     at: Duration = Field(Duration(0.0), description="When it begins.")
 
 
 class TraceEvent(_Event):
     """The rate follows a recorded trace from ``at`` on."""
 
-    kind: Literal["trace"]
+    kind: Literal["trace"] = Field(description="What happens.")
     file: str = Field(description="Path, relative to the scenario file.")
     at_end: Literal["loop", "hold", "stop"] = Field(
         description="After the last point: start over, keep the last rate, or return to the base rate."
@@ -37,15 +37,15 @@ class TraceEvent(_Event):
 class StepEvent(_Event):
     """The rate jumps to a value and stays there."""
 
-    kind: Literal["step"]
-    rate: Rate
+    kind: Literal["step"] = Field(description="What happens.")
+    rate: Rate = Field(description="The rate from then on. 0 is an outage.")
 
 
 class RampEvent(_Event):
     """The rate moves in a straight line to a value, in equal steps."""
 
-    kind: Literal["ramp"]
-    rate: Rate
+    kind: Literal["ramp"] = Field(description="What happens.")
+    rate: Rate = Field(description="The rate at the end.")
     over: Duration = Field(description="How long the move takes.")
     every: Duration = Field(Duration(0.1), description="Time between two changes.")
 
@@ -53,7 +53,7 @@ class RampEvent(_Event):
 class OutageEvent(_Event):
     """No service for a while; then the rate is what it would have been."""
 
-    kind: Literal["outage"]
+    kind: Literal["outage"] = Field(description="What happens.")
     for_: Duration = Field(alias="for", description="How long.")
     packets: Literal["wait", "drop"] = Field(
         "wait", description="What happens to packets meanwhile."

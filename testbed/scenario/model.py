@@ -62,14 +62,14 @@ class LinkEnd(Model):
 class Link(Model):
     """A node's access link: `up` leaves the node, `down` arrives at it."""
 
-    up: LinkEnd = LinkEnd()
-    down: LinkEnd = LinkEnd()
+    up: LinkEnd = Field(LinkEnd(), description="From the node into the network.")
+    down: LinkEnd = Field(LinkEnd(), description="From the network to the node.")
 
 
 class Schedule(Model):
     """Learning-rate schedule over epochs."""
 
-    name: Literal["constant", "step", "cosine"] = "constant"
+    name: Literal["constant", "step", "cosine"] = Field("constant", description="Its form.")
     every: Annotated[int, Field(ge=1)] = Field(30, description="`step`: epochs between decays.")
     gamma: Annotated[float, Field(gt=0, le=1)] = Field(
         0.1, description="`step`: factor of a decay."
@@ -82,62 +82,78 @@ class Schedule(Model):
 class Optimizer(Model):
     """Stochastic gradient descent as applied by every worker to the same mean gradient."""
 
-    name: Literal["sgd"] = "sgd"
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    nesterov: bool = False
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    schedule: Schedule = Schedule()
+    name: Literal["sgd"] = Field("sgd", description="The method.")
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        0.1, description="Learning rate at the start."
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="Momentum.")
+    nesterov: bool = Field(False, description="Nesterov's form of the momentum.")
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="Factor of the parameters that is added to their gradient."
+    )
+    schedule: Schedule = Field(Schedule(), description="How the learning rate changes.")
 
 
 class Stop(Model):
     """When a run ends: after so many steps, or epochs, or at an accuracy, whichever comes first."""
 
-    steps: Annotated[int, Field(ge=1)] | None = None
-    epochs: Annotated[int, Field(ge=1)] | None = None
-    accuracy: Fraction | None = None
+    steps: Annotated[int, Field(ge=1)] | None = Field(None, description="Steps of every worker.")
+    epochs: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Passes over the training set."
+    )
+    accuracy: Fraction | None = Field(None, description="Test accuracy, 0 to 1.")
 
 
 class Train(Model):
     """What is trained and how long a step's computation takes."""
 
-    task: Name = "digits"
-    model: Name = "cnn"
+    task: Name = Field("digits", description="Data set.")
+    model: Name = Field("cnn", description="Model.")
     width: Annotated[float, Field(gt=0, le=64)] = Field(
         1.0, description="Width factor of the model."
     )
     batch: Annotated[int, Field(ge=1)] = Field(32, description="Samples per worker and step.")
-    optimizer: Optimizer = Optimizer()
+    optimizer: Optimizer = Field(Optimizer(), description="How parameters follow the gradient.")
     pace: Duration | None = Field(
         None, description="Hold each step's computation to this time, as an accelerator's would be."
     )
-    stop: Stop = Stop(steps=100)
-    evaluate_every: Annotated[int, Field(ge=1)] = 20
+    stop: Stop = Field(Stop(steps=100), description="When a run ends.")
+    evaluate_every: Annotated[int, Field(ge=1)] = Field(
+        20, description="Steps between two measurements of test accuracy."
+    )
     data: str | None = Field(None, description="Directory with the task's files, if it needs any.")
 
 
 class Derived(Model):
     """An algorithm made from another one, with some of its settings changed."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,40}$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,40}$")] = Field(
+        description="What it is called in records and figures."
+    )
     from_: str = Field(alias="from", description="The algorithm to start from.")
-    selector: str | None = None
-    density: Fraction | None = None
-    memory: Literal["none", "feedback"] | None = None
+    selector: str | None = Field(None, description="Which elements are sent.")
+    density: Fraction | None = Field(None, description="Share of elements sent, if it is fixed.")
+    memory: Literal["none", "feedback"] | None = Field(
+        None, description="What becomes of elements that are not sent."
+    )
     controller: dict[str, Any] = Field({}, description="Options of the controller to change.")
 
 
 class Scenario(Model):
     """One experiment: nodes, links and their history, a training job, and the algorithms to run."""
 
-    name: Name
-    description: str = ""
-    nodes: dict[Name, NodeGroup]
+    name: Name = Field(description="Part of the names of run directories.")
+    description: str = Field("", description="A sentence for people.")
+    nodes: dict[Name, NodeGroup] = Field(description="Groups of nodes by name.")
     links: dict[Name, Link] = Field(description="`default`, then per group, then per node.")
-    events: tuple[Event, ...] = ()
-    train: Train = Train()
-    algorithms: tuple[str | Derived, ...] = ("none",)
-    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = (1,)
+    events: tuple[Event, ...] = Field((), description="What happens to links, by time.")
+    train: Train = Field(Train(), description="The training job.")
+    algorithms: tuple[str | Derived, ...] = Field(
+        ("none",), description="Run one after the other, each over the same link history."
+    )
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field(
+        (1,), description="Every algorithm is run once for each."
+    )
     dilation: Annotated[float, Field(ge=1, le=1000)] = Field(
         1.0, description="Every time × this, every rate ÷ this; results are in model time."
     )

@@ -1,0 +1,107 @@
+"""``testbed plan``: the dry run. What links, nodes and messages would be, as tables or JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from testbed.cli import options
+from testbed.cli.dry_run import describe
+from testbed.errors import InputError
+from testbed.scenario.load import load
+from testbed.units import Duration, Size
+
+FABRICS = ("docker", "netns", "sim")
+SHOWN = 20
+"""Changes and links shown to people; JSON has them all."""
+
+Horizon = Annotated[
+    float, typer.Option("--seconds", help="How far to look into the history.", min=0, metavar="N")
+]
+
+
+def plan(
+    scenario: options.Scenario,
+    fabric: options.FabricName = "netns",
+    seconds: Horizon = 60.0,
+    as_json: options.Json = False,
+) -> None:
+    """Show what a run of SCENARIO would do; nothing is started."""
+    if fabric not in FABRICS:
+        known = ", ".join(FABRICS)
+        raise InputError(f"unknown fabric {fabric!r}", where="--fabric", hint=f"Known: {known}")
+    found = describe(load(scenario), fabric, seconds)
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        _show(found)
+
+
+def _show(found: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    names = [node["name"] for node in found["nodes"]]
+    listed = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+    console.print(f"{found['scenario']}: {len(names)} nodes ({listed}) on {found['fabric']}")
+    if found["dilation"] != 1:
+        console.print(f"dilation {found['dilation']:g}: times and rates below are wall clock")
+    console.print(_links(found))
+    console.print(_changes(found))
+    for line in _facts(found):
+        console.print(line)
+    console.print("\n# the same by hand, at t0")
+    for link in found["links"][:SHOWN]:
+        for command in link["tc"]:
+            console.print(command, markup=False)
+    if found["compose"]:
+        console.print("\n# compose.yaml (a run has its own id and subnets)")
+        console.print(found["compose"], markup=False)
+
+
+def _links(found: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table("link", "direction", "rate at t0", "queue", "at", title="Links", box=None)
+    for link in found["links"][:SHOWN]:
+        rate, queue = _rate(link["rate_bits"]), str(Size(link["queue_bytes"]))
+        table.add_row(link["link"], link["direction"], rate, queue, link["at"] or "switch")
+    if len(found["links"]) > SHOWN:
+        table.add_row(f"… {len(found['links']) - SHOWN} more", "", "", "", "")
+    return table
+
+
+def _changes(found: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    changes = found["changes"]
+    title = f"Changes in the first {found['seconds']:g} s: {len(changes)}"
+    table = Table("after", "link", "direction", "rate", title=title, box=None)
+    for change in changes[:SHOWN]:
+        rate = _rate(change["rate_bits"]) + (", packets dropped" if change["drop"] else "")
+        table.add_row(f"{change['time_s']:.3f} s", change["link"], change["direction"], rate)
+    if len(changes) > SHOWN:
+        table.add_row("…", "", "", "")
+    return table
+
+
+def _rate(bits: int) -> str:
+    return f"{bits / 1e6:.3f} Mbit/s" if bits else "outage"
+
+
+def _facts(found: dict[str, Any]) -> list[str]:
+    """Sentences about the whole history and an uncompressed step."""
+    facts = [f"\nlowest rate {_rate(found['lowest_rate_bits'])}"]
+    if found["shortest_step_s"] is not None:
+        facts.append(f"shortest time between two changes {Duration(found['shortest_step_s'])}")
+    if found["longest_outage_s"]:
+        facts.append(f"longest outage {Duration(found['longest_outage_s'])}")
+    if step := found["dense_step"]:
+        facts.append(
+            f"uncompressed: {step['parameters']} parameters, {step['frame_bytes']} B a message; at "
+            f"mean rates {1e3 * step['up_s']:.1f} ms up, {1e3 * step['down_s']:.1f} ms down, "
+            f"{1e3 * step['step_s']:.1f} ms a step, {step['communicating']:.0%} of it communicating"
+        )
+    return facts + [f"needs {need}" for need in found["needs"]]

@@ -1,0 +1,54 @@
+"""``testbed validate``: whether a scenario and its traces are right, and what they need of a kernel."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from testbed.cli import options
+from testbed.scenario.expand import expand
+from testbed.scenario.load import Loaded, load
+from testbed.scenario.model import Derived
+from testbed.scenario.needs import kernel_needs
+
+
+def validate(scenario: options.Scenario, as_json: options.Json = False) -> None:
+    """Check SCENARIO and its traces; nothing is started."""
+    found = summary(load(scenario))
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    counts = [
+        (found["workers"], "worker"),
+        (found["events"], "event"),
+        (len(found["traces"]), "trace"),
+    ]
+    print(f"{scenario}: valid; a server, {', '.join(_counted(n, noun) for n, noun in counts)}")
+    print(f"algorithms: {', '.join(found['algorithms'])}; seeds: {_listed(found['seeds'])}")
+    for need in found["needs"]:
+        print(f"needs {need}")
+
+
+def summary(loaded: Loaded) -> dict[str, Any]:
+    """What ``validate --json`` prints."""
+    scenario = loaded.scenario
+    names = [entry.name if isinstance(entry, Derived) else entry for entry in scenario.algorithms]
+    return {
+        "valid": True,
+        "scenario": scenario.name,
+        "hash": loaded.hash,
+        "workers": sum(spec.role == "worker" for spec in expand(scenario)),
+        "events": len(scenario.events),
+        "traces": {file: trace.duration_s for file, trace in loaded.traces.items()},
+        "algorithms": names,
+        "seeds": list(scenario.seeds),
+        "needs": kernel_needs(scenario),
+    }
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,132 @@
+"""A scenario file and its traces, read and checked; or one error that lists all that is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from testbed.errors import InputError
+from testbed.scenario import timeline as timelines
+from testbed.scenario.check import check
+from testbed.scenario.dilate import dilate, dilate_traces
+from testbed.scenario.events import TraceEvent
+from testbed.scenario.model import Scenario
+from testbed.scenario.problems import Problem, from_pydantic, report
+from testbed.scenario.timeline import Timeline
+from testbed.scenario.yaml_text import Document, parse
+from testbed.traces import RateTrace, read
+
+MAX_BYTES = 2**20
+"""Larger scenario files are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A valid scenario as it was written: model time, dilation not applied."""
+
+    scenario: Scenario
+    source: Path
+    traces: dict[str, RateTrace]
+    """By the event's ``file``."""
+    text: str
+    hash: str
+    """SHA-256 over the resolved scenario and its traces; spelling and comments do not count."""
+
+    def wall(self) -> Scenario:
+        """The scenario in wall time: dilation applied."""
+        return dilate(self.scenario)
+
+    def timeline(self) -> Timeline:
+        """The history of its links in wall time."""
+        traces = dilate_traces(self.traces, self.scenario.dilation)
+        return timelines.build(self.wall(), traces)
+
+
+def load(path: Path) -> Loaded:
+    """Read ``path`` and the traces it names (relative to it).
+
+    Raises InputError that lists every mistake as ``file:line: key.path: what, and what works``.
+    """
+    text = _text(path)
+    document = parse(text, str(path))
+    scenario = _validated(document)
+    traces, problems = _traces(scenario, path.parent)
+    if problems := problems + check(scenario, traces):
+        raise report(document, problems)
+    return Loaded(scenario, path, traces, text, fingerprint(scenario, traces))
+
+
+def fingerprint(scenario: Scenario, traces: dict[str, RateTrace]) -> str:
+    """SHA-256 in hexadecimal of everything that a run depends on."""
+    content = {
+        "scenario": scenario.model_dump(mode="json", by_alias=True),
+        "traces": {
+            file: [trace.times_s, trace.rates_bits, trace.duration_s]
+            for file, trace in traces.items()
+        },
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _validated(document: Document) -> Scenario:
+    if not isinstance(document.data, dict):
+        raise report(document, [Problem((), "a scenario is keys with values, `name: …` first")])
+    try:
+        return Scenario.model_validate(document.data)
+    except ValidationError as error:
+        raise report(document, from_pydantic(error)) from None
+
+
+def _traces(scenario: Scenario, folder: Path) -> tuple[dict[str, RateTrace], list[Problem]]:
+    traces: dict[str, RateTrace] = {}
+    problems: list[Problem] = []
+    for i, event in enumerate(scenario.events):
+        if isinstance(event, TraceEvent) and event.file not in traces:
+            try:
+                traces[event.file] = read(folder / event.file)
+            except InputError as error:
+                hint = (
+                    "" if (folder / event.file).exists() else "; paths start at the scenario file"
+                )
+                problems.append(Problem(("events", i, "file"), f"{error}{hint}"))
+    return traces, problems
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except IsADirectoryError:
+        raise InputError("this is a directory", where=str(path), hint="Name a YAML file") from None
+    except FileNotFoundError:
+        raise InputError("no such file", where=str(path), hint=_neighbours(path)) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    if len(data) > MAX_BYTES:
+        raise InputError(
+            f"larger than {MAX_BYTES >> 20} MiB", where=str(path), hint="Is it a scenario?"
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError("this is not UTF-8 text", where=f"{path}:{line}", hint=_TEXT) from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError("this is a binary file", where=f"{path}:{line}", hint=_TEXT)
+    return text
+
+
+_TEXT = "A scenario is YAML text; `testbed init` writes one to start from"
+
+
+def _neighbours(path: Path) -> str:
+    """What could have been meant: the scenarios beside it."""
+    folder = path.parent
+    found = sorted(str(other) for other in folder.glob("*.yaml")) if folder.is_dir() else []
+    listed = ", ".join(found[:10])
+    return f"There are {listed}" if found else "`testbed init` writes one to start from"

@@ -1,0 +1,223 @@
+"""Whatever is wrong with a scenario is said with file, line, key and what would work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.errors import InputError
+from testbed.scenario.load import MAX_BYTES, load
+
+GOOD = """\
+name: x
+nodes:
+  server: {role: server}
+  worker: {role: worker, count: 2}
+links:
+  default:
+    up: {rate: 10 Mbit/s, queue: 50 ms}
+    down: {rate: 10 Mbit/s, queue: 50 ms}
+events:
+  - {kind: step, links: [all], at: 1 s, rate: 5 Mbit/s}
+  - {kind: trace, links: [server], at: 2 s, file: good.csv, at_end: loop}
+train: {stop: {steps: 5}}
+algorithms: [none]
+peer_timeout: 10 s
+"""
+GOOD_TRACE = "time_s,rate_mbit_s\n0,5\n1,0\n2,7\n"
+
+
+def complaint(folder: Path, text: str | bytes) -> str:
+    path = folder / "s.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    (folder / "good.csv").write_text(GOOD_TRACE)
+    with pytest.raises(InputError) as caught:
+        load(path)
+    assert caught.value.exit_code == 2
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def test_the_scenario_that_is_broken_below_is_good(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(GOOD)
+    (tmp_path / "good.csv").write_text(GOOD_TRACE)
+    assert load(tmp_path / "s.yaml").scenario.name == "x"
+
+
+# What is replaced, by what, and what must be said about it.
+REPLACED = [
+    ("name: x", "nam: x", "s.yaml:1: nam: unknown key 'nam': did you mean 'name'?"),
+    ("name: x", "nam: x", "s.yaml:1: name: this key is missing"),
+    ("name: x", "name: X y", "s.yaml:1: name: 'X y' does not work: a name has lower-case"),
+    ("role: server}", "role: boss}", "s.yaml:3: nodes.server.role: 'boss' does not work: use 'server'"),
+    ("role: server}", "rol: server}", "s.yaml:3: nodes.server.rol: unknown key 'rol': did you mean"),
+    ("count: 2", "count: 0", "s.yaml:4: nodes.worker.count: 0 does not work"),
+    ("count: 2", f"count: {'9' * 5000}", "s.yaml:4: '9999"),
+    ("count: 2", "count: 10000", "nodes: more than 10000 nodes"),
+    ("  server: {role: server}\n", "", "s.yaml:2: nodes: no server: add `server: {role: server}`"),
+    ("{role: worker, count: 2}", "{role: server}", "s.yaml:4: nodes.worker: a second server beside"),
+    ("{role: worker, count: 2}", "{role: server}", "s.yaml:2: nodes: no worker"),
+    ("{role: server}", "{role: server, count: 2}", "s.yaml:3: nodes.server.count: more than one server"),
+    ("worker: {", "worker-0: {role: worker}\n  worker: {", "two things are called 'worker-0'"),
+    ("worker: {", "all: {", "s.yaml:4: nodes.all: 'all' means something else"),
+    ("worker: {", "Worker: {", "s.yaml:4: nodes.Worker: 'Worker' is not a name"),
+    ("up: {rate: 10 Mbit/s", "up: {rate: 10", "s.yaml:7: links.default.up.rate: rate 10 has no unit"),
+    ("up: {rate: 10 Mbit/s", "up: {rate: -1 Mbit/s", "s.yaml:7: links.default.up.rate: rate '-1 Mbit/s' is"),
+    ("up: {rate: 10 Mbit/s", "up: {rate: .nan", "s.yaml:7: links.default.up.rate: rate nan has no unit"),
+    ("up: {rate: 10 Mbit/s", "up: {rate: nan Mbit/s", "write a number and a unit"),
+    ("up: {rate: 10 Mbit/s", "up: {rate: 10 Mbps", "use one of bit/s, kbit/s, Mbit/s, Gbit/s"),
+    ("up: {rate: 10 Mbit/s, ", "up: {", "s.yaml:7: links.default.up: server up has no rate"),
+    ("up: {rate: 10 Mbit/s, queue: 50 ms}", "up: {rate: 10 Mbit/s}", "server up has no queue"),
+    ("queue: 50 ms", "queue: 50", "s.yaml:7: links.default.up.queue: 50 is not a queue length"),
+    ("queue: 50 ms", "queue: 1 packet", "holds 1514 B: fewer than two packets. Write at least"),
+    ("queue: 50 ms", "queue: 1 ms", "1 ms at 10 Mbit/s, holds 1250 B: fewer than two packets"),
+    ("queue: 50 ms}", "dealy: 1 ms}", "unknown key 'dealy': did you mean 'delay'? Known: rate, queue"),
+    ("queue: 50 ms}", "queue: 50 ms, jitter: 1 ms}", "jitter needs a delay"),
+    ("queue: 50 ms}", "queue: 50 ms, loss: 5}", "s.yaml:7: links.default.up.loss: 5 does not work"),
+    ("queue: 50 ms}\n    down: {", "queue: 50 ms}\n    down: {at: nic, ", "s.yaml:8: links.default.down.at"),
+    ("  default:", "  wroker: {}\n  default:", "s.yaml:6: links.wroker: no node or group is called"),
+    ("  default:", "  wroker: {}\n  default:", "did you mean 'worker'? Known: `default`, server, worker"),
+    ("links: [all]", "links: all", "s.yaml:10: events[0].links: a list is needed"),
+    ("links: [all]", "links: []", "s.yaml:10: events[0].links: "),
+    ("links: [all]", "links: [worker-2]", "s.yaml:10: events[0].links[0]: no node or group is called"),
+    ("kind: step", "kind: setp", "s.yaml:10: events[0].kind: unknown kind 'setp': did you mean 'step'?"),
+    ("kind: step, ", "", "s.yaml:10: events[0].kind: this key is missing: use one of outage, ramp"),
+    ("at: 1 s", "at: 1", "s.yaml:10: events[0].at: duration 1 has no unit"),
+    ("at: 1 s", "at: -1 s", "s.yaml:10: events[0].at: duration '-1 s' is negative"),
+    ("at: 1 s", "at: 3 s", "s.yaml:11: events[1].at: time goes backwards: 2 s after 3 s"),
+    ("at: 1 s, rate", "at: 1 s, raet", "events[0].raet: unknown key 'raet': did you mean 'rate'?"),
+    ("file: good.csv", "file: none.csv", "s.yaml:11: events[1].file: none.csv: cannot read the trace: No such"),
+    ("file: good.csv", "file: .", "s.yaml:11: events[1].file: "),
+    ("file: good.csv, ", "", "s.yaml:11: events[1].file: this key is missing"),
+    ("at_end: loop", "at_end: lop", "use 'loop', 'hold' or 'stop'"),
+    ("at_end: loop", "at_end: loop, offset: 3 s", "3 s is past the end of the trace, which lasts 3 s"),
+    ("at_end: loop", "at_end: loop, scale: .inf", "s.yaml:11: events[1].scale"),
+    ("kind: step,", "kind: ramp, over: 0 s,", "a ramp takes longer than 0; for a jump use `kind: step`"),
+    ("kind: step,", "kind: ramp, over: 1 s, every: 0 s,", "links cannot be changed that often"),
+    ("kind: step,", "kind: ramp, over: 9 h, every: 1 ms,", "more than 100000 changes"),
+    ("kind: step, links: [all], at: 1 s, rate: 5 Mbit/s", "kind: outage, links: [all], for: 0 s", "for: an"),
+    ("steps: 5", "steps: null", "s.yaml:12: train.stop: no end: give steps, epochs or accuracy"),
+    ("stop:", "task: digist, stop:", "s.yaml:12: train.task: unknown task 'digist'. Did you mean 'digits'"),
+    ("stop:", "model: cnm, stop:", "s.yaml:12: train.model: unknown model 'cnm'. Did you mean 'cnn'"),
+    ("[none]", "[non]", "s.yaml:13: algorithms[0]: unknown algorithm 'non'"),
+    ("[none]", "[3]", "s.yaml:13: algorithms[0]: 3 is not an algorithm: write a name, or {name"),
+    ("[none]", "[]", "s.yaml:13: algorithms: no algorithm"),
+    ("[none]", "[none, none]", "s.yaml:13: algorithms: 'none' is there twice"),
+    ("[none]", "[{name: a, form: none}]", "algorithms[0].form: unknown key 'form': did you mean 'from'?"),
+    ("[none]", "[{name: a, from: non}]", "s.yaml:13: algorithms[0]: unknown algorithm 'non'"),
+    ("peer_", "seeds: [1, 1]\npeer_", "s.yaml:14: seeds: seed 1 is there twice"),
+    ("peer_", "seeds: []\npeer_", "s.yaml:14: seeds: no seed"),
+    ("peer_", "dilation: .nan\npeer_", "s.yaml:14: dilation: nan does not work"),
+    ("timeout: 10 s", "timeout: 10", "s.yaml:14: peer_timeout: duration 10 has no unit"),
+    ("timeout: 10 s", "timeout: 1 s", "not longer than the longest outage, 1 s of server up"),
+    ("peer_timeout: 10 s", "name: y", "s.yaml:14: key 'name' is there twice. First in line 1"),
+    ("  server:", "\tserver:", "s.yaml:3: not YAML: found character '\\t' that cannot start any token"),
+    ("name: x", "name: x: y", "s.yaml:1: not YAML: mapping values are not allowed here. Text with ': '"),
+    ("name: x", "name: [x", "not YAML"),
+    ("name: x", "name: *x", "s.yaml:1: not YAML: found undefined alias 'x'. A text that begins with '*'"),
+    ("name: x", "name: !!python/object:os.system x", "s.yaml:1: 'x' has the tag"),
+    ("name: x", "<<: {}\nname: x", "s.yaml:1: merge keys (<<) are not read. Links inherit"),
+    ("name: x", "1: x", "s.yaml:1: a key that is not a word"),
+    ("name: x", "name: x\n---\na: 1", "not YAML: but found another document. One scenario a file"),
+    ("name: x", "name: \x07", "s.yaml:1: a control character is not allowed here"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "said"), REPLACED)
+def test_what_is_wrong_is_said_where_it_is(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in GOOD
+    assert said in complaint(tmp_path, GOOD.replace(old, new, 1))
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(9)
+)
+WHOLE = [
+    ("", "s.yaml: the file is empty. `testbed init` writes"),
+    ("# nothing\n", "s.yaml: the file is empty"),
+    ("just text\n", "s.yaml:1: a scenario is keys with values"),
+    ("- a\n", "s.yaml:1: a scenario is keys with values"),
+    (b"\x7fELF\0\0", "s.yaml:1: this is a binary file. A scenario is YAML text"),
+    (b"name: x\n\xff\xfe\n", "s.yaml:2: this is not UTF-8 text"),
+    (b"# " + b"x" * MAX_BYTES, "s.yaml: larger than 1 MiB"),
+    (BOMB, "aliases expand to more than 1000 values. Write them out"),
+    ("a: &a [*a, *a]\n", "s.yaml:1: nested more than 24 levels deep"),
+    ("a:\n  " + "[\n  " * 600, "s.yaml:25: nested more than 24 levels deep"),
+    ("a: " + "{a: " * 40 + "1" + "}" * 40, "s.yaml:1: nested more than 24 levels deep"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), WHOLE)
+def test_files_that_are_no_scenario_at_all(tmp_path: Path, text: str | bytes, said: str) -> None:
+    assert said in complaint(tmp_path, text)
+
+
+def test_missing_files_and_directories(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.yaml: no such file\. `testbed init`"):
+        load(tmp_path / "none.yaml")
+    (tmp_path / "other.yaml").write_text(GOOD)
+    with pytest.raises(InputError, match=r"no such file\. There are .*other\.yaml"):
+        load(tmp_path / "none.yaml")
+    with pytest.raises(InputError, match="this is a directory"):
+        load(tmp_path)
+
+
+def test_all_mistakes_are_reported_at_once_in_order_of_lines(tmp_path: Path) -> None:
+    broken = GOOD.replace("role: server}", "role: boss}").replace("10 Mbit/s", "10")
+    lines = complaint(tmp_path, broken.replace("at: 1 s", "at: 1").replace("steps: 5", "steps: 0"))
+    assert [line.split(": ")[0] for line in lines.splitlines()] == [
+        f"s.yaml:{number}" for number in (3, 7, 8, 10, 12)
+    ]
+
+
+def test_a_mistake_in_a_big_group_is_reported_once(tmp_path: Path) -> None:
+    broken = GOOD.replace("count: 2", "count: 5000").replace("queue: 50 ms", "queue: 1 packet", 1)
+    assert complaint(tmp_path, broken).count("fewer than two packets") == 2  # server and worker
+
+
+def test_garbage_in_a_trace_is_told_by_its_own_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text("time_s,rate_mbit_s\n0,1\n1,1\n2,1\n3,1\n4,1\nx,?\n")
+    said = complaint(tmp_path, GOOD.replace("good.csv", "bad.csv"))
+    assert "s.yaml:11: events[1].file: bad.csv:7: 'x' is not a number" in said
+
+
+def test_a_link_that_never_comes_back_is_refused(tmp_path: Path) -> None:
+    said = complaint(tmp_path, GOOD.replace("rate: 5 Mbit/s", "rate: 0 bit/s"))
+    assert "worker-0 up is at rate 0 for good" in said
+    (tmp_path / "dead.csv").write_text("time_s,rate_mbit_s\n0,0\n")
+    assert "server up is at rate 0 for good" in complaint(
+        tmp_path, GOOD.replace("good.csv", "dead.csv")
+    )
+
+
+def test_dilation_leaves_every_link_a_rate(tmp_path: Path) -> None:
+    slow = GOOD.replace("rate: 5 Mbit/s", "rate: 5 bit/s") + "dilation: 10\n"
+    said = complaint(tmp_path, slow)
+    assert "s.yaml:15: dilation: the lowest rate, 5 bit/s, would fall below 1 bit/s" in said
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, len(GOOD)),
+    st.integers(0, 12),
+    st.text(st.sampled_from("{}[]:,&*!|>-'\"#%@ \n\tx0.\x85")),
+)
+def test_no_text_leads_to_anything_but_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, at: int, cut: int, put: str
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    (folder / "good.csv").write_text(GOOD_TRACE)
+    (folder / "fuzz.yaml").write_text(GOOD[:at] + put + GOOD[at + cut :], newline="")
+    try:
+        load(folder / "fuzz.yaml")
+    except InputError as error:
+        assert str(error)
+
+
+def test_ten_thousand_nodes_are_allowed(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(GOOD.replace("count: 2", "count: 9999"))
+    (tmp_path / "good.csv").write_text(GOOD_TRACE)
+    timeline = load(tmp_path / "s.yaml").timeline()
+    assert len(timeline.ends) == 20_000
