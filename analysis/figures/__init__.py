@@ -1,0 +1,30 @@
+"""One module per figure, each with ``NAME``, ``data(runs)`` (the rows plotted) and ``draw(runs)``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from matplotlib.figure import Figure
+
+from analysis.figures import accuracy_over_time, phases, rate_k_delay, speedup_bars
+from analysis.load import Run
+from analysis.style import Rows
+
+
+class FigureModule(Protocol):
+    """What a figure's module offers."""
+
+    NAME: str
+
+    def data(self, runs: Sequence[Run]) -> Rows:
+        """Exactly what is plotted, as rows of a table."""
+        ...
+
+    def draw(self, runs: Sequence[Run]) -> Figure:
+        """The figure of ``data(runs)``."""
+        ...
+
+
+FIGURES: tuple[FigureModule, ...] = (accuracy_over_time, rate_k_delay, speedup_bars, phases)
+"""In the order of the report."""

@@ -1,0 +1,53 @@
+"""Test accuracy against model time, one line per algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from analysis.load import Run, by_algorithm
+from analysis.style import COLUMN_IN, Rows, banner, heading, look, new_figure
+
+NAME = "accuracy_over_time"
+
+
+def data(runs: Sequence[Run]) -> Rows:
+    """Per algorithm and evaluated step: mean time and accuracy over seeds, least and most of it."""
+    rows: Rows = []
+    for algorithm, same in by_algorithm(runs).items():
+        seen: dict[float, list[tuple[float, float]]] = {}
+        for run in same:
+            for step, time_s, accuracy in zip(*run.evaluations(), strict=True):
+                seen.setdefault(float(step), []).append((float(time_s), float(accuracy)))
+        for step in sorted(seen):
+            times, accuracies = zip(*seen[step], strict=True)
+            rows.append(
+                {
+                    "algorithm": algorithm, "step": int(step), "time_s": float(np.mean(times)),
+                    "accuracy": float(np.mean(accuracies)), "accuracy_min": min(accuracies),
+                    "accuracy_max": max(accuracies), "seeds": len(times),
+                }
+            )  # fmt: skip
+    return rows
+
+
+def draw(runs: Sequence[Run]) -> Figure:
+    """Mean over seeds as a line; the range over seeds as a band where there are several."""
+    figure = new_figure(COLUMN_IN, 2.7)
+    axes = figure.add_subplot()
+    rows, handles, names = data(runs), [], list(by_algorithm(runs))
+    for index, algorithm in enumerate(names):
+        mine = [row for row in rows if row["algorithm"] == algorithm]
+        times = [row["time_s"] for row in mine]
+        style = look(index)
+        handles += axes.plot(times, [row["accuracy"] for row in mine], **style)
+        if any(row["seeds"] > 1 for row in mine):
+            low, high = ([row[f"accuracy_{side}"] for row in mine] for side in ("min", "max"))
+            axes.fill_between(times, low, high, color=style["color"], alpha=0.18, linewidth=0)
+    axes.set(xlabel="Model time (s)", ylabel="Test accuracy", ylim=(0, 1.02))
+    axes.set_xlim(left=0)
+    heading(figure, "Test accuracy over time", handles, names)
+    banner(figure, runs)
+    return figure

@@ -1,0 +1,114 @@
+"""What the server's link gave, what the controllers made of it, and what it cost: one time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.load import Array, Run, by_algorithm
+from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure
+
+NAME = "rate_k_delay"
+_LOG_SPAN = 20.0
+"""Values that span more than this factor are drawn on a logarithmic axis."""
+_BINS = 60
+"""Delivered traffic is on and off: it is drawn as means over so many equal times."""
+
+
+def data(runs: Sequence[Run]) -> Rows:
+    """``asked`` and ``delivered`` (Mbit/s), ``k`` and ``delay`` (s) over time; lowest seed of each."""
+    chosen = _chosen(runs)
+    longest = max(chosen, key=lambda run: float(run.summary["time_s"]))
+    rows = [_row("", longest.seed, "asked_mbit_s", *point) for point in _asked(longest)]
+    for run in chosen:
+        times = run.per_step("end_s")
+        series = {
+            "delivered_mbit_s": _delivered(run, float(longest.summary["time_s"]) / _BINS),
+            "k": zip(times, run.per_step("density"), strict=True),
+            "delay_s": zip(times, run.per_step("delay_s"), strict=True),
+        }
+        for quantity, points in series.items():
+            rows += [_row(run.algorithm, run.seed, quantity, *point) for point in points]
+    return rows
+
+
+def draw(runs: Sequence[Run]) -> Figure:
+    """Three panels: link rate, k, communication delay."""
+    figure = new_figure(PAGE_IN, 4.6)
+    panels = figure.subplots(3, 1, sharex=True)
+    rows, names, handles = data(runs), list(by_algorithm(runs)), []
+    asked = _points(rows, "", "asked_mbit_s")
+    handles += panels[0].plot(*asked, color="0.15", linewidth=1.0, drawstyle="steps-post", zorder=3)
+    for index, algorithm in enumerate(names):
+        style = {**look(index), "marker": "", "linewidth": 1.0}
+        panels[0].plot(
+            *_points(rows, algorithm, "delivered_mbit_s"), **style, drawstyle="steps-post"
+        )
+        handles += panels[1].plot(*_points(rows, algorithm, "k"), **style)
+        panels[2].plot(*_points(rows, algorithm, "delay_s"), **style)
+    panels[0].set(ylabel="Rate to server\n(Mbit/s)")
+    panels[0].set_ylim(bottom=0)
+    panels[1].set(ylabel="Density k")
+    panels[2].set(ylabel="Communication\ndelay (s)", xlabel="Model time (s)")
+    panels[2].set_xlim(left=0)
+    _scale(panels[1], rows, "k")
+    _scale(panels[2], rows, "delay_s")
+    figure.align_ylabels(list(panels))
+    heading(figure, "Link rate, density and communication delay", handles, ["asked", *names])
+    banner(figure, _chosen(runs))
+    return figure
+
+
+def _chosen(runs: Sequence[Run]) -> list[Run]:
+    return [min(same, key=lambda run: run.seed) for same in by_algorithm(runs).values()]
+
+
+def _row(
+    algorithm: str, seed: int, quantity: str, time_s: float, value: float
+) -> dict[str, object]:
+    return {
+        "quantity": quantity, "algorithm": algorithm, "seed": seed,
+        "time_s": float(time_s), "value": float(value),
+    }  # fmt: skip
+
+
+def _asked(run: Run) -> list[tuple[float, float]]:
+    start, stop, asked, _ = run.link_rates(run.server, "down")
+    if not len(start):
+        return []
+    begun = start >= -1e-9
+    points = [
+        (max(0.0, float(t)), float(r) / 1e6)
+        for t, r in zip(start[begun], asked[begun], strict=True)
+    ]
+    return [*points, (float(stop[-1]), float(asked[-1]) / 1e6)]
+
+
+def _delivered(run: Run, width_s: float) -> list[tuple[float, float]]:
+    """Mean delivered rate in equal times; a sample's bits are spread evenly over its time.
+
+    What is left of the run after the last whole one is not drawn.
+    """
+    start, stop, _, rate = run.link_rates(run.server, "down")
+    if not len(start) or width_s <= 0:
+        return []
+    edges: Array = np.arange(0.0, float(run.summary["time_s"]) * (1 + 1e-9), width_s)
+    total = np.concatenate([[0.0], np.cumsum(rate * (stop - start))])
+    passed = np.interp(edges, np.concatenate([start[:1], stop]), total)
+    return list(zip(edges[:-1], np.diff(passed) / width_s / 1e6, strict=True))
+
+
+def _points(rows: Rows, algorithm: str, quantity: str) -> tuple[list[float], list[float]]:
+    mine = [row for row in rows if (row["algorithm"], row["quantity"]) == (algorithm, quantity)]
+    return [row["time_s"] for row in mine], [row["value"] for row in mine]
+
+
+def _scale(axes: Axes, rows: Rows, quantity: str) -> None:
+    values = [row["value"] for row in rows if row["quantity"] == quantity and row["value"] > 0]
+    if values and max(values) > _LOG_SPAN * min(values):
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)

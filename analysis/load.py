@@ -1,0 +1,188 @@
+"""Runs as they are drawn: plain arrays in model time, read from run directories."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.errors import InputError
+from testbed.record.directory import (
+    COMPARISON,
+    LINKS,
+    MANIFEST,
+    SUMMARY,
+    read_events,
+    read_json,
+    read_jsonl,
+)
+from testbed.record.summary import summarise
+
+_log = logging.getLogger(__name__)
+
+Array = NDArray[np.float64]
+_UNTIMED = {
+    "step",
+    "epoch",
+    "density",
+    "sent_count",
+    "size",
+    "bytes_up",
+    "bytes_down",
+    "loss",
+    "accuracy",
+}
+
+
+class EmptyRun(InputError):
+    """A run that was stopped before its first step was finished."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. All times are seconds of model time: wall time divided by the dilation."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    events: Mapping[str, Sequence[Mapping[str, Any]]]
+    """Records by kind, as they were written: wall time."""
+    links: Sequence[Mapping[str, Any]]
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the algorithm."""
+        return str(self.manifest["algorithm"]["name"])
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.manifest["seed"])
+
+    @property
+    def verdict(self) -> str:
+        """``valid``, ``degraded`` or ``invalid``."""
+        return str(self.summary["verdict"])
+
+    @property
+    def dilation(self) -> float:
+        """Wall seconds per second of model time."""
+        return float(self.manifest["dilation"])
+
+    @property
+    def server(self) -> str:
+        """Name of the server node, which is also its link's."""
+        nodes: Mapping[str, Mapping[str, Any]] = self.manifest["nodes"]
+        return next(name for name, node in nodes.items() if node["role"] == "server")
+
+    @cached_property
+    def steps(self) -> NDArray[np.float64]:
+        """Numbers of the steps that have a record, ascending: shape (n,)."""
+        return np.unique([float(record["step"]) for record in self.events.get("step", [])])
+
+    def per_step(self, column: str) -> Array:
+        """``column`` of the step records, mean over workers, shape (n,) along ``steps``."""
+        records = self.events.get("step", [])
+        values = np.array([float(record[column]) for record in records])
+        place = np.searchsorted(self.steps, [float(record["step"]) for record in records])
+        sums = np.bincount(place, weights=values, minlength=len(self.steps))
+        means: Array = sums / np.maximum(1, np.bincount(place, minlength=len(self.steps)))
+        return means if column in _UNTIMED else means / self.dilation
+
+    def evaluations(self) -> tuple[Array, Array, Array]:
+        """Step, time and test accuracy of every evaluation, each of shape (m,)."""
+        records = sorted(self.events.get("evaluation", []), key=lambda record: int(record["step"]))
+        step, time_s, accuracy = (
+            np.array([float(record[key]) for record in records])
+            for key in ("step", "time_s", "accuracy")
+        )
+        return step, time_s / self.dilation, accuracy
+
+    def link_rates(self, link: str, direction: str) -> tuple[Array, Array, Array, Array]:
+        """From, to (s), asked and delivered rate (bit/s of model time) of every sample, each (m,)."""
+        rows = [
+            (float(s["from_s"]), float(s["to_s"]), float(s["asked_bits"]), float(s["delivered_bits"]))
+            for s in self.links
+            if s["kind"] == "sample" and s["link"] == link and s["direction"] == direction
+            and s["to_s"] > s["from_s"]
+        ]  # fmt: skip
+        table = np.array(sorted(rows)).reshape(-1, 4)
+        start, stop = table[:, 0] / self.dilation, table[:, 1] / self.dilation
+        return start, stop, table[:, 2] / (stop - start), table[:, 3] / (stop - start)
+
+
+def load(path: Path) -> Run:
+    """Read one run directory. Raises InputError when it is none, has no manifest or no finished step."""
+    if not path.is_dir():
+        raise InputError(
+            f"{str(path)!r} is not a run directory", hint="Give runs/<…> or comparisons/<…>"
+        )
+    if not (path / MANIFEST).exists():
+        raise InputError(
+            f"{str(path)!r} has no {MANIFEST}: without it nobody can say what the records mean, "
+            "and nothing is drawn from them",
+            hint="Give a directory that 'testbed run' made: runs/<…> or comparisons/<…>",
+        )
+    events = read_events(path)
+    if not events.get("step"):
+        raise EmptyRun(
+            f"the run in {str(path)!r} was stopped before its first step was finished: "
+            "there is nothing to draw",
+            hint="Leave it out",
+        )
+    summary = read_json(path / SUMMARY) if (path / SUMMARY).exists() else summarise(path)
+    return Run(path, read_json(path / MANIFEST), summary, events, list(read_jsonl(path / LINKS)))
+
+
+def load_all(paths: Iterable[Path]) -> list[Run]:
+    """Read several runs and order them: ``none`` first, then as given; seeds ascending.
+
+    A comparison's directory stands for its runs; those of them without a finished step are left out,
+    with a warning. Raises InputError when the runs are not of one scenario: their times do not compare.
+    """
+    runs = [run for path in paths for run in _load_some(path)]
+    runs = list({run.path.resolve(): run for run in runs}.values())
+    if not runs:
+        raise InputError(
+            "no run with a finished step was given", hint="Name one or more run directories"
+        )
+    scenarios = {
+        (str(run.manifest["scenario"]), str(run.manifest["scenario_hash"])) for run in runs
+    }
+    if len(scenarios) > 1:
+        listed = ", ".join(sorted(f"{name} ({hash_[:8]})" for name, hash_ in scenarios))
+        raise InputError(f"the runs are of different scenarios: {listed}", hint="Draw them apart")
+    order = list(dict.fromkeys(run.algorithm for run in runs))
+    return sorted(runs, key=lambda r: (r.algorithm != "none", order.index(r.algorithm), r.seed))
+
+
+def _load_some(path: Path) -> Iterator[Run]:
+    """The run in ``path``, or the runs of the comparison in it."""
+    if not (path / COMPARISON).exists():
+        yield load(path)
+        return
+    for entry in read_json(path / COMPARISON).get("runs", []):
+        try:
+            yield load(_run_of(path, Path(entry["dir"])))
+        except EmptyRun as error:
+            _log.warning("left out: %s", error)
+
+
+def by_algorithm(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs by algorithm, in their order."""
+    grouped: dict[str, list[Run]] = {}
+    for run in runs:
+        grouped.setdefault(run.algorithm, []).append(run)
+    return grouped
+
+
+def _run_of(comparison: Path, run: Path) -> Path:
+    """Where a comparison's run is: as written, or beside it when both were moved."""
+    moved = comparison.resolve().parent.parent / "runs" / run.name
+    return run if run.exists() or not moved.exists() else moved

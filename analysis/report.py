@@ -1,0 +1,125 @@
+"""Figures, table and a report that is one HTML file, from run directories."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from analysis import table
+from analysis.figures import FIGURES
+from analysis.load import Run, load_all
+from analysis.style import save
+from testbed.record.directory import write_atomically
+
+_HEADINGS = (
+    "Algorithm",
+    "Seed",
+    "Time",
+    "Speed-up",
+    "Test accuracy",
+    "Up",
+    "Down",
+    "Mean k",
+    "Verdict",
+)
+
+
+def make_figures(run_dirs: Iterable[Path], out: Path) -> list[Path]:
+    """Draw every figure of the runs into ``out``. Returns PNG, PDF and CSV of each.
+
+    A comparison's directory stands for its runs. Raises InputError for what is not a run.
+    """
+    return _figures(load_all(run_dirs), out)
+
+
+def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
+    """``table.csv``, ``figures/`` and ``report.html`` in ``out``. Returns all paths, the report last."""
+    runs = load_all(run_dirs)
+    figures = _figures(runs, out / "figures")
+    sheet = write_atomically(out / "table.csv", table.to_csv(table.rows(runs)))
+    page = write_atomically(out / "report.html", render(runs, figures))
+    return [*figures, sheet, page]
+
+
+def render(runs: Sequence[Run], figures: Iterable[Path]) -> str:
+    """The report as HTML that needs nothing beside it: pictures are inside."""
+    template = Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
+    rows = table.rows(runs)
+    return template.substitute(
+        title=escape(str(runs[0].manifest["scenario"])),
+        hash=escape(str(runs[0].manifest["scenario_hash"])[:8]),
+        head="".join(f"<th>{heading}</th>" for heading in _HEADINGS),
+        rows="\n".join(_row(row) for row in rows),
+        reasons=_reasons(runs),
+        figures="\n".join(_picture(path) for path in figures if path.suffix == ".png"),
+        facts="\n".join(_fact(name, value) for name, value in facts(runs).items()),
+    )
+
+
+def facts(runs: Sequence[Run]) -> dict[str, str]:
+    """What the manifests say of the conditions, by name; several values where runs differ."""
+    collected: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for name, value in _facts(run).items():
+            collected.setdefault(name, {})[value] = None
+    return {name: "; ".join(values) for name, values in collected.items()}
+
+
+def _figures(runs: Sequence[Run], out: Path) -> list[Path]:
+    return [
+        path
+        for module in FIGURES
+        for path in save(out, module.NAME, runs, module.data, module.draw)
+    ]
+
+
+def _facts(run: Run) -> dict[str, str]:
+    manifest, machine = run.manifest, run.manifest["machine"]
+    versions = machine.get("versions", {})
+    workers = sum(node["role"] == "worker" for node in manifest["nodes"].values())
+    cpu, memory, commit = (
+        machine.get("cpu") or {},
+        machine.get("memory_bytes"),
+        machine.get("commit"),
+    )
+    return {
+        "Nodes": f"{workers} workers, {len(manifest['nodes']) - workers} server",
+        "Fabric": str(manifest["fabric"]),
+        "Congestion control": str(manifest["congestion"] or machine.get("congestion_default") or "unknown"),
+        "Dilation": f"{manifest['dilation']:g}. {manifest['tcp_timers']}",
+        "Processor": f"{cpu.get('model') or 'unknown'}, {cpu.get('count')} processors",
+        "Memory": "unknown" if not memory else f"{memory / 2**30:.1f} GiB",
+        "Kernel": str(machine.get("kernel")),
+        "Versions": ", ".join(f"{name} {number}" for name, number in versions.items() if number),
+        "Commit": "not a checkout" if not commit else commit["hash"] + (" with changes" if commit["dirty"] else ""),
+        "Started": str(manifest["started_utc"]),
+        "Records": str(run.path),
+    }  # fmt: skip
+
+
+def _row(row: dict[str, Any]) -> str:
+    cells = "".join(f"<td>{escape(cell)}</td>" for cell in table.cells_of(row))
+    return f'<tr class="{row["verdict"]}">{cells}</tr>'
+
+
+def _reasons(runs: Sequence[Run]) -> str:
+    items = [
+        f"<li><b>{escape(f'{run.algorithm} s{run.seed}')}</b> ({run.verdict}): {escape(reason)}</li>"
+        for run in runs
+        for reason in run.summary["reasons"]
+    ]
+    return f"<h2>Reasons</h2>\n<ul>{''.join(items)}</ul>" if items else ""
+
+
+def _picture(path: Path) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    name = escape(path.stem.replace("_", " "))
+    return f'<figure><img alt="{name}" src="data:image/png;base64,{data}"></figure>'
+
+
+def _fact(name: str, value: str) -> str:
+    return f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"

@@ -1,0 +1,108 @@
+"""What all figures have in common: the style, one look per algorithm, the banner, and how they are saved."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib import style as mpl_style
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from analysis.load import Run
+from analysis.table import to_csv
+
+COLUMN_IN, PAGE_IN = 3.5, 7.16
+"""Widths of a paper's column and page in inches."""
+
+Rows = list[dict[str, Any]]
+_STYLE = Path(__file__).with_name("narrows.mplstyle")
+_LINES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (5, 1, 1, 1)),
+    (0, (8, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+)
+_MARKERS = "osD^vPX*"
+_WARNING = "#B00020"
+_CHARACTERS_PER_INCH = 17
+
+
+@contextmanager
+def narrows_style() -> Iterator[None]:
+    """Draw in the project's style, whatever the user's own settings are."""
+    with mpl.rc_context(), mpl_style.context(["default", str(_STYLE)]):
+        yield
+
+
+def look(index: int) -> dict[str, Any]:
+    """Colour, line and marker of the ``index``-th algorithm: told apart also in black and white."""
+    colours = mpl.rcParams["axes.prop_cycle"].by_key()["color"]
+    return {
+        "color": colours[index % len(colours)],
+        "linestyle": _LINES[index % len(_LINES)],
+        "marker": _MARKERS[index % len(_MARKERS)],
+    }
+
+
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """An empty figure."""
+    figure = Figure(figsize=(width_in, height_in))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def heading(
+    figure: Figure, title: str, handles: Sequence[Any] = (), labels: Sequence[str] = ()
+) -> None:
+    """The title, and under it one legend for the whole figure in as many columns as its width takes."""
+    if not labels:
+        figure.suptitle(title)
+        return
+    longest = max(len(label) for label in labels) + 7
+    columns = max(1, min(len(labels), int(figure.get_figwidth() * _CHARACTERS_PER_INCH) // longest))
+    rows = -(-len(labels) // columns)
+    figure.legend(
+        list(handles), list(labels), title=title, title_fontsize="large", loc="outside upper center",
+        ncols=-(-len(labels) // rows),
+    )  # fmt: skip
+
+
+def banner(figure: Figure, runs: Sequence[Run]) -> None:
+    """Say on the figure which of its runs are not valid; nothing if all are."""
+    said = []
+    for state in ("invalid", "degraded"):
+        if names := [f"{run.algorithm} s{run.seed}" for run in runs if run.verdict == state]:
+            said.append(f"{state.upper()}: {', '.join(names)}")
+    if said:
+        text = textwrap.fill(
+            " · ".join(said),
+            int(figure.get_figwidth() * _CHARACTERS_PER_INCH),
+            break_on_hyphens=False,
+        )
+        figure.supxlabel(text, color=_WARNING, fontsize=7, fontweight="bold")
+
+
+def save(
+    out: Path, name: str, runs: Sequence[Run],
+    data: Callable[[Sequence[Run]], Rows], draw: Callable[[Sequence[Run]], Figure],
+) -> list[Path]:  # fmt: skip
+    """Write ``name``.png, .pdf and .csv (what is plotted) into ``out``; the same runs give the same bytes."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = [out / f"{name}.{suffix}" for suffix in ("png", "pdf", "csv")]
+    undated: dict[str, Mapping[str, Any]] = {
+        "png": {"Software": None},
+        "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+    }
+    with narrows_style():
+        figure = draw(runs)
+        for path, kind in zip(paths, undated, strict=False):
+            figure.savefig(path, format=kind, metadata=dict(undated[kind]))
+    paths[2].write_text(to_csv(data(runs)), encoding="utf-8")
+    return paths

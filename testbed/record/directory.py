@@ -1,0 +1,225 @@
+"""Where a run's records live, and how they get there so that a kill at any instant costs at most a line.
+
+runs/<utc>_<scenario>_<algorithm>_s<seed>_<hash8>/
+├─ manifest.json   scenario.yaml   compose.yaml (docker)   summary.json (at the end)
+├─ events/<role>-<rank>.jsonl      links.jsonl
+└─ log/
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from testbed.errors import InputError
+
+MANIFEST, SUMMARY, LINKS, EVENTS = "manifest.json", "summary.json", "links.jsonl", "events"
+COMPARISON = "comparison.json"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class RunDirectory:
+    """A run directory that is being written. Methods may be called from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._files: dict[Path, int] = {}
+        self._closed = False
+
+    @classmethod
+    def create(
+        cls, out: Path, *, scenario_name: str, algorithm: str, seed: int, content_hash: str
+    ) -> Self:
+        """Make a new, empty directory under ``out/runs``. Raises InputError when ``out`` is unusable."""
+        stem = f"{_utc()}_{scenario_name}_{algorithm}_s{seed}_{content_hash[:8]}"
+        path = _fresh(out / "runs", stem)
+        (path / EVENTS).mkdir()
+        (path / "log").mkdir()
+        return cls(path)
+
+    @property
+    def log(self) -> Path:
+        """Folder for the logs of nodes and agent."""
+        return self.path / "log"
+
+    def event(self, role: str, rank: int, event: Mapping[str, Any]) -> None:
+        """Append one event of a node to ``events/<role>-<rank>.jsonl``."""
+        self._append(self.path / EVENTS / f"{_safe(role)}-{int(rank)}.jsonl", [event])
+
+    def link(self, records: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> None:
+        """Append one link record, or several, to ``links.jsonl``."""
+        lines = [records] if isinstance(records, Mapping) else list(records)
+        self._append(self.path / LINKS, lines)
+
+    def write_json(self, name: str, value: object) -> Path:
+        """Write ``name`` as JSON; readers see the old file or the new one, never a part."""
+        return self.write_text(name, to_json(value, indent=2) + "\n")
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Write ``name``, replacing it in one move."""
+        return write_atomically(self.path / name, text)
+
+    def close(self) -> None:
+        """Close all files; later records are refused."""
+        with self._lock:
+            self._closed = True
+            for handle in self._files.values():
+                os.close(handle)
+            self._files.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _append(self, path: Path, records: list[Mapping[str, Any]]) -> None:
+        data = "".join(_line(record) for record in records).encode()
+        with self._lock:
+            if self._closed:
+                raise ValueError(f"the run directory {self.path.name} is closed")
+            if path not in self._files:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                self._files[path] = os.open(path, flags, 0o644)
+            _write_all(self._files[path], data)
+
+
+def comparison_directory(out: Path, scenario_name: str, content_hash: str) -> Path:
+    """Make ``out/comparisons/<utc>_<scenario>_<hash8>/`` and return it."""
+    return _fresh(out / "comparisons", f"{_utc()}_{scenario_name}_{content_hash[:8]}")
+
+
+def write_atomically(path: Path, text: str) -> Path:
+    """Write beside ``path``, then move over it; the text is on disk before its name is."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    try:
+        with beside.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON-lines file; none if it does not exist.
+
+    A last line without its newline was cut off by a kill and is left out. Anything else that is not a
+    JSON object raises InputError with file and line.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            yield _parse(line, f"{path}:{number}")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file. Raises InputError when it is missing or something else."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", where=str(path)) from error
+    return _parse(raw, str(path))
+
+
+def read_events(directory: Path) -> dict[str, list[dict[str, Any]]]:
+    """All events of a run by kind, in the order of the nodes' file names and then of their lines."""
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted((directory / EVENTS).glob("*.jsonl"), key=_natural):
+        for event in read_jsonl(path):
+            by_kind.setdefault(str(event.get("kind")), []).append(event)
+    return by_kind
+
+
+def _parse(raw: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(raw)
+    except ValueError as error:
+        raise InputError(f"not JSON ({error})", where=where) from error
+    if not isinstance(value, dict):
+        raise InputError(f"a JSON object was expected, not {type(value).__name__}", where=where)
+    return value
+
+
+def _natural(path: Path) -> tuple[str, int]:
+    role, _, rank = path.stem.rpartition("-")
+    return role, int(rank) if rank.isdigit() else -1
+
+
+def to_json(value: object, indent: int | None = None) -> str:
+    """``value`` as strict JSON: numbers that are not finite, which JSON lacks, become null."""
+    separators = (",", ":") if indent is None else None
+    options: dict[str, Any] = {"indent": indent, "separators": separators, "default": _plain}
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(
+            json.loads(json.dumps(value, **options), parse_constant=lambda _: None), **options
+        )
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return to_json(record) + "\n"
+
+
+def _plain(value: object) -> object:
+    """Numbers and paths that know how to become plain ones; anything else is a programming error."""
+    if hasattr(value, "item"):
+        return value.item()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    """One system call for whole lines; the loop is for a disk that takes less at a time."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def _fresh(parent: Path, stem: str) -> Path:
+    """A directory that did not exist before: two runs in one second get different ones."""
+    name = _safe(stem)
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for suffix in ["", *(f"-{number}" for number in range(2, 1000))]:
+            path = parent / f"{name}{suffix}"
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path
+    except OSError as error:
+        raise InputError(
+            f"cannot make a directory in {parent} ({error.strerror})",
+            where="--out",
+            hint="Give a folder that you may write to",
+        ) from error
+    raise InputError(f"{parent} already has 999 directories called {name}", where="--out")
+
+
+def _safe(text: str) -> str:
+    return _UNSAFE.sub("-", text).strip(".") or "unnamed"
+
+
+def _utc() -> str:
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

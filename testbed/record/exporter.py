@@ -1,0 +1,130 @@
+"""A node's Prometheus endpoint, fed by the same events that are recorded. For watching, not for papers."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    start_http_server,
+)
+
+import testbed
+from testbed.errors import MachineError
+from testbed.record import names
+from testbed.record.summary import PHASES
+
+
+class Exporter:
+    """Metrics of one node, of one run at a time, in a registry of its own.
+
+    ``labels``: any of ``names.LABELS``, the rest are empty until ``begin``.
+    """
+
+    def __init__(
+        self, labels: Mapping[str, str], registry: CollectorRegistry | None = None
+    ) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._fixed = dict(labels)
+        self._labels = self._complete({})
+        histogram, counter, gauge = self._kind(Histogram), self._kind(Counter), self._kind(Gauge)
+        self._phase = histogram(names.PHASE, "Phases of a step.", "phase")
+        self._delay = histogram(names.DELAY, "Start of sending to holding the aggregate.")
+        self._bytes = counter(
+            names.BYTES, "Frame bytes by direction seen from a worker.", "direction"
+        )
+        self._steps = counter(names.STEPS, "Steps finished.")
+        self._density = gauge(names.DENSITY, "Density requested for the latest step.")
+        self._accuracy = gauge(names.ACCURACY, "Latest accuracy.", "data")
+        self._rate = gauge(names.LINK_RATE, "Rate of this node's link.", "direction", "source")
+        self._build = gauge(names.BUILD, "Version of the testbed.", "version", "python")
+        self._metrics = (
+            self._phase, self._delay, self._bytes, self._steps, self._density, self._accuracy,
+            self._rate, self._build,
+        )  # fmt: skip
+        self.begin({})
+
+    def begin(self, labels: Mapping[str, str]) -> None:
+        """A new run: everything starts from nothing, under ``labels``."""
+        for metric in self._metrics:
+            metric.clear()
+        self._labels = self._complete(labels)
+        versions = {"version": testbed.__version__, "python": platform.python_version()}
+        self._build.labels(**self._labels, **versions).set(1)
+
+    def observe(self, event: Mapping[str, Any]) -> None:
+        """Take in a recorded event of this node; kinds without a metric are passed over."""
+        if event.get("kind") == "step":
+            self._step(event)
+        elif event.get("kind") == "round":
+            self._steps.labels(**self._labels).inc()
+            self._count("up", sum(message["bytes"] for message in event["messages"]))
+            self._count("down", event["bytes_down"])
+        elif event.get("kind") == "evaluation":
+            self._accuracy.labels(**self._labels, data="test").set(event["accuracy"])
+
+    def link(self, sample: Mapping[str, Any]) -> None:
+        """Take in a ``LinkSample`` of this node's own link; other link records are passed over."""
+        if sample.get("kind") != "sample" or sample["to_s"] <= sample["from_s"]:
+            return
+        for source in ("asked", "delivered"):
+            rate = sample[f"{source}_bits"] / 8 / (sample["to_s"] - sample["from_s"])
+            labels = {**self._labels, "direction": sample["direction"], "source": source}
+            self._rate.labels(**labels).set(rate)
+
+    def metrics_text(self) -> str:
+        """What a scrape gets."""
+        return generate_latest(self.registry).decode()
+
+    def serve(self, address: str, port: int) -> Callable[[], None]:
+        """Answer scrapes from a thread; the returned function ends that. Raises MachineError if taken."""
+        try:
+            server, thread = start_http_server(port, addr=address, registry=self.registry)
+        except OSError as error:
+            raise MachineError(
+                f"the metrics of this node cannot be served at {address}:{port} ({error.strerror})",
+                fix="End what listens there",
+            ) from error
+
+        def stop() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return stop
+
+    def _step(self, step: Mapping[str, Any]) -> None:
+        for phase in PHASES:
+            self._phase.labels(**self._labels, phase=phase).observe(step[f"{phase}_s"])
+        self._delay.labels(**self._labels).observe(step["delay_s"])
+        self._steps.labels(**self._labels).inc()
+        self._count("up", step["bytes_up"])
+        self._count("down", step["bytes_down"])
+        self._density.labels(**self._labels).set(step["density"])
+        self._accuracy.labels(**self._labels, data="train").set(step["accuracy"])
+
+    def _count(self, direction: str, amount: float) -> None:
+        self._bytes.labels(**self._labels, direction=direction).inc(amount)
+
+    def _complete(self, labels: Mapping[str, str]) -> dict[str, str]:
+        given = {**self._fixed, **labels}
+        if unknown := set(given) - set(names.LABELS):
+            raise ValueError(
+                f"unknown labels {sorted(unknown)}; there are {', '.join(names.LABELS)}"
+            )
+        return {name: given.get(name, "") for name in names.LABELS}
+
+    def _kind(self, kind: type[Any]) -> Callable[..., Any]:
+        """Makes metrics of ``kind`` here: ``(name, help, *labels)``."""
+        options = {"buckets": names.BUCKETS} if kind is Histogram else {}
+
+        def make(name: str, text: str, *labels: str) -> Any:
+            return kind(name, text, (*names.LABELS, *labels), registry=self.registry, **options)
+
+        return make

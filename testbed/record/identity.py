@@ -1,0 +1,78 @@
+"""Byte identity: three counts of the same bytes that must agree (the kernel's class, sockets, frames)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from testbed.scenario.shape import FRAME_BYTES
+
+SEGMENT_HEADER_BYTES = 66
+"""Ethernet 14 + IPv4 20 + TCP 20 + timestamps 12: what each segment adds to its payload on the wire."""
+
+SEGMENT_BYTES = FRAME_BYTES - SEGMENT_HEADER_BYTES
+"""Payload of a full segment: 1448."""
+
+Records = Sequence[Mapping[str, Any]]
+
+
+def wire_bytes(frame_bytes: int) -> int:
+    """Bytes that ``frame_bytes`` of a TCP stream take at the link layer, in full segments."""
+    return frame_bytes + SEGMENT_HEADER_BYTES * -(-frame_bytes // SEGMENT_BYTES)
+
+
+def class_bytes_expected(links: Records, sockets: Records) -> dict[str, tuple[int, float, float]]:
+    """Per link direction ``(bytes at its class, least, most that the sockets account for)``.
+
+    Up carries what the node's sockets sent, down what its peers' sockets sent to it. A packet dropped
+    on the way was sent but never counted at the class: it takes away at least a bare header and at
+    most a full bundle (``gso_max_segs`` frames; 1 if the report does not say).
+    """
+    if not sockets:
+        return {}
+    result = {}
+    for link in links:
+        node, direction = link["link"], link["direction"]
+        side = "node" if direction == "up" else "peer"
+        mine = [socket for socket in sockets if socket[side] == node]
+        senders = {str(socket["node"]) for socket in mine}
+        sent = sum(s["bytes_sent"] + SEGMENT_HEADER_BYTES * s["segs_out"] for s in mine)
+        least = most = 0
+        for other in links:
+            own = other["link"] == node and other["direction"] == direction
+            before = other["direction"] == "up" and direction == "down" and other["link"] in senders
+            if own or before:
+                drops = int(other.get("drops") or 0)
+                most += drops * FRAME_BYTES * int(other.get("gso_max_segs") or 1)
+                # A packet lost one hop earlier may have been meant for another node.
+                least += drops * SEGMENT_HEADER_BYTES if own else 0
+        result[f"{node} {direction}"] = (
+            int(link["class_bytes"]),
+            float(sent - most),
+            float(sent - least),
+        )
+    return result
+
+
+def frames_disagree(steps: Records, rounds: Records) -> list[str]:
+    """A sentence for every finished round whose bytes differ between the workers and the server."""
+    up: dict[int, int] = {}
+    down: dict[int, int] = {}
+    count: dict[int, int] = {}
+    for step in steps:
+        number = int(step["step"])
+        up[number] = up.get(number, 0) + step["bytes_up"]
+        down[number] = down.get(number, 0) + step["bytes_down"]
+        count[number] = count.get(number, 0) + 1
+    wrong = []
+    for round_ in rounds:
+        number = int(round_["step"])
+        if count.get(number) != len(round_["messages"]):
+            continue  # cut short: some worker never finished this step
+        arrived, left = sum(int(m["bytes"]) for m in round_["messages"]), round_["bytes_down"]
+        if (arrived, left) != (up[number], down[number]):
+            wrong.append(
+                f"step {number}: the workers counted {up[number]} B up and {down[number]} B down, "
+                f"the server {arrived} B and {left} B; not a byte may differ"
+            )
+    return wrong

@@ -1,0 +1,217 @@
+"""What a verdict is found on, and each measure of it as findings: a figure, its limit and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from testbed.record.identity import class_bytes_expected, frames_disagree
+from testbed.record.thresholds import Thresholds
+
+State = Literal["valid", "degraded", "invalid"]
+Records = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a verdict is found on. Everything is optional: what is absent is reported as not measured."""
+
+    seconds: float = 0.0
+    """Wall seconds that the run took."""
+    links: Records = ()
+    """The agent's report, one object per link direction."""
+    steps: Records = ()
+    """``StepRecord`` objects of all workers."""
+    rounds: Records = ()
+    """``RoundRecord`` objects of the server."""
+    sockets: Records = ()
+    """Per data socket ``{"node", "peer", "bytes_sent", "segs_out"}``, node and peer by name."""
+    completion: Mapping[str, Any] | None = None
+    """What ``completion.measure`` returned."""
+    foreign_drops: Mapping[str, int] | None = None
+    """Packets dropped outside the emulated queues, by place."""
+    mismatches: Sequence[str] = ()
+    """A sentence for every link whose read-back is not what was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One measure at one place. ``deviation`` None: not measured, and ``sentence`` says why."""
+
+    measure: str
+    sentence: str
+    deviation: float | None = None
+    limit: float = 0.0
+    place: str | None = None
+
+    def state(self, factor: float) -> State:
+        """Valid within the limit, degraded within ``factor`` times it. Not measured is not a fault."""
+        # The allowance is for the rounding of the deviation itself: 1.02 - 1 is above 0.02.
+        if self.deviation is None or self.deviation <= self.limit * (1 + 1e-9):
+            return "valid"
+        return "degraded" if self.deviation <= factor * self.limit * (1 + 1e-9) else "invalid"
+
+
+def findings(evidence: Evidence, limits: Thresholds) -> list[Finding]:
+    """Every measure at every place."""
+    return [
+        *_read_back(evidence),
+        *_links(evidence, limits),
+        *_drops(evidence, limits),
+        *_processor(evidence, limits),
+        *_completion(evidence, limits),
+        *_identity(evidence, limits),
+    ]
+
+
+def _read_back(evidence: Evidence) -> Iterator[Finding]:
+    for sentence in evidence.mismatches:
+        yield Finding("read_back", f"the kernel does not hold what was asked: {sentence}", 1.0)
+    for link in evidence.links:
+        if link.get("failure"):
+            place = f"{link['link']} {link['direction']}"
+            yield Finding(
+                "read_back", f"{place} failed after t0: {link['failure']}", 1.0, 0.0, place
+            )
+
+
+def _links(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
+    if not evidence.links:
+        for measure in ("link_ratio", "link_mape_1s", "lateness_p99_ms", "direct_share"):
+            yield Finding(measure, "there is no report of the links")
+    for link in evidence.links:
+        place = f"{link['link']} {link['direction']}"
+        yield from _busy(link, place, evidence.seconds, limits)
+        yield _lateness(link, place, limits)
+        direct, packets = int(link.get("direct_packets") or 0), int(link.get("class_packets") or 0)
+        share = direct / max(1, direct + packets)
+        yield Finding(
+            "direct_share",
+            f"{direct} of {direct + packets} packets ({share:.2%}) passed {place} outside its shaped "
+            f"class; at most {limits.direct_share:.2%} may",
+            share, limits.direct_share, place,
+        )  # fmt: skip
+
+
+def _busy(
+    link: Mapping[str, Any], place: str, seconds: float, limits: Thresholds
+) -> Iterator[Finding]:
+    share, ratio, mape = (link.get(key) for key in ("busy_share", "busy_ratio", "busy_mape_1s"))
+    busy_s = (share or 0.0) * seconds
+    short = f"{place} was backlogged for {busy_s:.1f} s, under {limits.busy_floor_s:g} s"
+    if ratio is None or busy_s < limits.busy_floor_s:
+        yield Finding("link_ratio", short, place=place)
+    else:
+        yield Finding(
+            "link_ratio",
+            f"{place} delivered {ratio:.4f} of what was asked while it was backlogged; "
+            f"{1 - limits.ratio_deviation:g} to {1 + limits.ratio_deviation:g} is right",
+            abs(ratio - 1), limits.ratio_deviation, place,
+        )  # fmt: skip
+    if mape is None or busy_s < limits.busy_floor_s:
+        yield Finding("link_mape_1s", short, place=place)
+    else:
+        yield Finding(
+            "link_mape_1s",
+            f"{place} was off by {mape:.2%} on average per second while it was backlogged; "
+            f"at most {limits.mape_1s:.2%} is right",
+            mape, limits.mape_1s, place,
+        )  # fmt: skip
+
+
+def _lateness(link: Mapping[str, Any], place: str, limits: Thresholds) -> Finding:
+    late = (link.get("lateness_ms") or {}).get("p99")
+    if late is None:
+        return Finding("lateness_p99_ms", f"{place} never changed", place=place)
+    return Finding(
+        "lateness_p99_ms",
+        f"changes of {place} came {late:.1f} ms late (p99); at most {limits.lateness_p99_ms:g} ms is right",
+        late, limits.lateness_p99_ms, place,
+    )  # fmt: skip
+
+
+def _drops(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
+    if evidence.foreign_drops is None:
+        yield Finding("foreign_drops", "drops outside the emulated queues were not counted")
+        return
+    for place, drops in evidence.foreign_drops.items():
+        yield Finding(
+            "foreign_drops",
+            f"{drops} packets were dropped at {place}, outside the emulated queues; "
+            f"at most {limits.foreign_drops} may be",
+            float(drops), limits.foreign_drops, place,
+        )  # fmt: skip
+
+
+def _processor(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
+    steps = evidence.steps
+    if not steps:
+        yield Finding("overrun_share", "there are no steps")
+        yield Finding("contended_share", "there are no steps")
+        return
+    overran = sum(bool(step["overran"]) for step in steps)
+    yield Finding(
+        "overrun_share",
+        f"the computation of {overran} of {len(steps)} steps ({overran / len(steps):.1%}) took longer "
+        f"than its pace; at most {limits.overrun_share:.1%} may",
+        overran / len(steps), limits.overrun_share,
+    )  # fmt: skip
+    phases = [
+        (step[f"{phase}_s"], step[f"{phase}_cpu_s"])
+        for step in steps
+        for phase in ("compress", "apply")
+    ]
+    long = [(wall, cpu) for wall, cpu in phases if wall > limits.contended_floor_s]
+    waited = sum(wall > limits.contended_ratio * cpu for wall, cpu in long)
+    if not long:
+        floor_ms = limits.contended_floor_s * 1e3
+        yield Finding("contended_share", f"no compress or apply phase took over {floor_ms:g} ms")
+        return
+    yield Finding(
+        "contended_share",
+        f"{waited} of {len(long)} compress and apply phases ({waited / len(long):.1%}) took over "
+        f"{limits.contended_ratio:g} times their CPU time; at most {limits.contended_share:.1%} may",
+        waited / len(long), limits.contended_share,
+    )  # fmt: skip
+
+
+def _completion(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
+    found = evidence.completion
+    if not found or not found["judged"]:
+        why = "no messages were followed" if not found or not found["groups"] else (
+            f"of {found['groups']} groups of messages {found['short']} were too short, "
+            f"{found['with_drops']} met drops in an emulated queue and {found['unsampled']} went over "
+            "links without samples"
+        )  # fmt: skip
+        yield Finding("message_completion", why)
+        return
+    used, error = found["used"]["p99"], found["error"]["p99"]
+    yield Finding(
+        "message_completion",
+        f"messages completed {error:.2%} ({found['error_ms']['p99']:.1f} ms) off the service curve of the "
+        f"asked rates (p99), {used:.1f} times the tolerance of {limits.completion_share:.0%} and "
+        f"{limits.completion_packets} packet times",
+        used, 1.0,
+    )  # fmt: skip
+
+
+def _identity(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
+    expected = class_bytes_expected(evidence.links, evidence.sockets)
+    if not expected:
+        yield Finding("byte_identity", "there are no socket counters to hold against the links")
+    for place, (held, low, high) in expected.items():
+        off = max(low - held, held - high, 0.0)
+        beyond = max(0.0, off - limits.identity_slack_bytes) / max(1.0, high)
+        yield Finding(
+            "byte_identity",
+            f"{place} carried {held} B, the sockets sent {high:.0f} B through it: {beyond:.2%} off; "
+            f"at most {limits.identity_deviation:.2%} is right",
+            beyond, limits.identity_deviation, place,
+        )  # fmt: skip
+    if not (evidence.steps and evidence.rounds):
+        yield Finding("frame_identity", "there are no rounds")
+        return
+    wrong = frames_disagree(evidence.steps, evidence.rounds)
+    sentence = wrong[0] if wrong else "all frames are counted alike at both ends"
+    yield Finding("frame_identity", sentence, float(len(wrong)))

@@ -1,0 +1,130 @@
+"""What a run came to, from its files alone. Times in model time unless a name says ``wall``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from testbed.record.completion import groups
+from testbed.record.directory import LINKS, MANIFEST, SUMMARY, read_events, read_json, read_jsonl
+from testbed.record.fluid import bottleneck_s
+from testbed.record.history import LinkHistory
+from testbed.record.verdict import Verdict
+
+PHASES = ("compute", "compress", "send", "wait", "receive", "decompress", "apply")
+"""The phases of a step in their order, as in ``StepRecord``'s ``<phase>_s``."""
+
+ENTRY = (
+    "dir", "algorithm", "seed", "verdict", "time_s", "steps", "accuracy", "bytes_up", "bytes_down", "mean_k",
+)  # fmt: skip
+"""The keys of a run's entry in ``--json`` and ``comparison.json``."""
+
+UNFINISHED = Verdict("invalid", ["The run was cut short before its verdict was found."])
+_LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
+Records = Sequence[Mapping[str, Any]]
+
+
+def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]:
+    """The object that becomes ``summary.json``; without ``verdict`` the one already there is kept.
+
+    A run with neither was cut short: it is summed up as far as it came, and invalid. Raises InputError
+    when the directory has no manifest.
+    """
+    manifest = read_json(directory / MANIFEST)
+    events = read_events(directory)
+    steps, rounds = events.get("step", []), events.get("round", [])
+    evaluations = sorted(events.get("evaluation", []), key=lambda seen: int(seen["step"]))
+    dilation = float(manifest["dilation"])
+    wall_s = max((float(step["end_s"]) for step in steps), default=0.0)
+    return {
+        "dir": str(directory),
+        "algorithm": manifest["algorithm"]["name"],
+        "seed": manifest["seed"],
+        **_verdict(directory, verdict),
+        "time_s": wall_s / dilation,
+        "wall_s": wall_s,
+        "steps": finished_steps(steps, manifest),
+        "accuracy": float(evaluations[-1]["accuracy"]) if evaluations else None,
+        "bytes_up": sum(int(step["bytes_up"]) for step in steps),
+        "bytes_down": sum(int(step["bytes_down"]) for step in steps),
+        "mean_k": fmean(float(step["density"]) for step in steps) if steps else None,
+        "phases_s": phase_means(steps, dilation),
+        "time_to_accuracy_s": time_to_accuracy(evaluations, dilation),
+        **_step_times(directory, manifest, steps, rounds, dilation),
+    }
+
+
+def entry(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a summary that is listed."""
+    return {key: summary[key] for key in ENTRY}
+
+
+def finished_steps(steps: Records, manifest: Mapping[str, Any]) -> int:
+    """Steps that every worker has finished."""
+    workers = [name for name, node in manifest["nodes"].items() if node["role"] == "worker"]
+    return min((sum(step["node"] == worker for step in steps) for worker in workers), default=0)
+
+
+def phase_means(steps: Records, dilation: float) -> dict[str, float]:
+    """Mean seconds per step and worker of every phase."""
+    if not steps:
+        return {}
+    return {phase: fmean(float(s[f"{phase}_s"]) for s in steps) / dilation for phase in PHASES}
+
+
+def time_to_accuracy(evaluations: Records, dilation: float) -> dict[str, float]:
+    """When each level of test accuracy was first reached; levels never reached are left out."""
+    first: dict[str, float] = {}
+    for level in _LEVELS:
+        for seen in evaluations:
+            if seen["accuracy"] >= level:
+                first[f"{level:g}"] = float(seen["time_s"]) / dilation
+                break
+    return first
+
+
+def expected_step_s(manifest: Mapping[str, Any], steps: Records, rounds: Records,
+                    history: LinkHistory) -> float | None:  # fmt: skip
+    """Wall seconds that a step takes if only its pace and its bits on the wire take time.
+
+    Pace + Σ over phases (up, down) of max over links of wire bits ÷ mean asked rate in that phase, as a
+    mean over steps. Without a pace the mean time of the computation stands for it. None: unknown.
+    """
+    links = {int(node["peer"]): name for name, node in manifest["nodes"].items()}
+    phases: dict[int, list[float]] = {}
+    for group in groups(rounds, steps, links):
+        if any(end not in history for end in group.ends):
+            return None
+        needed = bottleneck_s(history.bits, group.link_bits(), group.start_s, group.last_s)
+        phases.setdefault(group.step, []).append(needed)
+    both = [sum(pair) for pair in phases.values() if len(pair) == 2]
+    if not both:
+        return None
+    pace = manifest.get("pace_s")
+    return (fmean(float(s["compute_s"]) for s in steps) if pace is None else pace) + fmean(both)
+
+
+def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, rounds: Records,
+                dilation: float) -> dict[str, float | None]:  # fmt: skip
+    """How long a step took, how long it should have, and its share of communication."""
+    if not steps:
+        return dict.fromkeys(("step_s", "expected_step_s", "communication_share"))
+    history = LinkHistory(read_jsonl(directory / LINKS))
+    expected = expected_step_s(manifest, steps, rounds, history)
+    lengths = [float(step["end_s"]) - float(step["start_s"]) for step in steps]
+    return {
+        "step_s": fmean(lengths) / dilation,
+        "expected_step_s": None if expected is None else expected / dilation,
+        "communication_share": sum(float(s["delay_s"]) for s in steps) / max(sum(lengths), 1e-9),
+    }
+
+
+def _verdict(directory: Path, verdict: Verdict | None) -> dict[str, Any]:
+    if verdict is None and (directory / SUMMARY).exists():
+        before = read_json(directory / SUMMARY)
+        return {key: before[key] for key in ("verdict", "reasons", "measures")}
+    found = asdict(verdict or UNFINISHED)
+    return {"verdict": found["state"], "reasons": found["reasons"], "measures": found["measures"]}

@@ -1,0 +1,46 @@
+"""The one table of thresholds that a verdict is found by. It goes into every manifest as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Shares and deviations are fractions, unless a name ends in a unit."""
+
+    ratio_deviation: float = 0.02
+    """|delivered / asked - 1| over the intervals in which the link was backlogged throughout."""
+    mape_1s: float = 0.02
+    """Mean error per 1 s bin over the same intervals."""
+    busy_floor_s: float = 2.0
+    """Backlogged time below which the two above are not judged: a few looks are no statistics."""
+    lateness_p99_ms: float = 10.0
+    """How late a link change took effect."""
+    direct_share: float = 0.001
+    """Packets that passed a link outside its shaped class."""
+    foreign_drops: int = 0
+    """Packets dropped anywhere but in the emulated queues."""
+    overrun_share: float = 0.01
+    """Steps whose computation took longer than its pace."""
+    contended_share: float = 0.01
+    """Compress and apply phases that waited for a processor."""
+    contended_ratio: float = 1.5
+    """Wall over CPU time above which a phase counts as having waited."""
+    contended_floor_s: float = 0.001
+    """Phases shorter than this are not looked at: one interrupt or tick would decide."""
+    completion_share: float = 0.01
+    """Error of a message's completion against the service curve of the asked rates …"""
+    completion_packets: int = 2
+    """… plus so many packet times at the slowest link on its way."""
+    completion_floor_s: float = 0.01
+    """Messages that the links could carry in less are not judged: waking a thread would decide."""
+    identity_deviation: float = 0.005
+    """|bytes at a link's class / bytes that the sockets sent through it - 1|."""
+    identity_slack_bytes: int = 4096
+    """Allowed besides: address resolution and closing handshakes are in no socket's count."""
+    degraded_factor: float = 3.0
+    """Up to so many times a threshold a run is degraded; beyond it, invalid."""
+
+
+THRESHOLDS = Thresholds()

@@ -1,0 +1,237 @@
+"""From run directories to figures, table and report."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from synthetic_run import Recipe, make_run
+
+from analysis import __main__ as command
+from analysis import table
+from analysis.figures import FIGURES, accuracy_over_time, phases, rate_k_delay, speedup_bars
+from analysis.load import Run, load, load_all
+from analysis.report import make_figures
+from testbed.cli.report import report
+from testbed.errors import InputError
+from testbed.record.verdict import Verdict
+
+STEPS = 20
+DOUBTFUL = Verdict("degraded", ["changes of <server> down came 14.0 ms late"])
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("out")
+
+
+@pytest.fixture(scope="module")
+def paths(out: Path) -> list[Path]:
+    return [
+        make_run(out, Recipe("topk-0.15", 0.15, 1, STEPS)),
+        make_run(out, Recipe("adatopk", None, 1, STEPS, verdict=DOUBTFUL)),
+        make_run(out, Recipe("none", 1.0, 1, STEPS)),
+        make_run(out, Recipe("none", 1.0, 2, STEPS)),
+        make_run(out, Recipe("topk-0.15", 0.15, 2, STEPS)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def runs(paths: list[Path]) -> list[Run]:
+    return load_all(paths)
+
+
+@pytest.fixture(scope="module")
+def drawn(paths: list[Path], out: Path) -> Path:
+    """Where ``python -m analysis`` wrote its report of all runs."""
+    assert command.main([*map(str, paths), "--out", str(out / "report")]) == 0
+    return out / "report"
+
+
+def test_runs_are_ordered_none_first(runs: list[Run]) -> None:
+    assert [(run.algorithm, run.seed) for run in runs] == [
+        ("none", 1), ("none", 2), ("topk-0.15", 1), ("topk-0.15", 2), ("adatopk", 1),
+    ]  # fmt: skip
+    assert runs[0].server == "server"
+
+
+def test_columns_are_means_over_workers(runs: list[Run]) -> None:
+    records = [e for e in runs[4].events["step"] if e["step"] == 7]
+    assert len(records) == 4
+    for column in ("delay_s", "accuracy"):
+        mean = sum(record[column] for record in records) / 4
+        assert runs[4].per_step(column)[7] == pytest.approx(mean)
+    assert len(runs[4].steps) == STEPS
+
+
+def test_dilated_times_are_drawn_in_model_time(tmp_path: Path, runs: list[Run]) -> None:
+    ten = load(make_run(tmp_path, Recipe("none", 1.0, 1, STEPS, dilation=10.0)))
+    one = runs[0]
+    assert ten.per_step("delay_s") == pytest.approx(one.per_step("delay_s") / 10)
+    assert ten.per_step("loss") == pytest.approx(one.per_step("loss"))
+    assert ten.evaluations()[1] == pytest.approx(one.evaluations()[1] / 10)
+    start, _, asked, _ = ten.link_rates("server", "down")
+    assert start == pytest.approx(one.link_rates("server", "down")[0] / 10)
+    assert asked == pytest.approx(one.link_rates("server", "down")[2] * 10)
+
+
+def test_the_table_pairs_by_seed(runs: list[Run]) -> None:
+    rows = table.rows(runs)
+    assert list(rows[0]) == list(table.COLUMNS)
+    for row, run in zip(rows, runs, strict=True):
+        dense = next(r for r in runs if r.algorithm == "none" and r.seed == run.seed)
+        assert row["speedup"] == pytest.approx(dense.summary["time_s"] / run.summary["time_s"])
+    assert rows[2]["speedup"] > 1.5
+    assert table.rows(runs[2:])[0]["speedup"] is None
+
+
+def test_runs_of_other_lengths_are_not_set_against_each_other(runs: list[Run]) -> None:
+    entries = [dict(run.summary) for run in runs[:3]]
+    entries[2]["steps"] = 3
+    assert table.rows_of(entries)[2]["speedup"] is None
+
+
+def test_the_table_as_csv_and_on_a_terminal(runs: list[Run], paths: list[Path]) -> None:
+    read = list(csv.DictReader(table.to_csv(table.rows(runs)).splitlines()))
+    assert read[2]["algorithm"] == "topk-0.15"
+    assert float(read[2]["time_s"]) == runs[2].summary["time_s"]
+    shown = table.comparison_table(paths)
+    assert shown.row_count == 5
+    assert table.cells_of({**table.rows(runs)[0], "accuracy": None})[4] == "–"
+
+
+def test_each_figure_writes_what_it_plots(runs: list[Run], drawn: Path) -> None:
+    made = {path.name for path in (drawn / "figures").iterdir()}
+    assert made == {f"{module.NAME}.{kind}" for module in FIGURES for kind in ("png", "pdf", "csv")}
+    for module in FIGURES:
+        stem = drawn / "figures" / module.NAME
+        rows = list(csv.DictReader(stem.with_suffix(".csv").read_text().splitlines()))
+        assert len(rows) == len(module.data(runs)) > 0
+        assert list(rows[0]) == list(module.data(runs)[0])
+        assert stem.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+        assert stem.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_same_runs_give_the_same_bytes(paths: list[Path], drawn: Path, tmp_path: Path) -> None:
+    for path in make_figures(paths, tmp_path):
+        assert path.read_bytes() == (drawn / "figures" / path.name).read_bytes(), path.name
+
+
+def test_accuracy_is_the_mean_over_seeds(runs: list[Run]) -> None:
+    rows = [row for row in accuracy_over_time.data(runs) if row["algorithm"] == "none"]
+    assert [row["step"] for row in rows] == [9, 19]
+    values = [run.evaluations()[2][1] for run in runs[:2]]
+    assert rows[1]["accuracy"] == pytest.approx(sum(values) / 2)
+    assert (rows[1]["accuracy_min"], rows[1]["seeds"]) == (min(values), 2)
+
+
+def test_rates_add_up_to_what_was_carried(runs: list[Run]) -> None:
+    rows = rate_k_delay.data(runs)
+    quantities = {row["quantity"] for row in rows}
+    assert quantities == {"asked_mbit_s", "delivered_mbit_s", "k", "delay_s"}
+    assert {row["seed"] for row in rows} == {1}
+    mine = [r for r in rows if (r["quantity"], r["algorithm"]) == ("delivered_mbit_s", "none")]
+    width = mine[1]["time_s"] - mine[0]["time_s"]
+    sent = sum(row["value"] for row in mine) * width * 1e6
+    *_, rate = runs[0].link_rates("server", "down")
+    assert sent == pytest.approx(sum(rate * 0.1), rel=0.03)
+    asked = [row["value"] for row in rows if row["quantity"] == "asked_mbit_s"]
+    assert 20 <= min(asked) < max(asked) <= 100
+
+
+def test_bars_are_means_with_their_range(runs: list[Run]) -> None:
+    rows = {row["algorithm"]: row for row in speedup_bars.data(runs)}
+    assert rows["none"]["speedup"] == 1.0
+    assert rows["topk-0.15"]["seeds"] == 2
+    assert rows["topk-0.15"]["speedup_min"] <= rows["topk-0.15"]["speedup"]
+
+
+def test_phases_add_up_to_the_step(runs: list[Run]) -> None:
+    total = sum(row["seconds"] for row in phases.data(runs[:1]))
+    assert total == pytest.approx(runs[0].summary["step_s"], rel=1e-6)
+
+
+@pytest.mark.parametrize("module", FIGURES)
+def test_a_figure_says_which_runs_are_in_doubt(module, runs: list[Run]) -> None:
+    assert "DEGRADED: adatopk s1" in texts(module.draw(runs))
+    assert "DEGRADED" not in texts(module.draw(runs[:2]))
+
+
+@pytest.mark.parametrize("module", FIGURES)
+def test_a_figure_has_title_and_units(module, runs: list[Run]) -> None:
+    figure = module.draw(runs)
+    labels = [axes.get_xlabel() for axes in figure.axes][-1]
+    assert "(s)" in labels or "÷" in labels
+    assert figure.get_figwidth() in (3.5, 7.16)
+    titles = [figure.get_suptitle(), *(legend.get_title().get_text() for legend in figure.legends)]
+    assert any(titles)
+
+
+def texts(figure) -> str:
+    return figure.get_supxlabel()
+
+
+def test_the_report_is_one_file(drawn: Path) -> None:
+    page = (drawn / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == len(FIGURES)
+    assert 'src="http' not in page
+    assert "&lt;server&gt;" in page
+    assert "<server>" not in page
+    assert "4 workers, 1 server" in page
+    assert "A processor, 2 processors" in page
+    assert (drawn / "table.csv").exists()
+
+
+def test_a_comparison_stands_for_its_runs_also_when_moved(
+    paths: list[Path], tmp_path: Path
+) -> None:
+    for path in paths[1:3]:
+        shutil.copytree(path, tmp_path / "runs" / path.name)
+    comparison = tmp_path / "comparisons" / "c"
+    comparison.mkdir(parents=True)
+    entries = [{"dir": f"/nowhere/runs/{path.name}"} for path in paths[1:3]]
+    (comparison / "comparison.json").write_text(json.dumps({"runs": entries}))
+    assert [run.algorithm for run in load_all([comparison])] == ["none", "adatopk"]
+    empty = tmp_path / "runs" / paths[1].name / "events"
+    shutil.rmtree(empty)
+    assert [run.algorithm for run in load_all([comparison])] == ["none"]
+
+
+def test_what_is_not_a_run_is_refused_in_a_sentence(paths: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a run directory"):
+        load_all([tmp_path / "absent"])
+    with pytest.raises(InputError, match=r"no manifest\.json"):
+        load_all([tmp_path])
+    with pytest.raises(InputError, match="no run"):
+        load_all([])
+    bare = tmp_path / "bare"
+    shutil.copytree(paths[0], bare)
+    shutil.rmtree(bare / "events")
+    with pytest.raises(InputError, match="before its first step"):
+        load_all([bare])
+    other = make_run(tmp_path, Recipe("none", steps=1, hash="f" * 16))
+    with pytest.raises(InputError, match="different scenarios"):
+        load_all([paths[0], other])
+
+
+def test_the_module_command_refuses_in_a_sentence(tmp_path: Path, capsys) -> None:
+    assert command.main([str(tmp_path), "--out", str(tmp_path / "r")]) == 2
+    printed = capsys.readouterr()
+    assert "no manifest.json" in printed.err
+    assert printed.out == ""
+
+
+def test_the_report_verb_draws_a_run_of_one_step_without_links_or_accuracy(
+    tmp_path: Path, capsys
+) -> None:
+    path = make_run(tmp_path, Recipe("adatopk", None, steps=1))
+    (path / "links.jsonl").unlink()
+    report([path], tmp_path / "r", as_json=True)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["runs"][0]["algorithm"] == "adatopk"
+    assert printed["runs"][0]["accuracy"] is None
+    assert printed["files"][-1].endswith("report.html")
+    assert len(printed["files"]) == 3 * len(FIGURES) + 2

@@ -1,0 +1,70 @@
+"""The manifest: complete, serialisable, and silent about whose machine it was."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from testbed.record.machine import commit, machine
+from testbed.record.manifest import manifest, tcp_timers
+from testbed.record.verdict import THRESHOLDS
+
+
+def make(**changed):
+    given = {
+        "scenario_name": "demo", "content_hash": "ab" * 8, "algorithm": {"name": "none"}, "seed": 1,
+        "dilation": 10.0, "pace_s": 2.0, "nodes": {"server": {"role": "server", "rank": 0, "peer": 0}},
+        "links": [{"link": "server", "rate_bits": 1}], "fabric": "sim",
+    }  # fmt: skip
+    return manifest(**{**given, **changed})
+
+
+def test_it_holds_conditions_and_thresholds() -> None:
+    found = json.loads(json.dumps(make()))
+    assert found["thresholds"] == asdict(THRESHOLDS)
+    assert found["scenario_hash"] == "ab" * 8
+    assert found["links"] == [{"link": "server", "rate_bits": 1}]
+    assert found["started_utc"].endswith("+00:00")
+    assert "200 ms is 20 ms" in found["tcp_timers"]
+    assert found["machine"]["versions"]["python"] == platform.python_version()
+
+
+def test_it_refuses_to_be_incomplete() -> None:
+    with pytest.raises(ValueError, match="no name"):
+        make(algorithm={})
+    with pytest.raises(ValueError, match=r"'server'.*peer"):
+        make(nodes={"server": {"role": "server", "rank": 0}})
+
+
+def test_timers_without_dilation() -> None:
+    assert "Not dilated" in tcp_timers(1.0)
+
+
+def test_the_machine_is_described_without_its_name() -> None:
+    found = machine()
+    assert found["cpu"]["count"] >= found["cpu"]["usable"] >= 1
+    assert found["memory_bytes"] > 1 << 20
+    assert found["versions"]["numpy"]
+    assert not {"hostname", "node", "name"} & set(found)
+
+
+def test_the_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
+    assert commit(tmp_path) is None
+
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "file").write_text("a")
+    git("add", "file")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "x", "--no-gpg-sign")
+    clean = commit(tmp_path)
+    assert clean is not None
+    assert (len(clean["hash"]), clean["dirty"]) == (40, False)
+    (tmp_path / "file").write_text("b")
+    assert commit(tmp_path) == {"hash": clean["hash"], "dirty": True}

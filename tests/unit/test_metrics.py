@@ -1,0 +1,120 @@
+"""The Prometheus endpoint: frozen names, bounded labels, one run at a time."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+from synthetic_run import Recipe, make_run
+
+from testbed.errors import MachineError
+from testbed.record import names
+from testbed.record.directory import read_events, read_jsonl
+from testbed.record.exporter import Exporter
+
+LABELS = {"run": "r1", "scenario": "demo", "algorithm": "none", "role": "worker"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("out"), Recipe(steps=3))
+
+
+def fed(run: Path, node: str) -> Exporter:
+    exporter = Exporter({"node": node})
+    exporter.begin(LABELS)
+    for events in read_events(run).values():
+        for event in events:
+            if event["node"] == node:
+                exporter.observe(event)
+    return exporter
+
+
+def values(exporter: Exporter, name: str, **labels: str) -> list[float]:
+    return [
+        sample.value
+        for family in text_string_to_metric_families(exporter.metrics_text())
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    ]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_names_and_labels_are_frozen() -> None:
+    assert names.METRICS == (
+        "testbed_phase_seconds", "testbed_communication_delay_seconds", "testbed_frame_bytes_total",
+        "testbed_steps_total", "testbed_density_ratio", "testbed_accuracy_ratio",
+        "testbed_link_rate_bytes_per_second", "testbed_build_info",
+    )  # fmt: skip
+    assert names.LABELS == ("run", "scenario", "algorithm", "role", "node")
+    assert (names.BUCKETS[0], names.BUCKETS[-1]) == (0.001, 100.0)
+
+
+def test_a_worker_shows_its_steps(run: Path) -> None:
+    exporter = fed(run, "worker-0")
+    steps = [s for s in read_events(run)["step"] if s["node"] == "worker-0"]
+    assert values(exporter, names.STEPS, run="r1", node="worker-0") == [3]
+    for direction in ("up", "down"):
+        total = sum(step[f"bytes_{direction}"] for step in steps)
+        assert values(exporter, names.BYTES, direction=direction) == [total]
+    assert values(exporter, names.DELAY + "_sum") == [
+        pytest.approx(sum(s["delay_s"] for s in steps))
+    ]
+    assert values(exporter, names.PHASE + "_sum", phase="apply") == [pytest.approx(0.006)]
+    assert values(exporter, names.DENSITY) == [1.0]
+    assert values(exporter, names.ACCURACY, data="train") == [pytest.approx(steps[-1]["accuracy"])]
+
+
+def test_a_server_shows_rounds_and_its_links(run: Path) -> None:
+    exporter = fed(run, "server")
+    assert values(exporter, names.STEPS) == [3]
+    assert values(exporter, names.BYTES, direction="down") == [3 * 4 * 600_048]
+    for line in read_jsonl(run / "links.jsonl"):
+        if line["link"] == "server":
+            exporter.link(line)
+    assert len(values(exporter, names.LINK_RATE, source="delivered")) == 2
+    exporter.link({"kind": "sample", "direction": "up", "from_s": 1.0, "to_s": 1.5, "asked_bits": 8e6,
+                   "delivered_bits": 4e6})  # fmt: skip
+    assert values(exporter, names.LINK_RATE, direction="up", source="asked") == [2e6]
+    assert values(exporter, names.LINK_RATE, direction="up", source="delivered") == [1e6]
+
+
+def test_a_new_run_starts_from_nothing(run: Path) -> None:
+    exporter = fed(run, "worker-0")
+    exporter.begin({**LABELS, "run": "r2"})
+    assert values(exporter, names.STEPS) == []
+    assert values(exporter, names.BUILD, run="r2") == [1]
+    assert "r1" not in exporter.metrics_text()
+
+
+def test_two_exporters_do_not_meet_and_labels_are_bounded() -> None:
+    Exporter({"node": "a"}, CollectorRegistry())
+    exporter = Exporter({"node": "b"})
+    with pytest.raises(ValueError, match="step"):
+        exporter.begin({"step": "1"})
+
+
+def test_it_answers_scrapes_until_it_is_stopped(run: Path) -> None:
+    exporter, port = fed(run, "worker-0"), free_port()
+    stop = exporter.serve("127.0.0.1", port)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        with pytest.raises(MachineError, match=rf"127\.0\.0\.1:{port}"):
+            Exporter({}).serve("127.0.0.1", port)
+    finally:
+        stop()
+    for name in names.METRICS:
+        if name != names.LINK_RATE:
+            assert name.removesuffix("_total") in text
+    again = exporter.serve("127.0.0.1", port)
+    again()

@@ -1,0 +1,147 @@
+"""The run directory: nothing that was finished is lost, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import InputError
+from testbed.record.directory import (
+    RunDirectory,
+    comparison_directory,
+    read_events,
+    read_json,
+    read_jsonl,
+    to_json,
+)
+
+
+def create(out: Path) -> RunDirectory:
+    return RunDirectory.create(
+        out, scenario_name="demo", algorithm="topk-0.15", seed=3, content_hash="0123456789abcdef"
+    )
+
+
+def test_its_name_says_what_it_holds_and_two_in_one_second_differ(tmp_path: Path) -> None:
+    first, second = create(tmp_path), create(tmp_path)
+    assert first.path != second.path
+    assert first.path.parent == tmp_path / "runs"
+    stamp, rest = first.path.name.split("_", 1)
+    assert len(stamp) == 16
+    assert stamp.endswith("Z")
+    assert rest == "demo_topk-0.15_s3_01234567"
+    assert first.log.is_dir()
+
+
+def test_comparison_directory(tmp_path: Path) -> None:
+    path = comparison_directory(tmp_path, "demo", "0123456789abcdef")
+    assert path.parent == tmp_path / "comparisons"
+    assert path.name.endswith("_demo_01234567")
+
+
+def test_an_algorithm_called_like_a_path_stays_inside(tmp_path: Path) -> None:
+    made = RunDirectory.create(
+        tmp_path, scenario_name="demo", algorithm="../../x", seed=1, content_hash="f" * 16
+    )
+    assert made.path.parent == tmp_path / "runs"
+
+
+def test_an_out_that_cannot_be_is_the_users_error(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(InputError, match="--out"):
+        create(tmp_path)
+
+
+def test_events_and_links_read_back_in_order(tmp_path: Path) -> None:
+    with create(tmp_path) as run:
+        for step in range(3):
+            run.event("worker", 10, {"kind": "step", "step": step})
+        run.event("worker", 2, {"kind": "step", "step": 9})
+        run.link([{"kind": "sample", "n": 1}, {"kind": "sample", "n": 2}])
+        run.link({"kind": "change"})
+    assert (run.path / "events" / "worker-2.jsonl").exists()
+    assert [event["step"] for event in read_events(run.path)["step"]] == [9, 0, 1, 2]
+    assert [line.get("n") for line in read_jsonl(run.path / "links.jsonl")] == [1, 2, None]
+    with pytest.raises(ValueError, match="closed"):
+        run.event("worker", 0, {})
+
+
+def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
+    run = create(tmp_path)
+
+    def write(thread: int) -> None:
+        for number in range(200):
+            run.event("server", 0, {"thread": thread, "number": number, "pad": "x" * 300})
+
+    threads = [threading.Thread(target=write, args=(index,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    run.close()
+    seen = list(read_jsonl(run.path / "events" / "server-0.jsonl"))
+    assert len(seen) == 1200
+    for index in range(6):
+        assert [e["number"] for e in seen if e["thread"] == index] == list(range(200))
+
+
+def test_a_torn_last_line_is_left_out_and_garbage_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"a":1}\n{"a":2}\n{"a":')
+    assert [line["a"] for line in read_jsonl(path)] == [1, 2]
+    path.write_bytes(b'{"a":1}\n\x00\xff\n{"a":3}\n')
+    with pytest.raises(InputError, match=r"events\.jsonl:2"):
+        list(read_jsonl(path))
+    path.write_bytes(b"[1]\n")
+    with pytest.raises(InputError, match="object was expected"):
+        list(read_jsonl(path))
+    assert list(read_jsonl(tmp_path / "absent.jsonl")) == []
+
+
+def test_a_killed_writer_keeps_every_line_it_finished(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from testbed.record.directory import RunDirectory\n"
+        "run = RunDirectory.create(Path(sys.argv[1]), scenario_name='d', algorithm='a', seed=1,"
+        " content_hash='0' * 8)\n"
+        "for step in range(10**9):\n"
+        "    run.event('worker', 0, {'kind': 'step', 'step': step})\n"
+        "    if step == 500: print('x', flush=True)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2], env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"x\n"
+        child.send_signal(signal.SIGKILL)
+    (run,) = (tmp_path / "runs").iterdir()
+    steps = [event["step"] for event in read_events(run)["step"]]
+    assert len(steps) > 500
+    assert steps == list(range(len(steps)))
+
+
+def test_json_is_replaced_in_one_move_and_strict(tmp_path: Path) -> None:
+    run = create(tmp_path)
+    run.write_json("summary.json", {"a": 1})
+    run.write_json(
+        "summary.json", {"a": float("nan"), "where": Path("/x"), "b": [1.5, float("inf")]}
+    )
+    assert read_json(run.path / "summary.json") == {"a": None, "where": "/x", "b": [1.5, None]}
+    assert [path.name for path in run.path.iterdir() if path.name.startswith(".")] == []
+    with pytest.raises(TypeError):
+        run.write_json("summary.json", {"a": object()})
+    assert read_json(run.path / "summary.json")["b"] == [1.5, None]
+    with pytest.raises(InputError, match=r"absent\.json"):
+        read_json(run.path / "absent.json")
+
+
+def test_a_record_that_is_not_finite_is_a_line_too() -> None:
+    assert json.loads(to_json({"loss": float("nan"), "k": 0.5})) == {"loss": None, "k": 0.5}

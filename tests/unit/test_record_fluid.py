@@ -1,0 +1,178 @@
+"""Service curves by hand: how long messages take over links whose rate changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.record.completion import measure, spread
+from testbed.record.fluid import Load, downloads_done, serve, uploads_done
+from testbed.record.history import LinkHistory
+from testbed.record.identity import wire_bytes
+from testbed.scenario.shape import End
+
+Steps = list[tuple[float, float]]
+ABOUT = {"abs": 2e-6}
+
+
+def rates(**ends: Steps):
+    """``bits`` of links given as ``worker_0_up=[(from_s, rate), …]``."""
+
+    def bits(end: End, start_s: float, stop_s: float) -> float:
+        pieces = ends[f"{end.link}_{end.direction}".replace("-", "_")]
+        total = 0.0
+        for index, (begin, rate) in enumerate(pieces):
+            until = pieces[index + 1][0] if index + 1 < len(pieces) else float("inf")
+            total += rate * max(0.0, min(stop_s, until) - max(start_s, begin))
+        return total
+
+    return bits
+
+
+ALWAYS_10M = [(-1e9, 10e6)]
+
+
+def test_serve_follows_the_rate_through_an_outage() -> None:
+    bits = rates(a_up=[(0.0, 10e6), (1.0, 0.0), (3.0, 5e6)])
+    assert serve(bits, End("a", "up"), 0.0, 5e6) == pytest.approx(0.5, **ABOUT)
+    # 5 Mbit in the first half second after 0.5, nothing until 3, the other 5 Mbit at 5 Mbit/s.
+    assert serve(bits, End("a", "up"), 0.5, 10e6) == pytest.approx(4.0, **ABOUT)
+
+
+def test_serve_gives_up_after_a_day() -> None:
+    assert serve(rates(a_up=[(0.0, 0.0)]), End("a", "up"), 5.0, 1.0) == 86405.0
+
+
+def test_uploads_together_take_what_the_servers_link_needs() -> None:
+    bits = rates(w0_up=ALWAYS_10M, w1_up=ALWAYS_10M, s_down=ALWAYS_10M)
+    loads = [Load("w0", 1e6, 0.0), Load("w1", 1e6, 0.0)]
+    assert uploads_done(bits, loads, "s") == pytest.approx(0.2, **ABOUT)
+
+
+def test_staggered_uploads_leave_the_servers_link_idle_between() -> None:
+    bits = rates(w0_up=ALWAYS_10M, w1_up=ALWAYS_10M, s_down=ALWAYS_10M)
+    apart = [Load("w0", 1e6, 0.0), Load("w1", 1e6, 0.5)]
+    assert uploads_done(bits, apart, "s") == pytest.approx(0.6, **ABOUT)
+    overlapping = [Load("w0", 1e6, 0.0), Load("w1", 1e6, 0.05)]
+    assert uploads_done(bits, overlapping, "s") == pytest.approx(0.2, **ABOUT)
+
+
+def test_a_slow_sender_decides() -> None:
+    bits = rates(w0_up=[(0, 1e6)], w1_up=ALWAYS_10M, s_down=ALWAYS_10M)
+    loads = [Load("w0", 1e6, 0.0), Load("w1", 1e6, 0.0)]
+    assert uploads_done(bits, loads, "s") == pytest.approx(1.0, **ABOUT)
+
+
+def test_bits_that_have_not_arrived_cannot_be_served() -> None:
+    # The sender is slow while the server's link is fast, and fast when that is slow: 1 Mbit passes in
+    # the first 0.1 s, the other 10 Mbit wait for a link that by then gives 10 Mbit/s. Each link alone
+    # would be done at 0.2 s.
+    bits = rates(w0_up=[(0.0, 10e6), (0.1, 100e6)], s_down=[(0.0, 100e6), (0.1, 10e6)])
+    assert uploads_done(bits, [Load("w0", 11e6, 0.0)], "s") == pytest.approx(1.1, abs=1e-3)
+
+
+def test_downloads_share_the_servers_link_and_wait_for_the_slowest() -> None:
+    bits = rates(s_up=ALWAYS_10M, w0_down=ALWAYS_10M, w1_down=ALWAYS_10M)
+    loads = [Load("w0", 1e6, 2.0), Load("w1", 1e6, 2.0)]
+    assert downloads_done(bits, loads, "s") == pytest.approx(2.2, **ABOUT)
+    bits = rates(s_up=ALWAYS_10M, w0_down=ALWAYS_10M, w1_down=[(0, 2e6)])
+    assert downloads_done(bits, loads, "s") == pytest.approx(2.5, **ABOUT)
+
+
+def test_wire_bytes_are_full_segments_with_their_headers() -> None:
+    assert wire_bytes(1448) == 1514
+    assert wire_bytes(1449) == 1449 + 2 * 66
+    assert wire_bytes(144_800) == 151_400
+
+
+def sample(from_s: float, to_s: float, asked: float, drops: int = 0) -> dict:
+    return {
+        "kind": "sample", "link": "s", "direction": "down", "from_s": from_s, "to_s": to_s,
+        "asked_bits": asked, "delivered_bits": 0, "drops": drops,
+    }  # fmt: skip
+
+
+def test_history_integrates_samples_and_holds_rates_beyond_them() -> None:
+    end = End("s", "down")
+    history = LinkHistory([sample(1, 2, 20e6, drops=1), sample(0, 1, 10e6), {"kind": "change"}])
+    assert end in history
+    assert history.bits(end, 0.0, 2.0) == pytest.approx(30e6)
+    assert history.bits(end, 0.5, 1.5) == pytest.approx(15e6)
+    assert history.bits(end, -1.0, 0.0) == pytest.approx(10e6)
+    assert history.mean_rate(end, 2.0, 5.0) == pytest.approx(20e6)
+    assert history.dropped(0.0, 1.1)
+    assert not history.dropped(0.0, 1.0)
+    with pytest.raises(KeyError):
+        history.bits(End("s", "up"), 0, 1)
+
+
+def test_history_without_a_sample_in_between() -> None:
+    history = LinkHistory([sample(0, 1, 10e6), sample(3, 4, 20e6)])
+    assert history.bits(End("s", "down"), 0.0, 4.0) == pytest.approx(70e6)
+
+
+def group(late_s: float, size: int = 144_800) -> tuple[list[dict], list[dict]]:
+    """One round: two workers at 10 Mbit/s each way, ``late_s`` off the exact times."""
+    seconds = 2 * 8 * wire_bytes(size) / 10e6
+    up_s, reply_s = 1 + seconds, 2 + seconds
+    messages = [
+        {"sender": n, "bytes": size, "sent_s": 1.0, "first_s": 1.0, "last_s": up_s + late_s}
+        for n in (1, 2)
+    ]
+    round_ = {
+        "step": 0,
+        "node": "s",
+        "messages": messages,
+        "send_start_s": 2.0,
+        "bytes_down": 2 * size,
+    }
+    zero = dict.fromkeys(("compute_s", "compress_s", "send_s", "receive_s"), 0.0)
+    steps = [
+        {"step": 0, "node": f"w{n}", "bytes_down": size, "start_s": 0.0, "wait_s": reply_s, **zero}
+        for n in (0, 1)
+    ]
+    return [round_], steps
+
+
+LINKS = {1: "w0", 2: "w1"}
+EVEN = rates(
+    w0_up=ALWAYS_10M, w1_up=ALWAYS_10M, s_down=ALWAYS_10M,
+    w0_down=ALWAYS_10M, w1_down=ALWAYS_10M, s_up=ALWAYS_10M,
+)  # fmt: skip
+
+
+def test_exact_messages_use_nothing_of_the_tolerance() -> None:
+    found = measure(*group(0.0), LINKS, EVEN)
+    assert (found["groups"], found["judged"], found["short"]) == (2, 2, 0)
+    assert found["used"]["max"] < 1e-3
+
+
+def test_the_error_is_measured_against_one_percent_and_two_packets() -> None:
+    seconds = 2 * 8 * 151_400 / 10e6
+    tolerance = 0.01 * seconds + 2 * 8 * 1514 / 10e6
+    found = measure(*group(0.01), LINKS, EVEN)
+    assert found["used"]["max"] == pytest.approx(0.01 / tolerance, rel=1e-3)
+    assert found["error"]["max"] == pytest.approx(0.01 / seconds, rel=1e-3)
+    assert found["error_ms"]["max"] == pytest.approx(10.0, rel=1e-3)
+    early = measure(*group(-0.01), LINKS, EVEN)
+    assert early["used"]["max"] == pytest.approx(found["used"]["max"], rel=1e-3)
+
+
+def test_what_is_not_judged_is_counted() -> None:
+    short = measure(*group(0.5, size=2000), LINKS, EVEN)
+    assert (short["judged"], short["short"]) == (0, 2)
+    assert short["all_error_ms"]["max"] == pytest.approx(500, rel=1e-3)
+    lossy = measure(*group(0.5), LINKS, EVEN, lambda start_s, _: start_s < 1.5)
+    assert (lossy["judged"], lossy["with_drops"]) == (1, 1)
+    dark = measure(*group(0.0), LINKS, LinkHistory([]).bits)
+    assert (dark["groups"], dark["judged"], dark["unsampled"]) == (2, 0, 2)
+
+
+def test_an_unfinished_step_has_no_download_group() -> None:
+    rounds, steps = group(0.0)
+    assert measure(rounds, steps[:1], LINKS, EVEN)["groups"] == 1
+
+
+def test_spread_takes_values_that_occurred() -> None:
+    assert spread([3.0]) == {"p50": 3.0, "p99": 3.0, "max": 3.0}
+    assert spread(range(1, 101)) == {"p50": 50, "p99": 99, "max": 100}
+    assert spread([]) == {"p50": None, "p99": None, "max": None}

@@ -1,0 +1,116 @@
+"""Summaries from files alone, against runs whose figures are known; every field documented."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from synthetic_run import PACE_S, WORKERS, Recipe, make_run
+
+from testbed.errors import InputError
+from testbed.record import events as event_types
+from testbed.record import names
+from testbed.record.completion import measure
+from testbed.record.directory import SUMMARY, read_events, read_json, read_jsonl
+from testbed.record.history import LinkHistory
+from testbed.record.identity import frames_disagree
+from testbed.record.summary import ENTRY, entry, summarise
+from testbed.record.verdict import Verdict
+
+DOCS = Path(__file__).parents[2] / "docs" / "records-and-metrics.md"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = Recipe(steps=20, verdict=Verdict("degraded", ["because"], {"m": {"deviation": 1}}))
+    return make_run(tmp_path_factory.mktemp("out"), made)
+
+
+def test_the_entry_has_exactly_the_agreed_keys(run: Path) -> None:
+    found = entry(read_json(run / SUMMARY))
+    assert list(found) == [
+        "dir", "algorithm", "seed", "verdict", "time_s", "steps", "accuracy", "bytes_up", "bytes_down", "mean_k",
+    ]  # fmt: skip
+    assert tuple(found) == ENTRY
+
+
+def test_figures_come_from_the_records(run: Path) -> None:
+    found, steps = summarise(run), read_events(run)["step"]
+    assert found["time_s"] == max(step["end_s"] for step in steps)
+    assert found["steps"] == 20
+    assert found["bytes_up"] == 20 * len(WORKERS) * 600_048
+    assert found["mean_k"] == 1.0
+    assert found["accuracy"] == read_events(run)["evaluation"][-1]["accuracy"]
+    assert found["phases_s"]["apply"] == pytest.approx(0.002)
+    assert (found["verdict"], found["reasons"]) == ("degraded", ["because"])
+    assert 0 < found["communication_share"] < 1
+
+
+def test_the_expected_step_time_is_pace_and_bits(run: Path) -> None:
+    found = summarise(run)
+    # Besides pace and wire a step has 3 ms of aggregation, 3 ms of applying and up to 0.7 ms to compress.
+    assert found["step_s"] - found["expected_step_s"] == pytest.approx(0.0065, abs=0.002)
+    assert found["expected_step_s"] > PACE_S
+
+
+def test_messages_that_follow_the_rates_complete_on_time(run: Path) -> None:
+    events, history = read_events(run), LinkHistory(read_jsonl(run / "links.jsonl"))
+    peers = {rank + 1: name for rank, name in enumerate(WORKERS)}
+    found = measure(events["round"], events["step"], peers, history.bits, history.dropped)
+    assert found["judged"] == 40
+    assert found["used"]["max"] < 0.01
+    assert frames_disagree(events["step"], events["round"]) == []
+
+
+def test_model_time_is_wall_time_over_dilation(run: Path, tmp_path: Path) -> None:
+    one = summarise(run)
+    ten = summarise(make_run(tmp_path, Recipe(steps=20, dilation=10.0)))
+    assert ten["wall_s"] == one["wall_s"]
+    for key in ("time_s", "step_s", "expected_step_s"):
+        assert ten[key] == pytest.approx(one[key] / 10)
+    assert ten["communication_share"] == one["communication_share"]
+
+
+def test_a_run_cut_short_is_summed_up_as_far_as_it_came(tmp_path: Path) -> None:
+    path = make_run(tmp_path, Recipe(steps=5))
+    (path / SUMMARY).unlink()
+    records = path / "events" / "worker-3.jsonl"
+    records.write_bytes(records.read_bytes()[:-40])
+    found = summarise(path)
+    assert (found["steps"], found["accuracy"], found["verdict"]) == (4, None, "invalid")
+    assert "cut short" in found["reasons"][0]
+
+
+def test_a_run_killed_before_its_first_step(tmp_path: Path) -> None:
+    path = make_run(tmp_path, Recipe(steps=1))
+    (path / SUMMARY).unlink()
+    for records in (path / "events").iterdir():
+        records.unlink()
+    found = summarise(path)
+    assert (found["steps"], found["time_s"], found["mean_k"], found["step_s"]) == (
+        0,
+        0.0,
+        None,
+        None,
+    )
+
+
+def test_without_a_manifest_there_is_no_summary(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        summarise(tmp_path)
+
+
+def test_every_field_and_metric_is_documented(run: Path) -> None:
+    text = DOCS.read_text()
+    kinds = [
+        kind for kind in vars(event_types).values()
+        if isinstance(kind, type) and issubclass(kind, event_types.Event) and kind is not event_types.Event
+    ]  # fmt: skip
+    assert len(kinds) >= 6
+    for kind in kinds:
+        assert f"`{kind.kind}`" in text
+        missing = [field.name for field in fields(kind) if f"`{field.name}`" not in text]
+        assert missing == [], kind
+    for name in (*names.METRICS, *read_json(run / "manifest.json"), *read_json(run / SUMMARY)):
+        assert f"`{name}`" in text, name

@@ -1,0 +1,156 @@
+"""The verdict: each measure inside its threshold, up to three times it, and beyond."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.record.identity import frames_disagree
+from testbed.record.verdict import THRESHOLDS, Evidence, judge
+
+LINK = {
+    "link": "server", "direction": "down", "asked_bits": 1e9, "delivered_bits": 5e8, "ratio": 0.5,
+    "busy_share": 0.5, "busy_ratio": 1.0, "busy_mape_1s": 0.0, "drops": 0,
+    "lateness_ms": {"p50": 0.1, "p99": 1.0, "max": 2.0},
+    "class_bytes": 1_000_000, "class_packets": 10_000, "direct_packets": 0,
+}  # fmt: skip
+CALM = {
+    "step": 0, "overran": False, "compress_s": 0.004, "compress_cpu_s": 0.004,
+    "apply_s": 0.004, "apply_cpu_s": 0.004, "bytes_up": 100, "bytes_down": 50,
+}  # fmt: skip
+
+
+def links(**changed: Any) -> Evidence:
+    return Evidence(seconds=60.0, links=[{**LINK, **changed}])
+
+
+def steps(count: int, odd: int, **changed: Any) -> Evidence:
+    return Evidence(steps=[{**CALM, **(changed if index < odd else {})} for index in range(count)])
+
+
+def completion(used: float) -> Evidence:
+    spread = {"p50": used, "p99": used, "max": used}
+    counts = {"groups": 9, "judged": 9, "short": 0, "with_drops": 0, "unsampled": 0}
+    return Evidence(completion={**counts, "used": spread, "error": spread, "error_ms": spread})
+
+
+def sockets(node: str, peer: str, sent: int, segments: int) -> dict[str, Any]:
+    return {"node": node, "peer": peer, "bytes_sent": sent, "segs_out": segments}
+
+
+def identity(class_bytes: int, drops: int = 0) -> Evidence:
+    """The sockets sent 10,660,000 B through the server's down link."""
+    link = {**LINK, "class_bytes": class_bytes, "drops": drops}
+    return Evidence(links=[link], sockets=[sockets("worker-0", "server", 10_000_000, 10_000)])
+
+
+CASES = [
+    ("link_ratio", links, "busy_ratio", 0.98, 0.95, 0.93),
+    ("link_ratio", links, "busy_ratio", 1.02, 1.06, 1.07),
+    ("link_mape_1s", links, "busy_mape_1s", 0.02, 0.06, 0.07),
+    ("direct_share", links, "direct_packets", 10, 30, 40),
+    ("lateness_p99_ms", lambda p99: links(lateness_ms={"p99": p99}), None, 10.0, 30.0, 31.0),
+    ("overrun_share", lambda odd: steps(100, odd, overran=True), None, 1, 3, 4),
+    ("contended_share", lambda odd: steps(100, odd, apply_cpu_s=0.002), None, 2, 6, 7),
+    ("message_completion", completion, None, 1.0, 3.0, 3.1),
+    ("byte_identity", identity, None, 10_606_000, 10_500_000, 10_400_000),
+    ("byte_identity", identity, None, 10_715_000, 10_800_000, 10_900_000),
+]
+
+
+@pytest.mark.parametrize(("measure", "make", "key", "valid", "degraded", "invalid"), CASES)
+def test_each_measure_at_its_limits(measure, make, key, valid, degraded, invalid) -> None:
+    for state, value in (("valid", valid), ("degraded", degraded), ("invalid", invalid)):
+        found = judge(make(**{key: value}) if key else make(value))
+        assert found.state == state, (state, found)
+        assert found.measures[measure]["state"] == state
+        assert len(found.reasons) == (state != "valid")
+
+
+def test_completion_keeps_all_its_figures() -> None:
+    evidence = completion(2.0)
+    assert judge(evidence).measures["completion"] == evidence.completion
+
+
+def test_nothing_measured_is_said_and_no_fault() -> None:
+    found = judge(Evidence())
+    assert (found.state, found.reasons) == ("valid", [])
+    assert found.measures
+    for text in found.measures.values():
+        assert text.startswith("not measured: ")
+
+
+def test_a_link_that_was_hardly_ever_backlogged_is_not_measured() -> None:
+    found = judge(links(busy_share=0.02, busy_ratio=0.5, busy_mape_1s=0.9))
+    assert found.state == "valid"
+    assert found.measures["link_ratio"] == (
+        "not measured: server down was backlogged for 1.2 s, under 2 s"
+    )
+
+
+def test_the_worst_measure_decides_and_comes_first() -> None:
+    evidence = replace(links(busy_ratio=0.95), foreign_drops={"eth0": 2, "eth1": 0})
+    found = judge(evidence)
+    assert found.state == "invalid"
+    assert found.reasons[0].startswith("2 packets were dropped at eth0")
+    assert "0.9500" in found.reasons[1]
+    assert "0.98 to 1.02" in found.reasons[1]
+
+
+def test_a_read_back_mismatch_is_invalid_whatever_else() -> None:
+    found = judge(
+        Evidence(mismatches=["link 'a' up: asked for 1 Mbit/s, the kernel holds 2 Mbit/s"])
+    )
+    assert found.state == "invalid"
+    assert "holds 2 Mbit/s" in found.reasons[0]
+    failed = judge(links(failure="the device is gone"))
+    assert (failed.state, failed.reasons) == (
+        "invalid", ["server down failed after t0: the device is gone"],
+    )  # fmt: skip
+
+
+def test_short_phases_are_not_looked_at() -> None:
+    tiny = steps(10, 10, compress_s=0.0005, compress_cpu_s=0.0, apply_s=0.0009, apply_cpu_s=0.0)
+    assert judge(tiny).measures["contended_share"] == (
+        "not measured: no compress or apply phase took over 1 ms"
+    )
+
+
+def test_packets_dropped_by_the_emulated_queue_never_reached_its_class() -> None:
+    missing = identity(10_660_000 - 100 * 1514, drops=100)
+    assert judge(missing).state == "valid"
+    assert judge(identity(10_660_000 - 100 * 1514, drops=0)).state == "degraded"
+
+
+def test_up_is_what_a_node_sent_and_down_what_its_peers_sent() -> None:
+    counted = [
+        sockets("worker-0", "server", 100_000, 100),
+        sockets("server", "worker-0", 700_000, 500),
+    ]
+    up = {**LINK, "link": "worker-0", "direction": "up", "class_bytes": 106_600}
+    down = {**LINK, "link": "worker-0", "direction": "down", "class_bytes": 733_000}
+    assert judge(Evidence(links=[up, down], sockets=counted)).state == "valid"
+    swapped = [{**up, "direction": "down"}, {**down, "direction": "up"}]
+    assert judge(Evidence(links=swapped, sockets=counted)).state == "invalid"
+
+
+def test_frames_must_agree_to_the_byte() -> None:
+    round_ = {"step": 0, "messages": [{"bytes": 100.0}, {"bytes": 100.0}], "bytes_down": 100}
+    both = [CALM, CALM]
+    assert frames_disagree(both, [round_]) == []
+    assert frames_disagree([CALM], [round_]) == []
+    wrong = {**round_, "bytes_down": 101}
+    assert "101 B" in frames_disagree(both, [wrong])[0]
+    assert judge(Evidence(steps=both, rounds=[wrong])).state == "invalid"
+
+
+def test_every_threshold_and_measure_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "verdict.md").read_text()
+    for name, value in asdict(THRESHOLDS).items():
+        assert f"`{name}`" in text
+        assert f"| {value:g} |" in text or f"{value:g}" in text
+    for measure in [*judge(links()).measures, "read_back"]:
+        assert f"`{measure}`" in text
