@@ -1,0 +1,10 @@
+"""Every controller that ships with Narrows, in one place. A new one is a file and a line here."""
+
+from __future__ import annotations
+
+from testbed.control.adatopk import AdaTopK
+from testbed.control.base import controllers
+from testbed.control.fixed import Fixed
+
+controllers.add("fixed", Fixed)
+controllers.add("adatopk", AdaTopK)
