@@ -62,6 +62,13 @@ class LinkError(ExperimentError):
         super().__init__(f"link {link!r} {direction}: asked for {asked}, the kernel holds {held}")
 
 
+class Interrupted(ExperimentError):
+    """A run was asked to end before its time."""
+
+    def __init__(self, signal_name: str) -> None:
+        super().__init__(f"interrupted by {signal_name}; the records of what was finished are kept")
+
+
 class WireError(ExperimentError):
     """Bytes that are not a frame or payload of ours."""
 

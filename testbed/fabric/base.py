@@ -94,6 +94,10 @@ class Fabric(Protocol):
         """Nodes whose process has ended, by name, each with how (``"killed by signal 9"``)."""
         ...
 
+    def keep(self) -> None:
+        """Have everything left standing when this process ends; ``testbed clean --all`` removes it."""
+        ...
+
     def destroy(self) -> None:
         """Stop every process and remove everything that was made."""
         ...

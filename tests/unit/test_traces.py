@@ -158,6 +158,7 @@ def test_looking_up_and_dilating() -> None:
     assert (slow.times_s, slow.rates_bits, slow.duration_s) == ((0.0, 10.0), (3, 9), 40.0)
 
 
+@pytest.mark.optional
 @pytest.mark.skipif(not RECORDED, reason="no recorded traces in a folder beside the repository")
 def test_recorded_traces_are_read() -> None:
     for file in RECORDED:

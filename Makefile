@@ -1,0 +1,58 @@
+# `make` lists the targets. `make demo` and `make test` need nothing before them: they set up what is missing.
+
+SCENARIO ?= scenarios/demo.yaml
+RUN      ?= $(lastword $(sort $(wildcard comparisons/*)))
+TRACE    ?= scenarios/traces/cloud.csv
+FABRIC   ?= docker
+SECONDS  ?= 60
+
+ifndef PYTHON
+PYTHON  := $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do if \
+             $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$name; break; fi; done)
+endif
+BIN     := .venv/bin
+SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.setup
+
+.DEFAULT_GOAL := help
+.PHONY: help setup environment demo test lint run compare replay plots images doctor clean
+
+help:  ## this list
+	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns] [SECONDS=…]"; echo
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  \1 \2/p' $(MAKEFILE_LIST) | awk '{ name = $$1; $$1 = ""; printf "  %-9s%s\n", name, $$0 }'
+
+setup:  ## everything that the other targets need: environment, engine, images
+	@$(SETUP) all
+
+environment:
+	@$(SETUP) environment
+
+demo: setup  ## train 4 workers and a server in containers over a replayed trace, then tables and figures
+	@$(BIN)/testbed run scenarios/demo.yaml --fabric docker
+
+test: setup  ## every test that this machine can run
+	@NARROWS_REQUIRE=$$($(SETUP) capabilities) $(BIN)/python -m pytest -q
+
+lint: environment  ## style, format and types
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+run: setup  ## SCENARIO on FABRIC
+	@$(BIN)/testbed run $(SCENARIO) --fabric $(FABRIC)
+
+compare: setup  ## SCENARIO on FABRIC, seeds interleaved and paired
+	@$(BIN)/testbed compare $(SCENARIO) --fabric $(FABRIC)
+
+replay: setup  ## TRACE on a link of FABRIC for SECONDS, and how exactly it was followed
+	@$(BIN)/testbed replay $(TRACE) --fabric $(FABRIC) --seconds $(SECONDS)
+
+plots: environment  ## table and figures of RUN again (default: the last comparison)
+	@$(BIN)/testbed report $(RUN)
+
+images: environment  ## the container images, where missing or outdated
+	@$(SETUP) images
+
+doctor: environment  ## what this machine has and lacks
+	@$(BIN)/testbed doctor
+
+clean:  ## what killed runs left in the kernel and the engine; caches of the build
+	@[ ! -x $(BIN)/testbed ] || $(BIN)/testbed clean
+	@rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,68 @@
+"""The ``testbed`` command: one module per verb, errors as sentences, exit codes 0, 1, 2, 3."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib import import_module
+from typing import Any
+
+import typer
+
+from testbed import __version__
+from testbed.errors import NarrowsError
+
+VERBS = {
+    "init": "testbed.cli.init:init",
+    "doctor": "testbed.cli.doctor:doctor",
+    "validate": "testbed.cli.validate:validate",
+    "plan": "testbed.cli.plan:plan",
+    "run": "testbed.cli.run:run",
+    "replay": "testbed.cli.replay:replay",
+    "compare": "testbed.cli.compare:compare",
+    "report": "testbed.cli.report:report",
+    "algorithms": "testbed.cli.algorithms:algorithms",
+    "replay-controller": "testbed.cli.replay_controller:replay_controller",
+    "clean": "testbed.cli.clean:clean",
+}
+"""Every verb and the function that carries it out."""
+
+
+def application(verbs: dict[str, str] = VERBS) -> typer.Typer:
+    """The command with all its verbs."""
+    app = typer.Typer(
+        name="testbed",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="Train over links that follow a scenario, and compare what that costs.",
+    )
+    for verb, target in verbs.items():
+        module, _, function = target.partition(":")
+        app.command(verb)(getattr(import_module(module), function))
+    app.callback()(_options)
+    return app
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"narrows {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and leave."
+    ),
+) -> None:
+    """Train over links that follow a scenario, and compare what that costs."""
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Entry point: run a verb; print an error of ours as a sentence and leave with its code."""
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        return application()(args=arguments, standalone_mode=True)
+    except NarrowsError as error:
+        print(f"testbed: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,28 @@
+"""Flags that mean the same on every verb."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Scenario = Annotated[Path, typer.Argument(help="Scenario file (YAML).", show_default=False)]
+FabricName = Annotated[
+    str, typer.Option("--fabric", help="Where nodes run: docker, netns.", metavar="NAME")
+]
+Algorithms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--algo", help="Run this algorithm instead of the file's; may be repeated.", metavar="NAME"
+    ),
+]
+Seeds = Annotated[
+    str | None,
+    typer.Option("--seed", help="Seeds instead of the file's: 3, 1-5 or 1,4.", metavar="SEEDS"),
+]
+Out = Annotated[Path, typer.Option("--out", help="Where runs/ and comparisons/ go.", metavar="DIR")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Keep = Annotated[bool, typer.Option("--keep", help="Leave a failed run standing for inspection.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")]
+Seconds = Annotated[float, typer.Option("--seconds", help="How long.", min=1.0, metavar="N")]

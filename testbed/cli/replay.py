@@ -1,0 +1,80 @@
+"""``testbed replay``: how well links follow a trace or a scenario, measured with bulk traffic."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from testbed.cli import options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from testbed.session.replay import Replayed
+
+Source = Annotated[
+    Path,
+    typer.Argument(metavar="TRACE", help="A trace, or a scenario (.yaml).", show_default=False),
+]
+
+
+def replay(
+    trace: Source,
+    fabric: options.FabricName = "netns",
+    seconds: options.Seconds = 60.0,
+    out: options.Out = Path(),
+    as_json: options.Json = False,
+    keep: options.Keep = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Fill every link direction with bulk traffic while it follows TRACE; report asked and delivered."""
+    from testbed.scenario.load import load
+    from testbed.session.replay import replay as replay_links
+    from testbed.session.replay import trace_scenario
+
+    loaded = load(trace) if trace.suffix in {".yaml", ".yml"} else trace_scenario(trace)
+    replayed = replay_links(loaded, fabric, out, seconds, quiet=quiet, keep_failed=keep)
+    if as_json:
+        json.dump(replayed.to_json(), sys.stdout, indent=2)
+        print()
+    else:
+        _present(replayed)
+    if replayed.verdict.state == "invalid":
+        raise typer.Exit(1)
+
+
+def _present(replayed: Replayed) -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(_table(replayed))
+    console.print(f"verdict: {replayed.verdict.state}", highlight=False)
+    for reason in replayed.verdict.reasons:
+        console.print(f"  {reason}", highlight=False)
+    print(f"records: {replayed.directory}", file=sys.stderr)
+
+
+def _table(replayed: Replayed) -> Table:
+    from rich.table import Table
+
+    table = Table(
+        "link", "direction", "asked", "delivered/asked", "error per 1 s", "worst 1 s", "late p99"
+    )
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for link in replayed.report.links:
+        late = link.lateness_ms
+        table.add_row(
+            link.link,
+            link.direction,
+            f"{link.asked_bits / 1e6:.1f} Mbit",
+            "–" if link.ratio is None else f"{link.ratio:.4f}",
+            "–" if link.mape_1s is None else f"{link.mape_1s:.2%}",
+            "–" if link.worst_1s is None else f"{link.worst_1s:.2%}",
+            "–" if late is None else f"{late['p99']:.1f} ms",
+        )
+    return table

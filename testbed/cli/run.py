@@ -1,0 +1,56 @@
+"""``testbed run``: train every algorithm of a scenario, then the table and the figures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from testbed.cli import options
+
+if TYPE_CHECKING:
+    from testbed.session.run import Comparison
+
+
+def run(
+    scenario: options.Scenario,
+    fabric: options.FabricName = "netns",
+    algo: options.Algorithms = None,
+    seed: options.Seeds = None,
+    out: options.Out = Path(),
+    as_json: options.Json = False,
+    keep: options.Keep = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Train every algorithm of SCENARIO with every seed over the same link history."""
+    from testbed.session.experiment import parse_seeds, prepare
+    from testbed.session.run import run as run_all
+
+    experiment = prepare(scenario, algo or (), parse_seeds(seed))
+    comparison = run_all(experiment, fabric, out, quiet=quiet, keep_failed=keep)
+    present(comparison, as_json)
+    if comparison.failed:
+        raise typer.Exit(1)
+
+
+def present(comparison: Comparison, as_json: bool) -> None:
+    """Figures into the comparison's directory, the table (or JSON) on standard output."""
+    from rich.console import Console
+
+    from analysis.report import make_figures
+    from analysis.table import comparison_table, rows_of, to_csv
+
+    directories = [Path(entry["dir"]) for entry in comparison.runs]
+    figures = make_figures(directories, comparison.directory / "figures")
+    table = to_csv(rows_of(comparison.runs))
+    (comparison.directory / "table.csv").write_text(table, encoding="utf-8")
+    if as_json:
+        json.dump({"runs": comparison.runs}, sys.stdout, indent=2)
+        print()
+    else:
+        Console().print(comparison_table(directories))
+    note = Console(stderr=True)
+    note.print(f"{len(figures)} figures in {comparison.directory / 'figures'}", highlight=False)

@@ -1,0 +1,8 @@
+"""The exchanges that ship."""
+
+from __future__ import annotations
+
+from testbed.exchange.kinds import exchanges
+from testbed.exchange.ps import PARAMETER_SERVER
+
+exchanges.add("ps", PARAMETER_SERVER)

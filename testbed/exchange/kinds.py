@@ -1,0 +1,87 @@
+"""What an exchange consists of: a worker's side, a server's side, and who the peers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from testbed.exchange.base import Exchange
+from testbed.node import Buffer, Message, Node
+from testbed.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Who takes part, by number in frames, and how long a silent one is waited for."""
+
+    own: int
+    server: int
+    workers: tuple[int, ...]
+    """By rank."""
+    names: Mapping[int, str]
+    timeout_s: float
+    """Longest time a worker may need from one message to the next: computing, sending, outages."""
+
+
+class WorkerSide(Exchange, Protocol):
+    """An exchange as a worker uses it: ``greet``, then ``submit`` for every bucket and step, ``close``."""
+
+    bytes_sent: int
+    bytes_received: int
+    """Frame bytes so far, of every kind of frame."""
+
+    @property
+    def last_step(self) -> int | None:
+        """The step the run ends with, as soon as it is known: at the latest with that step's update."""
+        ...
+
+    def greet(self) -> None:
+        """Make oneself known, so that connections exist before the clock starts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message to all workers, in seconds of ``Node.now()`` and frame bytes summed over them."""
+
+    start_s: float
+    end_s: float
+    frame_bytes: int
+
+
+class ServerSide(Protocol):
+    """An exchange as the server uses it: ``welcome``; ``gather``, ``broadcast`` per step; ``farewell``."""
+
+    bytes_sent: int
+    bytes_received: int
+
+    def welcome(self) -> None:
+        """Wait until every worker has made itself known. Raises NodeLost naming who did not."""
+        ...
+
+    def gather(self, step: int, bucket: int) -> list[Message]:
+        """Every worker's message for ``bucket`` of ``step``, by rank.
+
+        Raises NodeLost naming the missing workers, WireError for a message that has no place here.
+        """
+        ...
+
+    def broadcast(self, step: int, bucket: int, payload: Buffer, *, last: bool = False) -> Sent:
+        """One message to all workers. ``last``: they stop after this step."""
+        ...
+
+    def farewell(self, step: int) -> None:
+        """Wait until every worker has the update of ``step``, the last, and has said goodbye."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeKind:
+    """Both sides of one way to exchange gradients."""
+
+    worker: Callable[[Node, Peers], WorkerSide]
+    server: Callable[[Node, Peers], ServerSide]
+
+
+exchanges: Registry[ExchangeKind] = Registry("exchange", "narrows.exchanges")

@@ -1,0 +1,199 @@
+"""The parameter server: every worker sends to the server, which answers all of them with one update.
+
+Frames of a run: each worker's HELLO; then per step and bucket a GRADIENT of every worker and an UPDATE to
+all; BYE. The server decides which step is the last and sends a BYE with that step's number before its
+UPDATE; a worker answers with a BYE once it has that UPDATE.
+"""
+
+from __future__ import annotations
+
+from testbed.errors import NodeLost, WireError
+from testbed.exchange.base import Travel, Update
+from testbed.exchange.kinds import ExchangeKind, Peers, Sent
+from testbed.node import Buffer, Kind, Message, Node
+
+_PATIENCE = 2.0
+"""Workers wait for the server this much longer than the server for workers: so it is the server that
+finds out who is missing, not a worker that waits for the same missing one."""
+
+_PREPARATION_S = 120.0
+"""How much longer a greeting is waited for: nodes load data and build models at their own speed."""
+
+
+class ParameterServer:
+    """A worker's side."""
+
+    def __init__(self, node: Node, peers: Peers) -> None:
+        self._node, self._peers = node, peers
+        self._arrived: dict[tuple[int, int], Message] = {}
+        self._last_step: int | None = None
+        self.bytes_sent = self.bytes_received = 0
+
+    @property
+    def last_step(self) -> int | None:
+        """The step the run ends with, once the server has said so."""
+        return self._last_step
+
+    def greet(self) -> None:
+        """Send HELLO to the server."""
+        self._send(Kind.HELLO, 0, 0, b"")
+
+    def submit(self, step: int, bucket: int, payload: Buffer) -> PsTicket:
+        """Send a bucket's payload; returns when its last byte is handed over."""
+        start_s = self._node.now()
+        frame_bytes = self._send(Kind.GRADIENT, step, bucket, payload)
+        return PsTicket(self, step, bucket, start_s, self._node.now(), frame_bytes)
+
+    def update(self, step: int, bucket: int) -> Message:
+        """The server's UPDATE for ``bucket`` of ``step``. Raises NodeLost, or WireError for another."""
+        while (step, bucket) not in self._arrived:
+            message = self._receive(step)
+            if message.kind is Kind.BYE:
+                self._last_step = message.step
+            elif message.kind is Kind.UPDATE and message.step == step:
+                self._arrived[step, message.bucket] = message
+            else:
+                raise WireError(
+                    f"{self._peers.names[message.sender]} sent {message.kind.name} of step "
+                    f"{message.step} while the update of step {step} was waited for"
+                )
+        return self._arrived.pop((step, bucket))
+
+    def close(self) -> None:
+        """Say goodbye to the server."""
+        self._send(Kind.BYE, self._last_step or 0, 0, b"")
+
+    def frame_bytes(self, message: Message) -> int:
+        """Bytes of ``message`` on the wire, as a frame."""
+        return self._node.endpoint.frame_bytes(message)
+
+    def _send(self, kind: Kind, step: int, bucket: int, body: Buffer) -> int:
+        message = Message(kind, step, bucket, self._peers.own, body)
+        sent = self._node.endpoint.send([self._peers.server], message)
+        self.bytes_sent += sent
+        return sent
+
+    def _receive(self, step: int) -> Message:
+        try:
+            message = self._node.endpoint.receive(self._peers.timeout_s * _PATIENCE)
+        except NodeLost as lost:
+            raise _at_step(lost, step) from lost
+        self.bytes_received += self.frame_bytes(message)
+        return message
+
+
+class PsTicket:
+    """A submitted bucket (``testbed.exchange.base.Ticket``)."""
+
+    def __init__(
+        self,
+        exchange: ParameterServer,
+        step: int,
+        bucket: int,
+        start_s: float,
+        sent_s: float,
+        bytes_up: int,
+    ) -> None:
+        self._exchange, self._step, self._bucket = exchange, step, bucket
+        self._start_s, self._sent_s, self._bytes_up = start_s, sent_s, bytes_up
+        self._travel: Travel | None = None
+
+    def wait(self) -> Update:
+        """The mean gradient of the step."""
+        reply = self._exchange.update(self._step, self._bucket)
+        self._travel = Travel(
+            start_s=self._start_s,
+            # a reply may come before this thread has noticed that all was handed over
+            sent_s=min(self._sent_s, reply.first_s),
+            first_s=reply.first_s,
+            last_s=reply.last_s,
+            bytes_up=self._bytes_up,
+            bytes_down=self._exchange.frame_bytes(reply),
+        )
+        return Update("gradient", reply.step, reply.body)
+
+    @property
+    def travel(self) -> Travel:
+        """How it went. Raises RuntimeError before ``wait``."""
+        if self._travel is None:
+            raise RuntimeError("travel is known after wait()")
+        return self._travel
+
+
+class ParameterServerHub:
+    """The server's side."""
+
+    def __init__(self, node: Node, peers: Peers) -> None:
+        self._node, self._peers = node, peers
+        self.bytes_sent = self.bytes_received = 0
+
+    def welcome(self) -> None:
+        """Receive every worker's HELLO."""
+        self._collect(Kind.HELLO, 0, 0, self._peers.timeout_s + _PREPARATION_S)
+
+    def gather(self, step: int, bucket: int) -> list[Message]:
+        """Every worker's GRADIENT, by rank. A message out of place is an error, not ignored: in a bulk
+        synchronous run nobody has a reason to send one, and what was counted would be wrong."""
+        return self._collect(Kind.GRADIENT, step, bucket, self._peers.timeout_s)
+
+    def broadcast(self, step: int, bucket: int, payload: Buffer, *, last: bool = False) -> Sent:
+        """One UPDATE to all workers at once, after a BYE if it is the ``last``."""
+        if last:
+            self._send(Kind.BYE, step, bucket, b"")
+        start_s = self._node.now()
+        sent = self._send(Kind.UPDATE, step, bucket, payload)
+        return Sent(start_s, self._node.now(), sent)
+
+    def farewell(self, step: int) -> None:
+        """Receive every worker's BYE: all of them have the last update."""
+        self._collect(Kind.BYE, step, 0, self._peers.timeout_s)
+
+    def _send(self, kind: Kind, step: int, bucket: int, body: Buffer) -> int:
+        message = Message(kind, step, bucket, self._peers.own, body)
+        try:
+            sent = self._node.endpoint.send(self._peers.workers, message)
+        except NodeLost as lost:
+            raise _at_step(lost, step) from lost
+        self.bytes_sent += sent
+        return sent
+
+    def _collect(self, kind: Kind, step: int, bucket: int, timeout_s: float) -> list[Message]:
+        arrived: dict[int, Message] = {}
+        while missing := [peer for peer in self._peers.workers if peer not in arrived]:
+            message = self._receive(step, missing, timeout_s)
+            self._check(message, kind, step, bucket, missing)
+            arrived[message.sender] = message
+        return [arrived[peer] for peer in self._peers.workers]
+
+    def _receive(self, step: int, missing: list[int], timeout_s: float) -> Message:
+        silent_from_s = self._node.now()
+        try:
+            message = self._node.endpoint.receive(timeout_s)
+        except NodeLost as lost:
+            if self._node.now() - silent_from_s < timeout_s:
+                raise _at_step(lost, step) from lost  # a connection ended: the endpoint knows whose
+            silent = ", ".join(self._peers.names[peer] for peer in missing)
+            raise NodeLost(silent, step or None, lost.reason) from lost
+        self.bytes_received += self._node.endpoint.frame_bytes(message)
+        return message
+
+    def _check(
+        self, message: Message, kind: Kind, step: int, bucket: int, missing: list[int]
+    ) -> None:
+        name = self._peers.names.get(message.sender, f"peer {message.sender}")
+        if message.kind is Kind.BYE and kind is not Kind.BYE:
+            raise NodeLost(name, step or None, "it said goodbye before the end")
+        given = (message.kind, message.step, message.bucket)
+        if given != (kind, step, bucket) or message.sender not in missing:
+            raise WireError(
+                f"{name} sent {message.kind.name} of step {message.step}, bucket {message.bucket}, "
+                f"while {kind.name} of step {step}, bucket {bucket} was due "
+                f"from {', '.join(self._peers.names[peer] for peer in missing)}"
+            )
+
+
+def _at_step(lost: NodeLost, step: int) -> NodeLost:
+    return lost if lost.step is not None else NodeLost(lost.node, step or None, lost.reason)
+
+
+PARAMETER_SERVER = ExchangeKind(ParameterServer, ParameterServerHub)

@@ -1,0 +1,49 @@
+"""What the kernel counts on a TCP socket (``TCP_INFO``), for the identity of bytes on a link."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import asdict, dataclass
+
+SEGMENT_OVERHEAD_BYTES = 66
+"""Ethernet 14, IPv4 20, TCP 20 with timestamps 12: what a link counts on top of a segment's data."""
+
+# Offsets in the kernel's struct tcp_info (include/uapi/linux/tcp.h).
+_RETRANSMITS, _BYTES_RECEIVED, _SEGMENTS_OUT = 100, 128, 136
+_BYTES_SENT, _BYTES_RETRANSMITTED = 200, 208
+_LENGTH = 216
+
+
+@dataclass(frozen=True, slots=True)
+class SocketCounters:
+    """Totals of one socket since it was opened; retransmissions are contained in the first two."""
+
+    bytes_sent: int
+    segments_out: int
+    bytes_received: int
+    bytes_retransmitted: int
+    retransmits: int
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes that the sender's link counts for this socket."""
+        return self.bytes_sent + SEGMENT_OVERHEAD_BYTES * self.segments_out
+
+    def to_json(self) -> dict[str, int]:
+        """As sent over the control network."""
+        return {**asdict(self), "wire_bytes": self.wire_bytes}
+
+
+def read_counters(connected: socket.socket) -> SocketCounters:
+    """Read a connected TCP socket's counters (Linux 4.19 or newer)."""
+    info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    if len(info) < _LENGTH:
+        raise OSError(f"the kernel's tcp_info has {len(info)} bytes, {_LENGTH} are needed")
+    (retransmits,) = struct.unpack_from("=I", info, _RETRANSMITS)
+    (segments_out,) = struct.unpack_from("=I", info, _SEGMENTS_OUT)
+    bytes_sent, bytes_retransmitted = struct.unpack_from("=QQ", info, _BYTES_SENT)
+    (bytes_received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
+    return SocketCounters(
+        bytes_sent, segments_out, bytes_received, bytes_retransmitted, retransmits
+    )

@@ -1,0 +1,157 @@
+"""The docker fabric: every node a container of one Compose project, on a shaped and an unshaped bridge."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from contextlib import suppress
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING, Any
+
+from testbed.errors import ExperimentError, MachineError
+from testbed.fabric import netns_clean
+from testbed.fabric.base import Networks, NodeSpec, Place, RunContext
+from testbed.fabric.docker import clean
+from testbed.fabric.docker.compose import Compose, SubnetTaken
+from testbed.fabric.docker.objects import Objects, subnets_in_use
+from testbed.fabric.docker.render import (
+    SHAPER,
+    Plan,
+    address,
+    gateway,
+    load_templates,
+    project,
+    render,
+    to_yaml,
+)
+from testbed.fabric.docker.subnets import free_subnets, routed
+from testbed.fabric.netns_sweep import sweep
+from testbed.links.journal import Journal
+from testbed.setup import images
+from testbed.setup.command import answer
+from testbed.setup.paths import in_checkout
+
+if TYPE_CHECKING:
+    from testbed.links.client import Agent
+
+_ATTEMPTS = 5
+"""How often other subnets are tried when another run takes ours between looking and making."""
+
+
+class DockerFabric:
+    """Containers made by Compose. Raises MachineError when engine, Compose or images are missing."""
+
+    agent: Agent
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        for known in (clean, netns_clean):
+            known.register()
+        self.image = images.require()
+        self.objects = Objects(context.id)
+        self.compose = Compose(context.id, context.directory, context.token)
+        self.specs: dict[str, NodeSpec] = {}
+        self.plan: Plan | None = None
+        self.journal: Journal | None = None
+
+    def create(self, specs: list[NodeSpec]) -> Networks:
+        """Write ``compose.yaml``; make networks and containers; have an agent."""
+        self.specs = {spec.name: spec for spec in specs}
+        self.journal = Journal.open(self.context.id)
+        self.journal.add(clean.KIND, run=self.context.id)
+        self.plan = self._make(specs)
+        self.agent = self._agent()
+        return Networks(str(gateway(self.plan.control)), str(gateway(self.plan.data)), None)
+
+    def start(self) -> dict[str, Place]:
+        """Start the nodes' containers. Raises ExperimentError when one ends at once."""
+        self.compose.start(*self.specs)
+        containers = self.objects.containers()
+        return {name: self._place(spec, containers[name]) for name, spec in self.specs.items()}
+
+    def dead(self) -> dict[str, str]:
+        """Nodes whose container has ended, each with how; what they wrote is then in the log folder."""
+        dead = self.objects.dead()
+        if dead:
+            self._save_logs()
+        return dead
+
+    def keep(self) -> None:
+        """Leave everything standing when this process ends, until ``testbed clean``."""
+        if hasattr(self, "agent"):
+            self.agent.keep()
+
+    def destroy(self) -> None:
+        """Save the logs, then stop and remove whatever of this run is there."""
+        if self.journal is None:
+            return
+        if hasattr(self, "agent"):
+            self.agent.close()
+        self._save_logs()
+        if self.compose.file.exists():
+            with suppress(MachineError):  # what Compose leaves is removed by its label
+                self.compose.down()
+        sweep(self.journal)
+        self.objects.close()
+
+    def _save_logs(self) -> None:
+        self.objects.save_logs(self.context.directory / "log")
+
+    def _make(self, specs: list[NodeSpec]) -> Plan:
+        templates = load_templates(in_checkout("compose"))
+        start = zlib.crc32(self.context.id.encode())
+        for attempt in range(_ATTEMPTS):
+            taken = [*routed(), *subnets_in_use(self.objects.client)]
+            subnets = free_subnets(taken, len(specs), start=start + attempt)
+            plan = self._plan(specs, *subnets)
+            self.compose.write(to_yaml(render(specs, plan, templates)))
+            try:
+                self.compose.create()
+                return plan
+            except SubnetTaken:
+                self.objects.remove()
+        raise MachineError(
+            "every subnet was taken by another run at the last moment", fix="Start the run again"
+        )
+
+    def _plan(self, specs: list[NodeSpec], data: IPv4Network, control: IPv4Network) -> Plan:
+        cuda = any(spec.device == "cuda" for spec in specs)
+        return Plan(
+            id=self.context.id,
+            image=self.image,
+            data=data,
+            control=control,
+            shaper=not _is_root(),
+            gpus=len((answer(["nvidia-smi", "-L"]) or "").splitlines()) if cuda else 1,
+        )
+
+    def _agent(self) -> Agent:
+        from testbed.links.client import Agent
+
+        if _is_root():
+            return Agent.local(journal=self.journal)
+        self.compose.start(SHAPER)
+        inside = f"{project(self.context.id)}-{SHAPER}"
+        return Agent(["docker", "exec", "-i", inside, "python", "-m", "testbed.links.agent"])
+
+    def _place(self, spec: NodeSpec, container: Any) -> Place:
+        container.reload()
+        process = int(container.attrs["State"]["Pid"])
+        if process == 0:
+            how = self.dead().get(spec.name, "it did not start")
+            said = container.logs(tail=5).decode(errors="replace").strip()
+            raise ExperimentError(f"node {spec.name!r} {how}: {said}")
+        assert self.plan is not None
+        endpoint = container.attrs["NetworkSettings"]["Networks"][f"{project(self.plan.id)}-data"]
+        nic, port = self.agent.locate(f"/proc/{process}/ns/net", endpoint["MacAddress"])
+        return Place(
+            spec=spec,
+            data_address=str(address(self.plan.data, spec)),
+            control_address=str(address(self.plan.control, spec)),
+            nic=nic,
+            port=port,
+        )
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0

@@ -1,0 +1,122 @@
+"""What a run has in the engine, found by the run's label: containers, networks; read, saved, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import MachineError
+from testbed.fabric.docker.render import NODE_LABEL, RUN_LABEL, SHAPER
+from testbed.setup import engine
+
+_LOG_LINES = 20_000
+_NOT_FOUND, _GOING = 404, 409
+_SIGNAL_OFFSET = 128
+"""A process that signal n ended has the exit code 128 + n."""
+
+
+class Objects:
+    """The engine's objects that bear one run's label. Raises MachineError when no engine answers."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.client = connect()
+
+    def containers(self) -> dict[str, Any]:
+        """The nodes' containers by the nodes' names, running or not."""
+        return {c.labels[NODE_LABEL]: c for c in self._containers() if NODE_LABEL in c.labels}
+
+    def dead(self) -> dict[str, str]:
+        """Nodes whose container has been started and has ended, each with how. One question when none."""
+        ended = {**self._mine, "status": ["exited", "dead"]}
+        dead = {}
+        for found in self.client.api.containers(all=True, filters=ended):
+            with _forgiving():
+                state = self.client.api.inspect_container(found["Id"])["State"]
+                dead[found["Labels"].get(NODE_LABEL, SHAPER)] = how_ended(state)
+        return dead
+
+    def save_logs(self, folder: Path) -> None:
+        """Write ``<node>.log`` for every node, standard output and error together."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, container in self.containers().items():
+            with _forgiving():
+                (folder / f"{name}.log").write_bytes(container.logs(tail=_LOG_LINES))
+
+    def remove(self) -> list[str]:
+        """Remove everything that is left of the run; returns what it was."""
+        removed = []
+        for container in self._containers():
+            with _forgiving():
+                container.remove(force=True, v=True)
+                removed.append(f"container {container.name}")
+        for network in self.client.networks.list(filters=self._mine):
+            with _forgiving():
+                network.remove()
+                removed.append(f"network {network.name}")
+        return removed
+
+    def close(self) -> None:
+        """Close the connections to the engine."""
+        self.client.close()
+
+    @property
+    def _mine(self) -> dict[str, Any]:
+        return {"label": f"{RUN_LABEL}={self.run}"}
+
+    def _containers(self) -> list[Any]:
+        with _forgiving():
+            return list(
+                self.client.containers.list(all=True, filters=self._mine, ignore_removed=True)
+            )
+        return []
+
+
+def connect() -> Any:
+    """A client of the engine. Raises MachineError with the fix when none answers."""
+    import docker
+    from requests.exceptions import RequestException
+
+    try:
+        return docker.from_env(version="auto")
+    except (docker.errors.DockerException, RequestException):
+        engine.require()
+        raise MachineError("the Docker engine does not answer", fix="Run `make setup`") from None
+
+
+def subnets_in_use(client: Any) -> list[IPv4Network]:
+    """The IPv4 subnets of all networks that the engine knows."""
+    configurations = [
+        configuration
+        for network in client.networks.list()
+        for configuration in (network.attrs.get("IPAM") or {}).get("Config") or []
+    ]
+    given = (configuration.get("Subnet", "") for configuration in configurations)
+    return [IPv4Network(subnet, strict=False) for subnet in given if "." in subnet]
+
+
+def how_ended(state: dict[str, Any]) -> str:
+    """How a container's process ended, from its ``State``."""
+    code = int(state.get("ExitCode", 0))
+    if state.get("OOMKilled"):
+        return "killed for want of memory"
+    if state.get("Error"):
+        return f"could not be started: {state['Error']}"
+    if code > _SIGNAL_OFFSET:
+        return f"killed by signal {code - _SIGNAL_OFFSET}"
+    return f"ended with exit code {code}"
+
+
+@contextmanager
+def _forgiving() -> Iterator[None]:
+    """What has gone, or is going, needs nothing more. Raises MachineError with what else the engine says."""
+    import docker
+
+    try:
+        yield
+    except docker.errors.APIError as error:
+        if error.status_code not in (_NOT_FOUND, _GOING):
+            raise MachineError(f"the Docker engine refused: {error.explanation}") from error

@@ -1,0 +1,148 @@
+"""The Compose file of a run, as plain data from plain data. Accepted by Compose 1.29 and 2."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+from testbed.fabric.base import CONTROL_PORT, NodeSpec
+
+RUN_LABEL = "narrows.run"
+"""On everything of a run; its value is the run's id."""
+
+NODE_LABEL = "narrows.node"
+"""On a node's container; its value is the node's name."""
+
+SHAPER = "narrows.shaper"
+"""The service that shapes where the user is not root; names of nodes have no point in them."""
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the Compose file of one run says beyond its nodes."""
+
+    id: str
+    image: str
+    data: IPv4Network
+    control: IPv4Network
+    shaper: bool = False
+    """Whether the agent is a service, too."""
+    gpus: int = 1
+    """CUDA devices of the host; nodes with ``device: cuda`` take them in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """``compose/base.yaml`` and ``compose/gpu.yaml``, read."""
+
+    base: Document
+    gpu: Document
+
+
+def project(run: str) -> str:
+    """The Compose project of a run; its containers and networks bear the name."""
+    return f"narrows-{run}"
+
+
+def gateway(network: IPv4Network) -> IPv4Address:
+    """The host's own address on a network."""
+    return network[1]
+
+
+def address(network: IPv4Network, spec: NodeSpec) -> IPv4Address:
+    """A node's address: by its peer number, after the gateway's."""
+    return network[2 + spec.peer]
+
+
+def render(specs: Sequence[NodeSpec], plan: Plan, templates: Templates) -> Document:
+    """The Compose file: a service per node, two networks, and the shaper where it is wanted."""
+    services = {spec.name: _node(spec, plan, templates) for spec in specs}
+    if plan.shaper:
+        services[SHAPER] = _shaper(plan, templates)
+    networks = {name: _network(name, plan, templates) for name in ("data", "control")}
+    return {"services": services, "networks": networks}
+
+
+def to_yaml(document: Document) -> str:
+    """The file's text. Every string is quoted: to YAML 1.1, which some versions read, a bare ``no`` is false."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.width = 200
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    stream = io.StringIO()
+    yaml.dump(_quoted(document), stream)
+    return stream.getvalue()
+
+
+def load_templates(folder: Path) -> Templates:
+    """Read the templates from ``folder``."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe", pure=True)
+    return Templates(
+        *(yaml.load((folder / name).read_text()) for name in ("base.yaml", "gpu.yaml"))
+    )
+
+
+def _node(spec: NodeSpec, plan: Plan, templates: Templates) -> Document:
+    service: Document = deepcopy(templates.base["services"]["node"])
+    if spec.device == "cuda":
+        _merge(service, templates.gpu["services"]["node"])
+        devices = service["deploy"]["resources"]["reservations"]["devices"]
+        devices[0]["device_ids"] = [str(spec.peer % max(plan.gpus, 1))]
+    service["image"] = plan.image
+    service["container_name"] = f"{project(plan.id)}-{spec.name}"
+    service["hostname"] = spec.name
+    control = f"{gateway(plan.control)}:{CONTROL_PORT}"
+    module = ["python", "-m", "testbed.session.node"]
+    service["command"] = [*module, "--name", spec.name, "--control", control]
+    service["labels"] = {RUN_LABEL: plan.id, NODE_LABEL: spec.name}
+    service["networks"] = {
+        "data": {"ipv4_address": str(address(plan.data, spec))},
+        "control": {"ipv4_address": str(address(plan.control, spec))},
+    }
+    return service
+
+
+def _shaper(plan: Plan, templates: Templates) -> Document:
+    service: Document = deepcopy(templates.base["services"]["shaper"])
+    service["image"] = plan.image
+    service["container_name"] = f"{project(plan.id)}-{SHAPER}"
+    service["labels"] = {RUN_LABEL: plan.id}
+    return service
+
+
+def _network(name: str, plan: Plan, templates: Templates) -> Document:
+    subnet: IPv4Network = getattr(plan, name)
+    network: Document = deepcopy(templates.base["networks"][name])
+    network["name"] = f"{project(plan.id)}-{name}"
+    network["labels"] = {RUN_LABEL: plan.id}
+    network["ipam"] = {"config": [{"subnet": str(subnet), "gateway": str(gateway(subnet))}]}
+    return network
+
+
+def _merge(onto: Document, extra: Mapping[str, Any]) -> None:
+    """Lay ``extra`` over ``onto``: mappings are merged, everything else is replaced."""
+    for key, value in extra.items():
+        if isinstance(value, Mapping) and isinstance(onto.get(key), dict):
+            _merge(onto[key], value)
+        else:
+            onto[key] = deepcopy(value)
+
+
+def _quoted(value: Any) -> Any:
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+    if isinstance(value, Mapping):
+        return {key: _quoted(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_quoted(item) for item in value]
+    return DoubleQuotedScalarString(value) if isinstance(value, str) else value

@@ -1,0 +1,84 @@
+"""Becoming a node's process: ``python -m testbed.fabric.enter --netns PATH --parent PID -- COMMAND…``.
+
+Enters the namespace, gives up every capability for good, sees to it that it dies with its parent, and
+becomes the command. It runs as the owner of the package, so that without capabilities it can still read it.
+The parent is the *thread* that started it: when that thread ends, so does this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from testbed.links.namespaces import enter
+from testbed.links.process import PACKAGE, module_command
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_SET_DEATH_SIGNAL, _DROP_BOUNDING, _SET_SECUREBITS, _NO_NEW_PRIVILEGES = 1, 24, 28, 38
+_AMBIENT, _CLEAR_ALL = 47, 4
+_NOROOT_LOCKED = 0b11
+_CAPABILITIES_VERSION_3 = 0x20080522
+_LAST = Path("/proc/sys/kernel/cap_last_cap")
+
+
+def command_in(netns: str, parent: int, command: Sequence[str]) -> list[str]:
+    """The command line that runs ``command`` in a namespace without any privilege."""
+    options = ["--netns", netns, "--parent", str(parent), "--"]
+    return module_command("testbed.fabric.enter", *options, *command)
+
+
+def drop_privileges() -> None:
+    """Give up every capability, now and for all programs to come. Raises OSError."""
+    for capability in range(int(_LAST.read_text()) + 1):
+        _prctl(_DROP_BOUNDING, capability)
+    _prctl(_SET_SECUREBITS, _NOROOT_LOCKED)
+    _prctl(_AMBIENT, _CLEAR_ALL)
+    owner = PACKAGE.stat()
+    if owner.st_uid != os.geteuid():
+        os.setgroups([])
+        os.setresgid(owner.st_gid, owner.st_gid, owner.st_gid)
+        os.setresuid(owner.st_uid, owner.st_uid, owner.st_uid)
+    header = struct.pack("=Ii", _CAPABILITIES_VERSION_3, 0)
+    if _libc.capset(header, bytes(24)) != 0:
+        _fail("capset")
+    _prctl(_NO_NEW_PRIVILEGES, 1)
+
+
+def die_with(parent: int) -> None:
+    """Be killed when the parent dies; at once if it has already. After any change of user."""
+    _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Become the command."""
+    parser = argparse.ArgumentParser(prog="testbed.fabric.enter")
+    parser.add_argument("--netns", required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args(arguments)
+    enter(options.netns)
+    drop_privileges()
+    die_with(options.parent)
+    os.execvp(options.command[0], options.command)
+
+
+def _prctl(*arguments: int) -> None:
+    if _libc.prctl(*map(ctypes.c_ulong, [*arguments, *[0] * (5 - len(arguments))])) != 0:
+        _fail("prctl")
+
+
+def _fail(what: str) -> None:
+    code = ctypes.get_errno()
+    raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+if __name__ == "__main__":
+    main()

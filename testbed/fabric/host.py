@@ -1,0 +1,114 @@
+"""A ``Node`` on a real host: threads, the monotonic clock, sockets. Used by every fabric but ``sim``."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Generic, TypeVar
+
+from testbed.node import Endpoint
+
+T = TypeVar("T")
+
+
+class HostQueue(Generic[T]):
+    """``testbed.node.Queue`` between threads."""
+
+    def __init__(self) -> None:
+        self._items: queue.SimpleQueue[T] = queue.SimpleQueue()
+
+    def put(self, item: T) -> None:
+        """Add ``item``."""
+        self._items.put(item)
+
+    def get(self, timeout: float | None = None) -> T:
+        """Take the oldest item. Raises TimeoutError after ``timeout`` seconds."""
+        try:
+            return self._items.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError(f"nothing came for {timeout} s") from None
+
+
+class HostTask:
+    """``testbed.node.Task`` on a thread."""
+
+    def __init__(self, activity: Callable[[], None]) -> None:
+        self._activity, self._error = activity, list[BaseException]()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for its end; raises what it raised."""
+        self._thread.join()
+        if self._error:
+            raise self._error[0]
+
+    def _run(self) -> None:
+        try:
+            self._activity()
+        except BaseException as error:  # handed to whoever joins
+            self._error.append(error)
+
+
+class HostClock:
+    """Seconds since t0, which is set when every node is ready; until then since the clock was made."""
+
+    def __init__(self) -> None:
+        self.t0_ns = time.monotonic_ns()
+
+    def seconds(self, monotonic_ns: int) -> float:
+        """An instant of the host's monotonic clock in the run's seconds."""
+        return (monotonic_ns - self.t0_ns) / 1e9
+
+    def now(self) -> float:
+        """This instant."""
+        return self.seconds(time.monotonic_ns())
+
+
+class HostNode:
+    """``testbed.node.Node`` for one run. ``seed`` is the run's; each node draws from its own stream."""
+
+    def __init__(
+        self,
+        name: str,
+        seed: int,
+        endpoint: Endpoint,
+        clock: HostClock,
+        record: Callable[[dict[str, object]], None],
+    ) -> None:
+        self.name, self.endpoint = name, endpoint
+        self.rng = Random(f"{seed}/{name}")
+        self.rate_bits: float | None = None
+        self._clock, self._record = clock, record
+
+    def now(self) -> float:
+        """Seconds since t0."""
+        return self._clock.now()
+
+    def cpu(self) -> float:
+        """CPU seconds of this thread."""
+        return time.thread_time()
+
+    def sleep_until(self, time_s: float) -> None:
+        """Sleep until ``time_s``."""
+        while (left := time_s - self.now()) > 0:
+            time.sleep(left)
+
+    def spawn(self, activity: Callable[[], None]) -> HostTask:
+        """Run ``activity`` in a thread."""
+        return HostTask(activity)
+
+    def queue(self) -> HostQueue[T]:
+        """A queue between this node's threads."""
+        return HostQueue()
+
+    def record(self, event: dict[str, object]) -> None:
+        """Hand ``event`` to the run's records."""
+        self._record(event)
+
+    def link_rate(self) -> float | None:
+        """Latest asked rate of this node's uplink, bit/s."""
+        return self.rate_bits

@@ -1,0 +1,161 @@
+"""Nodes as processes in network namespaces: no engine, no images, the same links."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from ipaddress import IPv4Network
+from typing import BinaryIO
+
+from testbed.errors import ExperimentError, MachineError
+from testbed.fabric.base import CONTROL_PORT, Interface, Networks, NodeSpec, Place, RunContext
+from testbed.fabric.docker.subnets import routed
+from testbed.fabric.enter import command_in
+from testbed.fabric.netns_clean import register
+from testbed.fabric.netns_plan import plan_topology
+from testbed.fabric.netns_sweep import sweep
+from testbed.links.client import Agent
+from testbed.links.journal import Journal, folder, journals, start_time
+from testbed.links.namespaces import path_of
+from testbed.links.probe import REQUIRED, probe
+from testbed.links.process import environment, module_command
+from testbed.links.topology import TopologyPlan
+
+_END_S = 2.0
+
+
+class NetnsFabric:
+    """One run's namespaces and processes. Raises MachineError when this machine or user cannot.
+
+    ``start`` must be called by a thread that lives as long as the nodes shall: they die with it.
+    """
+
+    agent: Agent
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        register()
+        if missing := probe().missing(REQUIRED):
+            raise missing
+        self._journal: Journal | None = None
+        self._plan: TopologyPlan | None = None
+        self._specs: dict[str, NodeSpec] = {}
+        self._wired: dict[str, tuple[Interface, Interface]] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def create(self, specs: list[NodeSpec]) -> Networks:
+        """Make a namespace per node, the switch and the control network. Raises MachineError."""
+        self._specs = {spec.name: spec for spec in specs}
+        plan = self._plan = self._reserve(specs)
+        self.agent = Agent.local(journal=self._journal)
+        try:
+            self._wired = self.agent.build(plan)
+        except ExperimentError as error:
+            raise MachineError(
+                f"the nodes' namespaces could not be made: {error}",
+                fix="Run `testbed clean`, then `testbed doctor`.",
+            ) from error
+        return Networks(plan.control_host, plan.switch_address, path_of(plan.switch_netns))
+
+    def start(self) -> dict[str, Place]:
+        """Start every node's process, without any privilege, its output going to ``log/<node>.log``."""
+        assert self._plan is not None
+        log = self.context.directory / "log"
+        log.mkdir(parents=True, exist_ok=True)
+        control = f"{self._plan.control_host}:{CONTROL_PORT}"
+        for name, (nic, _) in self._wired.items():
+            command = module_command("testbed.session.node", "--name", name, "--control", control)
+            with (log / f"{name}.log").open("ab") as output:
+                self._start(name, nic.netns or "", command, output)
+        return self._places(self._plan)
+
+    def dead(self) -> dict[str, str]:
+        """Nodes whose process has ended, by name, each with how."""
+        ended = {name: process.poll() for name, process in self._processes.items()}
+        return {name: _how(code) for name, code in ended.items() if code is not None}
+
+    def keep(self) -> None:
+        """Leave everything standing when this process ends, until ``testbed clean``."""
+        if hasattr(self, "agent"):
+            self.agent.keep()
+
+    def destroy(self) -> None:
+        """End every process and remove everything, with the agent's help or, if it is dead, without."""
+        self._end_processes()
+        if hasattr(self, "agent"):
+            with suppress(ExperimentError):
+                self.agent.unbuild()
+            self.agent.close()
+        if self._journal is not None:
+            sweep(self._journal)
+
+    def _reserve(self, specs: list[NodeSpec]) -> TopologyPlan:
+        """Plan, and write down all names before anything is made; one run at a time does so."""
+        with _planning():
+            noted = [entry for other in journals() for entry in other.entries]
+            taken = [IPv4Network(entry["network"]) for entry in noted if entry["kind"] == "subnet"]
+            plan, subnets = plan_topology(self.context.id, specs, [*taken, *routed()])
+            journal = self._journal = Journal.open(self.context.id)
+            for subnet in subnets:
+                journal.add("subnet", network=str(subnet))
+            for name in [plan.switch_netns, *(node.netns for node in plan.nodes)]:
+                journal.add("namespace", name=name)
+            for name in [*(node.control_port for node in plan.nodes), plan.control_bridge]:
+                journal.add("link", name=name, alias=plan.alias)
+            for node in plan.nodes:
+                journal.add("link", name=node.port, alias=None, netns=plan.switch_netns)
+        return plan
+
+    def _start(self, name: str, netns: str, command: list[str], output: BinaryIO) -> None:
+        assert self._journal is not None
+        process = subprocess.Popen(
+            command_in(netns, os.getpid(), command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment(NARROWS_TOKEN=self.context.token, PYTHONUNBUFFERED="1"),
+        )
+        self._processes[name] = process
+        if start := start_time(process.pid):
+            self._journal.add("process", pid=process.pid, start=start)
+
+    def _places(self, plan: TopologyPlan) -> dict[str, Place]:
+        return {
+            node.name: Place(
+                self._specs[node.name],
+                node.data_address,
+                node.control_address,
+                *self._wired[node.name],
+            )
+            for node in plan.nodes
+        }
+
+    def _end_processes(self) -> None:
+        """All are asked first, so that they end side by side."""
+        running = [process for process in self._processes.values() if process.poll() is None]
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def _planning() -> Iterator[None]:
+    descriptor = os.open(folder() / "planning.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _how(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"ended with status {code}"

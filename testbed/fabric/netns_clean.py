@@ -1,0 +1,62 @@
+"""Removing what journals of namespace runs list; each entry's own identity is checked first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from testbed.links import namespaces
+from testbed.links.journal import Entry, cleaners, lives
+from testbed.links.topology import remove_devices
+
+_GRACE_S = 2.0
+_POLL_S = 0.02
+
+
+def clean_namespace(entry: Entry) -> list[str]:
+    """``{"name"}``: a named network namespace."""
+    return [f"namespace {entry['name']}"] if namespaces.remove(entry["name"]) else []
+
+
+def clean_link(entry: Entry) -> list[str]:
+    """``{"name", "alias"}``: a device in the host's namespace; ``netns`` names another."""
+    path = namespaces.path_of(entry["netns"]) if entry.get("netns") else None
+    gone = remove_devices(path, [entry["name"]], entry["alias"])
+    return [f"device {name}" for name in gone]
+
+
+def clean_process(entry: Entry) -> list[str]:
+    """``{"pid", "start"}``: that very process, asked to end and then made to."""
+    pid, start = entry["pid"], entry["start"]
+    if not lives(pid, start):
+        return []
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            break
+        if _gone_within(pid, start, _GRACE_S):
+            break
+    return [f"process {pid}"]
+
+
+def clean_subnet(_: Entry) -> list[str]:
+    """``{"network"}``: only noted so that runs do not take the same; it goes with its devices."""
+    return []
+
+
+def _gone_within(pid: int, start: str, seconds: float) -> bool:
+    give_up = time.monotonic() + seconds
+    while lives(pid, start):
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def register() -> None:
+    """Make these known to whoever sweeps journals. Safe to call twice."""
+    cleaners.update(
+        namespace=clean_namespace, link=clean_link, process=clean_process, subnet=clean_subnet
+    )

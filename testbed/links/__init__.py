@@ -1,0 +1,1 @@
+"""Link shapes into the kernel: the only part that knows traffic control's units, handles and traps."""

@@ -1,0 +1,212 @@
+"""The links agent: ``python -m testbed.links.agent``, the only part that changes the network.
+
+It takes requests as JSON lines on standard input, ``{"id": 1, "op": "ping", …}``, and answers each on
+standard output, ``{"id": 1, "ok": …}`` or ``{"id": 1, "error": …}``; between them come records as
+``{"records": [...]}``. When its input closes, or on SIGTERM or SIGINT, it undoes everything it made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from testbed.errors import ExperimentError, LinkError
+from testbed.links.fidelity import EndReport, measures, to_json
+from testbed.links.locate import locate
+from testbed.links.probe import probe
+from testbed.links.realtime import PRIORITY, become_realtime
+from testbed.links.replay import Replay, Track
+from testbed.links.shaper import Shaper
+from testbed.links.topology import TopologyPlan, build, remove
+from testbed.links.wire import (
+    LinkSettings,
+    Object,
+    change_from_json,
+    dump,
+    end_from_json,
+    error_to_json,
+    place_from_json,
+)
+from testbed.record.events import Event
+from testbed.scenario.shape import FRAME_BYTES, Shape
+
+_ATTENDANT = PRIORITY - 10
+
+
+class Agent:
+    """Does what requests ask for. ``say`` sends a message to the client, from any thread."""
+
+    def __init__(self, say: Callable[[Object], None]) -> None:
+        self._say = say
+        self._shaper = Shaper()
+        self._replay: Replay | None = None
+        self._topology: TopologyPlan | None = None
+        self.keep = False
+
+    def answer(self, request: Object) -> Object:
+        """Carry out a request; an error becomes part of the answer."""
+        try:
+            operation = getattr(self, f"do_{request['op']}")
+            return {"id": request["id"], "ok": operation(request)}
+        except Exception as error:  # whatever it is, the client must hear of it
+            return {"id": request.get("id"), "error": error_to_json(error)}
+
+    def undo(self) -> list[str]:
+        """Remove everything that was made; returns what could not be, in words."""
+        if self._replay is not None:
+            self._replay.finish()
+        failures = self._shaper.remove()
+        if self._topology is not None:
+            failures += remove(self._topology)
+        self._replay = self._topology = None
+        return failures
+
+    def do_ping(self, _: Object) -> Object:
+        """Whether it lives."""
+        return {"pid": os.getpid(), "monotonic_ns": time.monotonic_ns()}
+
+    def do_capabilities(self, _: Object) -> Object:
+        """What the kernel can do."""
+        found = probe()
+        return {**asdict(found), "kinds": sorted(found.kinds)}
+
+    def do_build(self, request: Object) -> Object:
+        """Make nodes as namespaces."""
+        plan = self._topology = TopologyPlan.from_json(request["plan"])
+        made = build(plan)
+        return {name: [asdict(nic), asdict(port)] for name, (nic, port) in made.items()}
+
+    def do_unbuild(self, _: Object) -> list[str]:
+        """Remove everything that was made."""
+        return self.undo()
+
+    def do_keep(self, _: Object) -> None:
+        """Leave everything standing when the input closes."""
+        self.keep = True
+
+    def do_locate(self, request: Object) -> list[Object]:
+        """A container's interface and its peer here."""
+        return [asdict(interface) for interface in locate(request["netns"], request["mac"])]
+
+    def do_prepare(self, request: Object) -> Object:
+        """Shape every end and read it back."""
+        if self._replay is not None:
+            raise ExperimentError("the links are in use: stop the replay before preparing another")
+        places = {name: place_from_json(place) for name, place in request["places"].items()}
+        shapes = {end_from_json(end): Shape(*shape) for end, shape in request["shapes"].items()}
+        return self._shaper.prepare(places, shapes, LinkSettings(**request["settings"]))
+
+    def do_start(self, request: Object) -> None:
+        """Begin to replay at t0."""
+        if self._replay is not None or not self._shaper.ends:
+            raise ExperimentError("links must be prepared, and not be in use, before a start")
+        ends, shapes = self._shaper.ends, self._shaper.shapes
+        tracks = {end: Track(shaped, shapes[end]) for end, shaped in ends.items()}
+        bundle = self._shaper.segments * FRAME_BYTES
+        self._replay = Replay(tracks, request["t0_ns"], bundle, self._records)
+        self.do_feed(request)
+        self._replay.start()
+
+    def do_feed(self, request: Object) -> None:
+        """Take more of the history."""
+        if self._replay is not None:
+            changes = [change_from_json(fields) for fields in request["changes"]]
+            self._replay.feed(changes, request["known_to_s"])
+
+    def do_stop(self, _: Object) -> list[Object]:
+        """End the replay and report."""
+        replay, self._replay = self._replay, None
+        if replay is None:
+            raise ExperimentError("there is no replay to stop")
+        replay.finish()
+        return [self._report(track, replay.realtime) for track in replay.tracks.values()]
+
+    def _report(self, track: Track, realtime: bool) -> Object:
+        shaped, failure = track.shaped, track.failure
+        drops = size = packets = direct = 0
+        try:
+            counters = shaped.read()
+            drops, direct = shaped.drops(counters), shaped.direct_packets()
+            size, packets = (
+                counters.bytes - shaped.zero.bytes,
+                counters.packets - shaped.zero.packets,
+            )
+            if track.shape.rate_bits and failure is None:
+                shaped.verify(track.shape)
+        except (OSError, LinkError) as error:
+            failure = failure or str(error)
+        report = EndReport(
+            link=shaped.end.link,
+            direction=shaped.end.direction,
+            drops=drops,
+            class_bytes=size,
+            class_packets=packets,
+            direct_packets=direct,
+            gso_max_segs=self._shaper.segments,
+            realtime=realtime,
+            failure=failure,
+            **measures(track.sampler.record),
+        )
+        return to_json(report)
+
+    def _records(self, records: list[Event]) -> None:
+        self._say({"records": records})
+
+
+def serve(lines: Iterable[str]) -> None:
+    """Answer requests until there are no more, then undo everything."""
+    outgoing: SimpleQueue[Object | None] = SimpleQueue()
+    writer = Thread(target=_write, args=(outgoing,), name="writer", daemon=True)
+    writer.start()
+    agent = Agent(outgoing.put)
+    try:
+        for line in lines:
+            outgoing.put(agent.answer(json.loads(line)))
+    finally:
+        for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(name, signal.SIG_IGN)
+        for failure in [] if agent.keep else agent.undo():
+            sys.stderr.write(f"links agent: not undone: {failure}\n")
+        outgoing.put(None)
+        writer.join(timeout=1.0)
+
+
+def _write(outgoing: SimpleQueue[Object | None]) -> None:
+    """A thread of its own: whoever has something to say never waits for the pipe."""
+    become_realtime(_ATTENDANT)
+    while (message := outgoing.get()) is not None:
+        if "records" in message:
+            message = {"records": [record.to_json() for record in message["records"]]}
+        try:
+            sys.stdout.write(dump(message) + "\n")
+            sys.stdout.flush()
+        except OSError:
+            return
+
+
+def _leave(*_: Any) -> None:
+    raise SystemExit(0)
+
+
+def main() -> None:
+    """Serve standard input.
+
+    All threads are real-time where that is permitted, the replay above the others: one that held the
+    interpreter's lock while ordinary processes keep it from running would make the replay late.
+    """
+    become_realtime(_ATTENDANT)
+    for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(name, _leave)
+    serve(sys.stdin)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""The controller's end of the links agent: one process, spoken to over its standard input and output."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import count
+from threading import Lock, Thread
+from typing import Any
+
+from testbed.errors import ExperimentError
+from testbed.fabric.base import Interface, Place
+from testbed.links.feeder import Feeder
+from testbed.links.fidelity import EndReport
+from testbed.links.journal import Journal
+from testbed.links.plan import ALIAS, ifb_name
+from testbed.links.probe import Capabilities
+from testbed.links.process import environment, module_command
+from testbed.links.topology import TopologyPlan
+from testbed.links.wire import LinkSettings, Object, dump, error_from_json, place_to_json
+from testbed.scenario.shape import End, LinkChange, Shape
+
+__all__ = ["Agent", "LinkReport", "LinkSettings"]
+
+_ANSWER_S = 60.0
+_END_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkReport:
+    """How every link direction followed its history."""
+
+    links: tuple[EndReport, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"links": [...]}``, one object per link direction."""
+        return {"links": [asdict(end) for end in self.links]}
+
+
+class Agent:
+    """Starts ``command``, which must be a links agent, and speaks to it.
+
+    ``on_sample`` gets link records (``LinkSample`` and ``LinkChanged`` as JSON objects) in the thread that
+    reads; it may be set at any time. ``journal`` learns of devices that outlive an agent that is killed.
+    Every call raises the agent's own error (MachineError, LinkError, InputError), or ExperimentError when
+    the agent is gone.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        on_sample: Callable[[list[dict[str, Any]]], None] | None = None,
+        journal: Journal | None = None,
+    ) -> None:
+        self.on_sample = on_sample
+        self._journal = journal
+        self._waiting: dict[int, Future[Any]] = {}
+        self._numbers, self._lock = count(1), Lock()
+        self._feeder: Feeder | None = None
+        self._complaint: BaseException | None = None
+        # A session of its own: Ctrl-C is the controller's to hear; the agent sees its input close.
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            start_new_session=True,
+        )
+        self._reader = Thread(target=self._read, name="links agent", daemon=True)
+        self._reader.start()
+
+    @classmethod
+    def local(cls, *, journal: Journal | None = None) -> Agent:
+        """An agent of this host, as this user."""
+        return cls(module_command("testbed.links.agent"), journal=journal)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the command that was started."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def capabilities(self) -> Capabilities:
+        """What the kernel can do, tried out where the agent runs."""
+        found = self._call("capabilities")
+        kinds, known = frozenset(found.pop("kinds")), tuple(found.pop("congestion"))
+        return Capabilities(kinds=kinds, congestion=known, **found)
+
+    def build(self, plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
+        """Make nodes as namespaces; by name, their NIC and its port at the switch."""
+        made = self._call("build", plan=plan.to_json())
+        return {name: (Interface(**nic), Interface(**port)) for name, (nic, port) in made.items()}
+
+    def unbuild(self) -> list[str]:
+        """Undo everything that the agent made; returns what it could not undo, in words."""
+        failures: list[str] = self._call("unbuild")
+        return failures
+
+    def keep(self) -> None:
+        """Have everything left standing when the agent ends."""
+        self._call("keep")
+
+    def locate(self, netns: str, mac: str) -> tuple[Interface, Interface]:
+        """A container's interface by its address, and the switch's end of its cable."""
+        nic, port = self._call("locate", netns=netns, mac=mac)
+        return Interface(**nic), Interface(**port)
+
+    def prepare(
+        self, places: Mapping[str, Place], shapes: Mapping[End, Shape], settings: LinkSettings
+    ) -> dict[str, Any]:
+        """Shape every end; later calls change in place. Returns what the kernel holds, read back.
+
+        ``{"links": [{"link", "direction", "at", "device", "rate_bits", "limit_bytes", …}], …}``.
+        A rate of 0 lets nothing pass until t0 and is an outage from then on.
+        Raises LinkError (asked for, held) and MachineError (congestion control).
+        """
+        self._journal_ifbs(places, settings)
+        held: dict[str, Any] = self._call(
+            "prepare",
+            places={name: place_to_json(place) for name, place in places.items()},
+            shapes={str(end): [s.rate_bits, s.queue_bytes, s.drop] for end, s in shapes.items()},
+            settings=asdict(settings),
+        )
+        return held
+
+    def start(self, t0_ns: int, changes: Iterator[LinkChange]) -> None:
+        """Replay ``changes`` (in order of time, possibly endless) from ``t0_ns`` of the monotonic clock."""
+        self._feeder = Feeder(t0_ns, changes, self._call)
+        self._feeder.begin()
+
+    def stop(self) -> LinkReport:
+        """End the replay; the last samples have been handed over when this returns."""
+        if self._feeder is not None:
+            self._feeder.end()
+            self._feeder = None
+        report = LinkReport(tuple(EndReport(**end) for end in self._call("stop")))
+        if self._complaint is not None:
+            complaint, self._complaint = self._complaint, None
+            raise complaint
+        return report
+
+    def close(self) -> None:
+        """Let the agent undo everything and end; safe to call at any time, and twice."""
+        if self._feeder is not None:
+            self._feeder.end()
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+        for give_up in (self._process.terminate, self._process.kill, lambda: None):
+            try:
+                self._process.wait(_END_S)
+                break
+            except subprocess.TimeoutExpired:
+                give_up()
+        self._reader.join(_END_S)
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()
+
+    def _call(self, operation: str, **fields: Any) -> Any:
+        answer: Future[Any] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._waiting[number] = answer
+            line = dump({"id": number, "op": operation, **fields}) + "\n"
+            try:
+                assert self._process.stdin is not None
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+            except (OSError, ValueError) as error:
+                self._waiting.pop(number, None)
+                raise self._gone() from error
+        try:
+            return answer.result(_ANSWER_S)
+        except TimeoutError as error:
+            raise ExperimentError(
+                f"the links agent did not answer {operation!r} within {_ANSWER_S:g} s"
+            ) from error
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._take(json.loads(line))
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            answer.set_exception(self._gone())
+
+    def _take(self, message: Object) -> None:
+        if "records" in message:
+            try:
+                if self.on_sample is not None:
+                    self.on_sample(message["records"])
+            except Exception as error:  # raised again by ``stop``: here it would end the reader
+                self._complaint = self._complaint or error
+            return
+        with self._lock:
+            answer = self._waiting.pop(message["id"], None)
+        if answer is None:
+            return
+        if "error" in message:
+            answer.set_exception(error_from_json(message["error"]))
+        else:
+            answer.set_result(message["ok"])
+
+    def _gone(self) -> ExperimentError:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        code = self._process.returncode
+        how = f"by signal {-code}" if code is not None and code < 0 else f"with status {code}"
+        return ExperimentError(f"the links agent ended {how}: the links are not shaped any more")
+
+    def _journal_ifbs(self, places: Mapping[str, Place], settings: LinkSettings) -> None:
+        """Intermediate devices in the host's namespace would outlive a killed agent."""
+        for name, at in settings.at.items():
+            port = places[name].port if name in places else None
+            if at == "network" and port is not None and port.netns is None and self._journal:
+                self._journal.add("link", name=ifb_name(port.index), alias=ALIAS)

@@ -1,0 +1,102 @@
+"""Network namespaces: entering one for a moment, making a named one, numbering them.
+
+A namespace is given by a path (``/run/netns/x``, ``/proc/PID/ns/net``); ``None`` is one's own. Entering
+concerns the calling thread alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+_NEWNET = 0x40000000
+_BIND, _DETACH = 4096, 2
+_OWN = "/proc/thread-self/ns/net"
+NAMED = Path("/run/netns")
+"""Where ``ip netns`` looks too, so that a kept run can be inspected with it."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, *arguments: object) -> None:
+    if getattr(_libc, name)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
+def enter(netns: str) -> None:
+    """Move the calling thread into a namespace for good. Raises OSError."""
+    descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _call("setns", descriptor, _NEWNET)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def inside(netns: str | None) -> Iterator[None]:
+    """Be in a namespace for the length of a ``with`` block. Raises OSError."""
+    if netns is None:
+        yield
+        return
+    home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        enter(netns)
+        try:
+            yield
+        finally:
+            _call("setns", home, _NEWNET)
+    finally:
+        os.close(home)
+
+
+def leave_for_new() -> None:
+    """Move the calling thread into a fresh namespace that ends with it. Raises OSError."""
+    _call("unshare", _NEWNET)
+
+
+def path_of(name: str) -> str:
+    """Where the namespace called ``name`` is, or would be."""
+    return str(NAMED / name)
+
+
+def make(name: str) -> str:
+    """Make a namespace that stays until it is removed; returns its path. Raises OSError."""
+    NAMED.mkdir(parents=True, exist_ok=True)
+    path = NAMED / name
+    path.touch(mode=0o444, exist_ok=False)
+    failure: list[OSError] = []
+
+    def hold() -> None:
+        try:
+            leave_for_new()
+            _call("mount", _OWN.encode(), os.fsencode(path), b"none", _BIND, None)
+        except OSError as error:
+            failure.append(error)
+
+    # A thread of its own: it alone changes namespace, and it ends when the mount holds the new one.
+    thread = Thread(target=hold, name="namespace")
+    thread.start()
+    thread.join()
+    if failure:
+        path.unlink()
+        raise failure[0]
+    return str(path)
+
+
+def remove(name: str) -> bool:
+    """Remove what ``make`` made; False where there is nothing of that name. Raises OSError."""
+    path = NAMED / name
+    if not path.exists():
+        return False
+    try:
+        _call("umount2", os.fsencode(path), _DETACH)
+    except OSError:
+        if os.path.ismount(path):
+            raise
+    path.unlink(missing_ok=True)
+    return True

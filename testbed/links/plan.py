@@ -1,0 +1,70 @@
+"""What a shape means to traffic control: bursts, offload bundles and the equivalent ``tc`` commands."""
+
+from __future__ import annotations
+
+from testbed.scenario.shape import FRAME_BYTES, End, Shape
+
+BURST_S = 1e-3
+"""A class may send this much time's worth at once: less is lost to timers, more is not a rate any more."""
+
+QUANTUM_BYTES = 60_000
+"""Explicit, since the kernel's own choice warns above 16 Mbit/s; with one class it has no effect."""
+
+LARGEST_CHARGE_BYTES = 65_535
+"""The largest least-packet-size that a class can be given."""
+
+MAX_SEGMENTS = LARGEST_CHARGE_BYTES // FRAME_BYTES
+"""43: as many as fit a charge, so that an outage costs any bundle the same. 64 KiB bundles have 45."""
+
+_BUNDLE_SHARE = 0.01
+_STATIC_BUNDLE_S = 1e-3
+
+ROOT, CLASS_MINOR = 0x4E57, 0x10
+"""Our handles: a root of this number is ours, any other is not."""
+
+LEAVES = (0x4E58, 0x4E59)
+"""Two handles for the leaf, so that a queue can be swapped for an empty one."""
+
+ALIAS = "narrows"
+"""Written on intermediate devices of ours, so that nobody else's is taken for one."""
+
+
+def ifb_name(port_index: int) -> str:
+    """Name of the intermediate device for what arrives at a port; unique in the port's namespace."""
+    return f"nwi{port_index}"
+
+
+def burst_bytes(rate_bits: int) -> int:
+    """Bytes that may leave at once at a rate: 1 ms of it, and at least one full-size frame."""
+    return max(FRAME_BYTES, -(-rate_bits // 8000))
+
+
+def bundle_segments(lowest_rate_bits: int, shortest_step_s: float | None) -> int:
+    """Frames that the stack may hand down as one bundle (``gso_max_segs``), 1 to 43.
+
+    A bundle's wait is computed at the rate in force when it leaves, so one that lasts long against the
+    time between two changes makes the class deliver too little. It may last at most 1 % of the shortest
+    step at the lowest rate other than 0; 1 ms when nothing changes (``shortest_step_s`` None).
+    """
+    lasting = _STATIC_BUNDLE_S if shortest_step_s is None else _BUNDLE_SHARE * shortest_step_s
+    return max(1, min(MAX_SEGMENTS, int(lowest_rate_bits / 8 * lasting / FRAME_BYTES)))
+
+
+def tc_commands(end: End, shape: Shape, device: str) -> list[str]:
+    """The ``tc`` commands that would shape ``device`` as ``end`` is shaped. Nothing is run.
+
+    An outage has no equivalent: it is held by the agent while it lasts, and shown as a comment.
+    """
+    handle, leaf = f"{ROOT:x}:", f"{LEAVES[0]:x}:"
+    class_id = f"{handle}{CLASS_MINOR:x}"
+    if not shape.rate_bits:
+        kept = "packets are dropped" if shape.drop else "packets wait"
+        return [f"# {end}: outage on {device}, {kept}"]
+    burst = burst_bytes(shape.rate_bits)
+    return [
+        f"tc qdisc add dev {device} root handle {handle} htb default {CLASS_MINOR:x}",
+        f"tc class add dev {device} parent {handle} classid {class_id} htb "
+        f"rate {shape.rate_bits}bit ceil {shape.rate_bits}bit burst {burst}b cburst {burst}b "
+        f"quantum {QUANTUM_BYTES}",
+        f"tc qdisc add dev {device} parent {class_id} handle {leaf} bfifo limit {shape.queue_bytes}b",
+    ]

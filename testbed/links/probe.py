@@ -1,0 +1,147 @@
+"""What this kernel can do to links, tried out in a namespace that lives for milliseconds."""
+
+from __future__ import annotations
+
+import os
+import platform
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+from testbed.errors import MachineError
+from testbed.links import devices, htb, ingress
+from testbed.links.namespaces import leave_for_new
+from testbed.links.netlink import CREATE, EXCL, Netlink, attribute
+from testbed.links.realtime import become_realtime
+from testbed.links.routes import available_congestion
+
+REQUIRED = ("veth", "bridge", "htb", "bfifo")
+"""Without these no link is shaped; ``ifb`` and the rest only where something asks for them."""
+
+_OPTION = {
+    "veth": "CONFIG_VETH",
+    "bridge": "CONFIG_BRIDGE",
+    "htb": "CONFIG_NET_SCH_HTB",
+    "bfifo": "CONFIG_NET_SCHED",
+    "netem": "CONFIG_NET_SCH_NETEM",
+    "ifb": "CONFIG_IFB",
+    "ingress": "CONFIG_NET_SCH_INGRESS",
+    "u32": "CONFIG_NET_CLS_U32",
+    "mirred": "CONFIG_NET_ACT_MIRRED",
+}
+_NEEDED_FOR_NETWORK = ("ifb", "ingress", "u32", "mirred")
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What was found. ``"netem" in capabilities`` asks for one kind."""
+
+    kinds: frozenset[str]
+    """Of veth, bridge, htb, bfifo, netem, ifb, ingress, u32, mirred."""
+    realtime: bool
+    """SCHED_FIFO is permitted."""
+    congestion: tuple[str, ...]
+    """TCP congestion controls that are loaded."""
+    kernel: str
+    privileged: bool
+    """Network namespaces can be made at all."""
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self.kinds
+
+    def missing(self, needs: Iterable[str] = REQUIRED) -> MachineError | None:
+        """What to raise if a need is not met: its first word is the kind. None if all are."""
+        if not self.privileged:
+            return MachineError(
+                "network namespaces cannot be made without root's privileges",
+                fix="Run as root (sudo), or with --fabric docker as a member of the group docker.",
+            )
+        absent = [need for need in needs if need.split()[0] not in self.kinds]
+        if not absent:
+            return None
+        options = sorted({_OPTION.get(need.split()[0], need) for need in absent})
+        return MachineError(
+            f"kernel {self.kernel} lacks {'; '.join(absent)}",
+            fix=f"{_how_to_get()} The kernel's options are called {', '.join(options)}.",
+        )
+
+
+def probe() -> Capabilities:
+    """Find out. Nothing is left behind, nothing on the host is touched."""
+    kinds: set[str] = set()
+    outcome = {"privileged": False, "realtime": False}
+
+    def attempt() -> None:
+        try:
+            leave_for_new()
+        except OSError:
+            return
+        outcome["privileged"] = True
+        with Netlink() as netlink:
+            _try_kinds(netlink, kinds)
+        outcome["realtime"] = become_realtime()
+
+    # A thread of its own: its namespace and its priority end with it.
+    thread = Thread(target=attempt, name="probe")
+    thread.start()
+    thread.join()
+    return Capabilities(
+        frozenset(kinds),
+        outcome["realtime"],
+        available_congestion(),
+        platform.release(),
+        outcome["privileged"],
+    )
+
+
+def needs_of_network() -> tuple[str, ...]:
+    """What ``at: network`` needs beyond ``REQUIRED``."""
+    return tuple(f"{kind} (for links with at: network)" for kind in _NEEDED_FOR_NETWORK)
+
+
+def _try_kinds(netlink: Netlink, kinds: set[str]) -> None:
+    def works(kind: str, action: Callable[[], object]) -> bool:
+        try:
+            action()
+        except OSError:
+            return False
+        kinds.add(kind)
+        return True
+
+    works("bridge", lambda: devices.add_bridge(netlink, "bridge0"))
+    works("ifb", lambda: devices.add_ifb(netlink, "probe-ifb"))
+    works("veth", lambda: devices.add_veth(netlink, "near", "far", "/proc/thread-self/ns/net"))
+    works("ingress", lambda: ingress.redirect(netlink, 1, 1))
+    index = next((d.index for d in devices.all_devices(netlink) if d.name in ("near", "lo")), 1)
+    if works("htb", lambda: netlink.request(*htb.add_root(index))):
+        netlink.request(*htb.add_class(index, htb.pace(1_000_000)))
+        works("bfifo", lambda: netlink.request(*htb.add_leaf(index, 0x10, 10_000)))
+        netlink.request(*htb.delete_root(index))
+    works("netem", lambda: netlink.request(*_netem(index)))
+    if "ingress" in kinds:
+        kinds.update(("u32", "mirred"))
+
+
+def _netem(index: int) -> tuple[int, int, bytes]:
+    head = struct.pack("=BxxxiIII", 0, index, 0x10000, htb.AT_ROOT, 0)
+    options = struct.pack("=IIIIII", 0, 1000, 0, 0, 0, 0)
+    return htb.NEW_QDISC, CREATE | EXCL, head + attribute(1, "netem") + attribute(2, options)
+
+
+def _how_to_get() -> str:
+    release = os.uname().release
+    try:
+        known = Path("/etc/os-release").read_text()
+    except OSError:
+        known = ""
+    words = {line.partition("=")[2].strip('"') for line in known.splitlines() if line[:2] == "ID"}
+    names = " ".join(words)
+    if "ubuntu" in names:
+        return f"Install it with 'apt-get install linux-modules-extra-{release}'."
+    if any(name in names for name in ("fedora", "rhel", "centos")):
+        return f"Install it with 'dnf install kernel-modules-extra-{release}'."
+    if "debian" in names:
+        return "Install Debian's own kernel with 'apt-get install linux-image-amd64' and boot it."
+    return "Boot your distribution's standard kernel, with all its network modules."

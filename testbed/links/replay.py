@@ -1,0 +1,256 @@
+"""Replaying a history of changes on absolute deadlines, and watching what the links make of it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import NamedTuple
+
+from testbed.links import htb
+from testbed.links.end import CLOSED_RATE_BITS, ShapedEnd
+from testbed.links.outage import LONGEST_NS, RENEW_NS, Outage
+from testbed.links.realtime import become_realtime, undisturbed
+from testbed.links.sampling import Sampler
+from testbed.record.events import Event, LinkChanged
+from testbed.scenario.shape import End, LinkChange, Shape
+
+LOOK_NS, SAMPLE_NS = 20_000_000, 100_000_000
+FOREVER_NS = 1 << 62
+EARLIEST_NS = 5_000_000
+"""No change is made earlier than this before it is due."""
+
+
+class Due(NamedTuple):
+    """A change with its prepared message (None for an outage); its times are of the monotonic clock."""
+
+    at_ns: int
+    """When the kernel is told."""
+    due_ns: int
+    end: End
+    shape: Shape
+    message: bytes | None
+
+
+class Track:
+    """One link direction while its history is replayed. Belongs to the replay's thread."""
+
+    def __init__(self, shaped: ShapedEnd, shape: Shape) -> None:
+        self.shaped, self.shape = shaped, shape
+        self.sampler = Sampler(shaped, shape.rate_bits)
+        self.outage: Outage | None = None
+        self.failure: str | None = None
+        self._service = shape
+
+    def apply(self, due: Due) -> None:
+        """Have the kernel take a change. Raises KernelRefused."""
+        before, self.shape = self.shape, due.shape
+        if due.message is None:
+            self.begin_outage()
+            return
+        if before.queue_bytes != due.shape.queue_bytes or not before.rate_bits:
+            self.shaped.send(self.shaped.limit_message(due.shape.queue_bytes))
+        self.shaped.send(due.message)
+        self.outage, self._service = None, due.shape
+
+    def begin_outage(self) -> None:
+        """Let packets wait, or lose them, from now on."""
+        if self.shape.drop:
+            self.outage = None
+            self.shaped.flush()
+        else:
+            self.shaped.send(self.shaped.limit_message(self.shape.queue_bytes))
+            self.outage = Outage(ends_ns=FOREVER_NS, packets=self.shaped.read().packets)
+
+    def hold(self, now_ns: int, ends_ns: int, following: Due | None) -> None:
+        """Keep an outage going whose end is known, or known not to come before ``ends_ns``."""
+        if self.outage is None:
+            return
+        self.outage.ends_ns = ends_ns
+        pace = self.outage.charging(now_ns)
+        if pace is None:
+            return
+        self.shaped.send(self.shaped.class_message(pace))
+        seen = self.shaped.read()
+        if self.outage.saw(now_ns, seen.packets, seen.debt_ns):
+            # Asleep until the end, whatever its rate: it can wake with the right one, however late we are.
+            rate = following.shape.rate_bits if following else self._service.rate_bits
+            self.shaped.send(self.shaped.class_message(htb.pace(rate or CLOSED_RATE_BITS)))
+
+
+class Replay(Thread):
+    """Runs from construction to ``finish``. ``emit`` gets records as they come and must not block."""
+
+    def __init__(
+        self,
+        tracks: dict[End, Track],
+        t0_ns: int,
+        bundle_bytes: int,
+        emit: Callable[[list[Event]], None],
+    ) -> None:
+        super().__init__(name="replay", daemon=True)
+        self._bundle_bits = 8 * bundle_bytes
+        self._fed = {end: (0, track.shape.rate_bits) for end, track in tracks.items()}
+        self.tracks, self.t0_ns, self.realtime = tracks, t0_ns, False
+        self._emit = emit
+        self._inbox: SimpleQueue[tuple[list[Due], int]] = SimpleQueue()
+        self._pending: deque[Due] = deque()
+        self._known_to_ns = t0_ns
+        self._stopping = False
+
+    def feed(self, changes: Iterable[LinkChange], known_to_s: float | None) -> None:
+        """More of the history, in order of time, complete up to ``known_to_s`` (None: all there is)."""
+        dues = [self._prepare(change) for change in changes]
+        known = FOREVER_NS if known_to_s is None else self.t0_ns + round(known_to_s * 1e9)
+        self._inbox.put((dues, known))
+
+    def finish(self) -> None:
+        """Stop after a last look at every link."""
+        self._stopping = True
+        self.join()
+
+    def run(self) -> None:
+        """The thread's work."""
+        self.realtime = become_realtime()
+        try:
+            with undisturbed():
+                self._sleep_until(self.t0_ns)
+                if not self._stopping:
+                    self._begin()
+                    self._loop()
+        except Exception as error:  # a replay that ends early must not pass for a quiet one
+            for track in self._alive():
+                track.failure = f"the replay ended early: {type(error).__name__}: {error}"
+            raise
+
+    def _begin(self) -> None:
+        for track in self._alive():
+            now_s = self._after_t0(time.monotonic_ns())
+            self._guarded(track, partial(track.sampler.begin, now_s))
+            if not track.shape.rate_bits:
+                self._guarded(track, track.begin_outage)
+
+    def _loop(self) -> None:
+        look = self.t0_ns + LOOK_NS
+        hold = self.t0_ns
+        while not self._stopping:
+            self._take_feed()
+            now = time.monotonic_ns()
+            if self._next_due() <= now:
+                self._change_all()
+                now = time.monotonic_ns()
+            if now >= hold:
+                self._hold_outages()
+                hold = now + RENEW_NS
+            if now >= look:
+                self._look((look - self.t0_ns) % SAMPLE_NS < LOOK_NS)
+                look = _next(self.t0_ns, now, LOOK_NS)
+            self._sleep_until(min(look, self._next_due(), self._next_hold(hold)))
+        self._look(closing=True)
+
+    def _prepare(self, change: LinkChange) -> Due:
+        """A busy class takes on a new rate at the end of the bundle that it has just sent.
+
+        That is half a bundle's time late on average, which on rises would never be made up: so the kernel
+        is told that much before the change is due.
+        """
+        end, rate = change.end, change.shape.rate_bits
+        told_ns, before = self._fed[end]
+        due_ns = self.t0_ns + round(change.time_s * 1e9)
+        early_ns = round(self._bundle_bits * 5e8 / before) if before and rate else 0
+        at_ns = max(told_ns, due_ns - min(EARLIEST_NS, early_ns))
+        self._fed[end] = (at_ns, rate)
+        message = self.tracks[end].shaped.class_message(htb.pace(rate)) if rate else None
+        return Due(at_ns, due_ns, end, change.shape, message)
+
+    def _take_feed(self) -> None:
+        try:
+            while True:
+                dues, self._known_to_ns = self._inbox.get_nowait()
+                self._pending = deque(sorted([*self._pending, *dues], key=lambda due: due.at_ns))
+        except Empty:
+            return
+
+    def _change_all(self) -> None:
+        """Everything that is due: first the kernel takes all of it, then it is looked at and recorded."""
+        taken = []
+        while self._next_due() <= time.monotonic_ns():
+            due = self._pending.popleft()
+            if self._change(due):
+                taken.append((due, time.monotonic_ns()))
+        self._emit([self._record_change(due, applied_ns) for due, applied_ns in taken])
+
+    def _change(self, due: Due) -> bool:
+        track = self.tracks[due.end]
+        if due.shape == track.shape or track.failure:
+            return False
+        return self._guarded(track, lambda: track.apply(due))
+
+    def _record_change(self, due: Due, applied_ns: int) -> Event:
+        track, shape = self.tracks[due.end], due.shape
+        due_s, applied_s = self._after_t0(due.due_ns), self._after_t0(applied_ns)
+        if self._look_at(track):
+            track.sampler.ask(due_s, shape.rate_bits)
+        track.sampler.record.lateness_s.append((applied_ns - due.at_ns) / 1e9)
+        self._hold(track)
+        where = (due.end.link, due.end.direction)
+        return LinkChanged(*where, due_s, applied_s, shape.rate_bits, shape.queue_bytes)
+
+    def _hold_outages(self) -> None:
+        for track in self._alive():
+            self._hold(track)
+
+    def _hold(self, track: Track) -> None:
+        if track.outage is None:
+            return
+        end = track.shaped.end
+        following = next((due for due in self._pending if due.end == end and due.message), None)
+        now = time.monotonic_ns()
+        unknown = max(self._known_to_ns, now + LONGEST_NS // 5)
+        ends = following.due_ns if following else unknown
+        self._guarded(track, lambda: track.hold(now, ends, following))
+
+    def _look(self, closing: bool) -> None:
+        for track in self._alive():
+            self._look_at(track)
+        if closing:
+            samples = [track.sampler.close() for track in self._alive()]
+            self._emit([sample for sample in samples if sample is not None])
+
+    def _look_at(self, track: Track) -> bool:
+        now_s = self._after_t0(time.monotonic_ns())
+        return self._guarded(track, lambda: track.sampler.look(now_s))
+
+    def _alive(self) -> list[Track]:
+        return [track for track in self.tracks.values() if track.failure is None]
+
+    def _guarded(self, track: Track, action: Callable[[], object]) -> bool:
+        """Do something with the kernel; an end that fails is left alone from then on, and says why."""
+        try:
+            action()
+        except OSError as error:
+            at = self._after_t0(time.monotonic_ns())
+            track.failure = f"at {at:.3f} s the kernel refused: {error.strerror or error}"
+            return False
+        return True
+
+    def _after_t0(self, now_ns: int) -> float:
+        return (now_ns - self.t0_ns) / 1e9
+
+    def _next_due(self) -> int:
+        return self._pending[0].at_ns if self._pending else FOREVER_NS
+
+    def _next_hold(self, hold: int) -> int:
+        return hold if any(track.outage for track in self._alive()) else FOREVER_NS
+
+    def _sleep_until(self, time_ns: int) -> None:
+        """In short naps, so that ``finish`` is not kept waiting."""
+        while not self._stopping and (left := time_ns - time.monotonic_ns()) > 0:
+            time.sleep(min(left, LOOK_NS) / 1e9)
+
+
+def _next(origin_ns: int, now_ns: int, every_ns: int) -> int:
+    return now_ns + every_ns - (now_ns - origin_ns) % every_ns

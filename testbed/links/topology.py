@@ -1,0 +1,154 @@
+"""Nodes as network namespaces: a switch, a cable from every node to it, and a control network beside it.
+
+The data switch has a namespace of its own, so that no firewall of the host sees training traffic. The
+control network ends in the host's namespace, where the run listens. Nothing here has IPv6: its own
+chatter would be counted as traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.fabric.base import Interface
+from testbed.links import devices, namespaces
+from testbed.links.netlink import Netlink
+
+NIC, CONTROL_NIC, SWITCH = "data", "control", "switch"
+_IPV6 = Path("/proc/sys/net/ipv6/conf")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWires:
+    """One node: the name of its namespace, its addresses, and the other ends of its two cables."""
+
+    name: str
+    netns: str
+    data_address: str
+    control_address: str
+    port: str
+    control_port: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyPlan:
+    """All names and addresses of one run. ``alias`` is written on what is made in the host's namespace."""
+
+    alias: str
+    switch_netns: str
+    switch_address: str
+    control_bridge: str
+    control_host: str
+    prefix_bits: int
+    nodes: tuple[NodeWires, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As a plain object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> TopologyPlan:
+        """Read what ``to_json`` wrote."""
+        nodes = tuple(NodeWires(**node) for node in given["nodes"])
+        return cls(**{**given, "nodes": nodes})
+
+
+def build(plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
+    """Make everything; returns each node's data NIC and its port at the switch. Raises OSError."""
+    switch = _make_namespace(plan.switch_netns)
+    with Netlink(switch) as inner, Netlink() as host:
+        data = devices.add_bridge(inner, SWITCH)
+        devices.add_address(inner, data.index, plan.switch_address, plan.prefix_bits)
+        devices.set_up(inner, data.index)
+        control = devices.add_bridge(host, plan.control_bridge)
+        devices.set_alias(host, control.index, plan.alias)
+        _without_ipv6(plan.control_bridge)
+        devices.add_address(host, control.index, plan.control_host, plan.prefix_bits)
+        devices.set_up(host, control.index)
+        return {
+            node.name: _build_node(plan, node, (switch, inner, data.index), (host, control.index))
+            for node in plan.nodes
+        }
+
+
+def remove(plan: TopologyPlan) -> list[str]:
+    """Remove whatever of a plan there is; returns what could not be removed, in words.
+
+    Cables go before namespaces: a namespace that a process is still in lives on, its cables must not.
+    """
+    failures: list[str] = []
+    switch = namespaces.path_of(plan.switch_netns)
+    steps: list[Callable[[], object]] = [
+        lambda: remove_devices(switch, [node.port for node in plan.nodes], None),
+        lambda: remove_devices(
+            None, [*(node.control_port for node in plan.nodes), plan.control_bridge], plan.alias
+        ),
+        *(lambda name=node.netns: namespaces.remove(name) for node in plan.nodes),
+        lambda: namespaces.remove(plan.switch_netns),
+    ]
+    for step in steps:
+        try:
+            step()
+        except OSError as error:
+            failures.append(str(error))
+    return failures
+
+
+def remove_devices(netns: str | None, names: list[str], alias: str | None) -> list[str]:
+    """Delete devices of these names (and of this alias, where one is given); returns which there were."""
+    if netns is not None and not Path(netns).exists():
+        return []
+    removed = []
+    with Netlink(netns) as netlink:
+        for name in names:
+            found = devices.find(netlink, name)
+            if found is not None and alias in (None, found.alias):
+                devices.delete(netlink, found.index)
+                removed.append(name)
+    return removed
+
+
+def _build_node(
+    plan: TopologyPlan, node: NodeWires, switch: tuple[str, Netlink, int], host: tuple[Netlink, int]
+) -> tuple[Interface, Interface]:
+    path = _make_namespace(node.netns)
+    switch_path, inner, bridge = switch
+    port = devices.add_veth(inner, node.port, NIC, path)
+    devices.set_master(inner, port.index, bridge)
+    devices.set_up(inner, port.index)
+    netlink, control = host
+    outer = devices.add_veth(netlink, node.control_port, CONTROL_NIC, path)
+    devices.set_alias(netlink, outer.index, plan.alias)
+    _without_ipv6(node.control_port)
+    devices.set_master(netlink, outer.index, control)
+    devices.set_up(netlink, outer.index)
+    with Netlink(path) as own:
+        nic = _address(own, NIC, node.data_address, plan.prefix_bits)
+        _address(own, CONTROL_NIC, node.control_address, plan.prefix_bits)
+    return Interface(path, nic, NIC), Interface(switch_path, port.index, node.port)
+
+
+def _address(netlink: Netlink, name: str, address: str, prefix_bits: int) -> int:
+    found = devices.find(netlink, name)
+    assert found is not None, f"{name} was made a moment ago"
+    devices.add_address(netlink, found.index, address, prefix_bits)
+    devices.set_up(netlink, found.index)
+    return found.index
+
+
+def _make_namespace(name: str) -> str:
+    path = namespaces.make(name)
+    with namespaces.inside(path):
+        _without_ipv6("all", "default")
+    with Netlink(path) as netlink:
+        devices.set_up(netlink, 1)
+    return path
+
+
+def _without_ipv6(*names: str) -> None:
+    for name in names:
+        switch = _IPV6 / name / "disable_ipv6"
+        if switch.exists():
+            switch.write_text("1")

@@ -1,0 +1,98 @@
+"""What crosses the pipe between the agent and its client: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from testbed.errors import ExperimentError, InputError, LinkError, MachineError
+from testbed.fabric.base import Interface, NodeSpec, Place
+from testbed.scenario.shape import End, LinkChange, Shape
+
+At = Literal["nic", "network"]
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """What holds for all links of a run.
+
+    ``segments``: frames per offload bundle on every node's interface. ``at``: by node, where ``up`` is
+    shaped; ``nic`` where nothing is said. None leaves TCP's congestion control or least retransmission
+    time-out to the host's default.
+    """
+
+    segments: int
+    at: dict[str, At] = field(default_factory=dict)
+    congestion: str | None = None
+    rto_min_ms: int | None = None
+
+
+def dump(message: Object) -> str:
+    """A line without its end."""
+    return json.dumps(message, separators=(",", ":"))
+
+
+def end_to_json(end: End) -> str:
+    """``worker-0 up``."""
+    return str(end)
+
+
+def end_from_json(text: str) -> End:
+    """Read ``worker-0 up``."""
+    link, _, direction = text.rpartition(" ")
+    return End(link, "up" if direction == "up" else "down")
+
+
+def change_to_json(change: LinkChange) -> list[Any]:
+    """A list, since there are many: time, link, direction, rate, queue, drop."""
+    shape = change.shape
+    return [change.time_s, *change.end, shape.rate_bits, shape.queue_bytes, shape.drop]
+
+
+def change_from_json(fields: list[Any]) -> LinkChange:
+    """Read what ``change_to_json`` wrote."""
+    time_s, link, direction, rate, queue, drop = fields
+    return LinkChange(time_s, End(link, direction), Shape(rate, queue, drop))
+
+
+def place_to_json(place: Place) -> Object:
+    """A place with all that it is made of."""
+    return asdict(place)
+
+
+def place_from_json(given: Object) -> Place:
+    """Read what ``place_to_json`` wrote."""
+    return Place(
+        NodeSpec(**given["spec"]),
+        given["data_address"],
+        given["control_address"],
+        Interface(**given["nic"]),
+        Interface(**given["port"]),
+    )
+
+
+def error_to_json(error: BaseException) -> Object:
+    """An error by its kind and the fields it is made from."""
+    if isinstance(error, LinkError):
+        fields = {"link": error.link, "direction": error.direction}
+        return {"kind": "LinkError", **fields, "asked": error.asked, "held": error.held}
+    if isinstance(error, MachineError):
+        return {"kind": "MachineError", "message": error.message, "fix": error.fix}
+    if isinstance(error, InputError):
+        fields = {"message": error.message, "where": error.where}  # type: ignore[dict-item]
+        return {"kind": "InputError", **fields, "hint": error.hint}
+    return {"kind": "ExperimentError", "message": str(error) or type(error).__name__}
+
+
+def error_from_json(given: Object) -> Exception:
+    """The error that ``error_to_json`` was given, or an ExperimentError of the same words."""
+    fields = {name: value for name, value in given.items() if name != "kind"}
+    if given["kind"] == "LinkError":
+        return LinkError(fields.pop("link"), fields.pop("direction"), **fields)
+    if given["kind"] == "MachineError":
+        return MachineError(fields["message"], fix=fields["fix"])
+    if given["kind"] == "InputError":
+        return InputError(fields.pop("message"), **fields)
+    return ExperimentError(fields["message"])

@@ -1,0 +1,70 @@
+"""The conditions of a run: links brought to their state at t0, and the manifest that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from testbed.links.client import LinkSettings
+from testbed.links.plan import bundle_segments
+from testbed.record.directory import RunDirectory
+from testbed.record.manifest import manifest
+from testbed.scenario.dump import dump
+from testbed.scenario.load import Loaded
+from testbed.scenario.timeline import Timeline
+from testbed.session.experiment import up_places
+from testbed.session.session import Session
+
+OnSample = Callable[[list[dict[str, Any]]], None]
+
+
+def shape(
+    session: Session, loaded: Loaded, timeline: Timeline, on_sample: OnSample
+) -> dict[str, Any]:
+    """Bring every link to its state at t0. Returns what the kernel holds, read back."""
+    scenario = loaded.wall()
+    session.fabric.agent.on_sample = on_sample
+    settings = LinkSettings(
+        segments=bundle_segments(timeline.lowest_rate(), timeline.shortest_step_s()),
+        at=up_places(scenario),
+        congestion=scenario.congestion,
+        rto_min_ms=None,
+    )
+    return session.fabric.agent.prepare(session.places, timeline.initial, settings)
+
+
+def describe(
+    directory: RunDirectory,
+    session: Session,
+    loaded: Loaded,
+    held: Mapping[str, Any],
+    *,
+    algorithm: Mapping[str, Any],
+    seed: int,
+) -> None:
+    """Write the manifest and the resolved scenario. ``held``: what ``shape`` returned."""
+    pace = loaded.wall().train.pace
+    directory.write_text("scenario.yaml", dump(loaded.scenario))
+    directory.write_json(
+        "manifest.json",
+        manifest(
+            scenario_name=loaded.scenario.name,
+            content_hash=loaded.hash,
+            algorithm=algorithm,
+            seed=seed,
+            dilation=loaded.scenario.dilation,
+            pace_s=None if pace is None else float(pace),
+            nodes={spec.name: asdict(spec) for spec in session.specs},
+            links=held["links"],
+            fabric=session.fabric_name,
+            congestion=loaded.scenario.congestion,
+        ),
+    )
+
+
+def backlog_drops() -> int:
+    """Packets that this host has dropped because a processor's receive backlog was full."""
+    lines = Path("/proc/net/softnet_stat").read_text().splitlines()
+    return sum(int(line.split()[1], 16) for line in lines)

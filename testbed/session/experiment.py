@@ -1,0 +1,91 @@
+"""A scenario made ready to run: expanded, dilated, its algorithms resolved, its link history at hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from testbed.algorithms import Algorithm, resolve
+from testbed.errors import InputError
+from testbed.fabric.base import NodeSpec
+from testbed.scenario.expand import end_settings, expand
+from testbed.scenario.load import Loaded, load
+from testbed.scenario.model import Scenario
+from testbed.scenario.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What ``testbed run`` carries out. ``scenario`` is in wall time, ``loaded.scenario`` in model time."""
+
+    loaded: Loaded
+    scenario: Scenario
+    specs: list[NodeSpec]
+    timeline: Timeline
+    algorithms: list[Algorithm]
+    seeds: list[int]
+
+    @property
+    def dilation(self) -> float:
+        """Wall time over model time."""
+        return self.loaded.scenario.dilation
+
+
+def up_places(scenario: Scenario) -> dict[str, Literal["nic", "network"]]:
+    """Where each node's uplink is shaped: ``nic`` or ``network``."""
+    settings = end_settings(scenario)
+    return {end.link: held.at or "nic" for end, held in settings.items() if end.direction == "up"}
+
+
+def prepare(path: Path, algorithms: Sequence[str] = (), seeds: Sequence[int] = ()) -> Experiment:
+    """Read ``path``; ``algorithms`` and ``seeds`` replace those of the file when given."""
+    return from_loaded(load(path), algorithms, seeds)
+
+
+def from_loaded(
+    loaded: Loaded, algorithms: Sequence[str] = (), seeds: Sequence[int] = ()
+) -> Experiment:
+    """As ``prepare``, for a scenario that is in memory already."""
+    scenario = _located(loaded.wall(), loaded.source.parent)
+    derived = {entry.name: entry for entry in scenario.algorithms if not isinstance(entry, str)}
+    wanted = [derived.get(name, name) for name in algorithms] or list(scenario.algorithms)
+    resolved = [resolve(entry, where=str(loaded.source)) for entry in wanted]
+    if len({algorithm.name for algorithm in resolved}) != len(resolved):
+        names = ", ".join(algorithm.name for algorithm in resolved)
+        raise InputError(f"an algorithm is asked for twice: {names}", where=str(loaded.source))
+    return Experiment(
+        loaded=loaded,
+        scenario=scenario,
+        specs=expand(scenario),
+        timeline=loaded.timeline(),
+        algorithms=resolved,
+        seeds=list(seeds) or list(scenario.seeds),
+    )
+
+
+def _located(scenario: Scenario, folder: Path) -> Scenario:
+    """The task's data directory is relative to the scenario file, as a trace is."""
+    if scenario.train.data is None:
+        return scenario
+    data = str((folder / scenario.train.data).resolve())
+    return scenario.model_copy(update={"train": scenario.train.model_copy(update={"data": data})})
+
+
+def parse_seeds(text: str | None) -> list[int]:
+    """Read ``1``, ``1-5`` or ``1,3,7-9``; None is no choice."""
+    if text is None:
+        return []
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match is None:
+            raise InputError(
+                f"{text!r} names no seeds", where="--seed", hint="Write 3, 1-5 or 1,4,7-9"
+            )
+        seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise InputError(f"{text!r} names no seed, or one twice", where="--seed")
+    return seeds

@@ -1,0 +1,35 @@
+"""Of several failures that come together, which one is the cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.errors import ExperimentError, NarrowsError, NodeLost
+
+
+class Failures:
+    """Failures in the order they came. A dead process outranks what nodes report of their own work, and
+    that outranks what they report of each other."""
+
+    def __init__(self, first: NarrowsError) -> None:
+        self._ranked: list[tuple[int, NarrowsError]] = []
+        self.add(first)
+
+    def add(self, error: NarrowsError, *, certain: bool = False) -> None:
+        """Take in one more; ``certain``: the fabric saw the process end."""
+        hearsay = isinstance(error, NodeLost) and error.hearsay
+        self._ranked.append((0 if certain else 2 if hearsay else 1, error))
+
+    def cause(self) -> NarrowsError:
+        """The first of the highest rank."""
+        return min(self._ranked, key=lambda item: item[0])[1]
+
+    @staticmethod
+    def reported(node: str, message: dict[str, Any]) -> NarrowsError:
+        """The error that a node sent over the control network."""
+        text = str(message["message"])
+        if message.get("error") != "NodeLost":
+            return ExperimentError(f"node {node!r} failed: {text}")
+        return NodeLost(
+            str(message["node"]), message.get("step"), f"{node} says: {text}", hearsay=True
+        )

@@ -1,0 +1,29 @@
+"""Ctrl-C and SIGTERM end a run in order: what is finished is kept, and nothing is left behind."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from testbed.errors import Interrupted
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """The first signal raises Interrupted; later ones are ignored, so that cleaning up is not cut short."""
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(signal.Signals(number).name)
+
+    before = {each: signal.signal(each, interrupt) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

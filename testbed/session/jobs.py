@@ -1,0 +1,155 @@
+"""A node's part in one run: endpoint, role, barrier, result."""
+
+from __future__ import annotations
+
+import gc
+import queue
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from testbed.exchange.endpoint import TcpEndpoint
+from testbed.fabric.base import DATA_PORT
+from testbed.fabric.host import HostClock, HostNode
+from testbed.session.lines import Lines
+from testbed.train.job import Job
+
+if TYPE_CHECKING:
+    from testbed.record.exporter import Exporter
+
+CONNECT_S = 30.0
+
+
+class Role(Protocol):
+    """What a worker or a server is to its process."""
+
+    def prepare(self) -> None:
+        """Everything that may take time before t0."""
+        ...
+
+    def run(self) -> dict[str, Any]:
+        """The run itself, from t0 on; returns its summary."""
+        ...
+
+
+@dataclass
+class Assignment:
+    """A job, and what its node needs to do it."""
+
+    job: Job
+    role: str
+    peers: dict[int, str]
+    """Names of all peers by number."""
+    addresses: dict[int, str]
+    """Data addresses by number."""
+    labels: dict[str, str]
+    lines: Lines
+    inbox: queue.SimpleQueue[dict[str, Any]]
+    exporter: Exporter
+    clock: HostClock = field(default_factory=HostClock)
+    node: HostNode | None = None
+
+    @classmethod
+    def from_json(
+        cls,
+        message: dict[str, Any],
+        lines: Lines,
+        inbox: queue.SimpleQueue[dict[str, Any]],
+        exporter: Exporter,
+    ) -> Assignment:
+        """Read a ``job`` message."""
+        return cls(
+            job=Job.from_json(message["job"]),
+            role=message["role"],
+            peers={int(number): name for number, name in message["peers"].items()},
+            addresses={int(number): where for number, where in message["addresses"].items()},
+            labels=message["labels"],
+            lines=lines,
+            inbox=inbox,
+            exporter=exporter,
+        )
+
+    def record(self, event: dict[str, object]) -> None:
+        """Send an event to the session and show it to the exporter."""
+        self.lines.send("event", event=event)
+        self.exporter.observe(event)
+
+    def link(self, sample: dict[str, Any]) -> None:
+        """Take in what the agent saw on one of this node's links."""
+        self.exporter.link(sample)
+        if (
+            self.node is not None
+            and sample["direction"] == "up"
+            and sample["to_s"] > sample["from_s"]
+        ):
+            self.node.rate_bits = sample["asked_bits"] / (sample["to_s"] - sample["from_s"])
+
+
+def run_assignment(assignment: Assignment) -> None:
+    """Connect, prepare, report ready, wait for t0, run, report done."""
+    job = assignment.job
+    assignment.exporter.begin(assignment.labels)
+    endpoint = TcpEndpoint(
+        job.peer,
+        job.run,
+        names=assignment.peers,
+        clock=assignment.clock.seconds,
+        silence_s=job.peer_timeout_s,
+    )
+    node = assignment.node = HostNode(
+        job.node, job.seed, endpoint, assignment.clock, assignment.record
+    )
+    try:
+        _connect(assignment, endpoint)
+        role = _role(assignment, node)
+        role.prepare()
+        assignment.lines.send("ready")
+        _await_start(assignment)
+        summary = _run_undisturbed(role)
+        counters = {
+            assignment.peers[peer]: counted.to_json()
+            for peer, counted in endpoint.counters().items()
+        }
+        assignment.lines.send(
+            "done", summary=summary, counters=counters, strangers=endpoint.strangers
+        )
+    finally:
+        endpoint.close()
+
+
+def _connect(assignment: Assignment, endpoint: TcpEndpoint) -> None:
+    """Servers listen; workers connect to them."""
+    if assignment.role == "server":
+        endpoint.listen(assignment.addresses[assignment.job.peer], DATA_PORT)
+    else:
+        endpoint.connect(0, assignment.addresses[0], DATA_PORT, CONNECT_S)
+
+
+def _role(assignment: Assignment, node: HostNode) -> Role:
+    if assignment.role == "server":
+        from testbed.train.server import Server
+
+        return Server(node, assignment.job)
+    from testbed.train.worker import Worker
+
+    return Worker(node, assignment.job)
+
+
+def _await_start(assignment: Assignment) -> None:
+    """The barrier: everyone waits until the same instant of the host's clock."""
+    message = assignment.inbox.get()
+    if message["type"] != "start":
+        raise RuntimeError(f"expected 'start' on the control network, got {message['type']!r}")
+    assignment.clock.t0_ns = message["t0_ns"]
+    if (left := -assignment.clock.now()) > 0:
+        time.sleep(left)
+
+
+def _run_undisturbed(role: Role) -> dict[str, Any]:
+    """Without garbage collection: a pause of some milliseconds would be measured as network."""
+    gc.collect()
+    gc.disable()
+    try:
+        return role.run()
+    finally:
+        gc.enable()

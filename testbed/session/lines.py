@@ -1,0 +1,52 @@
+"""JSON objects over a socket, one a line: the control network's whole protocol.
+
+From a node: hello {node, token, pid}, up, ready, event {event}, done {summary, counters}, error {…}, alive.
+To a node:   job {job, peers, …}, start {t0_ns}, link {sample}, flow {…}, quit.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from testbed.errors import WireError
+
+MAX_LINE = 16 << 20
+"""Longest line in bytes that is accepted."""
+
+
+class Lines:
+    """A connected socket that speaks in lines; sending is safe from any thread."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = connected.makefile("rb")
+        self._lock = threading.Lock()
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Send one object; raises OSError when the other side is gone."""
+        line = json.dumps({"type": kind, **fields}, separators=(",", ":")).encode() + b"\n"
+        with self._lock:
+            self.socket.sendall(line)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Objects as they come, until the other side closes. Raises WireError for anything else."""
+        while line := self._reader.readline(MAX_LINE):
+            try:
+                message = json.loads(line)
+            except ValueError as error:
+                raise WireError(f"not a line of JSON on the control network: {error}") from error
+            if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+                raise WireError("a control message is an object with a 'type'")
+            yield message
+
+    def close(self) -> None:
+        """Close both directions."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()

@@ -1,0 +1,45 @@
+"""One run at a time where the machine is not big enough for two: they would disturb each other's timing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CORES_PER_RUN = 8
+"""With fewer cores than this, runs wait for each other."""
+
+
+@contextmanager
+def machine(say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the machine. ``say(text)`` is called when another run has it and this one waits."""
+    if (os.cpu_count() or 1) >= CORES_PER_RUN:
+        yield
+        return
+    descriptor = os.open(_path(), os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(
+                f"another run has this machine ({os.cpu_count()} cores; runs share one from "
+                f"{CORES_PER_RUN} on): waiting for it to end"
+            )
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _path() -> Path:
+    """Shared by all users of the machine, so that root's runs and others' wait for each other."""
+    shared = Path("/run/lock")
+    folder = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    path = folder / "narrows.lock"
+    if not path.exists():
+        path.touch(mode=0o666)
+        path.chmod(0o666)
+    return path

@@ -1,0 +1,117 @@
+"""A node's process: ``python -m testbed.session.node --name worker-0 --control 10.0.0.1:7077``.
+
+It lives for a whole ``testbed run`` (torch is imported once) and takes one job after the other over the
+control network. When that connection closes, it ends: nothing survives its run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from testbed.errors import NarrowsError, NodeLost
+from testbed.fabric.base import METRICS_PORT
+from testbed.session.jobs import Assignment, run_assignment
+from testbed.session.lines import Lines
+from testbed.session.switchboard import HEARTBEAT_S
+
+TOKEN_VARIABLE = "NARROWS_TOKEN"
+CONNECT_S = 30.0
+
+
+class NodeProcess:
+    """Takes messages from the session and does what they say, one job at a time."""
+
+    def __init__(self, name: str, lines: Lines) -> None:
+        from testbed.record.exporter import Exporter
+
+        self.name, self.lines = name, lines
+        self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.assignment: Assignment | None = None
+        self.exporter = Exporter({"node": name})
+        self.exporter.serve(lines.socket.getsockname()[0], METRICS_PORT)
+
+    def serve(self) -> None:
+        """Until ``quit``, or until the session is gone."""
+        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._beat, daemon=True).start()
+        import torch
+
+        torch.set_num_threads(1)
+        self.lines.send("up")
+        while (message := self.inbox.get())["type"] != "quit":
+            self._do(message)
+
+    def _do(self, message: dict[str, Any]) -> None:
+        try:
+            if message["type"] == "job":
+                self.assignment = Assignment.from_json(
+                    message, self.lines, self.inbox, self.exporter
+                )
+                run_assignment(self.assignment)
+            elif message["type"] == "flow":
+                from testbed.session.flows import run_flows
+
+                self.lines.send("done", summary=run_flows(message))
+        except NarrowsError as error:
+            self._report(error, str(error))
+        except Exception as error:  # the session decides; here it would only be lost
+            sys.stderr.write(traceback.format_exc())
+            self._report(error, f"{type(error).__name__}: {error}")
+
+    def _report(self, error: Exception, text: str) -> None:
+        about = {"node": error.node, "step": error.step} if isinstance(error, NodeLost) else {}
+        self.lines.send("error", message=text, error=type(error).__name__, **about)
+
+    def _read(self) -> None:
+        """Control messages; those about links are taken in at once, the others in order."""
+        try:
+            for message in self.lines:
+                if message["type"] != "link":
+                    self.inbox.put(message)
+                elif self.assignment is not None:
+                    self.assignment.link(message["sample"])
+        finally:
+            os._exit(1)  # the session is gone, and a role may be blocked anywhere
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(HEARTBEAT_S)
+            self.lines.send("alive")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Connect to the session and serve it."""
+    parser = argparse.ArgumentParser(prog="testbed.session.node")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--control", required=True, metavar="HOST:PORT")
+    options = parser.parse_args(arguments)
+    host, _, port = options.control.rpartition(":")
+    lines = Lines(_connect(host, int(port)))
+    lines.send("hello", node=options.name, token=os.environ[TOKEN_VARIABLE], pid=os.getpid())
+    NodeProcess(options.name, lines).serve()
+
+
+def _connect(host: str, port: int) -> socket.socket:
+    give_up = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            connected = socket.create_connection((host, port), timeout=CONNECT_S)
+            connected.settimeout(None)
+            return connected
+        except OSError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main()

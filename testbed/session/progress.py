@@ -1,0 +1,118 @@
+"""What a waiting person sees: a live panel on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+LINE_EVERY_S = 5.0
+
+
+@dataclass
+class _Trial:
+    """What is known of the run in progress."""
+
+    label: str
+    steps: int | None
+    index: int
+    count: int
+    began: float = field(default_factory=time.monotonic)
+    step: int = 0
+    density: float = 1.0
+    delay_s: float = 0.0
+    accuracy: float | None = None
+    rate_bits: float | None = None
+
+
+class Progress:
+    """Progress of a whole ``testbed run`` on stderr."""
+
+    def __init__(self, quiet: bool, watched_link: str = "server") -> None:
+        self._console = Console(file=sys.stderr)
+        self._watched, self._quiet = watched_link, quiet
+        self._trial: _Trial | None = None
+        self._spoke = 0.0
+        self._live: Live | None = None
+
+    def say(self, text: str) -> None:
+        """One line of news."""
+        if not self._quiet:
+            self._console.print(text, highlight=False, markup=False)
+
+    def begin(self, label: str, steps: int | None, index: int, count: int) -> None:
+        """A run begins: the ``index``-th of ``count``, of at most ``steps`` steps."""
+        self._trial = _Trial(label, steps, index, count)
+        self._spoke = time.monotonic()
+        if not self._quiet and self._console.is_terminal and self._live is None:
+            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
+
+    def event(self, event: dict[str, Any]) -> None:
+        """An event of a node."""
+        trial = self._trial
+        if trial is None:
+            return
+        if event["kind"] == "step":
+            trial.step = max(trial.step, event["step"])
+            trial.density, trial.delay_s = event["density"], event["delay_s"]
+        elif event["kind"] == "evaluation":
+            trial.accuracy = event["accuracy"]
+        self._show(trial)
+
+    def link(self, sample: dict[str, Any]) -> None:
+        """A sample of a link."""
+        if (
+            self._trial is not None
+            and sample.get("kind") == "sample"
+            and sample["link"] == self._watched
+            and sample["direction"] == "down"
+        ):
+            self._trial.rate_bits = sample["asked_bits"] / max(
+                sample["to_s"] - sample["from_s"], 1e-9
+            )
+
+    def end(self) -> None:
+        """Nothing more is running."""
+        self._trial = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _show(self, trial: _Trial) -> None:
+        if self._live is not None:
+            self._live.update(_panel(trial))
+        elif time.monotonic() - self._spoke >= LINE_EVERY_S:
+            self._spoke = time.monotonic()
+            self.say("  ".join(f"{name} {value}" for name, value in _facts(trial).items()))
+
+
+def _facts(trial: _Trial) -> dict[str, str]:
+    elapsed = time.monotonic() - trial.began
+    facts = {
+        "run": f"{trial.index}/{trial.count} {trial.label}",
+        "step": f"{trial.step}/{trial.steps}" if trial.steps else str(trial.step),
+        "link": "-" if trial.rate_bits is None else f"{trial.rate_bits / 1e6:.1f} Mbit/s",
+        "k": f"{trial.density:.4g}",
+        "delay": f"{trial.delay_s * 1e3:.0f} ms",
+        "accuracy": "-" if trial.accuracy is None else f"{trial.accuracy:.3f}",
+    }
+    if trial.steps and trial.step:
+        whole = elapsed / trial.step * trial.steps
+        left = whole - elapsed + whole * (trial.count - trial.index)
+        facts["left"] = f"about {left:.0f} s"
+    return facts
+
+
+def _panel(trial: _Trial) -> Table:
+    facts = _facts(trial)
+    table = Table(title=f"run {facts.pop('run')}", title_justify="left")
+    for name in facts:
+        table.add_column(name, justify="right", min_width=10)
+    table.add_row(*facts.values())
+    return table

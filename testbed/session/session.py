@@ -1,0 +1,150 @@
+"""Nodes up, connected and ready for work; everything gone again at the end.
+
+    with Session(specs, "netns", directory) as session: …
+
+``keep_failed`` leaves a failed session standing for inspection until ``testbed clean --all``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from testbed.errors import ExperimentError, NarrowsError, NodeLost
+from testbed.fabric.base import CONTROL_PORT, Networks, NodeSpec, Place, RunContext
+from testbed.fabric.builtin import fabrics
+from testbed.session.failure import Failures
+from testbed.session.switchboard import Switchboard
+
+START_S = 90.0
+"""How long nodes may take to start and import torch."""
+LIVENESS_S = 1.0
+"""How often the fabric is asked for dead nodes, and the agent for its health."""
+
+
+class Session:
+    """One fabric with its nodes, the agent and the control network."""
+
+    networks: Networks
+    places: dict[str, Place]
+    switchboard: Switchboard
+
+    def __init__(
+        self,
+        specs: list[NodeSpec],
+        fabric: str,
+        directory: Path,
+        *,
+        quiet: bool = False,
+        keep_failed: bool = False,
+    ) -> None:
+        self.specs, self.directory, self.keep_failed = specs, directory, keep_failed
+        self.fabric_name = fabric
+        self.context = RunContext(secrets.token_hex(3), directory, secrets.token_hex(16), quiet)
+        self.fabric = fabrics.get(fabric)(self.context)
+        self._board: Switchboard | None = None
+        self._looked = 0.0
+
+    def __enter__(self) -> Self:
+        try:
+            self.networks = self.fabric.create(self.specs)
+            self.switchboard = self._board = Switchboard(
+                self.networks.control_host, CONTROL_PORT, self.context.token
+            )
+            self.places = self.fabric.start()
+            self._await_all("up")
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.keep_failed and isinstance(error, NarrowsError) and self._left_standing():
+            return
+        if self._board is not None:
+            self._board.close()
+        self.fabric.destroy()
+
+    def messages(self, timeout_s: float) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Messages of nodes until ``timeout_s`` has passed; at most one every call of ``next``.
+
+        Raises NodeLost for a dead or silent node, ExperimentError for what a node reports, and for a dead
+        agent: of several that come together, the cause and not its consequences.
+        """
+        give_up = time.monotonic() + timeout_s
+        while (left := give_up - time.monotonic()) > 0:
+            try:
+                self._look()
+                got = self.switchboard.receive(min(left, 0.2))
+            except NarrowsError as error:
+                raise self._cause(error) from error
+            if got is None:
+                continue
+            if got[1]["type"] == "error":
+                raise self._cause(Failures.reported(*got))
+            yield got
+
+    def tell(self, node: str, kind: str, **fields: Any) -> None:
+        """Send something that may be missed: a node that is gone is noticed by ``messages``."""
+        with suppress(NodeLost):
+            self.switchboard.send(node, kind, **fields)
+
+    def _left_standing(self) -> bool:
+        """Ask for everything to be left as it is; False where there is nothing to leave."""
+        try:
+            self.fabric.keep()
+        except NarrowsError:
+            return False
+        return True
+
+    def _await_all(self, kind: str) -> None:
+        """Until every node has sent ``kind``."""
+        missing = {spec.name for spec in self.specs}
+        for node, message in self.messages(START_S):
+            if message["type"] == kind:
+                missing.discard(node)
+            if not missing:
+                return
+        raise ExperimentError(
+            f"after {START_S:g} s these nodes have not started: {', '.join(sorted(missing))}"
+        )
+
+    def _look(self) -> None:
+        if time.monotonic() - self._looked < LIVENESS_S:
+            return
+        self._looked = time.monotonic()
+        for name, how in self.fabric.dead().items():
+            raise NodeLost(name, None, f"{how}{self._last_words(name)}")
+        if not self.fabric.agent.alive():
+            raise ExperimentError("the links agent has ended: the links are not shaped any more")
+
+    def _cause(self, first: NarrowsError) -> NarrowsError:
+        """Listen a little longer: what fails first is often only the neighbour of what failed."""
+        failures = Failures(first)
+        give_up = time.monotonic() + 1.0
+        while time.monotonic() < give_up:
+            try:
+                got = self.switchboard.receive(0.1)
+                if got is not None and got[1]["type"] == "error":
+                    failures.add(Failures.reported(*got))
+            except NarrowsError as error:
+                failures.add(error)
+        for name, how in self.fabric.dead().items():
+            failures.add(NodeLost(name, None, f"{how}{self._last_words(name)}"), certain=True)
+        return failures.cause()
+
+    def _last_words(self, name: str) -> str:
+        """The end of the node's log, if it left one."""
+        log = self.directory / "log" / f"{name}.log"
+        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        return f"; its last output: {lines[-1]}" if lines else ""

@@ -1,0 +1,113 @@
+"""Where nodes report: the session's end of the control network.
+
+Every node's messages arrive in one queue. A closed connection or ``SILENCE_S`` without a sign of life is
+the loss of that node, whatever its data connections do: an emulated outage is not a crash.
+"""
+
+from __future__ import annotations
+
+import hmac
+import queue
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from testbed.errors import NodeLost, WireError
+from testbed.session.lines import Lines
+
+SILENCE_S = 6.0
+HEARTBEAT_S = 1.0
+
+Inbound = tuple[str, dict[str, Any]]
+
+
+class Switchboard:
+    """Accepts nodes on ``address``; ``token`` is what a node must show."""
+
+    def __init__(self, address: str, port: int, token: str) -> None:
+        self._token = token
+        self._listener = socket.create_server((address, port), backlog=256)
+        self._nodes: dict[str, Lines] = {}
+        self._heard: dict[str, float] = {}
+        self._inbox: queue.SimpleQueue[Inbound] = queue.SimpleQueue()
+        self._closing = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def send(self, node: str, kind: str, **fields: Any) -> None:
+        """Send to one node. Raises NodeLost when it is gone."""
+        try:
+            self._nodes[node].send(kind, **fields)
+        except (OSError, KeyError) as error:
+            raise NodeLost(node, None, "its control connection is closed") from error
+
+    def receive(self, timeout_s: float) -> Inbound | None:
+        """The next message as (node, message); None after ``timeout_s``.
+
+        Raises NodeLost for a node that has gone or fallen silent; its step is for the caller to fill in.
+        """
+        try:
+            node, message = self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            self._check_silence()
+            return None
+        if message["type"] == "lost":
+            raise NodeLost(node, None, str(message["reason"]))
+        return node, message
+
+    def connected(self) -> list[str]:
+        """Names of the nodes that have said hello."""
+        return sorted(self._nodes)
+
+    def close(self) -> None:
+        """Close the listener and every connection: nodes end when they see it."""
+        self._closing = True
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for lines in list(self._nodes.values()):
+            lines.close()
+
+    def _check_silence(self) -> None:
+        now = time.monotonic()
+        for node, heard in self._heard.items():
+            if now - heard > SILENCE_S:
+                raise NodeLost(node, None, f"it gave no sign of life for {now - heard:.1f} s")
+
+    def _accept(self) -> None:
+        while not self._closing:
+            try:
+                accepted, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._listen, args=(Lines(accepted),), daemon=True).start()
+
+    def _listen(self, lines: Lines) -> None:
+        node, reason = None, "its process ended"
+        try:
+            for message in lines:
+                if node is None:
+                    node = self._admit(lines, message)
+                    continue
+                self._heard[node] = time.monotonic()
+                if message["type"] != "alive":
+                    self._inbox.put((node, message))
+        except (OSError, WireError) as error:
+            reason = str(error)
+        if node is None:
+            lines.close()
+        elif not self._closing:
+            self._inbox.put((node, {"type": "lost", "reason": reason}))
+
+    def _admit(self, lines: Lines, hello: dict[str, Any]) -> str:
+        """Raises WireError for whoever does not know the run's token."""
+        name, token = hello.get("node"), str(hello.get("token"))
+        if hello["type"] != "hello" or not hmac.compare_digest(token, self._token):
+            raise WireError("a stranger on the control network")
+        if not isinstance(name, str) or name in self._nodes:
+            raise WireError(f"node {name!r} is here already")
+        self._nodes[name] = lines
+        self._heard[name] = time.monotonic()
+        self._inbox.put((name, hello))
+        return name

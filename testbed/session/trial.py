@@ -1,0 +1,175 @@
+"""One algorithm with one seed, from shaping the links to the last record."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from testbed.algorithms import Algorithm
+from testbed.errors import ExperimentError, NodeLost
+from testbed.fabric.base import NodeSpec
+from testbed.links.client import LinkReport
+from testbed.record.directory import RunDirectory
+from testbed.session.conditions import backlog_drops, describe, shape
+from testbed.session.experiment import Experiment
+from testbed.session.progress import Progress
+from testbed.session.session import Session
+from testbed.train.job import Job
+
+PREPARE_S = 120.0
+"""How long nodes may take to load data, build the model and connect."""
+LEAD_S = 0.5
+"""From the last node's ``ready`` to t0."""
+QUIET_AFTER_S = 0.2
+"""From the last node's ``done`` to the last look at the links: acknowledgements are still under way."""
+
+
+@dataclass
+class Outcome:
+    """What a trial left in memory; everything else is in its directory."""
+
+    links: LinkReport | None = None
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Each node's ``done`` message."""
+    backlog_drops: int = 0
+    """Packets that the host itself dropped meanwhile, for want of time."""
+    error: BaseException | None = None
+    """What ended the trial before its time."""
+
+
+class Trial:
+    """Runs one algorithm with one seed on a session's nodes."""
+
+    def __init__(
+        self,
+        session: Session,
+        experiment: Experiment,
+        algorithm: Algorithm,
+        seed: int,
+        directory: RunDirectory,
+        progress: Progress,
+    ) -> None:
+        self.session, self.experiment = session, experiment
+        self.algorithm, self.seed = algorithm, seed
+        self.directory, self.progress = directory, progress
+        self.outcome = Outcome()
+        self._specs = {spec.name: spec for spec in session.specs}
+        self._steps: dict[str, int] = {}
+
+    def shape(self) -> None:
+        """Bring every link to its state at t0, and write down what the kernel holds."""
+        held = shape(self.session, self.experiment.loaded, self.experiment.timeline, self._samples)
+        describe(
+            self.directory,
+            self.session,
+            self.experiment.loaded,
+            held,
+            algorithm=self.algorithm.to_json(),
+            seed=self.seed,
+        )
+
+    def run(self) -> None:
+        """Train from t0 to the last node's end. Raises what made it fail, with the step filled in."""
+        agent = self.session.fabric.agent
+        started, dropped = False, backlog_drops()
+        try:
+            self._assign()
+            self._await_all("ready", PREPARE_S)
+            t0_ns = time.monotonic_ns() + int(LEAD_S * 1e9)
+            agent.start(t0_ns, self.experiment.timeline.changes(0.0, float("inf")))
+            started = True
+            for name in self._specs:
+                self.session.switchboard.send(name, "start", t0_ns=t0_ns)
+            self._await_all("done", None)
+            time.sleep(QUIET_AFTER_S)
+        except NodeLost as lost:
+            self.outcome.error = self._located(lost)
+            raise self.outcome.error from lost
+        except BaseException as error:
+            self.outcome.error = error
+            raise
+        finally:
+            if started and agent.alive():
+                self.outcome.links = agent.stop()
+            self.outcome.backlog_drops = backlog_drops() - dropped
+
+    def _assign(self) -> None:
+        """The job to every node; the same number marks all frames of this run."""
+        run = secrets.randbits(63)
+        places = self.session.places
+        peers = {place.spec.peer: name for name, place in places.items()}
+        addresses = {place.spec.peer: place.data_address for place in places.values()}
+        labels = {
+            "run": self.directory.path.name,
+            "scenario": self.experiment.scenario.name,
+            "algorithm": self.algorithm.name,
+        }
+        for name, spec in self._specs.items():
+            self.session.switchboard.send(
+                name,
+                "job",
+                job=self._job(run, spec).to_json(),
+                role=spec.role,
+                peers=peers,
+                addresses=addresses,
+                labels={**labels, "role": spec.role, "node": name},
+            )
+
+    def _job(self, run: int, spec: NodeSpec) -> Job:
+        scenario = self.experiment.scenario
+        return Job(
+            run=run,
+            algorithm=self.algorithm,
+            train=scenario.train,
+            seed=self.seed,
+            workers=sum(other.role == "worker" for other in self._specs.values()),
+            node=spec.name,
+            rank=spec.rank,
+            peer=spec.peer,
+            peer_timeout_s=float(scenario.peer_timeout),
+            device=spec.device,
+            dilation=self.experiment.dilation,
+            names=tuple(other.name for other in sorted(self._specs.values(), key=_peer)),
+        )
+
+    def _await_all(self, kind: str, timeout_s: float | None) -> None:
+        """Until every node has sent ``kind``; events that come meanwhile are recorded."""
+        missing = set(self._specs)
+        for node, message in self.session.messages(timeout_s or float("inf")):
+            if message["type"] == "event":
+                self._record(node, message["event"])
+            elif message["type"] == kind:
+                missing.discard(node)
+                if kind == "done":
+                    self.outcome.done[node] = message
+            if not missing:
+                return
+        raise ExperimentError(f"after {timeout_s:g} s not {kind}: {', '.join(sorted(missing))}")
+
+    def _record(self, node: str, event: dict[str, Any]) -> None:
+        spec = self._specs[node]
+        self.directory.event(spec.role, spec.rank, event)
+        if "step" in event:
+            self._steps[node] = event["step"]
+        self.progress.event(event)
+
+    def _samples(self, samples: list[dict[str, Any]]) -> None:
+        """Called in the agent client's reader thread."""
+        self.directory.link(samples)
+        for sample in samples:
+            self.progress.link(sample)
+            if sample["kind"] == "sample" and sample["link"] in self._specs:
+                self.session.tell(sample["link"], "link", sample=sample)
+
+    def _located(self, lost: NodeLost) -> NodeLost:
+        """The same loss with the step that the node was at."""
+        if lost.step is not None:
+            return lost
+        step = self._steps.get(lost.node, 0) + 1
+        return NodeLost(lost.node, step, lost.reason, hearsay=lost.hearsay)
+
+
+def _peer(spec: NodeSpec) -> int:
+    return spec.peer

@@ -1,0 +1,108 @@
+"""The image that all others stand on: pulled, or made by debootstrap where no registry answers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.errors import MachineError
+from testbed.setup import packages
+from testbed.setup.command import CommandFailed, answer, log, run
+from testbed.setup.paths import in_checkout
+
+DEFAULT_MIRROR = "http://deb.debian.org/debian"
+_PULL_SECONDS = 240.0
+_DEBIAN_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """``images/base/base.toml``."""
+
+    image: str
+    suite: str
+    python: str
+    glibc: str
+    packages: list[str]
+    leave_out: list[str]
+
+
+def recipe() -> Recipe:
+    """Read the recipe."""
+    return Recipe(**tomllib.loads(in_checkout("images", "base", "base.toml").read_text()))
+
+
+def make(tag: str) -> None:
+    """Make the base image as ``tag``. Raises MachineError when neither way works here."""
+    wanted = recipe()
+    if not _pull(wanted, tag):
+        _debootstrap(wanted, tag)
+
+
+def _pull(wanted: Recipe, tag: str) -> bool:
+    """Whether a registry gave the image; one that is here already is taken as it is."""
+    if answer(["docker", "image", "inspect", "--format", "{{.Id}}", wanted.image]) is None:
+        try:
+            run(["docker", "pull", "-q", wanted.image], timeout=_PULL_SECONDS)
+        except CommandFailed:
+            log.info("  no image registry answers: making Debian %s by debootstrap", wanted.suite)
+            return False
+    run(["docker", "tag", wanted.image, tag])
+    return True
+
+
+def _debootstrap(wanted: Recipe, tag: str) -> None:
+    if os.geteuid() != 0:
+        raise MachineError(
+            "no image registry answers, and making a base image needs root",
+            fix="Run `sudo make images` once",
+        )
+    packages.install(packages.BASE_IMAGE)
+    with tempfile.TemporaryDirectory(prefix="narrows-base-") as root:
+        include = f"--include={','.join(wanted.packages)}"
+        keys = [f"--keyring={_DEBIAN_KEYS}"] if _DEBIAN_KEYS.exists() else []
+        command = ["debootstrap", "--variant=minbase", include, *keys]
+        run([*command, wanted.suite, root, mirror()])
+        _import(Path(root), wanted, tag)
+
+
+def _import(root: Path, wanted: Recipe, tag: str) -> None:
+    """Turn a directory into an image of one layer."""
+    exclude = [f"--exclude={pattern}" for pattern in wanted.leave_out]
+    with subprocess.Popen(
+        ["tar", "-C", str(root), "--numeric-owner", *exclude, "-c", "."], stdout=subprocess.PIPE
+    ) as tar:
+        label = "LABEL narrows.image=base"
+        done = subprocess.run(
+            ["docker", "import", "--change", label, "-", tag],
+            check=False,
+            stdin=tar.stdout,
+            capture_output=True,
+        )
+    if tar.returncode or done.returncode:
+        raise CommandFailed(["docker", "import"], done.stderr.decode(errors="replace"))
+
+
+def mirror() -> str:
+    """The Debian mirror that this host's apt uses, or Debian's own."""
+    folder = Path("/etc/apt")
+    files = [folder / "sources.list", *sorted(folder.glob("sources.list.d/*"))]
+    for path in files:
+        if path.is_file() and (found := debian_mirror(path.read_text(errors="replace"))):
+            return found
+    return DEFAULT_MIRROR
+
+
+def debian_mirror(sources: str) -> str | None:
+    """The first archive of Debian proper in a sources file, one-line or deb822 style."""
+    for line in sources.splitlines():
+        if re.match(r"\s*(deb|URIs:)\s", line):
+            for address in re.findall(r"\bhttps?://[^\s\]]+", line):
+                if address.rstrip("/").endswith("/debian"):
+                    return str(address).rstrip("/")
+    return None

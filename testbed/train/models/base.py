@@ -1,0 +1,74 @@
+"""The seam of models: a builder by name, and one way to initialise them all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from testbed.errors import InputError
+from testbed.registry import Registry
+from testbed.train.seeding import derive
+from testbed.train.tasks import tasks
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Inputs = tuple[int, int, int]
+
+
+class ModelBuilder(Protocol):
+    """How a model is made. It maps (batch, *inputs) float32 to logits (batch, classes).
+
+    It is called with torch's default device set to ``meta``: shapes only, nothing is drawn or allocated.
+    """
+
+    def __call__(self, inputs: Inputs, classes: int, width: float) -> nn.Module:
+        """The model; ``width`` is the factor on its numbers of channels or hidden units."""
+        ...
+
+
+models: Registry[ModelBuilder] = Registry("model", "narrows.models")
+
+
+def build(model: str, task: str, width: float, seed: int) -> nn.Module:
+    """The model with its initial parameters: float32, on the CPU, the same on every node.
+
+    Raises InputError when the model does not fit the task, or keeps state that replicas would not share.
+    """
+    module = _outline(model, task, width).to_empty(device="cpu")
+    _initialise(module, derive(seed, "parameters"))
+    return module
+
+
+def parameter_count(model: str, task: str, width: float) -> int:
+    """Number of parameters, without allocating them."""
+    return sum(parameter.numel() for parameter in _outline(model, task, width).parameters())
+
+
+def _outline(model: str, task: str, width: float) -> nn.Module:
+    import torch
+
+    shape = tasks.get(task, where="train.task")
+    builder = models.get(model, where="train.model")
+    with torch.device("meta"):
+        module = builder(shape.inputs, shape.classes, width)
+    for name, _ in module.named_buffers():
+        raise InputError(
+            f"model {model!r} has the buffer {name!r}, which no exchange keeps equal on all replicas",
+            where="train.model",
+            hint="Use a normalisation without running statistics, such as GroupNorm",
+        )
+    return module
+
+
+def _initialise(module: nn.Module, seed: int) -> None:
+    """He's normal initialisation for matrices and kernels (He et al. 2015), scales 1, biases 0."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.dim() >= 2:
+                fan_in = parameter[0].numel()
+                parameter.normal_(0.0, (2.0 / fan_in) ** 0.5, generator=generator)
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)

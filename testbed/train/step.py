@@ -1,0 +1,153 @@
+"""One step of a worker, phase by phase.
+
+The phases follow one another without a gap: computation ends where compression begins, compression
+where sending begins, decompression begins when the reply's last byte has come. So they add up to the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+from testbed.compress.compressor import Compressor
+from testbed.control.base import Controller, Observation
+from testbed.exchange.base import Travel
+from testbed.exchange.kinds import WorkerSide
+from testbed.node import Buffer, Node
+from testbed.record.events import StepRecord
+from testbed.train.compute import Computation, Computed
+from testbed.train.job import Job
+from testbed.train.pace import Pace
+from testbed.train.replica import WHOLE, Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a worker's step is made with."""
+
+    replica: Replica
+    computation: Computation
+    controller: Controller
+    compressor: Compressor
+    exchange: WorkerSide
+
+
+@dataclass(frozen=True, slots=True)
+class _Compute:
+    """``start_s`` to ``end_s``, of which ``busy_s`` was work."""
+
+    result: Computed
+    start_s: float
+    busy_s: float
+    end_s: float
+    overran: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Trip:
+    """A gradient's way to the server and the mean's way back."""
+
+    travel: Travel
+    density: float
+    sent_count: int
+    compress_cpu_s: float
+    payload_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """When the reply was decoded and when it was applied."""
+
+    decoded_s: float
+    end_s: float
+    apply_cpu_s: float
+
+
+class Stepper:
+    """Makes a worker's steps, each with its record."""
+
+    def __init__(self, node: Node, job: Job, tools: Tools) -> None:
+        self._node, self._job, self._tools = node, job, tools
+        self._pace = Pace(node, job.train.pace)
+
+    def step(self, step: int, epoch: int) -> StepRecord:
+        """Compute, exchange, apply; then the controller learns how it went."""
+        compute = self._compute(step)
+        trip, payload = self._exchange(step)
+        applied = self._apply(payload, epoch)
+        seen = self._observation(step, epoch, compute.result, trip)
+        self._tools.controller.observe(seen)
+        return self._record(epoch, seen, compute, trip, applied)
+
+    def _compute(self, step: int) -> _Compute:
+        start_s = self._node.now()
+        result = self._tools.computation.gradients(step)
+        busy_s = self._node.now() - start_s
+        overran = self._pace.hold(start_s)
+        return _Compute(result, start_s, busy_s, self._node.now(), overran)
+
+    def _exchange(self, step: int) -> tuple[_Trip, Buffer]:
+        tools, node = self._tools, self._node
+        density = tools.controller.density()
+        cpu_s = node.cpu()
+        gradients = tools.replica.flat.gradients
+        sent, payload = tools.compressor.compress(WHOLE, gradients, density, node.rng)
+        compress_cpu_s = node.cpu() - cpu_s
+        ticket = tools.exchange.submit(step, 0, payload)
+        crc = crc32(payload)  # here it costs nothing: the reply is not there yet
+        update = ticket.wait()
+        trip = _Trip(ticket.travel, density, sent.count, compress_cpu_s, crc)
+        return trip, update.payload
+
+    def _apply(self, payload: Buffer, epoch: int) -> _Applied:
+        node, replica = self._node, self._tools.replica
+        replica.decode(payload)
+        decoded_s, cpu_s = node.now(), node.cpu()
+        replica.apply(epoch)
+        return _Applied(decoded_s, node.now(), node.cpu() - cpu_s)
+
+    def _observation(self, step: int, epoch: int, result: Computed, trip: _Trip) -> Observation:
+        """In model time: dilation makes delays longer and rates lower."""
+        dilation, rate = self._job.dilation, self._node.link_rate()
+        return Observation(
+            step=step,
+            epoch=epoch,
+            delay_s=(trip.travel.last_s - trip.travel.start_s) / dilation,
+            accuracy=result.accuracy,
+            bytes_sent=trip.travel.bytes_up,
+            density=trip.density,
+            link_rate_bits=None if rate is None else rate * dilation,
+        )
+
+    def _record(
+        self, epoch: int, seen: Observation, compute: _Compute, trip: _Trip, applied: _Applied
+    ) -> StepRecord:
+        travel = trip.travel
+        return StepRecord(
+            node=self._job.node,
+            step=seen.step,
+            epoch=epoch,
+            start_s=compute.start_s,
+            compute_s=compute.end_s - compute.start_s,
+            busy_s=compute.busy_s,
+            compress_s=travel.start_s - compute.end_s,
+            send_s=travel.sent_s - travel.start_s,
+            wait_s=travel.first_s - travel.sent_s,
+            receive_s=travel.last_s - travel.first_s,
+            decompress_s=applied.decoded_s - travel.last_s,
+            apply_s=applied.end_s - applied.decoded_s,
+            delay_s=travel.last_s - travel.start_s,
+            end_s=applied.end_s,
+            density=trip.density,
+            sent_count=trip.sent_count,
+            size=self._tools.replica.flat.size,
+            bytes_up=travel.bytes_up,
+            bytes_down=travel.bytes_down,
+            loss=compute.result.loss,
+            accuracy=compute.result.accuracy,
+            overran=compute.overran,
+            compress_cpu_s=trip.compress_cpu_s,
+            apply_cpu_s=applied.apply_cpu_s,
+            payload_crc=trip.payload_crc,
+            controller=seen.to_json(),
+        )

@@ -1,0 +1,107 @@
+"""The worker: computes a gradient, compresses it, has it averaged with the others', applies the mean."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from testbed.control.base import controllers
+from testbed.control.seed import controller_seed
+from testbed.node import Node
+from testbed.record.events import EpochRecord, StepRecord
+from testbed.train.compute import Computation
+from testbed.train.job import Job
+from testbed.train.peers import exchange_kind, peers
+from testbed.train.replica import WHOLE, Replica
+from testbed.train.step import Stepper, Tools
+
+
+class Worker:
+    """One worker in one run. ``prepare``, then ``run`` from t0 on. Steps and epochs count from 1."""
+
+    def __init__(self, node: Node, job: Job) -> None:
+        self._node, self._job = node, job
+
+    def prepare(self) -> None:
+        """Load data, build the model, pay first-time costs, and greet the server.
+
+        Raises InputError or MachineError when the job cannot be done here.
+        """
+        job, row = self._job, self._job.algorithm
+        self._exchange = exchange_kind(job).worker(self._node, peers(job))
+        make_controller = controllers.get(row.controller, where=f"algorithm {row.name!r}")
+        controller = make_controller(seed=controller_seed(job.seed, job.rank), **row.options)
+        self._replica = Replica(job)
+        computation = Computation(job, self._replica.flat)
+        self._batches = computation.batches
+        tools = Tools(
+            self._replica,
+            computation,
+            controller,
+            self._replica.compressor(job),
+            self._exchange,
+        )
+        self._stepper = Stepper(self._node, job, tools)
+        _rehearse(job, self._replica, computation, controller.density())
+        self._exchange.greet()
+
+    def run(self) -> dict[str, Any]:
+        """Train until the server says which step is the last; returns a summary of the run.
+
+        Raises NodeLost, WireError, or GradientError when training diverges.
+        """
+        self._node.sleep_until(0.0)
+        step, totals = 0, _Totals()
+        while self._exchange.last_step != step:
+            step += 1
+            record = self._stepper.step(step, self._batches.epoch(step))
+            self._node.record(record.to_json())
+            totals.add(record)
+            if self._batches.ends_epoch(step):
+                self._node.record(self._epoch_record(step).to_json())
+        self._exchange.close()
+        return self._summary(totals)
+
+    def _epoch_record(self, step: int) -> EpochRecord:
+        epoch = self._batches.epoch(step)
+        return EpochRecord(self._job.node, epoch, step, self._replica.fingerprint())
+
+    def _summary(self, totals: _Totals) -> dict[str, Any]:
+        return {
+            "role": "worker",
+            "node": self._job.node,
+            "steps": totals.steps,
+            "end_s": totals.end_s,
+            "parameters": self._replica.fingerprint(),
+            "mean_k": totals.density / totals.steps,
+            "overruns": totals.overruns,
+            "bytes_up": totals.bytes_up,
+            "bytes_down": totals.bytes_down,
+            "bytes_sent": self._exchange.bytes_sent,
+            "bytes_received": self._exchange.bytes_received,
+        }
+
+
+class _Totals:
+    """Sums over a run's steps."""
+
+    def __init__(self) -> None:
+        self.steps = self.bytes_up = self.bytes_down = self.overruns = 0
+        self.density = self.end_s = 0.0
+
+    def add(self, record: StepRecord) -> None:
+        self.steps += 1
+        self.bytes_up += record.bytes_up
+        self.bytes_down += record.bytes_down
+        self.overruns += record.overran
+        self.density += record.density
+        self.end_s = record.end_s
+
+
+def _rehearse(job: Job, replica: Replica, computation: Computation, density: float) -> None:
+    """One step's work on the side: memories, generators and parameters stay as they are."""
+    computation.gradients(step=1)
+    gradients = replica.flat.gradients
+    _, payload = replica.compressor(job).compress(WHOLE, gradients, density, Random(0))
+    replica.rehearse(payload)
+    gradients.zero_()

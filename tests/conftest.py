@@ -1,0 +1,60 @@
+"""Tests that need root, an engine or a GPU are skipped where there is none, and must run where there is.
+
+``NARROWS_REQUIRE=root,docker`` (set by ``make test`` to what this machine has) turns a skip into a failure, except
+of tests for something that is not in the list, and of tests marked ``optional``. A GPU is never required.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Generator
+
+import pytest
+
+from testbed.setup import engine
+from testbed.setup.torch_build import has_gpu
+
+REQUIRED = frozenset(filter(None, os.environ.get("NARROWS_REQUIRE", "").split(",")))
+OPTIONAL = frozenset({"root", "docker", "gpu", "optional"}) - REQUIRED
+
+
+@functools.cache
+def lacking(need: str) -> str:
+    """Why tests with this mark cannot run here; empty when they can."""
+    match need:
+        case "root":
+            return "" if os.geteuid() == 0 else "needs root"
+        case "docker":
+            return "" if engine.version() else "needs a Docker engine that answers (`make setup`)"
+        case "gpu":
+            return "" if has_gpu() else "needs a CUDA device, and this machine has none"
+        case _:
+            return ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers():
+        if reason := lacking(mark.name):
+            pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    may_skip = any(mark.name in OPTIONAL for mark in item.iter_markers())
+    if REQUIRED and report.skipped and not may_skip and not hasattr(report, "wasxfail"):
+        report.outcome, report.longrepr = "failed", f"must run here, but: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if REQUIRED and report.skipped:
+        report.outcome, report.longrepr = "failed", f"must run here, but: {report.longrepr}"
+    return report

@@ -1,0 +1,67 @@
+"""The node image: what is in it, and as whom it runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from testbed import __version__
+from testbed.fabric.docker.render import load_templates
+from testbed.setup import engine, images
+from testbed.setup.paths import ROOT
+
+pytestmark = pytest.mark.docker
+
+
+def _run(image: str, *command: str) -> str:
+    done = subprocess.run(
+        ["docker", "run", "--rm", "--network", "none", image, *command],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()
+
+
+def test_image_is_named_by_its_content(image: str) -> None:
+    assert image == images.tags().node
+    assert images.exists(image) and images.ensure() == image
+
+
+def test_user_is_not_root(image: str) -> None:
+    assert _run(image, "id", "-u") == "10001"
+
+
+def test_package_and_its_libraries_can_be_imported(image: str) -> None:
+    code = "import numpy, pydantic, sklearn, torch, testbed; print(testbed.__version__)"
+    assert _run(image, "python", "-c", code) == __version__
+
+
+def test_byte_code_is_in_the_image(image: str) -> None:
+    listed = _run(image, "find", "/opt/narrows/app/testbed", "-maxdepth", "2", "-name", "*.pyc")
+    assert "__init__" in listed
+
+
+def test_no_older_image_of_ours_is_left(image: str) -> None:
+    done = subprocess.run(
+        ["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", "narrows/node"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == [image]
+
+
+@pytest.mark.parametrize("files", [["base.yaml"], ["base.yaml", "gpu.yaml"]])
+def test_compose_reads_the_templates(files: list[str], tmp_path: Path) -> None:
+    """They are templates, so an image is laid over them first."""
+    overlay = tmp_path / "image.yaml"
+    services = load_templates(ROOT / "compose").base["services"]
+    overlay.write_text(json.dumps({"services": {name: {"image": "x"} for name in services}}))
+    paths = [*(ROOT / "compose" / name for name in files), overlay]
+    command = [*(engine.compose_command() or ()), *(a for p in paths for a in ("-f", str(p)))]
+    done = subprocess.run([*command, "config", "-q"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

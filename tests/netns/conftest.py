@@ -1,0 +1,36 @@
+"""Namespaces with links for tests: one fixture, which must leave nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from netns_rig import Rig, assert_nothing_left, make_rig, names_of
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.root)
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own for journals."""
+    folder = tmp_path / "state"
+    monkeypatch.setenv("NARROWS_STATE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def rig(tmp_path: Path, state: Path) -> Iterator[Rig]:
+    made = make_rig(tmp_path)
+    mine = names_of(made)
+    try:
+        yield made
+    finally:
+        made.fabric.destroy()
+        assert_nothing_left(mine)
+        assert not list(state.glob("*.journal"))

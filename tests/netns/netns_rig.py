@@ -1,0 +1,127 @@
+"""A run's namespaces without the nodes' processes, for tests."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from testbed.fabric.base import Networks, NodeSpec, Place, RunContext
+from testbed.fabric.netns import NetnsFabric
+from testbed.links import flow, namespaces
+from testbed.links.client import Agent, LinkReport, LinkSettings
+from testbed.scenario.shape import End, LinkChange, Shape
+
+MBIT = 1_000_000
+
+
+@dataclass
+class Rig:
+    """A run's namespaces without the nodes' processes; flows are threads inside the namespaces."""
+
+    fabric: NetnsFabric
+    networks: Networks
+    places: dict[str, Place]
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    @property
+    def agent(self) -> Agent:
+        return self.fabric.agent
+
+    def ends(self, *links: str) -> list[End]:
+        return [End(link, way) for link in links or self.places for way in ("up", "down")]
+
+    def prepare(self, shapes: Mapping[End, Shape], **settings: Any) -> dict[str, Any]:
+        chosen = {"segments": 1, "congestion": "cubic", **settings}
+        return self.agent.prepare(self.places, shapes, LinkSettings(**chosen))
+
+    def start(self, changes: list[LinkChange] | Iterator[LinkChange], lead_s: float = 0.5) -> int:
+        t0 = time.monotonic_ns() + int(lead_s * 1e9)
+        self.agent.start(t0, iter(changes))
+        return t0
+
+    def inside(self, netns: str | None, action: Callable[..., object], *arguments: object) -> None:
+        def run() -> None:
+            namespaces.enter(netns or "/proc/self/ns/net")
+            action(*arguments)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        self.threads.append(thread)
+
+    def fill(self, node: str, direction: str, stop_at_ns: int, port: int = 7078) -> None:
+        """A bulk flow over one link direction."""
+        place, switch = self.places[node], self.networks.switch_netns
+        if direction == "up":
+            address = self.networks.switch_address
+            port += 1 + place.spec.peer
+            self.inside(switch, flow.serve, address, port, stop_at_ns)
+            self.inside(place.nic.netns, flow.blast, address, port, stop_at_ns)
+        else:
+            address = place.data_address
+            self.inside(place.nic.netns, flow.serve, address, port, stop_at_ns)
+            self.inside(switch, flow.blast, address, port, stop_at_ns)
+
+    def wait(self, stop_at_ns: int) -> None:
+        time.sleep(max(0.0, (stop_at_ns - time.monotonic_ns()) / 1e9))
+
+    def stop(self) -> LinkReport:
+        report = self.agent.stop()
+        for thread in self.threads:
+            thread.join(10)
+        return report
+
+    def tc(self, netns: str | None, *arguments: str) -> str:
+        command = ["nsenter", f"--net={netns}", "tc", "-s", "-d", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def specs(workers: int = 1) -> list[NodeSpec]:
+    nodes = [NodeSpec("server", "server", "server", 0, 0)]
+    return nodes + [NodeSpec(f"worker-{n}", "worker", "worker", n, n + 1) for n in range(workers)]
+
+
+def rate_of(bits: int, queue_s: float = 0.05) -> Shape:
+    return Shape(bits, int(bits / 8 * queue_s))
+
+
+def host_objects() -> dict[str, set[str]]:
+    """What a test could leave behind on the host, but for what engines and other tests come and go with."""
+    links = subprocess.run(["ip", "-o", "link"], check=True, capture_output=True, text=True).stdout
+    names = {line.split(": ")[1].split("@")[0] for line in links.splitlines()}
+    folder = namespaces.NAMED
+    return {
+        "links": {name for name in names if name.startswith("nw")},
+        "namespaces": {path.name for path in folder.glob("nw-*")} if folder.exists() else set(),
+    }
+
+
+def make_rig(tmp_path: Path, workers: int = 1) -> Rig:
+    context = RunContext(secrets.token_hex(3), tmp_path, secrets.token_hex(8))
+    fabric = NetnsFabric(context)
+    nodes = specs(workers)
+    try:
+        networks = fabric.create(nodes)
+    except BaseException:
+        fabric.destroy()
+        raise
+    assert fabric._plan is not None
+    rig = Rig(fabric, networks, fabric._places(fabric._plan))
+    rig.agent.on_sample = rig.samples.extend
+    return rig
+
+
+def names_of(made: Rig) -> list[str]:
+    assert made.fabric._journal is not None
+    return [entry["name"] for entry in made.fabric._journal.entries if "name" in entry]
+
+
+def assert_nothing_left(names: list[str]) -> None:
+    left = host_objects()
+    assert not [name for name in names if name in left["links"] | left["namespaces"]]

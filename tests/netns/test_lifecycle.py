@@ -1,0 +1,181 @@
+"""Nothing is left behind, whoever is killed; and nodes have no rights."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from netns_rig import MBIT, Rig, assert_nothing_left, host_objects, names_of, rate_of
+
+from testbed.errors import ExperimentError
+from testbed.links import namespaces
+from testbed.links.journal import abandoned, journals
+from testbed.links.process import environment, module_command
+from testbed.scenario.shape import End
+
+CONTROLLER = """
+import sys, time
+from pathlib import Path
+from testbed.fabric.base import RunContext
+from testbed.fabric.netns import NetnsFabric
+sys.path.insert(0, {here!r})
+from netns_rig import specs
+fabric = NetnsFabric(RunContext("killed", Path({folder!r}), "token"))
+fabric.create(specs())
+fabric.start()
+print(fabric.agent.pid, *(p.pid for p in fabric._processes.values()), flush=True)
+time.sleep(60)
+"""
+
+
+def eventually(what: Callable[[], bool], seconds: float = 10.0) -> bool:
+    give_up = time.monotonic() + seconds
+    while not what():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def test_nodes_run_without_any_right(rig: Rig) -> None:
+    places = rig.fabric.start()
+    process = rig.fabric._processes["worker-0"]
+    node = re.compile(rb"testbed\.session\.node")
+
+    def became() -> bool:
+        return bool(node.search(Path(f"/proc/{process.pid}/cmdline").read_bytes())) and (
+            b"fabric.enter" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        )
+
+    assert eventually(became)
+    held = status(process.pid)
+    for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(held[kind], 16) == 0, kind
+    assert held["NoNewPrivs"] == "1"
+    assert held["NSsid"] == str(process.pid)
+    inside = Path(f"/proc/{process.pid}/ns/net").stat().st_ino
+    assert inside == Path(str(places["worker-0"].nic.netns)).stat().st_ino
+    assert not rig.fabric.dead()
+    process.send_signal(signal.SIGKILL)
+    assert eventually(lambda: rig.fabric.dead() == {"worker-0": "killed by signal 9"})
+
+
+def test_destroy_twice_and_at_any_time(rig: Rig) -> None:
+    rig.fabric.start()
+    rig.fabric.destroy()
+    rig.fabric.destroy()
+    assert not rig.agent.alive()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signalled_agent_undoes_everything(rig: Rig, number: signal.Signals) -> None:
+    rig.prepare({end: rate_of(10 * MBIT) for end in rig.ends()})
+    os.kill(rig.agent.pid, number)
+    assert eventually(lambda: not rig.agent.alive())
+    assert_nothing_left(names_of(rig))
+
+
+def test_a_killed_agent_is_swept_up_after(rig: Rig) -> None:
+    rig.prepare({end: rate_of(10 * MBIT) for end in rig.ends()}, at={"server": "network"})
+    os.kill(rig.agent.pid, signal.SIGKILL)
+    with pytest.raises(ExperimentError, match="links agent ended by signal 9"):
+        rig.prepare({End("server", "up"): rate_of(MBIT)})
+    assert set(names_of(rig)) & host_objects()["namespaces"]
+    rig.fabric.destroy()
+    assert_nothing_left(names_of(rig))
+
+
+def controller(state: Path, tmp_path: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    program = CONTROLLER.format(here=str(Path(__file__).parent), folder=str(tmp_path))
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        return process, [int(word) for word in process.stdout.readline().split()]
+
+
+def test_a_killed_controller_leaves_nothing_running(state: Path, tmp_path: Path) -> None:
+    process, pids = controller(state, tmp_path)
+    (journal,) = journals()
+    assert not journal.abandoned()
+    names = [entry["name"] for entry in journal.entries if "name" in entry]
+    process.kill()
+    process.wait()
+    assert eventually(lambda: all(map(gone, pids)))
+    assert_nothing_left(names)
+    assert [journal.run for journal in abandoned()] == ["killed"]
+    assert clean(state)["runs"] == [{"run": "killed", "removed": []}]
+    assert not journals()
+
+
+def test_clean_removes_exactly_what_was_abandoned(rig: Rig, state: Path, tmp_path: Path) -> None:
+    process, (agent, *nodes) = controller(state, tmp_path)
+    names = [e["name"] for j in journals() if j.run == "killed" for e in j.entries if "name" in e]
+    strange = namespaces.make("nw-stranger")
+    try:
+        os.kill(agent, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        assert eventually(lambda: all(map(gone, [agent, *nodes])))
+        assert set(names) & host_objects()["namespaces"]
+        (cleaned,) = clean(state)["runs"]
+        assert cleaned["run"] == "killed"
+        assert f"device {next(n for n in names if n.endswith('-c'))}" in cleaned["removed"]
+        assert_nothing_left(names)
+        assert Path(strange).exists()
+        assert rig.agent.alive()
+        rig.prepare({end: rate_of(10 * MBIT) for end in rig.ends()})
+    finally:
+        namespaces.remove("nw-stranger")
+
+
+def clean(state: Path) -> dict[str, list[dict[str, object]]]:
+    program = "import typer; from testbed.cli.clean import clean; typer.run(clean)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--json"],
+        check=True,
+        capture_output=True,
+        env=environment(),
+    )
+    answer: dict[str, list[dict[str, object]]] = json.loads(done.stdout)
+    return answer
+
+
+def test_flows_run_as_processes_inside_the_switch(rig: Rig) -> None:
+    from testbed.fabric.enter import command_in
+
+    stop = str(time.monotonic_ns() + 1_000_000_000)
+    place = rig.places["worker-0"]
+    rig.prepare({end: rate_of(20 * MBIT) for end in rig.ends()})
+
+    def flow(netns: str | None, what: str) -> subprocess.Popen[bytes]:
+        address = (rig.networks.switch_address, "9000", stop)
+        command = module_command("testbed.links.flow", what, *address)
+        whole = command_in(str(netns), os.getpid(), command)
+        return subprocess.Popen(whole, stdout=subprocess.PIPE, env=environment())
+
+    both = [flow(rig.networks.switch_netns, "serve"), flow(place.nic.netns, "blast")]
+    moved = [json.loads(process.communicate(timeout=20)[0])["bytes"] for process in both]
+    assert moved[0] > 500_000
+    assert moved[1] >= moved[0]

@@ -1,0 +1,178 @@
+"""Shapes in the kernel: set, read back, changed in place, refused, undone."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+
+import pytest
+from netns_rig import MBIT, Rig, rate_of
+
+from testbed.errors import ExperimentError, LinkError, MachineError
+from testbed.links import devices, namespaces
+from testbed.links.locate import locate
+from testbed.links.netlink import Netlink
+from testbed.scenario.shape import End, LinkChange, Shape
+
+
+def segments(rig: Rig, netns: str | None, index: int) -> int:
+    with Netlink(netns) as netlink:
+        return devices.device(netlink, index).segments
+
+
+def test_both_ends_hold_what_was_asked(rig: Rig) -> None:
+    shapes = {end: rate_of(n * 10 * MBIT) for n, end in enumerate(rig.ends(), start=1)}
+    held = rig.prepare(shapes, segments=4)
+    by_end = {End(link["link"], link["direction"]): link for link in held["links"]}
+    for end, shape in shapes.items():
+        assert by_end[end]["rate_bits"] == shape.rate_bits
+        assert by_end[end]["limit_bytes"] == shape.queue_bytes
+        assert by_end[end]["kind"] == "htb+bfifo"
+        assert by_end[end]["congestion"] == "cubic"
+    place = rig.places["worker-0"]
+    nic = rig.tc(place.nic.netns, "class", "show", "dev", "data")
+    assert "rate 30Mbit ceil 30Mbit" in nic
+    port = rig.tc(place.port.netns, "class", "show", "dev", place.port.name)
+    assert "rate 40Mbit ceil 40Mbit" in port
+    assert "limit 250000b" in rig.tc(place.port.netns, "qdisc", "show", "dev", place.port.name)
+    assert segments(rig, place.nic.netns, place.nic.index) == 4
+
+
+def test_above_four_gigabytes_per_second(rig: Rig) -> None:
+    end = End("worker-0", "up")
+    held = rig.prepare({end: Shape(80_000 * MBIT, 10_000_000)})
+    assert held["links"][0]["rate_bits"] == 80_000 * MBIT
+    assert "rate 80Gbit" in rig.tc(rig.places["worker-0"].nic.netns, "class", "show", "dev", "data")
+
+
+def test_undone_on_close(rig: Rig) -> None:
+    rig.prepare({end: rate_of(10 * MBIT) for end in rig.ends()}, segments=2)
+    place = rig.places["worker-0"]
+    rig.agent.unbuild()
+    assert not namespaces.NAMED.joinpath(str(place.nic.netns)).exists()
+
+
+def test_a_change_in_place_keeps_what_waits(rig: Rig) -> None:
+    end, place = End("worker-0", "up"), rig.places["worker-0"]
+    rig.prepare({end: Shape(MBIT, 400_000)})
+    with namespaces.inside(rig.networks.switch_netns):
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        receiver.bind((rig.networks.switch_address, 9999))
+    with namespaces.inside(place.nic.netns):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sender, receiver:
+        receiver.settimeout(5)
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        for number in range(100):
+            sender.sendto(number.to_bytes(4) + bytes(1400), (rig.networks.switch_address, 9999))
+        rates = [2 * MBIT, 5 * MBIT, MBIT, 50 * MBIT]
+        t0 = rig.start([LinkChange(0.02 * n, end, Shape(r, 400_000)) for n, r in enumerate(rates)])
+        got = [int.from_bytes(receiver.recv(2000)[:4]) for _ in range(100)]
+        rig.wait(t0 + 200_000_000)
+        report = rig.stop()
+    assert got == list(range(100))
+    assert report.links[0].drops == 0
+    assert report.links[0].changes == 4
+    assert report.links[0].direct_packets == 0
+
+
+def test_unchanged_shapes_are_skipped(rig: Rig) -> None:
+    end, shape = End("worker-0", "up"), rate_of(10 * MBIT)
+    rig.prepare({end: shape})
+    t0 = rig.start([LinkChange(0.01 * n, end, shape) for n in range(5)], lead_s=0.05)
+    rig.wait(t0 + 150_000_000)
+    report = rig.stop()
+    assert report.links[0].changes == 0
+    assert report.links[0].lateness_ms is None
+
+
+def test_a_foreign_root_is_refused_and_left_alone(rig: Rig) -> None:
+    place = rig.places["worker-0"]
+    rig.tc(place.nic.netns, "qdisc", "add", "dev", "data", "root", "handle", "5:", "htb")
+    with pytest.raises(LinkError) as caught:
+        rig.prepare({End("worker-0", "up"): rate_of(10 * MBIT)})
+    assert caught.value.link == "worker-0"
+    assert "htb 5:" in caught.value.held
+    assert "qdisc htb 5: root" in rig.tc(place.nic.netns, "qdisc", "show", "dev", "data")
+
+
+def test_an_unknown_congestion_control_names_what_there_is(rig: Rig) -> None:
+    with pytest.raises(MachineError, match="does not offer") as caught:
+        rig.prepare({End("worker-0", "up"): rate_of(10 * MBIT)}, congestion="nosuch")
+    assert "cubic" in (caught.value.fix or "")
+
+
+@pytest.mark.parametrize("algorithm", ["cubic", "reno"])
+def test_sockets_on_both_sides_use_the_congestion_control(rig: Rig, algorithm: str) -> None:
+    rig.prepare(
+        {end: rate_of(10 * MBIT) for end in rig.ends()}, congestion=algorithm, rto_min_ms=80
+    )
+    place, switch = rig.places["worker-0"], rig.networks.switch_netns
+    with namespaces.inside(switch):
+        listener = socket.create_server((rig.networks.switch_address, 9000))
+    with namespaces.inside(place.nic.netns):
+        client = socket.create_connection((rig.networks.switch_address, 9000), timeout=5)
+    accepted, _ = listener.accept()
+    with listener, client, accepted:
+        for one in (client, accepted):
+            name = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+            assert name.decode() == algorithm
+
+
+def test_prepare_again_is_clean_after_an_unfinished_queue(rig: Rig) -> None:
+    end, place = End("worker-0", "up"), rig.places["worker-0"]
+    rig.prepare({end: Shape(100_000, 400_000)})
+    with namespaces.inside(place.nic.netns):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sender:
+        for _ in range(50):
+            sender.sendto(bytes(1400), (rig.networks.switch_address, 9999))
+    rig.prepare({end: rate_of(10 * MBIT)})
+    time.sleep(0.05)
+    shown = rig.tc(place.nic.netns, "class", "show", "dev", "data")
+    assert "rate 10Mbit" in shown
+    assert "backlog 0b 0p" in shown
+
+
+def test_at_network_queues_one_hop_on(rig: Rig) -> None:
+    end, place = End("worker-0", "up"), rig.places["worker-0"]
+    held = rig.prepare({end: rate_of(20 * MBIT)}, at={"worker-0": "network"})
+    assert held["links"][0]["at"] == "network"
+    assert held["links"][0]["device"] == f"nwi{place.port.index}"
+    assert "htb" not in rig.tc(place.nic.netns, "qdisc", "show", "dev", "data")
+    t0 = rig.start([])
+    rig.fill("worker-0", "up", t0 + 2_500_000_000)
+    rig.wait(t0 + 2_100_000_000)
+    report = rig.stop()
+    (link,) = report.links
+    assert link.ratio is not None
+    assert 0.95 < link.ratio < 1.01
+    assert link.direct_packets == 0
+    rig.prepare({end: rate_of(20 * MBIT)})
+    assert "htb" in rig.tc(place.nic.netns, "qdisc", "show", "dev", "data")
+    ingress = rig.tc(place.port.netns, "qdisc", "show", "dev", place.port.name)
+    assert "ingress" not in ingress
+
+
+def test_locate_finds_both_ends_by_number(rig: Rig) -> None:
+    place = rig.places["worker-0"]
+    shown = subprocess.run(
+        ["nsenter", f"--net={place.nic.netns}", "cat", "/proc/net/dev"],
+        check=True,
+        capture_output=True,
+    )
+    assert b"control" in shown.stdout
+    with Netlink(place.nic.netns) as netlink:
+        control = devices.find(netlink, "control")
+        data = devices.find(netlink, "data")
+    assert control is not None
+    assert data is not None
+    nic, port = rig.agent.locate(str(place.nic.netns), control.mac)
+    assert (nic.index, nic.name, port.netns) == (control.index, "control", None)
+    assert port.index == control.peer
+    with pytest.raises(ExperimentError, match="no interface"):
+        rig.agent.locate(str(place.nic.netns), "02:00:00:00:00:99")
+    with pytest.raises(ExperimentError):
+        locate(str(place.nic.netns), data.mac)

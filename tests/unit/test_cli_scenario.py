@@ -1,0 +1,148 @@
+"""`testbed init`, `validate` and `plan`: what they print, and that wrong input is exit code 2."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from typer.testing import CliRunner, Result
+
+from testbed.cli import VERBS, application
+from testbed.errors import InputError
+from testbed.scenario import schema
+from testbed.scenario.yaml_text import parse
+
+ROOT = Path(__file__).parents[2]
+DEMO = str(ROOT / "scenarios" / "demo.yaml")
+CONGESTION = str(ROOT / "scenarios" / "congestion.yaml")
+
+
+def call(*arguments: str) -> Result:
+    verbs = {verb: VERBS[verb] for verb in ("init", "validate", "plan")}
+    return CliRunner().invoke(application(verbs), list(arguments))
+
+
+def output(*arguments: str) -> str:
+    result = call(*arguments)
+    assert result.exit_code == 0, result.exception
+    return result.stdout
+
+
+def test_init_writes_a_scenario_that_is_valid(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    written = output("init", str(folder)).split()
+    assert written == [str(folder / "scenario.yaml"), str(folder / "traces" / "cloud.csv")]
+    assert "valid; a server, 4 workers, 1 event, 1 trace" in output("validate", written[0])
+    data = parse(Path(written[0]).read_text(), "s").data
+    jsonschema.validate(data, json.loads(schema.text()))
+
+
+def test_init_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "cloud.csv").write_text("mine")
+    result = call("init", str(tmp_path))
+    assert isinstance(result.exception, InputError)
+    assert result.exception.exit_code == 2
+    assert "there is such a file already" in str(result.exception)
+    assert not (tmp_path / "scenario.yaml").exists()
+    assert (tmp_path / "traces" / "cloud.csv").read_text() == "mine"
+
+
+def test_init_into_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert isinstance(call("init", str(tmp_path / "file")).exception, InputError)
+
+
+def test_validate_prints_json_alone() -> None:
+    found = json.loads(output("validate", DEMO, "--json"))
+    assert found["valid"] is True
+    assert found["workers"] == 4
+    assert found["algorithms"] == ["none", "topk-0.15", "topk-0.001", "adatopk"]
+    assert found["needs"] == []
+
+
+def test_validate_lists_what_a_kernel_must_have(tmp_path: Path) -> None:
+    text = Path(CONGESTION).read_text().replace("rate: 40 Mbit/s", "rate: 40 Mbit/s, loss: 0.01")
+    (tmp_path / "lossy.yaml").write_text(text)
+    assert "needs netem (slow-0 up and 1 more: loss)" in output(
+        "validate", str(tmp_path / "lossy.yaml")
+    )
+
+
+@pytest.mark.parametrize("verb", ["validate", "plan"])
+def test_wrong_input_is_a_sentence_and_exit_code_2(tmp_path: Path, verb: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("name: x\nnodez: {}\n")
+    error = call(verb, str(path)).exception
+    assert isinstance(error, InputError)
+    assert error.exit_code == 2
+    assert f"{path}:2: nodez: unknown key 'nodez': did you mean 'nodes'?" in str(error)
+
+
+def test_plan_shows_history_commands_and_arithmetic() -> None:
+    text = output("plan", CONGESTION)
+    assert "congestion: 5 nodes (server, fast-0, fast-1, slow-0, slow-1) on netns" in text
+    assert "outage" in text
+    assert "shortest time between two changes 200 ms" in text
+    assert "longest outage 500 ms" in text
+    assert "tc class add dev slow-1-nic parent" in text
+    assert "rate 20000000bit" in text
+    assert "communicating" in text
+
+
+def test_plan_as_json_has_the_whole_history() -> None:
+    found: dict[str, Any] = json.loads(output("plan", CONGESTION, "--json", "--seconds", "20"))
+    assert [node["peer"] for node in found["nodes"]] == [0, 1, 2, 3, 4]
+    assert len(found["links"]) == 10
+    server = [c for c in found["changes"] if (c["link"], c["direction"]) == ("server", "down")]
+    assert [(c["time_s"], c["rate_bits"]) for c in server[:3]] == [
+        (5.0, 20_000_000),
+        (10.0, 0),
+        (10.5, 20_000_000),
+    ]
+    assert server[-1]["rate_bits"] == 100_000_000
+    assert found["compose"] is None
+    step = found["dense_step"]
+    assert step["step_s"] == pytest.approx(step["pace_s"] + step["up_s"] + step["down_s"])
+    assert step["frame_bytes"] > 4 * step["parameters"]
+
+
+def test_plan_for_docker_has_the_compose_file() -> None:
+    text = json.loads(output("plan", DEMO, "--json", "--fabric", "docker"))["compose"]
+    services = parse(text, "compose.yaml").data["services"]
+    assert set(services) >= {"server", "worker-0", "worker-3"}
+
+
+def test_plan_in_dilated_time(tmp_path: Path) -> None:
+    text = Path(CONGESTION).read_text()
+    (tmp_path / "slow.yaml").write_text(text + "dilation: 10\n")
+    slow = json.loads(output("plan", str(tmp_path / "slow.yaml"), "--json"))
+    plain = json.loads(output("plan", CONGESTION, "--json"))
+    assert slow["changes"][0]["time_s"] == 10 * plain["changes"][0]["time_s"]
+    assert slow["links"][0]["rate_bits"] * 10 == plain["links"][0]["rate_bits"]
+    assert slow["links"][0]["queue_bytes"] == plain["links"][0]["queue_bytes"]
+    assert slow["dense_step"]["step_s"] == pytest.approx(plain["dense_step"]["step_s"])
+
+
+def test_plan_knows_the_fabrics() -> None:
+    error = call("plan", DEMO, "--fabric", "dokcer").exception
+    assert isinstance(error, InputError)
+    assert "Known: docker, netns, sim" in str(error)
+
+
+def test_plan_works_where_torch_docker_and_netlink_are_missing() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'docker', 'pyroute2'): sys.modules[name] = None\n"
+        "from pathlib import Path; from testbed.cli.plan import plan\n"
+        f"plan(Path({DEMO!r}), 'docker', as_json=True)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["dense_step"] is None

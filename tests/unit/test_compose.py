@@ -1,0 +1,149 @@
+"""The Compose file of a run: what it says, and that it says it in data every version reads alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from testbed.errors import MachineError
+from testbed.fabric.base import NodeSpec
+from testbed.fabric.docker.objects import how_ended
+from testbed.fabric.docker.render import (
+    SHAPER,
+    Document,
+    Plan,
+    Templates,
+    load_templates,
+    render,
+    to_yaml,
+)
+from testbed.fabric.docker.subnets import POOL, free_subnets, parse_route
+from testbed.setup.paths import ROOT
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "compose.yaml"
+SPECS = [
+    NodeSpec("server", "server", "server", 0, 0),
+    NodeSpec("worker-0", "worker", "worker", 0, 1),
+    NodeSpec("worker-1", "worker", "worker", 1, 2, "cuda"),
+]
+PLAN = Plan(
+    id="a1b2",
+    image="narrows/node:0123456789ab",
+    data=IPv4Network("10.208.4.0/24"),
+    control=IPv4Network("10.208.5.0/24"),
+)
+
+
+@pytest.fixture(scope="module")
+def templates() -> Templates:
+    return load_templates(ROOT / "compose")
+
+
+@pytest.fixture
+def document(templates: Templates) -> Document:
+    return render(SPECS, PLAN, templates)
+
+
+def test_file_is_the_golden_one(document: Document) -> None:
+    assert to_yaml(document) == GOLDEN.read_text()
+
+
+def test_every_node_has_no_rights(document: Document) -> None:
+    assert set(document["services"]) == {"server", "worker-0", "worker-1"}
+    for service in document["services"].values():
+        assert service["cap_drop"] == ["ALL"] and "cap_add" not in service
+        assert service["read_only"] and service["init"]
+        assert service["user"] == "10001:10001"
+        assert "no-new-privileges:true" in service["security_opt"]
+        assert "privileged" not in service and "volumes" not in service
+
+
+def test_token_is_in_no_file(document: Document) -> None:
+    for service in document["services"].values():
+        assert service["environment"] == {"NARROWS_TOKEN": None}
+
+
+def test_addresses_are_distinct_and_inside(document: Document) -> None:
+    for name, subnet in (("data", PLAN.data), ("control", PLAN.control)):
+        given = [s["networks"][name]["ipv4_address"] for s in document["services"].values()]
+        assert len(set(given)) == len(SPECS)
+        assert all(IPv4Network(address).subnet_of(subnet) for address in given)
+        assert str(subnet[1]) not in given
+
+
+def test_only_cuda_nodes_get_a_device(templates: Templates) -> None:
+    services = render(SPECS, replace(PLAN, gpus=2), templates)["services"]
+    assert "deploy" not in services["server"] and "deploy" not in services["worker-0"]
+    (device,) = services["worker-1"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "capabilities": ["gpu"], "device_ids": ["0"]}
+
+
+def test_shaper_alone_has_rights(templates: Templates) -> None:
+    services = render(SPECS, replace(PLAN, shaper=True), templates)["services"]
+    shaper = services.pop(SHAPER)
+    assert shaper["cap_drop"] == ["ALL"] and "NET_ADMIN" in shaper["cap_add"]
+    assert shaper["pid"] == "host" and shaper["network_mode"] == "host"
+    assert all("cap_add" not in service for service in services.values())
+
+
+def test_templates_are_not_changed_by_rendering(templates: Templates) -> None:
+    before = to_yaml(templates.base)
+    render(SPECS, replace(PLAN, shaper=True), templates)
+    assert to_yaml(templates.base) == before
+
+
+@pytest.mark.parametrize("version", [(1, 1), (1, 2)])
+def test_old_and_new_yaml_read_the_same(document: Document, version: tuple[int, int]) -> None:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.version = version
+    assert yaml.load(to_yaml(document)) == document
+
+
+def test_free_subnets_avoid_what_is_taken() -> None:
+    taken = [
+        IPv4Network("10.208.0.0/24"),
+        IPv4Network("10.208.1.128/25"),
+        IPv4Network("10.0.0.0/9"),
+    ]
+    data, control = free_subnets(taken, nodes=5)
+    assert (str(data), str(control)) == ("10.208.2.0/24", "10.208.3.0/24")
+
+
+def test_free_subnets_start_elsewhere_and_wrap() -> None:
+    pairs = {free_subnets([], nodes=5, start=start) for start in (0, 1, 2)}
+    assert len({network for pair in pairs for network in pair}) == 6
+    last = free_subnets([], nodes=5, start=2**11 * 7 - 1)
+    assert all(network.subnet_of(POOL) for network in last)
+
+
+def test_subnets_grow_with_the_nodes() -> None:
+    data, _ = free_subnets([], nodes=1000)
+    assert data.num_addresses >= 1008
+
+
+def test_no_subnet_left_says_what_to_do() -> None:
+    with pytest.raises(MachineError, match="testbed clean"):
+        free_subnets([POOL], nodes=2)
+
+
+def test_routes_are_read() -> None:
+    line = "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0"
+    assert parse_route(line) == IPv4Network("172.17.0.0/16")
+    assert parse_route("eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0").prefixlen == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"ExitCode": 137}, "killed by signal 9"),
+        ({"ExitCode": 137, "OOMKilled": True}, "killed for want of memory"),
+        ({"ExitCode": 3}, "ended with exit code 3"),
+        ({"ExitCode": 127, "Error": "no such file"}, "could not be started: no such file"),
+    ],
+)
+def test_how_a_container_ended(state: dict[str, object], said: str) -> None:
+    assert how_ended(state) == said

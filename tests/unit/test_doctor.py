@@ -1,0 +1,87 @@
+"""The doctor: what it says about a machine, and when that is an error."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+
+from testbed.cli import doctor as command
+from testbed.errors import MachineError
+from testbed.setup import checks
+from testbed.setup.check import Check, Finding, judge, mended
+
+GOOD = Check("good", lambda: Finding(True, "fine", "not needed"))
+BAD = Check("bad", lambda: Finding(False, "broken", "mend it"))
+NICE = Check("nice", lambda: Finding(False, "absent", "get it"), required=False)
+
+
+def _run(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *listed: Check,
+    **flags: bool,
+) -> tuple[int, str]:
+    monkeypatch.setattr(checks, "CHECKS", listed)
+    try:
+        command.doctor(**flags)
+        code = 0
+    except typer.Exit as left:
+        code = left.exit_code
+    return code, capsys.readouterr().out
+
+
+def test_json_has_every_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out = _run(monkeypatch, capsys, GOOD, BAD, NICE, as_json=True)
+    assert code == 3
+    assert json.loads(out) == {
+        "checks": [
+            {"name": "good", "ok": True, "detail": "fine", "fix": ""},
+            {"name": "bad", "ok": False, "detail": "broken", "fix": "mend it"},
+            {"name": "nice", "ok": False, "detail": "absent (optional)", "fix": "get it"},
+        ]
+    }
+
+
+def test_what_is_optional_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out = _run(monkeypatch, capsys, GOOD, NICE)
+    assert code == 0 and "absent (optional)" in out and "→ get it" in out
+
+
+def test_a_machine_error_is_a_finding() -> None:
+    def probe() -> Finding:
+        raise MachineError("no engine", fix="start one")
+
+    assert judge(Check("engine", probe)).finding == Finding(False, "no engine", "start one")
+
+
+def test_fix_mends_and_looks_again() -> None:
+    state = {"ok": False}
+    check = Check(
+        "thing",
+        lambda: Finding(state["ok"], "thing", "mend"),
+        lambda: state.update(ok=True),
+    )
+    assert mended(check).finding.ok and judge(check).finding.ok
+
+
+def test_fix_that_fails_says_why() -> None:
+    def mend() -> None:
+        raise MachineError("apt-get failed", fix="look at its log")
+
+    found = mended(Check("thing", lambda: Finding(False, "absent"), mend)).finding
+    assert found == Finding(False, "apt-get failed", "look at its log")
+
+
+def test_names_are_unique_and_every_probe_answers() -> None:
+    names = [check.name for check in checks.CHECKS]
+    assert len(names) == len(set(names))
+    for check in checks.CHECKS:
+        shown = judge(check).to_json()
+        assert set(shown) == {"name", "ok", "detail", "fix"}
+        assert shown["detail"] and (shown["ok"] or shown["fix"])

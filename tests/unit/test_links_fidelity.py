@@ -1,0 +1,113 @@
+"""Delivered against asked, on samples made up so that the answer is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.links.fidelity import (
+    Look,
+    Record,
+    asked_between,
+    bytes_at,
+    lateness_ms,
+    measures,
+    second_bins,
+)
+
+MBIT = 1_000_000
+
+
+def followed(
+    seconds: int, rates: list[tuple[float, int]], error: float = 0.0, busy: bool = True
+) -> Record:
+    """A link that delivered (1 + error) of every 100 ms that was asked for."""
+    record = Record(rates=rates, marks=[(0.0, 1000)])
+    total = 1000.0
+    for tenth in range(seconds * 10):
+        from_s, to_s = tenth / 10, (tenth + 1) / 10
+        asked = asked_between(rates, from_s, to_s)
+        total += asked * (1 + error) / 8
+        delivered = round(total) - record.marks[-1][1]
+        record.looks.append(Look(from_s, to_s, asked, delivered * 8, busy))
+        record.marks.append((to_s, round(total)))
+    return record
+
+
+def test_a_perfect_link() -> None:
+    found = measures(followed(5, [(0.0, 20 * MBIT), (1.0, 100 * MBIT), (3.0, 20 * MBIT)]))
+    assert found["ratio"] == pytest.approx(1)
+    assert found["mape_step"] == pytest.approx(0, abs=1e-6)
+    assert found["mape_1s"] == pytest.approx(0, abs=1e-6)
+    assert found["busy_share"] == pytest.approx(1)
+    assert found["asked_bits"] == pytest.approx(260 * MBIT)
+    assert found["lateness_ms"] is None
+
+
+@pytest.mark.parametrize("error", [-0.05, 0.03])
+def test_a_link_that_is_off(error: float) -> None:
+    found = measures(followed(4, [(0.0, 80 * MBIT)], error))
+    assert found["ratio"] == pytest.approx(1 + error)
+    for name in ("mape_1s", "worst_1s", "busy_mape_1s"):
+        assert found[name] == pytest.approx(abs(error), rel=1e-3)
+
+
+def test_an_idle_link_is_not_judged_by_its_idleness() -> None:
+    record = followed(2, [(0.0, 80 * MBIT)])
+    idle = followed(2, [(0.0, 80 * MBIT)], error=-1.0, busy=False)
+    base = record.marks[-1][1] - 1000
+    record.looks += [
+        look._replace(from_s=look.from_s + 2, to_s=look.to_s + 2) for look in idle.looks
+    ]
+    record.marks += [(at + 2, size + base) for at, size in idle.marks[1:]]
+    found = measures(record)
+    assert found["ratio"] == pytest.approx(0.5)
+    assert found["busy_share"] == pytest.approx(0.5)
+    assert found["busy_ratio"] == pytest.approx(1)
+    assert found["busy_mape_1s"] == pytest.approx(0, abs=1e-6)
+    assert found["worst_1s"] == pytest.approx(1)
+
+
+def test_the_last_partial_second_is_left_out() -> None:
+    record = followed(2, [(0.0, 8 * MBIT)])
+    record.marks.append((2.7, record.marks[-1][1]))
+    assert len(second_bins(record, 2)) == 2
+    assert measures(record)["worst_1s"] == pytest.approx(0, abs=1e-6)
+
+
+def test_an_outage_has_no_relative_error_but_its_bytes_are_counted() -> None:
+    record = followed(3, [(0.0, 80 * MBIT), (1.0, 0), (2.0, 80 * MBIT)])
+    leak = record.looks[12]
+    record.looks[12] = leak._replace(delivered_bits=12_112)
+    found = measures(record)
+    assert found["outage_bytes"] == 1514
+    assert found["mape_1s"] == pytest.approx(0, abs=1e-6)
+
+
+def test_nothing_seen() -> None:
+    found = measures(Record())
+    assert found["ratio"] is None
+    assert found["mape_1s"] is None
+    assert found["busy_share"] == 0
+    assert found["asked_bits"] == 0
+
+
+def test_asked_is_an_integral() -> None:
+    rates = [(0.0, 10), (1.0, 20), (1.5, 0), (2.0, 40)]
+    assert asked_between(rates, 0.0, 1.0) == pytest.approx(10)
+    assert asked_between(rates, 0.5, 1.25) == pytest.approx(10)
+    assert asked_between(rates, 1.5, 2.0) == 0
+    assert asked_between(rates, 1.9, 12.0) == pytest.approx(400)
+
+
+def test_bytes_between_marks_are_on_a_line() -> None:
+    marks = [(0.0, 100), (1.0, 200), (1.5, 1200)]
+    assert bytes_at(marks, 0.25) == 125
+    assert bytes_at(marks, 1.25) == 700
+    assert bytes_at(marks, -1) == 100
+    assert bytes_at(marks, 9) == 1200
+
+
+def test_lateness_percentiles_are_ones_that_occurred() -> None:
+    found = lateness_ms([number / 1000 for number in range(1, 101)])
+    assert found == pytest.approx({"p50": 50, "p99": 99, "max": 100})
+    assert lateness_ms([0.002]) == pytest.approx({"p50": 2, "p99": 2, "max": 2})

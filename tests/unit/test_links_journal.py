@@ -1,0 +1,120 @@
+"""Journals on disk, and sweeping up what they list."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import InputError, MachineError
+from testbed.fabric.base import NodeSpec
+from testbed.fabric.netns_clean import clean_process
+from testbed.fabric.netns_plan import plan_topology
+from testbed.fabric.netns_sweep import sweep
+from testbed.links.journal import Entry, Journal, abandoned, cleaners, journals, lives, start_time
+from testbed.links.topology import TopologyPlan
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NARROWS_STATE", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def test_entries_are_on_disk_at_once() -> None:
+    journal = Journal.open("abc")
+    journal.add("link", name="nwabc-c", alias="narrows abc")
+    (read,) = journals()
+    assert (read.run, read.pid) == ("abc", os.getpid())
+    assert read.entries == [{"kind": "link", "name": "nwabc-c", "alias": "narrows abc"}]
+    assert not read.abandoned()
+    assert abandoned() == []
+    journal.close()
+    journal.close()
+    assert journals() == []
+
+
+def test_a_run_cannot_be_there_twice() -> None:
+    Journal.open("abc")
+    with pytest.raises(InputError, match="already"):
+        Journal.open("abc")
+
+
+def test_abandoned_when_the_process_is_gone_or_another(state: Path) -> None:
+    journal = Journal.open("abc")
+    other = journal.path.read_text().replace(journal.start, "elsewhere/1")
+    journal.path.write_text(other)
+    assert [found.run for found in abandoned()] == ["abc"]
+
+
+def test_a_line_cut_off_by_a_crash_is_no_entry() -> None:
+    journal = Journal.open("abc")
+    journal.add("link", name="a", alias="x")
+    with journal.path.open("a") as file:
+        file.write('{"kind": "link", "na')
+    (read,) = journals()
+    assert [entry["name"] for entry in read.entries] == ["a"]
+
+
+def test_an_empty_journal_is_abandoned(state: Path) -> None:
+    state.mkdir()
+    (state / "half.journal").touch()
+    assert [found.run for found in abandoned()] == ["half"]
+
+
+def test_sweeping_goes_backwards_and_keeps_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[str] = []
+
+    def remove(entry: Entry) -> list[str]:
+        if entry["name"] == "stuck":
+            raise OSError(16, "busy")
+        gone.append(entry["name"])
+        return [f"thing {entry['name']}"]
+
+    monkeypatch.setitem(cleaners, "thing", remove)
+    journal = Journal.open("abc")
+    for name in ("first", "second"):
+        journal.add("thing", name=name)
+    assert sweep(journal) == ["thing second", "thing first"]
+    assert journals() == []
+    stuck = Journal.open("def")
+    stuck.add("thing", name="stuck")
+    stuck.add("nosuch", name="x")
+    with pytest.raises(MachineError, match=r"nosuch.*busy"):
+        sweep(stuck)
+    assert [found.run for found in journals()] == ["def"]
+
+
+def test_only_that_very_process_is_ended() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        start = start_time(process.pid)
+        assert start is not None
+        assert lives(process.pid, start)
+        assert clean_process({"pid": process.pid, "start": "another"}) == []
+        assert process.poll() is None
+        assert clean_process({"pid": process.pid, "start": start}) == [f"process {process.pid}"]
+        assert process.wait(5) == -15
+        assert start_time(process.pid) is None
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_names_fit_devices_and_differ_between_runs() -> None:
+    specs = [NodeSpec("server", "server", "server", 0, 0)]
+    specs += [NodeSpec(f"a-very-long-group-name-{n}", "g", "worker", n, n + 1) for n in range(250)]
+    one, (data, control) = plan_topology("abc", specs, [])
+    two, _ = plan_topology("abd", specs, [data, control])
+    devices = [one.control_bridge, *(d for n in one.nodes for d in (n.port, n.control_port))]
+    assert all(len(name) <= 15 for name in devices)
+    assert len(set(devices)) == len(devices)
+    host = {one.control_bridge, *(n.control_port for n in one.nodes)}
+    assert not host & {two.control_bridge, *(n.control_port for n in two.nodes)}
+    assert one.switch_address not in {node.data_address for node in one.nodes}
+    assert not data.overlaps(control)
+    assert two.switch_address != one.switch_address
+    assert TopologyPlan.from_json(one.to_json()) == one

@@ -1,0 +1,121 @@
+"""What crosses the pipe to the agent and back."""
+
+from __future__ import annotations
+
+import json
+from itertools import count, islice
+from typing import Any
+
+import pytest
+
+from testbed.errors import ExperimentError, InputError, LinkError, MachineError
+from testbed.fabric.base import Interface, NodeSpec, Place
+from testbed.links.agent import Agent
+from testbed.links.feeder import AHEAD_S, Feeder
+from testbed.links.probe import Capabilities
+from testbed.links.wire import (
+    change_from_json,
+    change_to_json,
+    dump,
+    end_from_json,
+    end_to_json,
+    error_from_json,
+    error_to_json,
+    place_from_json,
+    place_to_json,
+)
+from testbed.scenario.shape import End, LinkChange, Shape
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LinkError("worker-0", "up", asked="100 bit/s", held="nothing"),
+        MachineError("no netem", fix="install it"),
+        MachineError("no netem"),
+        InputError("bad", where="a.yaml:3", hint="good"),
+        ExperimentError("it failed"),
+    ],
+)
+def test_errors_keep_their_kind_and_words(error: Exception) -> None:
+    back = error_from_json(json.loads(dump(error_to_json(error))))
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert vars(back) == vars(error)
+
+
+def test_any_other_error_keeps_its_words() -> None:
+    back = error_from_json(error_to_json(OSError(19, "No such device")))
+    assert isinstance(back, ExperimentError)
+    assert "No such device" in str(back)
+
+
+def test_places_ends_and_changes() -> None:
+    spec = NodeSpec("worker-0", "worker", "worker", 0, 1)
+    nic, port = Interface("/run/netns/a", 2, "data"), Interface(None, 7, "port1")
+    place = Place(spec, "10.0.0.2", "10.1.0.2", nic, port)
+    assert place_from_json(json.loads(dump(place_to_json(place)))) == place
+    end = End("worker-0", "down")
+    assert end_from_json(end_to_json(end)) == end
+    change = LinkChange(1.25, end, Shape(0, 9000, drop=True))
+    assert change_from_json(json.loads(json.dumps(change_to_json(change)))) == change
+
+
+def test_the_agent_answers_errors_with_their_request() -> None:
+    agent = Agent(lambda _: None)
+    assert agent.answer({"id": 1, "op": "ping"})["ok"]["pid"] > 0
+    refused = agent.answer({"id": 2, "op": "stop"})
+    assert refused["id"] == 2
+    assert refused["error"]["kind"] == "ExperimentError"
+    assert "error" in agent.answer({"id": 3, "op": "nosuch"})
+    assert agent.undo() == []
+
+
+def endless() -> Any:
+    end = End("a", "up")
+    return (LinkChange(n / 10, end, Shape(1000 + n, 1)) for n in count())
+
+
+def test_the_feeder_stays_ahead_of_an_endless_history() -> None:
+    calls: list[tuple[str, dict[str, Any]]] = []
+    feeder = Feeder(1 << 61, endless(), lambda operation, **f: calls.append((operation, f)))
+    feeder.begin()
+    feeder.end()
+    operation, fields = calls[0]
+    assert operation == "start"
+    assert fields["known_to_s"] == AHEAD_S
+    assert len(fields["changes"]) == AHEAD_S * 10
+    assert fields["t0_ns"] == 1 << 61
+
+
+def test_the_feeder_cuts_long_stretches_and_says_when_all_is_told() -> None:
+    calls: list[tuple[str, dict[str, Any]]] = []
+    end = End("a", "up")
+    changes = (LinkChange(n / 1000, end, Shape(n, 1)) for n in range(5000))
+    feeder = Feeder(1 << 61, changes, lambda operation, **f: calls.append((operation, f)))
+    feeder.begin()
+    feeder.end()
+    assert [operation for operation, _ in calls] == ["start", "feed", "feed"]
+    assert sum(len(fields["changes"]) for _, fields in calls) == 5000
+    assert calls[-1][1]["known_to_s"] is None
+    assert calls[0][1]["known_to_s"] == pytest.approx(1.999)
+    times = [change[0] for _, fields in calls for change in fields["changes"]]
+    assert times == sorted(times)
+    assert list(islice(times, 2)) == [0, 0.001]
+
+
+def found(*kinds: str, privileged: bool = True) -> Capabilities:
+    return Capabilities(frozenset(kinds), True, ("cubic",), "6.1", privileged)
+
+
+def test_what_is_missing_is_named_with_a_fix() -> None:
+    assert found("veth", "bridge", "htb", "bfifo").missing() is None
+    error = found("htb").missing(["htb", "netem (worker-0 up: delay)"])
+    assert isinstance(error, MachineError)
+    assert "netem (worker-0 up: delay)" in error.message
+    assert "CONFIG_NET_SCH_NETEM" in (error.fix or "")
+    rootless = found(privileged=False).missing()
+    assert rootless is not None
+    assert "root" in (rootless.fix or "")
+    assert "htb" in found("htb")
+    assert "netem" not in found("htb")

@@ -1,0 +1,98 @@
+"""Models: sizes, shapes, and the same beginning on every node."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from testbed.errors import InputError
+from testbed.train.models import build, models, parameter_count
+from testbed.train.tasks import tasks
+
+torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "count"),
+    [
+        ("mlp", "digits", 64 * 128 + 128 + 1290),
+        ("cnn", "digits", 59_202),
+        ("dnn", "mnist", 669_706),
+        ("resnet18", "cifar10", 11_173_962),
+        ("resnet34", "cifar100", 21_328_292),
+        ("resnet50", "cifar100", 23_705_252),
+        ("vgg19", "cifar10", 20_040_522),
+    ],
+)
+def test_models_have_the_size_of_their_cifar_forms(model: str, task: str, count: int) -> None:
+    assert parameter_count(model, task, 1.0) == count
+
+
+@pytest.mark.parametrize("model", list(models))
+def test_a_narrow_model_computes_and_learns(model: str) -> None:
+    module = build(model, "cifar10", 0.125, seed=1)
+    assert sum(p.numel() for p in module.parameters()) == parameter_count(model, "cifar10", 0.125)
+    x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+    logits = module(x)
+    assert logits.shape == (4, 10)
+    cross_entropy(logits, torch.tensor([0, 1, 2, 3])).backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in module.parameters())
+    assert sum(float(p.grad.abs().sum()) > 0 for p in module.parameters()) > len(list(module.parameters())) / 2  # fmt: skip
+
+
+def test_width_scales_a_model() -> None:
+    sizes = [parameter_count("cnn", "digits", width) for width in (0.5, 1.0, 2.0)]
+    assert sizes == sorted(sizes)
+    assert 3 < sizes[2] / sizes[1] < 4.5
+
+
+def test_the_beginning_follows_from_the_seed_alone() -> None:
+    state = torch.random.get_rng_state()
+    first, second, other = (build("cnn", "digits", 1.0, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    assert all(torch.equal(one, two) for one, two in pairs)
+    assert not torch.equal(next(first.parameters()), next(other.parameters()))
+
+
+def test_the_beginning_keeps_the_scale_of_signals() -> None:
+    module = build("resnet18", "cifar10", 0.25, seed=1)
+    for name, parameter in module.named_parameters():
+        if parameter.dim() >= 2 and parameter.numel() > 1000:
+            expected = (2 / parameter[0].numel()) ** 0.5
+            assert float(parameter.detach().std()) == pytest.approx(expected, rel=0.1), name
+        elif parameter.dim() == 1:
+            assert set(parameter.tolist()) == {0.0 if name.endswith("bias") else 1.0}
+
+
+def test_parameter_count_needs_no_memory() -> None:
+    assert parameter_count("dnn", "mnist", 64.0) > 1_000_000_000
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(InputError, match=r"train\.model: unknown model 'resnet19'"):
+        parameter_count("resnet19", "digits", 1.0)
+
+
+def test_vgg19_refuses_small_images() -> None:
+    with pytest.raises(InputError, match="at least 32 × 32 pixels"):
+        build("vgg19", "digits", 1.0, seed=1)
+
+
+def test_running_statistics_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def normalised(inputs: object, classes: int, width: float) -> nn.Module:
+        return nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, classes))
+
+    monkeypatch.setitem(models._own, "normalised", normalised)
+    with pytest.raises(InputError, match=r"buffer '0\.running_mean'.*GroupNorm"):
+        build("normalised", "digits", 1.0, seed=1)
+
+
+def test_every_model_fits_the_tasks_it_is_for() -> None:
+    for task in ("digits", "synthetic", "cifar10"):
+        for model in ("mlp", "dnn", "cnn", "resnet18"):
+            module = build(model, task, 0.25, seed=1)
+            with torch.no_grad():
+                assert module(torch.zeros(2, *tasks.get(task).inputs)).shape == (2, 10)

@@ -1,0 +1,184 @@
+"""The parameter-server exchange apart from training: order, buckets, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from testbed.errors import InputError, NodeLost, WireError
+from testbed.exchange.base import Exchange
+from testbed.exchange.builtin import exchanges
+from testbed.exchange.kinds import Peers, ServerSide, WorkerSide
+from testbed.exchange.ps import ParameterServer, ParameterServerHub
+from testbed.fabric.sim.clock import VirtualClock
+from testbed.fabric.sim.link import LinkModel
+from testbed.fabric.sim.node import VirtualNetwork, VirtualNode
+from testbed.node import Kind, Message
+
+NAMES = {0: "server", 1: "worker-0", 2: "worker-1"}
+
+
+class Bench:
+    """A server and two workers without training."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        network = VirtualNetwork(self.clock)
+        link = LinkModel(10e6, 10e6, 0.001)
+        self.nodes = [VirtualNode(network.join(n, NAMES[n], link), 1) for n in NAMES]
+        self.hub = ParameterServerHub(self.nodes[0], self._peers(0))
+        self.workers = [ParameterServer(self.nodes[n], self._peers(n)) for n in (1, 2)]
+
+    def run(self, *bodies: Callable[[], Any]) -> list[Any]:
+        return list(self.clock.run({str(n): body for n, body in enumerate(bodies)}).values())
+
+    def _peers(self, own: int) -> Peers:
+        return Peers(own, 0, (1, 2), NAMES, timeout_s=5.0)
+
+
+def test_the_registry_knows_it_and_its_sides_keep_the_protocols() -> None:
+    bench = Bench()
+    worker: WorkerSide = bench.workers[0]
+    exchange: Exchange = worker
+    server: ServerSide = bench.hub
+    assert exchange is not server
+    assert exchanges.get("ps").worker is ParameterServer
+    with pytest.raises(InputError, match="unknown exchange 'pss'"):
+        exchanges.get("pss")
+
+
+def test_messages_come_by_rank_whoever_is_first() -> None:
+    bench = Bench()
+
+    def worker(rank: int, delay: float) -> Callable[[], bytes]:
+        def body() -> bytes:
+            bench.workers[rank].greet()
+            bench.nodes[rank + 1].sleep_until(delay)
+            ticket = bench.workers[rank].submit(1, 0, f"from {rank}".encode())
+            return bytes(ticket.wait().payload)
+
+        return body
+
+    def server() -> list[bytes]:
+        bench.hub.welcome()
+        gathered = [bytes(message.body) for message in bench.hub.gather(1, 0)]
+        bench.hub.broadcast(1, 0, b"mean")
+        return gathered
+
+    results = bench.run(server, worker(0, 2.0), worker(1, 1.0))
+    assert results == [[b"from 0", b"from 1"], b"mean", b"mean"]
+
+
+def test_buckets_are_told_apart_whatever_the_order_of_waiting() -> None:
+    bench = Bench()
+
+    def worker(rank: int) -> Callable[[], list[bytes]]:
+        def body() -> list[bytes]:
+            tickets = [bench.workers[rank].submit(1, bucket, bytes([bucket])) for bucket in (0, 1)]
+            return [bytes(ticket.wait().payload) for ticket in reversed(tickets)]
+
+        return body
+
+    def server() -> None:
+        for bucket in (0, 1):
+            messages = bench.hub.gather(1, bucket)
+            bench.hub.broadcast(1, bucket, b"mean of " + bytes(messages[0].body))
+
+    # workers submit one bucket after the other: both of bucket 0 come before any of bucket 1
+    results = bench.run(server, worker(0), worker(1))
+    assert results[1:] == [[b"mean of \1", b"mean of \0"]] * 2
+
+
+def test_travel_tells_times_and_bytes() -> None:
+    bench = Bench()
+
+    def worker(rank: int) -> Callable[[], Any]:
+        def body() -> Any:
+            ticket = bench.workers[rank].submit(1, 0, bytes(1000))
+            with pytest.raises(RuntimeError, match="after wait"):
+                _ = ticket.travel
+            ticket.wait()
+            return ticket.travel
+
+        return body
+
+    def server() -> None:
+        bench.hub.gather(1, 0)
+        bench.hub.broadcast(1, 0, bytes(500))
+
+    _, travel, _ = bench.run(server, worker(0), worker(1))
+    assert (travel.bytes_up, travel.bytes_down) == (1040, 540)
+    assert travel.start_s < travel.sent_s < travel.first_s <= travel.last_s
+
+
+def test_workers_learn_which_step_is_the_last() -> None:
+    bench = Bench()
+
+    def worker(rank: int) -> Callable[[], list[int | None]]:
+        def body() -> list[int | None]:
+            seen = []
+            for step in (1, 2):
+                bench.workers[rank].submit(step, 0, b"g").wait()
+                seen.append(bench.workers[rank].last_step)
+            bench.workers[rank].close()
+            return seen
+
+        return body
+
+    def server() -> None:
+        for step in (1, 2):
+            bench.hub.gather(step, 0)
+            bench.hub.broadcast(step, 0, b"u", last=step == 2)
+        bench.hub.farewell(2)
+
+    assert bench.run(server, worker(0), worker(1))[1:] == [[None, 2], [None, 2]]
+    assert bench.hub.bytes_sent == sum(worker.bytes_received for worker in bench.workers)
+    assert bench.hub.bytes_received == sum(worker.bytes_sent for worker in bench.workers)
+
+
+def test_a_second_gradient_of_a_worker_is_refused() -> None:
+    bench = Bench()
+
+    def twice() -> None:
+        for _ in range(2):
+            bench.workers[0].submit(1, 0, b"g")
+
+    with pytest.raises(WireError, match=r"worker-0 sent GRADIENT of step 1.*due from worker-1"):
+        bench.run(lambda: bench.hub.gather(1, 0), twice)
+
+
+def test_an_update_of_another_step_is_refused() -> None:
+    bench = Bench()
+    wrong = Message(Kind.UPDATE, 9, 0, 0, b"u")
+    with pytest.raises(WireError, match=r"server sent UPDATE of step 9 while the update of step 1"):
+        bench.run(
+            lambda: bench.nodes[0].endpoint.send([1], wrong),
+            lambda: bench.workers[0].submit(1, 0, b"g").wait(),
+        )
+
+
+def test_the_silent_ones_are_named() -> None:
+    bench = Bench()
+    with pytest.raises(NodeLost, match="'worker-1' was lost at step 3") as lost:
+        bench.run(lambda: bench.hub.gather(3, 0), lambda: bench.workers[0].submit(3, 0, b"g"))
+    assert lost.value.step == 3
+
+
+def test_a_broken_connection_is_blamed_on_its_peer() -> None:
+    bench = Bench()
+
+    def broken(timeout: float) -> Message:
+        raise NodeLost("worker-0", None, "its connection was closed")
+
+    bench.nodes[0].endpoint.receive = broken  # type: ignore[method-assign]
+    with pytest.raises(NodeLost, match="'worker-0' was lost at step 3: its connection was closed"):
+        bench.run(lambda: bench.hub.gather(3, 0))
+
+
+def test_a_silent_server_is_named_later_than_a_silent_worker() -> None:
+    bench = Bench()
+    with pytest.raises(NodeLost, match="at step 3"):
+        bench.run(lambda: bench.workers[0].submit(3, 0, b"g").wait())
+    assert bench.clock.now > 2 * 5.0

@@ -1,0 +1,158 @@
+"""Setting up: what is decided, without doing it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import MachineError
+from testbed.setup import content, images, packages, wheels
+from testbed.setup.base_image import debian_mirror, recipe
+from testbed.setup.command import CommandFailed, answer, run
+from testbed.setup.engine import numbers
+from testbed.setup.paths import ROOT
+from testbed.setup.torch_build import CPU_INDEX, attempts, install_torch, pinned_version
+
+
+def test_runs_without_any_installed_library() -> None:
+    code = "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]; import testbed.setup.__main__"
+    run([sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(ROOT)})
+
+
+def test_command_failure_shows_its_last_words() -> None:
+    with pytest.raises(CommandFailed, match="the end") as caught:
+        run([sys.executable, "-c", "print('the end'); raise SystemExit(4)"], fix="do this")
+    assert caught.value.exit_code == 3 and caught.value.fix == "do this"
+
+
+def test_missing_command_is_no_traceback() -> None:
+    assert answer(["narrows-has-no-such-command"]) is None
+    with pytest.raises(CommandFailed, match="command not found"):
+        run(["narrows-has-no-such-command"])
+
+
+def test_hash_depends_on_names_and_content_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1")
+    (tmp_path / "__pycache__").mkdir()
+    first = content.of(tmp_path)
+    (tmp_path / "__pycache__" / "a.pyc").write_text("compiled")
+    os.utime(tmp_path / "a", (0, 0))
+    assert content.of(tmp_path) == first
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert content.of(tmp_path) != first
+
+
+def test_hash_keeps_parts_apart() -> None:
+    assert content.of("ab", "c") != content.of("a", "bc")
+
+
+def test_stamp(tmp_path: Path) -> None:
+    stamp = content.Stamp(tmp_path / "sub" / "stamp", "one")
+    assert not stamp.fresh()
+    stamp.write()
+    assert stamp.fresh() and not content.Stamp(stamp.path, "two").fresh()
+
+
+def test_code_changes_only_the_node_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = images.tags()
+    (tmp_path / "module.py").write_text("changed = True")
+    original = images.in_checkout
+    monkeypatch.setattr(
+        images, "in_checkout", lambda *p: tmp_path if p == ("testbed",) else original(*p)
+    )
+    after = images.tags()
+    assert (before.base, before.runtime) == (after.base, after.runtime)
+    assert before.node != after.node
+
+
+def test_missing_image_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images.engine, "require", lambda: None)
+    monkeypatch.setattr(images, "exists", lambda *_: False)
+    with pytest.raises(MachineError, match="make images"):
+        images.require()
+
+
+def test_torch_cpu_build_is_preferred_without_a_gpu() -> None:
+    first, second, last = attempts("9.9.9", gpu=False)
+    assert first == ["torch==9.9.9+cpu"]
+    assert second == ["torch==9.9.9+cpu", "--extra-index-url", CPU_INDEX]
+    assert last == ["torch==9.9.9"]
+
+
+def test_torch_cpu_build_is_avoided_with_a_gpu() -> None:
+    assert attempts("9.9.9", gpu=True) == [["torch==9.9.9", "torch!=9.9.9+cpu"], ["torch==9.9.9"]]
+
+
+def test_torch_falls_through_to_a_source_that_has_it(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    pip = tmp_path / "pip"
+    pip.write_text(f'#!/bin/sh\necho "$@" >> {seen}\ncase "$*" in *index*) exit 0;; esac\nexit 1\n')
+    pip.chmod(0o755)
+    install_torch([str(pip)])
+    tried = seen.read_text().splitlines()
+    assert 1 <= len(tried) <= 3 and pinned_version() in tried[0]
+
+
+def test_nodes_get_every_dependency_but_the_hosts() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    left_out = set(listed) - set(wheels.requirements())
+    assert {line.split(">")[0] for line in left_out} == {"docker", "matplotlib"}
+
+
+def test_wheels_follow_python_and_pins() -> None:
+    from dataclasses import replace
+
+    wanted = recipe()
+    assert wheels.made_from(wanted) != wheels.made_from(replace(wanted, python="3.12"))
+
+
+@pytest.mark.parametrize(
+    ("sources", "mirror"),
+    [
+        ("deb http://mirror.example/debian bookworm main", "http://mirror.example/debian"),
+        ("deb [signed-by=/k.gpg] https://m.example/debian/ sid main", "https://m.example/debian"),
+        ("Types: deb\nURIs: http://m.example/debian\nSuites: x", "http://m.example/debian"),
+        ("# deb http://m.example/debian x main", None),
+        ("deb http://archive.example/ubuntu noble main", None),
+    ],
+)
+def test_mirror_is_the_hosts(sources: str, mirror: str | None) -> None:
+    assert debian_mirror(sources) == mirror
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [("20.10.24+dfsg1", (20, 10, 24)), ("v2.29.7-desktop.1", (2, 29, 7)), ("", ())],
+)
+def test_versions(text: str, parsed: tuple[int, ...]) -> None:
+    assert numbers(text) == parsed
+
+
+def test_packages_are_named_exactly_to_those_who_may_not_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    need = packages.Need("a thing", lambda: False, ("thing-new", "thing-old"))
+    monkeypatch.setattr(packages.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(packages, "have", lambda *_: True)
+    monkeypatch.setattr(packages, "_exists", lambda package: package == "thing-old")
+    with pytest.raises(MachineError, match="sudo apt-get install -y thing-old") as caught:
+        packages.install((need,))
+    assert caught.value.exit_code == 3
+
+
+def test_nothing_is_installed_when_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "run", lambda *_, **__: pytest.fail("apt-get was called"))
+    packages.install((packages.Need("python", lambda: True, ("python3",)),))
+
+
+def test_make_lists_every_target() -> None:
+    shown = subprocess.run(["make", "-C", str(ROOT)], capture_output=True, text=True, check=True)
+    targets = ["help", "setup", "demo", "test", "lint", "run", "compare", "replay", "plots"]
+    targets += ["images", "doctor", "clean"]
+    listed = [line.split()[0] for line in shown.stdout.splitlines() if line.startswith("  ")]
+    assert listed == targets
