@@ -31,7 +31,8 @@ class Message:
     """One frame as sent or received.
 
     ``body`` is opaque bytes; times are seconds of ``Node.now()``: when the sender began to send, and at
-    the receiver when the header had come and when the last byte had.
+    the receiver when the header had been read, when the last byte had come to the host's network stack,
+    and when it had been read.
     """
 
     kind: Kind
@@ -41,6 +42,7 @@ class Message:
     body: Buffer
     sent_s: float = 0.0
     first_s: float = 0.0
+    arrived_s: float = 0.0
     last_s: float = 0.0
 
 
@@ -116,6 +118,13 @@ class Node(Protocol):
 
     def spawn(self, activity: Callable[[], None]) -> Task:
         """Run ``activity`` beside this one."""
+        ...
+
+    def background(self, work: Callable[[], T]) -> T:
+        """Do ``work`` and return its result, giving way to whatever else this host has to do meanwhile.
+
+        For computation: what several nodes compute on one host must not hold up their messages.
+        """
         ...
 
     def queue(self) -> Queue[T]:

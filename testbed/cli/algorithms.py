@@ -23,7 +23,7 @@ def algorithms(as_json: options.Json = False) -> None:
         table.add_row(row.name, row.selector, row.memory, _controller(row), row.about)
     for pattern in PATTERNS:
         table.add_row(str(pattern), "", "", "", pattern.about)
-    Console().print(table)
+    Console(width=options.table_width()).print(table)
 
 
 def _listing() -> dict[str, object]:

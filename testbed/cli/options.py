@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,3 +27,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard outpu
 Keep = Annotated[bool, typer.Option("--keep", help="Leave a failed run standing for inspection.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")]
 Seconds = Annotated[float, typer.Option("--seconds", help="How long.", min=1.0, metavar="N")]
+
+
+def table_width() -> int | None:
+    """Off a terminal, tables are as wide as they need: nothing is cut off in a file or a pipe."""
+    return None if sys.stdout.isatty() else 160

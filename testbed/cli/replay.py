@@ -50,7 +50,7 @@ def replay(
 def _present(replayed: Replayed) -> None:
     from rich.console import Console
 
-    console = Console()
+    console = Console(width=options.table_width())
     console.print(_table(replayed))
     console.print(f"verdict: {replayed.verdict.state}", highlight=False)
     for reason in replayed.verdict.reasons:

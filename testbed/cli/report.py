@@ -36,7 +36,7 @@ def report(runs: Runs, out: Out = None, as_json: options.Json = False) -> None:
         return
     from rich.console import Console
 
-    Console().print(rich_table(table))
+    Console(width=options.table_width()).print(rich_table(table))
     print(f"report: {files[-1]}", file=sys.stderr)
 
 

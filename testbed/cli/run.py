@@ -51,6 +51,6 @@ def present(comparison: Comparison, as_json: bool) -> None:
         json.dump({"runs": comparison.runs}, sys.stdout, indent=2)
         print()
     else:
-        Console().print(comparison_table(directories))
+        Console(width=options.table_width()).print(comparison_table(directories))
     note = Console(stderr=True)
     note.print(f"{len(figures)} figures in {comparison.directory / 'figures'}", highlight=False)

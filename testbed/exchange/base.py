@@ -27,8 +27,10 @@ class Travel:
     """The last byte was handed to the network stack."""
     first_s: float
     """The reply's header had come."""
+    arrived_s: float
+    """The reply's last byte had come to the host's network stack."""
     last_s: float
-    """The reply's last byte had come."""
+    """The reply's last byte had been read."""
     bytes_up: int
     bytes_down: int
 

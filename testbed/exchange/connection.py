@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,11 @@ from testbed.errors import WireError
 from testbed.exchange.frame import HEADER_BYTES, Header
 from testbed.exchange.tcp_info import SocketCounters, read_counters
 from testbed.node import Message
+
+_SO_TIMESTAMPNS = 35
+"""Asks for arrival times of what is received; Python has no name for it."""
+_TIMESPEC = struct.Struct("@ll")
+_STAMP_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
 
 _Job = tuple[Message, threading.Event, list[OSError]]
 
@@ -60,18 +66,19 @@ class Connection:
 
         Raises WireError for bytes that are not a frame of this run, OSError when the peer is lost.
         """
-        if not _receive_exactly(self._socket, memoryview(self._header)):
+        if not (stamp := _receive_exactly(self._socket, memoryview(self._header))):
             return None
         first = self._clock(time.monotonic_ns())
         header = Header.unpack(self._header)
         if header.run != self._run:
             raise WireError(f"frame of run {header.run:x} in run {self._run:x}")
         body = memoryview(self._buffer(header))[: header.length]
-        if header.length and not _receive_exactly(self._socket, body):
+        if header.length and not (stamp := _receive_exactly(self._socket, body)):
             raise WireError(f"the stream ended inside a frame of {header.length} B")
+        last_ns = time.monotonic_ns()
         return Message(
-            header.kind, header.step, header.bucket, header.sender, body,
-            self._clock(header.sent_ns), first, self._clock(time.monotonic_ns()),
+            header.kind, header.step, header.bucket, header.sender, body, self._clock(header.sent_ns),
+            first, self._clock(min(stamp, last_ns)), self._clock(last_ns),
         )  # fmt: skip
 
     def counters(self) -> SocketCounters:
@@ -107,6 +114,7 @@ class Connection:
 def _tune(connected: socket.socket, silence_s: float) -> None:
     """No waiting for more data to send; a peer that does not answer is an error after ``silence_s``."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(silence_s / 2)))
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
@@ -123,14 +131,31 @@ def _send_all(connected: socket.socket, header: bytes, body: memoryview) -> None
         connected.sendall(body[sent - len(header) :])
 
 
-def _receive_exactly(connected: socket.socket, buffer: memoryview) -> bool:
-    """Fill ``buffer``. False when the stream had ended before its first byte."""
-    filled = 0
+def _receive_exactly(connected: socket.socket, buffer: memoryview) -> int:
+    """Fill ``buffer``; returns when its last byte came to the network stack, ns of the monotonic clock.
+
+    0 when the stream had ended before its first byte.
+    """
+    filled, stamp = 0, 0
     while filled < len(buffer):
-        count = connected.recv_into(buffer[filled:], len(buffer) - filled, socket.MSG_WAITALL)
+        count, ancillary, _, _ = connected.recvmsg_into(
+            [buffer[filled:]], _STAMP_SPACE, socket.MSG_WAITALL
+        )
         if count == 0:
             if filled:
                 raise WireError(f"the stream ended after {filled} of {len(buffer)} bytes")
-            return False
+            return 0
         filled += count
-    return True
+        stamp = _stamp(ancillary)
+    return stamp
+
+
+def _stamp(ancillary: list[tuple[int, int, bytes]]) -> int:
+    """The kernel's time of arrival, or now where it gives none."""
+    now_ns = time.monotonic_ns()
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS:
+            seconds, nanoseconds = _TIMESPEC.unpack_from(data)
+            # The kernel stamps with the wall clock; the difference of the clocks is read at once.
+            return int(now_ns - (time.time_ns() - (seconds * 1_000_000_000 + nanoseconds)))
+    return now_ns

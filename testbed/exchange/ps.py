@@ -106,6 +106,7 @@ class PsTicket:
             # a reply may come before this thread has noticed that all was handed over
             sent_s=min(self._sent_s, reply.first_s),
             first_s=reply.first_s,
+            arrived_s=reply.arrived_s,
             last_s=reply.last_s,
             bytes_up=self._bytes_up,
             bytes_down=self._exchange.frame_bytes(reply),

@@ -6,9 +6,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Generic, TypeVar
 
+from testbed.fabric.priority import give_way
 from testbed.node import Endpoint
 
 T = TypeVar("T")
@@ -83,6 +85,7 @@ class HostNode:
         self.rng = Random(f"{seed}/{name}")
         self.rate_bits: float | None = None
         self._clock, self._record = clock, record
+        self._background = ThreadPoolExecutor(1, "background", initializer=give_way)
 
     def now(self) -> float:
         """Seconds since t0."""
@@ -101,13 +104,21 @@ class HostNode:
         """Run ``activity`` in a thread."""
         return HostTask(activity)
 
+    def background(self, work: Callable[[], T]) -> T:
+        """Do ``work`` in a thread that runs when no other wants to."""
+        return self._background.submit(work).result()
+
     def queue(self) -> HostQueue[T]:
         """A queue between this node's threads."""
         return HostQueue()
 
     def record(self, event: dict[str, object]) -> None:
-        """Hand ``event`` to the run's records."""
-        self._record(event)
+        """Hand ``event`` to the run's records, when nothing more urgent is to be done."""
+        self._background.submit(self._record, event)
+
+    def close(self) -> None:
+        """Hand over the last records and end the background thread."""
+        self._background.shutdown()
 
     def link_rate(self) -> float | None:
         """Latest asked rate of this node's uplink, bit/s."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from testbed.scenario.shape import FRAME_BYTES, End, Shape
 
-BURST_S = 1e-3
-"""A class may send this much time's worth at once: less is lost to timers, more is not a rate any more."""
+BURST_S = 0.25e-3
+"""A class may send this much time's worth at once. It makes up for late timers, and it lets every message
+after a pause arrive that much too early: long enough for the one, short against the other."""
 
 QUANTUM_BYTES = 60_000
 """Explicit, since the kernel's own choice warns above 16 Mbit/s; with one class it has no effect."""
@@ -17,7 +20,7 @@ MAX_SEGMENTS = LARGEST_CHARGE_BYTES // FRAME_BYTES
 """43: as many as fit a charge, so that an outage costs any bundle the same. 64 KiB bundles have 45."""
 
 _BUNDLE_SHARE = 0.01
-_STATIC_BUNDLE_S = 1e-3
+_LONGEST_BUNDLE_S = 0.25e-3
 
 ROOT, CLASS_MINOR = 0x4E57, 0x10
 """Our handles: a root of this number is ours, any other is not."""
@@ -35,18 +38,21 @@ def ifb_name(port_index: int) -> str:
 
 
 def burst_bytes(rate_bits: int) -> int:
-    """Bytes that may leave at once at a rate: 1 ms of it, and at least one full-size frame."""
-    return max(FRAME_BYTES, -(-rate_bits // 8000))
+    """Bytes that may leave at once at a rate: ``BURST_S`` of it, and at least one full-size frame."""
+    return max(FRAME_BYTES, ceil(rate_bits / 8 * BURST_S))
 
 
 def bundle_segments(lowest_rate_bits: int, shortest_step_s: float | None) -> int:
     """Frames that the stack may hand down as one bundle (``gso_max_segs``), 1 to 43.
 
     A bundle's wait is computed at the rate in force when it leaves, so one that lasts long against the
-    time between two changes makes the class deliver too little. It may last at most 1 % of the shortest
-    step at the lowest rate other than 0; 1 ms when nothing changes (``shortest_step_s`` None).
+    time between two changes makes the class deliver too little; and the last bundle of a message leaves
+    on credit, so that the message ends early by as much. At the lowest rate other than 0 it may last
+    0.25 ms, and at most 1 % of the shortest step (``shortest_step_s``; None: nothing changes).
     """
-    lasting = _STATIC_BUNDLE_S if shortest_step_s is None else _BUNDLE_SHARE * shortest_step_s
+    lasting = _LONGEST_BUNDLE_S
+    if shortest_step_s is not None:
+        lasting = min(lasting, _BUNDLE_SHARE * shortest_step_s)
     return max(1, min(MAX_SEGMENTS, int(lowest_rate_bits / 8 * lasting / FRAME_BYTES)))
 
 

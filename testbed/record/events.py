@@ -45,6 +45,8 @@ class StepRecord(Event):
     apply_s: float
     delay_s: float
     """Communication delay: send_s + wait_s + receive_s."""
+    arrived_s: float
+    """When the reply's last byte had come to the host's network stack: at or before the end of receive_s."""
     end_s: float
     density: float
     """Density requested: k. 1 without compression."""
@@ -74,7 +76,8 @@ class RoundRecord(Event):
     node: str
     step: int
     messages: list[dict[str, float]]
-    """``{"sender", "bytes", "sent_s", "first_s", "last_s"}``, by sender; times at the receiver."""
+    """``{"sender", "bytes", "sent_s", "first_s", "arrived_s", "last_s"}``, by sender; times at the receiver:
+    header read, last byte in the network stack, last byte read."""
     aggregate_s: float
     send_start_s: float
     send_end_s: float

@@ -27,8 +27,8 @@ class Thresholds:
     """Compress and apply phases that waited for a processor."""
     contended_ratio: float = 1.5
     """Wall over CPU time above which a phase counts as having waited."""
-    contended_floor_s: float = 0.001
-    """Phases shorter than this are not looked at: one interrupt or tick would decide."""
+    contended_loss: float = 0.01
+    """Share of its step that a phase must have lost besides: less does not move a result."""
     completion_share: float = 0.01
     """Error of a message's completion against the service curve of the asked rates …"""
     completion_packets: int = 2

@@ -106,6 +106,7 @@ def run_assignment(assignment: Assignment) -> None:
         assignment.lines.send("ready")
         _await_start(assignment)
         summary = _run_undisturbed(role)
+        node.close()
         counters = {
             assignment.peers[peer]: counted.to_json()
             for peer, counted in endpoint.counters().items()
@@ -115,6 +116,7 @@ def run_assignment(assignment: Assignment) -> None:
         )
     finally:
         endpoint.close()
+        node.close()
 
 
 def _connect(assignment: Assignment, endpoint: TcpEndpoint) -> None:

@@ -47,7 +47,7 @@ def _evidence(trial: Trial, path: Path) -> Evidence:
             rounds,
             steps,
             {spec.peer: spec.name for spec in trial.session.specs},
-            history.bits,
+            trial.experiment.timeline.bits,
             history.dropped,
         ),
         foreign_drops={"the host's receive backlog": trial.outcome.backlog_drops},

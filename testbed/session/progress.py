@@ -43,7 +43,7 @@ class Progress:
     def say(self, text: str) -> None:
         """One line of news."""
         if not self._quiet:
-            self._console.print(text, highlight=False, markup=False)
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, label: str, steps: int | None, index: int, count: int) -> None:
         """A run begins: the ``index``-th of ``count``, of at most ``steps`` steps."""

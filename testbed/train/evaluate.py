@@ -50,7 +50,11 @@ class Evaluation:
         self._finish()
         self._flat.parameters.copy_(parameters)
         self._task = self._node.spawn(
-            lambda: self._results.put(self._evaluate(self._some, step, applied_s, final=False))
+            lambda: self._results.put(
+                self._node.background(
+                    lambda: self._evaluate(self._some, step, applied_s, final=False)
+                )
+            )
         )
 
     def result(self, *, wait: bool) -> EvaluationRecord | None:

@@ -126,6 +126,7 @@ class Server:
             "bytes": self._node.endpoint.frame_bytes(message),
             "sent_s": message.sent_s,
             "first_s": message.first_s,
+            "arrived_s": message.arrived_s,
             "last_s": message.last_s,
         }
 

@@ -81,7 +81,7 @@ class Stepper:
 
     def _compute(self, step: int) -> _Compute:
         start_s = self._node.now()
-        result = self._tools.computation.gradients(step)
+        result = self._node.background(lambda: self._tools.computation.gradients(step))
         busy_s = self._node.now() - start_s
         overran = self._pace.hold(start_s)
         return _Compute(result, start_s, busy_s, self._node.now(), overran)
@@ -137,6 +137,7 @@ class Stepper:
             decompress_s=applied.decoded_s - travel.last_s,
             apply_s=applied.end_s - applied.decoded_s,
             delay_s=travel.last_s - travel.start_s,
+            arrived_s=travel.arrived_s,
             end_s=applied.end_s,
             density=trip.density,
             sent_count=trip.sent_count,

@@ -148,7 +148,7 @@ def _step(
             node=name, step=step, epoch=step // 25, start_s=start_s,
             compute_s=sent_s[rank] - compress_s - start_s, busy_s=0.05, compress_s=compress_s,
             send_s=send_s, wait_s=wait_s, receive_s=receive_s, decompress_s=0.001, apply_s=0.002,
-            delay_s=send_s + wait_s + receive_s, end_s=end_s, density=density,
+            delay_s=send_s + wait_s + receive_s, arrived_s=held_s, end_s=end_s, density=density,
             sent_count=int(ELEMENTS * density), size=ELEMENTS, bytes_up=size, bytes_down=reply,
             loss=2.3 * math.exp(-step / 30), accuracy=accuracy_after(step, density, rng),
             overran=False, compress_cpu_s=compress_s, apply_cpu_s=0.002, payload_crc=rng.getrandbits(32),
@@ -161,6 +161,7 @@ def _step(
             "bytes": float(size),
             "sent_s": at,
             "first_s": at,
+            "arrived_s": arrived_s,
             "last_s": arrived_s,
         }
         for rank, at in enumerate(sent_s)

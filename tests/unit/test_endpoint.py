@@ -49,6 +49,7 @@ def test_a_gradient_arrives_whole_with_its_times(trio: Trio) -> None:
     assert (got.kind, got.step, got.bucket, got.sender) == (Kind.GRADIENT, 7, 3, 1)
     assert bytes(got.body) == body
     assert got.sent_s <= got.first_s <= got.last_s <= time.monotonic()
+    assert got.sent_s < got.arrived_s <= got.last_s
 
 
 def test_one_send_reaches_every_destination_and_counts_each(trio: Trio) -> None:
@@ -118,5 +119,5 @@ def test_a_stranger_is_dropped_and_counted(trio: Trio) -> None:
 
 
 def test_nobody_listens() -> None:
-    with pytest.raises(NodeLost, match="'server'.*cannot connect"):
+    with pytest.raises(NodeLost, match=r"'server'.*cannot connect"):
         endpoint(1).connect(0, "127.0.0.1", free_port(), 0.1)

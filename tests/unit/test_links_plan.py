@@ -13,26 +13,26 @@ MBIT = 1_000_000
 
 
 @given(st.integers(1, 400_000 * MBIT))
-def test_a_burst_is_a_millisecond_and_at_least_a_frame(rate: int) -> None:
+def test_a_burst_is_a_quarter_millisecond_and_at_least_a_frame(rate: int) -> None:
     assert burst_bytes(rate) >= FRAME_BYTES
-    assert burst_bytes(rate) >= rate / 8000
-    assert burst_bytes(rate) <= max(FRAME_BYTES, rate / 8000 + 1)
+    assert burst_bytes(rate) >= rate / 32_000
+    assert burst_bytes(rate) <= max(FRAME_BYTES, rate / 32_000 + 1)
 
 
 @pytest.mark.parametrize(
     ("rate", "step", "segments"),
     [
-        (20 * MBIT, 0.1, 1),  # 1 ms is 2.5 kB
-        (100 * MBIT, 0.1, 8),  # 12.5 kB
-        (100 * MBIT, 0.01, 1),  # 100 us is 1.25 kB
-        (1300 * MBIT, 0.1, 43),
-        (100 * MBIT, None, 8),
+        (20 * MBIT, 0.1, 1),  # 0.25 ms is 625 B
+        (100 * MBIT, 0.1, 2),  # 3125 B
+        (1300 * MBIT, 0.1, 26),  # 40.6 kB
+        (1300 * MBIT, 0.01, 10),  # 100 us is 16.25 kB
+        (100 * MBIT, None, 2),
         (5000 * MBIT, None, 43),
         (0, None, 1),
         (1, 1e-6, 1),
     ],
 )
-def test_bundles_last_a_hundredth_of_the_shortest_step(
+def test_bundles_are_short_against_steps_and_messages(
     rate: int, step: float | None, segments: int
 ) -> None:
     assert bundle_segments(rate, step) == segments
@@ -43,7 +43,7 @@ def test_tc_commands_name_every_value() -> None:
     assert root == "tc qdisc add dev data root handle 4e57: htb default 10"
     assert leaf_class == (
         "tc class add dev data parent 4e57: classid 4e57:10 htb rate 100000000bit ceil 100000000bit "
-        "burst 12500b cburst 12500b quantum 60000"
+        "burst 3125b cburst 3125b quantum 60000"
     )
     assert leaf == "tc qdisc add dev data parent 4e57:10 handle 4e58: bfifo limit 625000b"
 

@@ -18,7 +18,7 @@ LINK = {
     "class_bytes": 1_000_000, "class_packets": 10_000, "direct_packets": 0,
 }  # fmt: skip
 CALM = {
-    "step": 0, "overran": False, "compress_s": 0.004, "compress_cpu_s": 0.004,
+    "step": 0, "start_s": 0.0, "end_s": 0.1, "overran": False, "compress_s": 0.004, "compress_cpu_s": 0.004,
     "apply_s": 0.004, "apply_cpu_s": 0.004, "bytes_up": 100, "bytes_down": 50,
 }  # fmt: skip
 
@@ -32,7 +32,7 @@ def steps(count: int, odd: int, **changed: Any) -> Evidence:
 
 
 def completion(used: float) -> Evidence:
-    spread = {"p50": used, "p99": used, "max": used}
+    spread = {"p50": used, "p99": used, "p99_at_least": used, "max": used}
     counts = {"groups": 9, "judged": 9, "short": 0, "with_drops": 0, "unsampled": 0}
     return Evidence(completion={**counts, "used": spread, "error": spread, "error_ms": spread})
 
@@ -112,11 +112,10 @@ def test_a_read_back_mismatch_is_invalid_whatever_else() -> None:
     )  # fmt: skip
 
 
-def test_short_phases_are_not_looked_at() -> None:
-    tiny = steps(10, 10, compress_s=0.0005, compress_cpu_s=0.0, apply_s=0.0009, apply_cpu_s=0.0)
-    assert judge(tiny).measures["contended_share"] == (
-        "not measured: no compress or apply phase took over 1 ms"
-    )
+def test_a_loss_that_does_not_show_in_its_step_is_none() -> None:
+    slow = {"apply_s": 0.0015, "apply_cpu_s": 0.0006}
+    assert judge(steps(10, 10, **slow)).measures["contended_share"]["deviation"] == 0.0
+    assert judge(steps(10, 10, **slow, end_s=0.08)).state == "invalid"
 
 
 def test_packets_dropped_by_the_emulated_queue_never_reached_its_class() -> None:

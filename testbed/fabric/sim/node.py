@@ -70,7 +70,8 @@ class VirtualEndpoint:
         latency_s = self.link.latency_s + peer.link.latency_s
         passage = carry(self._up, peer._down, latency_s, now_s, size)
         t0_s = self.network.t0_s
-        arrived = replace(message, first_s=passage.first_s - t0_s, last_s=passage.last_s - t0_s)
+        first_s, last_s = passage.first_s - t0_s, passage.last_s - t0_s
+        arrived = replace(message, first_s=first_s, arrived_s=last_s, last_s=last_s)
         self._clock.at(passage.last_s, lambda: peer._inbox.put(arrived))
         return passage.left_s
 
@@ -104,6 +105,10 @@ class VirtualNode:
     def spawn(self, activity: Callable[[], None]) -> Activity:
         """Another activity on the same clock."""
         return self._clock.spawn(f"{self.name}'s activity", activity)
+
+    def background(self, work: Callable[[], T]) -> T:
+        """Nothing else happens meanwhile on a virtual clock."""
+        return work()
 
     def queue(self) -> VirtualQueue[T]:
         """A queue on the same clock."""

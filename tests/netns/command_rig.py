@@ -1,0 +1,139 @@
+"""``testbed`` as a process of its own, and what it may not leave behind."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from testbed.fabric.base import METRICS_PORT
+
+SCENARIO = """
+name: small
+nodes: {{server: {{role: server}}, worker: {{role: worker, count: 2}}}}
+links:
+  default: {{up: {{rate: 40 Mbit/s, queue: 50 ms}}, down: {{rate: 40 Mbit/s, queue: 50 ms}}}}
+events: [{{kind: step, links: [server], at: 1 s, rate: 20 Mbit/s}}]
+train:
+  task: digits
+  model: mlp
+  optimizer: {{name: sgd, lr: 0.1}}
+  pace: 60 ms
+  stop: {{steps: {steps}}}
+  evaluate_every: 10
+algorithms: [{algorithms}]
+congestion: cubic
+"""
+
+
+class Command:
+    """A running ``testbed`` command in a directory of its own."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "testbed", *arguments, "--out", str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def finish(self, timeout_s: float = 90.0) -> tuple[int, str, str]:
+        """Exit code, standard output, standard error."""
+        out, err = self.process.communicate(timeout=timeout_s)
+        return self.process.returncode, out, err
+
+    def steps(self) -> list[dict[str, Any]]:
+        """Step records on disk now."""
+        return [
+            event
+            for path in self.folder.glob("runs/*/events/worker-*.jsonl")
+            for event in map(json.loads, path.read_text().splitlines())
+            if event["kind"] == "step"
+        ]
+
+    def until(self, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+        give_up = time.monotonic() + timeout_s
+        while not condition():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+
+    def node(self, name: str) -> int:
+        """Process id of a node of this run."""
+        children = descendants(self.process.pid)
+        return next(pid for pid in children if f"--name\0{name}\0" in command_line(pid))
+
+    def agent(self) -> int:
+        """Process id of this run's links agent."""
+        children = descendants(self.process.pid)
+        return next(pid for pid in children if "testbed.links.agent" in command_line(pid))
+
+
+def scrape(pid: int) -> dict[str, Metric]:
+    """What a node's exporter says, asked as Prometheus asks: over the control network."""
+    address = re.search(r"([\d.]+)/\d+ .*control", addresses(pid))
+    assert address is not None
+    with urlopen(f"http://{address[1]}:{METRICS_PORT}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def addresses(pid: int) -> str:
+    """IPv4 addresses in a process's namespace."""
+    command = ["nsenter", "-t", str(pid), "-n", "ip", "-4", "-o", "addr", "show"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def families_total(families: dict[str, Metric], name: str, **labels: str) -> float:
+    """Sum of a metric's samples with these labels."""
+    return sum(
+        sample.value
+        for sample in families[name].samples
+        if labels.items() <= sample.labels.items() and not sample.name.endswith("_created")
+    )
+
+
+def descendants(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [grand for child in map(int, children) for grand in [child, *descendants(child)]]
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def ours() -> set[str]:
+    """Namespaces and host links of ours, and processes of nodes and agents."""
+    namespaces = {path.name for path in Path("/run/netns").glob("nw-*")}
+    links = {path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith("nw")}
+    processes = {
+        path.name
+        for path in Path("/proc").iterdir()
+        if path.name.isdigit()
+        and re.search(r"testbed\.(session\.node|links\.agent)", command_line(int(path.name)))
+    }
+    return namespaces | links | processes
+
+
+def settle(before: set[str], timeout_s: float = 10.0) -> set[str]:
+    """What there is more than before; processes that are ending get some time for it."""
+    give_up = time.monotonic() + timeout_s
+    while (left := ours() - before) and time.monotonic() < give_up:
+        time.sleep(0.1)
+    return left
+
+
+Write = Callable[..., str]
