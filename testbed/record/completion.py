@@ -19,6 +19,12 @@ from testbed.record.thresholds import THRESHOLDS, Thresholds
 from testbed.scenario.shape import FRAME_BYTES, End
 
 Records = Sequence[Mapping[str, Any]]
+During = Callable[[float, float], bool]
+"""Whether something happened between two times."""
+
+
+def _never(_start_s: float, _stop_s: float) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +91,23 @@ def measure(
     steps: Records,
     links: Mapping[int, str],
     bits: Bits,
-    dropped: Callable[[float, float], bool] | None = None,
+    dropped: During = _never,
+    stolen: During = _never,
     thresholds: Thresholds = THRESHOLDS,
 ) -> dict[str, Any]:
     """Errors of all groups against their service curves.
 
     Counted but not judged: groups that the links could carry in less than ``completion_floor_s``; groups
     during which ``dropped(start_s, stop_s)`` says that an emulated queue dropped packets (TCP sends those
-    again in its own time: what the emulated network does to it, not an error of the emulation); groups on
-    links for which ``bits`` raises KeyError.
+    again in its own time: what the emulated network does to it, not an error of the emulation); groups
+    during which ``stolen`` says that this host had lost a processor to others, which is a measure of its
+    own; groups on links for which ``bits`` raises KeyError.
 
     Result: these counts, and p50, p99 and max of ``used`` (error over tolerance), ``error`` (over the
     predicted time), ``error_ms``, and ``all_error_ms`` (of groups not judged, too).
     """
     used, error, error_ms, all_ms = [], [], [], []
-    short = lossy = unsampled = 0
+    short = lossy = theft = unsampled = 0
     for group in groups(rounds, steps, links):
         try:
             predicted = group.done(bits) - group.start_s
@@ -110,15 +118,17 @@ def measure(
         all_ms.append(1e3 * off)
         if predicted < thresholds.completion_floor_s:
             short += 1
-        elif dropped is not None and dropped(group.start_s, group.last_s):
+        elif dropped(group.start_s, group.last_s):
             lossy += 1
+        elif stolen(group.start_s, group.last_s):
+            theft += 1
         else:
             used.append(off / _tolerance_s(group, predicted, bits, thresholds))
             error.append(off / predicted)
             error_ms.append(1e3 * off)
     return {
         "groups": len(all_ms) + unsampled, "judged": len(used), "short": short,
-        "with_drops": lossy, "unsampled": unsampled,
+        "with_drops": lossy, "with_theft": theft, "unsampled": unsampled,
         "used": spread(used), "error": spread(error), "error_ms": spread(error_ms),
         "all_error_ms": spread(all_ms),
     }  # fmt: skip

@@ -1,7 +1,8 @@
 """The records of a run, one JSON object a line. Schema version 1; times in seconds after t0, wall clock.
 
 ``events/<role>-<rank>.jsonl`` holds ``step``, ``round`` and ``evaluation`` events, each with ``v``, ``kind``
-and ``node``; ``links.jsonl`` holds ``change`` and ``sample`` lines (``LinkChanged``, ``LinkSample``).
+and ``node``; ``links.jsonl`` holds ``change``, ``sample`` and
+``host`` lines (``LinkChanged``, ``LinkSample``, ``HostSample``).
 """
 
 from __future__ import annotations
@@ -124,6 +125,17 @@ class LinkChanged(Event):
     applied_s: float
     rate_bits: int
     queue_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample(Event):
+    """Processor time that this host lost to others on the same hardware; written when there was any."""
+
+    kind = "host"
+    from_s: float
+    to_s: float
+    stolen_s: float
+    """Summed over processors, in the kernel's steps of (mostly) 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)

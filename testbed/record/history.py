@@ -20,6 +20,14 @@ class LinkHistory:
         self._times: dict[End, list[float]] = {}
         self._bits: dict[End, list[float]] = {}
         self._drops: list[tuple[float, float]] = []
+        self._theft: list[tuple[float, float]] = []
+        self.stolen_s = 0.0
+        """Processor seconds that the host lost to others."""
+        records = list(records)
+        for record in records:
+            if record.get("kind") == "host":
+                self.stolen_s += float(record["stolen_s"])
+                self._theft.append((float(record["from_s"]), float(record["to_s"])))
         samples = [record for record in records if record.get("kind") == "sample"]
         for sample in sorted(samples, key=lambda sample: float(sample["from_s"])):
             self._add(sample)
@@ -42,7 +50,11 @@ class LinkHistory:
 
     def dropped(self, start_s: float, stop_s: float) -> bool:
         """Whether an emulated queue may have dropped packets between the two times."""
-        return any(start_s < to and stop_s > from_ for from_, to in self._drops)
+        return _overlaps(self._drops, start_s, stop_s)
+
+    def stolen(self, start_s: float, stop_s: float) -> bool:
+        """Whether the host may have lacked a processor between the two times."""
+        return _overlaps(self._theft, start_s, stop_s)
 
     def _add(self, sample: Mapping[str, Any]) -> None:
         from_s, to_s = float(sample["from_s"]), float(sample["to_s"])
@@ -66,3 +78,7 @@ class LinkHistory:
         right = min(max(bisect_right(times, time_s), 1), len(times) - 1)
         slope = (bits[right] - bits[right - 1]) / (times[right] - times[right - 1])
         return bits[right] + slope * (time_s - times[right])
+
+
+def _overlaps(spans: list[tuple[float, float]], start_s: float, stop_s: float) -> bool:
+    return any(start_s < to and stop_s > from_ for from_, to in spans)

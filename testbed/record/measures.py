@@ -31,6 +31,10 @@ class Evidence:
     """What ``completion.measure`` returned."""
     foreign_drops: Mapping[str, int] | None = None
     """Packets dropped outside the emulated queues, by place."""
+    stolen_share: float | None = None
+    """Share of the host's processor time that a hypervisor gave to others."""
+    replicas: Sequence[str] = ()
+    """A sentence for every instant at which replicas of the parameters differed."""
     mismatches: Sequence[str] = ()
     """A sentence for every link whose read-back is not what was asked."""
 
@@ -57,8 +61,10 @@ def findings(evidence: Evidence, limits: Thresholds) -> list[Finding]:
     """Every measure at every place."""
     return [
         *_read_back(evidence),
+        *_replicas(evidence),
         *_links(evidence, limits),
         *_drops(evidence, limits),
+        *_stolen(evidence, limits),
         *_processor(evidence, limits),
         *_completion(evidence, limits),
         *_identity(evidence, limits),
@@ -74,6 +80,11 @@ def _read_back(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 "read_back", f"{place} failed after t0: {link['failure']}", 1.0, 0.0, place
             )
+
+
+def _replicas(evidence: Evidence) -> Iterator[Finding]:
+    for sentence in evidence.replicas:
+        yield Finding("replicas", sentence, 1.0)
 
 
 def _links(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
@@ -144,6 +155,19 @@ def _drops(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _stolen(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
+    share = evidence.stolen_share
+    if share is None:
+        yield Finding("stolen_share", "processor time lost to other machines was not counted")
+        return
+    yield Finding(
+        "stolen_share",
+        f"{share:.1%} of this host's processor time was taken by others on the same hardware; "
+        f"at most {limits.stolen_share:.1%} may be",
+        share, limits.stolen_share,
+    )  # fmt: skip
+
+
 def _processor(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     steps = evidence.steps
     if not steps:
@@ -180,7 +204,8 @@ def _completion(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     if not found or not found["judged"]:
         why = "no messages were followed" if not found or not found["groups"] else (
             f"of {found['groups']} groups of messages {found['short']} were too short, "
-            f"{found['with_drops']} met drops in an emulated queue and {found['unsampled']} went over "
+            f"{found['with_drops']} met drops in an emulated queue, "
+            f"{found['with_theft']} met a stolen processor and {found['unsampled']} went over "
             "links without samples"
         )  # fmt: skip
         yield Finding("message_completion", why)

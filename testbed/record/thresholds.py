@@ -21,6 +21,8 @@ class Thresholds:
     """Packets that passed a link outside its shaped class."""
     foreign_drops: int = 0
     """Packets dropped anywhere but in the emulated queues."""
+    stolen_share: float = 0.01
+    """Processor time of this host that others on the same hardware took."""
     overrun_share: float = 0.01
     """Steps whose computation took longer than its pace."""
     contended_share: float = 0.01

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +38,9 @@ def _evidence(trial: Trial, path: Path) -> Evidence:
     events, history = read_events(path), LinkHistory(read_jsonl(path / LINKS))
     steps, rounds = events.get("step", []), events.get("round", [])
     report = trial.outcome.links
+    seconds = max((step["end_s"] for step in steps), default=0.0)
     return Evidence(
-        seconds=max((step["end_s"] for step in steps), default=0.0),
+        seconds=seconds,
         links=[] if report is None else report.to_json()["links"],
         steps=steps,
         rounds=rounds,
@@ -49,10 +51,27 @@ def _evidence(trial: Trial, path: Path) -> Evidence:
             {spec.peer: spec.name for spec in trial.session.specs},
             trial.experiment.timeline.bits,
             history.dropped,
+            history.stolen,
         ),
+        stolen_share=history.stolen_s / max(seconds * (os.cpu_count() or 1), 1e-9),
         foreign_drops={"the host's receive backlog": trial.outcome.backlog_drops},
+        replicas=differing_replicas(events.get("epoch", [])),
         mismatches=[str(error) for error in [trial.outcome.error] if isinstance(error, LinkError)],
     )
+
+
+def differing_replicas(epochs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for every step at whose end some nodes' parameters had another hash than others'."""
+    hashes: dict[int, dict[str, set[str]]] = {}
+    for record in epochs:
+        nodes = hashes.setdefault(record["step"], {}).setdefault(record["parameters"], set())
+        nodes.add(record["node"])
+    return [
+        f"after step {step} the replicas differed: "
+        + " against ".join(", ".join(sorted(nodes)) for nodes in groups.values())
+        for step, groups in sorted(hashes.items())
+        if len(groups) > 1
+    ]
 
 
 def _sockets(done: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -22,7 +22,8 @@ class _Trial:
     steps: int | None
     index: int
     count: int
-    began: float = field(default_factory=time.monotonic)
+    began: float | None = None
+    """When its first step had been finished, on the monotonic clock."""
     step: int = 0
     density: float = 1.0
     delay_s: float = 0.0
@@ -59,6 +60,7 @@ class Progress:
         if trial is None:
             return
         if event["kind"] == "step":
+            trial.began = trial.began or time.monotonic()
             trial.step = max(trial.step, event["step"])
             trial.density, trial.delay_s = event["density"], event["delay_s"]
         elif event["kind"] == "evaluation":
@@ -93,7 +95,6 @@ class Progress:
 
 
 def _facts(trial: _Trial) -> dict[str, str]:
-    elapsed = time.monotonic() - trial.began
     facts = {
         "run": f"{trial.index}/{trial.count} {trial.label}",
         "step": f"{trial.step}/{trial.steps}" if trial.steps else str(trial.step),
@@ -102,9 +103,9 @@ def _facts(trial: _Trial) -> dict[str, str]:
         "delay": f"{trial.delay_s * 1e3:.0f} ms",
         "accuracy": "-" if trial.accuracy is None else f"{trial.accuracy:.3f}",
     }
-    if trial.steps and trial.step:
-        whole = elapsed / trial.step * trial.steps
-        left = whole - elapsed + whole * (trial.count - trial.index)
+    if trial.steps and trial.began and trial.step > 1:
+        step_s = (time.monotonic() - trial.began) / (trial.step - 1)
+        left = step_s * (trial.steps - trial.step + trial.steps * (trial.count - trial.index))
         facts["left"] = f"about {left:.0f} s"
     return facts
 

@@ -25,6 +25,7 @@ from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded, fingerprint
 from testbed.scenario.model import Scenario
 from testbed.session.conditions import backlog_drops, describe, shape
+from testbed.session.host_watch import stolen_s
 from testbed.session.interrupt import interruptible
 from testbed.session.lock import machine
 from testbed.session.progress import Progress
@@ -81,7 +82,7 @@ def replay(
 ) -> Replayed:
     """Fill every link direction of ``loaded`` for ``seconds`` of model time."""
     scenario = loaded.wall()
-    progress = Progress(quiet)
+    progress, wall_s = Progress(quiet), seconds * loaded.scenario.dilation
     directory = RunDirectory.create(
         out, scenario_name=scenario.name, algorithm="replay", seed=0, content_hash=loaded.hash
     )
@@ -92,11 +93,12 @@ def replay(
         ) as session:
             held = shape(session, loaded, loaded.timeline(), directory.link)
             describe(directory, session, loaded, held, algorithm={"name": "replay"}, seed=0)
-            dropped = backlog_drops()
-            report = _flow(session, loaded, seconds * loaded.scenario.dilation, progress)
-            dropped = backlog_drops() - dropped
+            dropped, stolen = backlog_drops(), stolen_s()
+            report = _flow(session, loaded, wall_s, progress)
+            dropped, stolen = backlog_drops() - dropped, stolen_s() - stolen
         evidence = Evidence(
-            seconds=seconds * loaded.scenario.dilation,
+            seconds=wall_s,
+            stolen_share=stolen / (wall_s * (os.cpu_count() or 1)),
             links=report.to_json()["links"],
             foreign_drops={"the host's receive backlog": dropped},
         )

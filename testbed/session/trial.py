@@ -14,6 +14,7 @@ from testbed.links.client import LinkReport
 from testbed.record.directory import RunDirectory
 from testbed.session.conditions import backlog_drops, describe, shape
 from testbed.session.experiment import Experiment
+from testbed.session.host_watch import HostWatch
 from testbed.session.progress import Progress
 from testbed.session.session import Session
 from testbed.train.job import Job
@@ -74,12 +75,14 @@ class Trial:
         """Train from t0 to the last node's end. Raises what made it fail, with the step filled in."""
         agent = self.session.fabric.agent
         started, dropped = False, backlog_drops()
+        watch: HostWatch | None = None
         try:
             self._assign()
             self._await_all("ready", PREPARE_S)
             t0_ns = time.monotonic_ns() + int(LEAD_S * 1e9)
             agent.start(t0_ns, self.experiment.timeline.changes(0.0, float("inf")))
             started = True
+            watch = HostWatch(t0_ns, self.directory.link)
             for name in self._specs:
                 self.session.switchboard.send(name, "start", t0_ns=t0_ns)
             self._await_all("done", None)
@@ -91,6 +94,8 @@ class Trial:
             self.outcome.error = error
             raise
         finally:
+            if watch is not None:
+                watch.stop()
             if started and agent.alive():
                 self.outcome.links = agent.stop()
             self.outcome.backlog_drops = backlog_drops() - dropped

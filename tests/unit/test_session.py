@@ -8,6 +8,7 @@ import pytest
 from testbed.errors import ExperimentError, InputError, NodeLost
 from testbed.session.experiment import parse_seeds
 from testbed.session.failure import Failures
+from testbed.session.judgement import differing_replicas
 from testbed.session.lines import Lines
 from testbed.session.switchboard import Switchboard
 
@@ -85,3 +86,10 @@ def test_seeds(text: str | None, seeds: list[int]) -> None:
 def test_seeds_that_are_none(text: str) -> None:
     with pytest.raises(InputError, match="--seed"):
         parse_seeds(text)
+
+
+def test_replicas_that_differ_are_named() -> None:
+    same = [{"step": 11, "node": f"worker-{n}", "parameters": "aa"} for n in range(2)]
+    assert differing_replicas([*same, {"step": 11, "node": "server", "parameters": "aa"}]) == []
+    (sentence,) = differing_replicas([*same, {"step": 11, "node": "server", "parameters": "bb"}])
+    assert sentence == "after step 11 the replicas differed: worker-0, worker-1 against server"

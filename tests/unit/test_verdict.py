@@ -33,7 +33,14 @@ def steps(count: int, odd: int, **changed: Any) -> Evidence:
 
 def completion(used: float) -> Evidence:
     spread = {"p50": used, "p99": used, "p99_at_least": used, "max": used}
-    counts = {"groups": 9, "judged": 9, "short": 0, "with_drops": 0, "unsampled": 0}
+    counts = {
+        "groups": 9,
+        "judged": 9,
+        "short": 0,
+        "with_drops": 0,
+        "with_theft": 0,
+        "unsampled": 0,
+    }
     return Evidence(completion={**counts, "used": spread, "error": spread, "error_ms": spread})
 
 
@@ -55,6 +62,7 @@ CASES = [
     ("lateness_p99_ms", lambda p99: links(lateness_ms={"p99": p99}), None, 10.0, 30.0, 31.0),
     ("overrun_share", lambda odd: steps(100, odd, overran=True), None, 1, 3, 4),
     ("contended_share", lambda odd: steps(100, odd, apply_cpu_s=0.002), None, 2, 6, 7),
+    ("stolen_share", lambda share: Evidence(stolen_share=share), None, 0.01, 0.03, 0.031),
     ("message_completion", completion, None, 1.0, 3.0, 3.1),
     ("byte_identity", identity, None, 10_606_000, 10_500_000, 10_400_000),
     ("byte_identity", identity, None, 10_715_000, 10_800_000, 10_900_000),
