@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import queue
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -103,9 +105,10 @@ def run_assignment(assignment: Assignment) -> None:
         _connect(assignment, endpoint)
         role = _role(assignment, node)
         role.prepare()
-        assignment.lines.send("ready")
-        _await_start(assignment)
-        summary = _run_undisturbed(role)
+        with _undisturbed():
+            assignment.lines.send("ready")
+            _await_start(assignment)
+            summary = role.run()
         node.close()
         counters = {
             assignment.peers[peer]: counted.to_json()
@@ -147,11 +150,12 @@ def _await_start(assignment: Assignment) -> None:
         time.sleep(left)
 
 
-def _run_undisturbed(role: Role) -> dict[str, Any]:
+@contextmanager
+def _undisturbed() -> Iterator[None]:
     """Without garbage collection: a pause of some milliseconds would be measured as network."""
     gc.collect()
     gc.disable()
     try:
-        return role.run()
+        yield
     finally:
         gc.enable()

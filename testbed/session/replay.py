@@ -35,7 +35,8 @@ from testbed.units import Rate
 
 SWITCH_PORT = 7100
 """The switch listens for peer n's flow at this port + n."""
-LEAD_S = 1.0
+LEAD_S = 3.0
+"""From asking for the flows to t0: their processes start, connect and fill the queues."""
 REPORTED = ("link", "direction", "asked_bits", "delivered_bits", "ratio", "mape_step", "mape_1s",
             "worst_1s", "lateness_ms")  # fmt: skip
 """What ``--json`` prints of a link direction."""
