@@ -74,6 +74,8 @@ class RunContext:
     token: str
     """Secret that nodes show when they connect to the control network."""
     quiet: bool = False
+    folders: tuple[Path, ...] = ()
+    """Folders that every node must be able to read under these very paths: a task's data."""
 
 
 class Fabric(Protocol):

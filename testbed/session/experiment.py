@@ -29,6 +29,20 @@ class Experiment:
     seeds: list[int]
 
     @property
+    def folders(self) -> tuple[Path, ...]:
+        """What nodes must be able to read: the task's data. Raises InputError when it is not there."""
+        data = self.scenario.train.data
+        if data is None:
+            return ()
+        if not Path(data).is_dir():
+            raise InputError(
+                f"the task's data directory {data} does not exist",
+                where=str(self.loaded.source),
+                hint="Make it, with the files of the task in it, or change `train.data`",
+            )
+        return (Path(data),)
+
+    @property
     def dilation(self) -> float:
         """Wall time over model time."""
         return self.loaded.scenario.dilation

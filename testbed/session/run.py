@@ -73,7 +73,12 @@ def run(
     with interruptible(), machine(progress.say), _ended(progress, comparison):
         progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
         with Session(
-            experiment.specs, fabric, comparison.directory, quiet=quiet, keep_failed=keep_failed
+            experiment.specs,
+            fabric,
+            comparison.directory,
+            quiet=quiet,
+            keep_failed=keep_failed,
+            folders=experiment.folders,
         ) as session:
             for index, (algorithm, seed) in enumerate(order, 1):
                 label = f"{algorithm.name} s{seed}"

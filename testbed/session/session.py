@@ -42,10 +42,13 @@ class Session:
         *,
         quiet: bool = False,
         keep_failed: bool = False,
+        folders: tuple[Path, ...] = (),
     ) -> None:
         self.specs, self.directory, self.keep_failed = specs, directory, keep_failed
         self.fabric_name = fabric
-        self.context = RunContext(secrets.token_hex(3), directory, secrets.token_hex(16), quiet)
+        self.context = RunContext(
+            secrets.token_hex(3), directory, secrets.token_hex(16), quiet, folders
+        )
         self.fabric = fabrics.get(fabric)(self.context)
         self._board: Switchboard | None = None
         self._looked = 0.0

@@ -82,6 +82,13 @@ def test_only_cuda_nodes_get_a_device(templates: Templates) -> None:
     assert device == {"driver": "nvidia", "capabilities": ["gpu"], "device_ids": ["0"]}
 
 
+def test_data_is_mounted_where_it_is_and_read_only(templates: Templates) -> None:
+    services = render(SPECS, replace(PLAN, folders=(Path("/data/mnist"),)), templates)["services"]
+    (volume,) = services["worker-0"]["volumes"]
+    assert volume["source"] == volume["target"] == "/data/mnist"
+    assert volume["read_only"] is True
+
+
 def test_shaper_alone_has_rights(templates: Templates) -> None:
     services = render(SPECS, replace(PLAN, shaper=True), templates)["services"]
     shaper = services.pop(SHAPER)

@@ -122,6 +122,7 @@ class DockerFabric:
             data=data,
             control=control,
             shaper=not _is_root(),
+            folders=self.context.folders,
             gpus=len((answer(["nvidia-smi", "-L"]) or "").splitlines()) if cuda else 1,
         )
 

@@ -36,6 +36,8 @@ class Plan:
     """Whether the agent is a service, too."""
     gpus: int = 1
     """CUDA devices of the host; nodes with ``device: cuda`` take them in turn."""
+    folders: tuple[Path, ...] = ()
+    """Of the host, which nodes may read under the same paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +107,17 @@ def _node(spec: NodeSpec, plan: Plan, templates: Templates) -> Document:
     module = ["python", "-m", "testbed.session.node"]
     service["command"] = [*module, "--name", spec.name, "--control", control]
     service["labels"] = {RUN_LABEL: plan.id, NODE_LABEL: spec.name}
+    if plan.folders:
+        service["volumes"] = [_read_only(folder) for folder in plan.folders]
     service["networks"] = {
         "data": {"ipv4_address": str(address(plan.data, spec))},
         "control": {"ipv4_address": str(address(plan.control, spec))},
     }
     return service
+
+
+def _read_only(folder: Path) -> Document:
+    return {"type": "bind", "source": str(folder), "target": str(folder), "read_only": True}
 
 
 def _shaper(plan: Plan, templates: Templates) -> Document:
