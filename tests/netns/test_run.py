@@ -66,7 +66,7 @@ def test_every_node_answers_a_scrape_and_the_incast_queue_is_seen(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:
     command = Command(tmp_path, "run", scenario(steps=60, algorithms="none"))
-    command.until(lambda: len(command.steps()) > 20)
+    command.until(lambda: len(command.steps()) > 70)
     scraped = {name: scrape(command.node(name)) for name in ("server", "worker-0", "worker-1")}
     command.finish()
     for name, families in scraped.items():
