@@ -10,17 +10,15 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
-import signal
 import struct
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.links.namespaces import enter
-from testbed.links.process import PACKAGE, module_command
+from testbed.links.process import PACKAGE, die_with, module_command, prctl
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_SET_DEATH_SIGNAL, _DROP_BOUNDING, _SET_SECUREBITS, _NO_NEW_PRIVILEGES = 1, 24, 28, 38
+_DROP_BOUNDING, _SET_SECUREBITS, _NO_NEW_PRIVILEGES = 24, 28, 38
 _AMBIENT, _CLEAR_ALL = 47, 4
 _NOROOT_LOCKED = 0b11
 _CAPABILITIES_VERSION_3 = 0x20080522
@@ -36,9 +34,9 @@ def command_in(netns: str, parent: int, command: Sequence[str]) -> list[str]:
 def drop_privileges() -> None:
     """Give up every capability, now and for all programs to come. Raises OSError."""
     for capability in range(int(_LAST.read_text()) + 1):
-        _prctl(_DROP_BOUNDING, capability)
-    _prctl(_SET_SECUREBITS, _NOROOT_LOCKED)
-    _prctl(_AMBIENT, _CLEAR_ALL)
+        prctl(_DROP_BOUNDING, capability)
+    prctl(_SET_SECUREBITS, _NOROOT_LOCKED)
+    prctl(_AMBIENT, _CLEAR_ALL)
     owner = PACKAGE.stat()
     if owner.st_uid != os.geteuid():
         os.setgroups([])
@@ -46,15 +44,9 @@ def drop_privileges() -> None:
         os.setresuid(owner.st_uid, owner.st_uid, owner.st_uid)
     header = struct.pack("=Ii", _CAPABILITIES_VERSION_3, 0)
     if _libc.capset(header, bytes(24)) != 0:
-        _fail("capset")
-    _prctl(_NO_NEW_PRIVILEGES, 1)
-
-
-def die_with(parent: int) -> None:
-    """Be killed when the parent dies; at once if it has already. After any change of user."""
-    _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)
+        code = ctypes.get_errno()
+        raise OSError(code, f"capset: {os.strerror(code)}")
+    prctl(_NO_NEW_PRIVILEGES, 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -68,16 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     drop_privileges()
     die_with(options.parent)
     os.execvp(options.command[0], options.command)
-
-
-def _prctl(*arguments: int) -> None:
-    if _libc.prctl(*map(ctypes.c_ulong, [*arguments, *[0] * (5 - len(arguments))])) != 0:
-        _fail("prctl")
-
-
-def _fail(what: str) -> None:
-    code = ctypes.get_errno()
-    raise OSError(code, f"{what}: {os.strerror(code)}")
 
 
 if __name__ == "__main__":

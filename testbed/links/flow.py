@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from testbed.links.process import die_with
+
 CHUNK_BYTES = 1 << 16
 _RETRY_S = 0.05
 
@@ -90,7 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("address")
     parser.add_argument("port", type=int)
     parser.add_argument("stop_at_ns", type=int)
+    parser.add_argument("--parent", type=int, help="process to die with")
     options = parser.parse_args(arguments)
+    if options.parent is not None:
+        die_with(options.parent)
     flow = serve if options.what == "serve" else blast
     moved = flow(options.address, options.port, options.stop_at_ns)
     sys.stdout.write(json.dumps({"bytes": moved}) + "\n")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 from pathlib import Path
 
 import testbed
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_SET_DEATH_SIGNAL = 1
 
 PACKAGE = Path(testbed.__file__).resolve().parent
 
@@ -21,3 +26,17 @@ def environment(**extra: str) -> dict[str, str]:
     known = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(PACKAGE.parent), *([known] if known else [])])
     return {**os.environ, "PYTHONPATH": path, **extra}
+
+
+def die_with(parent: int) -> None:
+    """Be killed when the parent dies; at once if it has already. After any change of user."""
+    prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def prctl(*arguments: int) -> None:
+    """Change something about this process (prctl(2)). Raises OSError."""
+    if _libc.prctl(*map(ctypes.c_ulong, [*arguments, *[0] * (5 - len(arguments))])) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl: {os.strerror(code)}")

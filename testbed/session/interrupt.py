@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run in order: what is finished is kept, and nothing is left behind."""
+"""Ctrl-C, SIGTERM and a closed terminal end a run in order: what is finished is kept, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 
 from testbed.errors import Interrupted
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager

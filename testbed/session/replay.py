@@ -155,7 +155,8 @@ def _switch_flows(session: Session, place: Place, stop_ns: int) -> list[subproce
 
 def _at_switch(session: Session, *arguments: str) -> list[str]:
     """The command line of a flow where the switch's address is."""
-    command = module_command("testbed.links.flow", *arguments)
+    parent = str(os.getpid())
+    command = module_command("testbed.links.flow", *arguments, "--parent", parent)
     inside = session.networks.switch_netns
     return command_in(inside, os.getpid(), command) if inside else command
 
