@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
+from command_rig import SCENARIO, Write, ours, settle
 
 from testbed.setup import engine
 from testbed.setup.torch_build import has_gpu
@@ -58,3 +60,20 @@ def pytest_make_collect_report(
     if REQUIRED and report.skipped:
         report.outcome, report.longrepr = "failed", f"must run here, but: {report.longrepr}"
     return report
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[set[str]]:
+    before = ours()
+    yield before
+    assert settle(before) == set()
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Write:
+    def write(steps: int = 25, algorithms: str = "topk-0.15") -> str:
+        path = tmp_path / "small.yaml"
+        path.write_text(SCENARIO.format(steps=steps, algorithms=algorithms))
+        return str(path)
+
+    return write

@@ -96,6 +96,10 @@ class Fabric(Protocol):
         """Nodes whose process has ended, by name, each with how (``"killed by signal 9"``)."""
         ...
 
+    def save_logs(self) -> None:
+        """Bring ``log/<node>.log`` in the context's directory up to date."""
+        ...
+
     def keep(self) -> None:
         """Have everything left standing when this process ends; ``testbed clean --all`` removes it."""
         ...

@@ -77,6 +77,9 @@ class NetnsFabric:
         ended = {name: process.poll() for name, process in self._processes.items()}
         return {name: _how(code) for name, code in ended.items() if code is not None}
 
+    def save_logs(self) -> None:
+        """Nothing to do: the nodes write them themselves."""
+
     def keep(self) -> None:
         """Leave everything standing when this process ends, until ``testbed clean``."""
         if hasattr(self, "agent"):

@@ -133,11 +133,12 @@ def _one(
         trial.shape()
         trial.run()
     finally:
-        _collect(session.directory, directory.path)
         entry = conclude(trial)
         comparison.runs.append(entry)
         comparison.save()
         directory.close()
+        session.fabric.save_logs()
+        _collect(session.directory, directory.path)
     return entry
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_rig import SCENARIO, Write, ours, settle
 from netns_rig import Rig, assert_nothing_left, make_rig, names_of
 
 
@@ -35,20 +34,3 @@ def rig(tmp_path: Path, state: Path) -> Iterator[Rig]:
         made.fabric.destroy()
         assert_nothing_left(mine)
         assert not list(state.glob("*.journal"))
-
-
-@pytest.fixture
-def nothing_left() -> Iterator[set[str]]:
-    before = ours()
-    yield before
-    assert settle(before) == set()
-
-
-@pytest.fixture
-def scenario(tmp_path: Path) -> Write:
-    def write(steps: int = 25, algorithms: str = "topk-0.15") -> str:
-        path = tmp_path / "small.yaml"
-        path.write_text(SCENARIO.format(steps=steps, algorithms=algorithms))
-        return str(path)
-
-    return write

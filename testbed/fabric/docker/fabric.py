@@ -73,7 +73,7 @@ class DockerFabric:
         """Nodes whose container has ended, each with how; what they wrote is then in the log folder."""
         dead = self.objects.dead()
         if dead:
-            self._save_logs()
+            self.save_logs()
         return dead
 
     def keep(self) -> None:
@@ -87,14 +87,15 @@ class DockerFabric:
             return
         if hasattr(self, "agent"):
             self.agent.close()
-        self._save_logs()
+        self.save_logs()
         if self.compose.file.exists():
             with suppress(MachineError):  # what Compose leaves is removed by its label
                 self.compose.down()
         sweep(self.journal)
         self.objects.close()
 
-    def _save_logs(self) -> None:
+    def save_logs(self) -> None:
+        """Write every container's output to ``log/<node>.log``."""
         self.objects.save_logs(self.context.directory / "log")
 
     def _make(self, specs: list[NodeSpec]) -> Plan:

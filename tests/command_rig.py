@@ -116,16 +116,29 @@ def command_line(pid: int) -> str:
 
 
 def ours() -> set[str]:
-    """Namespaces and host links of ours, and processes of nodes and agents."""
+    """Namespaces, host links, containers and networks of ours, and processes of nodes and agents."""
     namespaces = {path.name for path in Path("/run/netns").glob("nw-*")}
     links = {path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith("nw")}
     processes = {
         path.name
         for path in Path("/proc").iterdir()
         if path.name.isdigit()
-        and re.search(r"testbed\.(session\.node|links\.agent)", command_line(int(path.name)))
+        and re.search(r"testbed\.(session\.node|links\.(agent|flow))", command_line(int(path.name)))
     }
-    return namespaces | links | processes
+    return namespaces | links | processes | _of_the_engine("ps", "-a") | _of_the_engine("network")
+
+
+def _of_the_engine(kind: str, *options: str) -> set[str]:
+    """Containers or networks with our label; none without an engine."""
+    command = ["docker", kind, *options] if kind == "ps" else ["docker", kind, "ls"]
+    try:
+        listed = subprocess.run(
+            [*command, "-q", "--filter", "label=narrows.run"], capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        return set()
+    return set(listed.stdout.split())
 
 
 def settle(before: set[str], timeout_s: float = 10.0) -> set[str]:
