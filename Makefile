@@ -45,7 +45,7 @@ replay: setup  ## TRACE on a link of FABRIC for SECONDS, and how exactly it was 
 	@$(BIN)/testbed replay $(TRACE) --fabric $(FABRIC) --seconds $(SECONDS)
 
 plots: environment  ## table and figures of RUN again (default: the last comparison)
-	@$(BIN)/testbed report $(RUN)
+	@$(BIN)/testbed report $(or $(RUN),$(error there is no comparison to draw: `make run` makes one))
 
 images: environment  ## the container images, where missing or outdated
 	@$(SETUP) images

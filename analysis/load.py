@@ -137,7 +137,12 @@ def load(path: Path) -> Run:
             hint="Leave it out",
         )
     summary = read_json(path / SUMMARY) if (path / SUMMARY).exists() else summarise(path)
-    return Run(path, read_json(path / MANIFEST), summary, events, list(read_jsonl(path / LINKS)))
+    manifest = read_json(path / MANIFEST)
+    if missing := {"scenario", "scenario_hash", "algorithm", "seed", "dilation", "nodes"} - set(
+        manifest
+    ):
+        raise InputError(f"lacks {', '.join(sorted(missing))}", where=str(path / MANIFEST))
+    return Run(path, manifest, summary, events, list(read_jsonl(path / LINKS)))
 
 
 def load_all(paths: Iterable[Path]) -> list[Run]:

@@ -15,11 +15,13 @@ from matplotlib.figure import Figure
 
 from analysis.load import Run
 from analysis.table import to_csv
+from testbed.errors import InputError
 
 COLUMN_IN, PAGE_IN = 3.5, 7.16
 """Widths of a paper's column and page in inches."""
 
 Rows = list[dict[str, Any]]
+
 _STYLE = Path(__file__).with_name("narrows.mplstyle")
 _LINES: tuple[Any, ...] = (
     "-",
@@ -94,7 +96,10 @@ def save(
     data: Callable[[Sequence[Run]], Rows], draw: Callable[[Sequence[Run]], Figure],
 ) -> list[Path]:  # fmt: skip
     """Write ``name``.png, .pdf and .csv (what is plotted) into ``out``; the same runs give the same bytes."""
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {out}: {error.strerror}", where="--out") from None
     paths = [out / f"{name}.{suffix}" for suffix in ("png", "pdf", "csv")]
     undated: dict[str, Mapping[str, Any]] = {
         "png": {"Software": None},

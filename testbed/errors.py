@@ -3,6 +3,7 @@
 NarrowsError
 ├─ InputError        2   the scenario, a trace or a flag is wrong: where, what was given, what works
 ├─ MachineError      3   this machine cannot: what is missing and how to get it
+├─ Interrupted       1   the user, or the system, asked for the end of a run
 └─ ExperimentError   1   the experiment was started and failed
    ├─ NodeLost           a node died or fell silent: which, at which step
    ├─ LinkError          a link is not what was asked for: asked against held
@@ -62,7 +63,7 @@ class LinkError(ExperimentError):
         super().__init__(f"link {link!r} {direction}: asked for {asked}, the kernel holds {held}")
 
 
-class Interrupted(ExperimentError):
+class Interrupted(NarrowsError):
     """A run was asked to end before its time."""
 
     def __init__(self, signal_name: str) -> None:

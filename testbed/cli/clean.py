@@ -32,19 +32,19 @@ def clean(as_json: options.Json = False, everything: All = False) -> None:
     removed: dict[str, list[str]] = {}
     failures: list[MachineError] = []
     for journal in journals():
-        if everything or journal.abandoned():
+        if everything or (journal.abandoned() and not journal.kept):
             try:
                 removed[journal.run] = sweep(journal)
             except MachineError as error:
                 failures.append(error)
-    _report(removed, as_json)
+    _report(removed, [journal.run for journal in journals() if journal.kept], as_json)
     for failure in failures[:-1]:
         print(f"testbed: {failure}", file=sys.stderr)
     if failures:
         raise failures[-1]
 
 
-def _report(removed: dict[str, list[str]], as_json: bool) -> None:
+def _report(removed: dict[str, list[str]], kept: list[str], as_json: bool) -> None:
     if as_json:
         runs = [{"run": run, "removed": things} for run, things in removed.items()]
         print(json.dumps({"runs": runs}, indent=2))
@@ -53,3 +53,5 @@ def _report(removed: dict[str, list[str]], as_json: bool) -> None:
         print(f"run {run}: removed {', '.join(things) or 'nothing, it was gone already'}")
     if not removed:
         print("nothing to clean")
+    if kept:
+        print(f"kept, until `testbed clean --all`: {', '.join(kept)}", file=sys.stderr)

@@ -26,7 +26,9 @@ Out = Annotated[Path, typer.Option("--out", help="Where runs/ and comparisons/ g
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave a failed run standing for inspection.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")]
-Seconds = Annotated[float, typer.Option("--seconds", help="How long.", min=1.0, metavar="N")]
+Seconds = Annotated[
+    float, typer.Option("--seconds", help="How long.", min=1.0, max=86_400.0, metavar="N")
+]
 
 
 def table_width() -> int | None:

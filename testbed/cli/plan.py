@@ -9,11 +9,10 @@ import typer
 
 from testbed.cli import options
 from testbed.cli.dry_run import describe
-from testbed.errors import InputError
+from testbed.fabric.builtin import fabrics
 from testbed.scenario.load import load
 from testbed.units import Duration, Size
 
-FABRICS = ("docker", "netns", "sim")
 SHOWN = 20
 """Changes and links shown to people; JSON has them all."""
 
@@ -29,9 +28,7 @@ def plan(
     as_json: options.Json = False,
 ) -> None:
     """Show what a run of SCENARIO would do; nothing is started."""
-    if fabric not in FABRICS:
-        known = ", ".join(FABRICS)
-        raise InputError(f"unknown fabric {fabric!r}", where="--fabric", hint=f"Known: {known}")
+    fabrics.get(fabric, where="--fabric")
     found = describe(load(scenario), fabric, seconds)
     if as_json:
         print(json.dumps(found, indent=2))

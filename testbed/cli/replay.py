@@ -41,6 +41,8 @@ def replay(
     if as_json:
         json.dump(replayed.to_json(), sys.stdout, indent=2)
         print()
+        for reason in replayed.verdict.reasons:
+            print(f"testbed: {reason}", file=sys.stderr)
     else:
         _present(replayed)
     if replayed.verdict.state == "invalid":

@@ -102,7 +102,7 @@ class TcpEndpoint:
 
     def counters(self) -> dict[int, SocketCounters]:
         """What the kernel counted on each peer's connection so far."""
-        return {peer: connection.counters() for peer, connection in self._peers.items()}
+        return {peer: connection.counters() for peer, connection in list(self._peers.items())}
 
     def close(self) -> None:
         """Close every connection; peers see an end of stream."""
@@ -115,7 +115,9 @@ class TcpEndpoint:
             connection.close()
 
     def _bytes_arrived(self) -> int:
-        return sum(connection.counters().bytes_received for connection in self._peers.values())
+        return sum(
+            connection.counters().bytes_received for connection in list(self._peers.values())
+        )
 
     def _accept(self, listener: socket.socket) -> None:
         while not self._closing:

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random
 from typing import Generic, TypeVar
 
@@ -85,6 +85,7 @@ class HostNode:
         self.rng = Random(f"{seed}/{name}")
         self.rate_bits: float | None = None
         self._clock, self._record = clock, record
+        self._recorded: Future[None] | None = None
         self._background = ThreadPoolExecutor(1, "background", initializer=give_way)
 
     def now(self) -> float:
@@ -114,11 +115,19 @@ class HostNode:
 
     def record(self, event: dict[str, object]) -> None:
         """Hand ``event`` to the run's records, when nothing more urgent is to be done."""
-        self._background.submit(self._record, event)
+        self._recorded = self._background.submit(self._hand_over, event, self._recorded)
 
     def close(self) -> None:
-        """Hand over the last records and end the background thread."""
+        """Hand over the last records and end the background thread. Raises what lost a record."""
         self._background.shutdown()
+        if self._recorded is not None:
+            self._recorded.result()
+
+    def _hand_over(self, event: dict[str, object], before: Future[None] | None) -> None:
+        """In the background thread, one after the other: an earlier loss is not forgotten."""
+        if before is not None:
+            before.result()
+        self._record(event)
 
     def link_rate(self) -> float | None:
         """Latest asked rate of this node's uplink, bit/s."""

@@ -18,7 +18,7 @@ from testbed.fabric.netns_clean import register
 from testbed.fabric.netns_plan import plan_topology
 from testbed.fabric.netns_sweep import sweep
 from testbed.links.client import Agent
-from testbed.links.journal import Journal, folder, journals, start_time
+from testbed.links.journal import KEPT, Journal, folder, journals, start_time
 from testbed.links.namespaces import path_of
 from testbed.links.probe import REQUIRED, probe
 from testbed.links.process import environment, module_command
@@ -81,9 +81,11 @@ class NetnsFabric:
         """Nothing to do: the nodes write them themselves."""
 
     def keep(self) -> None:
-        """Leave everything standing when this process ends, until ``testbed clean``."""
+        """Leave everything standing when this process ends, until ``testbed clean --all``."""
         if hasattr(self, "agent"):
             self.agent.keep()
+        if self._journal is not None:
+            self._journal.add(KEPT)
 
     def destroy(self) -> None:
         """End every process and remove everything, with the agent's help or, if it is dead, without."""

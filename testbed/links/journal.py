@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from testbed.errors import InputError
+from testbed.errors import InputError, MachineError
 
 Entry = dict[str, Any]
 _SUFFIX = ".journal"
+KEPT = "kept"
+"""The kind of an entry that is no object, but says that the run is to be left standing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,11 @@ class Journal:
         entry = {"kind": kind, **what}
         self._append(entry)
         self.entries.append(entry)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the run was to be left standing."""
+        return any(entry["kind"] == KEPT for entry in self.entries)
 
     def close(self) -> None:
         """Everything in it has been undone. Safe to call twice."""
@@ -82,7 +89,13 @@ def folder() -> Path:
         path = Path(runtime) / "narrows"
     else:
         path = Path.home() / ".local/state/narrows"
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise MachineError(
+            f"cannot make the folder of journals {path}: {error.strerror}",
+            fix="Set XDG_RUNTIME_DIR to a folder that you may write to",
+        ) from error
     return path
 
 

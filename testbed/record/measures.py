@@ -33,8 +33,8 @@ class Evidence:
     """Packets dropped outside the emulated queues, by place."""
     stolen_share: float | None = None
     """Share of the host's processor time that a hypervisor gave to others."""
-    replicas: Sequence[str] = ()
-    """A sentence for every instant at which replicas of the parameters differed."""
+    faults: Sequence[str] = ()
+    """A sentence for everything in which the nodes' own counts and replicas do not agree."""
     mismatches: Sequence[str] = ()
     """A sentence for every link whose read-back is not what was asked."""
 
@@ -61,7 +61,7 @@ def findings(evidence: Evidence, limits: Thresholds) -> list[Finding]:
     """Every measure at every place."""
     return [
         *_read_back(evidence),
-        *_replicas(evidence),
+        *_consistency(evidence),
         *_links(evidence, limits),
         *_drops(evidence, limits),
         *_stolen(evidence, limits),
@@ -82,9 +82,9 @@ def _read_back(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def _replicas(evidence: Evidence) -> Iterator[Finding]:
-    for sentence in evidence.replicas:
-        yield Finding("replicas", sentence, 1.0)
+def _consistency(evidence: Evidence) -> Iterator[Finding]:
+    for sentence in evidence.faults:
+        yield Finding("consistency", sentence, 1.0)
 
 
 def _links(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
@@ -226,12 +226,14 @@ def _identity(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
         yield Finding("byte_identity", "there are no socket counters to hold against the links")
     for place, (held, low, high) in expected.items():
         off = max(low - held, held - high, 0.0)
-        beyond = max(0.0, off - limits.identity_slack_bytes) / max(1.0, high)
+        uncounted = limits.identity_slack_bytes * _connections(place, evidence.sockets)
+        limit = limits.identity_deviation + uncounted / max(1.0, high)
         yield Finding(
             "byte_identity",
-            f"{place} carried {held} B, the sockets sent {high:.0f} B through it: {beyond:.2%} off; "
-            f"at most {limits.identity_deviation:.2%} is right",
-            beyond, limits.identity_deviation, place,
+            f"{place} carried {held} B, the sockets sent {high:.0f} B through it: "
+            f"{off / max(1.0, high):.2%} off; at most {limits.identity_deviation:.2%} and {uncounted} B is "
+            "right",
+            off / max(1.0, high), limit, place,
         )  # fmt: skip
     if not (evidence.steps and evidence.rounds):
         yield Finding("frame_identity", "there are no rounds")
@@ -239,3 +241,9 @@ def _identity(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     wrong = frames_disagree(evidence.steps, evidence.rounds)
     sentence = wrong[0] if wrong else "all frames are counted alike at both ends"
     yield Finding("frame_identity", sentence, float(len(wrong)))
+
+
+def _connections(place: str, sockets: Records) -> int:
+    """Connections through a link direction."""
+    node, _, direction = place.rpartition(" ")
+    return sum(socket["node" if direction == "up" else "peer"] == node for socket in sockets)

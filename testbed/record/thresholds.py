@@ -39,8 +39,8 @@ class Thresholds:
     """Messages that the links could carry in less are not judged: waking a thread would decide."""
     identity_deviation: float = 0.005
     """|bytes at a link's class / bytes that the sockets sent through it - 1|."""
-    identity_slack_bytes: int = 4096
-    """Allowed besides: address resolution and closing handshakes are in no socket's count."""
+    identity_slack_bytes: int = 1024
+    """Allowed besides per connection: address resolution and handshakes are in no socket's count."""
     degraded_factor: float = 3.0
     """Up to so many times a threshold a run is degraded; beyond it, invalid."""
 

@@ -79,6 +79,8 @@ def _validated(document: Document) -> Scenario:
         return Scenario.model_validate(document.data)
     except ValidationError as error:
         raise report(document, from_pydantic(error)) from None
+    except ValueError as error:  # numbers too long to be written in a message
+        raise report(document, [Problem((), f"a number is out of all bounds: {error}")]) from None
 
 
 def _traces(scenario: Scenario, folder: Path) -> tuple[dict[str, RateTrace], list[Problem]]:
@@ -97,6 +99,8 @@ def _traces(scenario: Scenario, folder: Path) -> tuple[dict[str, RateTrace], lis
 
 
 def _text(path: Path) -> str:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError("this is not a regular file", where=str(path), hint="Name a YAML file")
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -17,6 +17,9 @@ from testbed.scenario.timeline import Timeline
 from testbed.session.experiment import up_places
 from testbed.session.session import Session
 
+RTO_MIN_MS = 200
+"""Linux's least retransmission time-out: with dilation it is made that much longer."""
+
 OnSample = Callable[[list[dict[str, Any]]], None]
 
 
@@ -30,7 +33,7 @@ def shape(
         segments=bundle_segments(timeline.lowest_rate(), timeline.shortest_step_s()),
         at=up_places(scenario),
         congestion=scenario.congestion,
-        rto_min_ms=None,
+        rto_min_ms=None if loaded.scenario.dilation == 1 else round(RTO_MIN_MS * scenario.dilation),
     )
     return session.fabric.agent.prepare(session.places, timeline.initial, settings)
 

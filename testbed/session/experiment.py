@@ -16,6 +16,8 @@ from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Scenario
 from testbed.scenario.timeline import Timeline
 
+_SEED_BOUND, _MOST_SEEDS = 2**31, 1000
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -99,7 +101,13 @@ def parse_seeds(text: str | None) -> list[int]:
             raise InputError(
                 f"{text!r} names no seeds", where="--seed", hint="Write 3, 1-5 or 1,4,7-9"
             )
-        seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
+        first, last = int(match[1][:12]), int((match[2] or match[1])[:12])
+        if last >= _SEED_BOUND or last - first >= _MOST_SEEDS:
+            raise InputError(
+                f"{text!r} names seeds from {_SEED_BOUND} up, or more than {_MOST_SEEDS}",
+                where="--seed",
+            )
+        seeds += range(first, last + 1)
     if not seeds or len(set(seeds)) != len(seeds):
         raise InputError(f"{text!r} names no seed, or one twice", where="--seed")
     return seeds

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.errors import ExperimentError, NarrowsError, NodeLost
+from testbed.errors import ExperimentError, InputError, MachineError, NarrowsError, NodeLost
+
+_BY_EXIT_CODE: dict[int, type[NarrowsError]] = {
+    InputError.exit_code: InputError,
+    MachineError.exit_code: MachineError,
+}
+"""What a node found wrong with the input or with its machine is no failed experiment."""
 
 
 class Failures:
@@ -29,7 +35,8 @@ class Failures:
         """The error that a node sent over the control network."""
         text = str(message["message"])
         if message.get("error") != "NodeLost":
-            return ExperimentError(f"node {node!r} failed: {text}")
+            kind = _BY_EXIT_CODE.get(message.get("exit_code", 1), ExperimentError)
+            return kind(f"node {node!r}: {text}")
         return NodeLost(
             str(message["node"]), message.get("step"), f"{node} says: {text}", hearsay=True
         )

@@ -27,3 +27,20 @@ def interruptible() -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Signals wait until what is in here is done, and are then raised unless it failed itself.
+
+    For cleaning up and for writing down: half of either would be worse than a second's delay.
+    """
+    came: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if came:
+        raise Interrupted(signal.Signals(came[0]).name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,14 @@ from testbed.record.directory import LINKS, read_events, read_jsonl
 from testbed.record.history import LinkHistory
 from testbed.record.summary import entry, summarise
 from testbed.record.verdict import Evidence, Verdict, judge
+from testbed.session.consistency import faults
 
 if TYPE_CHECKING:
     from testbed.session.trial import Trial
+
+
+EVIDENCE = "evidence.json"
+"""What a verdict was found on besides the records: the links' report, the kernel's count of every socket."""
 
 
 def conclude(trial: Trial) -> dict[str, Any]:
@@ -31,6 +36,9 @@ def _verdict(trial: Trial, path: Path) -> Verdict:
     if outcome.error is not None:
         return Verdict("invalid", [f"The run did not end: {outcome.error}"])
     evidence = _evidence(trial, path)
+    trial.directory.write_json(
+        EVIDENCE, {"links": evidence.links, "sockets": evidence.sockets, "nodes": outcome.done}
+    )
     return judge(evidence)
 
 
@@ -55,23 +63,9 @@ def _evidence(trial: Trial, path: Path) -> Evidence:
         ),
         stolen_share=history.stolen_s / max(seconds * (os.cpu_count() or 1), 1e-9),
         foreign_drops={"the host's receive backlog": trial.outcome.backlog_drops},
-        replicas=differing_replicas(events.get("epoch", [])),
+        faults=faults(trial.outcome.done, steps, events.get("epoch", [])),
         mismatches=[str(error) for error in [trial.outcome.error] if isinstance(error, LinkError)],
     )
-
-
-def differing_replicas(epochs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for every step at whose end some nodes' parameters had another hash than others'."""
-    hashes: dict[int, dict[str, set[str]]] = {}
-    for record in epochs:
-        nodes = hashes.setdefault(record["step"], {}).setdefault(record["parameters"], set())
-        nodes.add(record["node"])
-    return [
-        f"after step {step} the replicas differed: "
-        + " against ".join(", ".join(sorted(nodes)) for nodes in groups.values())
-        for step, groups in sorted(hashes.items())
-        if len(groups) > 1
-    ]
 
 
 def _sockets(done: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """JSON objects over a socket, one a line: the control network's whole protocol.
 
 From a node: hello {node, token, pid}, up, ready, event {event}, done {summary, counters}, error {…}, alive.
-To a node:   job {job, peers, …}, start {t0_ns}, link {sample}, flow {…}, quit.
+To a node:   job {job, peers, …}, start {t0_ns}, link {sample}, flow {…}, keep.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Lines:
         while line := self._reader.readline(MAX_LINE):
             try:
                 message = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise WireError(f"not a line of JSON on the control network: {error}") from error
             if not isinstance(message, dict) or not isinstance(message.get("type"), str):
                 raise WireError("a control message is an object with a 'type'")

@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from testbed.errors import NarrowsError, NodeLost
@@ -36,19 +37,21 @@ class NodeProcess:
         self.name, self.lines = name, lines
         self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.assignment: Assignment | None = None
+        self.kept = False
+        """Whether to stay when the session ends, for inspection."""
         self.exporter = Exporter({"node": name})
         self.exporter.serve(lines.socket.getsockname()[0], METRICS_PORT)
 
     def serve(self) -> None:
-        """Until ``quit``, or until the session is gone."""
+        """Until the session is gone."""
         threading.Thread(target=self._read, daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
         import torch
 
         torch.set_num_threads(1)
         self.lines.send("up")
-        while (message := self.inbox.get())["type"] != "quit":
-            self._do(message)
+        while True:
+            self._do(self.inbox.get())
 
     def _do(self, message: dict[str, Any]) -> None:
         try:
@@ -69,23 +72,29 @@ class NodeProcess:
 
     def _report(self, error: Exception, text: str) -> None:
         about = {"node": error.node, "step": error.step} if isinstance(error, NodeLost) else {}
-        self.lines.send("error", message=text, error=type(error).__name__, **about)
+        code = getattr(error, "exit_code", 1)
+        self.lines.send("error", message=text, error=type(error).__name__, exit_code=code, **about)
 
     def _read(self) -> None:
         """Control messages; those about links are taken in at once, the others in order."""
         try:
             for message in self.lines:
-                if message["type"] != "link":
+                if message["type"] == "keep":
+                    self.kept = True
+                elif message["type"] != "link":
                     self.inbox.put(message)
                 elif self.assignment is not None:
                     self.assignment.link(message["sample"])
         finally:
+            if self.kept:
+                threading.Event().wait()
             os._exit(1)  # the session is gone, and a role may be blocked anywhere
 
     def _beat(self) -> None:
         while True:
             time.sleep(HEARTBEAT_S)
-            self.lines.send("alive")
+            with suppress(OSError):  # the reader notices that the session is gone
+                self.lines.send("alive")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -32,11 +32,11 @@ class _Trial:
 
 
 class Progress:
-    """Progress of a whole ``testbed run`` on stderr."""
+    """Progress of a whole ``testbed run`` on stderr; rates and delays in model time."""
 
-    def __init__(self, quiet: bool, watched_link: str = "server") -> None:
+    def __init__(self, quiet: bool, dilation: float = 1.0, watched_link: str = "server") -> None:
         self._console = Console(file=sys.stderr)
-        self._watched, self._quiet = watched_link, quiet
+        self._watched, self._quiet, self._dilation = watched_link, quiet, dilation
         self._trial: _Trial | None = None
         self._spoke = 0.0
         self._live: Live | None = None
@@ -62,7 +62,7 @@ class Progress:
         if event["kind"] == "step":
             trial.began = trial.began or time.monotonic()
             trial.step = max(trial.step, event["step"])
-            trial.density, trial.delay_s = event["density"], event["delay_s"]
+            trial.density, trial.delay_s = event["density"], event["delay_s"] / self._dilation
         elif event["kind"] == "evaluation":
             trial.accuracy = event["accuracy"]
         self._show(trial)

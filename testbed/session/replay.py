@@ -15,6 +15,7 @@ from typing import Any
 
 from testbed.errors import ExperimentError
 from testbed.fabric.base import DATA_PORT, Place
+from testbed.fabric.builtin import fabrics
 from testbed.fabric.enter import command_in
 from testbed.links.client import LinkReport
 from testbed.links.process import environment, module_command
@@ -29,6 +30,7 @@ from testbed.session.host_watch import stolen_s
 from testbed.session.interrupt import interruptible
 from testbed.session.lock import machine
 from testbed.session.progress import Progress
+from testbed.session.run import refuse_unmet
 from testbed.session.session import Session
 from testbed.traces import read
 from testbed.units import Rate
@@ -51,12 +53,10 @@ class Replayed:
     report: LinkReport
 
     def to_json(self) -> dict[str, Any]:
-        """``{"verdict", "reasons", "dir", "links": [...]}``."""
+        """``{"verdict", "links": [...]}``."""
         links = [asdict(end) for end in self.report.links]
         return {
             "verdict": self.verdict.state,
-            "reasons": self.verdict.reasons,
-            "dir": str(self.directory),
             "links": [{key: link[key] for key in REPORTED} for link in links],
         }
 
@@ -83,6 +83,8 @@ def replay(
 ) -> Replayed:
     """Fill every link direction of ``loaded`` for ``seconds`` of model time."""
     scenario = loaded.wall()
+    refuse_unmet(scenario)
+    fabrics.get(fabric, where="--fabric")
     progress, wall_s = Progress(quiet), seconds * loaded.scenario.dilation
     directory = RunDirectory.create(
         out, scenario_name=scenario.name, algorithm="replay", seed=0, content_hash=loaded.hash
@@ -104,7 +106,14 @@ def replay(
             foreign_drops={"the host's receive backlog": dropped},
         )
         replayed = Replayed(directory.path, judge(evidence), report)
-        directory.write_json("summary.json", {**replayed.to_json(), **report.to_json()})
+        directory.write_json(
+            "summary.json",
+            {
+                "verdict": replayed.verdict.state,
+                "reasons": replayed.verdict.reasons,
+                **report.to_json(),
+            },
+        )
     return replayed
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from testbed.algorithms import Algorithm
 from testbed.errors import MachineError, NarrowsError
+from testbed.fabric.builtin import fabrics
 from testbed.record.directory import (
     COMPARISON,
     RunDirectory,
@@ -17,9 +18,11 @@ from testbed.record.directory import (
     to_json,
     write_atomically,
 )
+from testbed.record.summary import ENTRY
+from testbed.scenario.model import Scenario
 from testbed.scenario.needs import kernel_needs
 from testbed.session.experiment import Experiment
-from testbed.session.interrupt import interruptible
+from testbed.session.interrupt import interruptible, shielded
 from testbed.session.judgement import conclude
 from testbed.session.lock import machine
 from testbed.session.progress import Progress
@@ -37,8 +40,19 @@ class Comparison:
         self.runs: list[dict[str, Any]] = []
         """Entries as ``--json`` prints them, in the order of running."""
 
-    def save(self) -> None:
-        """Write what is known so far: an interrupted comparison has what is finished."""
+    def begin(self, directory: Path, algorithm: Algorithm, seed: int) -> None:
+        """A run that has begun is listed, as what it is if nobody lives to conclude it."""
+        blank = dict.fromkeys(ENTRY)
+        about = {"dir": str(directory), "algorithm": algorithm.name, "seed": seed}
+        self.runs.append({**blank, **about, "verdict": "invalid"})
+        self._save()
+
+    def conclude(self, entry: dict[str, Any]) -> None:
+        """The run that was begun last has come to its end."""
+        self.runs[-1] = entry
+        self._save()
+
+    def _save(self) -> None:
         about = {"scenario": self._loaded.scenario.name, "hash": self._loaded.hash}
         write_atomically(
             self.directory / COMPARISON, to_json({**about, "runs": self.runs}, indent=2) + "\n"
@@ -63,8 +77,10 @@ def run(
 
     Raises what ended a trial; what was finished before it, and its own records, are on disk.
     """
-    refuse_unmet(experiment)
-    progress = Progress(quiet)
+    refuse_unmet(experiment.scenario)
+    fabrics.get(fabric, where="--fabric")
+    _ = experiment.folders
+    progress = Progress(quiet, experiment.dilation)
     order = order or [(name, seed) for seed in experiment.seeds for name in experiment.algorithms]
     loaded = experiment.loaded
     comparison = Comparison(
@@ -100,11 +116,11 @@ def interleaved(algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> Order:
     ]
 
 
-def refuse_unmet(experiment: Experiment) -> None:
+def refuse_unmet(scenario: Scenario) -> None:
     """Raises MachineError for what no kernel gets from this version: delay, loss and the like."""
-    if needs := kernel_needs(experiment.scenario):
+    if needs := kernel_needs(scenario):
         raise MachineError(
-            f"scenario {experiment.scenario.name!r} asks for what this version cannot emulate: "
+            f"scenario {scenario.name!r} asks for what this version cannot emulate: "
             + "; ".join(needs),
             fix="Rate, queue and outages are emulated; leave the other settings out of the scenario",
         )
@@ -131,14 +147,20 @@ def _one(
     trial = Trial(session, experiment, algorithm, seed, directory, progress)
     try:
         trial.shape()
+        comparison.begin(directory.path, algorithm, seed)
+        _collect(session.directory, directory.path)
+    except BaseException:
+        directory.close()  # without a manifest there is nothing to conclude
+        raise
+    try:
         trial.run()
     finally:
-        entry = conclude(trial)
-        comparison.runs.append(entry)
-        comparison.save()
-        directory.close()
-        session.fabric.save_logs()
-        _collect(session.directory, directory.path)
+        with shielded():
+            entry = conclude(trial)
+            comparison.conclude(entry)
+            directory.close()
+            session.fabric.save_logs()
+            _collect(session.directory, directory.path)
     return entry
 
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,10 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from testbed.errors import ExperimentError, NarrowsError, NodeLost
+from testbed.errors import ExperimentError, Interrupted, NarrowsError, NodeLost
 from testbed.fabric.base import CONTROL_PORT, Networks, NodeSpec, Place, RunContext
 from testbed.fabric.builtin import fabrics
 from testbed.session.failure import Failures
+from testbed.session.interrupt import shielded
 from testbed.session.switchboard import Switchboard
 
 START_S = 90.0
@@ -57,7 +59,10 @@ class Session:
         try:
             self.networks = self.fabric.create(self.specs)
             self.switchboard = self._board = Switchboard(
-                self.networks.control_host, CONTROL_PORT, self.context.token
+                self.networks.control_host,
+                CONTROL_PORT,
+                self.context.token,
+                [spec.name for spec in self.specs],
             )
             self.places = self.fabric.start()
             self._await_all("up")
@@ -72,11 +77,17 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.keep_failed and isinstance(error, NarrowsError) and self._left_standing():
+        failed = isinstance(error, NarrowsError) and not isinstance(error, Interrupted)
+        if self.keep_failed and failed and self._left_standing():
             return
-        if self._board is not None:
-            self._board.close()
-        self.fabric.destroy()
+        try:
+            with shielded():
+                if self._board is not None:
+                    self._board.close()
+                self.fabric.destroy()
+        except Interrupted:
+            if error is None:
+                raise
 
     def messages(self, timeout_s: float) -> Iterator[tuple[str, dict[str, Any]]]:
         """Messages of nodes until ``timeout_s`` has passed; at most one every call of ``next``.
@@ -89,6 +100,8 @@ class Session:
             try:
                 self._look()
                 got = self.switchboard.receive(min(left, 0.2))
+            except Interrupted:
+                raise
             except NarrowsError as error:
                 raise self._cause(error) from error
             if got is None:
@@ -108,6 +121,11 @@ class Session:
             self.fabric.keep()
         except NarrowsError:
             return False
+        for spec in self.specs:
+            self.tell(spec.name, "keep")
+        sys.stderr.write(
+            f"testbed: run {self.context.id} is left standing; `testbed clean --all` removes it\n"
+        )
         return True
 
     def _await_all(self, kind: str) -> None:

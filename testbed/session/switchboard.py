@@ -11,6 +11,7 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -24,10 +25,10 @@ Inbound = tuple[str, dict[str, Any]]
 
 
 class Switchboard:
-    """Accepts nodes on ``address``; ``token`` is what a node must show."""
+    """Accepts the nodes called ``names`` on ``address``; ``token`` is what a node must show."""
 
-    def __init__(self, address: str, port: int, token: str) -> None:
-        self._token = token
+    def __init__(self, address: str, port: int, token: str, names: Iterable[str]) -> None:
+        self._token, self._names = token, frozenset(names)
         self._listener = socket.create_server((address, port), backlog=256)
         self._nodes: dict[str, Lines] = {}
         self._heard: dict[str, float] = {}
@@ -71,7 +72,7 @@ class Switchboard:
 
     def _check_silence(self) -> None:
         now = time.monotonic()
-        for node, heard in self._heard.items():
+        for node, heard in list(self._heard.items()):
             if now - heard > SILENCE_S:
                 raise NodeLost(node, None, f"it gave no sign of life for {now - heard:.1f} s")
 
@@ -102,11 +103,11 @@ class Switchboard:
 
     def _admit(self, lines: Lines, hello: dict[str, Any]) -> str:
         """Raises WireError for whoever does not know the run's token."""
-        name, token = hello.get("node"), str(hello.get("token"))
-        if hello["type"] != "hello" or not hmac.compare_digest(token, self._token):
+        name, token = hello.get("node"), str(hello.get("token")).encode(errors="replace")
+        if hello["type"] != "hello" or not hmac.compare_digest(token, self._token.encode()):
             raise WireError("a stranger on the control network")
-        if not isinstance(name, str) or name in self._nodes:
-            raise WireError(f"node {name!r} is here already")
+        if not isinstance(name, str) or name not in self._names or name in self._nodes:
+            raise WireError(f"node {name!r} is not expected, or here already")
         self._nodes[name] = lines
         self._heard[name] = time.monotonic()
         self._inbox.put((name, hello))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from testbed.algorithms import Algorithm
-from testbed.errors import ExperimentError, NodeLost
+from testbed.errors import ExperimentError, NarrowsError, NodeLost
 from testbed.fabric.base import NodeSpec
 from testbed.links.client import LinkReport
 from testbed.record.directory import RunDirectory
@@ -97,7 +98,8 @@ class Trial:
             if watch is not None:
                 watch.stop()
             if started and agent.alive():
-                self.outcome.links = agent.stop()
+                with suppress(NarrowsError) if self.outcome.error else nullcontext():
+                    self.outcome.links = agent.stop()
             self.outcome.backlog_drops = backlog_drops() - dropped
 
     def _assign(self) -> None:

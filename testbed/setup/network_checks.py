@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
 _CONGESTION = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _CONTROL_PORT = 7077
+_LISTENS = "0A"
 _KERNEL_FIX = "Use a kernel with CONFIG_NET_SCH_HTB and CONFIG_NET_SCH_FIFO (`modprobe sch_htb`)"
 _NETEM_FIX = (
     "On Ubuntu: `apt-get install linux-modules-extra-$(uname -r)`, then `modprobe sch_netem`"
@@ -22,15 +22,14 @@ _NETEM_FIX = (
 
 
 def control_port() -> Finding:
-    """Nobody listens on every address at the port of the control network."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", _CONTROL_PORT))
-        except OSError as error:
-            return Finding(
-                False, f"port {_CONTROL_PORT}: {error.strerror}", "Stop what listens there"
-            )
+    """Nobody listens on every address at the port of the control network; runs listen on their own."""
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        lines = table.read_text().splitlines()[1:] if table.exists() else []
+        for address, _, state in (line.split()[1:4] for line in lines):
+            host, _, port = address.partition(":")
+            if (int(port, 16), state, set(host)) == (_CONTROL_PORT, _LISTENS, {"0"}):
+                taken = f"port {_CONTROL_PORT} is taken on all addresses"
+                return Finding(False, taken, "Stop what listens there")
     return Finding(True, f"port {_CONTROL_PORT} is free")
 
 

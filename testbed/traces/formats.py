@@ -128,6 +128,8 @@ def _json_items(source: Source) -> Iterator[tuple[int, Any]]:
             raise source.error(error.lineno, f"not JSON: {error.msg}") from None
         except RecursionError:
             raise source.error(line, "nested too deeply") from None
+        except ValueError:
+            raise source.error(line, "a number has too many digits") from None
         yield line, item
         at = skip(at)
         if text[at : at + 1] not in {",", "]"}:

@@ -42,8 +42,9 @@ def number(source: Source, line: int, text: object, what: str) -> float:
     """``text`` as a finite number that is not negative. Raises InputError."""
     try:
         value = float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise source.error(line, f"{text!r} is not a number", f"Here should be {what}") from None
+    except (TypeError, ValueError, OverflowError):
+        given = str(text)[:60] if isinstance(text, str) else "this"
+        raise source.error(line, f"{given!r} is not a number", f"Here should be {what}") from None
     if not math.isfinite(value) or isinstance(text, bool):
         raise source.error(line, f"{text!r} is not a finite number", f"Here should be {what}")
     if value < 0:
@@ -77,6 +78,10 @@ def build(source: Source, points: list[Point], duration_s: float | None = None) 
     return RateTrace(times, tuple(round(point.rate_bits) for point in points), end, source.path)
 
 
+_LONGEST_S = 1e9
+"""About thirty years."""
+
+
 def _check_order(source: Source, points: list[Point]) -> None:
     before: Point | None = None
     for point in points:
@@ -86,6 +91,8 @@ def _check_order(source: Source, points: list[Point]) -> None:
                 f"time {point.time_s:g} s does not come after {before.time_s:g} s of line {before.line}",
                 "Times must increase from line to line",
             )
+        if point.time_s > _LONGEST_S:
+            raise source.error(point.line, f"time {point.time_s:g} s is too large")
         if point.rate_bits > LARGEST:
             raise source.error(point.line, f"rate {point.rate_bits:g} bit/s is too large")
         before = point

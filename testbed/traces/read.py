@@ -53,6 +53,8 @@ def _detect(source: Source) -> str:
 
 def _text(path: Path) -> str:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError("this is not a file", where=str(path), hint="Name a trace file")
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"the trace is larger than {MAX_BYTES >> 20} MiB", where=str(path))
         data = path.read_bytes()

@@ -132,7 +132,7 @@ def test_plan_in_dilated_time(tmp_path: Path) -> None:
 def test_plan_knows_the_fabrics() -> None:
     error = call("plan", DEMO, "--fabric", "dokcer").exception
     assert isinstance(error, InputError)
-    assert "Known: docker, netns, sim" in str(error)
+    assert "Known: docker, netns" in str(error)
 
 
 def test_plan_works_where_torch_docker_and_netlink_are_missing() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from testbed.errors import ExperimentError, InputError, NodeLost
+from testbed.session.consistency import faults
 from testbed.session.experiment import parse_seeds
 from testbed.session.failure import Failures
-from testbed.session.judgement import differing_replicas
 from testbed.session.lines import Lines
 from testbed.session.switchboard import Switchboard
 
@@ -17,7 +17,7 @@ from testbed.session.switchboard import Switchboard
 def board() -> Iterator[tuple[Switchboard, int]]:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = int(held.getsockname()[1])
-    switchboard = Switchboard("127.0.0.1", port, "secret")
+    switchboard = Switchboard("127.0.0.1", port, "secret", ["worker-0"])
     yield switchboard, port
     switchboard.close()
 
@@ -51,10 +51,15 @@ def test_a_closed_connection_is_the_loss_of_that_node(board: tuple[Switchboard, 
 
 def test_strangers_are_shown_the_door(board: tuple[Switchboard, int]) -> None:
     switchboard, port = board
-    for lines in (call(port, token="guess"), Lines(socket.create_connection(("127.0.0.1", port)))):
+    deep = b"[" * 200_000 + b"\n"
+    for lines in (
+        call(port, token="gu\u00e9ss"),
+        call(port, name="intruder"),
+        Lines(socket.create_connection(("127.0.0.1", port))),
+    ):
         if not lines.socket.getpeername():
             raise AssertionError
-        lines.socket.sendall(b"garbage\n")
+        lines.socket.sendall(deep)
         lines.socket.settimeout(5.0)
         assert list(lines) == []
         lines.close()
@@ -88,8 +93,42 @@ def test_seeds_that_are_none(text: str) -> None:
         parse_seeds(text)
 
 
-def test_replicas_that_differ_are_named() -> None:
-    same = [{"step": 11, "node": f"worker-{n}", "parameters": "aa"} for n in range(2)]
-    assert differing_replicas([*same, {"step": 11, "node": "server", "parameters": "aa"}]) == []
-    (sentence,) = differing_replicas([*same, {"step": 11, "node": "server", "parameters": "bb"}])
-    assert sentence == "after step 11 the replicas differed: worker-0, worker-1 against server"
+def done(role: str, parameters: str = "aa", sent: int = 500) -> dict[str, object]:
+    counters = {"bytes_sent": 520, "bytes_retransmitted": 20, "bytes_received": 300}
+    summary = {
+        "role": role, "steps": 2, "parameters": parameters, "bytes_sent": sent, "bytes_received": 300,
+    }  # fmt: skip
+    return {"summary": summary, "counters": {"peer": counters}}
+
+
+STEPS = [{"node": "worker-0", "step": step} for step in (1, 2)]
+
+
+def test_nodes_that_agree_have_no_fault() -> None:
+    messages = {"server": done("server"), "worker-0": done("worker")}
+    assert faults(messages, STEPS, [{"step": 1, "node": "server", "parameters": "cc"}]) == []
+
+
+@pytest.mark.parametrize(
+    ("messages", "steps", "said"),
+    [
+        (
+            {"server": done("server"), "worker-0": done("worker", "bb")},
+            STEPS,
+            "after step 2 the replicas differed: server against worker-0",
+        ),
+        (
+            {"worker-0": done("worker")},
+            STEPS[:1],
+            "worker-0 made 2 steps, but 1 are in the records",
+        ),
+        (
+            {"worker-0": done("worker", sent=460)},
+            STEPS,
+            "frames of 460 B out and 300 B in, its sockets 500 B",
+        ),
+    ],
+)
+def test_disagreement_is_named(messages, steps, said) -> None:
+    (sentence,) = faults(messages, steps, [])
+    assert said in sentence

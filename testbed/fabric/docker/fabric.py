@@ -26,7 +26,7 @@ from testbed.fabric.docker.render import (
 )
 from testbed.fabric.docker.subnets import free_subnets, routed
 from testbed.fabric.netns_sweep import sweep
-from testbed.links.journal import Journal
+from testbed.links.journal import KEPT, Journal
 from testbed.setup import images
 from testbed.setup.command import answer
 from testbed.setup.paths import in_checkout
@@ -77,9 +77,11 @@ class DockerFabric:
         return dead
 
     def keep(self) -> None:
-        """Leave everything standing when this process ends, until ``testbed clean``."""
+        """Leave everything standing when this process ends, until ``testbed clean --all``."""
         if hasattr(self, "agent"):
             self.agent.keep()
+        if self.journal is not None:
+            self.journal.add(KEPT)
 
     def destroy(self) -> None:
         """Save the logs, then stop and remove whatever of this run is there."""
@@ -117,6 +119,12 @@ class DockerFabric:
 
     def _plan(self, specs: list[NodeSpec], data: IPv4Network, control: IPv4Network) -> Plan:
         cuda = any(spec.device == "cuda" for spec in specs)
+        gpus = len((answer(["nvidia-smi", "-L"]) or "").splitlines()) if cuda else 1
+        if not gpus:
+            raise MachineError(
+                "`device: cuda` is asked for, and this machine has no CUDA device",
+                fix="Use `device: cpu`, or a machine where `nvidia-smi -L` lists one",
+            )
         return Plan(
             id=self.context.id,
             image=self.image,
@@ -124,7 +132,7 @@ class DockerFabric:
             control=control,
             shaper=not _is_root(),
             folders=self.context.folders,
-            gpus=len((answer(["nvidia-smi", "-L"]) or "").splitlines()) if cuda else 1,
+            gpus=gpus,
         )
 
     def _agent(self) -> Agent:

@@ -1,0 +1,60 @@
+"""Whether the counts and replicas that several nodes keep of one run agree. Each fault is a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+Messages = Mapping[str, Mapping[str, Any]]
+"""Every node's ``done`` message by its name: ``{"summary", "counters", "strangers"}``."""
+Records = Iterable[Mapping[str, Any]]
+
+
+def faults(done: Messages, steps: Records, epochs: Records) -> list[str]:
+    """Everything that does not agree; nothing, in a sound run that came to its end."""
+    return [
+        *_replicas([*epochs, *(_final(node, message) for node, message in done.items())]),
+        *_missing(done, list(steps)),
+        *_frames(done),
+    ]
+
+
+def _final(node: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    summary = message["summary"]
+    return {"node": node, "step": summary["steps"], "parameters": summary["parameters"]}
+
+
+def _replicas(hashed: Records) -> Iterator[str]:
+    """A sentence for every step at whose end some nodes' parameters had another hash than others'."""
+    hashes: dict[int, dict[str, set[str]]] = {}
+    for record in hashed:
+        nodes = hashes.setdefault(record["step"], {}).setdefault(record["parameters"], set())
+        nodes.add(record["node"])
+    for step, groups in sorted(hashes.items()):
+        if len(groups) > 1:
+            sides = " against ".join(", ".join(sorted(nodes)) for nodes in groups.values())
+            yield f"after step {step} the replicas differed: {sides}"
+
+
+def _missing(done: Messages, steps: list[Mapping[str, Any]]) -> Iterator[str]:
+    for node, message in done.items():
+        if message["summary"]["role"] != "worker":
+            continue
+        made = message["summary"]["steps"]
+        kept = sum(step["node"] == node for step in steps)
+        if kept != made:
+            yield f"{node} made {made} steps, but {kept} are in the records"
+
+
+def _frames(done: Messages) -> Iterator[str]:
+    """The application's own bytes are the frames it counted, HELLO and BYE among them."""
+    for node, message in done.items():
+        sockets = message["counters"].values()
+        sent = sum(s["bytes_sent"] - s["bytes_retransmitted"] for s in sockets)
+        received = sum(s["bytes_received"] for s in sockets)
+        counted = message["summary"]
+        if (sent, received) != (counted["bytes_sent"], counted["bytes_received"]):
+            yield (
+                f"{node} counted frames of {counted['bytes_sent']} B out and "
+                f"{counted['bytes_received']} B in, its sockets {sent} B and {received} B"
+            )
