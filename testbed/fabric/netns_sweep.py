@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.errors import MachineError
-from testbed.links.journal import Entry, Journal, cleaners
+from testbed.links.journal import KEPT, Entry, Journal, cleaners
 
 
 def sweep(journal: Journal) -> list[str]:
@@ -14,6 +14,8 @@ def sweep(journal: Journal) -> list[str]:
     removed: list[str] = []
     failures: list[str] = []
     for entry in reversed(journal.entries):
+        if entry["kind"] == KEPT:
+            continue
         try:
             removed += _remove(entry)
         except (OSError, MachineError) as error:

@@ -77,7 +77,10 @@ def test_every_node_answers_a_scrape_and_the_incast_queue_is_seen(
     assert families_total(scraped["worker-0"], "testbed_phase_seconds", phase="wait") > 0
     asked = families_total(scraped["server"], LINK_RATE, source="asked", direction="down")
     assert asked == pytest.approx(20e6 / 8, rel=0.01)
-    samples = [json.loads(line) for line in next(tmp_path.glob("runs/*/links.jsonl")).open()]
+    samples = [
+        json.loads(line)
+        for line in next(tmp_path.glob("runs/*/links.jsonl")).read_text().splitlines()
+    ]
     backlog = {
         (s["link"], s["direction"]): s["backlog_bytes"] for s in samples if s["kind"] == "sample"
     }
