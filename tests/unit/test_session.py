@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -93,12 +94,20 @@ def test_seeds_that_are_none(text: str) -> None:
         parse_seeds(text)
 
 
-def done(role: str, parameters: str = "aa", sent: int = 500) -> dict[str, object]:
+def done(role: str, parameters: str = "aa", sent: int = 500) -> dict[str, Any]:
     counters = {"bytes_sent": 520, "bytes_retransmitted": 20, "bytes_received": 300}
     summary = {
         "role": role, "steps": 2, "parameters": parameters, "bytes_sent": sent, "bytes_received": 300,
     }  # fmt: skip
     return {"summary": summary, "counters": {"peer": counters}}
+
+
+def test_the_end_of_a_stream_is_counted_as_a_byte_by_the_kernel() -> None:
+    message = done("server")
+    message["summary"]["bytes_received"] = 299
+    assert faults({"server": message}, [], []) == []
+    message["summary"]["bytes_received"] = 298
+    assert len(faults({"server": message}, [], [])) == 1
 
 
 STEPS = [{"node": "worker-0", "step": step} for step in (1, 2)]
