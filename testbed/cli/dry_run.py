@@ -84,7 +84,7 @@ def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
     except ImportError:
         return None
     from testbed.exchange.frame import HEADER_BYTES
-    from testbed.record.identity import wire_bytes
+    from testbed.scenario.shape import wire_bytes
 
     train, specs = loaded.scenario.train, expand(loaded.scenario)
     parameters = parameter_count(train.model, train.task, train.width)

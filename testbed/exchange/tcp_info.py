@@ -6,8 +6,7 @@ import socket
 import struct
 from dataclasses import asdict, dataclass
 
-SEGMENT_OVERHEAD_BYTES = 66
-"""Ethernet 14, IPv4 20, TCP 20 with timestamps 12: what a link counts on top of a segment's data."""
+from testbed.scenario.shape import SEGMENT_HEADER_BYTES
 
 # Offsets in the kernel's struct tcp_info (include/uapi/linux/tcp.h).
 _RETRANSMITS, _BYTES_RECEIVED, _SEGMENTS_OUT = 100, 128, 136
@@ -28,7 +27,7 @@ class SocketCounters:
     @property
     def wire_bytes(self) -> int:
         """Bytes that the sender's link counts for this socket."""
-        return self.bytes_sent + SEGMENT_OVERHEAD_BYTES * self.segments_out
+        return self.bytes_sent + SEGMENT_HEADER_BYTES * self.segments_out
 
     def to_json(self) -> dict[str, int]:
         """As sent over the control network."""

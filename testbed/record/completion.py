@@ -14,9 +14,8 @@ from math import comb
 from typing import Any
 
 from testbed.record.fluid import Bits, Load, downloads_done, slowest_rate, uploads_done
-from testbed.record.identity import wire_bytes
 from testbed.record.thresholds import THRESHOLDS, Thresholds
-from testbed.scenario.shape import FRAME_BYTES, End
+from testbed.scenario.shape import FRAME_BYTES, End, wire_bytes
 
 Records = Sequence[Mapping[str, Any]]
 During = Callable[[float, float], bool]

@@ -5,20 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from testbed.scenario.shape import FRAME_BYTES
-
-SEGMENT_HEADER_BYTES = 66
-"""Ethernet 14 + IPv4 20 + TCP 20 + timestamps 12: what each segment adds to its payload on the wire."""
-
-SEGMENT_BYTES = FRAME_BYTES - SEGMENT_HEADER_BYTES
-"""Payload of a full segment: 1448."""
+from testbed.scenario.shape import FRAME_BYTES, SEGMENT_HEADER_BYTES
 
 Records = Sequence[Mapping[str, Any]]
-
-
-def wire_bytes(frame_bytes: int) -> int:
-    """Bytes that ``frame_bytes`` of a TCP stream take at the link layer, in full segments."""
-    return frame_bytes + SEGMENT_HEADER_BYTES * -(-frame_bytes // SEGMENT_BYTES)
 
 
 def class_bytes_expected(links: Records, sockets: Records) -> dict[str, tuple[int, float, float]]:

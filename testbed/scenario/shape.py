@@ -9,6 +9,17 @@ MTU_BYTES = 1500
 FRAME_BYTES = MTU_BYTES + 14
 """A full-size packet as the queueing disciplines count it: Ethernet header included."""
 
+SEGMENT_HEADER_BYTES = 66
+"""Ethernet 14, IPv4 20, TCP 20, timestamps 12: what each TCP segment adds to its payload on a link."""
+
+SEGMENT_BYTES = FRAME_BYTES - SEGMENT_HEADER_BYTES
+"""Payload of a full segment: 1448."""
+
+
+def wire_bytes(frame_bytes: int) -> int:
+    """Bytes that ``frame_bytes`` of a TCP stream take at the link layer, in full segments."""
+    return frame_bytes + SEGMENT_HEADER_BYTES * -(-frame_bytes // SEGMENT_BYTES)
+
 
 class End(NamedTuple):
     """One direction of one link: ``("worker-0", "up")``."""

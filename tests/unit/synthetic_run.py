@@ -18,11 +18,10 @@ from testbed.record.events import (
 )
 from testbed.record.fluid import Load, downloads_done, uploads_done
 from testbed.record.history import LinkHistory
-from testbed.record.identity import wire_bytes
 from testbed.record.manifest import manifest
 from testbed.record.summary import summarise
 from testbed.record.verdict import Verdict
-from testbed.scenario.shape import End
+from testbed.scenario.shape import End, wire_bytes
 
 ELEMENTS = 150_000
 PACE_S = 0.2

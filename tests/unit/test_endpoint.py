@@ -9,8 +9,8 @@ import pytest
 from testbed.errors import NodeLost
 from testbed.exchange.endpoint import TcpEndpoint
 from testbed.exchange.frame import HEADER_BYTES, Header
-from testbed.exchange.tcp_info import SEGMENT_OVERHEAD_BYTES
 from testbed.node import Kind, Message
+from testbed.scenario.shape import SEGMENT_HEADER_BYTES
 
 NAMES = {0: "server", 1: "worker-0", 2: "worker-1"}
 RUN = 0xFEED
@@ -84,7 +84,7 @@ def test_the_kernels_count_is_the_frames(trio: Trio) -> None:
     assert after.bytes_sent - before.bytes_sent == 5 * (5000 + HEADER_BYTES)
     segments = after.segments_out - before.segments_out
     assert after.wire_bytes - before.wire_bytes == 5 * (5000 + HEADER_BYTES) + (
-        SEGMENT_OVERHEAD_BYTES * segments
+        SEGMENT_HEADER_BYTES * segments
     )
 
 

@@ -7,8 +7,7 @@ import pytest
 from testbed.record.completion import measure, spread
 from testbed.record.fluid import Load, downloads_done, serve, uploads_done
 from testbed.record.history import LinkHistory
-from testbed.record.identity import wire_bytes
-from testbed.scenario.shape import End
+from testbed.scenario.shape import End, wire_bytes
 
 Steps = list[tuple[float, float]]
 ABOUT = {"abs": 2e-6}

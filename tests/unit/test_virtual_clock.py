@@ -8,10 +8,11 @@ import pytest
 
 from testbed.errors import NodeLost
 from testbed.fabric.sim.clock import Deadlock, VirtualClock
-from testbed.fabric.sim.link import LinkModel, Pipe, carry, wire_bytes
+from testbed.fabric.sim.link import LinkModel, Pipe, carry
 from testbed.fabric.sim.node import VirtualNetwork, VirtualNode
 from testbed.fabric.sim.queue import VirtualQueue
 from testbed.node import Kind, Message
+from testbed.scenario.shape import wire_bytes
 
 
 def test_activities_run_in_order_of_time_then_of_asking() -> None:

@@ -9,18 +9,8 @@ messages in the order in which they began to arrive; queues are unbounded and no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 
-SEGMENT_BYTES = 1448
-"""Payload of a full TCP segment on Ethernet, with timestamps."""
-
-OVERHEAD_BYTES = 66
-"""Ethernet (14), IPv4 (20) and TCP with timestamps (32) headers of a segment."""
-
-
-def wire_bytes(frame_bytes: int) -> int:
-    """Bytes of a frame on a link, the headers of its segments counted."""
-    return frame_bytes + OVERHEAD_BYTES * ceil(frame_bytes / SEGMENT_BYTES)
+from testbed.scenario.shape import SEGMENT_BYTES, wire_bytes
 
 
 @dataclass(frozen=True, slots=True)
