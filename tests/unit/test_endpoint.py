@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -110,9 +111,10 @@ def test_a_stranger_is_dropped_and_counted(trio: Trio) -> None:
     for words in (b"GET / HTTP/1.1\r\n" + b"\r\n" * 40, wrong_run, b"NR"):
         with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(words)
-            stranger.shutdown(socket.SHUT_WR)
-            while stranger.recv(100):
-                pass
+            with suppress(OSError):  # the server may have hung up by now, with a reset
+                stranger.shutdown(socket.SHUT_WR)
+                while stranger.recv(100):
+                    pass
     assert server.strangers == 3
     one.send([0], Message(Kind.GRADIENT, 1, 0, 1, b"still here"))
     assert bytes(server.receive(5.0).body) == b"still here"
