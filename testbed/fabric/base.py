@@ -30,7 +30,7 @@ class NodeSpec:
 
     name: str
     group: str
-    role: Literal["server", "worker"]
+    role: Literal["server", "worker", "host"]
     rank: int
     peer: int
     device: Literal["cpu", "cuda"] = "cpu"
@@ -46,6 +46,22 @@ class Interface:
 
 
 @dataclass(frozen=True, slots=True)
+class RackSpec:
+    """Nodes that share one link to the rest of the network; link id and name are the same."""
+
+    name: str
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """The two ends of a link: ``up`` leaves ``nic``, ``down`` leaves ``port``. Of a rack, ``nic`` is its end."""
+
+    nic: Interface
+    port: Interface
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """A running node: addresses, its data NIC, and the switch-side peer of that NIC."""
 
@@ -54,6 +70,11 @@ class Place:
     control_address: str
     nic: Interface
     port: Interface
+
+    @property
+    def cable(self) -> Cable:
+        """Its access link."""
+        return Cable(self.nic, self.port)
 
 
 @dataclass(frozen=True, slots=True)

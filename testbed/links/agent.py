@@ -29,11 +29,11 @@ from testbed.links.topology import TopologyPlan, build, remove
 from testbed.links.wire import (
     LinkSettings,
     Object,
+    cable_from_json,
     change_from_json,
     dump,
     end_from_json,
     error_to_json,
-    place_from_json,
 )
 from testbed.record.events import Event
 from testbed.scenario.shape import FRAME_BYTES, Shape
@@ -100,9 +100,11 @@ class Agent:
         """Shape every end and read it back."""
         if self._replay is not None:
             raise ExperimentError("the links are in use: stop the replay before preparing another")
-        places = {name: place_from_json(place) for name, place in request["places"].items()}
-        shapes = {end_from_json(end): Shape(*shape) for end, shape in request["shapes"].items()}
-        return self._shaper.prepare(places, shapes, LinkSettings(**request["settings"]))
+        cables = {name: cable_from_json(cable) for name, cable in request["cables"].items()}
+        shapes = {
+            end_from_json(e): Shape.from_json(shape) for e, shape in request["shapes"].items()
+        }
+        return self._shaper.prepare(cables, shapes, LinkSettings(**request["settings"]))
 
     def do_start(self, request: Object) -> None:
         """Begin to replay at t0."""

@@ -13,7 +13,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from testbed.errors import ExperimentError
-from testbed.fabric.base import Interface, Place
+from testbed.fabric.base import Cable, Interface
 from testbed.links.feeder import Feeder
 from testbed.links.fidelity import EndReport
 from testbed.links.journal import Journal
@@ -21,7 +21,7 @@ from testbed.links.plan import ALIAS, ifb_name
 from testbed.links.probe import Capabilities
 from testbed.links.process import environment, module_command
 from testbed.links.topology import TopologyPlan
-from testbed.links.wire import LinkSettings, Object, dump, error_from_json, place_to_json
+from testbed.links.wire import LinkSettings, Object, cable_to_json, dump, error_from_json
 from testbed.scenario.shape import End, LinkChange, Shape
 
 __all__ = ["Agent", "LinkReport", "LinkSettings"]
@@ -115,7 +115,7 @@ class Agent:
         return Interface(**nic), Interface(**port)
 
     def prepare(
-        self, places: Mapping[str, Place], shapes: Mapping[End, Shape], settings: LinkSettings
+        self, cables: Mapping[str, Cable], shapes: Mapping[End, Shape], settings: LinkSettings
     ) -> dict[str, Any]:
         """Shape every end; later calls change in place. Returns what the kernel holds, read back.
 
@@ -123,11 +123,11 @@ class Agent:
         A rate of 0 lets nothing pass until t0 and is an outage from then on.
         Raises LinkError (asked for, held) and MachineError (congestion control).
         """
-        self._journal_ifbs(places, settings)
+        self._journal_ifbs(cables, settings)
         held: dict[str, Any] = self._call(
             "prepare",
-            places={name: place_to_json(place) for name, place in places.items()},
-            shapes={str(end): [s.rate_bits, s.queue_bytes, s.drop] for end, s in shapes.items()},
+            cables={name: cable_to_json(cable) for name, cable in cables.items()},
+            shapes={str(end): shape.to_json() for end, shape in shapes.items()},
             settings=asdict(settings),
         )
         return held
@@ -218,9 +218,9 @@ class Agent:
         how = f"by signal {-code}" if code is not None and code < 0 else f"with status {code}"
         return ExperimentError(f"the links agent ended {how}: the links are not shaped any more")
 
-    def _journal_ifbs(self, places: Mapping[str, Place], settings: LinkSettings) -> None:
+    def _journal_ifbs(self, cables: Mapping[str, Cable], settings: LinkSettings) -> None:
         """Intermediate devices in the host's namespace would outlive a killed agent."""
         for name, at in settings.at.items():
-            port = places[name].port if name in places else None
+            port = cables[name].port if name in cables else None
             if at == "network" and port is not None and port.netns is None and self._journal:
                 self._journal.add("link", name=ifb_name(port.index), alias=ALIAS)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from testbed.errors import LinkError, MachineError
-from testbed.fabric.base import Interface, Place
+from testbed.fabric.base import Cable, Interface
 from testbed.links import devices
 from testbed.links.end import ShapedEnd, Where
 from testbed.links.netlink import KernelRefused, Netlink
@@ -33,25 +33,25 @@ class Shaper:
         self._routes_before: dict[Spot, list[SubnetRoute]] = {}
 
     def prepare(
-        self, places: Mapping[str, Place], shapes: Mapping[End, Shape], settings: LinkSettings
+        self, cables: Mapping[str, Cable], shapes: Mapping[End, Shape], settings: LinkSettings
     ) -> dict[str, Any]:
         """Bring every end to its shape and check it. Returns what the kernel holds, read back.
 
         Raises LinkError for a link that is not as asked, MachineError for an unknown congestion control.
         """
         self.segments = settings.segments
-        for spot in _talking(places):
+        for spot in _talking(cables):
             self._limit_segments(spot, settings.segments)
             before = shape_route(*spot, settings.congestion, settings.rto_min_ms)
             self._routes_before.setdefault(spot, before)
         for end, shape in shapes.items():
-            self._place(end, places[end.link], settings.at.get(end.link, "nic"))
+            self._place(end, cables[end.link], settings.at.get(end.link, "nic"))
             self.ends[end].install(shape)
         self.shapes = dict(shapes)
         for end in set(self.ends) - set(shapes):
             self.ends.pop(end).remove()
         return {
-            "links": [self._held(end, places[end.link], settings) for end in shapes],
+            "links": [self._held(end, cables[end.link], settings) for end in shapes],
             "gso_max_segs": settings.segments,
             "rto_min_ms": settings.rto_min_ms,
         }
@@ -79,21 +79,21 @@ class Shaper:
             held.clear()
         return failures
 
-    def _place(self, end: End, place: Place, at: str) -> None:
+    def _place(self, end: End, cable: Cable, at: str) -> None:
         """See to it that the end is shaped at the right device, and nowhere else."""
-        where = self._where(end, place, at)
+        where = self._where(end, cable, at)
         known = self.ends.get(end)
         if known is not None and known.where != where:
             known.remove()
         if known is None or known.where != where:
             self.ends[end] = ShapedEnd(end, where)
 
-    def _where(self, end: End, place: Place, at: str) -> Where:
+    def _where(self, end: End, cable: Cable, at: str) -> Where:
         if end.direction == "down":
-            return _at(place.port)
+            return _at(cable.port)
         if at == "nic":
-            return _at(place.nic)
-        port = place.port
+            return _at(cable.nic)
+        port = cable.port
         spot = (port.netns, port.index)
         if spot not in self._ifbs:
             self._ifbs[spot] = (port.netns, _make_ifb(end, port).index)
@@ -111,9 +111,9 @@ class Shaper:
                 f"{segments} frames, but the kernel holds {held}"
             )
 
-    def _held(self, end: End, place: Place, settings: LinkSettings) -> dict[str, Any]:
+    def _held(self, end: End, cable: Cable, settings: LinkSettings) -> dict[str, Any]:
         held = self.ends[end].verify(self.shapes[end])
-        sender = place.nic.netns if end.direction == "up" else place.port.netns
+        sender = cable.nic.netns if end.direction == "up" else cable.port.netns
         return {
             "link": end.link,
             "direction": end.direction,
@@ -128,15 +128,15 @@ def _at(interface: Interface) -> Where:
     return Where(interface.netns, interface.index, interface.name)
 
 
-def _talking(places: Mapping[str, Place]) -> Iterator[Spot]:
+def _talking(cables: Mapping[str, Cable]) -> Iterator[Spot]:
     """The devices that TCP sends through: every node's interface, and the switch's own."""
     bridges: set[Spot] = set()
-    for place in places.values():
-        yield place.nic.netns, place.nic.index
-        with Netlink(place.port.netns) as netlink:
-            master = devices.device(netlink, place.port.index).master
+    for cable in cables.values():
+        yield cable.nic.netns, cable.nic.index
+        with Netlink(cable.port.netns) as netlink:
+            master = devices.device(netlink, cable.port.index).master
         if master:
-            bridges.add((place.port.netns, master))
+            bridges.add((cable.port.netns, master))
     yield from bridges
 
 

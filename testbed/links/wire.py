@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from testbed.errors import ExperimentError, InputError, LinkError, MachineError
-from testbed.fabric.base import Interface, NodeSpec, Place
+from testbed.fabric.base import Cable, Interface
 from testbed.scenario.shape import End, LinkChange, Shape
 
 At = Literal["nic", "network"]
@@ -46,31 +46,24 @@ def end_from_json(text: str) -> End:
 
 
 def change_to_json(change: LinkChange) -> list[Any]:
-    """A list, since there are many: time, link, direction, rate, queue, drop."""
-    shape = change.shape
-    return [change.time_s, *change.end, shape.rate_bits, shape.queue_bytes, shape.drop]
+    """A list, since there are many: time, link, direction, and the shape's own list."""
+    return [change.time_s, *change.end, *change.shape.to_json()]
 
 
 def change_from_json(fields: list[Any]) -> LinkChange:
     """Read what ``change_to_json`` wrote."""
-    time_s, link, direction, rate, queue, drop = fields
-    return LinkChange(time_s, End(link, direction), Shape(rate, queue, drop))
+    time_s, link, direction, *shape = fields
+    return LinkChange(time_s, End(link, direction), Shape.from_json(shape))
 
 
-def place_to_json(place: Place) -> Object:
-    """A place with all that it is made of."""
-    return asdict(place)
+def cable_to_json(cable: Cable) -> Object:
+    """Both ends of a cable."""
+    return asdict(cable)
 
 
-def place_from_json(given: Object) -> Place:
-    """Read what ``place_to_json`` wrote."""
-    return Place(
-        NodeSpec(**given["spec"]),
-        given["data_address"],
-        given["control_address"],
-        Interface(**given["nic"]),
-        Interface(**given["port"]),
-    )
+def cable_from_json(given: Object) -> Cable:
+    """Read what ``cable_to_json`` wrote."""
+    return Cable(Interface(**given["nic"]), Interface(**given["port"]))
 
 
 def error_to_json(error: BaseException) -> Object:

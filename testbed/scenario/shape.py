@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from testbed.scenario.impairments import NONE, Impairments
 
 MTU_BYTES = 1500
 FRAME_BYTES = MTU_BYTES + 14
@@ -33,11 +35,32 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The state of a link direction. ``rate_bits`` 0 is an outage; ``drop``: packets are lost in it."""
+    """The state of a link direction. ``rate_bits`` 0 is an outage; ``drop``: packets are lost in it.
+
+    ``overhead_bytes`` are charged for every packet on top of what it has at the link layer.
+    """
 
     rate_bits: int
     queue_bytes: int
     drop: bool = False
+    overhead_bytes: int = 0
+    impairments: Impairments = NONE
+
+    def to_json(self) -> list[Any]:
+        """A list, since there are many; what is usual is left out at its end."""
+        plain: list[Any] = [self.rate_bits, self.queue_bytes, self.drop]
+        if self.overhead_bytes or self.impairments != NONE:
+            plain += [self.overhead_bytes, self.impairments.to_json()]
+        return plain
+
+    @classmethod
+    def from_json(cls, given: list[Any]) -> Shape:
+        """Read what ``to_json`` wrote."""
+        rate, queue, drop, *unusual = given
+        if not unusual:
+            return cls(rate, queue, drop)
+        overhead, impairments = unusual
+        return cls(rate, queue, drop, overhead, Impairments.from_json(impairments))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def shape(
         congestion=scenario.congestion,
         rto_min_ms=None if loaded.scenario.dilation == 1 else round(RTO_MIN_MS * scenario.dilation),
     )
-    return session.fabric.agent.prepare(session.places, timeline.initial, settings)
+    return session.fabric.agent.prepare(session.cables, timeline.initial, settings)
 
 
 def describe(

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from testbed.errors import ExperimentError, Interrupted, NarrowsError, NodeLost
-from testbed.fabric.base import CONTROL_PORT, Networks, NodeSpec, Place, RunContext
+from testbed.fabric.base import CONTROL_PORT, Cable, Networks, NodeSpec, Place, RunContext
 from testbed.fabric.builtin import fabrics
 from testbed.session.failure import Failures
 from testbed.session.interrupt import shielded
@@ -34,6 +34,7 @@ class Session:
 
     networks: Networks
     places: dict[str, Place]
+    cables: dict[str, Cable]
     switchboard: Switchboard
 
     def __init__(
@@ -65,6 +66,7 @@ class Session:
                 [spec.name for spec in self.specs],
             )
             self.places = self.fabric.start()
+            self.cables = {name: place.cable for name, place in self.places.items()}
             self._await_all("up")
         except BaseException as error:
             self.__exit__(type(error), error, None)

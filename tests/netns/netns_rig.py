@@ -39,7 +39,8 @@ class Rig:
 
     def prepare(self, shapes: Mapping[End, Shape], **settings: Any) -> dict[str, Any]:
         chosen = {"segments": 1, "congestion": "cubic", **settings}
-        return self.agent.prepare(self.places, shapes, LinkSettings(**chosen))
+        cables = {name: place.cable for name, place in self.places.items()}
+        return self.agent.prepare(cables, shapes, LinkSettings(**chosen))
 
     def start(self, changes: list[LinkChange] | Iterator[LinkChange], lead_s: float = 0.5) -> int:
         t0 = time.monotonic_ns() + int(lead_s * 1e9)

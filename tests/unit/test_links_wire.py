@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from testbed.errors import ExperimentError, InputError, LinkError, MachineError
-from testbed.fabric.base import Interface, NodeSpec, Place
+from testbed.fabric.base import Cable, Interface
 from testbed.links.agent import Agent
 from testbed.links.feeder import AHEAD_S, Feeder
 from testbed.links.probe import Capabilities
 from testbed.links.wire import (
+    cable_from_json,
+    cable_to_json,
     change_from_json,
     change_to_json,
     dump,
@@ -21,9 +23,8 @@ from testbed.links.wire import (
     end_to_json,
     error_from_json,
     error_to_json,
-    place_from_json,
-    place_to_json,
 )
+from testbed.scenario.impairments import FourState, GilbertElliott, Impairments, Slot
 from testbed.scenario.shape import End, LinkChange, Shape
 
 
@@ -50,11 +51,9 @@ def test_any_other_error_keeps_its_words() -> None:
     assert "No such device" in str(back)
 
 
-def test_places_ends_and_changes() -> None:
-    spec = NodeSpec("worker-0", "worker", "worker", 0, 1)
-    nic, port = Interface("/run/netns/a", 2, "data"), Interface(None, 7, "port1")
-    place = Place(spec, "10.0.0.2", "10.1.0.2", nic, port)
-    assert place_from_json(json.loads(dump(place_to_json(place)))) == place
+def test_cables_ends_and_changes() -> None:
+    cable = Cable(Interface("/run/netns/a", 2, "data"), Interface(None, 7, "port1"))
+    assert cable_from_json(json.loads(dump(cable_to_json(cable)))) == cable
     end = End("worker-0", "down")
     assert end_from_json(end_to_json(end)) == end
     change = LinkChange(1.25, end, Shape(0, 9000, drop=True))
@@ -119,3 +118,18 @@ def test_what_is_missing_is_named_with_a_fix() -> None:
     assert "root" in (rootless.fix or "")
     assert "htb" in found("htb")
     assert "netem" not in found("htb")
+
+
+@pytest.mark.parametrize(
+    "impairments",
+    [
+        Impairments(),
+        Impairments(delay_ns=20_000_000, jitter_ns=1_000, loss=0.01, seed=3),
+        Impairments(loss=GilbertElliott(0.01, 0.3, loss_good=0.001), ordered=False),
+        Impairments(loss=FourState(0.01), slot=Slot(1, 2, packets=3)),
+    ],
+)
+def test_impaired_changes(impairments: Impairments) -> None:
+    shape = Shape(10**7, 9000, overhead_bytes=24, impairments=impairments)
+    change = LinkChange(1.25, End("worker-0", "down"), shape)
+    assert change_from_json(json.loads(dump(change_to_json(change)))) == change

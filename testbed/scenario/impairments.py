@@ -1,0 +1,121 @@
+"""What a link does to packets besides queueing and pacing them: plain numbers in base units.
+
+The models are those of Linux's netem. Shares and correlations are fractions, times whole nanoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Distribution = Literal["uniform", "normal", "pareto", "paretonormal"]
+
+
+@dataclass(frozen=True, slots=True)
+class GilbertElliott:
+    """Loss in two states: ``p`` good to bad, ``r`` bad to good, per packet; what each state loses."""
+
+    p: float
+    r: float
+    loss_bad: float = 1.0
+    loss_good: float = 0.0
+
+    @property
+    def mean_loss(self) -> float:
+        """Share of packets lost in the long run."""
+        bad = self.p / (self.p + self.r)
+        return bad * self.loss_bad + (1 - bad) * self.loss_good
+
+    @property
+    def mean_burst(self) -> float:
+        """Packets that the bad state lasts on average."""
+        return 1 / self.r
+
+
+@dataclass(frozen=True, slots=True)
+class FourState:
+    """Loss in four states (gap, burst gap, burst loss, gap loss); ``pxy``: from state x to state y."""
+
+    p13: float
+    p31: float = 1.0
+    p32: float = 0.0
+    p23: float = 1.0
+    p14: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Packets leave together in slots: ``shortest_ns`` to ``longest_ns`` apart, so many at most (0: any)."""
+
+    shortest_ns: int
+    longest_ns: int
+    packets: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Impairments:
+    """What happens to a packet after the queue, on its way to the other end."""
+
+    delay_ns: int = 0
+    jitter_ns: int = 0
+    distribution: Distribution = "uniform"
+    delay_correlation: float = 0.0
+    loss: float | GilbertElliott | FourState = 0.0
+    loss_correlation: float = 0.0
+    reorder: float = 0.0
+    """Share of packets that overtake those being delayed."""
+    reorder_correlation: float = 0.0
+    reorder_gap: int = 0
+    """With ``n`` every nth packet overtakes (with probability ``reorder``); 0: any may."""
+    duplicate: float = 0.0
+    duplicate_correlation: float = 0.0
+    corrupt: float = 0.0
+    corrupt_correlation: float = 0.0
+    slot: Slot | None = None
+    ecn: bool = False
+    """Packets that would be lost are marked instead, where they can be."""
+    ordered: bool = True
+    """Jitter, and a delay that becomes shorter, do not reorder packets."""
+    seed: int | None = None
+    """Of the random numbers; None: the kernel's choice."""
+
+    def __bool__(self) -> bool:
+        """Whether anything is asked for at all."""
+        return bool(
+            self.delay_ns
+            or self.jitter_ns
+            or self.loss
+            or self.reorder
+            or self.duplicate
+            or self.corrupt
+            or self.slot
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What differs from no impairment, as a plain object; a loss model says its name."""
+        plain = {key: value for key, value in asdict(self).items() if value != _DEFAULTS[key]}
+        for name, kind in _MODELS.items():
+            if isinstance(self.loss, kind):
+                plain["loss"] = {"model": name, **plain["loss"]}
+        return plain
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> Impairments:
+        """Read what ``to_json`` wrote."""
+        fields = dict(given)
+        if isinstance(fields.get("loss"), dict):
+            numbers = dict(fields["loss"])
+            fields["loss"] = _MODELS[numbers.pop("model")](**numbers)
+        if fields.get("slot"):
+            fields["slot"] = Slot(**fields["slot"])
+        return cls(**fields)
+
+
+_MODELS: dict[str, type[GilbertElliott] | type[FourState]] = {
+    "gilbert-elliott": GilbertElliott,
+    "four-state": FourState,
+}
+NONE = Impairments()
+"""A link that only queues and paces."""
+_DEFAULTS = asdict(NONE)
