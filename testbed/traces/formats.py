@@ -1,148 +1,104 @@
 """The trace formats that are read. Each reader turns a ``Source`` into a ``RateTrace``.
 
-``csv``       header ``time_s,rate_mbit_s`` (or another unit of ``TIME_UNITS``, ``RATE_UNITS``), then
-              rows; an optional comment ``# duration_s: 60`` says how long the last row lasts
+``csv``       columns under a header that names units; an optional comment ``# duration_s: 60`` above it
+              says when the last row ends (``testbed/traces/csv_file.py``)
 ``mahimahi``  one line per 1500-byte packet: the millisecond it may leave at; the last is the period
 ``pairs``     seconds and Mbit/s, separated by spaces or tabs (the "cooked" form of Pensieve's traces)
+``riiser``    the 3G logs of Riiser and the 4G logs of Ghent: Unix time, ms, latitude, longitude, bytes, ms
 ``sabre``     JSON list of {"duration_ms", "bandwidth_kbps", "latency_ms"}; the latency is not used
+``iperf3``    JSON that ``iperf3 -J`` prints: its intervals
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from operator import le
 
-from testbed.traces.points import Point, Source, build, number
+from testbed.traces.csv_file import read_csv
+from testbed.traces.json_files import read_iperf3, read_sabre
+from testbed.traces.points import build
+from testbed.traces.source import Source, brief
+from testbed.traces.table import Column, Layout, from_lengths, read_columns
 from testbed.traces.trace import RateTrace
 
-TIME_UNITS = {"time_s": 1.0, "time_ms": 1e-3}
-RATE_UNITS = {"rate_bit_s": 1.0, "rate_kbit_s": 1e3, "rate_mbit_s": 1e6, "rate_gbit_s": 1e9}
 MAHIMAHI_BITS = 1500 * 8
 """What one line of a Mahimahi trace lets through, as its authors count."""
 MAHIMAHI_BIN_MS = 100
 MAHIMAHI_LONGEST_MS = 100_000_000
 
-_DURATION = re.compile(r"^#\s*duration_s:\s*(\S+)\s*$")
-
-
-def read_csv(source: Source) -> RateTrace:
-    """Comma-separated times and rates under a header that states their units."""
-    (header_line, header), *rows = source.lines() or [(1, "")]
-    names = [name.strip() for name in header.split(",")]
-    if len(names) != 2 or names[0] not in TIME_UNITS or names[1] not in RATE_UNITS:
-        units = f"{' or '.join(TIME_UNITS)}, then {', '.join(RATE_UNITS)}"
-        raise source.error(
-            header_line, f"header {header!r} does not state the units", f"Columns: {units}"
-        )
-    factors = TIME_UNITS[names[0]], RATE_UNITS[names[1]]
-    points = [_row(source, line, text, ",", factors) for line, text in rows]
-    return build(source, points, _duration(source))
+_PAIRS = Layout(None, 2, (Column(0, "a time"), Column(1, "a rate")))
+_RIISER = Layout(None, 6, (Column(4, "a number of bytes"), Column(5, "a time in ms")))
 
 
 def read_pairs(source: Source) -> RateTrace:
     """Seconds and Mbit/s."""
-    return build(
-        source, [_row(source, line, text, None, (1.0, 1e6)) for line, text in source.lines()]
-    )
+    times, rates = read_columns(source, _PAIRS)
+    return build(source, times, [rate * 1e6 for rate in rates], source.line_of)
+
+
+def read_riiser(source: Source) -> RateTrace:
+    """Bytes that came in the ms since the line before; the other columns are not used."""
+    amounts, lengths = read_columns(source, _RIISER)
+    kept = [i for i, (n, ms) in enumerate(zip(amounts, lengths, strict=True)) if n or ms]
+    for i in kept:
+        if not lengths[i]:
+            raise source.error(source.line_of(i), f"{amounts[i]:g} bytes came in 0 ms")
+    times, end = from_lengths([lengths[i] / 1e3 for i in kept])
+    rates = [amounts[i] * 8e3 / lengths[i] for i in kept]
+    return build(source, times, rates, lambda i: source.line_of(kept[i]), end)
 
 
 def read_mahimahi(source: Source) -> RateTrace:
     """Delivery opportunities, counted in bins of about 100 ms."""
-    stamps = [(line, _millisecond(source, line, text)) for line, text in source.lines()]
-    for (_, earlier), (line, later) in pairwise(stamps):
-        if later < earlier:
-            raise source.error(line, f"time goes backwards: {later} ms after {earlier} ms")
-    line, period = stamps[-1] if stamps else (1, 0)
+    stamps = _stamps(source)
+    last = len(stamps) - 1
+    period = stamps[-1] if stamps else 0
     if not 0 < period <= MAHIMAHI_LONGEST_MS:
+        line = source.line_of(last) if stamps else 1
         raise source.error(line, f"the last line is the period: {period} ms cannot be one")
     bins = max(1, round(period / MAHIMAHI_BIN_MS))
     width = period / bins
-    packets = Counter(min(int(max(stamp - 1, 0) / width), bins - 1) for _, stamp in stamps)
-    rates = [packets[i] * MAHIMAHI_BITS / width * 1e3 for i in range(bins)]
-    points = [Point(line, i * width / 1e3, rate) for i, rate in enumerate(rates)]
-    return build(source, points, period / 1e3)
+    # A packet of the ms n may leave from n-1 on: it belongs to the bin that n-1 lies in.
+    edges = [bisect_left(stamps, i * width + 1) for i in range(1, bins)]
+    counts = [after - before for before, after in pairwise([0, *edges, len(stamps)])]
+    times = [i * width / 1e3 for i in range(bins)]
+    rates = [count * MAHIMAHI_BITS / width * 1e3 for count in counts]
+    return build(source, times, rates, lambda _: None, period / 1e3)
 
 
-def read_sabre(source: Source) -> RateTrace:
-    """A JSON list of durations and bandwidths."""
-    points, time_ms = [], 0.0
-    for line, item in _json_items(source):
-        if not isinstance(item, dict) or not {"duration_ms", "bandwidth_kbps"} <= item.keys():
-            hint = 'Every entry is {"duration_ms": …, "bandwidth_kbps": …}'
-            raise source.error(line, f"{json.dumps(item)[:60]} is not an entry of a trace", hint)
-        rate = number(source, line, item["bandwidth_kbps"], "a bandwidth in kbit/s") * 1e3
-        length = number(source, line, item["duration_ms"], "a duration in ms")
-        if not length:
-            raise source.error(line, "duration_ms is 0", "Every entry lasts some time")
-        points.append(Point(line, time_ms / 1e3, rate))
-        time_ms += length
-    return build(source, points, time_ms / 1e3)
-
-
-def _row(
-    source: Source, line: int, text: str, separator: str | None, factors: tuple[float, float]
-) -> Point:
-    cells = text.split(separator)
-    if len(cells) != 2:
+def _stamps(source: Source) -> array[int]:
+    stamps = array("q")
+    for block in source.blocks():
+        if not all(map(_is_stamp, block)):
+            i = next(i for i, text in enumerate(block) if not _is_stamp(text))
+            raise source.error(
+                source.line_of(len(stamps) + i), f"{brief(block[i])} is not a time in ms",
+                "A Mahimahi trace has one whole number of milliseconds a line",
+            )  # fmt: skip
+        stamps.extend(map(int, block))
+    if not all(map(le, stamps, stamps[1:])):
+        i = next(i for i in range(1, len(stamps)) if stamps[i] < stamps[i - 1])
         raise source.error(
-            line, f"{text[:60]!r} is not a time and a rate", "Two columns are needed"
+            source.line_of(i), f"time goes backwards: {stamps[i]} ms after {stamps[i - 1]} ms"
         )
-    time = number(source, line, cells[0].strip(), "a time")
-    rate = number(source, line, cells[1].strip(), "a rate")
-    return Point(line, time * factors[0], rate * factors[1])
+    return stamps
 
 
-def _duration(source: Source) -> float | None:
-    for line, text in enumerate(source.text.splitlines(), start=1):
-        if match := _DURATION.match(text.strip()):
-            return number(source, line, match[1], "a duration in s")
-    return None
-
-
-def _millisecond(source: Source, line: int, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        hint = "A Mahimahi trace has one whole number of milliseconds a line"
-        raise source.error(line, f"{text[:60]!r} is not a time in ms", hint)
-    return int(text)
-
-
-def _json_items(source: Source) -> Iterator[tuple[int, Any]]:
-    """Line and value of every item of the list that the text is."""
-    text, decoder = source.text, json.JSONDecoder()
-    blank = re.compile(r"\s*")
-
-    def skip(at: int) -> int:
-        match = blank.match(text, at)
-        return match.end() if match else at
-
-    at = skip(skip(0) + 1)
-    while text[at : at + 1] != "]":
-        line = text.count("\n", 0, at) + 1
-        try:
-            item, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError as error:
-            raise source.error(error.lineno, f"not JSON: {error.msg}") from None
-        except RecursionError:
-            raise source.error(line, "nested too deeply") from None
-        except ValueError:
-            raise source.error(line, "a number has too many digits") from None
-        yield line, item
-        at = skip(at)
-        if text[at : at + 1] not in {",", "]"}:
-            raise source.error(line, "not JSON: the list does not go on with ',' or ']'")
-        at = skip(at + 1) if text[at] == "," else at
-    if (at := skip(at + 1)) != len(text):
-        raise source.error(text.count("\n", 0, at) + 1, "something follows the list")
+def _is_stamp(text: str) -> bool:
+    return text.isdigit() and text.isascii() and len(text) < 16
 
 
 READERS: dict[str, Callable[[Source], RateTrace]] = {
     "csv": read_csv,
     "mahimahi": read_mahimahi,
     "pairs": read_pairs,
+    "riiser": read_riiser,
     "sabre": read_sabre,
+    "iperf3": read_iperf3,
 }
 """Readers by the name of their format."""
+WITH_COLUMNS = ("csv", "iperf3")
+"""Formats of which a column can be chosen."""

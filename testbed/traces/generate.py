@@ -1,18 +1,20 @@
 """Synthetic traces. The same arguments give the same trace, everywhere; its name is the call that made it.
 
-Rates are Mbit/s, times seconds. Randomness comes from a private ``random.Random(seed)``.
+Rates are Mbit/s, times seconds. Randomness comes from a private ``random.Random(seed)``. Arguments that make
+no trace raise ValueError.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
 from random import Random
 from typing import ParamSpec
 
-from testbed.traces.trace import RateTrace
+from testbed.traces.trace import MAX_POINTS, RateTrace
 
 P = ParamSpec("P")
 
@@ -31,24 +33,45 @@ def _named(make: Callable[P, RateTrace]) -> Callable[P, RateTrace]:
 
 
 def _trace(rates: Sequence[float], every_s: float) -> RateTrace:
+    if not all(map(math.isfinite, rates)) or min(rates) < 0:
+        raise ValueError("rates are finite and not negative")
     times = tuple(round(i * every_s, 9) for i in range(len(rates)))
     bits = tuple(round(rate * 1e6) for rate in rates)
     return RateTrace(times, bits, round(len(rates) * every_s, 9))
 
 
 def _count(seconds: float, every_s: float) -> int:
+    if not (seconds > 0 and every_s > 0 and seconds / every_s <= MAX_POINTS):
+        raise ValueError(
+            f"{seconds:g} s in steps of {every_s:g} s: both are more than 0, up to {MAX_POINTS} steps"
+        )
     return max(1, round(seconds / every_s))
+
+
+def _check_span(low: float, high: float) -> None:
+    if not 0 <= low <= high < math.inf:
+        raise ValueError(f"rates from {low:g} to {high:g} Mbit/s: the lower is 0 or more")
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} is a share from 0 to 1, not {value:g}")
 
 
 @_named
 def step(*, before: float, after: float, at_s: float, seconds: float) -> RateTrace:
     """One jump at ``at_s``."""
+    if not 0 < at_s < seconds < math.inf:
+        raise ValueError(f"the jump at {at_s:g} s lies within the {seconds:g} s of the trace")
+    _check_span(min(before, after), max(before, after))
     return RateTrace((0.0, at_s), (round(before * 1e6), round(after * 1e6)), seconds)
 
 
 @_named
 def square(*, low: float, high: float, period_s: float) -> RateTrace:
     """High for half a period, low for the other half; meant to be looped."""
+    _check_span(low, high)
+    _count(period_s, period_s / 2)
     return _trace([high, low], period_s / 2)
 
 
@@ -62,6 +85,7 @@ def ramp(*, start: float, end: float, seconds: float, every_s: float) -> RateTra
 @_named
 def sawtooth(*, low: float, high: float, seconds: float, every_s: float) -> RateTrace:
     """Down in a straight line and back at once, as a backlog builds and clears; meant to be looped."""
+    _check_span(low, high)
     count = _count(seconds, every_s)
     return _trace([high - (high - low) * i / count for i in range(count)], every_s)
 
@@ -71,6 +95,8 @@ def random_walk(
     *, low: float, high: float, deviation: float, seconds: float, every_s: float, seed: int
 ) -> RateTrace:
     """Normal steps with standard ``deviation``, reflected at ``low`` and ``high``."""
+    _check_span(low, high)
+    _check_span(0, deviation)
     random, rate, rates = Random(seed), (low + high) / 2, []
     for _ in range(_count(seconds, every_s)):
         rates.append(rate)
@@ -83,6 +109,9 @@ def markov(
     *, levels: Sequence[float], stay: float, seconds: float, every_s: float, seed: int
 ) -> RateTrace:
     """A chain over ``levels``: it stays with probability ``stay``, else goes to another one, any alike."""
+    if not levels:
+        raise ValueError("a chain needs a level at least")
+    _check_share("stay", stay)
     random, at, rates = Random(seed), 0, []
     for _ in range(_count(seconds, every_s)):
         rates.append(levels[at])
@@ -107,15 +136,53 @@ def token_bucket(
 
     The bucket, full at first, holds ``budget_s`` seconds of ``peak`` above ``base`` and refills at
     ``base`` whenever the tenant rests, which it does in a share ``1 - busy`` of the intervals.
+    An interval in which the tokens run out has the mean of both rates, so that no bits are given away.
     ``noise`` is the relative spread that neighbours cause; the rate never exceeds ``peak``.
     """
+    _check_span(base, peak)
+    _check_share("busy", busy)
+    _check_share("noise", noise)
     random, full = Random(seed), budget_s * (peak - base)
+    if not 0 <= full < math.inf:
+        raise ValueError(f"a budget of {budget_s:g} s cannot be")
     tokens, rates = full, []
     for _ in range(_count(seconds, every_s)):
-        rate = peak if tokens > 0 else base
+        rate = min(peak, base + tokens / every_s)
         rates.append(min(peak, rate * random.uniform(1 - noise, 1)))
         spent = rate if random.random() < busy else 0.0
         tokens = min(full, max(0.0, tokens + (base - spent) * every_s))
+    return _trace(rates, every_s)
+
+
+@_named
+def diurnal(
+    *,
+    low: float,
+    high: float,
+    period_s: float,
+    busiest_s: float,
+    noise: float,
+    persistence: float,
+    seconds: float,
+    every_s: float,
+    seed: int,
+) -> RateTrace:
+    """A day's tide: ``high`` when others sleep, ``low`` at ``busiest_s`` into every period, a cosine between.
+
+    On it lies noise with standard deviation ``noise`` × the tide, of which a share ``persistence`` lasts
+    from step to step (AR(1)); the rate never exceeds ``high``. A day is 86400 s, a short one does as well.
+    """
+    _check_span(low, high)
+    _check_share("persistence", persistence)
+    if not (0 < period_s < math.inf and 0 <= noise < math.inf and math.isfinite(busiest_s)):
+        raise ValueError("a period is more than 0, noise 0 or more")
+    random, fresh = Random(seed), math.sqrt(1 - persistence**2)
+    swing, rates = random.gauss(0.0, 1.0), []
+    for i in range(_count(seconds, every_s)):
+        phase = (i * every_s - busiest_s) / period_s
+        tide = (high + low) / 2 - (high - low) / 2 * math.cos(2 * math.pi * phase)
+        rates.append(min(high, max(0.0, tide * (1 + noise * swing))))
+        swing = persistence * swing + fresh * random.gauss(0.0, 1.0)
     return _trace(rates, every_s)
 
 

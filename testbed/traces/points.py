@@ -2,97 +2,87 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import sub
 
 from testbed.errors import InputError
+from testbed.traces.source import Source
 from testbed.traces.trace import MAX_POINTS, RateTrace
 from testbed.units import LARGEST
 
+LONGEST_S = 1e9
+"""About thirty years."""
+SHORTEST_S = 1e-6
+"""No link can be changed as often as that."""
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A trace file that has been read: ``path`` as it was given, and its text."""
-
-    path: str
-    text: str
-
-    def lines(self) -> list[tuple[int, str]]:
-        """Number and content of every line that is neither blank nor a comment."""
-        numbered = enumerate(self.text.splitlines(), start=1)
-        return [
-            (n, line.strip()) for n, line in numbered if line.strip() and line.lstrip()[0] != "#"
-        ]
-
-    def error(self, line: int | None, message: str, hint: str | None = None) -> InputError:
-        """An error at ``line``, ready to be raised."""
-        return InputError(message, where=f"{self.path}:{line}" if line else self.path, hint=hint)
+LineOf = Callable[[int], int | None]
+"""From the index of a point to the line that it was written in."""
 
 
-class Point(NamedTuple):
-    """From ``time_s`` on: ``rate_bits`` (not yet rounded). ``line`` is where it was written."""
-
-    line: int
-    time_s: float
-    rate_bits: float
-
-
-def number(source: Source, line: int, text: object, what: str) -> float:
-    """``text`` as a finite number that is not negative. Raises InputError."""
-    try:
-        value = float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        given = str(text)[:60] if isinstance(text, str) else "this"
-        raise source.error(line, f"{given!r} is not a number", f"Here should be {what}") from None
-    if not math.isfinite(value) or isinstance(text, bool):
-        raise source.error(line, f"{text!r} is not a finite number", f"Here should be {what}")
-    if value < 0:
-        raise source.error(line, f"{what} is negative: {text}", "Zero is the least (an outage)")
-    return value
-
-
-def build(source: Source, points: list[Point], duration_s: float | None = None) -> RateTrace:
-    """A trace that begins with the first point, whatever its time.
+def build(
+    source: Source,
+    times_s: Sequence[float],
+    rates_bits: Sequence[float],
+    line_of: LineOf,
+    duration_s: float | None = None,
+) -> RateTrace:
+    """A trace that begins with the first point, whatever its time; times and rates are not negative.
 
     Without ``duration_s`` the last point lasts as long as the one before it; a single one, a second.
-    Raises InputError when there is no point, or times do not increase.
+    Raises InputError when there is no point, or times do not increase, or something is too large.
     """
-    if not points:
+    _check_count(source, len(times_s), line_of)
+    _check_order(source, times_s, line_of)
+    _check_rates(source, rates_bits, line_of)
+    times = tuple(map(sub, times_s, repeat(times_s[0])))
+    last = times[-1] - times[-2] if len(times) > 1 else 1.0
+    end = times[-1] + last if duration_s is None else duration_s
+    if end - times[-1] < SHORTEST_S:
+        raise source.error(
+            line_of(len(times) - 1),
+            f"the trace lasts {end:g} s but this point begins at {times[-1]:g} s",
+        )
+    if end > LONGEST_S:
+        raise source.error(line_of(len(times) - 1), f"time {end:g} s is too large")
+    return RateTrace(times, tuple(map(round, rates_bits)), end, source.path)
+
+
+def too_many(source: Source, line: int | None) -> InputError:
+    """The error about a trace with more points than can be used."""
+    return source.error(line, f"more than {MAX_POINTS} points", "Use a part of it")
+
+
+def _check_count(source: Source, count: int, line_of: LineOf) -> None:
+    if not count:
         raise source.error(
             None, "the trace has no points", "One line with a time and a rate is enough"
         )
-    if len(points) > MAX_POINTS:
-        raise source.error(
-            points[MAX_POINTS].line, f"more than {MAX_POINTS} points", "Use a part of it"
-        )
-    _check_order(source, points)
-    start = points[0].time_s
-    times = tuple(point.time_s - start for point in points)
-    last = times[-1] - times[-2] if len(times) > 1 else 1.0
-    end = times[-1] + last if duration_s is None else duration_s
-    if end <= times[-1]:
-        raise source.error(
-            points[-1].line, f"the trace lasts {end:g} s but this point begins at {times[-1]:g} s"
-        )
-    return RateTrace(times, tuple(round(point.rate_bits) for point in points), end, source.path)
+    if count > MAX_POINTS:
+        raise too_many(source, line_of(MAX_POINTS))
 
 
-_LONGEST_S = 1e9
-"""About thirty years."""
-
-
-def _check_order(source: Source, points: list[Point]) -> None:
-    before: Point | None = None
-    for point in points:
-        if before and point.time_s <= before.time_s:
+def _check_order(source: Source, times: Sequence[float], line_of: LineOf) -> None:
+    lengths = list(map(sub, times[1:], times))
+    if not lengths or (min(lengths) >= SHORTEST_S and times[-1] - times[0] <= LONGEST_S):
+        return
+    for i, length in enumerate(lengths, start=1):
+        if length <= 0:
             raise source.error(
-                point.line,
-                f"time {point.time_s:g} s does not come after {before.time_s:g} s of line {before.line}",
+                line_of(i),
+                f"time {times[i]:.15g} s does not come after {times[i - 1]:.15g} s of line {line_of(i - 1)}",
                 "Times must increase from line to line",
             )
-        if point.time_s > _LONGEST_S:
-            raise source.error(point.line, f"time {point.time_s:g} s is too large")
-        if point.rate_bits > LARGEST:
-            raise source.error(point.line, f"rate {point.rate_bits:g} bit/s is too large")
-        before = point
+        if length < SHORTEST_S:
+            raise source.error(
+                line_of(i), f"time {times[i]:.15g} s comes only {length:g} s after the one before",
+                f"No link can be changed that often: {SHORTEST_S:g} s is the shortest",
+            )  # fmt: skip
+        if times[i] - times[0] > LONGEST_S:
+            raise source.error(line_of(i), f"time {times[i]:g} s is too large")
+
+
+def _check_rates(source: Source, rates: Sequence[float], line_of: LineOf) -> None:
+    if max(rates) > LARGEST:
+        i = next(i for i, rate in enumerate(rates) if rate > LARGEST)
+        raise source.error(line_of(i), f"rate {rates[i]:g} bit/s is too large")

@@ -5,53 +5,73 @@ from __future__ import annotations
 from pathlib import Path
 
 from testbed.errors import InputError
-from testbed.traces.formats import READERS
-from testbed.traces.points import Source
+from testbed.traces.columns import meaning
+from testbed.traces.formats import READERS, WITH_COLUMNS
+from testbed.traces.source import Source, brief
+from testbed.traces.table import is_number
 from testbed.traces.trace import RateTrace
 
 MAX_BYTES = 64 * 2**20
 """Larger files are refused."""
 
+_BY_WIDTH = {2: "pairs", 6: "riiser"}
+"""Formats of numbers between white space, by how many stand on a line."""
 
-def read(path: Path, *, format: str | None = None) -> RateTrace:  # noqa: A002
+
+def read(path: Path, *, format: str | None = None, column: str | None = None) -> RateTrace:  # noqa: A002
     """The trace in ``path``; its format is told from the content unless ``format`` names it.
 
+    ``column`` names the column that holds the rate, as ``NAME`` or ``NAME:UNIT``.
     Raises InputError with ``path:line`` for whatever is wrong with it.
     """
+    return parse(text_of(path), str(path), format=format, column=column)
+
+
+def parse(
+    text: str, path: str, *, format: str | None = None, column: str | None = None  # noqa: A002
+) -> RateTrace:  # fmt: skip
+    """The trace written in ``text``; ``path`` is what errors call it. See ``read``."""
     if format is not None and format not in READERS:
         raise InputError(f"unknown trace format {format!r}", hint=f"Known: {', '.join(READERS)}")
-    return parse(_text(path), str(path), format=format)
+    source = Source(path, text.replace("\r\n", "\n").replace("\r", "\n"), column)
+    form = format or _detected(source)
+    if column is not None and form not in WITH_COLUMNS:
+        raise source.error(
+            None, f"a {form} trace has no columns to choose from: {brief(column)}", "Leave it out"
+        )
+    return READERS[form](source)
 
 
-def parse(text: str, path: str, *, format: str | None = None) -> RateTrace:  # noqa: A002
-    """The trace written in ``text``; ``path`` is what errors call it."""
-    source = Source(path, text)
-    return READERS[format or _detect(source)](source)
+def detect(text: str, path: str) -> str:
+    """The name of the format that ``text`` looks like. Raises InputError if it is none."""
+    return _detected(Source(path, text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
-def _detect(source: Source) -> str:
-    """The format that the first line with content looks like."""
-    lines = source.lines()
-    if not lines:
+def _detected(source: Source) -> str:
+    """By the first line with content."""
+    line, first = next(source.numbered(), (None, ""))
+    if line is None:
         raise source.error(None, "the trace is empty", "One line with a time and a rate is enough")
-    line, first = lines[0]
-    if first.startswith("["):
-        return "sabre"
-    if "," in first:
+    if first[0] in "[{":
+        return "sabre" if first[0] == "[" else "iperf3"
+    words = first[:1000].split()
+    if "," not in first and ";" not in first and all(map(is_number, words)):
+        if len(words) in _BY_WIDTH:
+            return _BY_WIDTH[len(words)]
+        if first.isdigit():
+            return "mahimahi"
+    elif any(mark in first for mark in ",;\t") or meaning(first):
         return "csv"
-    if len(first.split()) == 2:
-        return "pairs"
-    if first.isdigit():
-        return "mahimahi"
     raise source.error(
         line,
-        f"{first[:60]!r} begins no known trace format",
+        f"{brief(first)} begins no known trace format",
         "Known: CSV with a header such as time_s,rate_mbit_s; seconds and Mbit/s in two columns; "
-        "Mahimahi; Sabre JSON",
+        "Mahimahi; Riiser's six columns; Sabre JSON; iperf3 JSON",
     )
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """What is written in the file. Raises InputError when it cannot be read or is no text."""
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise InputError("this is not a file", where=str(path), hint="Name a trace file")
@@ -60,12 +80,17 @@ def _text(path: Path) -> str:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read the trace: {error.strerror}", where=str(path)) from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
+    except ValueError:
+        raise InputError("this is no name of a file", where=repr(str(path))) from None
+    if b"\0" in data:
         raise InputError(
             "this is a binary file, not a trace", where=str(path), hint="Traces are text or JSON"
         )
-    return text
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"this is not UTF-8 text: byte 0x{data[error.start]:02x}",
+            where=f"{path}:{line}", hint="Traces are text or JSON",
+        ) from None  # fmt: skip

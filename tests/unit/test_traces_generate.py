@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -54,6 +56,89 @@ def test_a_token_bucket_is_fast_until_it_is_empty() -> None:
     assert greedy == [100] * 10 + [40] * 50
     idle = mbit(bucket(busy=0.0))
     assert idle == [100] * 60
+
+
+def test_a_token_bucket_gives_no_bits_away() -> None:
+    made = generate.token_bucket(
+        peak=100, base=40, budget_s=10, noise=0.0, busy=1.0, seconds=70, every_s=7, seed=1
+    )
+    assert mbit(made) == pytest.approx([100, 40 + 3 * 60 / 7, *[40] * 8])
+    rested = mbit(
+        generate.token_bucket(
+            peak=100, base=40, budget_s=1, noise=0.0, busy=0.5, seconds=200, every_s=1, seed=3
+        )
+    )
+    assert set(rested) == {40, 80, 100}
+
+
+def test_a_day_has_a_busiest_hour() -> None:
+    day = partial(
+        generate.diurnal, low=20, high=100, period_s=24, busiest_s=20, persistence=0.5, seconds=48,
+        every_s=1, seed=1,
+    )  # fmt: skip
+    calm = mbit(day(noise=0.0))
+    assert [i for i, rate in enumerate(calm) if rate == min(calm)] == [20, 44]
+    assert [i for i, rate in enumerate(calm) if rate == max(calm)] == [8, 32]
+    assert (min(calm), max(calm)) == (20, 100)
+    rough = mbit(day(noise=0.2))
+    assert max(rough) <= 100
+    assert min(rough) >= 0
+    assert rough != calm
+
+
+def test_a_day_s_noise_is_as_large_and_as_lasting_as_asked() -> None:
+    made = mbit(
+        generate.diurnal(
+            low=1000, high=2000, period_s=1e9, busiest_s=0, noise=0.05, persistence=0.8,
+            seconds=20_000, every_s=1, seed=2,
+        )
+    )  # fmt: skip
+    mean = sum(made) / len(made)
+    apart = [rate - mean for rate in made]
+    variance = sum(x * x for x in apart) / len(apart)
+    together = sum(a * b for a, b in pairwise(apart)) / len(apart)
+    assert variance**0.5 / mean == pytest.approx(0.05, rel=0.06)
+    assert together / variance == pytest.approx(0.8, abs=0.03)
+
+
+walk = partial(generate.random_walk, low=1, high=9, deviation=1, seconds=9, every_s=1, seed=1)
+chain = partial(generate.markov, levels=[1], stay=0.5, seconds=9, every_s=1, seed=1)
+bucket = partial(
+    generate.token_bucket,
+    peak=9, base=1, budget_s=1, busy=0.5, noise=0, seconds=9, every_s=1, seed=1,
+)  # fmt: skip
+nan, inf = float("nan"), float("inf")
+WRONG: list[Callable[[], RateTrace]] = [
+    lambda: generate.step(before=1, after=2, at_s=0, seconds=5),
+    lambda: generate.step(before=1, after=2, at_s=5, seconds=5),
+    lambda: generate.step(before=-1, after=2, at_s=1, seconds=5),
+    lambda: generate.square(low=2, high=1, period_s=5),
+    lambda: generate.square(low=1, high=2, period_s=0),
+    lambda: generate.square(low=1, high=inf, period_s=1),
+    lambda: generate.ramp(start=-1, end=2, seconds=5, every_s=1),
+    lambda: generate.ramp(start=1, end=nan, seconds=5, every_s=1),
+    lambda: generate.ramp(start=1, end=2, seconds=5, every_s=0),
+    lambda: generate.sawtooth(low=1, high=2, seconds=inf, every_s=1),
+    lambda: generate.sawtooth(low=1, high=2, seconds=1e9, every_s=1),
+    lambda: walk(deviation=-1),
+    lambda: walk(low=10),
+    lambda: walk(seconds=nan),
+    lambda: chain(levels=[]),
+    lambda: chain(levels=[-1]),
+    lambda: chain(stay=1.1),
+    lambda: bucket(busy=2),
+    lambda: bucket(noise=-0.1),
+    lambda: bucket(base=10),
+    lambda: bucket(budget_s=-1),
+    lambda: bucket(budget_s=nan),
+]
+
+
+@pytest.mark.parametrize("made", WRONG, ids=range(len(WRONG)))
+def test_arguments_that_make_no_trace_are_refused(made: Callable[[], RateTrace]) -> None:
+    with pytest.raises(ValueError) as caught:
+        made()
+    assert re.search("rates|share|jump|level|budget|both are more than 0", str(caught.value))
 
 
 def test_the_same_arguments_give_the_same_trace() -> None:
