@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from itertools import islice
+from math import isfinite
 from typing import Any
 
-from testbed.scenario.expand import end_settings, expand
+from testbed.cli.dense_step import dense_step
+from testbed.cli.words import in_words
+from testbed.fabric.base import Cable, Interface
+from testbed.scenario.expand import end_settings, expand, racks
 from testbed.scenario.load import Loaded
 from testbed.scenario.needs import kernel_needs
-from testbed.scenario.shape import End, LinkChange
+from testbed.scenario.node_events import node_changes
+from testbed.scenario.shape import LinkChange, Shape
 from testbed.scenario.timeline import Timeline
+from testbed.scenario.traffic import Flow, flows
 
 MAX_CHANGES = 10_000
 RUN_ID = "dry-run"
@@ -28,10 +34,13 @@ def describe(loaded: Loaded, fabric: str, seconds: float) -> dict[str, Any]:
             {"name": s.name, "role": s.role, "rank": s.rank, "peer": s.peer, "device": s.device}
             for s in expand(scenario)
         ],
+        "racks": {rack.name: rack.members for rack in racks(scenario)},
         "links": _links(loaded, timeline),
         "seconds": seconds,
         "changes": [_change(change) for change in changes],
         "changes_left_out": len(changes) == MAX_CHANGES,
+        "node_changes": [change._asdict() for change in node_changes(scenario)],
+        "traffic": [_flow(flow, seconds) for flow in flows(scenario)],
         "lowest_rate_bits": timeline.lowest_rate(),
         "shortest_step_s": timeline.shortest_step_s(),
         "longest_outage_s": timeline.longest_outage_s()[0],
@@ -42,25 +51,34 @@ def describe(loaded: Loaded, fabric: str, seconds: float) -> dict[str, Any]:
 
 
 def _links(loaded: Loaded, timeline: Timeline) -> list[dict[str, Any]]:
-    from testbed.links.plan import tc_commands
+    from testbed.links.commands import link_commands
 
     settings = end_settings(loaded.scenario)
+    cables = _cables(timeline)
     return [
         {
             "link": end.link,
             "direction": end.direction,
-            "rate_bits": shape.rate_bits,
-            "queue_bytes": shape.queue_bytes,
+            **_shape(shape),
             "at": settings[end].at,
-            "tc": tc_commands(end, shape, device(end)),
+            "tc": link_commands(
+                end, shape, cables[end.link], settings[end].at or "nic", timeline.impaired(end)
+            ),
         }
         for end, shape in timeline.initial.items()
     ]
 
 
-def device(end: End) -> str:
-    """What the plan calls a device: the node's own for ``up``, the switch's port to it for ``down``."""
-    return f"{end.link}-nic" if end.direction == "up" else f"{end.link}-port"
+def _cables(timeline: Timeline) -> dict[str, Cable]:
+    """What the plan calls devices: each link's own ``nic``, and the ``port`` at the switch."""
+    links = dict.fromkeys(end.link for end in timeline.ends)
+    return {
+        link: Cable(
+            Interface(None, 2 * number, f"{link}-nic"),
+            Interface(None, 2 * number + 1, f"{link}-port"),
+        )
+        for number, link in enumerate(links, start=1)
+    }
 
 
 def _change(change: LinkChange) -> dict[str, Any]:
@@ -68,54 +86,36 @@ def _change(change: LinkChange) -> dict[str, Any]:
         "time_s": change.time_s,
         "link": change.end.link,
         "direction": change.end.direction,
-        "rate_bits": change.shape.rate_bits,
-        "drop": change.shape.drop,
+        **_shape(change.shape),
     }
 
 
-def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
-    """What an uncompressed step costs at mean rates, in model time; None without torch to count.
-
-    In either phase the slowest link direction counts: the server's carries every worker's message.
-    """
-    try:
-        from testbed.compress.wire import payload_bytes
-        from testbed.train.models import parameter_count
-    except ImportError:
-        return None
-    from testbed.exchange.frame import HEADER_BYTES
-    from testbed.scenario.shape import wire_bytes
-
-    train, specs = loaded.scenario.train, expand(loaded.scenario)
-    parameters = parameter_count(train.model, train.task, train.width)
-    frame = HEADER_BYTES + payload_bytes(parameters, parameters)
-    messages = {s.name: len(specs) - 1 if s.role == "server" else 1 for s in specs}
-    away = {"worker": "up", "server": "down"}
-    slowest = {"up": 0.0, "down": 0.0}
-    for spec in specs:
-        for direction in ("up", "down"):
-            phase = "up" if direction == away[spec.role] else "down"
-            rate = _mean_rate(timeline, End(spec.name, direction), loaded)
-            seconds = messages[spec.name] * wire_bytes(frame) * 8 / rate if rate else float("inf")
-            slowest[phase] = max(slowest[phase], seconds / loaded.scenario.dilation)
-    pace = float(train.pace or 0.0)
-    step = pace + slowest["up"] + slowest["down"]
+def _shape(shape: Shape) -> dict[str, Any]:
     return {
-        "parameters": parameters,
-        "frame_bytes": frame,
-        "up_s": slowest["up"],
-        "down_s": slowest["down"],
-        "pace_s": pace,
-        "step_s": step,
-        "communicating": 1 - pace / step,
+        "rate_bits": shape.rate_bits,
+        "queue_bytes": shape.queue_bytes,
+        "drop": shape.drop,
+        "overhead_bytes": shape.overhead_bytes,
+        "impairments": shape.impairments.to_json(),
+        "in_words": in_words(shape.impairments, shape.overhead_bytes),
     }
 
 
-def _mean_rate(timeline: Timeline, end: End, loaded: Loaded) -> float:
-    """Over the first minute of model time or the longest trace, whichever is longer; bit/s, wall."""
-    longest = max((trace.duration_s for trace in loaded.traces.values()), default=0.0)
-    horizon = max(60.0, longest) * loaded.scenario.dilation
-    return timeline.bits(end, 0.0, horizon) / horizon
+def _flow(flow: Flow, seconds: float) -> dict[str, Any]:
+    """A flow, and when it sends in the first ``seconds``."""
+    bursts = islice(flow.bursts_until(seconds), MAX_CHANGES)
+    return {
+        "name": flow.name,
+        "from": flow.source,
+        "to": flow.sink,
+        "kind": flow.kind,
+        "rate_bits": flow.rate_bits,
+        "congestion": flow.congestion,
+        "streams": flow.streams,
+        "start_s": flow.start_s,
+        "stop_s": flow.stop_s if isfinite(flow.stop_s) else None,
+        "bursts": [list(burst) for burst in bursts],
+    }
 
 
 def compose(loaded: Loaded) -> str:

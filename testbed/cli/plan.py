@@ -47,6 +47,8 @@ def _show(found: dict[str, Any]) -> None:
         console.print(f"dilation {found['dilation']:g}: times and rates below are wall clock")
     console.print(_links(found))
     console.print(_changes(found))
+    for line in (*_racks(found), *_nodes(found), *_traffic(found)):
+        console.print(line)
     for line in _facts(found):
         console.print(line)
     console.print("\n# the same by hand, at t0")
@@ -61,12 +63,15 @@ def _show(found: dict[str, Any]) -> None:
 def _links(found: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    table = Table("link", "direction", "rate at t0", "queue", "at", title="Links", box=None)
+    table = Table(
+        "link", "direction", "rate at t0", "queue", "at", "besides", title="Links", box=None
+    )
     for link in found["links"][:SHOWN]:
         rate, queue = _rate(link["rate_bits"]), str(Size(link["queue_bytes"]))
-        table.add_row(link["link"], link["direction"], rate, queue, link["at"] or "switch")
+        place = link["at"] or "switch"
+        table.add_row(link["link"], link["direction"], rate, queue, place, link["in_words"])
     if len(found["links"]) > SHOWN:
-        table.add_row(f"… {len(found['links']) - SHOWN} more", "", "", "", "")
+        table.add_row(f"… {len(found['links']) - SHOWN} more", "", "", "", "", "")
     return table
 
 
@@ -75,13 +80,41 @@ def _changes(found: dict[str, Any]) -> Any:
 
     changes = found["changes"]
     title = f"Changes in the first {found['seconds']:g} s: {len(changes)}"
-    table = Table("after", "link", "direction", "rate", title=title, box=None)
+    table = Table("after", "link", "direction", "rate", "besides", title=title, box=None)
     for change in changes[:SHOWN]:
         rate = _rate(change["rate_bits"]) + (", packets dropped" if change["drop"] else "")
-        table.add_row(f"{change['time_s']:.3f} s", change["link"], change["direction"], rate)
+        after = f"{change['time_s']:.3f} s"
+        table.add_row(after, change["link"], change["direction"], rate, change["in_words"])
     if len(changes) > SHOWN:
-        table.add_row("…", "", "", "")
+        table.add_row("…", "", "", "", "")
     return table
+
+
+def _racks(found: dict[str, Any]) -> list[str]:
+    return [
+        f"rack {name}: {', '.join(members[:SHOWN])}{', …' if len(members) > SHOWN else ''}"
+        for name, members in found["racks"].items()
+    ]
+
+
+def _nodes(found: dict[str, Any]) -> list[str]:
+    changes = found["node_changes"]
+    shown = [f"after {c['time_s']:.3f} s: {c['action']} {c['node']}" for c in changes[:SHOWN]]
+    return [*shown, f"… {len(changes) - SHOWN} more"] if len(changes) > SHOWN else shown
+
+
+def _traffic(found: dict[str, Any]) -> list[str]:
+    """A line a flow."""
+    lines = []
+    for flow in found["traffic"]:
+        how = f" at {_rate(flow['rate_bits'])}" if flow["rate_bits"] else ""
+        until = "the end" if flow["stop_s"] is None else f"{flow['stop_s']:.3f} s"
+        pauses = f", {len(flow['bursts'])} bursts in {found['seconds']:g} s"
+        lines.append(
+            f"traffic {flow['name']}: {flow['kind']}{how} from {flow['from']} to {flow['to']}, "
+            f"{flow['start_s']:.3f} s to {until}{pauses if len(flow['bursts']) > 1 else ''}"
+        )
+    return lines
 
 
 def _rate(bits: int) -> str:

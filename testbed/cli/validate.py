@@ -11,6 +11,8 @@ from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Derived
 from testbed.scenario.needs import kernel_needs
 
+_OPTIONAL = {"hosts": "host", "racks": "rack", "flows": "flow"}
+
 
 def validate(scenario: options.Scenario, as_json: options.Json = False) -> None:
     """Check SCENARIO and its traces; nothing is started."""
@@ -20,6 +22,7 @@ def validate(scenario: options.Scenario, as_json: options.Json = False) -> None:
         return
     counts = [
         (found["workers"], "worker"),
+        *((found[key], noun) for key, noun in _OPTIONAL.items() if found[key]),
         (found["events"], "event"),
         (len(found["traces"]), "trace"),
     ]
@@ -38,6 +41,9 @@ def summary(loaded: Loaded) -> dict[str, Any]:
         "scenario": scenario.name,
         "hash": loaded.hash,
         "workers": sum(spec.role == "worker" for spec in expand(scenario)),
+        "hosts": sum(spec.role == "host" for spec in expand(scenario)),
+        "racks": len(scenario.racks),
+        "flows": len(scenario.traffic),
         "events": len(scenario.events),
         "traces": {file: trace.duration_s for file, trace in loaded.traces.items()},
         "algorithms": names,

@@ -4,67 +4,69 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from math import inf
 from typing import Any
 
 from testbed.errors import InputError
 from testbed.registry import Registry
-from testbed.scenario.check_links import check_events, check_links
-from testbed.scenario.expand import DEFAULT, node_names
+from testbed.scenario.check_events import check_events
+from testbed.scenario.check_links import check_links, check_steps
+from testbed.scenario.check_nodes import check_node_events, check_nodes, check_racks, check_traffic
+from testbed.scenario.events import FlapEvent, TraceEvent
 from testbed.scenario.model import Derived, Scenario
-from testbed.scenario.problems import Problem
-from testbed.scenario.timeline import ALL, build
+from testbed.scenario.names import Names, check_names
+from testbed.scenario.problems import MAX_PROBLEMS, Problem
+from testbed.scenario.reach import alike
+from testbed.scenario.timeline import build
 from testbed.scenario.yaml_text import Place
 from testbed.traces import RateTrace
 from testbed.units import Duration, Rate
 
 MAX_NODES = 10_000
+MAX_CONCERNED = 1_000_000
+"""Events, and repetitions of them, times the different links that each concerns."""
+MAX_CHANGES = 20_000_000
+"""A history with more of them, repetitions left out, takes too long to look at."""
 
 
 def check(scenario: Scenario, traces: Mapping[str, RateTrace]) -> list[Problem]:
-    """Everything that is wrong; ``traces`` are those that could be read, by the events' ``file``."""
-    problems = list(_nodes(scenario))
-    if not problems:
-        problems += [*check_links(scenario), *check_events(scenario, traces)]
+    """What is wrong, up to ``MAX_PROBLEMS``; ``traces`` are those that could be read, by ``key``."""
+    problems = list(islice(_network(scenario, traces), MAX_PROBLEMS))
     problems += [*_training(scenario), *_algorithms(scenario), *_seeds(scenario)]
     if not problems and all(
-        event.file in traces for event in scenario.events if event.kind == "trace"
+        event.key in traces for event in scenario.events if isinstance(event, TraceEvent)
     ):
         problems += _history(scenario, traces)
     return problems
 
 
-def _nodes(scenario: Scenario) -> Iterator[Problem]:
-    servers = [name for name, group in scenario.nodes.items() if group.role == "server"]
-    workers = [name for name, group in scenario.nodes.items() if group.role == "worker"]
-    if not servers:
-        yield Problem(("nodes",), "no server: add `server: {role: server}`")
-    for name in servers[1:]:
-        yield Problem(
-            ("nodes", name), f"a second server beside {servers[0]!r}: one is served for now"
-        )
-    for name in servers[:1]:
-        if (scenario.nodes[name].count or 1) > 1:
-            yield Problem(("nodes", name, "count"), "more than one server: leave `count` out")
-    if not workers:
-        yield Problem(("nodes",), "no worker: add `worker: {role: worker, count: 4}`")
+def _network(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Problem]:
+    """Nodes, links, and what happens to them; where nodes are wrong, nothing more."""
+    wrong = list(check_nodes(scenario))
     if sum(group.count or 1 for group in scenario.nodes.values()) > MAX_NODES:
-        yield Problem(("nodes",), f"more than {MAX_NODES} nodes")
+        wrong.append(Problem(("nodes",), f"more than {MAX_NODES} nodes"))
     else:
-        yield from _names(scenario)
+        wrong += islice(check_names(scenario), MAX_PROBLEMS)
+    yield from wrong
+    if wrong:
+        return
+    names = Names(scenario)
+    yield from check_links(scenario, names)
+    yield from check_racks(scenario, names)
+    yield from check_events(scenario, traces, names)
+    if _concerned(scenario) > MAX_CONCERNED:
+        yield Problem(("events",), "too many events for so many different links: use fewer")
+        return
+    yield from check_steps(scenario)
+    yield from check_node_events(scenario, names)
+    yield from check_traffic(scenario, names)
 
 
-def _names(scenario: Scenario) -> Iterator[Problem]:
-    owners: dict[str, str] = {}
-    for group in scenario.nodes:
-        if group in {DEFAULT, ALL}:
-            yield Problem(("nodes", group), f"{group!r} means something else: use another name")
-        for name in node_names(scenario, group):
-            other = owners.setdefault(name, group)
-            if other != group or (name != group and name in scenario.nodes):
-                yield Problem(
-                    ("nodes", group), f"two things are called {name!r}: use other group names"
-                )
+def _concerned(scenario: Scenario) -> int:
+    """How many times something happens to a link, links alike counted once; of traces the beginning."""
+    times = [event.times if isinstance(event, FlapEvent) else 1 for event in scenario.events]
+    return sum(times[i] for group in alike(scenario) for i in group.events)
 
 
 def _training(scenario: Scenario) -> Iterator[Problem]:
@@ -105,13 +107,17 @@ def _seeds(scenario: Scenario) -> Iterator[Problem]:
 def _history(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Problem]:
     """Dilation must leave a rate, and an outage must not look like the death of a node."""
     timeline = build(scenario, traces)
+    place = ("events" if scenario.events else "links",)
+    if timeline.weight() > MAX_CHANGES:
+        yield Problem(place, f"more than {MAX_CHANGES} changes in all: use shorter or fewer events")
+        return
     length, end = timeline.longest_outage_s()
     if 0 < timeline.lowest_rate() < scenario.dilation:
         lowest = Rate(timeline.lowest_rate())
         yield Problem(("dilation",), f"the lowest rate, {lowest}, would fall below 1 bit/s")
     if length == inf:
         yield Problem(
-            ("events" if scenario.events else "links",),
+            place,
             f"{end} is at rate 0 for good: give it service again",
         )
     elif length >= scenario.peer_timeout:
@@ -119,6 +125,13 @@ def _history(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Pr
             ("peer_timeout",),
             f"{scenario.peer_timeout} is not longer than the longest outage, {Duration(length)} of "
             f"{end}: nodes would give each other up; make it longer",
+        )
+    delay, end = timeline.longest_delay_s()
+    if delay >= scenario.peer_timeout:
+        yield Problem(
+            ("peer_timeout",),
+            f"{scenario.peer_timeout} is not longer than the delay of {end}, {Duration(delay)} with "
+            "its jitter: nodes would give each other up; make it longer",
         )
 
 

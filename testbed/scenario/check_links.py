@@ -1,108 +1,91 @@
-"""Whether links and events name what exists, and every link direction can be shaped."""
+"""Whether every link direction ends up with settings that can be shaped, at t0 and after each step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
+from collections.abc import Iterator
 
 from testbed.errors import InputError
-from testbed.scenario.events import Event, OutageEvent, RampEvent, TraceEvent
-from testbed.scenario.expand import DEFAULT, end_settings, node_names, queue_bytes
-from testbed.scenario.model import LinkEnd, Scenario
+from testbed.scenario.check_ends import complaints
+from testbed.scenario.events import StepEvent
+from testbed.scenario.expand import end_settings
+from testbed.scenario.link import LinkEnd
+from testbed.scenario.model import Scenario
+from testbed.scenario.names import Names
 from testbed.scenario.problems import Problem
+from testbed.scenario.reach import Alike, alike
+from testbed.scenario.settings import DEFAULT, held_bytes, overlaid, queue_bytes
 from testbed.scenario.shape import End
-from testbed.scenario.timeline import ALL
 from testbed.scenario.yaml_text import Place
-from testbed.traces import RateTrace
-from testbed.units import Duration
-
-LEAST_EVERY = Duration(1e-3)
-"""Faster changes are refused: applying one to a kernel takes longer."""
-MAX_RAMP_STEPS = 100_000
+from testbed.units import Rate
 
 
-def check_links(scenario: Scenario) -> Iterator[Problem]:
-    """Keys under ``links``, and the settings that every link direction ends up with."""
-    known = _nodes(scenario)
+def check_links(scenario: Scenario, names: Names) -> Iterator[Problem]:
+    """Keys under ``links`` and ``racks``, and the settings that every link direction ends up with."""
     for key, link in scenario.links.items():
-        if key != DEFAULT and key not in known:
-            yield Problem(("links", key), _unknown(key, scenario, f"`{DEFAULT}`"))
+        if key in names.racks:
+            yield Problem(("links", key), f"{key!r} is a rack: write this under `racks.{key}`")
+        elif key != DEFAULT and key not in names.groups:
+            yield Problem(("links", key), names.unknown(key, DEFAULT))
         if link.down.at is not None:
             yield Problem(
                 ("links", key, "down", "at"), "only `up` has a place; leave `at` out here"
             )
     told: set[str] = set()
     for end, settings in end_settings(scenario).items():
-        for message in _end(end, settings):
-            group = message.replace(str(end), known[end.link])
-            if group not in told:  # once a group, not once for each of its thousand nodes
-                told.add(group)
-                yield Problem(_place(scenario, end, known[end.link]), message)
+        group = names.groups.get(end.link, end.link)
+        for field, message in _end(end, settings):
+            told_as = message.replace(str(end), group)
+            if told_as not in told:  # once a group, not for each of its nodes
+                told.add(told_as)
+                yield Problem(_place(scenario, end, group, field), message)
 
 
-def check_events(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Problem]:
-    """Names, order and times of events."""
-    known, before = _nodes(scenario), Duration(0.0)
-    for i, event in enumerate(scenario.events):
-        for j, name in enumerate(event.links):
-            if name != ALL and name not in known:
-                message = _unknown(name, scenario, f"`{ALL}`")
-                yield Problem(("events", i, "links", j), message)
-        if event.at < before:
-            yield Problem(
-                ("events", i, "at"),
-                f"time goes backwards: {event.at} after {before}; list events by time",
-            )
-        before = max(before, event.at)
-        yield from (Problem(("events", i, key), text) for key, text in _event(event, traces))
+def check_steps(scenario: Scenario) -> Iterator[Problem]:
+    """What every step leaves of the settings of the directions it concerns."""
+    told: set[tuple[int, str | None, str]] = set()
+    for group in alike(scenario):
+        for i, field, message in _steps(scenario, group):
+            if (i, field, message) not in told:
+                told.add((i, field, message))
+                place: Place = ("events", i) if field is None else ("events", i, field)
+                yield Problem(place, f"then, of {group.ends[0]}: {message}")
 
 
-def _event(event: Event, traces: Mapping[str, RateTrace]) -> Iterator[tuple[str, str]]:
-    if isinstance(event, OutageEvent) and not event.for_:
-        yield "for", "an outage lasts longer than 0"
-    if isinstance(event, RampEvent):
-        if not event.over:
-            yield "over", "a ramp takes longer than 0; for a jump use `kind: step`"
-        if event.every < LEAST_EVERY:
-            yield "every", f"links cannot be changed that often: write {LEAST_EVERY} or more"
-        elif event.over / event.every > MAX_RAMP_STEPS:
-            yield "every", f"more than {MAX_RAMP_STEPS} changes: write a longer time"
-    trace = traces.get(event.file) if isinstance(event, TraceEvent) else None
-    if isinstance(event, TraceEvent) and trace and event.offset >= trace.duration_s:
-        length = Duration(trace.duration_s)
-        yield "offset", f"{event.offset} is past the end of the trace, which lasts {length}"
+def _steps(scenario: Scenario, group: Alike) -> Iterator[tuple[int, str | None, str]]:
+    settings = group.settings
+    known = set(complaints(settings))
+    for i in group.events:
+        event = scenario.events[i]
+        if not isinstance(event, StepEvent):
+            continue
+        before, settings = settings, overlaid(settings, event)
+        found = known if settings is before else set(complaints(settings))
+        for field, message in sorted(found - known):
+            yield i, field if getattr(event, field) is not None else None, message
+        known = found
+        if event.queue is not None:
+            rate = settings.rate if event.rate is None else event.rate
+            try:
+                held_bytes(group.ends[0], rate or Rate(0), event.queue)
+            except InputError as error:
+                yield i, "queue", str(error)
 
 
-def _end(end: End, settings: LinkEnd) -> Iterator[str]:
+def _end(end: End, settings: LinkEnd) -> Iterator[tuple[str | None, str]]:
     try:
         queue_bytes(end, settings)
     except InputError as error:
-        yield str(error)
-    for field in ("jitter", "reorder"):
-        if getattr(settings, field) and not settings.delay:
-            yield f"{end}: {field} needs a delay to act on"
+        yield None, str(error)
+    for field, message in complaints(settings):
+        yield field, f"{end}: {message}"
 
 
-def _place(scenario: Scenario, end: End, group: str) -> Place:
-    """The innermost entry under ``links`` that speaks of ``end``."""
-    for key in (end.link, group, DEFAULT):
-        if key in scenario.links:
-            return ("links", key, end.direction)
-    return ("links",)
-
-
-def _nodes(scenario: Scenario) -> dict[str, str]:
-    """Names that links and events may use, nodes and groups, each with its group."""
-    nodes = {node: group for group in scenario.nodes for node in node_names(scenario, group)}
-    return {**{group: group for group in scenario.nodes}, **nodes}
-
-
-def _unknown(name: str, scenario: Scenario, special: str) -> str:
-    known = _nodes(scenario)
-    near = get_close_matches(name, known, n=1)
-    meant = f"did you mean {near[0]!r}? " if near else ""
-    groups = ", ".join(
-        group if settings.count is None else f"{group} ({group}-0 to {group}-{settings.count - 1})"
-        for group, settings in scenario.nodes.items()
-    )
-    return f"no node or group is called {name!r}: {meant}Known: {special}, {groups}"
+def _place(scenario: Scenario, end: End, group: str, field: str | None) -> Place:
+    """The innermost entry under ``links`` that speaks of ``end``, and of ``field`` if there is one."""
+    if end.link in scenario.racks:
+        return ("racks", end.link, end.direction, *([field] if field else []))
+    keys = [key for key in (end.link, group, DEFAULT) if key in scenario.links]
+    for key in keys if field else ():
+        if getattr(getattr(scenario.links[key], end.direction), str(field)) is not None:
+            return ("links", key, end.direction, str(field))
+    return ("links", keys[0], end.direction) if keys else ("links",)

@@ -1,19 +1,17 @@
-"""From groups to nodes, and from inherited link settings to those of every link direction."""
+"""From groups to nodes and racks, and from inherited link settings to those of every link direction."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
-from testbed.errors import InputError
-from testbed.fabric.base import NodeSpec
-from testbed.scenario.model import LinkEnd, Scenario
-from testbed.scenario.shape import FRAME_BYTES, End
-from testbed.units import Duration, Packets
+from testbed.fabric.base import NodeSpec, RackSpec
+from testbed.scenario.link import LinkEnd
+from testbed.scenario.model import Scenario
+from testbed.scenario.settings import DEFAULT
+from testbed.scenario.shape import End
 
 DIRECTIONS: tuple[Literal["up"], Literal["down"]] = ("up", "down")
-DEFAULT = "default"
-"""The key under ``links`` that every node inherits from."""
-LEAST_QUEUE_BYTES = 2 * FRAME_BYTES
 
 
 def node_names(scenario: Scenario, group: str) -> list[str]:
@@ -22,10 +20,19 @@ def node_names(scenario: Scenario, group: str) -> list[str]:
     return [group] if count is None else [f"{group}-{i}" for i in range(count)]
 
 
+def groups_of_nodes(scenario: Scenario) -> dict[str, str]:
+    """Every node, in the order of the file, with its group."""
+    return {node: group for group in scenario.nodes for node in node_names(scenario, group)}
+
+
 def expand(scenario: Scenario) -> list[NodeSpec]:
-    """All nodes: servers first (peer 0, rank 0), then workers in the order of the file, rank from 0."""
+    """All nodes: servers first (peer 0), then workers, then hosts, in the order of the file.
+
+    A rank counts within a role; peer numbers go on from role to role.
+    """
     specs: list[NodeSpec] = []
-    for role in ("server", "worker"):
+    roles: tuple[Literal["server", "worker", "host"], ...] = ("server", "worker", "host")
+    for role in roles:
         members = [
             (name, group)
             for group, settings in scenario.nodes.items()
@@ -40,23 +47,53 @@ def expand(scenario: Scenario) -> list[NodeSpec]:
     return specs
 
 
-def end_settings(scenario: Scenario) -> dict[End, LinkEnd]:
-    """Every link direction with its merged settings, field by field: default, group, node.
+def racks(scenario: Scenario) -> list[RackSpec]:
+    """All racks with the nodes in them. A member that is no node or group is left out."""
+    groups = groups_of_nodes(scenario)
+    return [
+        RackSpec(name, tuple(named_nodes(scenario, rack.members, groups)))
+        for name, rack in scenario.racks.items()
+    ]
 
-    ``up`` has ``at`` filled in (``nic`` unless the scenario says otherwise).
+
+def named_nodes(scenario: Scenario, names: tuple[str, ...], groups: Mapping[str, str]) -> list[str]:
+    """The nodes that ``names`` of nodes and groups mean, each once, in the order of the names.
+
+    ``groups``: those of all nodes, as ``groups_of_nodes`` gives them.
+    """
+    nodes = (
+        node
+        for name in names
+        for node in (node_names(scenario, name) if name in scenario.nodes else [name])
+        if node in groups
+    )
+    return list(dict.fromkeys(nodes))
+
+
+def end_settings(scenario: Scenario) -> dict[End, LinkEnd]:
+    """Every link direction with its settings: of nodes (default, group, node merged), then of racks.
+
+    A node's ``up`` has ``at`` filled in (``nic`` unless the scenario says otherwise). Racks inherit
+    nothing.
     """
     shared = {
         (group, direction): _merged(scenario, direction, group)
         for group in scenario.nodes
         for direction in DIRECTIONS
     }
-    return {
+    of_nodes = {
         End(spec.name, direction): _merged(scenario, direction, spec.group, spec.name)
         if spec.name in scenario.links
         else shared[spec.group, direction]
         for spec in expand(scenario)
         for direction in DIRECTIONS
     }
+    of_racks: dict[End, LinkEnd] = {
+        End(name, direction): getattr(rack, direction)
+        for name, rack in scenario.racks.items()
+        for direction in DIRECTIONS
+    }
+    return {**of_nodes, **of_racks}
 
 
 def _merged(scenario: Scenario, direction: Literal["up", "down"], *keys: str) -> LinkEnd:
@@ -64,30 +101,7 @@ def _merged(scenario: Scenario, direction: Literal["up", "down"], *keys: str) ->
     for key in (DEFAULT, *keys):
         if key in scenario.links:
             layer: LinkEnd = getattr(scenario.links[key], direction)
-            fields = {name: getattr(layer, name) for name in layer.model_fields_set}
+            fields = {name: getattr(layer, name) for name in LinkEnd.model_fields}
             given = {name: value for name, value in fields.items() if value is not None}
             merged = merged.model_copy(update=given)
     return merged
-
-
-def queue_bytes(end: End, settings: LinkEnd) -> int:
-    """Bytes that the queue of ``end`` holds, fixed over a run: a time is meant at the base rate.
-
-    Raises InputError when rate or queue is missing, or fewer than two full-size packets fit.
-    """
-    rate, queue = settings.rate, settings.queue
-    if rate is None or queue is None:
-        missing = "rate" if rate is None else "queue"
-        hint = f"Give one under links, in `{DEFAULT}`, its group or the node"
-        raise InputError(f"{end} has no {missing}", hint=hint)
-    if isinstance(queue, Duration):
-        held = round(rate * queue / 8)
-    else:
-        held = int(queue) * (FRAME_BYTES if isinstance(queue, Packets) else 1)
-    if held < LEAST_QUEUE_BYTES:
-        at_rate = f" at {rate}" if isinstance(queue, Duration) else ""
-        raise InputError(
-            f"the queue of {end}, {queue}{at_rate}, holds {held} B: fewer than two packets",
-            hint=f"Write at least '2 packets' ({LEAST_QUEUE_BYTES} B)",
-        )
-    return held

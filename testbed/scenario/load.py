@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,7 @@ class Loaded:
     scenario: Scenario
     source: Path
     traces: dict[str, RateTrace]
-    """By the event's ``file``."""
+    """By the event's ``key``: its file, and the column where one is named."""
     text: str
     hash: str
     """SHA-256 over the resolved scenario and its traces; spelling and comments do not count."""
@@ -87,13 +88,13 @@ def _traces(scenario: Scenario, folder: Path) -> tuple[dict[str, RateTrace], lis
     traces: dict[str, RateTrace] = {}
     problems: list[Problem] = []
     for i, event in enumerate(scenario.events):
-        if isinstance(event, TraceEvent) and event.file not in traces:
+        if isinstance(event, TraceEvent) and event.key not in traces:
+            column = {} if event.column is None else {"column": event.column}
             try:
-                traces[event.file] = read(folder / event.file)
+                traces[event.key] = read(folder / event.file, **column)
             except InputError as error:
-                hint = (
-                    "" if (folder / event.file).exists() else "; paths start at the scenario file"
-                )
+                there = os.path.exists(folder / event.file)  # noqa: PTH110 - a bad name is none
+                hint = "" if there else "; paths start at the scenario file"
                 problems.append(Problem(("events", i, "file"), f"{error}{hint}"))
     return traces, problems
 

@@ -7,63 +7,63 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import Field
 
 from testbed.scenario.events import Event
-from testbed.units import Duration, Packets, Rate, Size, parse_queue
+from testbed.scenario.link import Fraction, Link, LinkEnd, Model
+from testbed.units import Duration, Rate
 
-Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+__all__ = ["Derived", "Link", "LinkEnd", "NodeGroup", "Rack", "Scenario", "Traffic", "Train"]
+
 Direction = Literal["up", "down"]
-Queue = Annotated[
-    Duration | Size | Packets,
-    BeforeValidator(parse_queue),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "examples": ["50 ms", "64 kB", "100 packets"]}),
-]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
-
-
-class Model(BaseModel):
-    """Frozen, and a key we do not know is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+CongestionControl = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")]
 
 
 class NodeGroup(Model):
     """One node, or ``count`` alike ones. Without ``count`` the node bears the group's name."""
 
-    role: Literal["server", "worker"] = Field(description="What its nodes do.")
+    role: Literal["server", "worker", "host"] = Field(
+        description="What its nodes do; a `host` trains nothing, it sends and receives traffic."
+    )
     count: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None, description="How many; nodes are then called <name>-0, <name>-1, …"
     )
     device: Literal["cpu", "cuda"] = Field("cpu", description="Where its nodes compute.")
 
 
-class LinkEnd(Model):
-    """One direction of a node's access link. A field left out is inherited: default, group, node."""
+class Rack(Model):
+    """Nodes behind one link that they share: `up` leads from the rack to the rest of the network."""
 
-    rate: Rate | None = Field(
-        None, description="Line rate, Ethernet header counted. 0 is an outage."
+    members: Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="Nodes or groups.")
+    up: LinkEnd = Field(LinkEnd(), description="From the rack to the rest of the network.")
+    down: LinkEnd = Field(LinkEnd(), description="From the rest of the network to the rack.")
+
+
+class Traffic(Model):
+    """A flow between two nodes beside the training: as much as TCP can, or UDP at a rate."""
+
+    name: Name = Field(description="What records call it.")
+    from_: str = Field(alias="from", description="The node that sends.")
+    to: str = Field(description="The node that receives.")
+    kind: Literal["tcp", "udp"] = Field(description="Bulk TCP, or UDP at a constant rate.")
+    rate: Rate | None = Field(None, description="`udp`: its rate while it sends.")
+    congestion: CongestionControl | None = Field(
+        None, description="`tcp`: its congestion control; absent: the scenario's."
     )
-    queue: Queue | None = Field(
-        None, description="Tail-drop queue: time at `rate`, bytes, or full-size packets."
+    streams: Annotated[int, Field(ge=1, le=128)] = Field(
+        1, description="`tcp`: connections at once."
     )
-    at: Literal["nic", "network"] | None = Field(
-        None, description="`up` only: where it is shaped, in the sender's own stack or one hop on."
+    at: Duration = Field(Duration(0.0), description="When it begins.")
+    for_: Duration | None = Field(
+        None, alias="for", description="How long; absent: until the run ends."
     )
-    delay: Duration | None = Field(None, description="One-way delay. Needs netem.")
-    jitter: Duration | None = Field(None, description="Jitter of the delay. Needs netem.")
-    loss: Fraction | None = Field(None, description="Random packet loss. Needs netem.")
-    reorder: Fraction | None = Field(None, description="Reordered share. Needs netem.")
-    duplicate: Fraction | None = Field(None, description="Duplicated share. Needs netem.")
-    corrupt: Fraction | None = Field(None, description="Corrupted share. Needs netem.")
-
-
-class Link(Model):
-    """A node's access link: `up` leaves the node, `down` arrives at it."""
-
-    up: LinkEnd = Field(LinkEnd(), description="From the node into the network.")
-    down: LinkEnd = Field(LinkEnd(), description="From the network to the node.")
+    on: Duration | None = Field(None, description="How long it sends before a pause.")
+    off: Duration | None = Field(None, description="How long it pauses before it sends again.")
+    timing: Literal["constant", "exponential"] | None = Field(
+        None, description="`on` and `off` are the times (if not said), or the means of random ones."
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Of the random times.")
 
 
 class Schedule(Model):
@@ -146,7 +146,9 @@ class Scenario(Model):
     description: str = Field("", description="A sentence for people.")
     nodes: dict[Name, NodeGroup] = Field(description="Groups of nodes by name.")
     links: dict[Name, Link] = Field(description="`default`, then per group, then per node.")
-    events: tuple[Event, ...] = Field((), description="What happens to links, by time.")
+    racks: dict[Name, Rack] = Field({}, description="Nodes that share a link, by its name.")
+    events: tuple[Event, ...] = Field((), description="What happens to links and nodes, by time.")
+    traffic: tuple[Traffic, ...] = Field((), description="Flows beside the training.")
     train: Train = Field(Train(), description="The training job.")
     algorithms: tuple[str | Derived, ...] = Field(
         ("none",), description="Run one after the other, each over the same link history."
@@ -157,7 +159,7 @@ class Scenario(Model):
     dilation: Annotated[float, Field(ge=1, le=1000)] = Field(
         1.0, description="Every time × this, every rate ÷ this; results are in model time."
     )
-    congestion: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")] | None = Field(
+    congestion: CongestionControl | None = Field(
         None, description="TCP congestion control on the data network; absent: the host's default."
     )
     peer_timeout: Duration = Field(

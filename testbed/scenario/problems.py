@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from testbed.errors import InputError
+from testbed.scenario.link import LOSS_MODELS, UNION_TAGS
 from testbed.scenario.model import Scenario
 from testbed.scenario.yaml_text import Document, Place
 
 _NAME_RULE = "a name has lower-case letters, digits and '-', a letter first, 31 characters at most"
 _UNIONS = ("events", "algorithms")
 """Lists of alternatives: behind the index pydantic names the alternative it tried."""
+_FORMS = {"loss", "reorder", "duplicate", "corrupt"}
+"""Keys of alternatives: behind them pydantic names the alternative as well."""
+_LONGEST = 600
+_COMPARED = 64
+"""Of longer names only so much is compared with those that are known."""
+MAX_PROBLEMS = 100
+"""More are not listed: nobody would read them."""
 
 
 class Problem(NamedTuple):
@@ -30,10 +39,19 @@ def report(document: Document, problems: list[Problem]) -> InputError:
     """One error that lists all of them, ``file:line: key.path: message``, in the file's order."""
     placed = sorted((document.line(place), dotted(place), text) for place, text in problems)
     lines = [
-        f"{document.path}:{line}: {f'{path}: ' if path else ''}{text}"
+        f"{document.path}:{line}: {_cut(f'{path}: ' if path else '')}{_cut(text)}"
         for line, path, text in placed
     ]
+    if len(problems) >= MAX_PROBLEMS:
+        lines = [*lines[:MAX_PROBLEMS], f"{document.path}: … and perhaps more"]
     return InputError("\n".join(dict.fromkeys(lines)))
+
+
+def _cut(text: str) -> str:
+    """Whatever a file may hold, a message is a line, and no longer than can be read."""
+    if not text.isprintable():
+        text = "".join(ch if ch.isprintable() else repr(ch)[1:-1] for ch in text[:_LONGEST])
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def dotted(place: Place) -> str:
@@ -44,11 +62,8 @@ def dotted(place: Place) -> str:
 
 def from_pydantic(error: ValidationError) -> list[Problem]:
     """Pydantic's findings in our words."""
-    return [
-        _problem(detail)
-        for detail in error.errors(include_url=False)
-        if not _other_alternative(detail)
-    ]
+    told = (detail for detail in error.errors(include_url=False) if not _other_alternative(detail))
+    return [_problem(detail) for detail in islice(told, MAX_PROBLEMS)]
 
 
 def _other_alternative(detail: ErrorDetails) -> bool:
@@ -61,14 +76,23 @@ def _other_alternative(detail: ErrorDetails) -> bool:
 
 def _problem(detail: ErrorDetails) -> Problem:
     loc, kind = detail["loc"], detail["type"]
-    place = loc[:2] + loc[3:] if loc and loc[0] in _UNIONS else loc
+    place = _without_forms(loc[:2] + loc[3:] if loc and loc[0] in _UNIONS else loc)
     if place and place[-1] == "[key]":
         return Problem(place[:-1], f"{place[-2]!r} is not a name: {_NAME_RULE}")
     if kind in {"union_tag_invalid", "union_tag_not_found"}:
-        return Problem((*place, "kind"), _about_kind(detail))
+        key, known = ("model", list(LOSS_MODELS)) if place[-1] in _FORMS else ("kind", _kinds())
+        return Problem((*place, key), _about_tag(detail, key, known))
     if kind == "extra_forbidden":
         return Problem(place, unknown("key", str(place[-1]), _keys_at(loc[:-1])))
     return Problem(place, _message(detail))
+
+
+def _without_forms(loc: Place) -> Place:
+    return tuple(
+        part
+        for i, part in enumerate(loc)
+        if not (part in UNION_TAGS and i and loc[i - 1] in _FORMS)
+    )
 
 
 def _message(detail: ErrorDetails) -> str:
@@ -91,16 +115,19 @@ def _message(detail: ErrorDetails) -> str:
     return f"{_short(given)} does not work: {says[0].lower()}{says[1:]}"
 
 
-def _about_kind(detail: ErrorDetails) -> str:
-    kinds = list(_resolved(_schema()["properties"]["events"]["items"])["discriminator"]["mapping"])
+def _about_tag(detail: ErrorDetails, key: str, known: list[str]) -> str:
     if detail["type"] == "union_tag_not_found":
-        return f"this key is missing: use one of {', '.join(kinds)}"
-    return unknown("kind", str(detail["ctx"]["tag"]), kinds)
+        return f"this key is missing: use one of {', '.join(known)}"
+    return unknown(key, str(detail["ctx"]["tag"]), known)
+
+
+def _kinds() -> list[str]:
+    return list(_resolved(_schema()["properties"]["events"]["items"])["discriminator"]["mapping"])
 
 
 def unknown(noun: str, name: str, known: list[str]) -> str:
     """An unknown name, the nearest known one, and all of them."""
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name[:_COMPARED], known, n=1)
     meant = f" did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(known) if known else "none"
     return f"unknown {noun} {name!r}:{meant} Known: {listed}"
@@ -135,6 +162,8 @@ def _inside(schema: dict[str, Any], part: int | str) -> dict[str, Any]:
     found: dict[str, Any]
     if isinstance(part, int):
         found = schema["items"]
+    elif part in UNION_TAGS:
+        found = _alternative(schema, part)
     elif "discriminator" in schema:
         found = {"$ref": schema["discriminator"]["mapping"][part]}
     elif "anyOf" in schema:
@@ -144,3 +173,11 @@ def _inside(schema: dict[str, Any], part: int | str) -> dict[str, Any]:
     else:
         found = schema["properties"][part]
     return found
+
+
+def _alternative(schema: dict[str, Any], tag: str) -> dict[str, Any]:
+    """The form of `loss` and the like that is called ``tag``."""
+    if tag in _schema()["$defs"]:
+        return {"$ref": f"#/$defs/{tag}"}
+    forms = schema["anyOf"][0]["oneOf"]
+    return next((form for form in forms if "$ref" in form), {})

@@ -1,126 +1,179 @@
-"""The history of one link direction: a base rate, what overrides it, and outages over that."""
+"""The history of one link direction: sources of its rate, what else it is, and outages over that."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
+from testbed.scenario.impairments import NONE, Impairments
 from testbed.scenario.shape import Shape
 from testbed.scenario.sources import Source
 
 
 @dataclass(frozen=True, slots=True)
-class Outage:
-    """No service from ``begin`` to ``end`` (ns)."""
+class Line:
+    """What a link direction is besides its rate."""
+
+    queue_bytes: int
+    overhead_bytes: int = 0
+    impairments: Impairments = NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """From ``begin`` (ns) on one source rules the rate, or an outage: ``drop`` says what packets do."""
 
     begin: int
-    end: int
-    drop: bool
+    source: Source
+    line: Line
+    drop: bool | None = None
+    """None: there is service."""
+
+    def shape(self, rate: int) -> Shape:
+        """What the direction is while its rate is ``rate``."""
+        line = self.line
+        return Shape(rate, line.queue_bytes, bool(self.drop), line.overhead_bytes, line.impairments)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is true of a whole history. Times in ns."""
+
+    lowest: int
+    """The lowest rate but 0 in bit/s; 0 if there is no other."""
+    highest: int
+    """The highest rate in bit/s."""
+    shortest: int | None
+    """Between two changes; None if there are none."""
+    outage: int | None
+    """The longest time without service; None if it never ends."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """``sources[i]`` rules from ``begins[i]`` (ns) until the next begins; ``begins[0]`` is 0."""
+    """``segments`` one after the other; the first begins at 0, the last has no end and is no outage."""
 
-    queue_bytes: int
-    begins: tuple[int, ...]
-    sources: tuple[Source, ...]
-    outages: tuple[Outage, ...] = ()
-
-    def asked(self, time: int) -> int:
-        """The rate at ``time``, outage or not."""
-        return self.sources[bisect_right(self.begins, time) - 1].piece(time)[0]
+    segments: tuple[Segment, ...]
 
     def piece(self, time: int) -> tuple[Shape, int | None]:
         """The shape at ``time`` and until when it holds at least (None: for good)."""
-        at = bisect_right(self.begins, time)
-        rate, until = self.sources[at - 1].piece(time)
-        following = bisect_right(self._edges, time)
-        later = self._edges[following : following + 1] + self.begins[at : at + 1]
-        limits = (*later, until) if until is not None else later
-        drops = [outage.drop for outage in self.outages if outage.begin <= time < outage.end]
-        shape = Shape(0 if drops else rate, self.queue_bytes, bool(drops) and drops[-1])
-        return shape, min(limits, default=None)
+        i = bisect_right(self._begins, time) - 1
+        segment = self.segments[i]
+        rate, until = (0, None) if segment.drop is not None else segment.source.piece(time)
+        limits = [*self._begins[i + 1 : i + 2], *([] if until is None else [until])]
+        return segment.shape(rate), min(limits, default=None)
 
     def changes(self, start: int, stop: int | None = None) -> Iterator[tuple[int, Shape]]:
         """The shape at ``start``, then every change before ``stop``, with its time. Lazy."""
-        time: int | None = start
-        held: Shape | None = None
-        while time is not None and (stop is None or time < stop):
-            shape, until = self.piece(time)
-            if shape != held:
-                yield time, shape
-            held, time = shape, until
+        for time, rate, segment in self._changes(start, stop):
+            yield time, segment.shape(rate)
 
     def bits(self, start: int, stop: int) -> int:
         """Integral of the rate from ``start`` to ``stop``, in bit/s × ns. Exact."""
-        total, time = 0, start
-        while time < stop:
-            shape, until = self.piece(time)
-            end = stop if until is None else min(until, stop)
-            total += shape.rate_bits * (end - time)
-            time = end
-        return total
+        total, since, held = 0, start, 0
+        for time, rate, _ in self._pieces(start, stop) if start < stop else ():
+            total += held * (time - since)
+            since, held = time, rate
+        return total + held * (stop - since)
 
-    @cached_property
-    def condensed(self) -> tuple[tuple[int, Shape], ...]:
-        """All changes, with repetitions left out of which nothing new can be learnt.
+    def lines(self, start: int, stop: int | None) -> list[Line]:
+        """What it is besides its rate, in turn, from ``start`` up to ``stop`` (None: for good)."""
+        first = bisect_right(self._begins, start) - 1
+        within = (s for s in self.segments[first:] if stop is None or s.begin < stop)
+        return list(dict.fromkeys(segment.line for segment in within))
 
-        Whole periods of a looping source, but for the first three, are cut out of the time between
-        two events, so that what remains ends, and every neighbourhood of a change is still there.
+    def condensed(self) -> Iterator[tuple[int, Shape]]:
+        """All changes, with repetitions left out of which nothing new can be learnt. Ends.
+
+        Whole periods of a repeating source, but for the first three, are cut out of the time between
+        two events, so that every neighbourhood of a change is still there.
         """
         schedule, end = self._shortened
-        return tuple(schedule.changes(0, end + 1))
+        return schedule.changes(0, end + 1)
 
-    def longest_outage(self) -> int | None:
-        """The longest time without service in ns; 0 if there is none, None if one never ends."""
-        longest, since = 0, None
-        for time, shape in self.condensed:
-            if not shape.rate_bits:
-                since = time if since is None else since
-            elif since is not None:
-                longest, since = max(longest, time - since), None
-        if since is None:
-            return longest
-        period, end = self.sources[-1].period, self._shortened[1]
-        cut_short = period is not None and since > end - 2 * period  # seen whole a period earlier
-        return longest if cut_short else None
+    @property
+    def weight(self) -> int:
+        """About how many changes ``condensed`` has: what it costs to look at the whole history."""
+        schedule, end = self._shortened
+        stops = [*schedule._begins[1:], end + 1]
+        return sum(
+            1 if segment.drop is not None else segment.source.count(segment.begin, stop)
+            for segment, stop in zip(schedule.segments, stops, strict=True)
+        )
 
     @cached_property
-    def _edges(self) -> tuple[int, ...]:
-        edges = {edge for outage in self.outages for edge in (outage.begin, outage.end)}
-        return tuple(sorted(edges))
+    def summary(self) -> Summary:
+        """One look at the whole history."""
+        schedule, end = self._shortened
+        lowest, highest, shortest, longest, before, since = 0, 0, end + 1, 0, 0, None
+        for time, rate, _ in schedule._changes(0, end + 1):
+            if time and time - before < shortest:
+                shortest = time - before
+            before = time
+            if not rate:
+                since = time if since is None else since
+                continue
+            if rate < lowest or not lowest:
+                lowest = rate
+            highest = max(highest, rate)
+            if since is not None:
+                longest, since = max(longest, time - since), None
+        if since is not None:
+            period = self.segments[-1].source.period
+            seen_whole = period is not None and since > end - 2 * period  # a period earlier
+            return Summary(
+                lowest, highest, shortest if before else None, longest if seen_whole else None
+            )
+        return Summary(lowest, highest, shortest if before else None, longest)
+
+    @cached_property
+    def _begins(self) -> tuple[int, ...]:
+        return tuple(segment.begin for segment in self.segments)
+
+    def _pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int, Segment]]:
+        """``start``, then whenever something may change before ``stop``: the rate, and its segment."""
+        first = bisect_right(self._begins, start) - 1
+        for i in range(first, len(self.segments)):
+            segment = self.segments[i]
+            begin = max(start, segment.begin)
+            if stop is not None and begin >= stop:
+                return
+            if segment.drop is not None:
+                yield begin, 0, segment
+                continue
+            end = self._begins[i + 1] if i + 1 < len(self._begins) else None
+            until = stop if end is None else end if stop is None else min(stop, end)
+            for time, rate in segment.source.pieces(begin, until):
+                yield time, rate, segment
+
+    def _changes(self, start: int, stop: int | None) -> Iterator[tuple[int, int, Segment]]:
+        """Of ``_pieces`` those that differ from the one before."""
+        held_rate, held = -1, self.segments[0]
+        for time, rate, segment in self._pieces(start, stop):
+            if rate != held_rate or (segment is not held and segment.shape(0) != held.shape(0)):
+                yield time, rate, segment
+                held_rate = rate
+            held = segment
 
     @cached_property
     def _shortened(self) -> tuple[Schedule, int]:
-        marks = sorted({*self.begins, *self._edges})
-        cut, moved = 0, {}
-        for mark, following in zip(marks, [*marks[1:], None], strict=True):
-            moved[mark] = mark - cut
-            period = self._source(mark).period
-            if period and following is not None:
-                cut += max(0, (following - mark) // period - 3) * period
-        last = self._source(marks[-1])
-        tail = 3 * last.period if last.period else max(0, last.settled - marks[-1])
-        return self._moved(moved), marks[-1] - cut + tail
-
-    def _source(self, time: int) -> Source:
-        return self.sources[bisect_right(self.begins, time) - 1]
-
-    def _moved(self, moved: dict[int, int]) -> Schedule:
-        outages = [Outage(moved[o.begin], moved[o.end], o.drop) for o in self.outages]
-        sources = [
-            _shifted(source, moved[begin] - begin)
-            for begin, source in zip(self.begins, self.sources, strict=True)
-        ]
-        begins = tuple(moved[begin] for begin in self.begins)
-        return replace(self, begins=begins, sources=tuple(sources), outages=tuple(outages))
+        """Repetitions cut out, and when nothing new happens any more."""
+        cut, kept = 0, []
+        for segment, following in pairwise(self.segments):
+            kept.append(_later(segment, -cut))
+            period = segment.source.period
+            if period and segment.drop is None:
+                cut += max(0, (following.begin - segment.begin) // period - 3) * period
+        last = _later(self.segments[-1], -cut)
+        period = last.source.period
+        tail = 3 * period if period else max(0, last.source.settled - last.begin)
+        return Schedule((*kept, last)), last.begin + tail
 
 
-def _shifted(source: Source, by: int) -> Source:
-    """``source`` that does everything later by ``by`` ns."""
-    if not by or not hasattr(source, "begin"):
-        return source
-    return replace(source, begin=source.begin + by)  # type: ignore[type-var]
+def _later(segment: Segment, by: int) -> Segment:
+    if not by:
+        return segment
+    return Segment(segment.begin + by, segment.source.later(by), segment.line, segment.drop)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 NS = 1_000_000_000
 
@@ -31,6 +32,18 @@ class Source(Protocol):
         """The rate at ``time`` and until when it holds (None: for good)."""
         ...
 
+    def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
+        """``start`` and the rate there, then when and to what it is set anew, before ``stop``. Lazy."""
+        ...
+
+    def count(self, start: int, stop: int) -> int:
+        """How many ``pieces`` there are, at most."""
+        ...
+
+    def later(self, by: int) -> Source:
+        """The same, but everything later by ``by`` ns."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Constant:
@@ -44,16 +57,28 @@ class Constant:
         """See ``Source``."""
         return self.rate, None
 
+    def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:  # noqa: ARG002
+        """See ``Source``."""
+        yield start, self.rate
+
+    def count(self, start: int, stop: int) -> int:  # noqa: ARG002
+        """See ``Source``."""
+        return 1
+
+    def later(self, by: int) -> Constant:
+        """See ``Source``."""
+        return Constant(self.rate, self.settled + by)
+
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """From ``start`` to ``stop`` in ``count`` equal steps; the last is reached after ``over`` ns."""
+    """From ``start`` to ``stop`` in ``steps`` equal steps; the last is reached after ``over`` ns."""
 
     begin: int
     start: int
     stop: int
     over: int
-    count: int
+    steps: int
     period: int | None = None
 
     @property
@@ -64,47 +89,80 @@ class Ramp:
     def piece(self, time: int) -> tuple[int, int | None]:
         """See ``Source``."""
         i = self._step(time)
-        if i >= self.count:
+        if i >= self.steps:
             return self.stop, None
-        return self.start + round((self.stop - self.start) * i / self.count), self._due(i + 1)
+        return self.start + round((self.stop - self.start) * i / self.steps), self._due(i + 1)
+
+    def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
+        """See ``Source``."""
+        time: int | None = start
+        while time is not None and (stop is None or time < stop):
+            rate, until = self.piece(time)
+            yield time, rate
+            time = until
+
+    def count(self, start: int, stop: int) -> int:
+        """See ``Source``."""
+        return 1 + self._step(stop) - self._step(start)
+
+    def later(self, by: int) -> Ramp:
+        """See ``Source``."""
+        return Ramp(self.begin + by, self.start, self.stop, self.over, self.steps)
 
     def _due(self, i: int) -> int:
-        return self.begin + self.over * i // self.count
+        return self.begin + self.over * i // self.steps
 
     def _step(self, time: int) -> int:
         """How many steps are done at ``time``; exact, whatever the division left over."""
-        i = min(self.count, (time - self.begin) * self.count // self.over)
-        return i + 1 if i < self.count and self._due(i + 1) <= time else i
+        i = min(self.steps, (time - self.begin) * self.steps // self.over)
+        return i + 1 if i < self.steps and self._due(i + 1) <= time else i
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded rate. ``times`` begin with 0; ``offset`` is where in the trace ``begin`` lies."""
+    """A recorded rate, again and again. ``times`` (ns) begin with 0, increase, and end before ``period``.
+
+    ``begin`` is where in time its first point lies, which may be long before it rules.
+    """
 
     begin: int
     times: tuple[int, ...]
     rates: tuple[int, ...]
-    duration: int
-    offset: int
-    at_end: Literal["loop", "hold", "stop"]
-    base: int
-
-    @property
-    def period(self) -> int | None:
-        """The trace's duration, if it loops."""
-        return self.duration if self.at_end == "loop" else None
+    period: int
 
     @property
     def settled(self) -> int:
-        """At once, if it loops; else when it ends."""
-        return self.begin if self.at_end == "loop" else self.begin + self.duration - self.offset
+        """It repeats itself from the beginning."""
+        return self.begin
 
     def piece(self, time: int) -> tuple[int, int | None]:
         """See ``Source``."""
-        position = time - self.begin + self.offset
-        if position >= self.duration and self.at_end != "loop":
-            return (self.rates[-1] if self.at_end == "hold" else self.base), None
-        phase = position % self.duration
-        i = bisect_right(self.times, phase) - 1
-        end = self.times[i + 1] if i + 1 < len(self.times) else self.duration
-        return self.rates[i], time - phase + end
+        phase = (time - self.begin) % self.period
+        i = bisect_right(self.times, phase)
+        end = self.times[i] if i < len(self.times) else self.period
+        return self.rates[i - 1], time - phase + end
+
+    def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
+        """See ``Source``."""
+        phase = (start - self.begin) % self.period
+        lap, i = start - phase, bisect_right(self.times, phase)
+        yield start, self.rates[i - 1]
+        while stop is None or lap < stop:
+            last = len(self.times)
+            if stop is not None and stop - lap < self.period:
+                last = bisect_left(self.times, stop - lap)
+            for j in range(i, last):
+                yield lap + self.times[j], self.rates[j]
+            lap, i = lap + self.period, 0
+
+    def count(self, start: int, stop: int) -> int:
+        """See ``Source``."""
+        return 1 + self._passed(stop) - self._passed(start)
+
+    def later(self, by: int) -> Trace:
+        """See ``Source``."""
+        return Trace(self.begin + by, self.times, self.rates, self.period)
+
+    def _passed(self, time: int) -> int:
+        laps, phase = divmod(time - self.begin, self.period)
+        return laps * len(self.times) + bisect_right(self.times, phase)

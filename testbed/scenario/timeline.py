@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
-from itertools import islice, pairwise
+from itertools import islice
 from math import inf
 
-from testbed.scenario.events import Event, OutageEvent, RampEvent, StepEvent, TraceEvent
-from testbed.scenario.expand import end_settings, node_names, queue_bytes
-from testbed.scenario.model import LinkEnd, Scenario
-from testbed.scenario.schedule import Outage, Schedule
+from testbed.scenario.expand import end_settings
+from testbed.scenario.history import Points
+from testbed.scenario.history import schedule as history
+from testbed.scenario.model import Scenario
+from testbed.scenario.reach import alike, link_events
+from testbed.scenario.schedule import Line, Schedule
 from testbed.scenario.shape import End, LinkChange, Shape
-from testbed.scenario.sources import NS, Constant, Ramp, Source, Trace, nanoseconds
+from testbed.scenario.sources import NS, nanoseconds
 from testbed.traces import RateTrace
-
-ALL = "all"
-"""What an event calls every link."""
 
 
 class Timeline:
@@ -54,107 +53,84 @@ class Timeline:
         """Integral of the asked rate of ``end`` from ``start_s`` to ``stop_s``."""
         return self._of[end].bits(nanoseconds(start_s), nanoseconds(stop_s)) / NS
 
+    def impaired(self, end: End) -> bool:
+        """Whether ``end`` is asked for any impairment at any time."""
+        return any(line.impairments for line in self._of[end].lines(0, None))
+
+    def delays(self, end: End, start_s: float, stop_s: float) -> tuple[float, float]:
+        """Least and greatest delay asked of ``end`` from ``start_s`` to ``stop_s``, in s; no jitter."""
+        start, stop = nanoseconds(start_s), None if stop_s == inf else nanoseconds(stop_s)
+        delays = [line.impairments.delay_ns for line in self._of[end].lines(start, stop)]
+        return min(delays) / NS, max(delays) / NS
+
+    def per_packet(self) -> bool:
+        """Whether any end is to treat packets one by one at any time: they must not be bundled."""
+        return any(
+            _by_packet(line) for schedule, _ in self._schedules for line in schedule.lines(0, None)
+        )
+
     def lowest_rate(self) -> int:
         """The lowest rate but 0 of any end at any time, in bit/s; 0 if all links are dead for good."""
-        shapes = (shape for schedule, _ in self._schedules for _, shape in schedule.condensed)
-        return min((shape.rate_bits for shape in shapes if shape.rate_bits), default=0)
+        rates = (schedule.summary.lowest for schedule, _ in self._schedules)
+        return min((rate for rate in rates if rate), default=0)
+
+    def highest_rates(self) -> dict[End, int]:
+        """The highest rate of every end at any time, in bit/s."""
+        return {
+            end: schedule.summary.highest
+            for schedule, members in self._schedules
+            for end in members
+        }
 
     def shortest_step_s(self) -> float | None:
         """The shortest time between two changes of one end (t0 counts as one); None if all is static."""
-        steps = (
-            later[0] - earlier[0]
-            for schedule, _ in self._schedules
-            for earlier, later in pairwise(schedule.condensed)
-        )
-        shortest = min(steps, default=None)
+        steps = (schedule.summary.shortest for schedule, _ in self._schedules)
+        shortest = min((step for step in steps if step is not None), default=None)
         return None if shortest is None else shortest / NS
 
     def longest_outage_s(self) -> tuple[float, End | None]:
         """The longest time without service of any end, and that end; infinite if it never ends."""
         worst: tuple[float, End | None] = (0.0, None)
         for schedule, members in self._schedules:
-            outage = schedule.longest_outage()
+            outage = schedule.summary.outage
             length = inf if outage is None else outage / NS
             if length > worst[0]:
                 worst = (length, members[0])
         return worst
 
+    def longest_delay_s(self) -> tuple[float, End | None]:
+        """The longest delay of any end at any time, its jitter included, and that end."""
+        worst: tuple[float, End | None] = (0.0, None)
+        for schedule, members in self._schedules:
+            for line in schedule.lines(0, None):
+                asked = line.impairments
+                length = (asked.delay_ns + asked.jitter_ns) / NS
+                if length > worst[0]:
+                    worst = (length, members[0])
+        return worst
+
+    def weight(self) -> int:
+        """About how many changes must be looked at to tell all of the above."""
+        return sum(schedule.weight for schedule, _ in self._schedules)
+
 
 def build(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Timeline:
-    """The timeline of a scenario in wall time (dilated, as are ``traces``, by the events' ``file``).
+    """The timeline of a scenario in wall time (dilated, as are ``traces``, by the events' ``key``).
 
-    Of two events the one that begins last rules an end; an outage lies over all of them.
     Raises InputError when a rate or queue is missing, or a queue is too small.
     """
-    events = sorted(scenario.events, key=lambda event: event.at)
-    touched = [_touched(scenario, event) for event in events]
-    settings = end_settings(scenario)
-    groups: dict[tuple[int, int, tuple[int, ...]], tuple[Schedule, list[End]]] = {}
-    for end, own in settings.items():
-        concerned = tuple(i for i, ends in enumerate(touched) if end in ends)
-        key = (int(own.rate or 0), queue_bytes(end, own), concerned)
-        if key not in groups:
-            groups[key] = _schedule(own, key[1], [events[i] for i in concerned], traces), []
-        groups[key][1].append(end)
-    return Timeline(list(groups.values()), list(settings))
+    points = Points(traces)
+    schedules = [
+        (history(ends[0], settings, link_events(scenario, events), points), ends)
+        for settings, events, ends in alike(scenario)
+    ]
+    return Timeline(schedules, list(end_settings(scenario)))
 
 
-def named_nodes(scenario: Scenario, name: str) -> list[str]:
-    """The nodes that ``name`` means: itself, its group's, or all. Empty if it is unknown."""
-    by_group = {group: node_names(scenario, group) for group in scenario.nodes}
-    everyone = [node for nodes in by_group.values() for node in nodes]
-    if name == ALL:
-        return everyone
-    return by_group.get(name) or [node for node in everyone if node == name]
-
-
-def _touched(scenario: Scenario, event: Event) -> set[End]:
-    nodes = {node for name in event.links for node in named_nodes(scenario, name)}
-    up = {End(node, "up") for node in nodes if event.direction != "down"}
-    down = {End(node, "down") for node in nodes if event.direction != "up"}
-    return up | down
-
-
-def _schedule(
-    own: LinkEnd, held: int, events: list[Event], traces: Mapping[str, RateTrace]
-) -> Schedule:
-    schedule = Schedule(held, (0,), (Constant(int(own.rate or 0)),))
-    outages: list[Outage] = []
-    for event in events:
-        begin = nanoseconds(event.at)
-        if isinstance(event, OutageEvent):
-            end = begin + nanoseconds(event.for_)
-            outages.append(Outage(begin, end, event.packets == "drop"))
-        else:
-            source = _source(event, begin, schedule, traces)
-            begins, sources = (*schedule.begins, begin), (*schedule.sources, source)
-            schedule = Schedule(held, begins, sources)
-    return Schedule(held, schedule.begins, schedule.sources, tuple(outages))
-
-
-def _source(
-    event: TraceEvent | StepEvent | RampEvent,
-    begin: int,
-    before: Schedule,
-    traces: Mapping[str, RateTrace],
-) -> Source:
-    if isinstance(event, StepEvent):
-        return Constant(int(event.rate))
-    if isinstance(event, RampEvent):
-        over, every = nanoseconds(event.over), max(1, nanoseconds(event.every))
-        return Ramp(
-            begin, before.asked(begin), int(event.rate), max(1, over), max(1, -(-over // every))
-        )
-    trace = traces[event.file]
-    return Trace(
-        begin=begin,
-        times=tuple(nanoseconds(time) for time in trace.times_s),
-        rates=tuple(round(rate * event.scale) for rate in trace.rates_bits),
-        duration=max(1, nanoseconds(trace.duration_s)),
-        offset=nanoseconds(event.offset),
-        at_end=event.at_end,
-        base=before.sources[0].piece(0)[0],
-    )
+def _by_packet(line: Line) -> bool:
+    asked = line.impairments
+    by_packet = asked.loss or asked.duplicate or asked.corrupt or asked.reorder
+    return bool(by_packet or line.overhead_bytes)
 
 
 def _after(

@@ -50,6 +50,7 @@ class Document:
 def parse(text: str, path: str) -> Document:
     """The data written in ``text``. Raises InputError with ``path:line``."""
     yaml = YAML(typ="safe", pure=True)
+    yaml.composer.warn_double_anchors = False  # a later anchor of the same name is no mistake
     try:
         root = yaml.compose(text)
     except RecursionError:
@@ -115,12 +116,18 @@ class _Builder:
             raise self._error(line, "a key that is not a word", "Put it in quotes if it is meant")
         if self._kind(node) == "merge":
             raise self._error(line, "merge keys (<<) are not read", "Links inherit from `default`")
-        return str(node.value)
+        return self._text(node, line)
+
+    def _text(self, node: Node, line: int) -> str:
+        value = str(node.value)
+        if any(ch == "\0" or "\ud800" <= ch <= "\udfff" for ch in value):
+            raise self._error(line, "a character that is none: an escape for zero or half a pair")
+        return value
 
     def _scalar(self, node: Node) -> Any:
         line, kind = node.start_mark.line + 1, self._kind(node)
         if kind in {"str", "timestamp"}:
-            return str(node.value)
+            return self._text(node, line)
         if kind == "null":
             return None
         if kind == "bool" and node.value.lower() in {"true", "false"}:

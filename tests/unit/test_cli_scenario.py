@@ -19,6 +19,7 @@ from testbed.scenario.yaml_text import parse
 
 ROOT = Path(__file__).parents[2]
 DEMO = str(ROOT / "scenarios" / "demo.yaml")
+LOSSY = str(ROOT / "scenarios" / "lossy.yaml")
 CONGESTION = str(ROOT / "scenarios" / "congestion.yaml")
 
 
@@ -116,6 +117,36 @@ def test_plan_for_docker_has_the_compose_file() -> None:
     text = json.loads(output("plan", DEMO, "--json", "--fabric", "docker"))["compose"]
     services = parse(text, "compose.yaml").data["services"]
     assert set(services) >= {"server", "worker-0", "worker-3"}
+
+
+def test_plan_shows_racks_traffic_and_impairments(tmp_path: Path) -> None:
+    text = output("plan", LOSSY)
+    assert "rack there: worker-2, worker-3, noise-1" in text
+    assert "traffic video: udp at 20.000 Mbit/s from noise-0 to noise-1, 0.000 s to the end" in text
+    assert "loss 0.199 % in bursts of 4 packets" in " ".join(text.split())
+    killed = "  - {kind: kill, nodes: [noise-0], at: 13 s, restart_after: 1 s}\ntraffic:"
+    path = tmp_path / "killed.yaml"
+    path.write_text(Path(LOSSY).read_text().replace("traffic:", killed))
+    assert "after 14.000 s: restart noise-0" in output("plan", str(path))
+    found = json.loads(output("plan", LOSSY, "--json"))
+    assert found["racks"]["there"] == ["worker-2", "worker-3", "noise-1"]
+    assert found["traffic"][0]["bursts"] == [[3.0, 13.0]]
+    later = next(c for c in found["changes"] if c["link"] == "there")
+    assert (later["time_s"], later["impairments"]) == (5.0, {"delay_ns": 15_000_000})
+    assert "2 hosts, 2 racks, 2 flows, 3 events" in output("validate", LOSSY)
+
+
+def test_a_rack_can_be_the_slowest_part_of_a_step(tmp_path: Path) -> None:
+    def step(rate: str) -> Any:
+        path = tmp_path / "rack.yaml"
+        path.write_text(Path(LOSSY).read_text().replace("150 Mbit/s", rate))
+        return json.loads(output("plan", str(path), "--json"))["dense_step"]
+
+    wide, narrow = step("1 Gbit/s"), step("10 Mbit/s")
+    bits = narrow["frame_bytes"] * 8
+    assert wide["up_s"] == pytest.approx(4 * bits / 100e6, rel=0.06)  # the server's own link
+    assert narrow["up_s"] == pytest.approx(2 * bits / 10e6, rel=0.06)  # two workers' rack
+    assert narrow["down_s"] == pytest.approx(2 * bits / 10e6, rel=0.06)
 
 
 def test_plan_in_dilated_time(tmp_path: Path) -> None:

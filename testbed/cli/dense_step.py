@@ -1,0 +1,89 @@
+"""What an uncompressed step would cost on the links of a scenario: arithmetic, nothing is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from testbed.fabric.base import NodeSpec
+from testbed.scenario.expand import expand, racks
+from testbed.scenario.load import Loaded
+from testbed.scenario.model import Scenario
+from testbed.scenario.shape import End, wire_bytes
+from testbed.scenario.timeline import Timeline
+
+
+def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
+    """What an uncompressed step costs at mean rates, in model time; None without torch to count.
+
+    In either phase the slowest link direction counts: the server's carries every worker's message.
+    """
+    try:
+        from testbed.compress.wire import payload_bytes
+        from testbed.train.models import parameter_count
+    except ImportError:
+        return None
+    from testbed.exchange.frame import HEADER_BYTES
+
+    train = loaded.scenario.train
+    parameters = parameter_count(train.model, train.task, train.width)
+    frame = HEADER_BYTES + payload_bytes(parameters, parameters)
+    slowest = {"up": 0.0, "down": 0.0}
+    for phase, end, messages in _carried(loaded.scenario):
+        rate = _mean_rate(timeline, end, loaded)
+        seconds = messages * wire_bytes(frame) * 8 / rate if rate else float("inf")
+        slowest[phase] = max(slowest[phase], seconds / loaded.scenario.dilation)
+    pace = float(train.pace or 0.0)
+    step = pace + slowest["up"] + slowest["down"]
+    return {
+        "parameters": parameters,
+        "frame_bytes": frame,
+        "up_s": slowest["up"],
+        "down_s": slowest["down"],
+        "pace_s": pace,
+        "step_s": step,
+        "communicating": 1 - pace / step,
+    }
+
+
+def _carried(scenario: Scenario) -> Iterator[tuple[str, End, int]]:
+    """How many messages each link direction carries when gradients go up, and when they come down."""
+    specs = expand(scenario)
+    workers = [spec.name for spec in specs if spec.role == "worker"]
+    server = next(spec for spec in specs if spec.role == "server")
+    for link, others in [
+        *((worker, 1) for worker in workers),
+        *_uplinks(scenario, workers, server),
+    ]:
+        yield "up", End(link, "up"), others
+        yield "down", End(link, "down"), others
+    for link, others in [(server.name, len(workers)), *_inlinks(scenario, workers, server)]:
+        yield "up", End(link, "down"), others
+        yield "down", End(link, "up"), others
+
+
+def _uplinks(scenario: Scenario, workers: list[str], server: NodeSpec) -> list[tuple[str, int]]:
+    """Racks without the server, each with how many workers are in it."""
+    counted = [
+        (rack.name, len(set(rack.members) & set(workers)))
+        for rack in racks(scenario)
+        if server.name not in rack.members
+    ]
+    return [(name, count) for name, count in counted if count]
+
+
+def _inlinks(scenario: Scenario, workers: list[str], server: NodeSpec) -> list[tuple[str, int]]:
+    """The server's rack, with how many workers are outside it."""
+    counted = [
+        (rack.name, len(set(workers) - set(rack.members)))
+        for rack in racks(scenario)
+        if server.name in rack.members
+    ]
+    return [(name, count) for name, count in counted if count]
+
+
+def _mean_rate(timeline: Timeline, end: End, loaded: Loaded) -> float:
+    """Over the first minute of model time or the longest trace, whichever is longer; bit/s, wall."""
+    longest = max((trace.duration_s for trace in loaded.traces.values()), default=0.0)
+    horizon = max(60.0, longest) * loaded.scenario.dilation
+    return timeline.bits(end, 0.0, horizon) / horizon

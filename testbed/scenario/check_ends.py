@@ -1,0 +1,82 @@
+"""Whether what is asked of one link direction makes sense together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from testbed.scenario.link import (
+    FourStateLoss,
+    LinkEnd,
+    RandomLoss,
+    Reordering,
+    Share,
+)
+from testbed.units import Duration, Size
+
+MOST_OVERHEAD = Size(65_535)
+LONGEST_DELAY = Duration(3600.0)
+
+Complaint = tuple[str, str]
+"""The field, and what is wrong with it."""
+
+
+def complaints(settings: LinkEnd) -> Iterator[Complaint]:
+    """What is wrong with delay, loss and so on. A field that is 0 asks for nothing."""
+    yield from _delay(settings)
+    yield from _loss(settings)
+    yield from _shares(settings)
+    slot = settings.slot
+    if slot and slot.longest is not None and slot.shortest > slot.longest:
+        yield "slot", f"its shortest time, {slot.shortest}, is above its longest, {slot.longest}"
+    if slot and (slot.longest or slot.shortest) > LONGEST_DELAY:
+        yield "slot", f"a slot lasts {LONGEST_DELAY} at most"
+    if settings.overhead is not None and settings.overhead > MOST_OVERHEAD:
+        yield "overhead", f"{settings.overhead} a packet is too much: {MOST_OVERHEAD} is the most"
+
+
+def _delay(settings: LinkEnd) -> Iterator[Complaint]:
+    delay, jitter = settings.delay or Duration(0.0), settings.jitter or Duration(0.0)
+    if delay > LONGEST_DELAY:
+        yield "delay", f"{delay} is too long: {LONGEST_DELAY} is the most"
+    if jitter and not delay:
+        yield "jitter", "jitter needs a delay to act on"
+    elif jitter > delay:
+        yield "jitter", f"a jitter of {jitter} is more than the delay, {delay}: write less"
+    for field in ("distribution", "delay_correlation"):
+        if getattr(settings, field) and settings.jitter is None:
+            yield field, f"{field} needs a jitter to act on"
+    reorder = settings.reorder
+    share = reorder.probability if isinstance(reorder, Reordering) else reorder
+    if share and not delay:
+        yield "reorder", "reorder needs a delay to act on: packets overtake those delayed"
+
+
+def _loss(settings: LinkEnd) -> Iterator[Complaint]:
+    loss = settings.loss
+    if settings.ecn and loss is None:
+        yield "ecn", "ecn needs a loss: it marks packets that would be lost. Give one, if only 0"
+    if loss == 1.0 or (isinstance(loss, RandomLoss) and loss.probability == 1.0):
+        yield "loss", "every packet would be lost: for that use `kind: outage`"
+    if isinstance(loss, RandomLoss) and loss.correlation and not loss.probability:
+        yield "loss", "its correlation needs a probability above 0"
+    if isinstance(loss, FourStateLoss):
+        yield from (("loss", text) for text in _four_states(loss))
+
+
+def _four_states(loss: FourStateLoss) -> Iterator[str]:
+    for one, other in (("p13", "p14"), ("p31", "p32")):
+        if getattr(loss, one) + getattr(loss, other) > 1.0 + 1e-9:
+            yield f"{one} + {other} is more than 1, and both leave one state: write less"
+    if not loss.p31 + loss.p32:
+        yield "p31 + p32 is 0: a burst would never end"
+
+
+def _shares(settings: LinkEnd) -> Iterator[Complaint]:
+    for field in ("reorder", "duplicate", "corrupt"):
+        asked = getattr(settings, field)
+        if not isinstance(asked, (Share, Reordering)) or asked.probability:
+            continue
+        if asked.correlation:
+            yield field, "its correlation needs a probability above 0"
+        if isinstance(asked, Reordering) and asked.gap:
+            yield field, "its gap needs a probability above 0"
