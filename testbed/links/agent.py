@@ -1,6 +1,6 @@
 """The links agent: ``python -m testbed.links.agent``, the only part that changes the network.
 
-It takes requests as JSON lines on standard input, ``{"id": 1, "op": "ping", …}``, and answers each on
+It takes requests as JSON lines on standard input, ``{"id": 1, "op": "stop", …}``, and answers each on
 standard output, ``{"id": 1, "ok": …}`` or ``{"id": 1, "error": …}``; between them come records as
 ``{"records": [...]}``. When its input closes, or on SIGTERM or SIGINT, it undoes everything it made.
 """
@@ -8,24 +8,26 @@ standard output, ``{"id": 1, "ok": …}`` or ``{"id": 1, "error": …}``; betwee
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from testbed.errors import ExperimentError, LinkError
-from testbed.links.fidelity import EndReport, measures, to_json
+from testbed.errors import ExperimentError
+from testbed.links import racks
+from testbed.links.end_report import end_report
 from testbed.links.locate import locate
+from testbed.links.neighbours import Resident, acquaint, bridge_of
 from testbed.links.probe import probe
+from testbed.links.racks import RackPlan
 from testbed.links.realtime import PRIORITY, become_realtime
-from testbed.links.replay import Replay, Track
+from testbed.links.replay import Replay
 from testbed.links.shaper import Shaper
 from testbed.links.topology import TopologyPlan, build, remove
+from testbed.links.track import Track
 from testbed.links.wire import (
     LinkSettings,
     Object,
@@ -49,6 +51,7 @@ class Agent:
         self._shaper = Shaper()
         self._replay: Replay | None = None
         self._topology: TopologyPlan | None = None
+        self._racks: RackPlan | None = None
         self.keep = False
 
     def answer(self, request: Object) -> Object:
@@ -64,14 +67,12 @@ class Agent:
         if self._replay is not None:
             self._replay.finish()
         failures = self._shaper.remove()
+        if self._racks is not None:
+            failures += racks.remove(self._racks)
         if self._topology is not None:
             failures += remove(self._topology)
-        self._replay = self._topology = None
+        self._replay = self._topology = self._racks = None
         return failures
-
-    def do_ping(self, _: Object) -> Object:
-        """Whether it lives."""
-        return {"pid": os.getpid(), "monotonic_ns": time.monotonic_ns()}
 
     def do_capabilities(self, _: Object) -> Object:
         """What the kernel can do."""
@@ -83,6 +84,16 @@ class Agent:
         plan = self._topology = TopologyPlan.from_json(request["plan"])
         made = build(plan)
         return {name: [asdict(nic), asdict(port)] for name, (nic, port) in made.items()}
+
+    def do_racks(self, request: Object) -> Object:
+        """Put nodes into racks."""
+        self._racks = RackPlan.from_json(request["plan"])
+        return racks.build(self._racks).to_json()
+
+    def do_acquaint(self, request: Object) -> None:
+        """Have everyone on a data network know everyone else beforehand."""
+        residents = [Resident(**resident) for resident in request["residents"]]
+        acquaint([*residents, bridge_of(Resident(**request["switch"]))])
 
     def do_unbuild(self, _: Object) -> list[str]:
         """Remove everything that was made."""
@@ -104,14 +115,19 @@ class Agent:
         shapes = {
             end_from_json(e): Shape.from_json(shape) for e, shape in request["shapes"].items()
         }
-        return self._shaper.prepare(cables, shapes, LinkSettings(**request["settings"]))
+        impaired = [end_from_json(end) for end in request["impaired"]]
+        settings = LinkSettings(**request["settings"])
+        return self._shaper.prepare(cables, shapes, settings, impaired)
 
     def do_start(self, request: Object) -> None:
         """Begin to replay at t0."""
         if self._replay is not None or not self._shaper.ends:
             raise ExperimentError("links must be prepared, and not be in use, before a start")
-        ends, shapes = self._shaper.ends, self._shaper.shapes
-        tracks = {end: Track(shaped, shapes[end]) for end, shaped in ends.items()}
+        shapes, lines = self._shaper.shapes, self._shaper.lines
+        tracks = {
+            end: Track(shaped, shapes[end], lines.get(end))
+            for end, shaped in self._shaper.ends.items()
+        }
         bundle = self._shaper.segments * FRAME_BYTES
         self._replay = Replay(tracks, request["t0_ns"], bundle, self._records)
         self.do_feed(request)
@@ -129,35 +145,8 @@ class Agent:
         if replay is None:
             raise ExperimentError("there is no replay to stop")
         replay.finish()
-        return [self._report(track, replay.realtime) for track in replay.tracks.values()]
-
-    def _report(self, track: Track, realtime: bool) -> Object:
-        shaped, failure = track.shaped, track.failure
-        drops = size = packets = direct = 0
-        try:
-            counters = shaped.read()
-            drops, direct = shaped.drops(counters), shaped.direct_packets()
-            size, packets = (
-                counters.bytes - shaped.zero.bytes,
-                counters.packets - shaped.zero.packets,
-            )
-            if track.shape.rate_bits and failure is None:
-                shaped.verify(track.shape)
-        except (OSError, LinkError) as error:
-            failure = failure or str(error)
-        report = EndReport(
-            link=shaped.end.link,
-            direction=shaped.end.direction,
-            drops=drops,
-            class_bytes=size,
-            class_packets=packets,
-            direct_packets=direct,
-            gso_max_segs=self._shaper.segments,
-            realtime=realtime,
-            failure=failure,
-            **measures(track.sampler.record),
-        )
-        return to_json(report)
+        tracks, segments = replay.tracks.values(), self._shaper.segments
+        return [asdict(end_report(track, segments, replay.realtime)) for track in tracks]
 
     def _records(self, records: list[Event]) -> None:
         self._say({"records": records})

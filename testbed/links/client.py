@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -13,13 +13,16 @@ from threading import Lock, Thread
 from typing import Any
 
 from testbed.errors import ExperimentError
-from testbed.fabric.base import Cable, Interface
+from testbed.fabric.base import Cable, Interface, Place
 from testbed.links.feeder import Feeder
 from testbed.links.fidelity import EndReport
+from testbed.links.hops import hops
 from testbed.links.journal import Journal
-from testbed.links.plan import ALIAS, ifb_name
+from testbed.links.neighbours import Resident
+from testbed.links.plan import ALIAS
 from testbed.links.probe import Capabilities
 from testbed.links.process import environment, module_command
+from testbed.links.racks import RackPlan, Racks
 from testbed.links.topology import TopologyPlan
 from testbed.links.wire import LinkSettings, Object, cable_to_json, dump, error_from_json
 from testbed.scenario.shape import End, LinkChange, Shape
@@ -100,6 +103,26 @@ class Agent:
         made = self._call("build", plan=plan.to_json())
         return {name: (Interface(**nic), Interface(**port)) for name, (nic, port) in made.items()}
 
+    def racks(self, plan: RackPlan) -> Racks:
+        """Put nodes into racks; their ports are then elsewhere. Undone with everything else."""
+        if self._journal is not None:
+            if plan.own:
+                self._journal.add("namespace", name=plan.netns)
+            for rack in plan.racks:
+                netns = None if plan.own else plan.netns
+                self._journal.add("link", name=rack.port, alias=plan.alias, netns=netns)
+        return Racks.from_json(self._call("racks", plan=plan.to_json()))
+
+    def acquaint(self, places: Iterable[Place], switch_address: str) -> None:
+        """Have everyone on a data network know everyone else: nobody asks while it is measured."""
+        known = {place.data_address: place for place in places}
+        nodes = [Resident(at.nic.netns, at.nic.index, own) for own, at in known.items()]
+        port = next(iter(known.values())).port
+        switch = Resident(port.netns, port.index, switch_address)
+        self._call(
+            "acquaint", residents=[asdict(resident) for resident in nodes], switch=asdict(switch)
+        )
+
     def unbuild(self) -> list[str]:
         """Undo everything that the agent made; returns what it could not undo, in words."""
         failures: list[str] = self._call("unbuild")
@@ -115,20 +138,27 @@ class Agent:
         return Interface(**nic), Interface(**port)
 
     def prepare(
-        self, cables: Mapping[str, Cable], shapes: Mapping[End, Shape], settings: LinkSettings
+        self,
+        cables: Mapping[str, Cable],
+        shapes: Mapping[End, Shape],
+        settings: LinkSettings,
+        impaired: Collection[End] = (),
     ) -> dict[str, Any]:
         """Shape every end; later calls change in place. Returns what the kernel holds, read back.
 
-        ``{"links": [{"link", "direction", "at", "device", "rate_bits", "limit_bytes", …}], …}``.
+        ``impaired``: ends that will have impairments though they begin with none.
+        ``{"links": [{"link", "direction", "at", "device", "rate_bits", "limit_bytes", "line", …}], …}``;
+        ``line``: ``{"device", "impairments", "limit_packets", "read_back"}``, or None for an end without any.
         A rate of 0 lets nothing pass until t0 and is an outage from then on.
-        Raises LinkError (asked for, held) and MachineError (congestion control).
+        Raises LinkError (asked for, held) and MachineError (congestion control, no netem).
         """
-        self._journal_ifbs(cables, settings)
+        self._journal_ifbs(cables, shapes, settings, impaired)
         held: dict[str, Any] = self._call(
             "prepare",
             cables={name: cable_to_json(cable) for name, cable in cables.items()},
             shapes={str(end): shape.to_json() for end, shape in shapes.items()},
             settings=asdict(settings),
+            impaired=[str(end) for end in impaired],
         )
         return held
 
@@ -218,9 +248,22 @@ class Agent:
         how = f"by signal {-code}" if code is not None and code < 0 else f"with status {code}"
         return ExperimentError(f"the links agent ended {how}: the links are not shaped any more")
 
-    def _journal_ifbs(self, cables: Mapping[str, Cable], settings: LinkSettings) -> None:
+    def _journal_ifbs(
+        self,
+        cables: Mapping[str, Cable],
+        shapes: Mapping[End, Shape],
+        settings: LinkSettings,
+        impaired: Collection[End],
+    ) -> None:
         """Intermediate devices in the host's namespace would outlive a killed agent."""
-        for name, at in settings.at.items():
-            port = cables[name].port if name in cables else None
-            if at == "network" and port is not None and port.netns is None and self._journal:
-                self._journal.add("link", name=ifb_name(port.index), alias=ALIAS)
+        if self._journal is None:
+            return
+        noted = {entry.get("name") for entry in self._journal.entries}
+        for end, shape in shapes.items():
+            place = hops(end, cables[end.link], settings.at.get(end.link, "nic"))
+            delayed = shape.impairments or end in impaired
+            for hop in place if delayed else (place.queue,):
+                needs_ifb = hop.passing == "arriving" and hop.interface.netns is None
+                if needs_ifb and hop.device not in noted:
+                    self._journal.add("link", name=hop.device, alias=ALIAS)
+                    noted.add(hop.device)

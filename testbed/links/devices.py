@@ -26,6 +26,8 @@ from testbed.links.netlink import (
 _NEW, _DELETE, _GET, _SET, _NEW_ADDRESS, _GET_NSID = 16, 17, 18, 19, 20, 90
 _ADDRESS, _NAME, _LINK, _MASTER, _INFO, _ALIAS, _NETNS_FD = 1, 3, 5, 10, 18, 20, 28
 _LINK_NETNSID, _GSO_SEGMENTS = 37, 40
+_BRIDGE_FAMILY, _PORT_SETTINGS, _FLOOD = 7, 12, 9
+_FAMILIES, _ADDRESS_MODE, _NO_ADDRESS = 26, 8, b"\1"
 _INFO_KIND, _INFO_DATA, _VETH_PEER, _BRIDGE_SNOOPING = 1, 2, 1, 23
 _NSID, _NSID_FD = 1, 3
 _IFINFO = struct.Struct("=BxHiII")
@@ -143,9 +145,37 @@ def set_master(netlink: Netlink, index: int, bridge: int) -> None:
     netlink.request(_SET, 0, _ifinfo(index) + attribute(_MASTER, bridge))
 
 
+def move(netlink: Netlink, index: int, netns: str) -> None:
+    """Move a device into another namespace. It arrives switched off, and its index may be another."""
+    with _opened(netns) as descriptor:
+        netlink.request(_SET, 0, _ifinfo(index) + attribute(_NETNS_FD, descriptor))
+
+
+def flood_nothing(netlink: Netlink, index: int) -> None:
+    """Have a bridge send to this port only what it knows to be behind it, but for broadcasts."""
+    head = _IFINFO.pack(_BRIDGE_FAMILY, 0, index, 0, 0)
+    netlink.request(_SET, 0, head + nested(_PORT_SETTINGS, attribute(_FLOOD, b"\0")))
+
+
+def silence(netlink: Netlink, index: int) -> None:
+    """Give a device no IPv6 address of its own: it would be announced, and counted as traffic."""
+    family = nested(socket.AF_INET6, attribute(_ADDRESS_MODE, _NO_ADDRESS))
+    try:
+        netlink.request(_SET, 0, _ifinfo(index) + nested(_FAMILIES, family))
+    except KernelRefused as error:
+        if error.errno not in (errno.EAFNOSUPPORT, errno.EINVAL):  # there is no IPv6 here
+            raise
+
+
 def set_alias(netlink: Netlink, index: int, alias: str) -> None:
     """Write on a device whose it is."""
     netlink.request(_SET, 0, _ifinfo(index) + attribute(_ALIAS, alias.encode()))
+
+
+def set_mac(netlink: Netlink, index: int, mac: str) -> None:
+    """Give a device a link-layer address, which it keeps."""
+    packed = bytes.fromhex(mac.replace(":", ""))
+    netlink.request(_SET, 0, _ifinfo(index) + attribute(_ADDRESS, packed))
 
 
 def set_segments(netlink: Netlink, index: int, segments: int) -> None:

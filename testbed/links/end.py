@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-import errno
-from dataclasses import dataclass
 from typing import Any
 
-from testbed.errors import LinkError
-from testbed.links import htb, ingress
-from testbed.links.netlink import KernelRefused, Netlink
+from testbed.links import htb
+from testbed.links.netlink import KernelRefused
 from testbed.links.plan import LEAVES, burst_bytes
+from testbed.links.root import Rooted, Where
 from testbed.scenario.shape import End, Shape
-
-DEFAULT_ROOTS = {"noqueue", "pfifo_fast", "fq_codel", "mq"}
-"""Roots that the kernel puts there by itself; any other with a handle is somebody's."""
 
 CLOSED_RATE_BITS = 1_000_000
 """What a class is set to before t0 when its link begins with an outage; its queue takes nothing."""
 
 _TOLERANCE = 1e-3
 _REST_NS = 5_000_000
-_GONE = {errno.ENODEV, errno.ENOENT, errno.EINVAL, errno.EBADF}
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
-    """The device whose egress is shaped; ``redirect``: the device whose arrivals go through it."""
-
-    netns: str | None
-    index: int
-    name: str
-    redirect: int | None = None
-
-
-class ShapedEnd:
-    """Holds a socket in the device's namespace for as long as it lives. Not thread-safe."""
+class ShapedEnd(Rooted):
+    """The queue and the rate of a link direction. Not thread-safe."""
 
     def __init__(self, end: End, where: Where) -> None:
-        self.end, self.where = end, where
+        super().__init__(end, where)
         self.leaf = LEAVES[0]
         self.zero = htb.Counters(0, 0, 0, 0, 0, 0)
         """The counters when the end was last installed: what they count from."""
         self._flushed_packets = 0
         self._direct_before = 0
-        self._netlink = Netlink(where.netns)
         self._read = htb.read_class(where.index)
         self._layouts: htb.Layouts = {}
-        self._installed = False
 
     def install(self, shape: Shape) -> None:
         """Bring the device to ``shape``: a new tree the first time, in place afterwards.
@@ -59,38 +41,24 @@ class ShapedEnd:
         self._direct_before = self._direct()
 
     def _put(self, shape: Shape) -> None:
-        if self._installed and self._at_rest():
+        if self.installed and self._at_rest():
             rate, limit = _installable(shape)
-            self.send(self.limit_message(limit), self.class_message(htb.pace(rate)))
+            pace = htb.pace(rate, shape.overhead_bytes)
+            self.send(self.limit_message(limit), self.class_message(pace))
             return
-        root = self._root()
-        if root is not None and root.handle == htb.ROOT_HANDLE and root.kind == "htb":
-            self._netlink.request(*htb.delete_root(self.where.index))
-        elif root is not None and root.handle and root.kind not in DEFAULT_ROOTS:
-            raise self._mismatch(
-                "a device without a queueing discipline of somebody else's",
-                f"{root.kind} {root.handle >> 16:x}: on {self.where.name!r}",
-            )
+        self._make_room()
         self._make(shape)
 
     def _make(self, shape: Shape) -> None:
         index, (rate, limit) = self.where.index, _installable(shape)
         try:
             self._netlink.request(*htb.add_root(index))
-            self._installed = True
-            self._netlink.request(*htb.add_class(index, htb.pace(rate)))
+            self.installed = True
+            self._netlink.request(*htb.add_class(index, htb.pace(rate, shape.overhead_bytes)))
             self._netlink.request(*htb.add_leaf(index, self.leaf, limit))
-            if self.where.redirect is not None:
-                self._redirect(self.where.redirect)
+            self._lead_in()
         except KernelRefused as error:
             raise self._mismatch(describe(shape), f"nothing: {error.strerror}") from error
-
-    def _redirect(self, source: int) -> None:
-        try:
-            ingress.redirect(self._netlink, source, self.where.index)
-        except KernelRefused as error:
-            if error.errno != errno.EEXIST:
-                raise
 
     def class_message(self, pace: htb.Pace) -> bytes:
         """The prepared message that sets the class."""
@@ -99,11 +67,6 @@ class ShapedEnd:
     def limit_message(self, limit_bytes: int) -> bytes:
         """The prepared message that sets the queue's length."""
         return htb.change_leaf(self.where.index, self.leaf, limit_bytes)
-
-    def send(self, *messages: bytes) -> None:
-        """Have prepared messages carried out. Raises KernelRefused."""
-        for prepared in messages:
-            self._netlink.send(prepared)
 
     def flush(self) -> None:
         """Throw away what waits and take nothing in, until the queue's length is set again."""
@@ -117,6 +80,11 @@ class ShapedEnd:
         """The class's counters now."""
         return htb.decode_counters(self._netlink.ask(self._read), self._layouts)
 
+    def held_limit(self) -> int:
+        """The queue's length that the kernel holds now, bytes. Raises KernelRefused."""
+        answer = self._netlink.ask(htb.read_leaf(self.where.index, self.leaf))
+        return htb.decode_qdisc(answer[16:])[1].limit_bytes or 0
+
     def drops(self, counters: htb.Counters) -> int:
         """Packets that the emulated queue has dropped since the end was installed."""
         return counters.drops - self.zero.drops + self._flushed_packets
@@ -129,7 +97,7 @@ class ShapedEnd:
         """Read everything back. Returns what is held; raises LinkError where it is not ``shape``."""
         rate, limit = _installable(shape)
         held = htb.decode_class(self._netlink.ask(self._read))
-        wanted = htb.pace(rate)
+        wanted = htb.pace(rate, shape.overhead_bytes)
         qdiscs = {qdisc.parent: qdisc for qdisc in self._qdiscs()}
         root, leaf = qdiscs.get(htb.AT_ROOT), qdiscs.get(htb.CLASS)
         burst = round(held.pace.burst_ticks * htb.TICK_NS * held.pace.rate_bytes / 1e9)
@@ -142,6 +110,7 @@ class ShapedEnd:
             "limit_bytes": leaf.limit_bytes if leaf else None,
             "default_class": root.default_minor if root else None,
             "quantum_bytes": held.quantum_bytes,
+            "overhead_bytes": held.pace.overhead_bytes,
         }
         right = (
             found["kind"] == "htb+bfifo"
@@ -155,20 +124,6 @@ class ShapedEnd:
             raise self._mismatch(describe(shape), ", ".join(f"{k} {v}" for k, v in found.items()))
         return found
 
-    def remove(self) -> None:
-        """Take away what was installed and close; what has vanished with its device is no error."""
-        try:
-            if self._installed:
-                self._netlink.request(*htb.delete_root(self.where.index))
-            if self.where.redirect is not None:
-                ingress.undo_redirect(self._netlink, self.where.redirect)
-        except KernelRefused as error:
-            if error.errno not in _GONE:
-                raise
-        finally:
-            self._installed = False
-            self._netlink.close()
-
     def _at_rest(self) -> bool:
         counters = self.read()
         return not counters.backlog_bytes and counters.debt_ns < _REST_NS
@@ -177,23 +132,18 @@ class ShapedEnd:
         root = self._root()
         return (root.direct_packets or 0) if root else 0
 
-    def _qdiscs(self) -> list[htb.Qdisc]:
-        index = self.where.index
-        decoded = map(htb.decode_qdisc, self._netlink.dump(htb.GET_QDISC, htb.qdisc_query(index)))
-        return [qdisc for owner, qdisc in decoded if owner == index]
-
-    def _root(self) -> htb.Qdisc | None:
-        return next((qdisc for qdisc in self._qdiscs() if qdisc.parent == htb.AT_ROOT), None)
-
-    def _mismatch(self, asked: str, held: str) -> LinkError:
-        return LinkError(self.end.link, self.end.direction, asked=asked, held=held)
+    def _deletion(self) -> tuple[int, int, bytes]:
+        return htb.delete_root(self.where.index)
 
 
 def describe(shape: Shape) -> str:
     """A shape in words, for messages."""
     if not shape.rate_bits:
         return f"an outage ({'packets dropped' if shape.drop else 'packets wait'})"
-    return f"{shape.rate_bits} bit/s with a queue of {shape.queue_bytes} B"
+    overhead = (
+        f", each packet charged {shape.overhead_bytes} B more" if shape.overhead_bytes else ""
+    )
+    return f"{shape.rate_bits} bit/s with a queue of {shape.queue_bytes} B{overhead}"
 
 
 def _installable(shape: Shape) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Delivered against asked: the arithmetic of a link direction's report. Pure.
 
-Bits are those at the class, Ethernet headers counted. A *mark* is ``(seconds after t0, bytes so far)``.
+Bits are those that the class counts against its rate: Ethernet headers, and the overhead per packet that was asked
+for. A *mark* is ``(seconds after t0, bytes so far)``.
 """
 
 from __future__ import annotations
@@ -9,12 +10,19 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from math import ceil, floor
+from math import floor
 from typing import Any, NamedTuple
+
+from testbed.links.held import Mismatch
+from testbed.links.outages_seen import OutageSeen
+from testbed.record.quantiles import spread
 
 Mark = tuple[float, int]
 Bins = list[tuple[float, float]]
 """Asked and delivered bits of consecutive intervals."""
+
+MOST_MISMATCHES = 20
+"""So many are in a report; all are in the records."""
 
 
 class Look(NamedTuple):
@@ -48,24 +56,46 @@ class EndReport:
     """Share of the time in which the link was backlogged at every look."""
     busy_ratio: float | None
     busy_mape_1s: float | None
-    """Over the bins in which it was backlogged throughout."""
+    """Over the bins in which it was backlogged throughout; likewise the two that follow."""
+    busy_worst_1s: float | None
+    busy_mape_step: float | None
+    busy_bins_1s: int
+    """How many whole seconds that were."""
     drops: int
     """Of the emulated queue, since the links were prepared."""
     changes: int
-    lateness_ms: dict[str, float] | None
-    """``p50``, ``p99`` and ``max`` of when changes were in the kernel against when they were due."""
+    lateness_ms: dict[str, float | None] | None
+    """``p50``, ``p99``, ``p99_at_least`` (95 % confidence) and ``max`` of when changes were in the kernel
+    against when they were meant to be."""
     class_bytes: int
     """Since the links were prepared, so that connecting before t0 is counted too."""
     class_packets: int
     direct_packets: int
     """Packets that went past the class; any is an error."""
+    outages: int
     outage_bytes: int
-    """Delivered while nothing was asked for."""
+    """Delivered in outages beyond what the rates before and after them explain."""
+    resume_ms: float | None
+    """The longest time from the end of an outage until service was back; None: never known."""
+    from_s: float
+    to_s: float
+    """First and last look, in seconds after t0."""
+    unwatched_s: float
+    """Time between looks beyond the longest that looks are apart when nothing delays them."""
+    largest_backlog_bytes: int
+    mismatches: list[dict[str, Any]]
+    """Times at which the kernel held another rate or queue than was asked: the fields of ``Mismatch``."""
     gso_max_segs: int
     realtime: bool
     """Whether changes were made by a real-time thread."""
     failure: str | None = None
     """What went wrong on this end after t0, in words."""
+    line_packets: int | None = None
+    """Packets that came to the line after the queue, where delay and loss are; None: there is no line."""
+    line_lost: int | None = None
+    """Of them, those that its loss model took."""
+    line_limit: int | None = None
+    """Of them, those for which it had no room: none may be."""
 
 
 @dataclass(slots=True)
@@ -77,6 +107,10 @@ class Record:
     rates: list[tuple[float, int]] = field(default_factory=list)
     """When the asked rate became what, in bit/s; the first entry is at 0."""
     lateness_s: list[float] = field(default_factory=list)
+    outages: list[OutageSeen] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    unwatched_s: float = 0.0
+    largest_backlog_bytes: int = 0
 
 
 def measures(record: Record) -> dict[str, Any]:
@@ -86,23 +120,47 @@ def measures(record: Record) -> dict[str, Any]:
     delivered = sum(look.delivered_bits for look in looks)
     busy = [look for look in looks if look.busy]
     busy_s, all_s = _seconds(busy), _seconds(looks)
-    whole = second_bins(record, floor(ends_s + 1e-3))
-    errors = _errors(whole)
-    busy_bins = [pair for second, pair in enumerate(whole) if _busy_throughout(looks, second)]
+    seconds = _whole(floor(ends_s + 1e-3))
+    steps = [at for at, _ in record.rates if at < ends_s]
+    resumed = [seen.resume_s for seen in record.outages if seen.resume_s is not None]
     return {
         "asked_bits": asked,
         "delivered_bits": delivered,
         "ratio": delivered / asked if asked else None,
-        "mape_step": _mean(_errors(_step_bins(record))),
-        "mape_1s": _mean(errors),
-        "worst_1s": max(errors, default=None),
+        **_errors_of(record, "1s", seconds),
+        **_errors_of(record, "step", steps),
         "busy_share": busy_s / all_s if all_s else 0.0,
         "busy_ratio": _ratio(busy),
-        "busy_mape_1s": _mean(_errors(busy_bins)),
         "changes": len(record.lateness_s),
         "lateness_ms": lateness_ms(record.lateness_s),
-        "outage_bytes": sum(look.delivered_bits for look in looks if not look.asked_bits) // 8,
+        "outages": len(record.outages),
+        "outage_bytes": sum(seen.leaked_bytes for seen in record.outages),
+        "resume_ms": max(resumed) * 1e3 if resumed else None,
+        "from_s": record.marks[0][0] if record.marks else 0.0,
+        "to_s": ends_s,
+        "unwatched_s": record.unwatched_s,
+        "largest_backlog_bytes": record.largest_backlog_bytes,
+        "mismatches": [mismatch._asdict() for mismatch in record.mismatches[:MOST_MISMATCHES]],
     }
+
+
+def _errors_of(record: Record, name: str, edges: Sequence[float]) -> dict[str, Any]:
+    """Relative errors of the bins between ``edges``: of all, and of those that were busy throughout."""
+    bins = _bins(record, edges)
+    busy = [
+        pair
+        for pair, (begin, end) in zip(bins, _spans(edges), strict=True)
+        if busy_between(record.looks, begin, end)
+    ]
+    errors, busy_errors = _errors(bins), _errors(busy)
+    found = {f"mape_{name}": _mean(errors), f"busy_mape_{name}": _mean(busy_errors)}
+    if name == "1s":
+        found |= {
+            "worst_1s": max(errors, default=None),
+            "busy_worst_1s": max(busy_errors, default=None),
+            "busy_bins_1s": len(busy_errors),
+        }
+    return found
 
 
 def asked_between(rates: Sequence[tuple[float, int]], from_s: float, to_s: float) -> float:
@@ -126,18 +184,13 @@ def bytes_at(marks: Sequence[Mark], time_s: float) -> float:
 
 def second_bins(record: Record, seconds: int) -> Bins:
     """Asked and delivered bits of each whole second."""
-    return _bins(record, [float(second) for second in range(seconds + 1)])
+    return _bins(record, _whole(seconds))
 
 
-def lateness_ms(lateness_s: Iterable[float]) -> dict[str, float] | None:
-    """Percentiles (nearest rank) in milliseconds; None of nothing."""
-    ordered = sorted(lateness_s)
-    if not ordered:
-        return None
-    rank = {"p50": 0.5, "p99": 0.99, "max": 1.0}
-    return {
-        name: ordered[max(0, ceil(share * len(ordered)) - 1)] * 1e3 for name, share in rank.items()
-    }
+def lateness_ms(lateness_s: Iterable[float]) -> dict[str, float | None] | None:
+    """Percentiles in milliseconds (see ``spread``); None of nothing. One late change alone shows no p99."""
+    values = [late * 1e3 for late in lateness_s]
+    return spread(values, fewest=2) if values else None
 
 
 def to_json(report: EndReport) -> dict[str, Any]:
@@ -145,21 +198,23 @@ def to_json(report: EndReport) -> dict[str, Any]:
     return asdict(report)
 
 
-def _step_bins(record: Record) -> Bins:
-    ends_s = record.marks[-1][0] if record.marks else 0.0
-    return _bins(record, [at for at, _ in record.rates if at < ends_s])
+def _whole(seconds: int) -> list[float]:
+    return [float(second) for second in range(seconds + 1)]
+
+
+def _spans(edges: Sequence[float]) -> list[tuple[float, float]]:
+    return [(begin, end) for begin, end in pairwise(edges) if end > begin]
 
 
 def _bins(record: Record, edges: Sequence[float]) -> Bins:
     if not record.marks:
-        return []
+        return [(0.0, 0.0) for _ in _spans(edges)]
     return [
         (
             asked_between(record.rates, begin, end),
             8 * (bytes_at(record.marks, end) - bytes_at(record.marks, begin)),
         )
-        for begin, end in pairwise(edges)
-        if end > begin
+        for begin, end in _spans(edges)
     ]
 
 
@@ -167,8 +222,9 @@ def _errors(bins: Bins) -> list[float]:
     return [abs(delivered - asked) / asked for asked, delivered in bins if asked > 0]
 
 
-def _busy_throughout(looks: Sequence[Look], second: int) -> bool:
-    touching = _touching(looks, float(second), second + 1.0)
+def busy_between(looks: Sequence[Look], from_s: float, to_s: float) -> bool:
+    """Whether the link was backlogged at every look from one time to the other."""
+    touching = _touching(looks, from_s, to_s)
     return bool(touching) and all(look.busy for look in touching)
 
 

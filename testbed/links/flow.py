@@ -1,6 +1,7 @@
 """Bulk TCP flows that fill a link: ``python -m testbed.links.flow serve|blast ADDRESS PORT STOP_AT_NS``.
 
-Times are nanoseconds of the monotonic clock. Nothing here needs a privilege.
+Times are nanoseconds of the monotonic clock. Nothing here needs a privilege. A flow connects as soon as it can and
+begins to send at a time of its own, so that all flows of a replay find idle links to measure the round trip on.
 """
 
 from __future__ import annotations
@@ -11,11 +12,21 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
+from testbed.exchange.tcp_info import read_counters
 from testbed.links.process import die_with
 
 CHUNK_BYTES = 1 << 16
 _RETRY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a flow did. ``least_rtt_us``: before it began to send, on links that were idle; None: not known."""
+
+    bytes: int
+    least_rtt_us: int | None = None
 
 
 def serve(listen_address: str, port: int, stop_at_ns: int) -> int:
@@ -36,26 +47,30 @@ def serve(listen_address: str, port: int, stop_at_ns: int) -> int:
     return received
 
 
-def blast(address: str, port: int, stop_at_ns: int) -> int:
-    """Send as fast as the network takes it until the time comes; waits for a listener before.
+def blast(address: str, port: int, stop_at_ns: int, begin_at_ns: int = 0) -> Sent:
+    """From ``begin_at_ns`` on send as fast as the network takes it until the time comes; waits for a listener.
 
-    Returns the payload bytes that the network took; what is still under way then is thrown away, so that
+    The bytes are the payload that the network took; what is still under way then is thrown away, so that
     nothing of one flow is left in a queue for the next. A connection that breaks ends the flow.
     """
     connection = _connect(address, port, stop_at_ns)
     if connection is None:
-        return 0
+        return Sent(0)
     chunk = memoryview(bytes(CHUNK_BYTES))
     sent = 0
     with connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        # Once others have begun to send, a late connection would see their queues.
+        early = time.monotonic_ns() < begin_at_ns
+        least_rtt_us = read_counters(connection).least_rtt_us if early else None
+        time.sleep(max(0.0, _left_s(min(begin_at_ns, stop_at_ns))))
         try:
             while (left := _left_s(stop_at_ns)) > 0:
                 connection.settimeout(left)
                 sent += connection.send(chunk)
         except OSError:
             pass  # the time has come, or the other side has gone: the bytes tell
-    return sent
+    return Sent(sent, least_rtt_us)
 
 
 def _drain(connection: socket.socket, stop_at_ns: int) -> int:
@@ -86,19 +101,20 @@ def _left_s(stop_at_ns: int) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one flow; ``{"bytes": …}`` on standard output."""
+    """Run one flow; ``{"bytes": …, "least_rtt_us": …}`` on standard output."""
     parser = argparse.ArgumentParser(prog="testbed.links.flow")
     parser.add_argument("what", choices=("serve", "blast"))
     parser.add_argument("address")
     parser.add_argument("port", type=int)
     parser.add_argument("stop_at_ns", type=int)
+    parser.add_argument("--begin", type=int, default=0, help="when to begin to send")
     parser.add_argument("--parent", type=int, help="process to die with")
     options = parser.parse_args(arguments)
     if options.parent is not None:
         die_with(options.parent)
-    flow = serve if options.what == "serve" else blast
-    moved = flow(options.address, options.port, options.stop_at_ns)
-    sys.stdout.write(json.dumps({"bytes": moved}) + "\n")
+    where = (options.address, options.port, options.stop_at_ns)
+    moved = Sent(serve(*where)) if options.what == "serve" else blast(*where, options.begin)
+    sys.stdout.write(json.dumps(asdict(moved)) + "\n")
 
 
 if __name__ == "__main__":

@@ -43,20 +43,28 @@ _CLASS_TAIL = struct.Struct("=IIIII")
 _GLOBAL = struct.Struct("=IIIII")
 _BASIC_LAYOUT, _QUEUE_LAYOUT = struct.Struct("=QI"), struct.Struct("=III")
 _PACKETS64_LAYOUT, _TOKENS_LAYOUT = struct.Struct("=Q"), struct.Struct("=ii")
-Layouts = dict[int, tuple[int, int, int, int]]
+_RATE_LAYOUT, _RATE64_LAYOUT = struct.Struct("=I"), struct.Struct("=Q")
+Layouts = dict[int, tuple[int, int, int, int, int, int]]
 """Where counters are in answers, by length of the answer: one of these per class."""
 
 
 class Pace(NamedTuple):
-    """What a class is set to. ``mpu_bytes``: every packet is charged at least so many bytes."""
+    """What a class is set to. ``mpu_bytes``: every packet is charged at least so many bytes.
+
+    ``overhead_bytes`` are charged for every packet on top of its length. Counters of bytes know of neither.
+    """
 
     rate_bytes: int
     burst_ticks: int
     mpu_bytes: int = 0
+    overhead_bytes: int = 0
 
 
 class Counters(NamedTuple):
-    """A class at one instant; ``debt_ns`` is how long it may not send yet for what it sent."""
+    """A class at one instant; ``debt_ns`` is how long it may not send yet for what it sent.
+
+    ``rate_bytes`` is the rate that it is set to, in byte/s.
+    """
 
     bytes: int
     packets: int
@@ -64,6 +72,7 @@ class Counters(NamedTuple):
     backlog_packets: int
     drops: int
     debt_ns: int
+    rate_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +97,11 @@ class Qdisc:
     direct_packets: int | None = None
 
 
-def pace(rate_bits: int) -> Pace:
+def pace(rate_bits: int, overhead_bytes: int = 0) -> Pace:
     """The setting for a rate above 0."""
     rate = -(-rate_bits // 8)
-    return Pace(rate, burst_ticks(rate, burst_bytes(rate_bits)))
+    ticks = burst_ticks(rate, burst_bytes(rate_bits))
+    return Pace(rate, ticks, overhead_bytes=overhead_bytes)
 
 
 def burst_ticks(rate_bytes: int, burst: int) -> int:
@@ -99,31 +109,33 @@ def burst_ticks(rate_bytes: int, burst: int) -> int:
     return min(_MAX32, max(1, round(burst * 1e9 / rate_bytes / TICK_NS)))
 
 
-def _tc(index: int, handle: int, parent: int) -> bytes:
+def head(index: int, handle: int, parent: int) -> bytes:
+    """How every message about a discipline or class begins."""
     return _TC.pack(0, index, handle, parent, 0)
 
 
 def root_body(index: int) -> bytes:
     """The HTB root whose unclassified traffic goes to our class."""
     init = attribute(_INIT, _GLOBAL.pack(3, 10, CLASS_MINOR, 0, 0))
-    return _tc(index, ROOT_HANDLE, AT_ROOT) + attribute(_KIND, "htb") + nested(_OPTIONS, init)
+    return head(index, ROOT_HANDLE, AT_ROOT) + attribute(_KIND, "htb") + nested(_OPTIONS, init)
 
 
 def class_body(index: int, setting: Pace) -> bytes:
     """Our class, with every value: what is left out the kernel would set to something else."""
-    rate = _RATE.pack(0, _ETHERNET, 0, -1, setting.mpu_bytes, min(setting.rate_bytes, _MAX32))
+    charged = (setting.overhead_bytes, -1, setting.mpu_bytes)
+    rate = _RATE.pack(0, _ETHERNET, *charged, min(setting.rate_bytes, _MAX32))
     tail = _CLASS_TAIL.pack(setting.burst_ticks, setting.burst_ticks, QUANTUM_BYTES, 0, 0)
     options = [attribute(_PARAMETERS, rate + rate + tail)]
     if setting.rate_bytes >= _MAX32:
         wide = struct.pack("=Q", setting.rate_bytes)
         options += [attribute(_RATE64, wide), attribute(_CEIL64, wide)]
-    return _tc(index, CLASS, ROOT_HANDLE) + attribute(_KIND, "htb") + nested(_OPTIONS, *options)
+    return head(index, CLASS, ROOT_HANDLE) + attribute(_KIND, "htb") + nested(_OPTIONS, *options)
 
 
 def leaf_body(index: int, leaf: int, limit_bytes: int) -> bytes:
     """The tail-drop queue under our class; ``leaf`` is its major handle."""
     limit = attribute(_OPTIONS, struct.pack("=I", limit_bytes))
-    return _tc(index, leaf << 16, CLASS) + attribute(_KIND, "bfifo") + limit
+    return head(index, leaf << 16, CLASS) + attribute(_KIND, "bfifo") + limit
 
 
 def add_root(index: int) -> tuple[int, int, bytes]:
@@ -141,9 +153,9 @@ def add_leaf(index: int, leaf: int, limit_bytes: int) -> tuple[int, int, bytes]:
     return NEW_QDISC, CREATE | REPLACE, leaf_body(index, leaf, limit_bytes)
 
 
-def delete_root(index: int) -> tuple[int, int, bytes]:
-    """Arguments of ``Netlink.request`` that remove the whole tree."""
-    return DEL_QDISC, 0, _tc(index, ROOT_HANDLE, AT_ROOT)
+def delete_root(index: int, handle: int = ROOT_HANDLE) -> tuple[int, int, bytes]:
+    """Arguments of ``Netlink.request`` that remove a root with everything under it."""
+    return DEL_QDISC, 0, head(index, handle, AT_ROOT)
 
 
 def change_class(index: int, setting: Pace) -> bytes:
@@ -158,12 +170,17 @@ def change_leaf(index: int, leaf: int, limit_bytes: int) -> bytes:
 
 def read_class(index: int) -> bytes:
     """A prepared message that asks for the class. Echo: some kernels answer to listeners only."""
-    return message(GET_CLASS, ECHO, _tc(index, CLASS, ROOT_HANDLE))
+    return message(GET_CLASS, ECHO, head(index, CLASS, ROOT_HANDLE))
+
+
+def read_leaf(index: int, leaf: int) -> bytes:
+    """A prepared message that asks for the queue under our class."""
+    return message(GET_QDISC, ECHO, head(index, leaf << 16, CLASS))
 
 
 def qdisc_query(index: int) -> bytes:
     """Body of a dump of the disciplines of a device (some kernels list all devices' anyway)."""
-    return _tc(index, 0, 0)
+    return head(index, 0, 0)
 
 
 def decode_counters(answer: bytes, layouts: Layouts) -> Counters:
@@ -175,25 +192,32 @@ def decode_counters(answer: bytes, layouts: Layouts) -> Counters:
     known = layouts.get(len(answer))
     if known is None:
         known = layouts[len(answer)] = _find(answer)
-    basic, queue, packets64, xstats = known
+    basic, queue, packets64, xstats, parameters, rate64 = known
     size, packets = _BASIC_LAYOUT.unpack_from(answer, basic)
     waiting, backlog, drops = _QUEUE_LAYOUT.unpack_from(answer, queue)
     if packets64:
         (packets,) = _PACKETS64_LAYOUT.unpack_from(answer, packets64)
     tokens, ceil_tokens = _TOKENS_LAYOUT.unpack_from(answer, xstats + 12)
     debt = max(0, -min(tokens, ceil_tokens)) * TICK_NS
-    return Counters(size, packets, backlog, waiting, drops, debt)
+    if rate64:
+        (rate,) = _RATE64_LAYOUT.unpack_from(answer, rate64)
+    else:
+        (rate,) = _RATE_LAYOUT.unpack_from(answer, parameters + 8)
+    return Counters(size, packets, backlog, waiting, drops, debt, rate)
 
 
-def _find(answer: bytes) -> tuple[int, int, int, int]:
+def _find(answer: bytes) -> tuple[int, int, int, int, int, int]:
     outer = attribute_offsets(answer, 36, len(answer))
     begin, end = outer[_STATS2]
     stats = attribute_offsets(answer, begin, end)
+    options = attribute_offsets(answer, *outer[_OPTIONS])
     return (
         stats[_BASIC][0],
         stats[_QUEUE][0],
         stats[_PACKETS64][0] if _PACKETS64 in stats else 0,
         outer[_XSTATS][0],
+        options[_PARAMETERS][0],
+        options[_RATE64][0] if _RATE64 in options else 0,
     )
 
 
@@ -201,12 +225,12 @@ def decode_class(answer: bytes) -> HeldClass:
     """Settings out of the answer to ``read_class``."""
     options = attributes(attributes(answer[36:])[_OPTIONS])
     parameters = options[_PARAMETERS]
-    _, _, _, _, mpu, rate = _RATE.unpack_from(parameters)
+    _, _, overhead, _, mpu, rate = _RATE.unpack_from(parameters)
     *_, ceil = _RATE.unpack_from(parameters, 12)
     burst, ceil_burst, quantum, _, _ = _CLASS_TAIL.unpack_from(parameters, 24)
     rate = number(options[_RATE64]) if _RATE64 in options else rate
     ceil = number(options[_CEIL64]) if _CEIL64 in options else ceil
-    return HeldClass(Pace(rate, burst, mpu), ceil, ceil_burst, quantum)
+    return HeldClass(Pace(rate, burst, mpu, overhead), ceil, ceil_burst, quantum)
 
 
 def decode_qdisc(body: bytes) -> tuple[int, Qdisc]:

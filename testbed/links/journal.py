@@ -116,7 +116,7 @@ def start_time(pid: int) -> str | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in "ZX" else f"{_boot()}/{fields[19]}"
+    return None if fields[0] in "ZX" else f"{start_of_boot()}/{fields[19]}"
 
 
 def lives(pid: int, start: str) -> bool:
@@ -124,7 +124,8 @@ def lives(pid: int, start: str) -> bool:
     return start_time(pid) == start
 
 
-def _boot() -> str:
+def start_of_boot() -> str:
+    """What tells this boot of the machine from every other."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
+from testbed.links.mounts import BIND, mount, unmount, unshare
+
 _NEWNET = 0x40000000
-_BIND, _DETACH = 4096, 2
-_OWN = "/proc/thread-self/ns/net"
+OWN = "/proc/thread-self/ns/net"
 NAMED = Path("/run/netns")
 """Where ``ip netns`` looks too, so that a kept run can be inspected with it."""
 
@@ -43,7 +45,7 @@ def inside(netns: str | None) -> Iterator[None]:
     if netns is None:
         yield
         return
-    home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+    home = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
     try:
         enter(netns)
         try:
@@ -56,7 +58,7 @@ def inside(netns: str | None) -> Iterator[None]:
 
 def leave_for_new() -> None:
     """Move the calling thread into a fresh namespace that ends with it. Raises OSError."""
-    _call("unshare", _NEWNET)
+    unshare(_NEWNET)
 
 
 def path_of(name: str) -> str:
@@ -74,7 +76,7 @@ def make(name: str) -> str:
     def hold() -> None:
         try:
             leave_for_new()
-            _call("mount", _OWN.encode(), os.fsencode(path), b"none", _BIND, None)
+            mount(OWN, path, None, BIND)
         except OSError as error:
             failure.append(error)
 
@@ -88,13 +90,36 @@ def make(name: str) -> str:
     return str(path)
 
 
+def inhabitants(netns: str) -> list[int]:
+    """The processes in a namespace, this one excepted."""
+    try:
+        wanted = Path(netns).stat()
+    except FileNotFoundError:
+        return []
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with suppress(OSError):  # it has ended, or is not to be looked into
+            its = (entry / "ns/net").stat()
+            if (its.st_dev, its.st_ino) == (wanted.st_dev, wanted.st_ino):
+                found.append(int(entry.name))
+    return found
+
+
 def remove(name: str) -> bool:
-    """Remove what ``make`` made; False where there is nothing of that name. Raises OSError."""
+    """Remove what ``make`` made, and end who is in it; False where there is nothing of that name.
+
+    A process that was left in it would keep the namespace and its devices. Raises OSError.
+    """
     path = NAMED / name
     if not path.exists():
         return False
+    for pid in inhabitants(str(path)):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     try:
-        _call("umount2", os.fsencode(path), _DETACH)
+        unmount(path)
     except OSError:
         if os.path.ismount(path):
             raise

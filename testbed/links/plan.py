@@ -1,10 +1,10 @@
-"""What a shape means to traffic control: bursts, offload bundles and the equivalent ``tc`` commands."""
+"""What a shape means to traffic control: handles and names, bursts, offload bundles."""
 
 from __future__ import annotations
 
 from math import ceil
 
-from testbed.scenario.shape import FRAME_BYTES, End, Shape
+from testbed.scenario.shape import FRAME_BYTES
 
 BURST_S = 0.25e-3
 """A class may send this much time's worth at once. It makes up for late timers, and it lets every message
@@ -28,6 +28,9 @@ ROOT, CLASS_MINOR = 0x4E57, 0x10
 LEAVES = (0x4E58, 0x4E59)
 """Two handles for the leaf, so that a queue can be swapped for an empty one."""
 
+LINE = 0x4E5A
+"""Our handle of a delay line."""
+
 ALIAS = "narrows"
 """Written on intermediate devices of ours, so that nobody else's is taken for one."""
 
@@ -42,35 +45,21 @@ def burst_bytes(rate_bits: int) -> int:
     return max(FRAME_BYTES, ceil(rate_bits / 8 * BURST_S))
 
 
-def bundle_segments(lowest_rate_bits: int, shortest_step_s: float | None) -> int:
+def bundle_segments(
+    lowest_rate_bits: int, shortest_step_s: float | None, per_packet: bool = False
+) -> int:
     """Frames that the stack may hand down as one bundle (``gso_max_segs``), 1 to 43.
+
+    With ``per_packet`` it is 1: a loss, a duplicate or an overhead must hit packets, not bundles of them.
 
     A bundle's wait is computed at the rate in force when it leaves, so one that lasts long against the
     time between two changes makes the class deliver too little; and the last bundle of a message leaves
     on credit, so that the message ends early by as much. At the lowest rate other than 0 it may last
     0.25 ms, and at most 1 % of the shortest step (``shortest_step_s``; None: nothing changes).
     """
+    if per_packet:
+        return 1
     lasting = _LONGEST_BUNDLE_S
     if shortest_step_s is not None:
         lasting = min(lasting, _BUNDLE_SHARE * shortest_step_s)
     return max(1, min(MAX_SEGMENTS, int(lowest_rate_bits / 8 * lasting / FRAME_BYTES)))
-
-
-def tc_commands(end: End, shape: Shape, device: str) -> list[str]:
-    """The ``tc`` commands that would shape ``device`` as ``end`` is shaped. Nothing is run.
-
-    An outage has no equivalent: it is held by the agent while it lasts, and shown as a comment.
-    """
-    handle, leaf = f"{ROOT:x}:", f"{LEAVES[0]:x}:"
-    class_id = f"{handle}{CLASS_MINOR:x}"
-    if not shape.rate_bits:
-        kept = "packets are dropped" if shape.drop else "packets wait"
-        return [f"# {end}: outage on {device}, {kept}"]
-    burst = burst_bytes(shape.rate_bits)
-    return [
-        f"tc qdisc add dev {device} root handle {handle} htb default {CLASS_MINOR:x}",
-        f"tc class add dev {device} parent {handle} classid {class_id} htb "
-        f"rate {shape.rate_bits}bit ceil {shape.rate_bits}bit burst {burst}b cburst {burst}b "
-        f"quantum {QUANTUM_BYTES}",
-        f"tc qdisc add dev {device} parent {class_id} handle {leaf} bfifo limit {shape.queue_bytes}b",
-    ]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
-import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 
 from testbed.errors import MachineError
-from testbed.links import devices, htb, ingress
+from testbed.links import devices, htb, ingress, netem, netem_read
 from testbed.links.namespaces import leave_for_new
-from testbed.links.netlink import CREATE, EXCL, Netlink, attribute
+from testbed.links.netlink import Netlink
 from testbed.links.realtime import become_realtime
 from testbed.links.routes import available_congestion
+from testbed.scenario.impairments import Impairments
+from testbed.scenario.shape import End
 
 REQUIRED = ("veth", "bridge", "htb", "bfifo")
 """Without these no link is shaped; ``ifb`` and the rest only where something asks for them."""
@@ -31,6 +32,8 @@ _OPTION = {
     "u32": "CONFIG_NET_CLS_U32",
     "mirred": "CONFIG_NET_ACT_MIRRED",
 }
+_SEEDED = Impairments(seed=7)
+_IN_THE_GUEST = {"netem", "ifb", "ingress", "u32", "mirred"}
 _NEEDED_FOR_NETWORK = ("ifb", "ingress", "u32", "mirred")
 
 
@@ -39,7 +42,7 @@ class Capabilities:
     """What was found. ``"netem" in capabilities`` asks for one kind."""
 
     kinds: frozenset[str]
-    """Of veth, bridge, htb, bfifo, netem, ifb, ingress, u32, mirred."""
+    """Of veth, bridge, htb, bfifo, netem, netem-seed, ifb, ingress, u32, mirred."""
     realtime: bool
     """SCHED_FIFO is permitted."""
     congestion: tuple[str, ...]
@@ -52,20 +55,17 @@ class Capabilities:
         return kind in self.kinds
 
     def missing(self, needs: Iterable[str] = REQUIRED) -> MachineError | None:
-        """What to raise if a need is not met: its first word is the kind. None if all are."""
+        """What to raise if a need is not met: its first word is the kind (``seed`` for netem-seed). None if all are."""
         if not self.privileged:
             return MachineError(
                 "network namespaces cannot be made without root's privileges",
                 fix="Run as root (sudo), or with --fabric docker as a member of the group docker.",
             )
-        absent = [need for need in needs if need.split()[0] not in self.kinds]
+        absent = {need: kind for need in needs if (kind := _kind(need)) not in self.kinds}
         if not absent:
             return None
-        options = sorted({_OPTION.get(need.split()[0], need) for need in absent})
-        return MachineError(
-            f"kernel {self.kernel} lacks {'; '.join(absent)}",
-            fix=f"{_how_to_get()} The kernel's options are called {', '.join(options)}.",
-        )
+        said = f"kernel {self.kernel} lacks {'; '.join(absent)}"
+        return MachineError(said, fix=_how_to_get(set(absent.values())))
 
 
 def probe() -> Capabilities:
@@ -101,6 +101,18 @@ def needs_of_network() -> tuple[str, ...]:
     return tuple(f"{kind} (for links with at: network)" for kind in _NEEDED_FOR_NETWORK)
 
 
+def needs_of_lines(ends: Sequence[End] = (), seeded: Sequence[End] = ()) -> tuple[str, ...]:
+    """What delay, loss and the like need beyond ``REQUIRED``; ``seeded``: with random numbers of a seed."""
+    words = f"for {_listed(ends)}" if ends else "for delay, loss and the like"
+    needs = [f"{kind} ({words})" for kind in ("netem", *_NEEDED_FOR_NETWORK)]
+    return (*needs, f"netem-seed (for {_listed(seeded)})") if seeded else tuple(needs)
+
+
+def _listed(ends: Sequence[End]) -> str:
+    first = min(ends)
+    return str(first) if len(ends) == 1 else f"{first} and {len(ends) - 1} more"
+
+
 def _try_kinds(netlink: Netlink, kinds: set[str]) -> None:
     def works(kind: str, action: Callable[[], object]) -> bool:
         try:
@@ -119,18 +131,34 @@ def _try_kinds(netlink: Netlink, kinds: set[str]) -> None:
         netlink.request(*htb.add_class(index, htb.pace(1_000_000)))
         works("bfifo", lambda: netlink.request(*htb.add_leaf(index, 0x10, 10_000)))
         netlink.request(*htb.delete_root(index))
-    works("netem", lambda: netlink.request(*_netem(index)))
+    if works("netem", lambda: netlink.request(*netem.add(index, netem.options(_SEEDED, 1000)))):
+        # Kernels that know no seed ignore it without a word.
+        held = netem_read.decode_answer(netlink.ask(netem.read(index)))
+        if held is not None and held.impairments.seed == _SEEDED.seed:
+            kinds.add("netem-seed")
     if "ingress" in kinds:
         kinds.update(("u32", "mirred"))
 
 
-def _netem(index: int) -> tuple[int, int, bytes]:
-    head = struct.pack("=BxxxiIII", 0, index, 0x10000, htb.AT_ROOT, 0)
-    options = struct.pack("=IIIIII", 0, 1000, 0, 0, 0, 0)
-    return htb.NEW_QDISC, CREATE | EXCL, head + attribute(1, "netem") + attribute(2, options)
+def _kind(need: str) -> str:
+    """The kind that a need's first word asks for."""
+    word = need.split(maxsplit=1)[0]
+    return "netem-seed" if word == "seed" else word
 
 
-def _how_to_get() -> str:
+def _how_to_get(absent: set[str]) -> str:
+    """What would help, whatever is absent."""
+    hints = []
+    if options := sorted(_OPTION.get(kind, kind) for kind in absent - {"netem-seed"}):
+        hints.append(f"{_distribution()} The kernel's options are called {', '.join(options)}.")
+        if absent & _IN_THE_GUEST:
+            hints.append("Or run it with --guest, in a kernel of its own.")
+    if "netem-seed" in absent:
+        hints.append("Seeds of delay lines need Linux 6.6 or later: leave out `seed` on others.")
+    return " ".join(hints)
+
+
+def _distribution() -> str:
     release = os.uname().release
     try:
         known = Path("/etc/os-release").read_text()

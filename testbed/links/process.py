@@ -35,6 +35,14 @@ def die_with(parent: int) -> None:
         sys.exit(1)
 
 
+def effective_capabilities() -> int:
+    """The capabilities that this process has now, a bit each."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
 def prctl(*arguments: int) -> None:
     """Change something about this process (prctl(2)). Raises OSError."""
     if _libc.prctl(*map(ctypes.c_ulong, [*arguments, *[0] * (5 - len(arguments))])) != 0:

@@ -8,77 +8,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import NamedTuple
 
-from testbed.links import htb
-from testbed.links.end import CLOSED_RATE_BITS, ShapedEnd
-from testbed.links.outage import LONGEST_NS, RENEW_NS, Outage
+from testbed.links.outage import LONGEST_NS, RENEW_NS
 from testbed.links.realtime import become_realtime, undisturbed
-from testbed.links.sampling import Sampler
+from testbed.links.track import FOREVER_NS, Due, Track
 from testbed.record.events import Event, LinkChanged
-from testbed.scenario.shape import End, LinkChange, Shape
+from testbed.scenario.shape import End, LinkChange
 
 LOOK_NS, SAMPLE_NS = 20_000_000, 100_000_000
-FOREVER_NS = 1 << 62
-EARLIEST_NS = 5_000_000
-"""No change is made earlier than this before it is due."""
-
-
-class Due(NamedTuple):
-    """A change with its prepared message (None for an outage); its times are of the monotonic clock."""
-
-    at_ns: int
-    """When the kernel is told."""
-    due_ns: int
-    end: End
-    shape: Shape
-    message: bytes | None
-
-
-class Track:
-    """One link direction while its history is replayed. Belongs to the replay's thread."""
-
-    def __init__(self, shaped: ShapedEnd, shape: Shape) -> None:
-        self.shaped, self.shape = shaped, shape
-        self.sampler = Sampler(shaped, shape.rate_bits)
-        self.outage: Outage | None = None
-        self.failure: str | None = None
-        self._service = shape
-
-    def apply(self, due: Due) -> None:
-        """Have the kernel take a change. Raises KernelRefused."""
-        before, self.shape = self.shape, due.shape
-        if due.message is None:
-            self.begin_outage()
-            return
-        if before.queue_bytes != due.shape.queue_bytes or not before.rate_bits:
-            self.shaped.send(self.shaped.limit_message(due.shape.queue_bytes))
-        self.shaped.send(due.message)
-        self.outage, self._service = None, due.shape
-
-    def begin_outage(self) -> None:
-        """Let packets wait, or lose them, from now on."""
-        if self.shape.drop:
-            self.outage = None
-            self.shaped.flush()
-        else:
-            self.shaped.send(self.shaped.limit_message(self.shape.queue_bytes))
-            self.outage = Outage(ends_ns=FOREVER_NS, packets=self.shaped.read().packets)
-
-    def hold(self, now_ns: int, ends_ns: int, following: Due | None) -> None:
-        """Keep an outage going whose end is known, or known not to come before ``ends_ns``."""
-        if self.outage is None:
-            return
-        self.outage.ends_ns = ends_ns
-        pace = self.outage.charging(now_ns)
-        if pace is None:
-            return
-        self.shaped.send(self.shaped.class_message(pace))
-        seen = self.shaped.read()
-        if self.outage.saw(now_ns, seen.packets, seen.debt_ns):
-            # Asleep until the end, whatever its rate: it can wake with the right one, however late we are.
-            rate = following.shape.rate_bits if following else self._service.rate_bits
-            self.shaped.send(self.shaped.class_message(htb.pace(rate or CLOSED_RATE_BITS)))
 
 
 class Replay(Thread):
@@ -93,7 +30,6 @@ class Replay(Thread):
     ) -> None:
         super().__init__(name="replay", daemon=True)
         self._bundle_bits = 8 * bundle_bytes
-        self._fed = {end: (0, track.shape.rate_bits) for end, track in tracks.items()}
         self.tracks, self.t0_ns, self.realtime = tracks, t0_ns, False
         self._emit = emit
         self._inbox: SimpleQueue[tuple[list[Due], int]] = SimpleQueue()
@@ -150,21 +86,11 @@ class Replay(Thread):
                 look = _next(self.t0_ns, now, LOOK_NS)
             self._sleep_until(min(look, self._next_due(), self._next_hold(hold)))
         self._look(closing=True)
+        self._emit([event for track in self._alive() for event in track.sampler.end()])
 
     def _prepare(self, change: LinkChange) -> Due:
-        """A busy class takes on a new rate at the end of the bundle that it has just sent.
-
-        That is half a bundle's time late on average, which on rises would never be made up: so the kernel
-        is told that much before the change is due.
-        """
-        end, rate = change.end, change.shape.rate_bits
-        told_ns, before = self._fed[end]
         due_ns = self.t0_ns + round(change.time_s * 1e9)
-        early_ns = round(self._bundle_bits * 5e8 / before) if before and rate else 0
-        at_ns = max(told_ns, due_ns - min(EARLIEST_NS, early_ns))
-        self._fed[end] = (at_ns, rate)
-        message = self.tracks[end].shaped.class_message(htb.pace(rate)) if rate else None
-        return Due(at_ns, due_ns, end, change.shape, message)
+        return self.tracks[change.end].due(change, due_ns, self._bundle_bits)
 
     def _take_feed(self) -> None:
         try:
@@ -193,11 +119,13 @@ class Replay(Thread):
         track, shape = self.tracks[due.end], due.shape
         due_s, applied_s = self._after_t0(due.due_ns), self._after_t0(applied_ns)
         if self._look_at(track):
-            track.sampler.ask(due_s, shape.rate_bits)
+            track.sampler.ask(due_s, shape)
         track.sampler.record.lateness_s.append((applied_ns - due.at_ns) / 1e9)
         self._hold(track)
         where = (due.end.link, due.end.direction)
-        return LinkChanged(*where, due_s, applied_s, shape.rate_bits, shape.queue_bytes)
+        impaired = shape.impairments.to_json() if track.line is not None else None
+        asked = (shape.rate_bits, shape.queue_bytes)
+        return LinkChanged(*where, due_s, applied_s, *asked, impairments=impaired)
 
     def _hold_outages(self) -> None:
         for track in self._alive():
@@ -217,12 +145,11 @@ class Replay(Thread):
         for track in self._alive():
             self._look_at(track)
         if closing:
-            samples = [track.sampler.close() for track in self._alive()]
-            self._emit([sample for sample in samples if sample is not None])
+            self._emit([event for track in self._alive() for event in track.sampler.close()])
 
     def _look_at(self, track: Track) -> bool:
         now_s = self._after_t0(time.monotonic_ns())
-        return self._guarded(track, lambda: track.sampler.look(now_s))
+        return self._guarded(track, lambda: track.sampler.look(now_s, track.shape))
 
     def _alive(self) -> list[Track]:
         return [track for track in self.tracks.values() if track.failure is None]

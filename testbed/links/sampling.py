@@ -1,78 +1,148 @@
-"""What one link direction was asked to carry and what it carried, look by look."""
+"""What one link direction was asked to carry, what it carried, and what the kernel held, look by look."""
 
 from __future__ import annotations
 
+from testbed.links import htb
 from testbed.links.end import ShapedEnd
-from testbed.links.fidelity import Look, Record
-from testbed.links.htb import Counters
-from testbed.record.events import LinkSample
+from testbed.links.fidelity import Look, Record, asked_between
+from testbed.links.held import Held, Mismatch
+from testbed.links.outages_seen import Outages
+from testbed.record.events import Event, LinkMismatch, LinkSample
+from testbed.scenario.shape import Shape
+
+WATCHED_S = 0.05
+"""Looks are 20 ms apart; nobody vouches for what is beyond so much between two of them."""
+
+LIMIT_LOOKS = 50
+"""The queue's length is read back at every so many looks: about once a second."""
 
 
 class Sampler:
-    """Belongs to the replay's thread. Times are seconds after t0."""
+    """Belongs to the replay's thread. Times are seconds after t0. ``phase``: which looks read the queue back."""
 
-    def __init__(self, shaped: ShapedEnd, rate_bits: int) -> None:
-        self.record = Record(rates=[(0.0, rate_bits)])
-        self._shaped, self._rate = shaped, rate_bits
+    def __init__(self, shaped: ShapedEnd, shape: Shape, phase: int = 0) -> None:
+        self._outages = Outages()
+        self.record = Record(rates=[(0.0, shape.rate_bits)], outages=self._outages.seen)
+        self._shaped, self._shape, self._looks = shaped, shape, phase
+        self._rate, self._limit = Held("rate"), Held("queue")
+        self._untold: list[Mismatch] = []
         self._asked_bits, self._asked_to_s = 0.0, 0.0
-        self._from_s, self._from_asked = 0.0, 0.0
-        self._from = self._now = shaped.zero
-        self._now_s = 0.0
-        self._busy, self._largest = True, 0
+        self._from_s, self._from_asked, self._from_charged = 0.0, 0.0, 0
+        self._from = self._now = self._before = shaped.zero
+        self._now_s, self._charged, self._charged_before = 0.0, 0, 0
+        self._busy, self._largest, self._gap_s = True, 0, 0.0
 
     def begin(self, now_s: float) -> None:
         """Take the first look, at t0."""
-        self.look(now_s)
-        self.record.marks.append((now_s, self._now.bytes))
+        self._now_s = now_s
+        self.look(now_s, self._shape)
+        self.record.marks.append((now_s, self._charged))
         self._asked_to_s = now_s
+        if not self._shape.rate_bits:
+            self._outages.begin(self._charged, 0)
         self._open()
 
-    def ask(self, due_s: float, rate_bits: int) -> None:
-        """From ``due_s`` on another rate is asked for; marks what had been delivered by the last look."""
-        self._integrate(max(0.0, due_s))
-        self._rate = rate_bits
-        self.record.rates.append((max(0.0, due_s), rate_bits))
-        if self._now_s > self.record.marks[-1][0]:
-            self.record.marks.append((self._now_s, self._now.bytes))
+    def ask(self, due_s: float, shape: Shape) -> None:
+        """From ``due_s`` on another shape is asked for, which the last look has seen in force."""
+        due_s = max(0.0, due_s)
+        self._integrate(due_s)
+        before, self._shape = self._shape.rate_bits, shape
+        self.record.rates.append((due_s, shape.rate_bits))
+        self._mark()
+        if before and not shape.rate_bits:
+            self._outages.begin(self._charged, before)
+        elif shape.rate_bits and not before:
+            last = self._charged_before, self._before.backlog_bytes
+            self._outages.end(due_s, last, (self._charged, self._now_s), shape.rate_bits)
+            self._watch_outage()
 
-    def look(self, now_s: float) -> Counters:
-        """Read the counters; note whether a queue stands and how long it is. Raises KernelRefused."""
-        self._now, self._now_s = self._shaped.read(), now_s
+    def look(self, now_s: float, shape: Shape) -> htb.Counters:
+        """Read counters and settings; the kernel has been asked for ``shape``. Raises KernelRefused."""
+        self._before, self._charged_before = self._now, self._charged
+        self._now = self._shaped.read()
+        gap_s, self._now_s = now_s - self._now_s, now_s
+        packets = self._now.packets - self._before.packets
+        self._charged += self._now.bytes - self._before.bytes + packets * self._shape.overhead_bytes
+        self._gap_s = max(self._gap_s, gap_s)
+        self.record.unwatched_s += max(0.0, gap_s - WATCHED_S)
         self._busy = self._busy and self._now.backlog_bytes > 0
         self._largest = max(self._largest, self._now.backlog_bytes)
+        self._read_back(shape)
+        self._watch_outage()
         return self._now
 
-    def close(self) -> LinkSample | None:
-        """End the sample at the last look, and open the next; None where no time has passed."""
+    def close(self) -> list[Event]:
+        """End the sample at the last look, and open the next; no sample where no time has passed."""
+        where = self._shaped.end
+        told: list[Event] = [
+            LinkMismatch(where.link, where.direction, **wrong._asdict()) for wrong in self._untold
+        ]
+        self._untold.clear()
         if self._now_s <= self._from_s:
-            return None
+            return told
         self._integrate(self._now_s)
         sample = LinkSample(
-            link=self._shaped.end.link,
-            direction=self._shaped.end.direction,
+            link=where.link,
+            direction=where.direction,
             from_s=self._from_s,
             to_s=self._now_s,
             asked_bits=max(0.0, self._asked_bits - self._from_asked),
-            delivered_bits=8 * (self._now.bytes - self._from.bytes),
+            delivered_bits=8 * (self._charged - self._from_charged),
             packets=self._now.packets - self._from.packets,
             backlog_bytes=self._largest,
             busy=self._busy,
             drops=self._shaped.drops(self._now) - self._drops,
+            longest_gap_s=self._gap_s,
         )
         self.record.looks.append(
             Look(sample.from_s, sample.to_s, sample.asked_bits, sample.delivered_bits, sample.busy)
         )
-        if self._now_s > self.record.marks[-1][0]:
-            self.record.marks.append((self._now_s, self._now.bytes))
+        self.record.largest_backlog_bytes = max(self.record.largest_backlog_bytes, self._largest)
+        self._mark()
         self._open()
-        return sample
+        return [*told, sample]
+
+    def end(self) -> list[Event]:
+        """No more looks: what is still wrong ends with the last one."""
+        for held in (self._rate, self._limit):
+            self._note(held.end(self._now_s))
+        return self.close()
+
+    def _read_back(self, shape: Shape) -> None:
+        """Hold what the kernel holds against ``shape``; in an outage the class's rate means nothing."""
+        if shape.rate_bits:
+            asked = 8 * htb.pace(shape.rate_bits).rate_bytes
+            self._note(self._rate.see(self._now_s, asked, 8 * self._now.rate_bytes))
+        else:
+            self._note(self._rate.end(self._now_s))
+        self._looks += 1
+        if self._looks % LIMIT_LOOKS == 0:
+            asked = 0 if shape.drop and not shape.rate_bits else shape.queue_bytes
+            self._note(self._limit.see(self._now_s, asked, self._shaped.held_limit()))
+
+    def _note(self, mismatch: Mismatch | None) -> None:
+        if mismatch is not None:
+            self.record.mismatches.append(mismatch)
+            self._untold.append(mismatch)
+
+    def _watch_outage(self) -> None:
+        self._outages.look(self._charged, self._now.backlog_bytes, self._lost_s)
+
+    def _lost_s(self, from_s: float, size: int) -> float:
+        asked = asked_between(self.record.rates, from_s, self._now_s)
+        return max(0.0, asked - 8 * size) / max(1, self._shape.rate_bits)
+
+    def _mark(self) -> None:
+        if self._now_s > self.record.marks[-1][0]:
+            self.record.marks.append((self._now_s, self._charged))
 
     def _open(self) -> None:
         self._from_s, self._from, self._from_asked = self._now_s, self._now, self._asked_bits
+        self._from_charged, self._gap_s = self._charged, 0.0
         self._busy, self._largest = self._now.backlog_bytes > 0, self._now.backlog_bytes
         self._drops = self._shaped.drops(self._now)
 
     def _integrate(self, to_s: float) -> None:
         """Bring the asked bits to a time; back a little where a change is taken in late."""
-        self._asked_bits += self._rate * (to_s - self._asked_to_s)
+        self._asked_bits += self._shape.rate_bits * (to_s - self._asked_to_s)
         self._asked_to_s = to_s

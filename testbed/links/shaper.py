@@ -3,53 +3,62 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from testbed.errors import LinkError, MachineError
-from testbed.fabric.base import Cable, Interface
+from testbed.errors import MachineError
+from testbed.fabric.base import Cable
 from testbed.links import devices
-from testbed.links.end import ShapedEnd, Where
+from testbed.links.end import ShapedEnd
+from testbed.links.hops import Hops, Intermediates, Spot, hops
+from testbed.links.line import DelayLine
 from testbed.links.netlink import KernelRefused, Netlink
-from testbed.links.plan import ALIAS, ifb_name
+from testbed.links.probe import needs_of_lines, probe
 from testbed.links.routes import SubnetRoute, default_congestion, set_route, shape_route
+from testbed.links.tcp_metrics import remembers_connections
 from testbed.links.wire import LinkSettings
 from testbed.scenario.shape import End, Shape
 
-Spot = tuple[str | None, int]
-"""A device: its namespace and its index there."""
-
 
 class Shaper:
-    """Not thread-safe; a replay borrows ``ends`` while it runs."""
+    """Not thread-safe; a replay borrows ``ends`` and ``lines`` while it runs."""
 
     def __init__(self) -> None:
         self.ends: dict[End, ShapedEnd] = {}
+        self.lines: dict[End, DelayLine] = {}
         self.shapes: dict[End, Shape] = {}
         self.segments = 0
-        self._ifbs: dict[Spot, Spot] = {}
+        self._intermediates = Intermediates()
+        self._hops: dict[End, Hops] = {}
         self._segments_before: dict[Spot, int] = {}
         self._routes_before: dict[Spot, list[SubnetRoute]] = {}
 
     def prepare(
-        self, cables: Mapping[str, Cable], shapes: Mapping[End, Shape], settings: LinkSettings
+        self,
+        cables: Mapping[str, Cable],
+        shapes: Mapping[End, Shape],
+        settings: LinkSettings,
+        impaired: Collection[End] = (),
     ) -> dict[str, Any]:
         """Bring every end to its shape and check it. Returns what the kernel holds, read back.
 
-        Raises LinkError for a link that is not as asked, MachineError for an unknown congestion control.
+        Raises LinkError for a link that is not as asked, MachineError for what the kernel does not know.
         """
+        delayed = {end for end, shape in shapes.items() if shape.impairments or end in impaired}
+        _require(delayed, shapes)
         self.segments = settings.segments
         for spot in _talking(cables):
             self._limit_segments(spot, settings.segments)
             before = shape_route(*spot, settings.congestion, settings.rto_min_ms)
             self._routes_before.setdefault(spot, before)
+        places = {
+            end: hops(end, cables[end.link], settings.at.get(end.link, "nic")) for end in shapes
+        }
+        self._clear(places, delayed)
         for end, shape in shapes.items():
-            self._place(end, cables[end.link], settings.at.get(end.link, "nic"))
-            self.ends[end].install(shape)
+            self._install(end, shape, end in delayed)
         self.shapes = dict(shapes)
-        for end in set(self.ends) - set(shapes):
-            self.ends.pop(end).remove()
         return {
             "links": [self._held(end, cables[end.link], settings) for end in shapes],
             "gso_max_segs": settings.segments,
@@ -59,7 +68,8 @@ class Shaper:
     def remove(self) -> list[str]:
         """Undo all of it; returns what could not be undone, in words."""
         steps: list[Callable[[], None]] = [end.remove for end in self.ends.values()]
-        steps += [lambda spot=spot: _delete(spot) for spot in self._ifbs.values()]  # type: ignore[misc]
+        steps += [line.remove for line in self.lines.values()]
+        steps += [lambda spot=spot: _delete(spot) for spot in self._intermediates.spots()]  # type: ignore[misc]
         steps += [
             lambda spot=spot, count=count: _set_segments(spot, count)  # type: ignore[misc]
             for spot, count in self._segments_before.items()
@@ -75,29 +85,30 @@ class Shaper:
             except OSError as error:
                 if error.errno not in (errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EINVAL):
                     failures.append(str(error))
-        for held in (self.ends, self._ifbs, self._segments_before, self._routes_before):
+        self._intermediates.forget()
+        for held in (self.ends, self.lines, self._segments_before, self._routes_before):
             held.clear()
         return failures
 
-    def _place(self, end: End, cable: Cable, at: str) -> None:
-        """See to it that the end is shaped at the right device, and nowhere else."""
-        where = self._where(end, cable, at)
-        known = self.ends.get(end)
-        if known is not None and known.where != where:
-            known.remove()
-        if known is None or known.where != where:
-            self.ends[end] = ShapedEnd(end, where)
+    def _clear(self, places: dict[End, Hops], delayed: Collection[End]) -> None:
+        """Take away what an earlier run had elsewhere: all of it, before anything is put there."""
+        for end in set(self.ends) - {end for end in places if places[end] == self._hops.get(end)}:
+            self.ends.pop(end).remove()
+            if end in self.lines:
+                self.lines.pop(end).remove()
+        for end in set(self.lines) - set(delayed):
+            self.lines.pop(end).remove()
+        self._hops = places
 
-    def _where(self, end: End, cable: Cable, at: str) -> Where:
-        if end.direction == "down":
-            return _at(cable.port)
-        if at == "nic":
-            return _at(cable.nic)
-        port = cable.port
-        spot = (port.netns, port.index)
-        if spot not in self._ifbs:
-            self._ifbs[spot] = (port.netns, _make_ifb(end, port).index)
-        return Where(port.netns, self._ifbs[spot][1], ifb_name(port.index), redirect=port.index)
+    def _install(self, end: End, shape: Shape, delayed: bool) -> None:
+        place = self._hops[end]
+        if end not in self.ends:
+            self.ends[end] = ShapedEnd(end, self._intermediates.where(end, place.queue))
+        self.ends[end].install(shape)
+        if delayed:
+            if end not in self.lines:
+                self.lines[end] = DelayLine(end, self._intermediates.where(end, place.line))
+            self.lines[end].install(shape)
 
     def _limit_segments(self, spot: Spot, segments: int) -> None:
         with Netlink(spot[0]) as netlink:
@@ -119,13 +130,21 @@ class Shaper:
             "direction": end.direction,
             "at": settings.at.get(end.link, "nic") if end.direction == "up" else "network",
             **held,
+            "line": self.lines[end].verify() if end in self.lines else None,
             "gso_max_segs": settings.segments,
             "congestion": settings.congestion or default_congestion(sender),
+            "tcp_metrics_saved": remembers_connections(sender),
         }
 
 
-def _at(interface: Interface) -> Where:
-    return Where(interface.netns, interface.index, interface.name)
+def _require(delayed: Collection[End], shapes: Mapping[End, Shape]) -> None:
+    """Raises MachineError, before anything is made, where the kernel has no delay lines."""
+    if not delayed:
+        return
+    seeded = [end for end in delayed if shapes[end].impairments.seed is not None]
+    missing = probe().missing(needs_of_lines(list(delayed), seeded))
+    if missing is not None:
+        raise missing
 
 
 def _talking(cables: Mapping[str, Cable]) -> Iterator[Spot]:
@@ -138,23 +157,6 @@ def _talking(cables: Mapping[str, Cable]) -> Iterator[Spot]:
         if master:
             bridges.add((cable.port.netns, master))
     yield from bridges
-
-
-def _make_ifb(end: End, port: Interface) -> devices.Device:
-    name = ifb_name(port.index)
-    with Netlink(port.netns) as netlink:
-        made = devices.find(netlink, name)
-        if made is not None and made.alias != ALIAS:
-            raise LinkError(
-                end.link,
-                end.direction,
-                asked=f"an intermediate device {name!r} for the network's queue",
-                held="somebody else's device of that name",
-            )
-        made = made or devices.add_ifb(netlink, name)
-        devices.set_alias(netlink, made.index, ALIAS)
-        devices.set_up(netlink, made.index)
-        return made
 
 
 def _delete(spot: Spot) -> None:

@@ -14,7 +14,9 @@ from typing import Any
 
 from testbed.fabric.base import Interface
 from testbed.links import devices, namespaces
+from testbed.links.neighbours import Resident, acquaint, add_forwarding
 from testbed.links.netlink import Netlink
+from testbed.links.tcp_metrics import forget_connections
 
 NIC, CONTROL_NIC, SWITCH = "data", "control", "switch"
 _IPV6 = Path("/proc/sys/net/ipv6/conf")
@@ -67,10 +69,20 @@ def build(plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
         _without_ipv6(plan.control_bridge)
         devices.add_address(host, control.index, plan.control_host, plan.prefix_bits)
         devices.set_up(host, control.index)
-        return {
+        wired = {
             node.name: _build_node(plan, node, (switch, inner, data.index), (host, control.index))
             for node in plan.nodes
         }
+        acquaint(
+            [
+                Resident(switch, data.index, plan.switch_address),
+                *(
+                    Resident(nic.netns, nic.index, node.data_address)
+                    for node, (nic, _) in zip(plan.nodes, wired.values(), strict=True)
+                ),
+            ]
+        )
+        return wired
 
 
 def remove(plan: TopologyPlan) -> list[str]:
@@ -126,6 +138,7 @@ def _build_node(
     devices.set_up(netlink, outer.index)
     with Netlink(path) as own:
         nic = _address(own, NIC, node.data_address, plan.prefix_bits)
+        add_forwarding(inner, port.index, devices.device(own, nic).mac)
         _address(own, CONTROL_NIC, node.control_address, plan.prefix_bits)
     return Interface(path, nic, NIC), Interface(switch_path, port.index, node.port)
 
@@ -142,6 +155,7 @@ def _make_namespace(name: str) -> str:
     path = namespaces.make(name)
     with namespaces.inside(path):
         _without_ipv6("all", "default")
+        forget_connections()
     with Netlink(path) as netlink:
         devices.set_up(netlink, 1)
     return path

@@ -34,11 +34,6 @@ def dump(message: Object) -> str:
     return json.dumps(message, separators=(",", ":"))
 
 
-def end_to_json(end: End) -> str:
-    """``worker-0 up``."""
-    return str(end)
-
-
 def end_from_json(text: str) -> End:
     """Read ``worker-0 up``."""
     link, _, direction = text.rpartition(" ")

@@ -11,8 +11,10 @@ from netns_rig import MBIT, Rig, rate_of
 
 from testbed.errors import ExperimentError, LinkError, MachineError
 from testbed.links import devices, namespaces
+from testbed.links.client import LinkSettings
 from testbed.links.locate import locate
 from testbed.links.netlink import Netlink
+from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End, LinkChange, Shape
 
 
@@ -154,6 +156,63 @@ def test_at_network_queues_one_hop_on(rig: Rig) -> None:
     assert "htb" in rig.tc(place.nic.netns, "qdisc", "show", "dev", "data")
     ingress = rig.tc(place.port.netns, "qdisc", "show", "dev", place.port.name)
     assert "ingress" not in ingress
+
+
+def test_a_foreign_discipline_for_arrivals_is_refused_and_left_alone(rig: Rig) -> None:
+    place = rig.places["worker-0"]
+    rig.tc(place.port.netns, "qdisc", "add", "dev", place.port.name, "clsact")
+    with pytest.raises(LinkError) as caught:
+        rig.prepare({End("worker-0", "up"): rate_of(20 * MBIT)}, at={"worker-0": "network"})
+    assert "somebody else's" in caught.value.held
+    rig.prepare({End("worker-0", "up"): rate_of(20 * MBIT)})
+    assert "clsact" in rig.tc(place.port.netns, "qdisc", "show", "dev", place.port.name)
+
+
+def test_an_overhead_is_charged_for_every_packet(rig: Rig) -> None:
+    """500 B more for packets of 542 B: half as many in the same time."""
+    end, place = End("worker-0", "up"), rig.places["worker-0"]
+    held = rig.prepare({end: Shape(MBIT, 100_000, overhead_bytes=542)})["links"][0]
+    assert held["overhead_bytes"] == 542
+    assert "overhead 542" in rig.tc(place.nic.netns, "class", "show", "dev", "data")
+    with namespaces.inside(rig.networks.switch_netns):
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        receiver.bind((rig.networks.switch_address, 9999))
+    with namespaces.inside(place.nic.netns):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sender, receiver:
+        receiver.settimeout(5)
+        took = {}
+        for overhead in (542, 0):
+            change = LinkChange(0.0, end, Shape(MBIT, 100_000, overhead_bytes=overhead))
+            t0 = rig.start([change], lead_s=0.05)
+            rig.wait(t0 + 50_000_000)
+            began = time.monotonic()
+            for _ in range(60):
+                sender.sendto(bytes(500), (rig.networks.switch_address, 9999))
+            for _ in range(60):
+                receiver.recv(2000)
+            took[overhead] = time.monotonic() - began
+            report = rig.stop()
+            assert report.links[0].failure is None
+    assert took[542] > 0.4  # 60 x 1084 B at 1 Mbit/s are 0.52 s
+    assert took[542] > 1.6 * took[0]
+
+
+def test_delay_lines_are_refused_before_anything_is_made(rig: Rig) -> None:
+    if "netem" in rig.agent.capabilities():
+        pytest.skip("this kernel has netem")
+    place, end = rig.places["worker-0"], End("worker-0", "up")
+    before = segments(rig, place.nic.netns, place.nic.index)
+    delayed = Shape(20 * MBIT, 100_000, impairments=Impairments(delay_ns=1_000_000))
+    with pytest.raises(MachineError, match=r"netem \(for worker-0 up\)") as caught:
+        rig.prepare({end: delayed}, segments=before - 1)
+    assert "CONFIG_NET_SCH_NETEM" in (caught.value.fix or "")
+    assert segments(rig, place.nic.netns, place.nic.index) == before
+    assert "htb" not in rig.tc(place.nic.netns, "qdisc", "show", "dev", "data")
+    assert "ingress" not in rig.tc(place.port.netns, "qdisc", "show", "dev", place.port.name)
+    cables = {name: found.cable for name, found in rig.places.items()}
+    with pytest.raises(MachineError, match="netem"):
+        rig.agent.prepare(cables, {end: rate_of(20 * MBIT)}, LinkSettings(segments=1), {end})
 
 
 def test_locate_finds_both_ends_by_number(rig: Rig) -> None:

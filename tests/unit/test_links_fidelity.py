@@ -13,6 +13,8 @@ from testbed.links.fidelity import (
     measures,
     second_bins,
 )
+from testbed.links.held import Mismatch
+from testbed.links.outages_seen import OutageSeen
 
 MBIT = 1_000_000
 
@@ -76,11 +78,30 @@ def test_the_last_partial_second_is_left_out() -> None:
 
 def test_an_outage_has_no_relative_error_but_its_bytes_are_counted() -> None:
     record = followed(3, [(0.0, 80 * MBIT), (1.0, 0), (2.0, 80 * MBIT)])
-    leak = record.looks[12]
-    record.looks[12] = leak._replace(delivered_bits=12_112)
+    record.outages += [OutageSeen(1514, 0.004), OutageSeen(0), OutageSeen(100, 0.002)]
     found = measures(record)
-    assert found["outage_bytes"] == 1514
+    assert (found["outages"], found["outage_bytes"], found["resume_ms"]) == (3, 1614, 4.0)
     assert found["mape_1s"] == pytest.approx(0, abs=1e-6)
+
+
+def test_what_was_held_instead_is_reported() -> None:
+    record = followed(1, [(0.0, 80 * MBIT)])
+    record.mismatches += [Mismatch(0.1, 0.3, "rate", 10, 11)] * 30
+    found = measures(record)["mismatches"]
+    assert len(found) == 20
+    assert found[0] == {"from_s": 0.1, "to_s": 0.3, "what": "rate", "asked": 10, "held": 11}
+
+
+def test_the_worst_second_counts_where_the_link_was_busy() -> None:
+    record = followed(3, [(0.0, 80 * MBIT)], error=-0.1)
+    record.looks = [look._replace(busy=look.from_s >= 0.95) for look in record.looks]
+    steady = followed(3, [(0.0, 80 * MBIT)])
+    record.marks[11:] = [(at, size - 1_000_000) for at, size in steady.marks[11:]]
+    record.marks[10] = (1.0, steady.marks[10][1] - 1_000_000)
+    found = measures(record)
+    assert found["worst_1s"] == pytest.approx(0.1, rel=1e-3)
+    assert found["busy_worst_1s"] == pytest.approx(0, abs=1e-6)
+    assert found["busy_bins_1s"] == 2
 
 
 def test_nothing_seen() -> None:
@@ -109,5 +130,8 @@ def test_bytes_between_marks_are_on_a_line() -> None:
 
 def test_lateness_percentiles_are_ones_that_occurred() -> None:
     found = lateness_ms([number / 1000 for number in range(1, 101)])
-    assert found == pytest.approx({"p50": 50, "p99": 99, "max": 100})
-    assert lateness_ms([0.002]) == pytest.approx({"p50": 2, "p99": 2, "max": 2})
+    assert found == pytest.approx({"p50": 50, "p99": 99, "p99_at_least": 97, "max": 100})
+    assert lateness_ms([0.002]) == pytest.approx(
+        dict.fromkeys(("p50", "p99", "p99_at_least", "max"), 2)
+    )
+    assert lateness_ms([]) is None

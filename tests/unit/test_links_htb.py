@@ -28,7 +28,7 @@ def test_class_in_pyroute2s_eyes() -> None:
     for which in ("rate", "ceil"):
         assert parms[which] == 1_250_000
         assert parms[f"{which}_mpu"] == 64
-        assert parms[f"{which}_overhead"] == 1 or parms[f"{which}_overhead"] == 0
+        assert parms[f"{which}_overhead"] == 0
     assert (parms["buffer"], parms["cbuffer"], parms["quantum"]) == (18_925, 18_925, 60_000)
 
 
@@ -65,7 +65,7 @@ def test_a_leaf_reads_back_as_written() -> None:
     assert (leaf.kind, leaf.limit_bytes, leaf.parent) == ("bfifo", 123_456, htb.CLASS)
 
 
-def counters(packets64: int | None, tokens: int) -> bytes:
+def counters(packets64: int | None, tokens: int, rate: int = 1000) -> bytes:
     stats = [
         attribute(1, struct.pack("=QI", 5_000_000_000, 7)),
         attribute(3, struct.pack("=IIIII", 3, 4542, 2, 0, 0)),
@@ -73,17 +73,29 @@ def counters(packets64: int | None, tokens: int) -> bytes:
     if packets64 is not None:
         stats.append(attribute(8, struct.pack("=Q", packets64)))
     xstats = attribute(4, struct.pack("=IIIii", 0, 0, 0, tokens, tokens + 10))
-    return answer(bytes(20) + attribute(1, "htb") + nested(7, *stats) + xstats)
+    settings = htb.class_body(1, htb.Pace(rate, 1))
+    return answer(settings + nested(7, *stats) + xstats)
 
 
 def test_counters() -> None:
     layouts: htb.Layouts = {}
     for _ in range(2):
         read = htb.decode_counters(counters(5_000_000_007, 100), layouts)
-        assert read == htb.Counters(5_000_000_000, 5_000_000_007, 4542, 3, 2, 0)
+        assert read == htb.Counters(5_000_000_000, 5_000_000_007, 4542, 3, 2, 0, 1000)
         assert htb.decode_counters(counters(None, -1000), layouts).packets == 7
         assert htb.decode_counters(counters(None, -1000), layouts).debt_ns == 64_000
     assert len(layouts) == 2
+    for rate in (1, 4_294_967_294, 4_294_967_295, 10**11):
+        assert htb.decode_counters(counters(None, 0, rate), layouts).rate_bytes == rate
+
+
+def test_an_overhead_is_charged_and_reads_back() -> None:
+    setting = htb.pace(10 * MBIT, 38)
+    assert setting == htb.pace(10 * MBIT)._replace(overhead_bytes=38)
+    assert htb.decode_class(answer(htb.class_body(1, setting))).pace == setting
+    read = decoded(htb.class_body(1, setting), htb.NEW_CLASS)
+    parms = read.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")  # type: ignore[attr-defined]
+    assert (parms["rate_overhead"], parms["ceil_overhead"]) == (38, 38)
 
 
 def test_attributes_are_padded_and_found() -> None:

@@ -20,7 +20,6 @@ from testbed.links.wire import (
     change_to_json,
     dump,
     end_from_json,
-    end_to_json,
     error_from_json,
     error_to_json,
 )
@@ -55,14 +54,14 @@ def test_cables_ends_and_changes() -> None:
     cable = Cable(Interface("/run/netns/a", 2, "data"), Interface(None, 7, "port1"))
     assert cable_from_json(json.loads(dump(cable_to_json(cable)))) == cable
     end = End("worker-0", "down")
-    assert end_from_json(end_to_json(end)) == end
+    assert end_from_json(str(end)) == end
     change = LinkChange(1.25, end, Shape(0, 9000, drop=True))
     assert change_from_json(json.loads(json.dumps(change_to_json(change)))) == change
 
 
 def test_the_agent_answers_errors_with_their_request() -> None:
     agent = Agent(lambda _: None)
-    assert agent.answer({"id": 1, "op": "ping"})["ok"]["pid"] > 0
+    assert agent.answer({"id": 1, "op": "keep"})["ok"] is None
     refused = agent.answer({"id": 2, "op": "stop"})
     assert refused["id"] == 2
     assert refused["error"]["kind"] == "ExperimentError"
@@ -113,6 +112,12 @@ def test_what_is_missing_is_named_with_a_fix() -> None:
     assert isinstance(error, MachineError)
     assert "netem (worker-0 up: delay)" in error.message
     assert "CONFIG_NET_SCH_NETEM" in (error.fix or "")
+    assert "--guest" in (error.fix or "")
+    old = found("netem").missing(["netem (a up: loss)", "seed (a up)"])
+    assert old is not None
+    assert "seed (a up)" in old.message
+    assert "6.6" in (old.fix or "")
+    assert found("netem", "netem-seed").missing(["seed (a up)"]) is None
     rootless = found(privileged=False).missing()
     assert rootless is not None
     assert "root" in (rootless.fix or "")

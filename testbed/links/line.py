@@ -1,0 +1,148 @@
+"""The delay line of one link direction: a netem one hop behind the queue, so that the two never mix."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from testbed.links import htb, ingress, netem, netem_read
+from testbed.links.correlation import told
+from testbed.links.ingress import Passed
+from testbed.links.netem_read import Held, LineCounters
+from testbed.links.netlink import KernelRefused
+from testbed.links.root import Rooted, Where
+from testbed.scenario.impairments import Impairments
+from testbed.scenario.shape import End, Shape
+
+
+class Setting(NamedTuple):
+    """A state of a line, with the prepared message that brings it about. ``number``: how many came before."""
+
+    asked: Impairments
+    held: Held
+    number: int
+    message: bytes
+
+
+class Passage(NamedTuple):
+    """What became of the packets that came to a line since it was installed."""
+
+    packets: int
+    """That came. Where the line is a sender's own device its duplicates are among them."""
+    lost: int
+    """By the loss model; with ``ecn`` those that were marked instead are counted too."""
+    refused: int | None
+    """For want of room: there must be none. None: not known, at a sender's own device."""
+
+
+class DelayLine(Rooted):
+    """Installed once, changed in place, read back, removed. Not thread-safe."""
+
+    def __init__(self, end: End, where: Where) -> None:
+        super().__init__(end, where)
+        self.setting: Setting | None = None
+        """What the kernel was last told."""
+        self._zero = LineCounters(0, 0, 0, 0)
+        self._zero_in = Passed(0, 0, 0)
+        self._read = netem.read(where.index)
+
+    def install(self, shape: Shape) -> None:
+        """Bring the line to what ``shape`` asks of it: a new one, or in place if nothing is on its way.
+
+        Raises LinkError for a root that is not ours, and for what the kernel does not take.
+        """
+        first = self._first(shape)
+        try:
+            if self.installed and not self.read().backlog_packets:
+                self.apply(first)
+            else:
+                self._make_room()
+                options = netem.options(*first.held)
+                self._netlink.request(*netem.add(self.where.index, options))
+                self.installed, self.setting = True, first
+                self._lead_in()
+        except KernelRefused as error:
+            raise self._mismatch(describe(first.held), f"nothing: {error.strerror}") from error
+        self._zero, self._zero_in = self.read(), self._passed_in() or self._zero_in
+
+    def following(self, before: Setting, shape: Shape) -> Setting | None:
+        """The state that comes after another one; None if that stays.
+
+        A line only ever grows longer: so a rate that goes up and down changes it a few times at most.
+        """
+        limit = netem.limit_packets(shape.rate_bits, shape.queue_bytes, shape.impairments)
+        limit = max(limit, before.held.limit_packets)
+        if (shape.impairments, limit) == (before.asked, before.held.limit_packets):
+            return None
+        new_table = shape.impairments.distribution != before.asked.distribution
+        return self._setting(shape.impairments, limit, before.number + 1, new_table)
+
+    def apply(self, setting: Setting) -> None:
+        """Have the kernel take a prepared state. Raises KernelRefused."""
+        self.send(setting.message)
+        self.setting = setting
+
+    def read(self) -> LineCounters:
+        """The line's counters now."""
+        return netem_read.decode_counters(self._netlink.ask(self._read))
+
+    def passage(self) -> Passage:
+        """Counts since the line was installed. Raises KernelRefused."""
+        now, before = self.read(), self._zero
+        dropped, came_in = now.lost - before.lost, self._passed_in()
+        if came_in is None:
+            sent = now.packets - before.packets + now.backlog_packets
+            return Passage(sent + dropped, dropped, None)
+        refused = came_in.refused - self._zero_in.refused
+        return Passage(came_in.packets - self._zero_in.packets, dropped - refused, refused)
+
+    def _passed_in(self) -> Passed | None:
+        if self.where.redirect is None:
+            return None
+        (redirect,) = ingress.passed(self._netlink, self.where.redirect)
+        return redirect
+
+    def verify(self) -> dict[str, Any]:
+        """Read the line back. Returns what is held; raises LinkError where it is not what was told."""
+        assert self.setting is not None, "a line is verified after it was installed"
+        held = netem_read.decode_answer(self._netlink.ask(self._read))
+        if held is None or not netem_read.same(self.setting.held, held):
+            found = "another discipline" if held is None else describe(held)
+            raise self._mismatch(describe(self.setting.held), found)
+        return {
+            "device": self.where.name,
+            "impairments": self.setting.asked.to_json(),
+            "limit_packets": held.limit_packets,
+            "read_back": held.impairments.to_json(),
+        }
+
+    def _first(self, shape: Shape) -> Setting:
+        limit = netem.limit_packets(shape.rate_bits, shape.queue_bytes, shape.impairments)
+        return self._setting(shape.impairments, limit, 0, with_table=True)
+
+    def _setting(self, asked: Impairments, limit: int, number: int, with_table: bool) -> Setting:
+        seed = seed_of(self.end, asked.seed, number)
+        held = Held(replace(told(asked), seed=seed), limit)
+        options = netem.options(*held, with_table=with_table)
+        return Setting(asked, held, number, netem.change(self.where.index, options))
+
+    def _deletion(self) -> tuple[int, int, bytes]:
+        return htb.delete_root(self.where.index, netem.LINE_HANDLE)
+
+
+def seed_of(end: End, seed: int | None, number: int) -> int | None:
+    """The seed that the kernel gets with the ``number``-th state of an end; None: its own choice.
+
+    The kernel begins its random numbers anew at every change: with the same seed a changing link would
+    see the same few over and over, and links that share a seed the same as each other.
+    """
+    if seed is None:
+        return None
+    digest = hashlib.sha256(f"{seed}/{end}/{number}".encode()).digest()
+    return int.from_bytes(digest[:8])
+
+
+def describe(held: Held) -> str:
+    """A line in words, for messages."""
+    return f"a delay line of {held.limit_packets} packets with {held.impairments.to_json()}"

@@ -1,0 +1,60 @@
+"""What left in outages, and how soon service was back after them, from looks at a link direction. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_LEAVING_S = 1e-3
+"""What the rate before an outage gives in so long may leave after it was set: it was on its way."""
+
+
+@dataclass(slots=True)
+class OutageSeen:
+    """One outage of a link direction."""
+
+    leaked_bytes: int = 0
+    """Bytes that left in it: what the rate before it explains is not counted, nor what the rate after does."""
+    resume_s: float | None = None
+    """How long after its end service was back; None: nothing waited for it, or it did not last so long."""
+
+
+class Outages:
+    """Gets the bytes so far (``carried``) and the queue at every look; times are seconds after t0."""
+
+    def __init__(self) -> None:
+        self.seen: list[OutageSeen] = []
+        self._open: OutageSeen | None = None
+        self._from = self._at_end = 0
+        self._resumed_s: float | None = None
+
+    def begin(self, carried: int, rate_before_bits: int) -> None:
+        """An outage has begun, after a link of that rate (0: none was before)."""
+        self._open, self._resumed_s = OutageSeen(), None
+        self._from = carried + round(rate_before_bits / 8 * _LEAVING_S)
+
+    def end(
+        self, due_s: float, last: tuple[int, int], now: tuple[int, float], rate_bits: int
+    ) -> None:
+        """It was over at ``due_s``. ``last``: bytes so far and queue at the last look before; ``now``: bytes
+        so far at the first look after, and when that was."""
+        if self._open is None:
+            return
+        carried, now_s = now
+        explained = round(rate_bits / 8 * (max(0.0, now_s - due_s) + _LEAVING_S))
+        self._open.leaked_bytes = max(0, carried - self._from - explained)
+        self.seen.append(self._open)
+        self._open = None
+        self._at_end, waiting = last
+        self._resumed_s = due_s if waiting else None
+
+    def look(self, carried: int, waiting: int, lost_s: Callable[[float, int], float]) -> None:
+        """Find out how long service took to return, as soon as something has left.
+
+        ``lost_s(from_s, size)``: how much longer it is since ``from_s`` than ``size`` bytes take.
+        """
+        if self._resumed_s is None or carried == self._at_end:
+            return
+        if waiting:
+            self.seen[-1].resume_s = lost_s(self._resumed_s, carried - self._at_end)
+        self._resumed_s = None

@@ -1,0 +1,102 @@
+"""A device's root queueing discipline: whose it is, room for ours, and the way in for what arrives."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+
+from testbed.errors import LinkError
+from testbed.links import htb, ingress, netem
+from testbed.links.netlink import KernelRefused, Netlink
+from testbed.scenario.shape import End
+
+DEFAULT_ROOTS = {"noqueue", "pfifo_fast", "fq_codel", "mq"}
+"""Roots that the kernel puts there by itself; any other with a handle is somebody's."""
+
+_OURS = {("htb", htb.ROOT_HANDLE), ("netem", netem.LINE_HANDLE)}
+_GONE = {errno.ENODEV, errno.ENOENT, errno.EINVAL, errno.EBADF}
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The device whose egress is used; ``redirect``: the device whose arrivals go through it."""
+
+    netns: str | None
+    index: int
+    name: str
+    redirect: int | None = None
+
+
+class Rooted:
+    """What is the root of a device. Holds a socket in the device's namespace for as long as it lives."""
+
+    def __init__(self, end: End, where: Where) -> None:
+        self.end, self.where = end, where
+        self.installed = False
+        self._led_in = False
+        self._netlink = Netlink(where.netns)
+
+    def remove(self) -> None:
+        """Take away what was installed and close; what has vanished with its device is no error."""
+        try:
+            if self.installed:
+                self._netlink.request(*self._deletion())
+            if self.where.redirect is not None and self._led_in:
+                ingress.undo_redirect(self._netlink, self.where.redirect)
+        except KernelRefused as error:
+            if error.errno not in _GONE:
+                raise
+        finally:
+            self.installed = self._led_in = False
+            self._netlink.close()
+
+    def send(self, *messages: bytes) -> None:
+        """Have prepared messages carried out. Raises KernelRefused."""
+        for prepared in messages:
+            self._netlink.send(prepared)
+
+    def _deletion(self) -> tuple[int, int, bytes]:
+        """Arguments of ``Netlink.request`` that remove it."""
+        raise NotImplementedError
+
+    def _make_room(self) -> None:
+        """Remove a root of ours that an earlier run left. Raises LinkError for one that is not ours."""
+        root = self._root()
+        if root is None:
+            return
+        if (root.kind, root.handle) in _OURS:
+            self._netlink.request(*htb.delete_root(self.where.index, root.handle))
+        elif root.handle and root.kind not in DEFAULT_ROOTS:
+            raise self._mismatch(
+                "a device without a queueing discipline of somebody else's",
+                f"{root.kind} {root.handle >> 16:x}: on {self.where.name!r}",
+            )
+
+    def _lead_in(self) -> None:
+        """Have arrivals go through this device, where they are to. Raises KernelRefused and LinkError."""
+        source = self.where.redirect
+        if source is None:
+            return
+        try:
+            ingress.redirect(self._netlink, source, self.where.index)
+        except KernelRefused as error:
+            if error.errno != errno.EEXIST:
+                raise
+        to = [redirect.target for redirect in ingress.passed(self._netlink, source)]
+        if to != [self.where.index]:
+            raise self._mismatch(
+                f"what arrives at device {source} redirected to {self.where.name!r}",
+                f"redirects to devices {to}" if to else "somebody else's discipline for arrivals",
+            )
+        self._led_in = True
+
+    def _qdiscs(self) -> list[htb.Qdisc]:
+        index = self.where.index
+        decoded = map(htb.decode_qdisc, self._netlink.dump(htb.GET_QDISC, htb.qdisc_query(index)))
+        return [qdisc for owner, qdisc in decoded if owner == index]
+
+    def _root(self) -> htb.Qdisc | None:
+        return next((qdisc for qdisc in self._qdiscs() if qdisc.parent == htb.AT_ROOT), None)
+
+    def _mismatch(self, asked: str, held: str) -> LinkError:
+        return LinkError(self.end.link, self.end.direction, asked=asked, held=held)

@@ -1,0 +1,240 @@
+"""Two nodes at a switch, whose links an agent shapes; and what it takes to count and time packets on them."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from testbed.fabric.base import Cable, Interface
+from testbed.links import devices, namespaces
+from testbed.links.client import Agent, LinkReport, LinkSettings
+from testbed.links.netlink import Netlink
+from testbed.scenario.impairments import Impairments
+from testbed.scenario.shape import End, LinkChange, Shape
+
+MBIT, MS = 1_000_000, 1_000_000
+PORT, ECHO_PORT = 9000, 9001
+UP, DOWN = End("a", "up"), End("a", "down")
+_UDP_SEGMENT, _BUFFER_FORCE, _TIMESTAMPS = 103, 33, 35
+_STAMP = struct.Struct("=Iq")
+BUNDLE = 60
+
+
+@dataclass
+class Lines:
+    """``a`` and ``b``: the namespaces of two nodes. ``address``: by name, on their network."""
+
+    agent: Agent
+    netns: dict[str, str]
+    address: dict[str, str]
+    cables: dict[str, Cable]
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+    def prepare(
+        self, shapes: Mapping[End, Shape], impaired: tuple[End, ...] = (), **settings: Any
+    ) -> dict[End, dict[str, Any]]:
+        chosen = LinkSettings(**{"segments": 1, "congestion": "cubic", **settings})
+        held = self.agent.prepare(self.cables, shapes, chosen, impaired)
+        return {End(link["link"], link["direction"]): link for link in held["links"]}
+
+    def impair(self, impairments: Impairments, end: End = UP, **settings: Any) -> dict[str, Any]:
+        """That end impaired and no other; fast, with a queue that holds all that a test sends at once."""
+        return self.prepare({end: shape(impairments)}, **settings)[end]
+
+    def start(self, changes: list[LinkChange], lead_s: float = 0.1) -> int:
+        t0 = time.monotonic_ns() + int(lead_s * 1e9)
+        self.agent.start(t0, iter(changes))
+        return t0
+
+    def report(self, changes: list[LinkChange] | None = None) -> LinkReport:
+        """What became of it all, after a replay of changes that is stopped at once."""
+        self.start(changes or [], 0.0)
+        return self.agent.stop()
+
+    @contextmanager
+    def sender(self, node: str = "a") -> Iterator[socket.socket]:
+        with namespaces.inside(self.netns[node]):
+            made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with made:
+            other = "b" if node == "a" else "a"
+            made.connect((self.address[other], PORT))
+            made.settimeout(5)
+            yield made
+
+    @contextmanager
+    def receiver(self, node: str = "b", port: int = PORT) -> Iterator[socket.socket]:
+        with namespaces.inside(self.netns[node]):
+            made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with made:
+            made.setsockopt(socket.SOL_SOCKET, _BUFFER_FORCE, 1 << 29)
+            made.bind((self.address[node], port))
+            made.settimeout(2)
+            yield made
+
+    @contextmanager
+    def echo(self) -> Iterator[socket.socket]:
+        """A socket at ``a`` that gets back what it sends to ``b``."""
+        with self.receiver("b", ECHO_PORT) as far, self.sender() as near:
+            near.connect((self.address["b"], ECHO_PORT))
+            thread = threading.Thread(target=_echo, args=(far,), daemon=True)
+            thread.start()
+            try:
+                yield near
+            finally:
+                near.send(b"")
+                thread.join(5)
+
+    def counted(self, count: int, size: int = 64) -> int:
+        """Send so many datagrams from ``a``; how many of them came to ``b``, whose socket is too small for them."""
+        with self.receiver() as far, self.sender() as near:
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            before = self._overflowed()
+            flood(near, count, size)
+            return len(numbers(far)) + self._overflowed() - before
+
+    def _overflowed(self) -> int:
+        with namespaces.inside(self.netns["b"]):
+            lines = Path("/proc/thread-self/net/snmp").read_text().splitlines()
+        names, values = (line.split()[1:] for line in lines if line.startswith("Udp:"))
+        return int(dict(zip(names, values, strict=True))["RcvbufErrors"])
+
+
+def shape(impairments: Impairments, rate_bits: int = 2000 * MBIT, **others: Any) -> Shape:
+    return Shape(rate_bits, 4_000_000, impairments=impairments, **others)
+
+
+def flood(sender: socket.socket, count: int, size: int = 64, bundle: int = BUNDLE) -> None:
+    """Send so many numbered datagrams, in bundles that cost as one and are taken apart as they leave."""
+    sender.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, size)
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
+    padding = bytes(size - 4)
+    for first in range(0, count, bundle):
+        numbers = range(first, min(count, first + bundle))
+        sender.send(b"".join(struct.pack("=I", number) + padding for number in numbers))
+    sender.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, 0)
+
+
+class Arrival(NamedTuple):
+    """A datagram by its number, and how long it was on its way, in milliseconds."""
+
+    number: int
+    took_ms: float
+
+
+def send_stamped(
+    sender: socket.socket, numbers: Iterable[int], every_s: float, size: int = 64
+) -> dict[int, int]:
+    """Send numbered datagrams that say when they were sent; returns that by the monotonic clock, too."""
+    due, sent = time.monotonic(), {}
+    for number in numbers:
+        sent[number] = time.monotonic_ns()
+        sender.send(_STAMP.pack(number, time.time_ns()) + bytes(size - _STAMP.size))
+        due += every_s
+        time.sleep(max(0.0, due - time.monotonic()))
+    return sent
+
+
+def arrivals(receiver: socket.socket, quiet_s: float = 0.5) -> list[Arrival]:
+    """Stamped datagrams as they came, timed by the kernel; ``stamp_arrivals`` must have been called before."""
+    receiver.settimeout(quiet_s)
+    found = []
+    with suppress(TimeoutError):
+        while True:
+            data, ancillary, _, _ = receiver.recvmsg(2048, 64)
+            number, sent_ns = _STAMP.unpack_from(data)
+            seconds, nanoseconds = struct.unpack("=qq", ancillary[0][2])
+            came_ns = seconds * 1_000_000_000 + nanoseconds
+            found.append(Arrival(number, (came_ns - sent_ns) / 1e6))
+    return found
+
+
+def stamp_arrivals(receiver: socket.socket) -> None:
+    """Have the kernel say when each datagram came."""
+    receiver.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
+
+
+def numbers(receiver: socket.socket, quiet_s: float = 0.5) -> list[int]:
+    """The numbers of the datagrams that come until there is silence."""
+    receiver.settimeout(quiet_s)
+    found = []
+    with suppress(TimeoutError):
+        while True:
+            found.append(struct.unpack_from("=I", receiver.recv(2048))[0])
+    return found
+
+
+def _echo(far: socket.socket) -> None:
+    far.settimeout(20)
+    with suppress(TimeoutError):
+        while True:
+            data, source = far.recvfrom(2048)
+            if not data:
+                return
+            far.sendto(data, source)
+
+
+@contextmanager
+def make_lines() -> Iterator[Lines]:
+    """Everything made, and removed again; the agent must have left no device behind in the switch."""
+    tag = secrets.token_hex(3)
+    names = {name: f"nw-{tag}-{name}" for name in ("switch", "a", "b")}
+    paths = {name: namespaces.make(full) for name, full in names.items()}
+    agent = Agent.local()
+    try:
+        made = _lay(agent, paths)
+        agent.on_sample = made.samples.extend
+        with Netlink(paths["switch"]) as switch:
+            before = {device.name for device in devices.all_devices(switch)}
+            yield made
+            agent.close()
+            assert {device.name for device in devices.all_devices(switch)} == before
+    finally:
+        agent.close()
+        for full in names.values():
+            namespaces.remove(full)
+
+
+def _lay(agent: Agent, paths: dict[str, str]) -> Lines:
+    lines = Lines(agent, {name: paths[name] for name in "ab"}, {}, {})
+    hardware: dict[str, str] = {}
+    with Netlink(paths["switch"]) as switch:
+        bridge = devices.add_bridge(switch, "switch")
+        devices.silence(switch, bridge.index)
+        devices.set_up(switch, bridge.index)
+        for number, name in enumerate("ab", start=1):
+            port = devices.add_veth(switch, f"port-{name}", "data", paths[name])
+            devices.silence(switch, port.index)
+            devices.set_master(switch, port.index, bridge.index)
+            devices.set_up(switch, port.index)
+            with Netlink(paths[name]) as node:
+                nic = devices.find(node, "data")
+                assert nic is not None
+                devices.silence(node, nic.index)
+                lines.address[name] = f"192.0.2.{number}"
+                devices.add_address(node, nic.index, lines.address[name], 24)
+                devices.set_up(node, 1)
+                devices.set_up(node, nic.index)
+            lines.cables[name] = Cable(
+                Interface(paths[name], nic.index, "data"),
+                Interface(paths["switch"], port.index, port.name),
+            )
+            hardware[name] = nic.mac
+    for name, other in ("ab", "ba"):
+        _introduce(lines, name, other, hardware[other])
+    return lines
+
+
+def _introduce(lines: Lines, name: str, other: str, hardware: str) -> None:
+    """So that nobody asks: the questions would be delayed and lost, too."""
+    command = f"ip neighbour replace {lines.address[other]} lladdr {hardware} dev data"
+    with namespaces.inside(lines.netns[name]):
+        subprocess.run([*command.split(), "nud", "permanent"], check=True)

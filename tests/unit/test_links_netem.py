@@ -1,0 +1,173 @@
+"""Netem's options out and back, tables of delays, limits and seeds: arithmetic, no kernel."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from statistics import fmean, pstdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.links import delays, netem
+from testbed.links.line import seed_of
+from testbed.links.netem_read import Held, decode, same
+from testbed.links.netlink import attributes
+from testbed.scenario.impairments import NONE, FourState, GilbertElliott, Impairments, Slot
+from testbed.scenario.shape import End
+
+SHARES = st.floats(0, 1)
+TIMES = st.integers(0, 10**12)
+MODELS = st.one_of(
+    SHARES,
+    st.builds(GilbertElliott, SHARES, SHARES, SHARES, SHARES),
+    st.builds(FourState, SHARES, SHARES, SHARES, SHARES, SHARES),
+)
+SLOTS = st.builds(
+    Slot,
+    st.integers(1, 10**10),
+    st.integers(1, 10**10),
+    st.integers(0, 10**6),
+    st.integers(0, 10**9),
+)
+ANY = st.builds(
+    Impairments,
+    delay_ns=TIMES,
+    jitter_ns=TIMES,
+    distribution=st.sampled_from(["uniform", "normal", "pareto", "paretonormal"]),
+    delay_correlation=SHARES,
+    loss=MODELS,
+    loss_correlation=SHARES,
+    reorder=SHARES,
+    reorder_correlation=SHARES,
+    reorder_gap=st.integers(0, 1000),
+    duplicate=SHARES,
+    duplicate_correlation=SHARES,
+    corrupt=SHARES,
+    corrupt_correlation=SHARES,
+    slot=st.none() | SLOTS,
+    ecn=st.booleans(),
+    ordered=st.booleans(),
+    seed=st.none() | st.integers(0, 2**64 - 1),
+)
+
+
+@given(ANY, st.integers(0, 2**32 - 1))
+def test_what_is_sent_is_what_is_read(asked: Impairments, limit: int) -> None:
+    held = decode(netem.options(asked, limit))
+    assert held.limit_packets == limit
+    assert (held.impairments.delay_ns, held.impairments.jitter_ns) == (
+        asked.delay_ns,
+        asked.jitter_ns,
+    )
+    assert (held.impairments.slot, held.impairments.seed) == (asked.slot, asked.seed)
+    assert type(held.impairments.loss) is type(asked.loss) or not asked.loss
+    assert same(Held(asked, limit), held)
+    assert decode(netem.options(*held)) == held
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"delay_ns": 1},
+        {"jitter_ns": 1},
+        {"delay_correlation": 0.1},
+        {"loss": 1e-9},
+        {"loss": GilbertElliott(0, 1)},
+        {"loss": FourState(0)},
+        {"loss_correlation": 0.1},
+        {"reorder": 0.1},
+        {"reorder_correlation": 0.1},
+        {"duplicate": 0.1},
+        {"duplicate_correlation": 0.1},
+        {"corrupt": 0.1},
+        {"corrupt_correlation": 0.1},
+        {"slot": Slot(1, 1)},
+        {"ecn": True},
+        {"ordered": False},
+    ],
+)
+def test_every_difference_is_seen(other: dict[str, object]) -> None:
+    changed = Held(replace(NONE, **other), 1000)  # type: ignore[arg-type]
+    assert same(changed, decode(netem.options(*changed)))
+    assert not same(Held(NONE, 1000), decode(netem.options(*changed)))
+    assert not same(changed, decode(netem.options(NONE, 1000)))
+    assert not same(changed, Held(changed.impairments, 1001))
+
+
+def test_a_kernel_that_tells_no_seed_is_believed_and_one_that_tells_another_is_not() -> None:
+    asked = Held(Impairments(loss=0.1, seed=5), 1000)
+    silent = decode(netem.options(Impairments(loss=0.1), 1000))
+    assert same(asked, silent)
+    assert not same(asked, silent._replace(impairments=replace(silent.impairments, seed=6)))
+    assert same(Held(Impairments(loss=0.1), 1000), asked)
+
+
+def test_everything_is_always_sent() -> None:
+    """A change merges: what were left out would stay."""
+    found = attributes(netem.options(NONE, 1000)[netem.BASE.size :])
+    persistent = {
+        netem.CORRELATIONS,
+        netem.TABLE,
+        netem.REORDER,
+        netem.CORRUPT,
+        netem.RATE,
+        netem.RATE64,
+        netem.ECN,
+        netem.SLOT,
+        netem.LATENCY64,
+        netem.JITTER64,
+    }
+    assert set(found) == persistent
+    unordered = attributes(netem.options(Impairments(ordered=False), 1000)[netem.BASE.size :])
+    assert set(unordered) == persistent - {netem.RATE64}
+    assert not any(unordered[netem.RATE])
+
+
+@pytest.mark.parametrize("name", ["uniform", "normal", "pareto", "paretonormal"])
+def test_tables_are_quantiles(name: delays.Distribution) -> None:
+    found = delays.entries(name)
+    assert found == sorted(found)
+    assert delays.table(name) == struct.pack("=4096h", *found)
+    shares = [entry / delays.DELAY_UNIT for entry in found]
+    mean, spread = {
+        "uniform": (0, 0.577),
+        "normal": (0, 1),
+        "pareto": (-0.033, 0.82),
+        "paretonormal": (-0.02, 0.84),
+    }[name]
+    assert fmean(shares) == pytest.approx(mean, abs=0.005)
+    assert pstdev(shares) == pytest.approx(spread, abs=0.02)
+
+
+@given(
+    st.integers(0, 10**12),
+    st.integers(0, 10**9),
+    TIMES,
+    TIMES,
+)
+def test_a_line_holds_whatever_can_be_on_its_way(
+    rate: int, queue: int, delay_ns: int, jitter_ns: int
+) -> None:
+    limit = netem.limit_packets(rate, queue, Impairments(delay_ns=delay_ns, jitter_ns=jitter_ns))
+    assert netem.FEWEST_PACKETS <= limit <= netem.MOST_PACKETS
+    on_their_way = (rate / 8 * (delay_ns + 4 * jitter_ns) / 1e9 + queue) / netem.SMALLEST_FRAME
+    assert limit >= min(netem.MOST_PACKETS, on_their_way)
+    assert limit <= max(netem.FEWEST_PACKETS, 2 * on_their_way + 2)
+
+
+def test_limits_grow_with_slots_and_duplicates() -> None:
+    plain = netem.limit_packets(10**9, 0, Impairments(delay_ns=10**7))
+    assert netem.limit_packets(10**9, 0, Impairments(delay_ns=10**7, duplicate=0.1)) == 2 * plain
+    slotted = Impairments(delay_ns=10**7, slot=Slot(10**6, 10**8))
+    assert netem.limit_packets(10**9, 0, slotted) > plain
+
+
+def test_seeds_differ_between_ends_and_changes_and_not_between_runs() -> None:
+    ends = [End(link, way) for link in ("a", "b") for way in ("up", "down")]  # type: ignore[arg-type]
+    made = [seed_of(end, seed, number) for end in ends for seed in (1, 2) for number in range(3)]
+    assert len(set(made)) == len(made)
+    assert seed_of(ends[0], 1, 0) == made[0]
+    assert seed_of(ends[0], None, 0) is None
+    assert all(seed is not None and 0 <= seed < 2**64 for seed in made)

@@ -1,0 +1,212 @@
+"""Looking at a link direction: what the kernel holds, what it carried, and what left in outages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from testbed.links import htb
+from testbed.links.end import ShapedEnd
+from testbed.links.fidelity import measures
+from testbed.links.held import Held, Mismatch
+from testbed.links.htb import Counters
+from testbed.links.sampling import LIMIT_LOOKS, Sampler
+from testbed.record.events import LinkMismatch, LinkSample
+from testbed.scenario.shape import End, Shape
+
+MBIT = 1_000_000
+LOOK_S = 0.02
+
+
+@dataclass
+class Kernel:
+    """Stands for a shaped end: a test sets what the kernel would answer."""
+
+    end: End = field(default_factory=lambda: End("worker-0", "up"))
+    zero: Counters = field(default_factory=lambda: Counters(0, 0, 0, 0, 0, 0))
+    now: Counters = field(default_factory=lambda: Counters(0, 0, 0, 0, 0, 0))
+    limit: int = 50_000
+    limits_read: int = 0
+
+    def read(self) -> Counters:
+        return self.now
+
+    def held_limit(self) -> int:
+        self.limits_read += 1
+        return self.limit
+
+    def drops(self, counters: Counters) -> int:
+        return counters.drops
+
+    def carry(self, size: int, packets: int = 1, **changed: Any) -> None:
+        self.now = self.now._replace(
+            bytes=self.now.bytes + size, packets=self.now.packets + packets, **changed
+        )
+
+
+SHAPE = Shape(20 * MBIT, 50_000)
+NONE = Shape(0, 50_000)
+
+
+def begun(shape: Shape = SHAPE, rate_bits: int = 20 * MBIT) -> tuple[Kernel, Sampler]:
+    kernel = Kernel()
+    kernel.now = kernel.now._replace(rate_bytes=rate_bits // 8, backlog_bytes=1)
+    sampler = Sampler(cast(ShapedEnd, kernel), shape)
+    sampler.begin(0.0)
+    return kernel, sampler
+
+
+def test_a_value_is_wrong_from_the_last_look_at_which_it_was_right() -> None:
+    held = Held("rate")
+    looks = [(0.0, 5, 5), (0.1, 5, 5), (0.2, 5, 6), (0.3, 5, 6), (0.4, 5, 5)]
+    assert [held.see(*look) for look in looks] == [None] * 4 + [Mismatch(0.1, 0.4, "rate", 5, 6)]
+    assert held.end(0.5) is None
+    assert held.see(0.6, 7, 6) is None
+    assert held.see(0.7, 8, 6) == Mismatch(0.4, 0.7, "rate", 7, 6)
+    assert held.end(0.9) == Mismatch(0.7, 0.9, "rate", 8, 6)
+
+
+def test_a_rate_that_somebody_changes_is_noticed_at_the_next_look() -> None:
+    kernel, sampler = begun()
+    sampler.look(LOOK_S, SHAPE)
+    kernel.now = kernel.now._replace(rate_bytes=round(20 * MBIT * 1.03) // 8)
+    sampler.look(2 * LOOK_S, SHAPE)
+    (sample,) = sampler.close()
+    assert isinstance(sample, LinkSample)
+    told, _ = [*sampler.end(), None]
+    assert isinstance(told, LinkMismatch)
+    assert (told.from_s, told.to_s, told.what) == (LOOK_S, 2 * LOOK_S, "rate")
+    assert (told.asked, told.held) == (20 * MBIT, round(20 * MBIT * 1.03))
+    assert measures(sampler.record)["mismatches"][0]["held"] == told.held
+
+
+def test_a_rate_is_held_in_whole_bytes() -> None:
+    odd = Shape(20 * MBIT + 1, 50_000)
+    kernel, sampler = begun(odd)
+    kernel.now = kernel.now._replace(rate_bytes=htb.pace(odd.rate_bits).rate_bytes)
+    sampler.look(LOOK_S, odd)
+    sampler.end()
+    assert [wrong.to_s for wrong in sampler.record.mismatches] == [LOOK_S]  # that of ``begun``
+
+
+def test_a_change_that_was_made_but_not_yet_recorded_is_right() -> None:
+    """Several are due at once: the kernel has the last of them when the first is looked at."""
+    kernel, sampler = begun()
+    last = Shape(10 * MBIT, 50_000)
+    kernel.now = kernel.now._replace(rate_bytes=10 * MBIT // 8)
+    for due_s, shape in ((0.1, Shape(30 * MBIT, 50_000)), (0.1001, last)):
+        sampler.look(0.101, last)
+        sampler.ask(due_s, shape)
+    sampler.end()
+    assert sampler.record.mismatches == []
+
+
+def test_the_queue_is_read_back_about_once_a_second() -> None:
+    kernel, sampler = begun()
+    for look in range(1, 3 * LIMIT_LOOKS):
+        if look == LIMIT_LOOKS:
+            kernel.limit = 25_000
+        sampler.look(look * LOOK_S, SHAPE)
+    sampler.end()
+    assert kernel.limits_read == 3
+    (wrong,) = sampler.record.mismatches
+    assert (wrong.what, wrong.asked, wrong.held) == ("queue", 50_000, 25_000)
+
+
+def test_in_an_outage_the_rate_means_nothing_and_a_dropping_queue_takes_nothing() -> None:
+    kernel, sampler = begun()
+    dropping = Shape(0, 50_000, drop=True)
+    kernel.now, kernel.limit = kernel.now._replace(rate_bytes=77), 0
+    sampler.look(0.1, dropping)
+    sampler.ask(0.1, dropping)
+    for look in range(2 * LIMIT_LOOKS):
+        sampler.look(0.1 + look * LOOK_S, dropping)
+    sampler.end()
+    assert sampler.record.mismatches == []
+    assert kernel.limits_read == 2
+
+
+def test_what_is_charged_for_every_packet_is_delivered_too() -> None:
+    heavy = Shape(20 * MBIT, 50_000, overhead_bytes=24)
+    kernel, sampler = begun(heavy)
+    kernel.carry(15_140, packets=10)
+    sampler.look(0.1, heavy)
+    (sample,) = sampler.close()
+    assert isinstance(sample, LinkSample)
+    assert sample.delivered_bits == 8 * (15_140 + 240)
+    kernel.carry(15_140, packets=10)
+    sampler.look(0.2, SHAPE)
+    sampler.ask(0.2, SHAPE)
+    kernel.carry(1514)
+    sampler.look(0.3, SHAPE)
+    (sample,) = sampler.close()
+    assert isinstance(sample, LinkSample)
+    assert sample.delivered_bits == 8 * (15_140 + 240 + 1514)
+    assert measures(sampler.record)["delivered_bits"] == 8 * (2 * 15_380 + 1514)
+
+
+def test_a_gap_between_looks_is_counted() -> None:
+    _, sampler = begun()
+    for at in (0.02, 0.04, 0.54, 0.56):
+        sampler.look(at, SHAPE)
+    (sample,) = sampler.close()
+    assert isinstance(sample, LinkSample)
+    assert sample.longest_gap_s == pytest.approx(0.5)
+    assert measures(sampler.record)["unwatched_s"] == pytest.approx(0.45)
+    sampler.look(0.58, SHAPE)
+    (sample,) = sampler.close()
+    assert isinstance(sample, LinkSample)
+    assert sample.longest_gap_s == pytest.approx(0.02)
+
+
+def outage(leaks: int, back_s: float, waiting: int = 40_000) -> dict[str, Any]:
+    """From 1 to 2 s; ``leaks`` bytes leave in it, and service is back ``back_s`` after it."""
+    kernel, sampler = begun()
+    sampler.look(0.98, SHAPE)
+    kernel.carry(10_000, backlog_bytes=waiting)
+    sampler.look(1.0, NONE)
+    sampler.ask(1.0, NONE)
+    kernel.carry(leaks)
+    for look in range(1, 50):
+        sampler.look(1.0 + look * LOOK_S, NONE)
+    for look in range(3):
+        now_s = 2.0001 + look * LOOK_S
+        since = max(0.0, now_s - 2.0 - back_s)
+        size = kernel.now.bytes
+        target = 10_000 + leaks + round(since * 20 * MBIT / 8)
+        kernel.carry(target - size)
+        sampler.look(now_s, SHAPE)
+        if not look:
+            sampler.ask(2.0, SHAPE)
+    sampler.close()
+    return measures(sampler.record)
+
+
+def test_what_leaves_in_an_outage_is_counted() -> None:
+    found = outage(10_000, 0.0)
+    # A millisecond at 20 Mbit/s was on its way when it began, and another may have left at its end.
+    assert found["outages"] == 1
+    assert found["outage_bytes"] == pytest.approx(10_000 - 2500, abs=2600)
+    assert outage(1514, 0.0)["outage_bytes"] == 0
+
+
+@pytest.mark.parametrize("back_s", [0.0, 0.004, 0.03])
+def test_how_soon_service_is_back_after_an_outage(back_s: float) -> None:
+    assert outage(1514, back_s)["resume_ms"] == pytest.approx(back_s * 1e3, abs=0.1)
+
+
+def test_service_that_nothing_waits_for_is_not_timed() -> None:
+    assert outage(0, 0.004, waiting=0)["resume_ms"] is None
+
+
+def test_an_outage_from_the_start() -> None:
+    kernel, sampler = begun(NONE)
+    for look in range(1, 10):
+        sampler.look(look * LOOK_S, NONE)
+    kernel.carry(5000)
+    sampler.look(0.2001, SHAPE)
+    sampler.ask(0.2, SHAPE)
+    sampler.close()
+    assert measures(sampler.record)["outage_bytes"] == 5000 - round(20 * MBIT / 8 * 1.1e-3)
