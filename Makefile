@@ -14,7 +14,7 @@ BIN     := .venv/bin
 SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environment demo test lint run compare replay plots images doctor clean
+.PHONY: help setup environment demo test lint run compare replay plots images guest doctor clean
 
 help:  ## this list
 	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns] [SECONDS=…]"; echo
@@ -49,6 +49,9 @@ plots: environment  ## table and figures of RUN again (default: the last compari
 
 images: environment  ## the container images, where missing or outdated
 	@$(SETUP) images
+
+guest: setup  ## the disk that `--fabric docker --guest` needs, for users who are not root
+	@$(SETUP) guest
 
 doctor: environment  ## what this machine has and lacks
 	@$(BIN)/testbed doctor

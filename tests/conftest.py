@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from command_rig import SCENARIO, Write, ours, settle
+from kernel_rig import has_netem, lacks_guest
 
 from testbed.setup import engine
 from testbed.setup.torch_build import has_gpu
 
 REQUIRED = frozenset(filter(None, os.environ.get("NARROWS_REQUIRE", "").split(",")))
-OPTIONAL = frozenset({"root", "docker", "gpu", "optional"}) - REQUIRED
+OPTIONAL = frozenset({"root", "docker", "guest", "netem", "gpu", "optional"}) - REQUIRED
 
 
 @functools.cache
@@ -29,6 +30,10 @@ def lacking(need: str) -> str:
             return "" if os.geteuid() == 0 else "needs root"
         case "docker":
             return "" if engine.version() else "needs a Docker engine that answers (`make setup`)"
+        case "guest":
+            return lacks_guest()
+        case "netem":
+            return "" if has_netem() else lacks_guest()
         case "gpu":
             return "" if has_gpu() else "needs a CUDA device, and this machine has none"
         case _:

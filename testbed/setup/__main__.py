@@ -1,4 +1,4 @@
-"""``python3 -m testbed.setup [all|environment|engine|images|capabilities]``: what ``make`` calls."""
+"""``python3 -m testbed.setup [all|environment|engine|images|guest|capabilities]``: what ``make`` calls."""
 
 from __future__ import annotations
 
@@ -8,14 +8,24 @@ import sys
 from collections.abc import Callable
 
 from testbed.errors import NarrowsError
-from testbed.setup import engine, images, venv
+from testbed.guest import disk
+from testbed.guest.installed import GUEST
+from testbed.setup import engine, images, packages, venv
 
 
 def everything() -> None:
-    """Environment, engine and images. Quick when all of it is there."""
+    """Environment, engine, images and programs. Quick when all of it is there."""
     venv.ensure()
+    packages.offer(packages.TRAFFIC, "cross traffic and recording traces")
+    packages.offer(GUEST, "--guest (delay, loss and the like on kernels without netem)")
     engine.ensure()
     images.ensure()
+
+
+def guest() -> None:
+    """The disk of guests that have a Docker engine."""
+    everything()
+    disk.ensure()
 
 
 def capabilities() -> None:
@@ -23,6 +33,8 @@ def capabilities() -> None:
     can = ["root"] if os.geteuid() == 0 else []
     if engine.version() is not None:
         can.append("docker")
+    if not packages.missing(GUEST):
+        can += ["guest", "netem"]
     sys.stdout.write(",".join(can) + "\n")
 
 
@@ -31,6 +43,7 @@ COMMANDS: dict[str, Callable[[], None]] = {
     "environment": venv.ensure,
     "engine": engine.ensure,
     "images": everything,
+    "guest": guest,
     "capabilities": capabilities,
 }
 

@@ -29,6 +29,7 @@ class Recipe:
     python: str
     glibc: str
     packages: list[str]
+    programs: list[str]
     leave_out: list[str]
 
 
@@ -46,14 +47,24 @@ def make(tag: str) -> None:
 
 def _pull(wanted: Recipe, tag: str) -> bool:
     """Whether a registry gave the image; one that is here already is taken as it is."""
-    if answer(["docker", "image", "inspect", "--format", "{{.Id}}", wanted.image]) is None:
-        try:
+    try:
+        if answer(["docker", "image", "inspect", "--format", "{{.Id}}", wanted.image]) is None:
             run(["docker", "pull", "-q", wanted.image], timeout=_PULL_SECONDS)
-        except CommandFailed:
-            log.info("  no image registry answers: making Debian %s by debootstrap", wanted.suite)
-            return False
-    run(["docker", "tag", wanted.image, tag])
+        _add_programs(wanted, tag)
+    except CommandFailed as error:
+        log.info("  no registry gives %s with what it needs: %s", wanted.image, error)
+        log.info("  making Debian %s by debootstrap", wanted.suite)
+        return False
     return True
+
+
+def _add_programs(wanted: Recipe, tag: str) -> None:
+    """Lay the programs that nodes start over the registry's image."""
+    arguments = {"IMAGE": wanted.image, "PROGRAMS": " ".join(wanted.programs)}
+    options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
+    dockerfile = in_checkout("images", "base", "Dockerfile").read_bytes()
+    command = ["docker", "build", "-q", "--force-rm", *options, "-t", tag, "-"]
+    run(command, data=dockerfile, timeout=_PULL_SECONDS)
 
 
 def _debootstrap(wanted: Recipe, tag: str) -> None:
@@ -64,7 +75,7 @@ def _debootstrap(wanted: Recipe, tag: str) -> None:
         )
     packages.install(packages.BASE_IMAGE)
     with tempfile.TemporaryDirectory(prefix="narrows-base-") as root:
-        include = f"--include={','.join(wanted.packages)}"
+        include = f"--include={','.join([*wanted.packages, *wanted.programs])}"
         keys = [f"--keyring={_DEBIAN_KEYS}"] if _DEBIAN_KEYS.exists() else []
         command = ["debootstrap", "--variant=minbase", include, *keys]
         run([*command, wanted.suite, root, mirror()])

@@ -9,9 +9,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from testbed.setup import engine, images, venv
+from testbed.guest import installed
+from testbed.setup import engine, images, packages, venv
 from testbed.setup.check import Check, Finding
-from testbed.setup.network_checks import NETWORK
+from testbed.setup.network_checks import NETWORK, namespaces_allowed
 from testbed.setup.torch_build import has_gpu
 
 _GIB = 2**30
@@ -45,14 +46,14 @@ def environment() -> Finding:
 
 
 def privileges() -> Finding:
-    """Root, or a member of the docker group."""
+    """Root, a member of the docker group, or a user who may have a user namespace."""
     if os.geteuid() == 0:
         return Finding(True, "root")
-    member = any(grp.getgrgid(number).gr_name == "docker" for number in os.getgroups())
-    detail = (
-        "member of the docker group: fabric docker only" if member else "neither root nor docker"
-    )
-    return Finding(member, detail, f"Run as root, or: {engine.JOIN_GROUP}")
+    member = any(_group(number) == "docker" for number in os.getgroups())
+    ways = ["member of the docker group: fabric docker"] if member else []
+    ways += ["user namespaces: fabric netns"] if namespaces_allowed() else []
+    detail = "; ".join(ways) or "neither root nor docker, and no user namespaces"
+    return Finding(bool(ways), detail, f"Run as root, or: {engine.JOIN_GROUP}")
 
 
 def docker_engine() -> Finding:
@@ -100,6 +101,18 @@ def processors() -> Finding:
     return Finding(count >= _CPUS, f"{count} for the demo's 5 nodes", fix)
 
 
+def guest() -> Finding:
+    """A kernel for ``--guest``."""
+    return Finding(True, f"User-mode Linux {installed.require().release} has netem: `--guest`")
+
+
+def iperf3() -> Finding:
+    """The program that makes cross traffic and records traces."""
+    lacking = packages.missing(packages.TRAFFIC)
+    detail = "not found: scenarios with `traffic` are refused" if lacking else "found"
+    return Finding(not lacking, detail, "Run `make setup` as root, or: apt-get install iperf3")
+
+
 def gpu() -> Finding:
     """An NVIDIA device, for nodes with ``device: cuda``."""
     found = has_gpu()
@@ -118,8 +131,18 @@ CHECKS = (
     Check("memory", memory),
     Check("processors", processors, required=False),
     *NETWORK,
+    Check("guest kernel", guest, lambda: packages.install(installed.GUEST), required=False),
+    Check("iperf3", iperf3, lambda: packages.install(packages.TRAFFIC), required=False),
     Check("gpu", gpu, required=False),
 )
+
+
+def _group(number: int) -> str | None:
+    """A group's name; a number need not have one."""
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return None
 
 
 def _absent(name: str) -> bool:

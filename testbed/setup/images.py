@@ -14,10 +14,12 @@ from pathlib import Path
 from testbed.errors import MachineError
 from testbed.setup import base_image, content, engine, wheels
 from testbed.setup.command import answer, run, step
-from testbed.setup.paths import in_checkout
+from testbed.setup.paths import ROOT, in_checkout
 
 _PREFIX = "narrows/"
 _KINDS = ("base", "runtime", "node")
+_CHECKOUT, _MADE_FROM = "narrows.checkout", "narrows.from"
+"""Labels: which checkout made an image, and the name of the image it was made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,9 @@ def ensure() -> str:
 
 def _build(kind: str, tag: str, arguments: dict[str, str], folders: dict[str, Path]) -> None:
     """Build from a context given as an archive: nothing is staged, nothing else gets in."""
+    labels = {_MADE_FROM: next(iter(arguments.values())), _CHECKOUT: _checkout()}
     options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
+    options += [f"--label={name}={value}" for name, value in labels.items()]
     context = _archive(in_checkout("images", kind, "Dockerfile"), folders)
     try:
         run(["docker", "build", "-q", "--force-rm", *options, "-t", tag, "-"], data=context)
@@ -98,11 +102,32 @@ def _archive(dockerfile: Path, folders: dict[str, Path]) -> bytes:
 
 
 def _prune(wanted: Tags) -> None:
-    """Remove older images of ours; the engine keeps those that containers still use."""
-    keep = {wanted.base, wanted.runtime, wanted.node}
-    for kind in reversed(_KINDS):
-        listed = answer(
-            ["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", _PREFIX + kind]
-        )
-        for tag in set((listed or "").split()) - keep:
+    """Remove this checkout's older node images, and what no node image of any checkout stands on.
+
+    The engine keeps what containers still use. What was made just now may be another checkout's, at work as well.
+    """
+    for node in _listed("node", f"--filter=label={_CHECKOUT}={_checkout()}"):
+        if node != wanted.node:
+            answer(["docker", "image", "rm", node])
+    for kind, over in (("runtime", "node"), ("base", "runtime")):
+        used = {_stands_on(tag) for tag in _listed(over)} | {wanted.runtime, wanted.base}
+        recent = set(_listed(kind, f"--filter=since={wanted.runtime}"))
+        for tag in set(_listed(kind)) - used - recent:
             answer(["docker", "image", "rm", tag])
+
+
+def _listed(kind: str, *filters: str) -> list[str]:
+    """The names of the images of a kind."""
+    command = ["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", *filters, _PREFIX + kind]
+    return (answer(command) or "").split()
+
+
+def _stands_on(tag: str) -> str:
+    """The image that this one was made from."""
+    label = f'{{{{index .Config.Labels "{_MADE_FROM}"}}}}'
+    return answer(["docker", "image", "inspect", "--format", label, tag]) or ""
+
+
+def _checkout() -> str:
+    """This checkout, among those on this machine that share its engine."""
+    return content.of(str(ROOT))

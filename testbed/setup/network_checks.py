@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from testbed.errors import MachineError
+from testbed.fabric import rootless
 from testbed.setup.check import Check, Finding
 
 if TYPE_CHECKING:
@@ -47,9 +48,26 @@ def congestion_controls() -> Finding:
     return Finding("cubic" in names, ", ".join(names), "`modprobe tcp_cubic`")
 
 
+def namespaces() -> Finding:
+    """How this user would run nodes as namespaces (`--fabric netns`)."""
+    if rootless.privileged():
+        return Finding(True, "as root, in the host's own network")
+    _kernel()
+    return Finding(True, "without root, in a user namespace that ends with the run")
+
+
+def namespaces_allowed() -> bool:
+    """Whether this user may make network namespaces, as root or in a user namespace."""
+    try:
+        _kernel()
+    except MachineError:
+        return False
+    return True
+
+
 def queueing() -> Finding:
     """What no link can be shaped without."""
-    if os.geteuid() != 0:
+    if not namespaces_allowed():
         return _UNJUDGED
     lacking = _kernel().missing()
     if lacking is not None:
@@ -66,21 +84,21 @@ def in_network() -> Finding:
 
 def netem() -> Finding:
     """What delay, jitter, loss and the like need."""
-    return _optional(("netem",), "scenarios with delay or loss are refused")
+    return _optional(("netem",), "scenarios with delay or loss need `--guest`")
 
 
 def real_time() -> Finding:
     """Whether the agent can have SCHED_FIFO, which keeps its deadlines under load."""
-    if os.geteuid() != 0:
+    if not namespaces_allowed():
         return _UNJUDGED
     if not _kernel().realtime:
-        fix = "Run as root, or give CAP_SYS_NICE"
+        fix = "Run as root, or have RLIMIT_RTPRIO raised to 20 (`rtprio` in limits.conf)"
         return Finding(False, "SCHED_FIFO is refused: link changes may come late under load", fix)
     return Finding(True, "SCHED_FIFO can be had")
 
 
 def _optional(needs: tuple[str, ...], otherwise: str) -> Finding:
-    if os.geteuid() != 0:
+    if not namespaces_allowed():
         return _UNJUDGED
     lacking = _kernel().missing(needs)
     if lacking is not None:
@@ -90,14 +108,18 @@ def _optional(needs: tuple[str, ...], otherwise: str) -> Finding:
 
 @functools.cache
 def _kernel() -> Capabilities:
+    """Tried out here, or, without root, in a user namespace. Raises MachineError where that is forbidden."""
     from testbed.links.probe import probe
 
-    return probe()
+    return probe() if rootless.privileged() else rootless.try_out()
 
 
-_UNJUDGED = Finding(True, "only root can tell; the shaper's container finds out when a run starts")
+_UNJUDGED = Finding(
+    True, "this user cannot tell; the shaper's container finds out when a run starts"
+)
 
 NETWORK = (
+    Check("nodes as namespaces", namespaces, required=False),
     Check("queueing disciplines", queueing),
     Check("queues in the network", in_network, required=False),
     Check("netem", netem, required=False),

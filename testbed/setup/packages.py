@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.errors import MachineError
-from testbed.setup.command import answer, have, run, step
+from testbed.setup.command import answer, have, log, run, step
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ ENGINE = (
     Need("control groups", _cgroups, ("cgroupfs-mount",)),
     Need("iproute2", lambda: have("ip"), ("iproute2",)),
 )
+TRAFFIC = (Need("iperf3", lambda: have("iperf3"), ("iperf3",)),)
+"""Cross traffic of scenarios, and recording traces."""
 BASE_IMAGE = (Need("debootstrap", lambda: have("debootstrap"), ("debootstrap",)),)
 
 
@@ -76,6 +78,14 @@ def install(needs: tuple[Need, ...]) -> None:
         run(["apt-get", "update", "-qq"], env=quiet)
         packages = _choose(wanted)  # again: only now the lists of packages are there
         run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages], env=quiet)
+
+
+def offer(needs: tuple[Need, ...], purpose: str) -> None:
+    """Install what is missing and can be done without: where that fails, say what to do about it."""
+    try:
+        install(needs)
+    except MachineError as error:
+        log.info("  left out, only needed for %s: %s", purpose, error)
 
 
 def _choose(needs: list[Need]) -> list[str]:

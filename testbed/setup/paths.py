@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from testbed.errors import MachineError
@@ -25,3 +26,12 @@ def in_checkout(*parts: str) -> Path:
             fix="Run from a clone, installed with `make setup`, or use --fabric netns",
         )
     return path
+
+
+def cache(name: str) -> Path:
+    """A folder for what is made once: in ``build/`` of a checkout that may be written to, else the user's own."""
+    beside = (ROOT / "pyproject.toml").exists() and os.access(ROOT, os.W_OK)
+    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = (BUILD if beside else users / "narrows") / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

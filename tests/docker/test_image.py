@@ -10,7 +10,7 @@ import pytest
 
 from testbed import __version__
 from testbed.fabric.docker.render import load_templates
-from testbed.setup import engine, images
+from testbed.setup import content, engine, images
 from testbed.setup.paths import ROOT
 
 pytestmark = pytest.mark.docker
@@ -45,9 +45,14 @@ def test_byte_code_is_in_the_image(image: str) -> None:
     assert "__init__" in listed
 
 
-def test_no_older_image_of_ours_is_left(image: str) -> None:
+def test_programs_that_nodes_start_are_in_the_image(image: str) -> None:
+    assert _run(image, "iperf3", "--version").startswith("iperf 3")
+
+
+def test_no_older_image_of_this_checkout_is_left(image: str) -> None:
+    label = f"--filter=label=narrows.checkout={content.of(str(ROOT))}"
     done = subprocess.run(
-        ["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", "narrows/node"],
+        ["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", label, "narrows/node"],
         check=True,
         capture_output=True,
         text=True,

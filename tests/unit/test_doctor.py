@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import typer
@@ -11,6 +13,7 @@ from testbed.cli import doctor as command
 from testbed.errors import MachineError
 from testbed.setup import checks
 from testbed.setup.check import Check, Finding, judge, mended
+from testbed.setup.paths import ROOT
 
 GOOD = Check("good", lambda: Finding(True, "fine", "not needed"))
 BAD = Check("bad", lambda: Finding(False, "broken", "mend it"))
@@ -76,6 +79,13 @@ def test_fix_that_fails_says_why() -> None:
 
     found = mended(Check("thing", lambda: Finding(False, "absent"), mend)).finding
     assert found == Finding(False, "apt-get failed", "look at its log")
+
+
+def test_missing_libraries_are_a_sentence() -> None:
+    command = [sys.executable, "-S", "-m", "testbed", "doctor"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "is not installed. Run `make setup`" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_names_are_unique_and_every_probe_answers() -> None:

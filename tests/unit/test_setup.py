@@ -77,6 +77,43 @@ def test_missing_image_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> N
         images.require()
 
 
+def test_prune_spares_other_checkouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine with two checkouts' images: ours in two versions, theirs on another runtime, and one that nobody uses."""
+    mine = f"--filter=label=narrows.checkout={content.of(str(ROOT))}"
+    listed = {
+        ("node", mine): "narrows/node:old narrows/node:new",
+        ("node",): "narrows/node:old narrows/node:new narrows/node:theirs",
+        (
+            "runtime",
+        ): "narrows/runtime:mine narrows/runtime:theirs narrows/runtime:left narrows/runtime:now",
+        ("runtime", "--filter=since=narrows/runtime:mine"): "narrows/runtime:now",
+        ("base",): "narrows/base:mine",
+    }
+    removed = []
+
+    def engine(command: list[str], **_: object) -> str | None:
+        if command[1:3] == ["image", "rm"]:
+            removed.append(command[-1])
+        if command[1:3] == ["image", "inspect"]:
+            return {"theirs": "narrows/runtime:theirs"}.get(command[-1].partition(":")[2], "")
+        return listed.get((command[-1].removeprefix("narrows/"), *command[4:-1]))
+
+    monkeypatch.setattr(images, "answer", engine)
+    images._prune(images.Tags("narrows/base:mine", "narrows/runtime:mine", "narrows/node:new"))
+    assert removed == ["narrows/node:old", "narrows/runtime:left"]
+
+
+def test_optional_packages_that_cannot_be_had_stop_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(packages.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(packages, "have", lambda *_: True)
+    monkeypatch.setattr(packages, "_exists", lambda _: True)
+    with caplog.at_level("INFO", logger="testbed.setup"):
+        packages.offer((packages.Need("a thing", lambda: False, ("thing",)),), "what it is for")
+    assert "what it is for" in caplog.text and "sudo apt-get install -y thing" in caplog.text
+
+
 def test_torch_cpu_build_is_preferred_without_a_gpu() -> None:
     first, second, last = attempts("9.9.9", gpu=False)
     assert first == ["torch==9.9.9+cpu"]
@@ -153,6 +190,6 @@ def test_nothing_is_installed_when_nothing_is_missing(monkeypatch: pytest.Monkey
 def test_make_lists_every_target() -> None:
     shown = subprocess.run(["make", "-C", str(ROOT)], capture_output=True, text=True, check=True)
     targets = ["help", "setup", "demo", "test", "lint", "run", "compare", "replay", "plots"]
-    targets += ["images", "doctor", "clean"]
+    targets += ["images", "guest", "doctor", "clean"]
     listed = [line.split()[0] for line in shown.stdout.splitlines() if line.startswith("  ")]
     assert listed == targets

@@ -1,0 +1,112 @@
+"""Guests: what is decided and passed on without booting one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from testbed.cli import guest as flag
+from testbed.cli.run import run as run_verb
+from testbed.errors import InputError, MachineError
+from testbed.guest import installed, memory, xstate
+from testbed.guest.order import Order, Outcome
+from testbed.guest.relay import Relay
+from testbed.setup.packages import Need
+
+GIB = 2**30
+
+
+def test_order_arrives_as_it_was_sent(tmp_path: Path) -> None:
+    order = Order(["echo", "ä b"], [tmp_path], docker=True, environment={"A": "1"})
+    order.write(tmp_path)
+    assert Order.read(tmp_path) == order
+
+
+def test_order_leaves_out_what_only_the_host_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NARROWS_STATE", "/somewhere")
+    monkeypatch.setenv("COLUMNS", "80")
+    given = Order(["true"]).environment
+    assert "NARROWS_STATE" not in given and given["COLUMNS"] == "80"
+
+
+def test_outcome_arrives_or_there_is_none(tmp_path: Path) -> None:
+    assert Outcome.read(tmp_path) is None
+    Outcome(3, "it broke").write(tmp_path)
+    assert Outcome.read(tmp_path) == Outcome(3, "it broke")
+
+
+def test_relay_passes_on_what_is_new(tmp_path: Path) -> None:
+    path = tmp_path / "growing"
+    reading, writing = os.pipe()
+    with Relay(path, writing) as relay, path.open("ab", buffering=0) as file:
+        file.write(b"one")
+        relay.move()
+        assert os.read(reading, 10) == b"one"
+        file.write(b"two")
+    assert os.read(reading, 10) == b"two"
+    os.close(reading), os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("flags", "needed"), [("fpu avx2 amx_tile", True), ("fpu avx2 avx512f", False)]
+)
+def test_newer_processors_are_known_by_their_flags(
+    tmp_path: Path, flags: str, needed: bool
+) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text(f"processor : 0\nflags\t\t: {flags}\n")
+    assert xstate.needed(info) is needed
+
+
+def test_memory_is_what_can_be_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda: 4 * GIB)
+    assert memory.size(None) == 3 * GIB and memory.size(2 * GIB) == 2 * GIB
+    with pytest.raises(MachineError, match=r"5\.0 GiB does not fit: 4\.0 GiB"):
+        memory.size(5 * GIB)
+    monkeypatch.setattr(memory, "available", lambda: 64 * GIB)
+    assert memory.size(None) == memory.ENOUGH
+
+
+def test_what_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = (Need("User-mode Linux", lambda: False, ("user-mode-linux",)),)
+    monkeypatch.setattr(installed, "GUEST", lacking)
+    with pytest.raises(MachineError, match="apt-get install user-mode-linux") as caught:
+        installed.require()
+    assert caught.value.exit_code == 3
+
+
+def _invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
+    """The command line that a guest would be given."""
+    seen: list[str] = []
+
+    def leave(command: list[str], writable: list[Path], disk: Path | None) -> None:
+        seen.extend(command)
+        raise typer.Exit(0)
+
+    monkeypatch.setattr(flag, "_leave", leave)
+    app = typer.Typer()
+    app.command("run")(run_verb)
+    app.command("other")(lambda: None)
+    result = CliRunner().invoke(app, ["run", *arguments])
+    if isinstance(result.exception, InputError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return seen
+
+
+def test_command_is_repeated_without_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["--guest", "s.yaml", "--algo", "none", "--algo", "adatopk", "--seed", "1-3", "--json"]
+    seen = _invoke(monkeypatch, *given)
+    assert seen[0] == "run" and seen[-2:] == ["--", "s.yaml"] and "--guest" not in seen
+    text = " ".join(seen)
+    assert "--algo none --algo adatopk" in text and "--seed 1-3" in text and "--json" in text
+    assert "--fabric netns" in text and "--quiet" not in text
+
+
+def test_nothing_can_be_kept_in_a_guest(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="--keep"):
+        _invoke(monkeypatch, "s.yaml", "--guest", "--keep")
