@@ -104,7 +104,9 @@ def families_total(families: dict[str, Metric], name: str, **labels: str) -> flo
 
 
 def descendants(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    """The kernel lists children by the thread that started them."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [child for task in tasks for child in task.read_text().split()]
     return [grand for child in map(int, children) for grand in [child, *descendants(child)]]
 
 

@@ -5,6 +5,7 @@ Two networks on every fabric: ``data`` is shaped; ``control`` is not, and carrie
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -104,13 +105,34 @@ class Fabric(Protocol):
 
     agent: Agent
     """The links agent of this fabric's host; usable after ``create``."""
+    racks: dict[str, Cable]
+    """The racks' cables by the racks' names; complete after ``start``."""
 
-    def create(self, specs: list[NodeSpec]) -> Networks:
+    def create(self, specs: list[NodeSpec], racks: Sequence[RackSpec] = ()) -> Networks:
         """Make networks (and, where nodes are containers, the containers, not started)."""
         ...
 
     def start(self) -> dict[str, Place]:
-        """Start the nodes' processes; each connects to ``control_host``. Returns them by name."""
+        """Start the nodes' processes; each connects to ``control_host``. Returns them by name.
+
+        The racks are made, and each node's port is where it belongs.
+        """
+        ...
+
+    def pause(self, name: str) -> None:
+        """Hold every process of a node where it is. Raises ExperimentError when it cannot be."""
+        ...
+
+    def resume(self, name: str) -> None:
+        """Let the processes of a paused node go on; nothing happens to another."""
+        ...
+
+    def kill(self, name: str) -> None:
+        """Kill every process of a node; its network stays. ``dead`` does not name it any more if it is a host."""
+        ...
+
+    def restart(self, name: str) -> None:
+        """Start the processes of a killed host anew; it connects to ``control_host`` again."""
         ...
 
     def dead(self) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Becoming a node's process: ``python -m testbed.fabric.enter --netns PATH --parent PID -- COMMAND…``.
 
 Enters the namespace, gives up every capability for good, sees to it that it dies with its parent, and
-becomes the command. It runs as the owner of the package, so that without capabilities it can still read it.
+becomes the command. It runs as the owner of the package, so that without capabilities it can still read it;
+where only one user is known it stays that user, who could read it before.
 The parent is the *thread* that started it: when that thread ends, so does this process.
 """
 
@@ -23,6 +24,7 @@ _AMBIENT, _CLEAR_ALL = 47, 4
 _NOROOT_LOCKED = 0b11
 _CAPABILITIES_VERSION_3 = 0x20080522
 _LAST = Path("/proc/sys/kernel/cap_last_cap")
+_USERS = Path("/proc/self/uid_map")
 
 
 def command_in(netns: str, parent: int, command: Sequence[str]) -> list[str]:
@@ -38,7 +40,7 @@ def drop_privileges() -> None:
     prctl(_SET_SECUREBITS, _NOROOT_LOCKED)
     prctl(_AMBIENT, _CLEAR_ALL)
     owner = PACKAGE.stat()
-    if owner.st_uid != os.geteuid():
+    if owner.st_uid != os.geteuid() and is_mapped(owner.st_uid):
         os.setgroups([])
         os.setresgid(owner.st_gid, owner.st_gid, owner.st_gid)
         os.setresuid(owner.st_uid, owner.st_uid, owner.st_uid)
@@ -47,6 +49,16 @@ def drop_privileges() -> None:
         code = ctypes.get_errno()
         raise OSError(code, f"capset: {os.strerror(code)}")
     prctl(_NO_NEW_PRIVILEGES, 1)
+
+
+def is_mapped(user: int, rows: str | None = None) -> bool:
+    """Whether a process here can become ``user``: a user namespace may know one user only.
+
+    ``rows`` are as in ``/proc/self/uid_map``, which is read when none are given.
+    """
+    text = _USERS.read_text() if rows is None else rows
+    ranges = (tuple(map(int, row.split())) for row in text.splitlines())
+    return any(first <= user < first + count for first, _, count in ranges)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,34 +4,43 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from ipaddress import IPv4Network
 from typing import BinaryIO
 
 from testbed.errors import ExperimentError, MachineError
-from testbed.fabric.base import CONTROL_PORT, Interface, Networks, NodeSpec, Place, RunContext
+from testbed.fabric.base import (
+    CONTROL_PORT,
+    Cable,
+    Interface,
+    Networks,
+    NodeSpec,
+    Place,
+    RackSpec,
+    RunContext,
+)
 from testbed.fabric.docker.subnets import routed
 from testbed.fabric.enter import command_in
 from testbed.fabric.netns_clean import register
-from testbed.fabric.netns_plan import plan_topology
+from testbed.fabric.netns_plan import plan_topology, run_tag
 from testbed.fabric.netns_sweep import sweep
 from testbed.links.client import Agent
 from testbed.links.journal import KEPT, Journal, folder, journals, start_time
 from testbed.links.namespaces import path_of
 from testbed.links.probe import REQUIRED, probe
 from testbed.links.process import environment, module_command
+from testbed.links.racks import install, plan_racks
 from testbed.links.topology import TopologyPlan
 
 _END_S = 2.0
 
 
 class NetnsFabric:
-    """One run's namespaces and processes. Raises MachineError when this machine or user cannot.
-
-    ``start`` must be called by a thread that lives as long as the nodes shall: they die with it.
-    """
+    """One run's namespaces and processes. Raises MachineError when this machine or user cannot."""
 
     agent: Agent
 
@@ -45,10 +54,15 @@ class NetnsFabric:
         self._specs: dict[str, NodeSpec] = {}
         self._wired: dict[str, tuple[Interface, Interface]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        # Nodes die with the thread that starts them, so one thread does, and lives as long as they shall.
+        self._starter = ThreadPoolExecutor(1, "starter")
+        self._racks: tuple[RackSpec, ...] = ()
+        self.racks: dict[str, Cable] = {}
 
-    def create(self, specs: list[NodeSpec]) -> Networks:
+    def create(self, specs: list[NodeSpec], racks: Sequence[RackSpec] = ()) -> Networks:
         """Make a namespace per node, the switch and the control network. Raises MachineError."""
         self._specs = {spec.name: spec for spec in specs}
+        self._racks = tuple(racks)
         plan = self._plan = self._reserve(specs)
         self.agent = Agent.local(journal=self._journal)
         try:
@@ -63,19 +77,50 @@ class NetnsFabric:
     def start(self) -> dict[str, Place]:
         """Start every node's process, without any privilege, its output going to ``log/<node>.log``."""
         assert self._plan is not None
-        log = self.context.directory / "log"
-        log.mkdir(parents=True, exist_ok=True)
-        control = f"{self._plan.control_host}:{CONTROL_PORT}"
-        for name, (nic, _) in self._wired.items():
-            command = module_command("testbed.session.node", "--name", name, "--control", control)
-            with (log / f"{name}.log").open("ab") as output:
-                self._start(name, nic.netns or "", command, output)
-        return self._places(self._plan)
+        places = self._places(self._plan)
+        plan = self._plan
+        racks = plan_racks(
+            run_tag(self.context.id), plan.alias, self._racks, places, plan.switch_netns
+        )
+        self.racks, places = install(self.agent, racks, places)
+        for name in self._wired:
+            self.restart(name)
+        return places
 
     def dead(self) -> dict[str, str]:
         """Nodes whose process has ended, by name, each with how."""
-        ended = {name: process.poll() for name, process in self._processes.items()}
+        ended = {name: process.poll() for name, process in dict(self._processes).items()}
         return {name: _how(code) for name, code in ended.items() if code is not None}
+
+    def pause(self, name: str) -> None:
+        """Stop every process of a node's session."""
+        self._signal(name, signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """Let them go on."""
+        self._signal(name, signal.SIGCONT)
+
+    def kill(self, name: str) -> None:
+        """Kill them; the namespace stays, and with it the node's links."""
+        process = self._processes[name]
+        self._signal(name, signal.SIGKILL)
+        process.wait()
+        if self._specs[name].role == "host":
+            del self._processes[name]
+
+    def restart(self, name: str) -> None:
+        """Start a node's process in its namespace, without any privilege."""
+        assert self._plan is not None
+        log = self.context.directory / "log"
+        log.mkdir(parents=True, exist_ok=True)
+        control = f"{self._plan.control_host}:{CONTROL_PORT}"
+        role = self._specs[name].role
+        command = module_command(
+            "testbed.session.node", "--name", name, "--control", control, "--role", role
+        )
+        with (log / f"{name}.log").open("ab") as output:
+            netns = self._wired[name][0].netns or ""
+            self._starter.submit(self._start, name, netns, command, output).result()
 
     def save_logs(self) -> None:
         """Nothing to do: the nodes write them themselves."""
@@ -94,6 +139,7 @@ class NetnsFabric:
             with suppress(ExperimentError):
                 self.agent.unbuild()
             self.agent.close()
+        self._starter.shutdown()
         if self._journal is not None:
             sweep(self._journal)
 
@@ -128,6 +174,13 @@ class NetnsFabric:
         if start := start_time(process.pid):
             self._journal.add("process", pid=process.pid, start=start)
 
+    def _signal(self, name: str, number: int) -> None:
+        """To the whole process group, which every node's process leads."""
+        process = self._processes.get(name)
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
     def _places(self, plan: TopologyPlan) -> dict[str, Place]:
         return {
             node.name: Place(
@@ -141,14 +194,15 @@ class NetnsFabric:
 
     def _end_processes(self) -> None:
         """All are asked first, so that they end side by side."""
-        running = [process for process in self._processes.values() if process.poll() is None]
-        for process in running:
-            process.terminate()
-        for process in running:
+        running = {name: p for name, p in self._processes.items() if p.poll() is None}
+        for name in running:
+            self.resume(name)
+            self._signal(name, signal.SIGTERM)
+        for name, process in running.items():
             try:
                 process.wait(_END_S)
             except subprocess.TimeoutExpired:
-                process.kill()
+                self._signal(name, signal.SIGKILL)
                 process.wait()
 
 

@@ -13,6 +13,16 @@ from testbed.links.topology import NodeWires, TopologyPlan
 _TAG_DIGITS = 6
 
 
+def run_tag(run: str) -> str:
+    """A few hexadecimal digits that stand for a run in names of devices."""
+    return blake2s(run.encode()).hexdigest()[:_TAG_DIGITS]
+
+
+def run_alias(run: str) -> str:
+    """What is written on a run's devices in the host's namespace."""
+    return f"narrows {run}"
+
+
 def plan_topology(
     run: str, specs: Sequence[NodeSpec], taken: Iterable[IPv4Network]
 ) -> tuple[TopologyPlan, tuple[IPv4Network, IPv4Network]]:
@@ -21,7 +31,7 @@ def plan_topology(
     Every name bears a tag made from the run's id, and fits the 15 characters that devices may have.
     Raises MachineError when no subnets are free.
     """
-    tag = blake2s(run.encode()).hexdigest()[:_TAG_DIGITS]
+    tag = run_tag(run)
     data, control = free_subnets(taken, len(specs), start=int(tag, 16))
     nodes = tuple(
         NodeWires(
@@ -35,7 +45,7 @@ def plan_topology(
         for spec in specs
     )
     plan = TopologyPlan(
-        alias=f"narrows {run}",
+        alias=run_alias(run),
         switch_netns=f"nw-{tag}-switch",
         # The last address of the subnet; nodes count from the first.
         switch_address=str(data[-2]),

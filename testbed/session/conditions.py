@@ -30,12 +30,15 @@ def shape(
     scenario = loaded.wall()
     session.fabric.agent.on_sample = on_sample
     settings = LinkSettings(
-        segments=bundle_segments(timeline.lowest_rate(), timeline.shortest_step_s()),
+        segments=bundle_segments(
+            timeline.lowest_rate(), timeline.shortest_step_s(), timeline.per_packet()
+        ),
         at=up_places(scenario),
         congestion=scenario.congestion,
         rto_min_ms=None if loaded.scenario.dilation == 1 else round(RTO_MIN_MS * scenario.dilation),
     )
-    return session.fabric.agent.prepare(session.cables, timeline.initial, settings)
+    impaired = [end for end in timeline.ends if timeline.impaired(end)]
+    return session.fabric.agent.prepare(session.cables, timeline.initial, settings, impaired)
 
 
 def describe(

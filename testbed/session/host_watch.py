@@ -1,4 +1,4 @@
-"""Watches for processor time that a hypervisor gives to others while a run goes on."""
+"""Watches what the host's processors do while a run goes on: time stolen, idle, and waited for."""
 
 from __future__ import annotations
 
@@ -7,17 +7,31 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.record.events import HostSample
+from testbed.session.conditions import backlog_drops
 
 EVERY_S = 0.1
-_STEAL = 8
-"""Place of the stolen ticks in the first line of /proc/stat."""
+_IDLE, _WAITING, _STEAL, _LAST = 4, 5, 8, 9
+"""Places of the ticks in the first line of /proc/stat; what follows the last is contained in others."""
+
+_STAT, _PRESSURE = Path("/proc/stat"), Path("/proc/pressure/cpu")
+
+
+class Reading(NamedTuple):
+    """Counters of the host since its start, seconds summed over processors."""
+
+    all_s: float
+    idle_s: float
+    stolen_s: float
+    pressed_s: float | None
+    """Time in which something waited for a processor; None where the kernel does not count it."""
+    backlog_drops: int
 
 
 class HostWatch:
-    """Looks every 100 ms until ``stop``; ``write`` gets a record whenever time was stolen."""
+    """Looks every 100 ms until ``stop``; ``write`` gets a record of each look."""
 
     def __init__(self, t0_ns: int, write: Callable[[dict[str, Any]], None]) -> None:
         self._t0_ns, self._write = t0_ns, write
@@ -31,24 +45,62 @@ class HostWatch:
         self._thread.join()
 
     def _run(self) -> None:
-        before, from_s = stolen_s(), self._now()
-        while True:
+        before, from_s = reading(), self._now()
+        ended = False
+        while not ended:
             ended = self._ended.wait(EVERY_S)
-            after, to_s = stolen_s(), self._now()
-            if after > before:
-                # The kernel writes whole ticks: what is seen now may have begun one look earlier.
-                span = HostSample(from_s - EVERY_S, to_s, after - before)
-                self._write(span.to_json())
+            after, to_s = reading(), self._now()
+            self._write(between(before, after, from_s, to_s).to_json())
             before, from_s = after, to_s
-            if ended:
-                return
 
     def _now(self) -> float:
         return (time.monotonic_ns() - self._t0_ns) / 1e9
 
 
+def between(before: Reading, after: Reading, from_s: float, to_s: float) -> HostSample:
+    """What happened from one reading to the next. Pure."""
+    counted, pressure = after.all_s - before.all_s, None
+    if before.pressed_s is not None and after.pressed_s is not None and to_s > from_s:
+        pressure = min(1.0, (after.pressed_s - before.pressed_s) / (to_s - from_s))
+    return HostSample(
+        from_s,
+        to_s,
+        stolen_s=max(0.0, after.stolen_s - before.stolen_s),
+        idle_share=(after.idle_s - before.idle_s) / counted if counted > 0 else 1.0,
+        pressure=pressure,
+        backlog_drops=after.backlog_drops - before.backlog_drops,
+    )
+
+
+def reading() -> Reading:
+    """All counters now."""
+    ticks = _ticks()
+    return Reading(
+        all_s=sum(ticks[1:_LAST]),
+        idle_s=ticks[_IDLE] + ticks[_WAITING],
+        stolen_s=ticks[_STEAL],
+        pressed_s=_pressed_s(),
+        backlog_drops=backlog_drops(),
+    )
+
+
 def stolen_s() -> float:
     """Processor seconds stolen since the host was started, over all processors."""
-    with Path("/proc/stat").open() as file:
+    return _ticks()[_STEAL]
+
+
+def _ticks() -> list[float]:
+    """The first line of /proc/stat in seconds; what stands for its name is 0."""
+    with _STAT.open() as file:
         fields = file.readline().split()
-    return int(fields[_STEAL]) / os.sysconf("SC_CLK_TCK")
+    return [0.0, *(int(field) / os.sysconf("SC_CLK_TCK") for field in fields[1:])]
+
+
+def _pressed_s() -> float | None:
+    """The total of ``some`` in /proc/pressure/cpu, which kernels without PSI do not have."""
+    try:
+        first = _PRESSURE.read_text().splitlines()[0].split()
+    except (OSError, IndexError):
+        return None
+    name, _, total = first[-1].partition("=")
+    return int(total) / 1e6 if first[0] == "some" and name == "total" else None

@@ -14,6 +14,7 @@ from testbed.exchange.endpoint import TcpEndpoint
 from testbed.fabric.base import DATA_PORT
 from testbed.fabric.host import HostClock, HostNode
 from testbed.session.lines import Lines
+from testbed.session.traffic_node import Traffic
 from testbed.train.job import Job
 
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ class Assignment:
     lines: Lines
     inbox: queue.SimpleQueue[dict[str, Any]]
     exporter: Exporter
+    flows: dict[str, Any] = field(default_factory=dict)
+    """What ``Traffic`` is made from."""
     clock: HostClock = field(default_factory=HostClock)
+    traffic: Traffic | None = None
     node: HostNode | None = None
 
     @classmethod
@@ -69,12 +73,17 @@ class Assignment:
             lines=lines,
             inbox=inbox,
             exporter=exporter,
+            flows=message["traffic"],
         )
 
     def record(self, event: dict[str, object]) -> None:
         """Send an event to the session and show it to the exporter."""
         self.lines.send("event", event=event)
         self.exporter.observe(event)
+
+    def burst(self, record: dict[str, Any]) -> None:
+        """Send what came of cross traffic to the session."""
+        self.lines.send("burst", record=record)
 
     def link(self, sample: dict[str, Any]) -> None:
         """Take in what the agent saw on one of this node's links."""
@@ -88,9 +97,19 @@ class Assignment:
 
 
 def run_assignment(assignment: Assignment) -> None:
+    """Take part in cross traffic, and, but for a host, in the training."""
+    assignment.exporter.begin(assignment.labels)
+    assignment.traffic = Traffic(assignment.flows, assignment.clock, assignment.burst)
+    if assignment.role == "host":
+        assignment.lines.send("ready")
+        _await_start(assignment)
+    else:
+        _train(assignment)
+
+
+def _train(assignment: Assignment) -> None:
     """Connect, prepare, report ready, wait for t0, run, report done."""
     job = assignment.job
-    assignment.exporter.begin(assignment.labels)
     endpoint = TcpEndpoint(
         job.peer,
         job.run,
@@ -146,6 +165,8 @@ def _await_start(assignment: Assignment) -> None:
     if message["type"] != "start":
         raise RuntimeError(f"expected 'start' on the control network, got {message['type']!r}")
     assignment.clock.t0_ns = message["t0_ns"]
+    assert assignment.traffic is not None
+    assignment.traffic.start()
     if (left := -assignment.clock.now()) > 0:
         time.sleep(left)
 

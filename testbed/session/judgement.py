@@ -1,18 +1,36 @@
-"""From a trial's records to its verdict and its summary."""
+"""From a trial's records to its verdict, its certificate and its summary."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from testbed.errors import LinkError
-from testbed.record.completion import measure
-from testbed.record.directory import LINKS, read_events, read_jsonl
+from testbed.record.asked import Asked
+from testbed.record.certificate import CERTIFICATE, certificate
+from testbed.record.completion import groups, measure
+from testbed.record.directory import (
+    LINKS,
+    MANIFEST,
+    RunDirectory,
+    read_events,
+    read_json,
+    read_jsonl,
+)
+from testbed.record.disturbed import disturbed
+from testbed.record.excuses import excuses
+from testbed.record.gather import Trip, gather, unaccounted
 from testbed.record.history import LinkHistory
+from testbed.record.spans import Spans
 from testbed.record.summary import entry, summarise
-from testbed.record.verdict import Evidence, Verdict, judge
+from testbed.record.verdict import THRESHOLDS, Evidence, Verdict, judge
+from testbed.record.ways import Ways
+from testbed.scenario.expand import racks
+from testbed.scenario.model import Scenario
+from testbed.scenario.node_events import node_changes
+from testbed.scenario.traffic import flows
 from testbed.session.consistency import faults
 
 if TYPE_CHECKING:
@@ -24,48 +42,109 @@ EVIDENCE = "evidence.json"
 
 
 def conclude(trial: Trial) -> dict[str, Any]:
-    """Find the verdict, write ``summary.json``, return the run's entry."""
+    """Find the verdict, write ``certificate.json`` and ``summary.json``, return the run's entry."""
     path = trial.directory.path
     summary = summarise(path, _verdict(trial, path))
     trial.directory.write_json("summary.json", summary)
     return entry(summary)
 
 
+def ways_of(scenario: Scenario, asked: Asked) -> Ways:
+    """The ways between the nodes of a scenario."""
+    return Ways(asked, {node: rack.name for rack in racks(scenario) for node in rack.members})
+
+
+def certify(
+    directory: RunDirectory,
+    evidence: Evidence,
+    history: LinkHistory,
+    under_way: Spans,
+    dilation: float,
+    verdict: Verdict | None = None,
+) -> Verdict:
+    """Judge by ``evidence`` (unless the verdict is known), and write ``certificate.json`` and the disturbed times."""
+    verdict = verdict or judge(evidence)
+    times = disturbed(history, under_way, THRESHOLDS)
+    directory.link([span.to_json() for span in times])
+    made = certificate(
+        evidence,
+        verdict,
+        history.host,
+        times,
+        dilation=dilation,
+        processors=os.cpu_count() or 1,
+    )
+    directory.write_json(CERTIFICATE, made)
+    return verdict
+
+
 def _verdict(trial: Trial, path: Path) -> Verdict:
-    outcome = trial.outcome
+    outcome, dilation = trial.outcome, trial.experiment.dilation
+    history = LinkHistory(read_jsonl(path / LINKS))
     if outcome.error is not None:
-        return Verdict("invalid", [f"The run did not end: {outcome.error}"])
-    evidence = _evidence(trial, path)
+        cut_short = Verdict("invalid", [f"The run did not end: {outcome.error}"])
+        return certify(trial.directory, Evidence(), history, Spans(), dilation, cut_short)
+    events = read_events(path)
+    names = {spec.peer: spec.name for spec in trial.session.specs}
+    under_way = Spans(
+        (group.start_s, group.last_s)
+        for group in groups(events.get("round", []), events.get("step", []), names)
+    )
+    evidence = _evidence(trial, path, events, history, under_way, names)
     trial.directory.write_json(
         EVIDENCE, {"links": evidence.links, "sockets": evidence.sockets, "nodes": outcome.done}
     )
-    return judge(evidence)
+    return certify(trial.directory, evidence, history, under_way, dilation)
 
 
-def _evidence(trial: Trial, path: Path) -> Evidence:
-    events, history = read_events(path), LinkHistory(read_jsonl(path / LINKS))
+def _evidence(
+    trial: Trial,
+    path: Path,
+    events: Mapping[str, list[dict[str, Any]]],
+    history: LinkHistory,
+    under_way: Spans,
+    names: Mapping[int, str],
+) -> Evidence:
+    scenario, outcome = trial.experiment.scenario, trial.outcome
     steps, rounds = events.get("step", []), events.get("round", [])
-    report = trial.outcome.links
-    seconds = max((step["end_s"] for step in steps), default=0.0)
-    return Evidence(
+    links = [] if outcome.links is None else outcome.links.to_json()["links"]
+    seconds = max((float(step["end_s"]) for step in steps), default=0.0)
+    until_s = max((float(link["to_s"]) for link in links), default=0.0)
+    timeline = trial.experiment.timeline
+    asked = Asked.of(timeline, until_s)
+    ways = ways_of(scenario, asked)
+    found = gather(
+        links,
+        history,
+        asked,
         seconds=seconds,
-        links=[] if report is None else report.to_json()["links"],
+        processors=os.cpu_count() or 1,
+        under_way=under_way,
+        held=read_json(path / MANIFEST)["links"],
+        trips=list(_trips(outcome.done)),
+        ways=ways,
+    )
+    why_not = excuses(history, ways, flows(scenario), node_changes(scenario), until_s, THRESHOLDS)
+    return replace(
+        found,
         steps=steps,
         rounds=rounds,
-        sockets=_sockets(trial.outcome.done),
+        sockets=_sockets(outcome.done),
+        unaccounted=unaccounted(asked, outcome.crossed),
         completion=measure(
-            rounds,
-            steps,
-            {spec.peer: spec.name for spec in trial.session.specs},
-            trial.experiment.timeline.bits,
-            history.dropped,
-            history.stolen,
+            rounds, steps, names, timeline.bits, why_not, ways.delay_s, ways.overhead
         ),
-        stolen_share=history.stolen_s / max(seconds * (os.cpu_count() or 1), 1e-9),
-        foreign_drops={"the host's receive backlog": trial.outcome.backlog_drops},
-        faults=faults(trial.outcome.done, steps, events.get("epoch", [])),
-        mismatches=[str(error) for error in [trial.outcome.error] if isinstance(error, LinkError)],
+        foreign_drops={"the host's receive backlog": outcome.backlog_drops},
+        faults=faults(outcome.done, steps, events.get("epoch", [])),
     )
+
+
+def _trips(done: Mapping[str, Mapping[str, Any]]) -> Iterator[Trip]:
+    """The least round-trip times that the nodes' sockets saw."""
+    for node, message in done.items():
+        for peer, counted in message["counters"].items():
+            if counted.get("least_rtt_us") is not None:
+                yield node, peer, counted["least_rtt_us"] / 1e6
 
 
 def _sockets(done: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

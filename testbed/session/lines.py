@@ -1,7 +1,8 @@
 """JSON objects over a socket, one a line: the control network's whole protocol.
 
-From a node: hello {node, token, pid}, up, ready, event {event}, done {summary, counters}, error {…}, alive.
-To a node:   job {job, peers, …}, start {t0_ns}, link {sample}, flow {…}, keep.
+From a node: hello {node, token, pid}, up, ready, event {event}, burst {record}, done {summary, counters}, ended,
+             error {…}, alive.
+To a node:   job {job, peers, traffic, …}, start {t0_ns}, end, link {sample}, flow {…}, keep.
 """
 
 from __future__ import annotations

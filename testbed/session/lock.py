@@ -6,7 +6,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CORES_PER_RUN = 8
@@ -19,7 +19,8 @@ def machine(say: Callable[[str], None]) -> Iterator[None]:
     if (os.cpu_count() or 1) >= CORES_PER_RUN:
         yield
         return
-    descriptor = os.open(_path(), os.O_RDWR | os.O_CREAT, 0o666)
+    # Not to be created here: of a file that is another user's, systems refuse that in shared folders.
+    descriptor = os.open(_path(), os.O_RDWR)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,7 +40,7 @@ def _path() -> Path:
     shared = Path("/run/lock")
     folder = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
     path = folder / "narrows.lock"
-    if not path.exists():
-        path.touch(mode=0o666)
+    with suppress(FileExistsError):
+        path.touch(mode=0o666, exist_ok=False)
         path.chmod(0o666)
     return path

@@ -16,10 +16,12 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from testbed.errors import NarrowsError, NodeLost
 from testbed.fabric.base import METRICS_PORT
+from testbed.fabric.host import HostTask
 from testbed.session.jobs import Assignment, run_assignment
 from testbed.session.lines import Lines
 from testbed.session.switchboard import HEARTBEAT_S
@@ -31,10 +33,10 @@ CONNECT_S = 30.0
 class NodeProcess:
     """Takes messages from the session and does what they say, one job at a time."""
 
-    def __init__(self, name: str, lines: Lines) -> None:
+    def __init__(self, name: str, role: str, lines: Lines) -> None:
         from testbed.record.exporter import Exporter
 
-        self.name, self.lines = name, lines
+        self.name, self.role, self.lines = name, role, lines
         self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.assignment: Assignment | None = None
         self.kept = False
@@ -46,9 +48,10 @@ class NodeProcess:
         """Until the session is gone."""
         threading.Thread(target=self._read, daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
-        import torch
+        if self.role != "host":
+            import torch
 
-        torch.set_num_threads(1)
+            torch.set_num_threads(1)
         self.lines.send("up")
         while True:
             self._do(self.inbox.get())
@@ -70,6 +73,18 @@ class NodeProcess:
             sys.stderr.write(traceback.format_exc())
             self._report(error, f"{type(error).__name__}: {error}")
 
+    def _end_traffic(self, message: dict[str, Any]) -> None:
+        """In a thread of its own: the role may still be at work, and links are to be heard of meanwhile."""
+        traffic = self.assignment.traffic if self.assignment is not None else None
+        try:
+            if traffic is not None and message["part"] == "sources":
+                traffic.end_sources()
+            elif traffic is not None:
+                traffic.end_sinks(message["tests"])
+            self.lines.send("ended", part=message["part"])
+        except Exception as error:
+            self._report(error, f"{type(error).__name__}: {error}")
+
     def _report(self, error: Exception, text: str) -> None:
         about = {"node": error.node, "step": error.step} if isinstance(error, NodeLost) else {}
         code = getattr(error, "exit_code", 1)
@@ -81,6 +96,8 @@ class NodeProcess:
             for message in self.lines:
                 if message["type"] == "keep":
                     self.kept = True
+                elif message["type"] == "end":
+                    HostTask(partial(self._end_traffic, message))
                 elif message["type"] != "link":
                     self.inbox.put(message)
                 elif self.assignment is not None:
@@ -101,12 +118,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Connect to the session and serve it."""
     parser = argparse.ArgumentParser(prog="testbed.session.node")
     parser.add_argument("--name", required=True)
+    parser.add_argument("--role", default="worker")
     parser.add_argument("--control", required=True, metavar="HOST:PORT")
     options = parser.parse_args(arguments)
     host, _, port = options.control.rpartition(":")
     lines = Lines(_connect(host, int(port)))
     lines.send("hello", node=options.name, token=os.environ[TOKEN_VARIABLE], pid=os.getpid())
-    NodeProcess(options.name, lines).serve()
+    NodeProcess(options.name, options.role, lines).serve()
 
 
 def _connect(host: str, port: int) -> socket.socket:

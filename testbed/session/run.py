@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.algorithms import Algorithm
-from testbed.errors import MachineError, NarrowsError
-from testbed.fabric.builtin import fabrics
+from testbed.errors import NarrowsError
 from testbed.record.directory import (
     COMPARISON,
     RunDirectory,
@@ -19,12 +18,12 @@ from testbed.record.directory import (
     write_atomically,
 )
 from testbed.record.summary import ENTRY
-from testbed.scenario.model import Scenario
-from testbed.scenario.needs import kernel_needs
+from testbed.scenario.expand import racks
 from testbed.session.experiment import Experiment
 from testbed.session.interrupt import interruptible, shielded
 from testbed.session.judgement import conclude
 from testbed.session.lock import machine
+from testbed.session.preflight import check
 from testbed.session.progress import Progress
 from testbed.session.session import Session
 from testbed.session.trial import Trial
@@ -77,8 +76,7 @@ def run(
 
     Raises what ended a trial; what was finished before it, and its own records, are on disk.
     """
-    refuse_unmet(experiment.scenario)
-    fabrics.get(fabric, where="--fabric")
+    check(experiment.loaded, fabric)
     _ = experiment.folders
     progress = Progress(quiet, experiment.dilation)
     order = order or [(name, seed) for seed in experiment.seeds for name in experiment.algorithms]
@@ -95,6 +93,7 @@ def run(
             quiet=quiet,
             keep_failed=keep_failed,
             folders=experiment.folders,
+            racks=racks(experiment.scenario),
         ) as session:
             for index, (algorithm, seed) in enumerate(order, 1):
                 label = f"{algorithm.name} s{seed}"
@@ -114,16 +113,6 @@ def interleaved(algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> Order:
         for turn, seed in enumerate(seeds)
         for index in range(len(algorithms))
     ]
-
-
-def refuse_unmet(scenario: Scenario) -> None:
-    """Raises MachineError for what no kernel gets from this version: delay, loss and the like."""
-    if needs := kernel_needs(scenario):
-        raise MachineError(
-            f"scenario {scenario.name!r} asks for what this version cannot emulate: "
-            + "; ".join(needs),
-            fix="Rate, queue and outages are emulated; leave the other settings out of the scenario",
-        )
 
 
 def _one(

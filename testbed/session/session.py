@@ -7,24 +7,33 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from testbed.errors import ExperimentError, Interrupted, NarrowsError, NodeLost
-from testbed.fabric.base import CONTROL_PORT, Cable, Networks, NodeSpec, Place, RunContext
+from testbed.fabric.base import (
+    CONTROL_PORT,
+    Cable,
+    Networks,
+    NodeSpec,
+    Place,
+    RackSpec,
+    RunContext,
+)
 from testbed.fabric.builtin import fabrics
 from testbed.session.failure import Failures
 from testbed.session.interrupt import shielded
 from testbed.session.switchboard import Switchboard
 
-START_S = 90.0
-"""How long nodes may take to start and import torch."""
+START_S = float(os.environ.get("NARROWS_START_S", "90"))
+"""How long nodes may take to start and import torch; machines that are very slow are given more."""
 LIVENESS_S = 1.0
 """How often the fabric is asked for dead nodes, and the agent for its health."""
 
@@ -46,7 +55,12 @@ class Session:
         quiet: bool = False,
         keep_failed: bool = False,
         folders: tuple[Path, ...] = (),
+        racks: Sequence[RackSpec] = (),
     ) -> None:
+        self.racks = tuple(racks)
+        self.killed: dict[str, str] = {}
+        """Nodes that an event of the scenario has killed, each with what to say of it."""
+        self.paused: set[str] = set()
         self.specs, self.directory, self.keep_failed = specs, directory, keep_failed
         self.fabric_name = fabric
         self.context = RunContext(
@@ -58,7 +72,7 @@ class Session:
 
     def __enter__(self) -> Self:
         try:
-            self.networks = self.fabric.create(self.specs)
+            self.networks = self.fabric.create(self.specs, self.racks)
             self.switchboard = self._board = Switchboard(
                 self.networks.control_host,
                 CONTROL_PORT,
@@ -66,7 +80,8 @@ class Session:
                 [spec.name for spec in self.specs],
             )
             self.places = self.fabric.start()
-            self.cables = {name: place.cable for name, place in self.places.items()}
+            cables = {name: place.cable for name, place in self.places.items()}
+            self.cables = {**cables, **self.fabric.racks}
             self._await_all("up")
         except BaseException as error:
             self.__exit__(type(error), error, None)
@@ -117,6 +132,48 @@ class Session:
         with suppress(NodeLost):
             self.switchboard.send(node, kind, **fields)
 
+    def pause(self, node: str) -> None:
+        """Hold a node's processes; its silence is no loss meanwhile."""
+        self.paused.add(node)
+        self.switchboard.excuse(node)
+        self.fabric.pause(node)
+
+    def resume(self, node: str) -> None:
+        """Let a paused node go on."""
+        self.fabric.resume(node)
+        self.switchboard.expect(node)
+        self.paused.discard(node)
+
+    def kill(self, node: str, time_s: float) -> None:
+        """Kill a node's processes, as the scenario's event at ``time_s`` wants; of a host it is no loss."""
+        self.killed[node] = f"the scenario's event at {time_s:g} s killed it"
+        self.paused.discard(node)
+        if node in self._hosts():
+            self.switchboard.dismiss(node)
+        self.fabric.kill(node)
+
+    def restart(self, host: str) -> None:
+        """Start a killed host again; it says ``up`` when it is there."""
+        self.fabric.restart(host)
+        self.killed.pop(host, None)
+
+    def revive(self) -> None:
+        """See to it that every host is there, whatever happened to it in an earlier run."""
+        for host in self._hosts() & set(self.killed):
+            self.restart(host)
+        messages = self.messages(START_S)
+        while missing := self._hosts() - set(self.switchboard.connected()):
+            if next(messages, None) is None:
+                raise ExperimentError(f"not back: {', '.join(sorted(missing))}")
+
+    def fail(self, node: str, error: NarrowsError) -> None:
+        """Have ``messages`` raise ``error`` as one of ``node``. From any thread."""
+        fields = {"message": str(error), "error": type(error).__name__}
+        self.switchboard.post(node, {"type": "error", **fields, "exit_code": error.exit_code})
+
+    def _hosts(self) -> set[str]:
+        return {spec.name for spec in self.specs if spec.role == "host"}
+
     def _left_standing(self) -> bool:
         """Ask for everything to be left as it is; False where there is nothing to leave."""
         try:
@@ -146,8 +203,8 @@ class Session:
         if time.monotonic() - self._looked < LIVENESS_S:
             return
         self._looked = time.monotonic()
-        for name, how in self.fabric.dead().items():
-            raise NodeLost(name, None, f"{how}{self._last_words(name)}")
+        for lost in self._dead():
+            raise lost
         if not self.fabric.agent.alive():
             raise ExperimentError("the links agent has ended: the links are not shaped any more")
 
@@ -162,9 +219,17 @@ class Session:
                     failures.add(Failures.reported(*got))
             except NarrowsError as error:
                 failures.add(error)
-        for name, how in self.fabric.dead().items():
-            failures.add(NodeLost(name, None, f"{how}{self._last_words(name)}"), certain=True)
+        for lost in self._dead():
+            failures.add(lost, certain=True)
         return failures.cause()
+
+    def _dead(self) -> list[NodeLost]:
+        """The nodes that have ended and are missed: hosts that an event has killed are not."""
+        return [
+            NodeLost(name, None, self.killed.get(name) or f"{how}{self._last_words(name)}")
+            for name, how in self.fabric.dead().items()
+            if not (name in self.killed and name in self._hosts())
+        ]
 
     def _last_words(self, name: str) -> str:
         """The end of the node's log, if it left one."""

@@ -32,6 +32,7 @@ class Switchboard:
         self._listener = socket.create_server((address, port), backlog=256)
         self._nodes: dict[str, Lines] = {}
         self._heard: dict[str, float] = {}
+        self._excused: set[str] = set()
         self._inbox: queue.SimpleQueue[Inbound] = queue.SimpleQueue()
         self._closing = False
         threading.Thread(target=self._accept, daemon=True).start()
@@ -57,6 +58,25 @@ class Switchboard:
             raise NodeLost(node, None, str(message["reason"]))
         return node, message
 
+    def post(self, node: str, message: dict[str, Any]) -> None:
+        """Put in a message as if ``node`` had sent it."""
+        self._inbox.put((node, message))
+
+    def excuse(self, node: str) -> None:
+        """A paused node is silent, and not lost."""
+        self._excused.add(node)
+
+    def expect(self, node: str) -> None:
+        """It goes on: from now on it must be heard of again."""
+        self._heard[node] = time.monotonic()
+        self._excused.discard(node)
+
+    def dismiss(self, node: str) -> None:
+        """A node is about to be killed: its end is no loss, and it may come back."""
+        self._heard.pop(node, None)
+        self._excused.discard(node)
+        self._nodes.pop(node, None)
+
     def connected(self) -> list[str]:
         """Names of the nodes that have said hello."""
         return sorted(self._nodes)
@@ -73,7 +93,7 @@ class Switchboard:
     def _check_silence(self) -> None:
         now = time.monotonic()
         for node, heard in list(self._heard.items()):
-            if now - heard > SILENCE_S:
+            if now - heard > SILENCE_S and node not in self._excused:
                 raise NodeLost(node, None, f"it gave no sign of life for {now - heard:.1f} s")
 
     def _accept(self) -> None:
@@ -91,12 +111,14 @@ class Switchboard:
                 if node is None:
                     node = self._admit(lines, message)
                     continue
+                if self._nodes.get(node) is not lines:
+                    break
                 self._heard[node] = time.monotonic()
                 if message["type"] != "alive":
                     self._inbox.put((node, message))
         except (OSError, WireError) as error:
             reason = str(error)
-        if node is None:
+        if node is None or self._nodes.get(node) is not lines:
             lines.close()
         elif not self._closing:
             self._inbox.put((node, {"type": "lost", "reason": reason}))

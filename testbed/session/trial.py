@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,17 +14,23 @@ from testbed.errors import ExperimentError, NarrowsError, NodeLost
 from testbed.fabric.base import NodeSpec
 from testbed.links.client import LinkReport
 from testbed.record.directory import RunDirectory
+from testbed.scenario.node_events import node_changes
+from testbed.scenario.traffic import flows
 from testbed.session.conditions import backlog_drops, describe, shape
+from testbed.session.disturbance import Disturbances
 from testbed.session.experiment import Experiment
 from testbed.session.host_watch import HostWatch
 from testbed.session.progress import Progress
 from testbed.session.session import Session
+from testbed.session.traffic import CrossTraffic, crossed_links, failure
 from testbed.train.job import Job
 
 PREPARE_S = 120.0
 """How long nodes may take to load data, build the model and connect."""
 LEAD_S = 0.5
 """From the last node's ``ready`` to t0."""
+END_S = 20.0
+"""How long nodes may take to end their cross traffic."""
 QUIET_AFTER_S = 0.2
 """From the last node's ``done`` to the last look at the links: acknowledgements are still under way."""
 
@@ -39,6 +46,8 @@ class Outcome:
     """Packets that the host itself dropped meanwhile, for want of time."""
     error: BaseException | None = None
     """What ended the trial before its time."""
+    crossed: frozenset[str] = frozenset()
+    """Names of the links that cross traffic may be on: their bytes are not the training's alone."""
 
 
 class Trial:
@@ -56,8 +65,14 @@ class Trial:
         self.session, self.experiment = session, experiment
         self.algorithm, self.seed = algorithm, seed
         self.directory, self.progress = directory, progress
-        self.outcome = Outcome()
+        scenario = experiment.scenario
+        self._racks = {rack.name: rack.members for rack in session.racks}
+        self._changes, wanted = node_changes(scenario), flows(scenario)
+        self._traffic = CrossTraffic(wanted, session.places, scenario.congestion, directory.traffic)
+        self.outcome = Outcome(crossed=frozenset(crossed_links(wanted, self._racks)))
+        self._t0_ns: int | None = None
         self._specs = {spec.name: spec for spec in session.specs}
+        self._training = {n: spec for n, spec in self._specs.items() if spec.role != "host"}
         self._steps: dict[str, int] = {}
 
     def shape(self) -> None:
@@ -77,16 +92,21 @@ class Trial:
         agent = self.session.fabric.agent
         started, dropped = False, backlog_drops()
         watch: HostWatch | None = None
+        disturbances: Disturbances | None = None
         try:
+            self.session.revive()
             self._assign()
-            self._await_all("ready", PREPARE_S)
-            t0_ns = time.monotonic_ns() + int(LEAD_S * 1e9)
+            self._await_all("ready", self._specs, PREPARE_S)
+            self._t0_ns = t0_ns = time.monotonic_ns() + int(LEAD_S * 1e9)
             agent.start(t0_ns, self.experiment.timeline.changes(0.0, float("inf")))
             started = True
             watch = HostWatch(t0_ns, self.directory.link)
             for name in self._specs:
                 self.session.switchboard.send(name, "start", t0_ns=t0_ns)
-            self._await_all("done", None)
+            disturbances = Disturbances(self.session, self._changes, t0_ns, self.directory.link)
+            self._await_all("done", self._training, None)
+            disturbances.stop()
+            self._end_traffic()
             time.sleep(QUIET_AFTER_S)
         except NodeLost as lost:
             self.outcome.error = self._located(lost)
@@ -95,6 +115,9 @@ class Trial:
             self.outcome.error = error
             raise
         finally:
+            if disturbances is not None:
+                with suppress(NarrowsError) if self.outcome.error else nullcontext():
+                    disturbances.stop()
             if watch is not None:
                 watch.stop()
             if started and agent.alive():
@@ -104,30 +127,35 @@ class Trial:
 
     def _assign(self) -> None:
         """The job to every node; the same number marks all frames of this run."""
-        run = secrets.randbits(63)
-        places = self.session.places
-        peers = {place.spec.peer: name for name, place in places.items()}
-        addresses = {place.spec.peer: place.data_address for place in places.values()}
+        self._run = secrets.randbits(63)
+        for name in self._specs:
+            self._hand_job(name)
+
+    def _hand_job(self, name: str) -> None:
+        spec = self._specs[name]
+        places = [self.session.places[node] for node in self._training]
+        peers = {place.spec.peer: place.spec.name for place in places}
+        addresses = {place.spec.peer: place.data_address for place in places}
         labels = {
             "run": self.directory.path.name,
             "scenario": self.experiment.scenario.name,
             "algorithm": self.algorithm.name,
         }
-        for name, spec in self._specs.items():
-            self.session.switchboard.send(
-                name,
-                "job",
-                job=self._job(run, spec).to_json(),
-                role=spec.role,
-                peers=peers,
-                addresses=addresses,
-                labels={**labels, "role": spec.role, "node": name},
-            )
+        self.session.switchboard.send(
+            name,
+            "job",
+            job=self._job(spec).to_json(),
+            role=spec.role,
+            peers=peers,
+            addresses=addresses,
+            traffic=self._traffic.part(name),
+            labels={**labels, "role": spec.role, "node": name},
+        )
 
-    def _job(self, run: int, spec: NodeSpec) -> Job:
+    def _job(self, spec: NodeSpec) -> Job:
         scenario = self.experiment.scenario
         return Job(
-            run=run,
+            run=self._run,
             algorithm=self.algorithm,
             train=scenario.train,
             seed=self.seed,
@@ -138,22 +166,52 @@ class Trial:
             peer_timeout_s=float(scenario.peer_timeout),
             device=spec.device,
             dilation=self.experiment.dilation,
-            names=tuple(other.name for other in sorted(self._specs.values(), key=_peer)),
+            names=tuple(other.name for other in sorted(self._training.values(), key=_peer)),
         )
 
-    def _await_all(self, kind: str, timeout_s: float | None) -> None:
-        """Until every node has sent ``kind``; events that come meanwhile are recorded."""
-        missing = set(self._specs)
+    def _await_all(self, kind: str, nodes: Iterable[str], timeout_s: float | None) -> None:
+        """Until all of ``nodes`` have sent ``kind``; what comes meanwhile is taken in."""
+        missing = set(nodes)
+        if not missing:
+            return
         for node, message in self.session.messages(timeout_s or float("inf")):
-            if message["type"] == "event":
-                self._record(node, message["event"])
-            elif message["type"] == kind:
+            self._take(node, message)
+            if message["type"] == kind:
                 missing.discard(node)
-                if kind == "done":
-                    self.outcome.done[node] = message
             if not missing:
                 return
         raise ExperimentError(f"after {timeout_s:g} s not {kind}: {', '.join(sorted(missing))}")
+
+    def _take(self, node: str, message: dict[str, Any]) -> None:
+        """A node's message. A host that was restarted joins in again."""
+        kind = message["type"]
+        if kind == "event":
+            self._record(node, message["event"])
+        elif kind == "burst":
+            self._burst(message["record"])
+        elif kind == "done":
+            self.outcome.done[node] = message
+        elif kind == "up" and self._t0_ns is not None:
+            self._hand_job(node)
+        elif kind == "ready" and self._t0_ns is not None:
+            self.session.switchboard.send(node, "start", t0_ns=self._t0_ns)
+
+    def _burst(self, record: dict[str, Any]) -> None:
+        """Raises ExperimentError when it came to nothing and the scenario is not the reason."""
+        self._traffic.take(record)
+        ends = self._traffic.ends(record["flow"])
+        timeline = self.experiment.timeline
+        if error := failure(record, ends, self._racks, timeline, self._changes):
+            raise error
+
+    def _end_traffic(self) -> None:
+        """Sources first: a server has something to say of a test only when that has been ended."""
+        self._t0_ns = None
+        for part in ("sources", "sinks"):
+            here = self._traffic.nodes & set(self.session.switchboard.connected())
+            for node in here:
+                self.session.tell(node, "end", part=part, tests=self._traffic.tests())
+            self._await_all("ended", here, END_S)
 
     def _record(self, node: str, event: dict[str, Any]) -> None:
         spec = self._specs[node]

@@ -113,7 +113,8 @@ def test_replay_reports_every_direction(
     assert len(report["links"]) == 6
     assert set(report["links"][0]) == {
         "link", "direction", "asked_bits", "delivered_bits", "ratio", "mape_step", "mape_1s",
-        "worst_1s", "lateness_ms",
+        "worst_1s", "busy_share", "busy_ratio", "busy_mape_1s", "busy_worst_1s", "busy_mape_step",
+        "lateness_ms",
     }  # fmt: skip
     server = next(x for x in report["links"] if (x["link"], x["direction"]) == ("server", "up"))
     assert server["asked_bits"] == pytest.approx(40e6 + 3 * 20e6, rel=0.05)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric import netns_clean
-from testbed.fabric.base import Networks, NodeSpec, Place, RunContext
+from testbed.fabric.base import Cable, Networks, NodeSpec, Place, RackSpec, RunContext
 from testbed.fabric.docker import clean
 from testbed.fabric.docker.compose import Compose, SubnetTaken
+from testbed.fabric.docker.keeper import KILL, START
 from testbed.fabric.docker.objects import Objects, subnets_in_use
 from testbed.fabric.docker.render import (
     SHAPER,
@@ -25,8 +27,10 @@ from testbed.fabric.docker.render import (
     to_yaml,
 )
 from testbed.fabric.docker.subnets import free_subnets, routed
+from testbed.fabric.netns_plan import run_alias, run_tag
 from testbed.fabric.netns_sweep import sweep
 from testbed.links.journal import KEPT, Journal
+from testbed.links.racks import install, plan_racks
 from testbed.setup import images
 from testbed.setup.command import answer
 from testbed.setup.paths import in_checkout
@@ -52,10 +56,13 @@ class DockerFabric:
         self.compose = Compose(context.id, context.directory, context.token)
         self.specs: dict[str, NodeSpec] = {}
         self.plan: Plan | None = None
+        self.racks: dict[str, Cable] = {}
+        self._racks: tuple[RackSpec, ...] = ()
         self.journal: Journal | None = None
 
-    def create(self, specs: list[NodeSpec]) -> Networks:
+    def create(self, specs: list[NodeSpec], racks: Sequence[RackSpec] = ()) -> Networks:
         """Write ``compose.yaml``; make networks and containers; have an agent."""
+        self._racks = tuple(racks)
         self.specs = {spec.name: spec for spec in specs}
         self.journal = Journal.open(self.context.id)
         self.journal.add(clean.KIND, run=self.context.id)
@@ -67,7 +74,13 @@ class DockerFabric:
         """Start the nodes' containers. Raises ExperimentError when one ends at once."""
         self.compose.start(*self.specs)
         containers = self.objects.containers()
-        return {name: self._place(spec, containers[name]) for name, spec in self.specs.items()}
+        places = {name: self._place(spec, containers[name]) for name, spec in self.specs.items()}
+        assert self.plan is not None
+        self.agent.acquaint(places.values(), str(gateway(self.plan.data)))
+        run = self.context.id
+        plan = plan_racks(run_tag(run), run_alias(run), self._racks, places)
+        self.racks, places = install(self.agent, plan, places)
+        return places
 
     def dead(self) -> dict[str, str]:
         """Nodes whose container has ended, each with how; what they wrote is then in the log folder."""
@@ -75,6 +88,23 @@ class DockerFabric:
         if dead:
             self.save_logs()
         return dead
+
+    def pause(self, name: str) -> None:
+        """Freeze the node's container."""
+        self.objects.pause(name)
+
+    def resume(self, name: str) -> None:
+        """Thaw it."""
+        self.objects.resume(name)
+
+    def kill(self, name: str) -> None:
+        """Kill a host's processes inside its container, or a worker with its container."""
+        self.objects.resume(name)
+        self.objects.signal(name, KILL if self.specs[name].role == "host" else "SIGKILL")
+
+    def restart(self, name: str) -> None:
+        """Start a killed host's processes again, in the same container with the same links."""
+        self.objects.signal(name, START)
 
     def keep(self) -> None:
         """Leave everything standing when this process ends, until ``testbed clean --all``."""
@@ -86,6 +116,7 @@ class DockerFabric:
     def destroy(self) -> None:
         """Save the logs, then stop and remove whatever of this run is there."""
         if self.journal is None:
+            self.objects.close()
             return
         if hasattr(self, "agent"):
             self.agent.close()

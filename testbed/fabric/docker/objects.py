@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import MachineError
-from testbed.fabric.docker.render import NODE_LABEL, RUN_LABEL, SHAPER
+from testbed.fabric.docker.render import NODE_LABEL, RUN_LABEL, SHAPER, container_name
 from testbed.setup import engine
 
 _LOG_LINES = 20_000
@@ -24,6 +24,7 @@ class Objects:
     def __init__(self, run: str) -> None:
         self.run = run
         self.client = connect()
+        self._paused: set[str] = set()
 
     def containers(self) -> dict[str, Any]:
         """The nodes' containers by the nodes' names, running or not."""
@@ -39,6 +40,24 @@ class Objects:
                 dead[found["Labels"].get(NODE_LABEL, SHAPER)] = how_ended(state)
         return dead
 
+    def pause(self, name: str) -> None:
+        """Freeze a node's container. Raises MachineError when the engine refuses."""
+        with _forgiving():
+            self.client.api.pause(container_name(self.run, name))
+            self._paused.add(name)
+
+    def resume(self, name: str) -> None:
+        """Thaw it; nothing happens to one that was not paused."""
+        if name in self._paused:
+            self._paused.discard(name)
+            with _forgiving():
+                self.client.api.unpause(container_name(self.run, name))
+
+    def signal(self, name: str, signal: str) -> None:
+        """Send a signal to a node's container: its first process hands it on to the node."""
+        with _forgiving():
+            self.client.api.kill(container_name(self.run, name), signal)
+
     def save_logs(self, folder: Path) -> None:
         """Write ``<node>.log`` for every node, standard output and error together."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,6 +70,7 @@ class Objects:
         removed = []
         for container in self._containers():
             with _forgiving():
+                _thaw(container)
                 container.remove(force=True, v=True)
                 removed.append(f"container {container.name}")
         for network in self.client.networks.list(filters=self._mine):
@@ -73,6 +93,12 @@ class Objects:
                 self.client.containers.list(all=True, filters=self._mine, ignore_removed=True)
             )
         return []
+
+
+def _thaw(container: Any) -> None:
+    """A paused container takes no signal, not even the last."""
+    if container.status == "paused":
+        container.unpause()
 
 
 def connect() -> Any:

@@ -53,6 +53,11 @@ def project(run: str) -> str:
     return f"narrows-{run}"
 
 
+def container_name(run: str, node: str) -> str:
+    """What a node's container is called."""
+    return f"{project(run)}-{node}"
+
+
 def gateway(network: IPv4Network) -> IPv4Address:
     """The host's own address on a network."""
     return network[1]
@@ -101,11 +106,12 @@ def _node(spec: NodeSpec, plan: Plan, templates: Templates) -> Document:
         devices = service["deploy"]["resources"]["reservations"]["devices"]
         devices[0]["device_ids"] = [str(spec.peer % max(plan.gpus, 1))]
     service["image"] = plan.image
-    service["container_name"] = f"{project(plan.id)}-{spec.name}"
+    service["container_name"] = container_name(plan.id, spec.name)
     service["hostname"] = spec.name
     control = f"{gateway(plan.control)}:{CONTROL_PORT}"
-    module = ["python", "-m", "testbed.session.node"]
-    service["command"] = [*module, "--name", spec.name, "--control", control]
+    options = ["--name", spec.name, "--control", control, "--role", spec.role]
+    module = "testbed.fabric.docker.keeper" if spec.role == "host" else "testbed.session.node"
+    service["command"] = ["python", "-m", module, *options]
     service["labels"] = {RUN_LABEL: plan.id, NODE_LABEL: spec.name}
     if plan.folders:
         service["volumes"] = [_read_only(folder) for folder in plan.folders]

@@ -1,0 +1,162 @@
+"""The netns fabric without root: a process that becomes root in a world of its own, and only there.
+
+A user without CAP_NET_ADMIN and CAP_SYS_ADMIN moves this process into a new user, network and mount
+namespace before anything else is done. Inside it is root over what it makes; outside it stays the user it
+was, and so do the files that it writes. Nothing of it outlives its last process.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from testbed.errors import InputError, MachineError
+from testbed.links.mounts import NEW_MOUNTS, private_run, unshare
+from testbed.links.process import effective_capabilities, environment, module_command
+
+if TYPE_CHECKING:
+    from testbed.links.probe import Capabilities
+
+FABRIC = "netns"
+"""The only fabric that makes namespaces itself."""
+
+_NEW_USER, _NEW_NET = 0x10000000, 0x40000000
+_NET_ADMIN, _SYS_ADMIN = 12, 21
+_OWN = Path("/proc/self")
+_SETTINGS = {
+    "kernel.unprivileged_userns_clone": ("0", "1"),
+    "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
+    "user.max_user_namespaces": ("0", "15000"),
+    "user.max_net_namespaces": ("0", "15000"),
+    "user.max_mnt_namespaces": ("0", "15000"),
+}
+"""Host settings by name: the value that forbids user namespaces, and one that allows them."""
+
+OTHERWISE = (
+    "Or: run with sudo; or with --fabric docker as a member of the group docker; or with --guest, "
+    "in a kernel of your own."
+)
+
+
+def privileged() -> bool:
+    """Whether this process may make namespaces and change the network where it is."""
+    held = effective_capabilities()
+    return all(held >> capability & 1 for capability in (_NET_ADMIN, _SYS_ADMIN))
+
+
+def become_able(fabric: str, *, keep: bool = False) -> bool:
+    """Have the privileges that ``fabric`` needs; returns whether that took a world of our own.
+
+    To be called before any thread is started. Raises InputError for what cannot be had there, and
+    MachineError, with the setting to change, where the host forbids it.
+    """
+    if fabric != FABRIC or privileged():
+        return False
+    if keep:
+        raise InputError(
+            "without root a failed run cannot be left standing: its namespaces end with it",
+            where="--keep",
+            hint="Run as root (sudo), or leave --keep out: the records are kept in any case",
+        )
+    enter_own_world()
+    return True
+
+
+def enter_own_world() -> None:
+    """Become root in new user, network and mount namespaces. Raises MachineError."""
+    user, group = os.geteuid(), os.getegid()
+    try:
+        unshare(_NEW_USER | _NEW_NET | NEW_MOUNTS)
+        (_OWN / "setgroups").write_text("deny")
+        (_OWN / "uid_map").write_text(f"0 {user} 1")
+        (_OWN / "gid_map").write_text(f"0 {group} 1")
+        private_run()
+        _loopback_up()
+    except OSError as error:
+        raise forbidden(error) from error
+
+
+def forbidden(error: OSError, setting: Callable[[str], str | None] | None = None) -> MachineError:
+    """What to tell a user whose user namespace could not be made. ``setting`` reads one by its name."""
+    read = setting or _setting
+    guilty = [
+        f"{name}={allows}" for name, (forbids, allows) in _SETTINGS.items() if read(name) == forbids
+    ]
+    if not guilty and error.errno in (errno.ENOSPC, errno.EUSERS):
+        guilty = [f"user.max_user_namespaces={_more(read('user.max_user_namespaces'))}"]
+    if guilty:
+        change = f"Have an administrator allow it: `sysctl -w {' '.join(guilty)}`."
+    else:
+        change = "A container's seccomp profile, or a security module, can forbid it, too."
+    return MachineError(
+        "the netns fabric needs root, or a user namespace, which this host forbids "
+        f"({error.strerror})",
+        fix=f"{change} {OTHERWISE}",
+    )
+
+
+def _more(limit: str | None) -> int:
+    return max(15000, 2 * int(limit or 0))
+
+
+def _setting(name: str) -> str | None:
+    try:
+        return Path("/proc/sys", *name.split(".")).read_text().strip()
+    except OSError:
+        return None
+
+
+def _loopback_up() -> None:
+    from testbed.links import devices
+    from testbed.links.netlink import Netlink
+
+    with Netlink() as netlink:
+        devices.set_up(netlink, 1)
+
+
+def try_out() -> Capabilities:
+    """What the kernel lets this user do in a world of its own, tried by another process.
+
+    Raises MachineError where the host forbids it, or the kernel lacks what every link needs.
+    """
+    from testbed.links.probe import REQUIRED, Capabilities
+
+    command = module_command("testbed.fabric.rootless")
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise MachineError(
+            f"a user namespace could not be tried out: {done.stderr[-500:]}"
+        ) from None
+    if "refused" in answer:
+        raise MachineError(answer["refused"], fix=answer["fix"])
+    kinds, known = frozenset(answer.pop("kinds")), tuple(answer.pop("congestion"))
+    found = Capabilities(kinds=kinds, congestion=known, **answer)
+    if missing := found.missing(REQUIRED):
+        raise missing
+    return found
+
+
+def main() -> None:
+    """``python -m testbed.fabric.rootless``: try it, in a process that ends with it."""
+    from testbed.links.probe import probe
+
+    try:
+        enter_own_world()
+        found = probe()
+        answer: dict[str, object] = {**asdict(found), "kinds": sorted(found.kinds)}
+    except MachineError as refusal:
+        answer = {"refused": refusal.message, "fix": refusal.fix}
+    sys.stdout.write(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""A node's part in cross traffic: iperf3 servers for the flows it sinks, clients for those it sends.
+
+Every program is a child of a thread of its own, which waits for it: it dies with that thread, and so with
+the node.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import ExperimentError, MachineError
+from testbed.fabric.host import HostClock, HostTask
+from testbed.links.process import environment
+from testbed.scenario.traffic import Burst
+from testbed.session import iperf
+from testbed.session.iperf import FlowEnds, Sent
+from testbed.session.launch import launch_command
+
+Say = Callable[[dict[str, Any]], None]
+EARLY_S = 1.0
+"""How long before a burst its program is started."""
+RETRY_S = 0.2
+PATIENCE_S = 5.0
+"""A burst that nothing has come of for so long is reported, while it is tried on."""
+LISTEN_S = 20.0
+"""How long a server may take to start."""
+_END_S = 3.0
+_TABLE, _LISTENS = Path("/proc/thread-self/net/tcp"), "0A"
+_LOOK_S = 0.1
+
+
+class Sink:
+    """One flow's server. ``say`` gets a record for every test that has ended."""
+
+    def __init__(self, ends: FlowEnds, say: Say) -> None:
+        self._ends, self._say = ends, say
+        self.tests = 0
+        self._process: subprocess.Popen[str] | None = None
+        self._ended, self._task = False, HostTask(self._run)
+        give_up = time.monotonic() + LISTEN_S
+        while not _listening(ends.port):
+            if time.monotonic() > give_up:
+                raise ExperimentError(f"the iperf3 server of {ends.flow.name!r} does not listen")
+            time.sleep(0.02)
+
+    def end(self, tests: int) -> None:
+        """Wait until ``tests`` tests have ended, for a while, and stop."""
+        give_up = time.monotonic() + _END_S
+        while self.tests < tests and time.monotonic() < give_up:
+            time.sleep(0.02)
+        self._ended = True
+        if self._process is not None:
+            self._process.terminate()
+        self._task.join()
+
+    def _run(self) -> None:
+        process = self._process = _start(iperf.server(self._ends))
+        assert process.stdout is not None
+        with process.stdout:
+            for told in iperf.documents(iter(process.stdout.readline, "")):
+                if test := iperf.received(told):
+                    self._say({"kind": "received", "flow": self._ends.flow.name, **test})
+                    self.tests += 1
+        code = process.wait()
+        if not self._ended:
+            self._say({"kind": "stopped", "flow": self._ends.flow.name, "code": code})
+
+
+class Source:
+    """One flow's client, from t0 on. ``say`` gets a record for each burst when it is over."""
+
+    def __init__(self, ends: FlowEnds, clock: HostClock, say: Say) -> None:
+        self._ends, self._clock, self._say = ends, clock, say
+        self._ended = threading.Event()
+        self._task = HostTask(self._run)
+
+    def end(self) -> None:
+        """End the burst in progress, and begin no more."""
+        self._ended.set()
+
+    def join(self) -> None:
+        """Wait for the last record after ``end``; raises what went wrong."""
+        self._task.join()
+
+    def _run(self) -> None:
+        """A node that was restarted joins in where the flow is now."""
+        for burst in self._ends.flow.bursts():
+            if burst.stop_s > self._clock.now():
+                if self._ended.wait(max(0.0, burst.start_s - EARLY_S - self._clock.now())):
+                    return
+                self._burst(burst)
+
+    def _burst(self, burst: Burst) -> None:
+        """Send until the burst's end; a test that breaks off early is followed by another."""
+        tests: list[Sent] = []
+        start_s, reported = max(burst.start_s, self._clock.now()), False
+        while not self._over(burst):
+            tests.append(self._test(burst))
+            if self._over(burst):
+                break
+            moved = any(test.bytes for test in tests)
+            if not (moved or reported) and self._clock.now() > start_s + PATIENCE_S:
+                reported = True
+                self._report("stalled", burst, start_s, tests)
+            self._ended.wait(RETRY_S)
+        if tests:
+            self._report("sent", burst, start_s, tests)
+
+    def _test(self, burst: Burst) -> Sent:
+        """One run of the client, ended by a signal when the burst is over."""
+        at_ns = self._clock.t0_ns + int(burst.start_s * 1e9)
+        process = _start(iperf.client(self._ends), at_ns)
+        while process.poll() is None and not self._over(burst):
+            left = min(_LOOK_S, burst.stop_s - self._clock.now())
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.001, left))
+        ended = process.poll() is None
+        if ended:
+            process.send_signal(signal.SIGINT)
+        try:
+            output, _ = process.communicate(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+        # Ended before it had begun: a burst may be shorter than a busy machine takes to start a program.
+        return Sent() if ended and not output else iperf.sent(output)
+
+    def _over(self, burst: Burst) -> bool:
+        return self._ended.is_set() or self._clock.now() >= burst.stop_s
+
+    def _report(self, kind: str, burst: Burst, start_s: float, tests: list[Sent]) -> None:
+        errors = [test.error for test in tests if test.error is not None]
+        self._say(
+            {
+                "kind": kind,
+                "flow": self._ends.flow.name,
+                "due_s": burst.start_s,
+                "start_s": start_s,
+                "stop_s": min(burst.stop_s, self._clock.now()),
+                "bytes": sum(test.bytes for test in tests),
+                "retransmits": sum(test.retransmits for test in tests),
+                "packets": sum(test.packets for test in tests),
+                "tests": [test.cookie for test in tests if test.cookie is not None and test.bytes],
+                "error": errors[-1] if errors else None,
+            }
+        )
+
+
+class Traffic:
+    """All flows that a node takes part in. Raises MachineError where iperf3 is missing and wanted."""
+
+    def __init__(self, message: Mapping[str, Any], clock: HostClock, say: Say) -> None:
+        self._clock, self._say = clock, say
+        self._sending = [FlowEnds.from_json(ends) for ends in message["sources"]]
+        sinking = [FlowEnds.from_json(ends) for ends in message["sinks"]]
+        if (sinking or self._sending) and shutil.which(iperf.PROGRAM) is None:
+            raise missing()
+        self._sinks = {ends.flow.name: Sink(ends, say) for ends in sinking}
+        self._sources: list[Source] = []
+
+    def start(self) -> None:
+        """The clock has been set: from now on every flow keeps to its times."""
+        self._sources = [Source(ends, self._clock, self._say) for ends in self._sending]
+
+    def end_sources(self) -> None:
+        """Send no more; the last records have been handed over when this returns."""
+        for source in self._sources:
+            source.end()
+        for source in self._sources:
+            source.join()
+        self._sources = []
+
+    def end_sinks(self, tests: Mapping[str, int]) -> None:
+        """Stop the servers, each once it has seen as many tests as were sent to it."""
+        for name, sink in self._sinks.items():
+            sink.end(tests.get(name, 0))
+        self._sinks = {}
+
+
+def missing() -> MachineError:
+    """What to raise where there is no iperf3."""
+    return MachineError(
+        "cross traffic needs iperf3, which is not installed",
+        fix="Install it: `apt-get install iperf3`, or run `make setup`",
+    )
+
+
+def _listening(port: int) -> bool:
+    """Whether someone listens at a port here; trying it would count as a test."""
+    rows = (line.split() for line in _TABLE.read_text().splitlines()[1:])
+    return any(row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port for row in rows)
+
+
+def _start(command: Sequence[str], at_ns: int = 0) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        launch_command(command, at_ns),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )

@@ -1,0 +1,76 @@
+"""The link benchmark once, short: that it measures at all, says sane things and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from testbed.bench.flows import busy
+from testbed.links.process import environment
+
+PROGRAM = "from testbed.cli.bench import app; app()"
+
+
+@pytest.mark.timeout(240)
+def test_static_and_swing_once(state: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", PROGRAM, "link", "--quick", "--json", "--out", str(tmp_path)),
+            *("--suite", "static", "--suite", "swing"),
+        ],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == {"suites", "machine"}
+    assert set(found["suites"]) == {"static", "swing"}
+    static = found["suites"]["static"]
+    assert static["failure"] is None
+    assert {check["name"] for check in static["checks"]} == {"10 Mbit/s", "500 Mbit/s"}
+    rows = {(row["rate_mbit"], row["alternative"]): row for row in static["rows"]}
+    for rate in (10, 500):
+        for name in ("narrows", "tc-htb", "tc-htb-1ms", "tc-tbf"):
+            row = rows[rate, name]
+            assert 0.9 < row["delivered/asked"] < 1.1, row
+            assert 0.8 < row["payload/asked"] < 1.2, row
+            assert row["cpu_s_per_gb"] >= 0
+    assert rows["", "unshaped"]["gbit_s"] > 0.5
+    swing = {
+        (row["changes_per_s"], row["alternative"]): row["delivered/asked"]
+        for row in found["suites"]["swing"]["rows"]
+    }
+    assert set(swing) == {(n, name) for n in (10, 100) for name in ("narrows", "tc-htb", "tc-tbf")}
+    assert all(0.9 < swing[n, "narrows"] < 1.1 for n in (10, 100)), swing
+    (written,) = tmp_path.glob("measurements/*/bench.json")
+    assert json.loads(written.read_text()) == found
+    # A journal goes when everything in it is gone.
+    assert not list(state.glob("*.journal"))
+
+
+def test_busy_processes_end_with_their_block_and_by_themselves() -> None:
+    def children() -> str:
+        return Path("/proc/thread-self/children").read_text()
+
+    before = children()
+    with busy(2, 30.0):
+        assert len(children().split()) == len(before.split()) + 2
+    assert children() == before
+    alone = subprocess.run(
+        [sys.executable, "-m", "testbed.bench.busy", "0.2", "--parent", "1"],
+        env=environment(),
+        check=False,
+        timeout=20,
+    )
+    assert alone.returncode == 1  # its parent is another process
+    began = time.monotonic()
+    with busy(1, 0.1):
+        time.sleep(0.05)
+    assert time.monotonic() - began < 20

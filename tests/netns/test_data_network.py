@@ -1,0 +1,101 @@
+"""A data network on which nobody asks for anything, nothing is remembered, and nobody stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from netns_rig import MBIT, Rig, make_rig, rate_of
+
+from testbed.links import namespaces, unshaped
+from testbed.links.neighbours import permanent_neighbours
+from testbed.links.netlink import Netlink
+from testbed.links.process import environment
+from testbed.links.tcp_metrics import remembers_connections
+
+
+@pytest.fixture
+def three(tmp_path: Path, state: Path) -> object:
+    made = make_rig(tmp_path, workers=2)
+    yield made
+    made.fabric.destroy()
+
+
+def packets(netns: str | None, device: str) -> tuple[int, int]:
+    """That a device has received and sent."""
+    with namespaces.inside(netns):
+        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+    fields = next(line.split(":")[1].split() for line in lines if line.strip().startswith(device))
+    return int(fields[1]), int(fields[9])
+
+
+def test_everyone_knows_everyone(three: Rig) -> None:
+    addresses = {place.data_address for place in three.places.values()}
+    addresses.add(three.networks.switch_address)
+    for place in three.places.values():
+        with Netlink(place.nic.netns) as netlink:
+            known = {n.address for n in permanent_neighbours(netlink, place.nic.index)}
+        assert known == addresses - {place.data_address}
+
+
+def test_packets_go_to_whom_they_are_for_and_to_nobody_else(three: Rig) -> None:
+    server, worker, other = (three.places[n] for n in ("server", "worker-0", "worker-1"))
+    with namespaces.inside(server.nic.netns):
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        receiver.bind((server.data_address, 9999))
+        receiver.settimeout(5)
+    with namespaces.inside(worker.nic.netns):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with receiver, sender:
+        for _ in range(3):
+            sender.sendto(b"one", (server.data_address, 9999))
+            receiver.recv(100)
+    assert packets(server.nic.netns, "data") == (3, 0)
+    assert packets(worker.nic.netns, "data") == (0, 3)
+    assert packets(other.nic.netns, "data") == (0, 0)
+
+
+def test_connections_leave_nothing_for_later_ones(three: Rig) -> None:
+    for netns in [three.networks.switch_netns, *(p.nic.netns for p in three.places.values())]:
+        assert not remembers_connections(netns)
+    held = three.prepare({end: rate_of(10 * MBIT) for end in three.ends()})
+    assert not any(link["tcp_metrics_saved"] for link in held["links"])
+
+
+def test_who_is_left_in_a_namespace_ends_with_it() -> None:
+    path = namespaces.make("nw-inhabited")
+    program = (
+        "import sys, time; from testbed.links.namespaces import enter; enter(sys.argv[1]); "
+        "print('in', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, path], stdout=subprocess.PIPE, env=environment()
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"in\n"
+        assert namespaces.inhabitants(path) == [process.pid]
+        os.kill(process.pid, signal.SIGSTOP)
+        assert namespaces.remove("nw-inhabited")
+        assert process.wait(5) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.communicate()
+        namespaces.remove("nw-inhabited")
+
+
+def test_a_veth_is_measured_quickly_and_leaves_nothing() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    began = time.monotonic()
+    large = unshaped.measure(1, 43)
+    assert time.monotonic() - began < 5.0  # a fifth of a second where nobody else runs
+    assert large > unshaped.measure(1, 1) > 10 * MBIT
+    assert unshaped.measure(2, 43) > 10 * MBIT
+    assert before == len(list(Path("/proc/self/fd").iterdir()))
+    assert not {"near", "far"} & {path.name for path in Path("/sys/class/net").iterdir()}

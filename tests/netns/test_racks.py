@@ -1,0 +1,196 @@
+"""Racks: a bridge of their own, one shared cable, and nothing left of either."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from netns_rig import MBIT, Rig, assert_nothing_left, make_rig, rate_of
+
+from testbed.fabric.base import RackSpec
+from testbed.fabric.netns_plan import run_alias, run_tag
+from testbed.fabric.netns_sweep import sweep
+from testbed.links import devices, namespaces
+from testbed.links.client import LinkSettings
+from testbed.links.journal import journals
+from testbed.links.netlink import Netlink
+from testbed.links.process import environment
+from testbed.links.racks import install, plan_racks, remove
+from testbed.scenario.shape import End
+
+RACKS = [RackSpec("a", ("worker-0", "worker-1")), RackSpec("b", ("server",))]
+PORT = 7300
+
+
+class RackedRig:
+    """A rig of a server and three workers, of which two are in rack a and one is in none."""
+
+    def __init__(self, rig: Rig, own: bool) -> None:
+        self.rig = rig
+        fabric = rig.fabric
+        assert fabric._plan is not None
+        run = fabric.context.id
+        switch = None if own else fabric._plan.switch_netns
+        self.plan = plan_racks(run_tag(run), run_alias(run), RACKS, rig.places, switch)
+        self.cables, rig.places = install(rig.agent, self.plan, rig.places)
+
+    def prepare(self, **rates: int) -> None:
+        """Everything at 200 Mbit/s, and racks as asked."""
+        names = [*self.rig.places, *self.cables]
+        shapes = {
+            End(name, way): rate_of(rates.get(name, 200) * MBIT)
+            for name in names
+            for way in ("up", "down")
+        }
+        cables = {name: place.cable for name, place in self.rig.places.items()} | self.cables
+        settings = LinkSettings(segments=1, congestion="cubic")
+        self.rig.agent.prepare(cables, shapes, settings)
+
+
+@pytest.fixture(params=["switch", "own"])
+def racked(request: pytest.FixtureRequest, tmp_path: Path, state: Path) -> Iterator[RackedRig]:
+    """``own``: in a namespace made for the racks, as containers have them."""
+    rig = make_rig(tmp_path, workers=3)
+    assert rig.fabric._journal is not None
+    try:
+        yield RackedRig(rig, request.param == "own")
+    finally:
+        names = [e["name"] for e in rig.fabric._journal.entries if "name" in e]
+        rig.fabric.destroy()
+        assert_nothing_left(names)
+        assert not list(state.glob("*.journal"))
+
+
+def iperf(rig: Rig, source: str, sink: str, seconds: int, port: int) -> list[subprocess.Popen[str]]:
+    """A server, which ends after one test, and its client."""
+    at, to = rig.places[source], rig.places[sink]
+    address = to.data_address
+    commands = [
+        ["nsenter", f"--net={to.nic.netns}", "iperf3", "-s", "-1", "-B", address, "-p", str(port)],
+        ["nsenter", f"--net={at.nic.netns}", "iperf3", "-c", address, "-p", str(port), "-J",
+         "-t", str(seconds)],
+    ]  # fmt: skip
+    started = []
+    for command in commands:
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        for _ in range(100):
+            listening = subprocess.run(
+                ["nsenter", f"--net={to.nic.netns}", "ss", "-Hltn", f"sport = :{port}"],
+                capture_output=True, text=True, check=True,
+            ).stdout  # fmt: skip
+            if listening:
+                break
+    return started
+
+
+def received_bits(flows: list[list[subprocess.Popen[str]]]) -> list[float]:
+    found = []
+    for server, client in flows:
+        told, _ = client.communicate(timeout=30)
+        server.communicate(timeout=30)
+        found.append(float(json.loads(told)["end"]["sum_received"]["bits_per_second"]))
+    return found
+
+
+def reach(rig: Rig, source: str, address: str) -> None:
+    """Where nobody listens, being refused is proof of having been there."""
+    with namespaces.inside(rig.places[source].nic.netns), pytest.raises(ConnectionRefusedError):
+        socket.create_connection((address, 9), 3).close()
+
+
+def test_everyone_reaches_everyone_and_the_switch(racked: RackedRig) -> None:
+    rig = racked.rig
+    racked.prepare()
+    for source in rig.places:
+        reach(rig, source, rig.networks.switch_address)
+        for sink in rig.places.values():
+            reach(rig, source, sink.data_address)
+
+
+def test_two_flows_share_the_uplink_and_its_class_counts_them(racked: RackedRig) -> None:
+    rig = racked.rig
+    racked.prepare(a=20)
+    rig.start([])
+    both = [iperf(rig, f"worker-{n}", "server", 4, PORT + n) for n in (0, 1)]
+    through = received_bits(both)
+    report = {(end.link, end.direction): end for end in rig.stop().links}
+    assert 0.75 * 20e6 < sum(through) < 20.5e6
+    crossed = report["a", "up"].class_bytes
+    assert crossed >= sum(through) * 4 / 8 * 0.95
+    assert crossed == pytest.approx(report["server", "down"].class_bytes, rel=0.02)
+    assert crossed == report["b", "down"].class_bytes
+    ups = sum(report[f"worker-{n}", "up"].class_bytes for n in (0, 1))
+    lost = report["a", "up"].drops
+    assert ups - crossed <= lost * 1514 + 100_000 and lost > 0
+    # No stranger's packet strayed to a link that it had no business on.
+    assert report["worker-2", "down"].class_bytes < 2_000
+    assert report["a", "up"].direct_packets == 0
+
+
+def test_neighbours_in_a_rack_do_not_use_its_uplink(racked: RackedRig) -> None:
+    rig = racked.rig
+    racked.prepare(a=10)
+    rig.start([])
+    (through,) = received_bits([iperf(rig, "worker-0", "worker-1", 2, PORT)])
+    report = {(end.link, end.direction): end for end in rig.stop().links}
+    assert through > 50e6
+    assert report["a", "up"].class_bytes < 2_000
+
+
+def test_ports_go_back_where_they_were(racked: RackedRig) -> None:
+    rig, switch = racked.rig, racked.rig.networks.switch_netns
+    assert rig.fabric._plan is not None
+    racked.prepare()
+    with Netlink(switch) as netlink:
+        core = devices.find(netlink, "switch")
+    assert core is not None
+    before = {name: place.port.name for name, place in rig.fabric._places(rig.fabric._plan).items()}
+    assert remove(racked.plan) == []
+    with Netlink(switch) as netlink:
+        for name in before.values():
+            port = devices.find(netlink, name)
+            assert port is not None and port.master == core.index
+        assert devices.find(netlink, "rack0") is None
+
+
+CONTROLLER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from netns_rig import specs
+from testbed.fabric.base import RackSpec, RunContext
+from testbed.fabric.netns import NetnsFabric
+fabric = NetnsFabric(RunContext({run!r}, Path({folder!r}), "token"))
+fabric.create(specs(2), [RackSpec("a", ("worker-0", "worker-1"))])
+fabric.start()
+print(fabric.agent.pid, *fabric.racks, flush=True)
+time.sleep(60)
+"""
+
+
+def test_clean_removes_racks_after_everyone_was_killed(state: Path, tmp_path: Path) -> None:
+    run = secrets.token_hex(3)
+    here = str(Path(__file__).parent)
+    program = CONTROLLER.format(here=here, folder=str(tmp_path), run=run)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        agent, rack = process.stdout.readline().split()
+    assert rack == "a"
+    os.kill(int(agent), signal.SIGKILL)
+    process.kill()
+    process.wait()
+    (journal,) = journals()
+    names = [entry["name"] for entry in journal.entries if "name" in entry]
+    sweep(journal)
+    assert_nothing_left(names)

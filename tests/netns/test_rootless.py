@@ -1,0 +1,236 @@
+"""The netns fabric as a user without rights: the same links as root's, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from private_host import PrivateHost
+from unprivileged import USER, as_user
+
+from testbed.record.thresholds import THRESHOLDS
+
+pytestmark = pytest.mark.timeout(240)
+
+SCENARIO = """
+name: small
+nodes: {server: {role: server}, worker: {role: worker, count: 1}}
+links:
+  default:
+    up: {rate: 40 Mbit/s, queue: 50 ms, at: network}
+    down: {rate: 40 Mbit/s, queue: 50 ms}
+events: [{kind: step, links: [server], at: 1 s, rate: 20 Mbit/s}]
+train:
+  task: digits
+  model: mlp
+  optimizer: {name: sgd, lr: 0.1}
+  pace: 60 ms
+  stop: {steps: 12}
+algorithms: [topk-0.15]
+congestion: CONGESTION
+"""
+HELD = ("link", "direction", "at", "device", "kind", "rate_bits", "burst_bytes", "limit_bytes",
+        "quantum_bytes", "gso_max_segs", "congestion")  # fmt: skip
+
+
+ATTEMPTS = 3
+"""On a machine that is busy with something else the first may not be judged valid, whoever ran it."""
+
+
+class User:
+    """That user on a host of the test's own."""
+
+    def __init__(self, host: PrivateHost) -> None:
+        self.host, self.home = host, host.folder
+        os.chown(self.home, USER, USER)
+        self.scenario = str(self.home / "small.yaml")
+
+    def write(self, congestion: str = "cubic") -> None:
+        Path(self.scenario).write_text(SCENARIO.replace("CONGESTION", congestion))
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        return self.host.start(*as_user(self.home, *command), stderr=subprocess.PIPE)
+
+    def python(self, program: str, *arguments: str) -> subprocess.Popen[str]:
+        return self.start(sys.executable, "-c", program, *arguments)
+
+    def testbed(self, *arguments: str) -> subprocess.Popen[str]:
+        return self.start(sys.executable, "-m", "testbed", *arguments)
+
+    def until(self, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+        give_up = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def user() -> Iterator[User]:
+    """In a folder that the user can reach, which pytest's own need not be."""
+    with tempfile.TemporaryDirectory(prefix="narrows-rootless-") as folder:
+        Path(folder).chmod(0o755)
+        host = PrivateHost(Path(folder))
+        before = host.state()
+        try:
+            user = User(host)
+            user.write()
+            yield user
+            assert host.settle(before) == ""
+        finally:
+            host.close()
+
+
+def records(folder: Path, name: str) -> dict[str, Any]:
+    (found,) = folder.glob(f"runs/*/{name}")
+    read: dict[str, Any] = json.loads(found.read_text())
+    return read
+
+
+def held(folder: Path) -> list[dict[str, Any]]:
+    return [{key: link[key] for key in HELD} for link in records(folder, "manifest.json")["links"]]
+
+
+@pytest.mark.parametrize("congestion", ["cubic", "bbr"])
+def test_links_are_the_same_as_roots(user: User, tmp_path: Path, congestion: str) -> None:
+    available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+    if congestion not in available:
+        pytest.skip(f"this kernel has not loaded {congestion}")
+    user.write(congestion)
+    for attempt in range(ATTEMPTS):
+        mine, roots = user.home / f"{attempt}", tmp_path / f"{attempt}"
+        pair = replayed(user, mine, roots)
+        assert held(mine) == held(roots)
+        assert {link["congestion"] for link in held(mine)} == {congestion}
+        assert records(mine, "manifest.json")["machine"]["user_namespace"]
+        assert not records(roots, "manifest.json")["machine"]["user_namespace"]
+        links = records(mine, "summary.json")["links"]
+        assert {link["realtime"] for link in links} == {False}
+        if {report["verdict"] for report in pair} == {"valid"}:
+            break
+    reasons = [records(folder, "summary.json")["reasons"] for folder in (mine, roots)]
+    assert [report["verdict"] for report in pair] == ["valid", "valid"], reasons
+    for ours, theirs in zip(*(report["links"] for report in pair), strict=True):
+        assert ours["ratio"] == pytest.approx(theirs["ratio"], abs=THRESHOLDS.ratio_deviation)
+
+
+def replayed(user: User, mine: Path, roots: Path) -> list[dict[str, Any]]:
+    """The same replay as that user and as root, one after the other."""
+    options = ["replay", user.scenario, "--seconds", "3", "--json", "--quiet", "--out"]
+    as_root = [sys.executable, "-m", "testbed", *options, str(roots)]
+    reports = []
+    for start in (
+        lambda: user.testbed(*options, str(mine)),
+        lambda: user.host.start(*as_root, stderr=subprocess.PIPE),
+    ):
+        process = start()
+        out, err = process.communicate(timeout=90)
+        assert process.returncode in (0, 1), err
+        reports.append(json.loads(out))
+    return reports
+
+
+def test_training_works_and_its_files_are_the_users(user: User) -> None:
+    process = user.testbed("run", user.scenario, "--json")
+    out, err = process.communicate(timeout=120)
+    (run,) = json.loads(out)["runs"]
+    assert run["steps"] == 12, err
+    assert process.returncode == (1 if run["verdict"] == "invalid" else 0)
+    made = [path for path in user.home.rglob("*") if path.name != "small.yaml"]
+    assert made and {path.stat().st_uid for path in made} == {USER}
+    measures = records(user.home, "summary.json")["measures"]
+    assert measures["byte_identity"]["state"] == "valid", measures
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_it_is_ended(user: User, number: signal.Signals) -> None:
+    process = user.testbed("replay", user.scenario, "--seconds", "60")
+    user.until(lambda: len(user.host.processes("testbed.session.node")) == 2)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 1)
+    assert number == signal.SIGKILL or f"interrupted by {number.name}" in err
+
+
+def test_nodes_have_no_rights_and_see_no_other_network(user: User) -> None:
+    process = user.testbed("replay", user.scenario, "--seconds", "60")
+    try:
+        user.until(lambda: _nodes(user.host))
+        status = Path(f"/proc/{_nodes(user.host)[0]}/status").read_text()
+        held = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+            assert int(held[kind], 16) == 0, kind
+        assert held["NoNewPrivs"] == "1"
+        for pid in user.host.processes():
+            assert Path(f"/proc/{pid}").stat().st_uid == USER
+            assert Path(f"/proc/{pid}/ns/net").readlink() != user.host.network()
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def _nodes(host: PrivateHost) -> list[int]:
+    """Those that have become nodes, and are not on the way to it."""
+    starting = host.processes("testbed.fabric.enter")
+    return [pid for pid in host.processes("testbed.session.node") if pid not in starting]
+
+
+def test_a_failed_run_cannot_be_kept(user: User) -> None:
+    process = user.testbed("replay", user.scenario, "--keep")
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 2 and "--keep" in err
+    assert not (user.home / "runs").exists()
+
+
+LOCKS = """
+import os
+from testbed.fabric.rootless import enter_own_world
+from testbed.session.lock import _path
+before = os.stat(_path())
+enter_own_world()
+print(os.path.samestat(before, os.stat(_path())), os.listdir("/run/netns") if os.path.exists("/run/netns") else [])
+"""
+
+
+def test_runs_of_all_users_wait_for_each_other(user: User) -> None:
+    process = user.python(LOCKS)
+    out, err = process.communicate(timeout=60)
+    assert out == "True []\n", err
+
+
+FORBIDDEN = """
+import sys
+from pathlib import Path
+from testbed.fabric import rootless
+rootless.enter_own_world()
+Path("/proc/sys/user/max_user_namespaces").write_text("0")
+from testbed.cli import main
+rootless.privileged = lambda: False
+main(sys.argv[1:])
+"""
+"""A namespace in which no further one may be made stands for a host that forbids them."""
+
+
+def test_a_host_that_forbids_it_is_told_what_to_change(user: User) -> None:
+    process = user.python(FORBIDDEN, "replay", user.scenario)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "sysctl -w user.max_user_namespaces=15000" in err and "sudo" in err
+    assert "Traceback" not in err and not (user.home / "runs").exists()
+
+
+def test_the_doctor_says_which_way_this_user_has(user: User) -> None:
+    process = user.testbed("doctor", "--json")
+    out, _ = process.communicate(timeout=60)
+    found = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert found["nodes as namespaces"]["ok"]
+    assert "user namespace" in found["nodes as namespaces"]["detail"]
+    assert found["privileges"]["ok"] and found["queueing disciplines"]["ok"]

@@ -1,0 +1,104 @@
+"""Cross traffic and events of nodes in whole runs: every algorithm meets the same, and the run goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from command_rig import Command
+from crossed_rig import TRAFFIC, of, records, write
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+
+
+def test_every_algorithm_meets_the_same_traffic(tmp_path: Path, nothing_left: set[str]) -> None:
+    path = write(tmp_path, traffic=TRAFFIC, algorithms="none, topk-0.15")
+    code, out, err = Command(tmp_path, "run", path, "--json").finish(150)
+    assert out, err
+    runs = json.loads(out)["runs"]
+    assert [run["steps"] for run in runs] == [50, 50], err
+    assert code == (1 if "invalid" in {run["verdict"] for run in runs} else 0)
+    met = records(tmp_path, "traffic.jsonl")
+    assert len(met) == 2
+    for bursts in met:
+        (bulk,) = of(bursts, "bulk", "sent")
+        (arrived,) = of(bursts, "bulk", "received")
+        assert bulk["due_s"] == 0.5 and bulk["bytes"] >= arrived["bytes"] > 500_000
+        assert bulk["tests"] == [arrived["cookie"]]
+        (steady,) = of(bursts, "steady", "sent")
+        seconds = steady["stop_s"] - steady["start_s"]
+        assert steady["bytes"] * 8 * 1442 / 1400 / seconds == pytest.approx(4e6, rel=0.15)
+        (steadily,) = of(bursts, "steady", "received")
+        assert steadily["bytes"] == steadily["packets"] * 1400 > 0
+        assert steadily["packets"] + steadily["lost"] <= steady["packets"]
+    first, second = ([(burst["due_s"]) for burst in of(bursts, "bursty", "sent")] for bursts in met)
+    shared = min(len(first), len(second))
+    assert shared > 2 and first[:shared] == second[:shared]
+    assert len({later - sooner for sooner, later in pairwise(first)}) > 1
+
+
+def test_the_racks_link_carries_what_its_members_send(
+    tmp_path: Path, nothing_left: set[str]
+) -> None:
+    path = write(tmp_path, traffic=TRAFFIC, steps=40)
+    Command(tmp_path, "run", path, "--quiet").finish(100)
+    (run,) = tmp_path.glob("runs/*")
+    evidence = json.loads((run / "evidence.json").read_text())
+    held = {(link["link"], link["direction"]): link["class_bytes"] for link in evidence["links"]}
+    (bursts,) = records(tmp_path, "traffic.jsonl")
+    (bulk,) = of(bursts, "bulk", "received")
+    assert held["a", "up"] > bulk["bytes"]
+    assert held["a", "down"] > sum(b["bytes"] for b in of(bursts, "bursty", "received"))
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert {"a", "noise-0", "noise-1"} <= {link["link"] for link in manifest["links"]}
+
+
+def test_a_paused_worker_is_not_taken_for_dead(tmp_path: Path, nothing_left: set[str]) -> None:
+    event = "{kind: pause, nodes: [worker-1], at: 1 s, for: 7500 ms}"
+    path = write(tmp_path, events=event, steps=40)
+    _, out, err = Command(tmp_path, "run", path, "--json").finish(100)
+    assert json.loads(out)["runs"][0]["steps"] == 40, err
+    (links,) = records(tmp_path, "links.jsonl")
+    pause, resume = [record for record in links if record["kind"] == "node"]
+    assert (pause["action"], resume["action"]) == ("pause", "resume")
+    assert pause["applied_s"] >= 1.0 and resume["applied_s"] >= 8.5
+    (events,) = records(tmp_path, "events/worker-0.jsonl")
+    waits = [event["wait_s"] for event in events if event["kind"] == "step"]
+    assert max(waits) > 6.5
+
+
+def test_a_host_is_killed_and_comes_back(tmp_path: Path, nothing_left: set[str]) -> None:
+    event = "{kind: kill, nodes: [noise-1], at: 1500 ms, restart_after: 1 s}"
+    path = write(tmp_path, traffic=TRAFFIC, events=event, steps=90)
+    _, out, err = Command(tmp_path, "run", path, "--json").finish(100)
+    assert json.loads(out)["runs"][0]["steps"] == 90, err
+    (bursts,) = records(tmp_path, "traffic.jsonl")
+    (again,) = of(bursts, "steady", "sent")
+    assert again["due_s"] == 0.0 and again["start_s"] >= 2.5
+    cut, whole = of(bursts, "steady", "received")
+    assert not cut["complete"] and whole["complete"] and cut["bytes"] > 0
+    (links,) = records(tmp_path, "links.jsonl")
+    assert [r["action"] for r in links if r["kind"] == "node"] == ["kill", "restart"]
+
+
+def test_a_host_that_stays_dead_is_there_for_the_next_run(
+    tmp_path: Path, nothing_left: set[str]
+) -> None:
+    event = "{kind: kill, nodes: [noise], at: 1 s}"
+    path = write(tmp_path, traffic=TRAFFIC, events=event, algorithms="none, topk-0.15", steps=40)
+    _, out, err = Command(tmp_path, "run", path, "--json").finish(150)
+    assert [run["steps"] for run in json.loads(out)["runs"]] == [40, 40], err
+    for bursts in records(tmp_path, "traffic.jsonl"):
+        assert of(bursts, "bursty", "sent")
+
+
+def test_a_killed_worker_ends_the_run_and_the_event_is_named(
+    tmp_path: Path, nothing_left: set[str]
+) -> None:
+    path = write(tmp_path, events="{kind: kill, nodes: [worker-1], at: 2 s}", steps=500)
+    code, _, err = Command(tmp_path, "run", path).finish(60)
+    assert code == 1
+    assert re.search(r"'worker-1' was lost at step \d+: the scenario's event at 2 s killed", err)

@@ -1,0 +1,204 @@
+"""Cross traffic without a network: what iperf3 is asked and says, and when a flow has failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.errors import MachineError
+from testbed.fabric.base import Interface, NodeSpec, Place
+from testbed.scenario.load import load
+from testbed.scenario.node_events import NodeChange
+from testbed.scenario.timeline import Timeline
+from testbed.scenario.traffic import Flow
+from testbed.session import iperf, traffic
+from testbed.session.iperf import FlowEnds
+from testbed.session.traffic import CrossTraffic, check, crossed_links, failure
+
+TCP = Flow("bulk", "noise-0", "server", "tcp", None, "bbr", 2, 0.0, float("inf"))
+UDP = Flow("video", "noise-0", "server", "udp", 20_000_000, None, 1, 5.0, 9.0, 1.0, 0.5)
+ENDS = FlowEnds(UDP, "10.0.0.3", "10.0.0.1", 7200)
+RACKS = {"a": ("noise-0", "worker-0"), "b": ("worker-1",)}
+
+
+def option(command: list[str], name: str) -> str:
+    return command[command.index(name) + 1]
+
+
+def test_udp_takes_its_rate_at_the_link_layer() -> None:
+    command = iperf.client(ENDS)
+    payload = int(option(command, "-b"))
+    assert payload * 1442 / 1400 == pytest.approx(20e6, rel=1e-6)
+    assert "-u" in command and option(command, "-l") == "1400"
+    assert option(command, "-B") == "10.0.0.3" and option(command, "-c") == "10.0.0.1"
+
+
+def test_tcp_takes_what_it_can() -> None:
+    command = iperf.client(FlowEnds(TCP, "10.0.0.3", "10.0.0.1", 7200))
+    assert option(command, "-C") == "bbr" and option(command, "-P") == "2"
+    assert "-b" not in command and "-u" not in command
+
+
+def test_ends_travel_as_json_endless_flows_too() -> None:
+    ends = FlowEnds(TCP, "10.0.0.3", "10.0.0.1", 7201)
+    assert FlowEnds.from_json(json.loads(json.dumps(ends.to_json()))) == ends
+
+
+def test_a_client_that_was_ended_on_time_has_no_error() -> None:
+    told = {
+        "start": {"cookie": "abc"},
+        "end": {"sum_sent": {"bytes": 3000, "retransmits": 4}},
+        "error": "interrupt - the client has terminated",
+    }
+    assert iperf.sent(json.dumps(told)) == iperf.Sent(3000, 4, 0, "abc", None)
+
+
+@pytest.mark.parametrize("output", ["", "iperf3: no such option", "{"])
+def test_a_client_that_says_no_json_has_failed(output: str) -> None:
+    assert iperf.sent(output).error
+
+
+def test_a_client_that_was_refused_says_so() -> None:
+    told = {"start": {}, "end": {}, "error": "unable to connect to server: Connection refused"}
+    sent = iperf.sent(json.dumps(told))
+    assert sent.bytes == 0 and sent.error == told["error"]
+
+
+def test_what_a_killed_client_sent_is_counted_by_the_second() -> None:
+    part = {"sum": {"bytes": 100, "packets": 2, "lost_packets": 1, "jitter_ms": 2.0}}
+    told = {"start": {"cookie": "abc"}, "intervals": [part, part], "end": {}}
+    assert iperf.received(told) == {
+        "cookie": "abc", "complete": False, "bytes": 200, "packets": 4, "lost": 2,
+        "jitter_s": 0.002,
+    }  # fmt: skip
+    assert iperf.received({"start": {}, "intervals": [], "end": {}}) is None
+
+
+def test_documents_come_one_by_one() -> None:
+    lines = [
+        line + "\n" for text in ('{"a": {\n\t}\n}', '{\n"b": 1\n}') for line in text.split("\n")
+    ]
+    assert list(iperf.documents(iter(lines))) == [{"a": {}}, {"b": 1}]
+
+
+def place(name: str, peer: int) -> Place:
+    nowhere = Interface(None, 1, "lo")
+    spec = NodeSpec(name, name, "host", 0, peer)
+    return Place(spec, f"10.0.0.{peer}", f"10.0.1.{peer}", nowhere, nowhere)
+
+
+def test_each_node_is_told_its_part() -> None:
+    written: list[dict[str, Any]] = []
+    places = {"server": place("server", 1), "noise-0": place("noise-0", 3)}
+    crossing = CrossTraffic([TCP, UDP], places, "bbr", written.append)
+    assert crossing.nodes == {"server", "noise-0"}
+    source, sink = crossing.part("noise-0"), crossing.part("server")
+    assert [ends["port"] for ends in source["sources"]] == [7200, 7201]
+    assert source["sources"] == sink["sinks"] and not source["sinks"] and not sink["sources"]
+    # It is the routes' congestion control: an unprivileged program need not select it.
+    assert source["sources"][0]["flow"]["congestion"] is None
+    assert crossing.part("worker-0") == {"sources": [], "sinks": []}
+    crossing.take({"kind": "stalled", "flow": "bulk", "tests": []})
+    crossing.take({"kind": "sent", "flow": "bulk", "tests": ["x", "y"]})
+    crossing.take({"kind": "received", "flow": "bulk", "bytes": 1})
+    assert crossing.tests() == {"bulk": 2, "video": 0}
+    assert [record["v"] for record in written] == [1, 1, 1]
+
+
+def test_links_that_may_be_crossed() -> None:
+    assert crossed_links([TCP], RACKS) == {"noise-0", "server", "a"}
+    assert crossed_links([], RACKS) == set()
+
+
+@pytest.fixture
+def timeline(tmp_path: Path) -> Timeline:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(
+        """
+name: crossed
+nodes: {server: {role: server}, worker: {role: worker, count: 2}, noise: {role: host, count: 1}}
+links:
+  default: {up: {rate: 40 Mbit/s, queue: 50 ms}, down: {rate: 40 Mbit/s, queue: 50 ms}}
+events: [{kind: outage, links: [server], direction: both, at: 20 s, for: 2 s}]
+train: {task: digits, model: mlp, optimizer: {name: sgd, lr: 0.1}, stop: {steps: 5}}
+algorithms: [none]
+"""
+    )
+    return load(path).timeline()
+
+
+def record(
+    kind: str, start: float, stop: float, error: str | None, size: int = 0
+) -> dict[str, Any]:
+    about = {"kind": kind, "flow": "bulk", "due_s": start, "stop_s": stop}
+    return {**about, "error": error, "bytes": size}
+
+
+REFUSED = "unable to connect to server: Connection refused"
+BROKEN = "unable to set TCP_CONGESTION: not supported"
+KILLED = NodeChange(3.0, "server", "kill")
+
+
+@pytest.mark.parametrize(
+    ("told", "changes", "failed"),
+    [
+        (record("sent", 0, 5, BROKEN), [], True),
+        (record("stalled", 0, 5, REFUSED), [], True),
+        (record("sent", 0, 0.2, REFUSED), [], False),  # between two tests
+        (record("sent", 0, 5, BROKEN, size=10), [], False),  # it has moved something
+        (record("sent", 0, 5, None), [], False),
+        (record("stalled", 4, 9, REFUSED), [KILLED], False),
+        (record("stalled", 0, 2, REFUSED), [KILLED], True),  # not yet killed
+        (record("stalled", 4, 9, REFUSED), [NodeChange(3.0, "worker-0", "kill")], True),
+        (record("stalled", 19, 26, REFUSED), [], False),  # an outage on its way
+        (record("stalled", 21, 26, REFUSED), [], False),
+        (record("stalled", 23, 30, REFUSED), [], True),
+        ({"kind": "received", "flow": "bulk", "bytes": 0}, [], False),
+        ({"kind": "stopped", "flow": "bulk", "code": 1}, [], True),
+    ],
+)
+def test_when_a_flow_has_failed(
+    timeline: Timeline, told: dict[str, Any], changes: list[NodeChange], failed: bool
+) -> None:
+    error = failure(told, ("noise-0", "server"), {}, timeline, changes)
+    assert (error is not None) == failed
+    if error is not None:
+        assert "'bulk' from 'noise-0' to 'server'" in str(error)
+
+
+def test_without_iperf3_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic.shutil, "which", lambda _: None)
+    with pytest.raises(MachineError, match="apt-get install iperf3"):
+        check([UDP], "netns", None)
+    check([UDP], "docker", None)
+    check([], "netns", None)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    def offers(available: str, allowed: str) -> None:
+        for name, text in (("_AVAILABLE", available), ("_ALLOWED", allowed)):
+            path = tmp_path / name
+            path.write_text(text)
+            monkeypatch.setattr(traffic, name, path)
+
+    monkeypatch.setattr(traffic.shutil, "which", lambda name: f"/usr/bin/{name}")
+    return offers
+
+
+def test_a_congestion_control_that_nodes_may_not_select(
+    kernel: Callable[[str, str], None],
+) -> None:
+    kernel("reno cubic bbr", "reno cubic")
+    with pytest.raises(MachineError, match="tcp_allowed_congestion_control='reno cubic bbr'"):
+        check([TCP], "netns", "cubic")
+    check([TCP], "netns", "bbr")
+    kernel("reno cubic bbr", "reno cubic bbr")
+    check([TCP], "netns", "cubic")
+    kernel("reno cubic", "reno cubic")
+    with pytest.raises(MachineError, match="modprobe tcp_bbr"):
+        check([TCP], "docker", None)
