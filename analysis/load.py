@@ -116,9 +116,21 @@ class Run:
         start, stop = table[:, 0] / self.dilation, table[:, 1] / self.dilation
         return start, stop, table[:, 2] / (stop - start), table[:, 3] / (stop - start)
 
+    def disturbed(self, end: str | None = None) -> list[tuple[float, float]]:
+        """From when to when (s) this machine could not be relied upon to emulate: link direction ``end``
+        (``worker-0 up``), or anything at all."""
+        return [
+            (float(s["from_s"]) / self.dilation, float(s["to_s"]) / self.dilation)
+            for s in self.links
+            if s["kind"] == "disturbed" and (end is None or not s["ends"] or end in s["ends"])
+        ]
 
-def load(path: Path) -> Run:
-    """Read one run directory. Raises InputError when it is none, has no manifest or no finished step."""
+
+def load(path: Path, *, replayed: bool = False) -> Run:
+    """Read one run directory. Raises InputError when it is none, has no manifest or no finished step.
+
+    ``replayed``: a replay's, in which there are no steps.
+    """
     if not path.is_dir():
         raise InputError(
             f"{str(path)!r} is not a run directory", hint="Give runs/<…> or comparisons/<…>"
@@ -130,7 +142,7 @@ def load(path: Path) -> Run:
             hint="Give a directory that 'testbed run' made: runs/<…> or comparisons/<…>",
         )
     events = read_events(path)
-    if not events.get("step"):
+    if not events.get("step") and not replayed:
         raise EmptyRun(
             f"the run in {str(path)!r} was stopped before its first step was finished: "
             "there is nothing to draw",

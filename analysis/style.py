@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib import style as mpl_style
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from analysis.load import Run
 from analysis.table import to_csv
@@ -33,6 +35,7 @@ _LINES: tuple[Any, ...] = (
 )
 _MARKERS = "osD^vPX*"
 _WARNING = "#B00020"
+_DOUBT = "#D55E00"
 _CHARACTERS_PER_INCH = 17
 
 
@@ -89,6 +92,17 @@ def banner(figure: Figure, runs: Sequence[Run]) -> None:
             break_on_hyphens=False,
         )
         figure.supxlabel(text, color=_WARNING, fontsize=7, fontweight="bold")
+
+
+def shade(axes: Axes, spans: Iterable[tuple[float, float]]) -> None:
+    """Mark times in which the machine could not be relied upon to emulate."""
+    for from_s, to_s in spans:
+        axes.axvspan(from_s, to_s, color=_DOUBT, alpha=0.16, linewidth=0, zorder=0)
+
+
+def shade_handle() -> Patch:
+    """What ``shade`` looks like, for a legend."""
+    return Patch(color=_DOUBT, alpha=0.16, linewidth=0)
 
 
 def save(

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from matplotlib.figure import Figure
 
-from analysis.figures import accuracy_over_time, phases, rate_k_delay, speedup_bars
+from analysis.figures import accuracy_over_time, fidelity, phases, rate_k_delay, speedup_bars
 from analysis.load import Run
 from analysis.style import Rows
 
@@ -26,5 +26,11 @@ class FigureModule(Protocol):
         ...
 
 
-FIGURES: tuple[FigureModule, ...] = (accuracy_over_time, rate_k_delay, speedup_bars, phases)
+FIGURES: tuple[FigureModule, ...] = (
+    accuracy_over_time,
+    rate_k_delay,
+    speedup_bars,
+    phases,
+    fidelity,
+)
 """In the order of the report."""

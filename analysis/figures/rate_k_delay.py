@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.load import Array, Run, by_algorithm
-from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure
+from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure, shade, shade_handle
 
 NAME = "rate_k_delay"
 _LOG_SPAN = 20.0
@@ -57,7 +57,13 @@ def draw(runs: Sequence[Run]) -> Figure:
     _scale(panels[1], rows, "k")
     _scale(panels[2], rows, "delay_s")
     figure.align_ylabels(list(panels))
-    heading(figure, "Link rate, density and communication delay", handles, ["asked", *names])
+    labels = ["asked", *names]
+    if doubtful := [span for run in _chosen(runs) for span in run.disturbed()]:
+        for axes in panels:
+            shade(axes, doubtful)
+        handles.append(shade_handle())
+        labels.append("machine not to be relied upon")
+    heading(figure, "Link rate, density and communication delay", handles, labels)
     banner(figure, _chosen(runs))
     return figure
 

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from testbed import __version__
+from testbed.__main__ import missing
 from testbed.errors import NarrowsError
 
 VERBS = {
@@ -23,9 +24,11 @@ VERBS = {
     "report": "testbed.cli.report:report",
     "algorithms": "testbed.cli.algorithms:algorithms",
     "replay-controller": "testbed.cli.replay_controller:replay_controller",
+    "trace": "testbed.cli.trace:app",
+    "bench": "testbed.cli.bench:app",
     "clean": "testbed.cli.clean:clean",
 }
-"""Every verb and the function that carries it out."""
+"""Every verb and the function that carries it out, or the application of its own sub-verbs."""
 
 
 def application(verbs: dict[str, str] = VERBS) -> typer.Typer:
@@ -39,7 +42,11 @@ def application(verbs: dict[str, str] = VERBS) -> typer.Typer:
     )
     for verb, target in verbs.items():
         module, _, function = target.partition(":")
-        app.command(verb)(getattr(import_module(module), function))
+        carried_out_by = getattr(import_module(module), function)
+        if isinstance(carried_out_by, typer.Typer):
+            app.add_typer(carried_out_by, name=verb)
+        else:
+            app.command(verb)(carried_out_by)
     app.callback()(_options)
     return app
 
@@ -66,3 +73,5 @@ def main(arguments: list[str] | None = None) -> Any:
     except NarrowsError as error:
         print(f"testbed: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        sys.exit(missing(error))

@@ -9,9 +9,11 @@ from pathlib import Path
 import typer
 
 from testbed.cli import options
+from testbed.cli.guest import rerun
 
 
 def compare(
+    context: typer.Context,
     scenario: options.Scenario,
     fabric: options.FabricName = "netns",
     algo: options.Algorithms = None,
@@ -20,14 +22,19 @@ def compare(
     as_json: options.Json = False,
     keep: options.Keep = False,
     quiet: options.Quiet = False,
+    guest: options.Guest = False,
 ) -> None:
     """Run every algorithm with every seed, interleaved, and pair the differences by seed."""
     from analysis.paired import paired
     from testbed.cli.run import present
+    from testbed.fabric.rootless import become_able
     from testbed.session.experiment import parse_seeds, prepare
     from testbed.session.run import interleaved
     from testbed.session.run import run as run_all
 
+    if guest:
+        rerun(context)
+    become_able(fabric, keep=keep)
     experiment = prepare(scenario, algo or (), parse_seeds(seed))
     order = interleaved(experiment.algorithms, experiment.seeds)
     comparison = run_all(experiment, fabric, out, quiet=quiet, keep_failed=keep, order=order)

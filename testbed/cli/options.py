@@ -26,6 +26,10 @@ Out = Annotated[Path, typer.Option("--out", help="Where runs/ and comparisons/ g
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave a failed run standing for inspection.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")]
+Guest = Annotated[
+    bool,
+    typer.Option("--guest", help="In a kernel of its own, which has netem (docs/guest.md)."),
+]
 Seconds = Annotated[
     float, typer.Option("--seconds", help="How long.", min=1.0, max=86_400.0, metavar="N")
 ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from testbed.cli import options
+from testbed.cli.guest import rerun
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +24,7 @@ Source = Annotated[
 
 
 def replay(
+    context: typer.Context,
     trace: Source,
     fabric: options.FabricName = "netns",
     seconds: options.Seconds = 60.0,
@@ -30,14 +32,20 @@ def replay(
     as_json: options.Json = False,
     keep: options.Keep = False,
     quiet: options.Quiet = False,
+    guest: options.Guest = False,
 ) -> None:
-    """Fill every link direction with bulk traffic while it follows TRACE; report asked and delivered."""
+    """Fill every link direction with bulk traffic while it follows TRACE; certify and draw what they gave."""
+    from testbed.fabric.rootless import become_able
     from testbed.scenario.load import load
     from testbed.session.replay import replay as replay_links
     from testbed.session.replay import trace_scenario
 
+    if guest:
+        rerun(context)
+    become_able(fabric, keep=keep)
     loaded = load(trace) if trace.suffix in {".yaml", ".yml"} else trace_scenario(trace)
     replayed = replay_links(loaded, fabric, out, seconds, quiet=quiet, keep_failed=keep)
+    _draw(replayed.directory)
     if as_json:
         json.dump(replayed.to_json(), sys.stdout, indent=2)
         print()
@@ -47,6 +55,16 @@ def replay(
         _present(replayed)
     if replayed.verdict.state == "invalid":
         raise typer.Exit(1)
+
+
+def _draw(directory: Path) -> None:
+    """Leave ``fidelity.png`` beside the records."""
+    from analysis.figures import fidelity
+    from analysis.load import load
+    from analysis.style import save
+
+    runs = [load(directory, replayed=True)]
+    save(directory, fidelity.NAME, runs, fidelity.data, fidelity.draw)
 
 
 def _present(replayed: Replayed) -> None:
@@ -64,8 +82,8 @@ def _table(replayed: Replayed) -> Table:
     from rich.table import Table
 
     table = Table(
-        "link", "direction", "asked", "delivered/asked", "error per 1 s", "worst 1 s", "late p99"
-    )
+        "link", "direction", "asked", "delivered/asked", "backlogged", "then per 1 s", "worst 1 s", "late p99"
+    )  # fmt: skip
     for column in table.columns[2:]:
         column.justify = "right"
     for link in replayed.report.links:
@@ -75,8 +93,9 @@ def _table(replayed: Replayed) -> Table:
             link.direction,
             f"{link.asked_bits / 1e6:.1f} Mbit",
             "–" if link.ratio is None else f"{link.ratio:.4f}",
-            "–" if link.mape_1s is None else f"{link.mape_1s:.2%}",
-            "–" if link.worst_1s is None else f"{link.worst_1s:.2%}",
+            f"{link.busy_share:.0%}",
+            "–" if link.busy_mape_1s is None else f"{link.busy_mape_1s:.2%}",
+            "–" if link.busy_worst_1s is None else f"{link.busy_worst_1s:.2%}",
             "–" if late is None else f"{late['p99']:.1f} ms",
         )
     return table

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from testbed.cli import options
+from testbed.cli.guest import rerun
 
 if TYPE_CHECKING:
     from testbed.session.run import Comparison
 
 
 def run(
+    context: typer.Context,
     scenario: options.Scenario,
     fabric: options.FabricName = "netns",
     algo: options.Algorithms = None,
@@ -24,11 +26,16 @@ def run(
     as_json: options.Json = False,
     keep: options.Keep = False,
     quiet: options.Quiet = False,
+    guest: options.Guest = False,
 ) -> None:
     """Train every algorithm of SCENARIO with every seed over the same link history."""
+    from testbed.fabric.rootless import become_able
     from testbed.session.experiment import parse_seeds, prepare
     from testbed.session.run import run as run_all
 
+    if guest:
+        rerun(context)
+    become_able(fabric, keep=keep)
     experiment = prepare(scenario, algo or (), parse_seeds(seed))
     comparison = run_all(experiment, fabric, out, quiet=quiet, keep_failed=keep)
     present(comparison, as_json)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 
 from testbed.errors import NodeLost, WireError
 from testbed.exchange.connection import Connection
@@ -44,6 +45,7 @@ class TcpEndpoint:
         self._names, self._clock, self._silence_s = names, clock, silence_s
         self._inbox: _Inbox = queue.SimpleQueue()
         self._peers: dict[int, Connection] = {}
+        self._least_rtt_us: dict[int, int] = {}
         self._changed = threading.Condition()
         self._listener: socket.socket | None = None
         self._closing = False
@@ -101,8 +103,12 @@ class TcpEndpoint:
         return HEADER_BYTES + len(memoryview(message.body).cast("B"))
 
     def counters(self) -> dict[int, SocketCounters]:
-        """What the kernel counted on each peer's connection so far."""
-        return {peer: connection.counters() for peer, connection in list(self._peers.items())}
+        """What the kernel counted on each peer's connection so far.
+
+        The kernel forgets a least round-trip time after minutes; that of connecting, on idle links, is kept here.
+        """
+        now = {peer: connection.counters() for peer, connection in list(self._peers.items())}
+        return {peer: self._with_least(peer, counted) for peer, counted in now.items()}
 
     def close(self) -> None:
         """Close every connection; peers see an end of stream."""
@@ -143,7 +149,15 @@ class TcpEndpoint:
         self._inbox.put(first)
         self._adopt(first.sender, connection)
 
+    def _with_least(self, peer: int, counted: SocketCounters) -> SocketCounters:
+        seen = (self._least_rtt_us.get(peer), counted.least_rtt_us)
+        known = [time_us for time_us in seen if time_us is not None]
+        return replace(counted, least_rtt_us=min(known, default=None))
+
     def _adopt(self, peer: int, connection: Connection) -> None:
+        with suppress(OSError):  # a peer that is gone already is found out by the reader
+            if (least := connection.counters().least_rtt_us) is not None:
+                self._least_rtt_us[peer] = least
         with self._changed:
             self._peers[peer] = connection
             self._changed.notify_all()

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from testbed.scenario.shape import SEGMENT_HEADER_BYTES
 
 # Offsets in the kernel's struct tcp_info (include/uapi/linux/tcp.h).
-_RETRANSMITS, _BYTES_RECEIVED, _SEGMENTS_OUT = 100, 128, 136
+_RETRANSMITS, _BYTES_RECEIVED, _SEGMENTS_OUT, _LEAST_RTT = 100, 128, 136, 148
 _BYTES_SENT, _BYTES_RETRANSMITTED = 200, 208
 _LENGTH = 216
+_UNKNOWN = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +24,15 @@ class SocketCounters:
     bytes_received: int
     bytes_retransmitted: int
     retransmits: int
+    least_rtt_us: int | None
+    """The least round-trip time of the last five minutes (``net.ipv4.tcp_min_rtt_wlen``); None: not measured."""
 
     @property
     def wire_bytes(self) -> int:
         """Bytes that the sender's link counts for this socket."""
         return self.bytes_sent + SEGMENT_HEADER_BYTES * self.segments_out
 
-    def to_json(self) -> dict[str, int]:
+    def to_json(self) -> dict[str, int | None]:
         """As sent over the control network."""
         return {**asdict(self), "wire_bytes": self.wire_bytes}
 
@@ -43,6 +46,12 @@ def read_counters(connected: socket.socket) -> SocketCounters:
     (segments_out,) = struct.unpack_from("=I", info, _SEGMENTS_OUT)
     bytes_sent, bytes_retransmitted = struct.unpack_from("=QQ", info, _BYTES_SENT)
     (bytes_received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
+    (least_rtt,) = struct.unpack_from("=I", info, _LEAST_RTT)
     return SocketCounters(
-        bytes_sent, segments_out, bytes_received, bytes_retransmitted, retransmits
+        bytes_sent,
+        segments_out,
+        bytes_received,
+        bytes_retransmitted,
+        retransmits,
+        None if least_rtt == _UNKNOWN else least_rtt,
     )

@@ -9,21 +9,21 @@ and not where a process gets round to reading them (that is the processor's doin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import comb
+from dataclasses import dataclass, replace
 from typing import Any
 
 from testbed.record.fluid import Bits, Load, downloads_done, slowest_rate, uploads_done
+from testbed.record.quantiles import spread
 from testbed.record.thresholds import THRESHOLDS, Thresholds
 from testbed.scenario.shape import FRAME_BYTES, End, wire_bytes
 
 Records = Sequence[Mapping[str, Any]]
-During = Callable[[float, float], bool]
-"""Whether something happened between two times."""
+Delay = Callable[[End], float]
+"""The constant delay of a link direction, in seconds."""
 
 
-def _never(_start_s: float, _stop_s: float) -> bool:
-    return False
+def _no_delay(_: End) -> float:
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,37 @@ class Group:
         bits = {end: load.bits for end, load in zip(own, self.loads, strict=True)}
         return {there: sum(bits.values()), **bits}
 
-    def done(self, bits: Bits) -> float:
-        """When the asked rates would have had the last byte there."""
-        predict = uploads_done if self.direction == "up" else downloads_done
-        return predict(bits, list(self.loads), self.server)
+    @property
+    def routes(self) -> list[tuple[str, str]]:
+        """Each message's source and sink."""
+        up = self.direction == "up"
+        return [(w.link, self.server) if up else (self.server, w.link) for w in self.loads]
+
+    def done(self, bits: Bits, delay: Delay = _no_delay) -> float:
+        """When the asked rates and delays would have had the last byte there."""
+        there, *own = self.ends
+        if self.direction == "up":
+            loads = [
+                replace(load, start_s=load.start_s + delay(end))
+                for load, end in zip(self.loads, own, strict=True)
+            ]
+            return uploads_done(bits, loads, self.server) + delay(there)
+        last = delay(there) + max(map(delay, own))
+        return downloads_done(bits, list(self.loads), self.server) + last
+
+    def charged(self, overhead_bytes: int) -> Group:
+        """The same messages on links that charge so much for every packet besides."""
+        per_packet = 8.0 * overhead_bytes
+        full = 8.0 * FRAME_BYTES
+        loads = (
+            replace(load, bits=load.bits + per_packet * -(-load.bits // full))
+            for load in self.loads
+        )
+        return replace(self, loads=tuple(loads))
+
+
+Excuse = Callable[[Group], bool]
+"""Whether a group of messages cannot be judged for some reason."""
 
 
 def groups(rounds: Records, steps: Records, links: Mapping[int, str]) -> Iterator[Group]:
@@ -90,44 +117,41 @@ def measure(
     steps: Records,
     links: Mapping[int, str],
     bits: Bits,
-    dropped: During = _never,
-    stolen: During = _never,
+    excuses: Mapping[str, Excuse] | None = None,
+    delay: Delay = _no_delay,
+    overhead: Callable[[list[End]], int | None] = lambda _: 0,
     thresholds: Thresholds = THRESHOLDS,
 ) -> dict[str, Any]:
     """Errors of all groups against their service curves.
 
-    Counted but not judged: groups that the links could carry in less than ``completion_floor_s``; groups
-    during which ``dropped(start_s, stop_s)`` says that an emulated queue dropped packets (TCP sends those
-    again in its own time: what the emulated network does to it, not an error of the emulation); groups
-    during which ``stolen`` says that this host had lost a processor to others, which is a measure of its
-    own; groups on links for which ``bits`` raises KeyError.
+    Counted but not judged: groups that the links could carry in less than ``completion_floor_s`` (``short``);
+    groups on links for which ``bits`` raises KeyError (``unsampled``); groups for which one of ``excuses``
+    holds, by the first name that does.
 
-    Result: these counts, and p50, p99 and max of ``used`` (error over tolerance), ``error`` (over the
-    predicted time), ``error_ms``, and ``all_error_ms`` (of groups not judged, too).
+    Result: ``groups``, ``judged``, these counts, and p50, p99 and max of ``used`` (error over tolerance),
+    ``error`` (over the predicted time), ``error_ms``, and ``all_error_ms`` (of groups not judged, too).
     """
+    excuses = excuses or {}
     used, error, error_ms, all_ms = [], [], [], []
-    short = lossy = theft = unsampled = 0
+    not_judged = dict.fromkeys(("short", "unsampled", *excuses), 0)
     for group in groups(rounds, steps, links):
+        charged = group.charged(overhead(group.ends) or 0)
         try:
-            predicted = group.done(bits) - group.start_s
+            predicted = charged.done(bits, delay) - group.start_s
         except KeyError:
-            unsampled += 1
+            not_judged["unsampled"] += 1
             continue
         off = abs(group.last_s - group.start_s - predicted)
         all_ms.append(1e3 * off)
-        if predicted < thresholds.completion_floor_s:
-            short += 1
-        elif dropped(group.start_s, group.last_s):
-            lossy += 1
-        elif stolen(group.start_s, group.last_s):
-            theft += 1
-        else:
-            used.append(off / _tolerance_s(group, predicted, bits, thresholds))
-            error.append(off / predicted)
-            error_ms.append(1e3 * off)
+        why = next((name for name, excuse in excuses.items() if excuse(group)), None)
+        if predicted < thresholds.completion_floor_s or why is not None:
+            not_judged[why or "short"] += 1
+            continue
+        used.append(off / _tolerance_s(group, predicted, bits, thresholds))
+        error.append(off / predicted)
+        error_ms.append(1e3 * off)
     return {
-        "groups": len(all_ms) + unsampled, "judged": len(used), "short": short,
-        "with_drops": lossy, "with_theft": theft, "unsampled": unsampled,
+        "groups": len(all_ms) + not_judged["unsampled"], "judged": len(used), "not_judged": not_judged,
         "used": spread(used), "error": spread(error), "error_ms": spread(error_ms),
         "all_error_ms": spread(all_ms),
     }  # fmt: skip
@@ -137,33 +161,3 @@ def _tolerance_s(group: Group, predicted_s: float, bits: Bits, limits: Threshold
     rate = slowest_rate(bits, group.ends, group.start_s, group.start_s + predicted_s)
     packets_s = limits.completion_packets * 8 * FRAME_BYTES / rate if rate > 0 else 0.0
     return limits.completion_share * predicted_s + packets_s
-
-
-def spread(values: Sequence[float]) -> dict[str, float | None]:
-    """``{"p50", "p99", "p99_at_least", "max"}``, each one of the values (nearest rank); None of nothing.
-
-    ``p99_at_least``: what the p99 is not below, with 95 % confidence.
-    """
-    ordered = sorted(values)
-    if not ordered:
-        return dict.fromkeys(("p50", "p99", "p99_at_least", "max"))
-    rank = {share: max(0, -(-share * len(ordered) // 100) - 1) for share in (50, 99)}
-    return {
-        "p50": ordered[rank[50]],
-        "p99": ordered[rank[99]],
-        "p99_at_least": ordered[-_significant(len(ordered))],
-        "max": ordered[-1],
-    }
-
-
-def _significant(count: int, share: float = 0.01, confidence: float = 0.95) -> int:
-    """The fewest of ``count`` values above a limit that show that more than ``share`` of all are above it.
-
-    Fewer are likely enough (over 1 - ``confidence``) where exactly ``share`` is: the second largest of
-    160 values says little about their p99.
-    """
-    fewer, above = 0.0, 0
-    while fewer < confidence and above < count:
-        fewer += comb(count, above) * share**above * (1 - share) ** (count - above)
-        above += 1
-    return above

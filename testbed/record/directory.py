@@ -2,7 +2,7 @@
 
 runs/<utc>_<scenario>_<algorithm>_s<seed>_<hash8>/
 ├─ manifest.json   scenario.yaml   compose.yaml (docker)   summary.json (at the end)
-├─ events/<role>-<rank>.jsonl      links.jsonl
+├─ events/<role>-<rank>.jsonl      links.jsonl      traffic.jsonl (cross traffic)
 └─ log/
 """
 
@@ -21,6 +21,7 @@ from typing import Any, Self
 from testbed.errors import InputError
 
 MANIFEST, SUMMARY, LINKS, EVENTS = "manifest.json", "summary.json", "links.jsonl", "events"
+TRAFFIC = "traffic.jsonl"
 COMPARISON = "comparison.json"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -58,6 +59,10 @@ class RunDirectory:
         """Append one link record, or several, to ``links.jsonl``."""
         lines = [records] if isinstance(records, Mapping) else list(records)
         self._append(self.path / LINKS, lines)
+
+    def traffic(self, record: Mapping[str, Any]) -> None:
+        """Append what a node said of cross traffic to ``traffic.jsonl``."""
+        self._append(self.path / TRAFFIC, [record])
 
     def write_json(self, name: str, value: object) -> Path:
         """Write ``name`` as JSON; readers see the old file or the new one, never a part."""

@@ -1,8 +1,8 @@
 """The records of a run, one JSON object a line. Schema version 1; times in seconds after t0, wall clock.
 
 ``events/<role>-<rank>.jsonl`` holds ``step``, ``round`` and ``evaluation`` events, each with ``v``, ``kind``
-and ``node``; ``links.jsonl`` holds ``change``, ``sample`` and
-``host`` lines (``LinkChanged``, ``LinkSample``, ``HostSample``).
+and ``node``; ``links.jsonl`` holds ``change``, ``sample``, ``mismatch``, ``host`` and ``disturbed`` lines
+(``LinkChanged``, ``LinkSample``, ``LinkMismatch``, ``HostSample``, ``Disturbed``).
 """
 
 from __future__ import annotations
@@ -125,17 +125,38 @@ class LinkChanged(Event):
     applied_s: float
     rate_bits: int
     queue_bytes: int
+    impairments: dict[str, Any] | None = None
+    """All of them from now on (``Impairments.to_json``); None where the link has no delay line."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged(Event):
+    """What an event of the scenario did to a node's processes: when it was due and when it was done."""
+
+    kind = "node"
+    node: str
+    action: str
+    """``pause``, ``resume``, ``kill`` or ``restart``."""
+    due_s: float
+    applied_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class HostSample(Event):
-    """Processor time that this host lost to others on the same hardware; written when there was any."""
+    """What the host's processors did from ``from_s`` to ``to_s``; written about every 100 ms."""
 
     kind = "host"
     from_s: float
     to_s: float
     stolen_s: float
-    """Summed over processors, in the kernel's steps of (mostly) 10 ms."""
+    """Processor time lost to others on the same hardware: summed over processors, in the kernel's steps of
+    (mostly) 10 ms."""
+    idle_share: float = 1.0
+    """Share of all processors' time in which they had nothing to do."""
+    pressure: float | None = None
+    """Share of the time in which something waited for a processor; None: the kernel does not say."""
+    backlog_drops: int = 0
+    """Packets that the host itself dropped because a processor's receive backlog was full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +179,35 @@ class LinkSample(Event):
     """A queue stood at every look: the link was backlogged throughout."""
     drops: int
     """Packets dropped by the emulated queue."""
+    longest_gap_s: float = 0.0
+    """Longest time between two looks at the link: 20 ms unless the agent was kept from looking."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMismatch(Event):
+    """The kernel held something else than what was asked of it; written when that has ended."""
+
+    kind = "mismatch"
+    link: str
+    direction: str
+    from_s: float
+    """The last look at which it was right: wrong at some time after that."""
+    to_s: float
+    """The first look at which it was right again, or the last of all."""
+    what: str
+    """``rate`` (bit/s) or ``queue`` (bytes)."""
+    asked: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbed(Event):
+    """A time in which this machine could not be relied upon to emulate; written at the end of a run."""
+
+    kind = "disturbed"
+    from_s: float
+    to_s: float
+    reason: str
+    """``stolen``, ``starved``, ``backlog``, ``late`` or ``read_back``: see docs/certificate.md."""
+    ends: tuple[str, ...] = ()
+    """Link directions that it is known for (``worker-0 up``); none: the whole host."""

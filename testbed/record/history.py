@@ -1,4 +1,4 @@
-"""The rates that links were asked for and what they dropped, from the samples in ``links.jsonl``."""
+"""What links were asked for, what they dropped and what the host did, from the records in ``links.jsonl``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from testbed.record.host import Host
+from testbed.record.spans import Spans
 from testbed.scenario.shape import End
+
+LATE_S = 0.06
+"""Looks are 20 ms apart: an agent that has missed two of them in a row was kept from its work."""
 
 
 class LinkHistory:
@@ -19,18 +24,34 @@ class LinkHistory:
     def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
         self._times: dict[End, list[float]] = {}
         self._bits: dict[End, list[float]] = {}
-        self._drops: list[tuple[float, float]] = []
-        self._theft: list[tuple[float, float]] = []
-        self.stolen_s = 0.0
-        """Processor seconds that the host lost to others."""
-        records = list(records)
+        self._drops: dict[End, list[tuple[float, float]]] = {}
+        self.late: list[tuple[float, float]] = []
+        """When the agent was kept from looking."""
+        self.changes: dict[End, list[Mapping[str, Any]]] = {}
+        """``change`` records by direction, in order of time."""
+        self.mismatches: list[Mapping[str, Any]] = []
+        """``mismatch`` records."""
+        hosts: list[Mapping[str, Any]] = []
+        samples: list[tuple[float, float, End, float, bool]] = []
         for record in records:
-            if record.get("kind") == "host":
-                self.stolen_s += float(record["stolen_s"])
-                self._theft.append((float(record["from_s"]), float(record["to_s"])))
-        samples = [record for record in records if record.get("kind") == "sample"]
-        for sample in sorted(samples, key=lambda sample: float(sample["from_s"])):
-            self._add(sample)
+            kind = record.get("kind")
+            if kind == "sample":
+                samples.append(_sample(record))
+                if record.get("longest_gap_s", 0.0) > LATE_S:
+                    self.late.append((float(record["from_s"]), float(record["to_s"])))
+            elif kind == "host":
+                hosts.append(record)
+            elif kind == "change":
+                self.changes.setdefault(_end(record), []).append(record)
+            elif kind == "mismatch":
+                self.mismatches.append(record)
+        self.host = Host.of(hosts)
+        self._stolen = self.host.stolen()
+        for made in self.changes.values():
+            made.sort(key=lambda change: float(change["due_s"]))
+        for sample in sorted(samples):
+            self._add(*sample)
+        self._dropping = {end: Spans(spans) for end, spans in self._drops.items()}
 
     def __contains__(self, end: End) -> bool:
         return end in self._times
@@ -40,6 +61,11 @@ class LinkHistory:
         """The link directions that were sampled."""
         return list(self._times)
 
+    @property
+    def stolen_s(self) -> float:
+        """Processor seconds that the host lost to others."""
+        return self.host.stolen_s
+
     def bits(self, end: End, start_s: float, stop_s: float) -> float:
         """Bits that ``end`` was asked to carry from ``start_s`` to ``stop_s``. KeyError: never sampled."""
         return self._integral(end, stop_s) - self._integral(end, start_s)
@@ -48,30 +74,29 @@ class LinkHistory:
         """Mean asked rate in bit/s; the two times must differ."""
         return self.bits(end, start_s, stop_s) / (stop_s - start_s)
 
-    def dropped(self, start_s: float, stop_s: float) -> bool:
-        """Whether an emulated queue may have dropped packets between the two times."""
-        return _overlaps(self._drops, start_s, stop_s)
+    def dropped(self, ends: Iterable[End], start_s: float, stop_s: float) -> bool:
+        """Whether the queue of one of ``ends`` may have dropped packets between the two times."""
+        found = (self._dropping.get(end) for end in ends)
+        return any(spans is not None and spans.touches(start_s, stop_s) for spans in found)
 
     def stolen(self, start_s: float, stop_s: float) -> bool:
         """Whether the host may have lacked a processor between the two times."""
-        return _overlaps(self._theft, start_s, stop_s)
+        return self._stolen.touches(start_s, stop_s)
 
-    def _add(self, sample: Mapping[str, Any]) -> None:
-        from_s, to_s = float(sample["from_s"]), float(sample["to_s"])
+    def _add(self, from_s: float, to_s: float, end: End, asked_bits: float, dropped: bool) -> None:
         if to_s <= from_s:
             return
-        end = End(sample["link"], cast(Any, sample["direction"]))
         times, bits = self._times.setdefault(end, []), self._bits.setdefault(end, [])
         if not times:
             times.append(from_s)
             bits.append(0.0)
         if to_s > times[-1]:
             # A sample that was lost counts as one at the rate of the next.
-            rate = float(sample["asked_bits"]) / (to_s - from_s)
+            rate = asked_bits / (to_s - from_s)
             bits.append(bits[-1] + rate * (to_s - times[-1]))
             times.append(to_s)
-        if sample["drops"]:
-            self._drops.append((from_s, to_s))
+        if dropped:
+            self._drops.setdefault(end, []).append((from_s, to_s))
 
     def _integral(self, end: End, time_s: float) -> float:
         times, bits = self._times[end], self._bits[end]
@@ -80,5 +105,10 @@ class LinkHistory:
         return bits[right] + slope * (time_s - times[right])
 
 
-def _overlaps(spans: list[tuple[float, float]], start_s: float, stop_s: float) -> bool:
-    return any(start_s < to and stop_s > from_ for from_, to in spans)
+def _end(record: Mapping[str, Any]) -> End:
+    return End(record["link"], cast(Any, record["direction"]))
+
+
+def _sample(record: Mapping[str, Any]) -> tuple[float, float, End, float, bool]:
+    times = float(record["from_s"]), float(record["to_s"])
+    return *times, _end(record), float(record["asked_bits"]), bool(record["drops"])

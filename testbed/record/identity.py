@@ -32,7 +32,8 @@ def class_bytes_expected(links: Records, sockets: Records) -> dict[str, tuple[in
             before = other["direction"] == "up" and direction == "down" and other["link"] in senders
             if own or before:
                 drops = int(other.get("drops") or 0)
-                most += drops * FRAME_BYTES * int(other.get("gso_max_segs") or 1)
+                lost = int(other.get("line_lost") or 0) + int(other.get("line_limit") or 0)
+                most += (drops + lost) * FRAME_BYTES * int(other.get("gso_max_segs") or 1)
                 # A packet lost one hop earlier may have been meant for another node.
                 least += drops * SEGMENT_HEADER_BYTES if own else 0
         result[f"{node} {direction}"] = (

@@ -17,6 +17,8 @@ _PACKAGES = (
     "docker", "matplotlib", "numpy", "prometheus-client", "pydantic", "pyroute2", "scikit-learn", "torch",
 )  # fmt: skip
 _GIT_SECONDS = 5
+_EVERY_USER = ["0", "0", str(2**32 - 1)]
+"""The one row of a user map that maps everybody: of a machine's own namespace."""
 
 
 def machine() -> dict[str, Any]:
@@ -34,6 +36,7 @@ def machine() -> dict[str, Any]:
             Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
         ),
         "kernel_hz": _kernel_hz(),
+        "user_namespace": _text(Path("/proc/self/uid_map")).split() != _EVERY_USER,
         "congestion_default": _line(Path("/proc/sys/net/ipv4/tcp_congestion_control")),
         "commit": commit(Path(testbed.__file__).parent.parent),
     }

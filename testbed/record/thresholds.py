@@ -16,7 +16,27 @@ class Thresholds:
     busy_floor_s: float = 2.0
     """Backlogged time below which the two above are not judged: a few looks are no statistics."""
     lateness_p99_ms: float = 10.0
-    """How late a link change took effect."""
+    """How late a link change took effect …"""
+    lateness_max_ms: float = 50.0
+    """… and the latest of them: a single one of a short run is no statistics, but can be a fault."""
+    unwatched_share: float = 0.01
+    """Time in which nobody looked at a link, beyond the 50 ms that two looks may be apart."""
+    outage_bundles: int = 4
+    """Offload bundles that may leave in an outage: those on their way, and the one that the link falls silent by."""
+    resume_ms: float = 20.0
+    """From the end of an outage until service was back."""
+    loss_confidence: float = 0.999
+    """Of the interval in which a line's loss must lie, for all lines of a run together."""
+    rtt_ms: float = 1.0
+    """Error of the least round-trip time …"""
+    rtt_share: float = 0.02
+    """… plus this share of what was asked."""
+    starved_share: float = 0.05
+    """Time, while traffic was under way, in which no processor was free and something waited for one: …"""
+    starved_idle: float = 0.05
+    """… idle for at most this share of about 100 ms, …"""
+    starved_pressure: float = 0.5
+    """… in at least this share of which something waited."""
     direct_share: float = 0.001
     """Packets that passed a link outside its shaped class."""
     foreign_drops: int = 0
@@ -37,6 +57,8 @@ class Thresholds:
     """… plus so many packet times at the slowest link on its way."""
     completion_floor_s: float = 0.01
     """Messages that the links could carry in less are not judged: waking a thread would decide."""
+    completion_rtt_s: float = 0.002
+    """Messages on ways with longer round trips are not judged: there TCP's own start decides."""
     identity_deviation: float = 0.005
     """|bytes at a link's class / bytes that the sockets sent through it - 1|."""
     identity_slack_bytes: int = 1024

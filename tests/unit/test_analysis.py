@@ -12,7 +12,14 @@ from synthetic_run import Recipe, make_run
 
 from analysis import __main__ as command
 from analysis import table
-from analysis.figures import FIGURES, accuracy_over_time, phases, rate_k_delay, speedup_bars
+from analysis.figures import (
+    FIGURES,
+    accuracy_over_time,
+    fidelity,
+    phases,
+    rate_k_delay,
+    speedup_bars,
+)
 from analysis.load import Run, load, load_all
 from analysis.report import make_figures
 from testbed.cli.report import report
@@ -115,6 +122,61 @@ def test_each_figure_writes_what_it_plots(runs: list[Run], drawn: Path) -> None:
         assert stem.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
 
+def doubtful(path: Path) -> Run:
+    """A run with a link that was busy, a late change, and times in which the machine was in doubt."""
+    rows = [
+        {"kind": "sample", "link": "server", "direction": "down", "from_s": n / 10, "to_s": (n + 1) / 10,
+         "asked_bits": 1e6, "delivered_bits": 0.99e6 if n < 10 else 0.5e6, "busy": n < 15}
+        for n in range(25)
+    ]  # fmt: skip
+    rows.append(
+        {"kind": "change", "link": "server", "direction": "down", "due_s": 1.0, "applied_s": 1.02}
+    )
+    rows.append({"kind": "disturbed", "from_s": 0.5, "to_s": 0.7, "reason": "stolen", "ends": []})
+    rows.append(
+        {
+            "kind": "disturbed",
+            "from_s": 1.5,
+            "to_s": 1.7,
+            "reason": "read_back",
+            "ends": ["server down"],
+        }
+    )
+    one = load(path)
+    return Run(one.path, {**one.manifest, "dilation": 2.0}, one.summary, one.events, rows)
+
+
+def test_fidelity_is_drawn_in_seconds_of_model_time(paths: list[Path]) -> None:
+    run = doubtful(paths[2])
+    rows = fidelity.data([run])
+    errors = [
+        (row["time_s"], row["value"], row["busy"]) for row in rows if row["quantity"] == "error_1s"
+    ]
+    # Ten seconds of the wall are five of the model: 1.25 s, of which one is whole, and not all of that was busy.
+    assert errors == [(0.0, pytest.approx((10 * 0.99 + 10 * 0.5) / 20 - 1), False)]
+    rates = [row["value"] for row in rows if row["quantity"] == "asked_100ms_mbit_s"]
+    assert rates == pytest.approx([20.0] * 25)
+    assert [row["value"] for row in rows if row["quantity"] == "late_ms"] == [pytest.approx(20.0)]
+    shaded = [(row["time_s"], row["value"]) for row in rows if row["quantity"] == "disturbed"]
+    assert shaded == [(0.25, 0.35), (0.75, 0.85)]
+    assert run.disturbed("worker-0 up") == [(0.25, 0.35)]
+    assert len(run.disturbed("server down")) == 2
+
+
+def test_disturbed_times_are_shaded(paths: list[Path]) -> None:
+    run = doubtful(paths[2])
+    for module, panels in ((fidelity, [2]), (rate_k_delay, [2, 2, 2])):
+        axes = module.draw([run]).axes
+        assert [len(a.patches) for a in axes][: len(panels)] == panels
+        plain = module.draw([load(paths[2])]).axes
+        assert len(plain[0].patches) == 0
+
+
+def test_the_run_most_in_doubt_is_the_one_whose_links_are_shown(runs: list[Run]) -> None:
+    titles = [legend.get_title().get_text() for legend in fidelity.draw(runs).legends]
+    assert any("adatopk s1" in title for title in titles)
+
+
 def test_the_same_runs_give_the_same_bytes(paths: list[Path], drawn: Path, tmp_path: Path) -> None:
     for path in make_figures(paths, tmp_path):
         assert path.read_bytes() == (drawn / "figures" / path.name).read_bytes(), path.name
@@ -164,7 +226,7 @@ def test_a_figure_says_which_runs_are_in_doubt(module, runs: list[Run]) -> None:
 def test_a_figure_has_title_and_units(module, runs: list[Run]) -> None:
     figure = module.draw(runs)
     labels = [axes.get_xlabel() for axes in figure.axes][-1]
-    assert "(s)" in labels or "÷" in labels
+    assert "(s)" in labels or "(ms)" in labels or "÷" in labels
     assert figure.get_figwidth() in (3.5, 7.16)
     titles = [figure.get_suptitle(), *(legend.get_title().get_text() for legend in figure.legends)]
     assert any(titles)

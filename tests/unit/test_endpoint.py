@@ -82,6 +82,9 @@ def test_the_kernels_count_is_the_frames(trio: Trio) -> None:
         one.send([0], Message(Kind.GRADIENT, step, 0, 1, b"y" * 5000))
         server.receive(5.0)
     after = one.counters()[0]
+    assert after.least_rtt_us is not None
+    assert before.least_rtt_us is not None
+    assert 0 <= after.least_rtt_us <= before.least_rtt_us < 1_000_000
     assert after.bytes_sent - before.bytes_sent == 5 * (5000 + HEADER_BYTES)
     segments = after.segments_out - before.segments_out
     assert after.wire_bytes - before.wire_bytes == 5 * (5000 + HEADER_BYTES) + (

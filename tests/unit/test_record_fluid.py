@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.record.completion import measure, spread
+from testbed.record.completion import measure
 from testbed.record.fluid import Load, downloads_done, serve, uploads_done
 from testbed.record.history import LinkHistory
+from testbed.record.quantiles import spread
 from testbed.scenario.shape import End, wire_bytes
 
 Steps = list[tuple[float, float]]
@@ -92,14 +93,15 @@ def sample(from_s: float, to_s: float, asked: float, drops: int = 0) -> dict:
 
 def test_history_integrates_samples_and_holds_rates_beyond_them() -> None:
     end = End("s", "down")
-    history = LinkHistory([sample(1, 2, 20e6, drops=1), sample(0, 1, 10e6), {"kind": "change"}])
+    history = LinkHistory([sample(1, 2, 20e6, drops=1), sample(0, 1, 10e6), {"kind": "other"}])
     assert end in history
     assert history.bits(end, 0.0, 2.0) == pytest.approx(30e6)
     assert history.bits(end, 0.5, 1.5) == pytest.approx(15e6)
     assert history.bits(end, -1.0, 0.0) == pytest.approx(10e6)
     assert history.mean_rate(end, 2.0, 5.0) == pytest.approx(20e6)
-    assert history.dropped(0.0, 1.1)
-    assert not history.dropped(0.0, 1.0)
+    assert history.dropped([end], 0.0, 1.1)
+    assert not history.dropped([end], 0.0, 1.0)
+    assert not history.dropped([End("s", "up")], 0.0, 1.1)
     with pytest.raises(KeyError):
         history.bits(End("s", "up"), 0, 1)
 
@@ -136,7 +138,7 @@ EVEN = rates(
 
 def test_exact_messages_use_nothing_of_the_tolerance() -> None:
     found = measure(*group(0.0), LINKS, EVEN)
-    assert (found["groups"], found["judged"], found["short"]) == (2, 2, 0)
+    assert (found["groups"], found["judged"], found["not_judged"]["short"]) == (2, 2, 0)
     assert found["used"]["max"] < 1e-3
 
 
@@ -153,12 +155,38 @@ def test_the_error_is_measured_against_one_percent_and_two_packets() -> None:
 
 def test_what_is_not_judged_is_counted() -> None:
     short = measure(*group(0.5, size=2000), LINKS, EVEN)
-    assert (short["judged"], short["short"]) == (0, 2)
+    assert (short["judged"], short["not_judged"]["short"]) == (0, 2)
     assert short["all_error_ms"]["max"] == pytest.approx(500, rel=1e-3)
-    lossy = measure(*group(0.5), LINKS, EVEN, lambda start_s, _: start_s < 1.5)
-    assert (lossy["judged"], lossy["with_drops"]) == (1, 1)
+    excuses = {"drops": lambda group: group.start_s < 1.5, "stolen": lambda _: True}
+    lossy = measure(*group(0.5), LINKS, EVEN, excuses)
+    assert (lossy["judged"], lossy["not_judged"]) == (
+        0, {"short": 0, "unsampled": 0, "drops": 1, "stolen": 1},
+    )  # fmt: skip
     dark = measure(*group(0.0), LINKS, LinkHistory([]).bits)
-    assert (dark["groups"], dark["judged"], dark["unsampled"]) == (2, 0, 2)
+    assert (dark["groups"], dark["judged"], dark["not_judged"]["unsampled"]) == (2, 0, 2)
+
+
+def test_a_constant_delay_on_the_way_is_expected() -> None:
+    rounds, steps = group(0.05)
+    there = measure(
+        rounds, [], LINKS, EVEN, delay=lambda end: 0.02 if end.direction == "up" else 0.03
+    )
+    assert there["used"]["max"] < 1e-3
+    without = measure(rounds, [], LINKS, EVEN)
+    assert without["error_ms"]["max"] == pytest.approx(50, rel=1e-3)
+    delays = {End("s", "up"): 0.04, End("w1", "down"): 0.01}
+    for step in steps:
+        step["arrived_s"] += 0.05
+    back = measure(rounds, steps, LINKS, EVEN, delay=lambda end: delays.get(end, 0.0))
+    assert back["error_ms"]["p50"] == pytest.approx(0, abs=0.01)
+
+
+def test_what_every_packet_costs_besides_is_expected() -> None:
+    rounds, _ = group((1538 / 1514 - 1) * 2 * 8 * 151_400 / 10e6)
+    assert measure(rounds, [], LINKS, EVEN, overhead=lambda _: 24)["used"]["max"] < 1e-3
+    assert measure(rounds, [], LINKS, EVEN)["error"]["max"] == pytest.approx(
+        1538 / 1514 - 1, rel=1e-3
+    )
 
 
 def test_an_unfinished_step_has_no_download_group() -> None:
@@ -175,7 +203,7 @@ def test_spread_takes_values_that_occurred() -> None:
 
 def test_how_many_outliers_tell_something_of_the_p99() -> None:
     # P(at least 4 of 100 above the true p99) is 1.8 %, of 3 it is 7.9 %; of 160: 5 is 2.3 %, 4 is 7.8 %.
-    for count, tell in ((1, 1), (5, 1), (6, 2), (100, 4), (160, 5)):
+    for count, tell in ((1, 1), (5, 1), (6, 2), (100, 4), (160, 5), (1_000_000, 10_165)):
         values = [0.0] * (count - tell) + [1.0] * tell
         assert spread(values)["p99_at_least"] == 1.0, count
         assert spread([0.0, *values[:-1]])["p99_at_least"] == 0.0, count

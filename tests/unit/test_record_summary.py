@@ -57,7 +57,7 @@ def test_the_expected_step_time_is_pace_and_bits(run: Path) -> None:
 def test_messages_that_follow_the_rates_complete_on_time(run: Path) -> None:
     events, history = read_events(run), LinkHistory(read_jsonl(run / "links.jsonl"))
     peers = {rank + 1: name for rank, name in enumerate(WORKERS)}
-    found = measure(events["round"], events["step"], peers, history.bits, history.dropped)
+    found = measure(events["round"], events["step"], peers, history.bits)
     assert found["judged"] == 40
     assert found["used"]["max"] < 0.01
     assert frames_disagree(events["step"], events["round"]) == []

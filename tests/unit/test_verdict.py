@@ -33,14 +33,7 @@ def steps(count: int, odd: int, **changed: Any) -> Evidence:
 
 def completion(used: float) -> Evidence:
     spread = {"p50": used, "p99": used, "p99_at_least": used, "max": used}
-    counts = {
-        "groups": 9,
-        "judged": 9,
-        "short": 0,
-        "with_drops": 0,
-        "with_theft": 0,
-        "unsampled": 0,
-    }
+    counts = {"groups": 9, "judged": 9, "not_judged": {"short": 0, "drops": 0}}
     return Evidence(completion={**counts, "used": spread, "error": spread, "error_ms": spread})
 
 

@@ -1,0 +1,48 @@
+"""The same scenario at dilation 1, 2 and 4: its steps, in model time, must take the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.bench.figures import median, times
+from testbed.bench.order import interleaved
+from testbed.bench.result import Suite, within
+from testbed.bench.setup import Setup
+from testbed.bench.training import scenario, steps, summaries, written
+
+DILATIONS = (1, 2, 4)
+SLACK = 0.02
+
+
+def run(setup: Setup) -> Suite:
+    """Mean step time at every dilation over that at 1."""
+    count, dilations = (10, (1, 2)) if setup.quick else (60, DILATIONS)
+    found: dict[int, list[dict[str, Any]]] = {dilation: [] for dilation in dilations}
+    for repetition, dilation in interleaved(dilations, setup.repetitions):
+        setup.say(f"dilation: {dilation}, {repetition + 1} of {setup.repetitions}")
+        content = scenario(train=steps(count), dilation=dilation)
+        path = written(setup, f"dilation-{dilation}-{repetition}", content)
+        found[dilation] += summaries(setup, path)
+    reference = median(run["step_s"] for run in found[1])
+    rows = [_row(dilation, runs, reference) for dilation, runs in found.items()]
+    return Suite(
+        "Dilation: step time in model time over that at dilation 1",
+        rows,
+        [
+            within(f"dilation {row['dilation']}", row["ratio"], 1 - SLACK, 1 + SLACK)
+            for row in rows
+            if row["dilation"] != 1
+        ],
+        {"repeat": setup.repetitions, "steps": count},
+    )
+
+
+def _row(dilation: int, runs: list[dict[str, Any]], reference: float | None) -> dict[str, Any]:
+    step_s = median(run["step_s"] for run in runs)
+    return {
+        "dilation": dilation,
+        "step_s": step_s,
+        "ratio": times(step_s, reference),
+        "step/expected": median(times(run["step_s"], run["expected_step_s"]) for run in runs),
+        "verdicts": " ".join(sorted({run["verdict"] for run in runs})),
+    }

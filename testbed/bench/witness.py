@@ -1,0 +1,80 @@
+"""When the kernel took changes: its own notices of them, timed as they come."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+from testbed.links import htb
+from testbed.links.namespaces import inside
+from testbed.links.realtime import become_realtime
+
+_TC_NOTICES = 1 << 3
+_HEAD = struct.Struct("=IHHII4xi")
+_EARLIEST_S = 6e-3
+"""A change may be made this much before it is due."""
+
+
+class Witness(Thread):
+    """Listens from construction to ``end``; ``times_ns`` are of the monotonic clock."""
+
+    def __init__(self, netns: str, index: int, kind: int) -> None:
+        super().__init__(name="witness", daemon=True)
+        self.times_ns: list[int] = []
+        self._index, self._kind, self._ended = index, kind, False
+        with inside(netns):
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 21)
+        self._socket.bind((0, _TC_NOTICES))
+        self._socket.settimeout(0.1)
+
+    def run(self) -> None:
+        """The thread's work."""
+        become_realtime(1)
+        with self._socket:
+            while not self._ended:
+                try:
+                    notice = self._socket.recv(1 << 16)
+                except TimeoutError:
+                    continue
+                now_ns = time.monotonic_ns()
+                _, kind, _, _, _, index = _HEAD.unpack_from(notice)
+                if (kind, index) == (self._kind, self._index):
+                    self.times_ns.append(now_ns)
+
+    def end(self) -> None:
+        """Listen no more."""
+        self._ended = True
+        self.join()
+
+
+@contextmanager
+def witness(netns: str, index: int, of_class: bool) -> Iterator[Witness]:
+    """Listen for the length of a ``with`` block to changes of a device's class, or of its disciplines."""
+    listening = Witness(netns, index, htb.NEW_CLASS if of_class else htb.NEW_QDISC)
+    listening.start()
+    try:
+        yield listening
+    finally:
+        listening.end()
+
+
+def lateness_s(due_s: Iterable[float], seen_s: Iterable[float]) -> tuple[list[float], int]:
+    """How late each change was seen, in order, and how many never were. Pure.
+
+    A change is taken for seen by the first notice that no earlier change has, and that comes no more than
+    6 ms before it is due.
+    """
+    late, missing = [], 0
+    notices = iter(sorted(seen_s))
+    for due in sorted(due_s):
+        seen = next((at for at in notices if at >= due - _EARLIEST_S), None)
+        if seen is None:
+            missing += 1
+        else:
+            late.append(seen - due)
+    return late, missing

@@ -1,0 +1,94 @@
+"""``testbed bench``: how exact and how costly things are, against alternatives in the same run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from testbed.cli import options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from testbed.bench.link import Outcome
+    from testbed.bench.result import Suite
+
+app = typer.Typer(no_args_is_help=True, help="Measure this machine's links against alternatives.")
+
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--suite", help="Only this suite; may be repeated.", metavar="NAME"),
+]
+Repeat = Annotated[
+    int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=100)
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Once and short: only to see that it works.")]
+
+
+@app.callback()
+def bench() -> None:
+    """Measure this machine's links against alternatives."""
+
+
+@app.command()
+def link(
+    suite: Names = None,
+    repeat: Repeat = 5,
+    quick: Quick = False,
+    out: options.Out = Path(),
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Accuracy and cost of links from 10 Mbit/s to 10 Gbit/s, against tc's htb, tbf and netem."""
+    from testbed.bench.link import run
+    from testbed.fabric.rootless import become_able
+
+    become_able("netns")
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    outcome = run(suite or (), out, say, repeat=repeat, quick=quick)
+    if as_json:
+        json.dump(outcome.to_json(), sys.stdout, indent=2)
+        print()
+    else:
+        _present(outcome)
+    say(f"results: {outcome.path}")
+    if any(found.failure is not None for found in outcome.suites.values()):
+        raise typer.Exit(1)
+
+
+def _present(outcome: Outcome) -> None:
+    from rich.console import Console
+
+    console = Console(width=options.table_width())
+    for name, found in outcome.suites.items():
+        _show(console, name, found)
+
+
+def _show(console: Console, name: str, found: Suite) -> None:
+    from rich.table import Table
+
+    from testbed.bench.result import cell, table
+
+    columns, cells = table(found.rows)
+    shown = Table(title=f"{name}: {found.title}", title_justify="left")
+    for column in columns:
+        shown.add_column(column, justify="right")
+    for line in cells:
+        shown.add_row(*line)
+    console.print(shown)
+    for check in found.checks:
+        verdict = {True: "met", False: "NOT MET", None: "not measured"}[check.met]
+        said = f"  {check.name}: {cell(check.measured)}, {check.limit}: {verdict}"
+        console.print(said, highlight=False, markup=False)
+    for missing in found.absent:
+        console.print(f"  absent: {missing}", highlight=False, markup=False)
+    if found.failure is not None:
+        console.print(f"  failed: {found.failure}", highlight=False, markup=False)

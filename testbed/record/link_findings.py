@@ -1,0 +1,159 @@
+"""Did the links hold and give what was asked? The measures of single link directions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from testbed.record.evidence import Evidence
+from testbed.record.finding import Finding
+from testbed.record.thresholds import Thresholds
+from testbed.scenario.shape import FRAME_BYTES
+
+Link = Mapping[str, Any]
+"""One object of the agent's report."""
+
+_OF_LINKS = (
+    "link_ratio", "link_mape_1s", "lateness_p99_ms", "lateness_max_ms", "unwatched_share", "direct_share",
+    "outage_bytes", "resume_ms",
+)  # fmt: skip
+
+
+def link_findings(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
+    """Of all link directions."""
+    yield from _read_back(evidence)
+    yield from _changes(evidence)
+    if not evidence.links:
+        for measure in _OF_LINKS:
+            yield Finding(measure, "there is no report of the links")
+    for link in evidence.links:
+        place = f"{link['link']} {link['direction']}"
+        yield from _busy(link, place, evidence.seconds, limits)
+        yield from _lateness(link, place, limits)
+        yield _unwatched(link, place, limits)
+        yield _direct(link, place, limits)
+        yield from _outages(link, place, limits)
+
+
+def _read_back(evidence: Evidence) -> Iterator[Finding]:
+    for sentence in evidence.mismatches:
+        yield Finding("read_back", f"the kernel does not hold what was asked: {sentence}", 1.0)
+    for place, sentences in evidence.starts.items():
+        for sentence in sentences:
+            yield Finding("read_back", f"{place}: {sentence}", 1.0, 0.0, place)
+    for link in evidence.links:
+        place = f"{link['link']} {link['direction']}"
+        if link.get("failure"):
+            yield Finding(
+                "read_back", f"{place} failed after t0: {link['failure']}", 1.0, 0.0, place
+            )
+        for wrong in link.get("mismatches") or ():
+            unit = "bit/s" if wrong["what"] == "rate" else "B"
+            yield Finding(
+                "read_back",
+                f"from {wrong['from_s']:.2f} to {wrong['to_s']:.2f} s the kernel held a {wrong['what']} of "
+                f"{wrong['held']} {unit} for {place}, not the {wrong['asked']} {unit} that were asked",
+                1.0, 0.0, place,
+            )  # fmt: skip
+
+
+def _changes(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.followed is None:
+        yield Finding("changes", "the changes that were made were not held against the scenario")
+        return
+    for place, found in evidence.followed.items():
+        faults = found.faults
+        said = faults[0] if faults else f"all {found.expected} changes were made as asked"
+        more = f" (and {len(faults) - 1} more faults of its changes)" if len(faults) > 1 else ""
+        yield Finding("changes", f"{place}: {said}{more}", float(len(faults)), 0.0, place)
+
+
+def _busy(link: Link, place: str, seconds: float, limits: Thresholds) -> Iterator[Finding]:
+    share, ratio, mape = (link.get(key) for key in ("busy_share", "busy_ratio", "busy_mape_1s"))
+    busy_s = (share or 0.0) * seconds
+    short = f"{place} was backlogged for {busy_s:.1f} s, under {limits.busy_floor_s:g} s"
+    if ratio is None or busy_s < limits.busy_floor_s:
+        yield Finding("link_ratio", short, place=place)
+    else:
+        yield Finding(
+            "link_ratio",
+            f"{place} delivered {ratio:.4f} of what was asked while it was backlogged; "
+            f"{1 - limits.ratio_deviation:g} to {1 + limits.ratio_deviation:g} is right",
+            abs(ratio - 1), limits.ratio_deviation, place,
+        )  # fmt: skip
+    if mape is None or busy_s < limits.busy_floor_s:
+        yield Finding("link_mape_1s", short, place=place)
+    else:
+        yield Finding(
+            "link_mape_1s",
+            f"{place} was off by {mape:.2%} on average per second while it was backlogged; "
+            f"at most {limits.mape_1s:.2%} is right",
+            mape, limits.mape_1s, place,
+        )  # fmt: skip
+
+
+def _lateness(link: Link, place: str, limits: Thresholds) -> Iterator[Finding]:
+    late = link.get("lateness_ms") or {}
+    if late.get("p99") is None:
+        yield Finding("lateness_p99_ms", f"{place} never changed", place=place)
+        yield Finding("lateness_max_ms", f"{place} never changed", place=place)
+        return
+    sure, worst = late.get("p99_at_least", late["p99"]), late.get("max", late["p99"])
+    yield Finding(
+        "lateness_p99_ms",
+        f"changes of {place} came at least {sure:.1f} ms late (p99, 95 % confidence); "
+        f"at most {limits.lateness_p99_ms:g} ms is right",
+        sure, limits.lateness_p99_ms, place,
+    )  # fmt: skip
+    yield Finding(
+        "lateness_max_ms",
+        f"a change of {place} came {worst:.1f} ms late; none may by more than {limits.lateness_max_ms:g} ms",
+        worst, limits.lateness_max_ms, place,
+    )  # fmt: skip
+
+
+def _unwatched(link: Link, place: str, limits: Thresholds) -> Finding:
+    watched_s = float(link.get("to_s") or 0.0) - float(link.get("from_s") or 0.0)
+    if watched_s <= 0:
+        return Finding("unwatched_share", f"{place} was not looked at", place=place)
+    share = float(link["unwatched_s"]) / watched_s
+    return Finding(
+        "unwatched_share",
+        f"nobody looked at {place} for {link['unwatched_s']:.2f} s ({share:.1%}) of the time; at most "
+        f"{limits.unwatched_share:.1%} may be unwatched",
+        share, limits.unwatched_share, place,
+    )  # fmt: skip
+
+
+def _direct(link: Link, place: str, limits: Thresholds) -> Finding:
+    direct, packets = int(link.get("direct_packets") or 0), int(link.get("class_packets") or 0)
+    share = direct / max(1, direct + packets)
+    return Finding(
+        "direct_share",
+        f"{direct} of {direct + packets} packets ({share:.2%}) passed {place} outside its shaped "
+        f"class; at most {limits.direct_share:.2%} may",
+        share, limits.direct_share, place,
+    )  # fmt: skip
+
+
+def _outages(link: Link, place: str, limits: Thresholds) -> Iterator[Finding]:
+    if not (outages := int(link.get("outages") or 0)):
+        yield Finding("outage_bytes", f"{place} had no outage that ended", place=place)
+        yield Finding("resume_ms", f"{place} had no outage that ended", place=place)
+        return
+    bundle = FRAME_BYTES * int(link.get("gso_max_segs") or 1)
+    most, leaked = outages * limits.outage_bundles * bundle, int(link["outage_bytes"])
+    yield Finding(
+        "outage_bytes",
+        f"{leaked} B left {place} in its {outages} outages; at most {most} B may, "
+        f"{limits.outage_bundles} bundles each",
+        float(leaked), float(most), place,
+    )  # fmt: skip
+    if (resume := link.get("resume_ms")) is None:
+        yield Finding("resume_ms", f"nothing waited at {place} when its outages ended", place=place)
+        return
+    yield Finding(
+        "resume_ms",
+        f"service of {place} was back {resume:.1f} ms after an outage; at most {limits.resume_ms:g} ms is right",
+        resume, limits.resume_ms, place,
+    )  # fmt: skip

@@ -1,0 +1,107 @@
+"""The links on the way from one node to another, and what those ask of a packet's travel time. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from testbed.record.asked import Asked
+from testbed.record.spans import Spans
+from testbed.scenario.impairments import Impairments
+from testbed.scenario.shape import End
+
+_TAIL = 4
+"""How many times the jitter the tails of netem's distributions reach, all but the uniform one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """What one direction asks of packets, over all of a run."""
+
+    low_s: float
+    high_s: float
+    delay_s: float
+    random: bool
+    overheads: frozenset[int]
+    outages: Spans
+
+
+class Ways:
+    """``rack_of``: each node's rack, for those that are in one. A node of None is the switch itself."""
+
+    def __init__(self, asked: Asked, rack_of: Mapping[str, str]) -> None:
+        self._rack_of = rack_of
+        self._links = {end: _link(asked, end) for end in asked.ends}
+
+    def way(self, source: str | None, sink: str | None) -> list[End]:
+        """The link directions that a packet passes, in order."""
+        here, there = self._rack_of.get(source or ""), self._rack_of.get(sink or "")
+        up = [source, here if here != there else None]
+        down = [there if here != there else None, sink]
+        passed = [End(link, "up") for link in up if link]
+        return [*passed, *(End(link, "down") for link in down if link)]
+
+    def racks_on(self, source: str, sink: str) -> bool:
+        """Whether a rack's link is on the way."""
+        return self._rack_of.get(source) != self._rack_of.get(sink)
+
+    def round_trip_s(self, node: str, peer: str | None) -> tuple[float, float]:
+        """The least and the largest time that the delays on the way there and back may come to at best.
+
+        Where delays change, at their least and at their largest: a minimum over a run is between them.
+        """
+        there_and_back = [*self.way(node, peer), *self.way(peer, node)]
+        links = list(self._of(there_and_back))
+        return sum(link.low_s for link in links), sum(link.high_s for link in links)
+
+    def delay_s(self, end: End) -> float:
+        """The delay of a direction whose delay is constant; the largest, if it is not."""
+        return self._links[end].delay_s if end in self._links else 0.0
+
+    def random(self, ends: Iterable[End]) -> bool:
+        """Whether some of the directions at some time lose, copy or shuffle packets, or vary their delay."""
+        return any(link.random for link in self._of(ends))
+
+    def outage(self, ends: Iterable[End], start_s: float, stop_s: float) -> bool:
+        """Whether one of the directions was asked for nothing at some time between the two."""
+        return any(link.outages.touches(start_s, stop_s) for link in self._of(ends))
+
+    def overhead(self, ends: Iterable[End]) -> int | None:
+        """Bytes charged for every packet on all the directions; None where they differ or change."""
+        found = frozenset[int]().union(*(link.overheads for link in self._of(ends)))
+        return None if len(found) > 1 else next(iter(found), 0)
+
+    def _of(self, ends: Iterable[End]) -> Iterator[_Link]:
+        return (self._links[end] for end in ends if end in self._links)
+
+
+def _link(asked: Asked, end: End) -> _Link:
+    impaired = {shape.impairments for shape in asked.shapes(end)}
+    spans = [_span_ns(each) for each in impaired]
+    delays = {each.delay_ns for each in impaired}
+    return _Link(
+        low_s=min(low for low, _ in spans) / 1e9,
+        high_s=max(high for _, high in spans) / 1e9,
+        delay_s=max(delays) / 1e9,
+        random=len(delays) > 1 or any(map(_random, impaired)),
+        overheads=frozenset(shape.overhead_bytes for shape in asked.shapes(end)),
+        outages=Spans(asked.outages(end)),
+    )
+
+
+def _span_ns(asked: Impairments) -> tuple[int, int]:
+    """The least delay that a packet may have, and what the least of many is not above."""
+    widest = asked.jitter_ns * (1 if asked.distribution == "uniform" else _TAIL)
+    low = 0 if asked.reorder else max(0, asked.delay_ns - widest)
+    return low, asked.delay_ns + (asked.slot.longest_ns if asked.slot else 0)
+
+
+def _random(asked: Impairments) -> bool:
+    return bool(
+        asked.jitter_ns
+        or asked.loss
+        or asked.reorder
+        or asked.duplicate
+        or asked.corrupt
+        or asked.slot
+    )

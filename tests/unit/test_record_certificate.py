@@ -1,0 +1,220 @@
+"""The certificate: changes against the scenario, disturbed times, the host, and every field explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_replay import ENDS, Replay, clean, held_instead
+
+from testbed.record.asked import Asked
+from testbed.record.certificate import certificate
+from testbed.record.directory import to_json
+from testbed.record.disturbed import disturbed
+from testbed.record.evidence import Evidence, PathSeen, Starved
+from testbed.record.followed import follow, starts
+from testbed.record.host import Host
+from testbed.record.loss import LossSeen
+from testbed.record.spans import Spans
+from testbed.record.verdict import THRESHOLDS, judge
+from testbed.scenario.shape import End, LinkChange, Shape
+from testbed.session.host_watch import Reading, between, reading
+
+DOCS = Path(__file__).parents[2] / "docs" / "certificate.md"
+UP = End("w", "up")
+SHAPES = [Shape(10, 100), Shape(20, 100), Shape(0, 100), Shape(40, 200)]
+ASKED = Asked({UP: SHAPES[0]}, [LinkChange(float(n), UP, SHAPES[n]) for n in (1, 2, 3)])
+
+
+def made(time_s: float, shape: Shape, **changed: Any) -> dict[str, Any]:
+    return {
+        "due_s": time_s,
+        "rate_bits": shape.rate_bits,
+        "queue_bytes": shape.queue_bytes,
+        **changed,
+    }
+
+
+ALL = [made(float(n), SHAPES[n]) for n in (1, 2, 3)]
+
+
+def faults(records: list[dict[str, Any]], until_s: float = 5.0) -> list[str]:
+    return follow(ASKED, {UP: records}, {UP: until_s})[UP].faults
+
+
+def test_changes_that_were_all_made() -> None:
+    found = follow(ASKED, {UP: ALL}, {UP: 5.0})[UP]
+    assert (found.expected, found.applied, found.faults) == (3, 3, [])
+    assert follow(ASKED, {UP: ALL}, {}) == {}
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_change_that_is_missing(lost: int) -> None:
+    (said,) = faults(ALL[:lost] + ALL[lost + 1 :])
+    assert said == f"1 of 3 changes were never made, the first was due at {lost + 1:.3f} s"
+
+
+def test_a_change_that_is_due_at_the_end_may_be_under_way() -> None:
+    assert faults(ALL[:2], 3.05) == []
+    assert faults(ALL, 3.05) == []
+    assert len(faults(ALL[:2], 3.2)) == 1
+    assert faults(ALL[:2], 2.5) == []
+
+
+def test_a_change_to_something_else_or_at_another_time() -> None:
+    assert "was to 21 bit/s" in faults([made(1.0, Shape(21, 100)), *ALL[1:]])[0]
+    assert "and 99 B" in faults([made(1.0, Shape(20, 99)), *ALL[1:]])[0]
+    assert faults([made(1.0, SHAPES[1], impairments={}), *ALL[1:]]) == []
+    assert "{'loss': 0.1}" in faults([made(1.0, SHAPES[1], impairments={"loss": 0.1}), *ALL[1:]])[0]
+    moved = faults([made(1.01, SHAPES[1]), *ALL[1:]])
+    assert len(moved) == 2
+    assert "nobody asked for" in moved[0]
+
+
+def test_what_holds_at_t0() -> None:
+    held = {"link": "w", "direction": "up", "rate_bits": 16, "limit_bytes": 100}
+    assert starts(ASKED, [held]) == {}  # rates are held in whole bytes
+    assert len(starts(ASKED, [{**held, "rate_bits": 24}])[UP]) == 1
+    assert len(starts(ASKED, [{**held, "limit_bytes": 50}])[UP]) == 1
+    assert starts(ASKED, [{**held, "link": "other", "limit_bytes": 50}]) == {}
+
+
+def test_spans_are_merged() -> None:
+    spans = Spans([(3.0, 4.0), (0.0, 1.0), (1.0, 2.0), (0.5, 0.6)])
+    assert list(spans) == [(0.0, 2.0), (3.0, 4.0)]
+    assert spans.total_s == 3.0
+    assert spans.touches(1.9, 2.5)
+    assert not spans.touches(2.0, 3.0)
+    assert spans.covers(0.2, 1.8)
+    assert not spans.covers(1.5, 3.5)
+    assert not Spans()
+
+
+def doubts(replay: Replay, under_way: Spans | None = None) -> set[tuple[str, float, float]]:
+    spans = Spans([(0.0, replay.seconds)]) if under_way is None else under_way
+    return {
+        (d.reason, round(d.from_s, 3), round(d.to_s, 3))
+        for d in disturbed(replay.history, spans, THRESHOLDS)
+    }
+
+
+def test_sound_times_are_not_disturbed_ones() -> None:
+    assert {reason for reason, *_ in doubts(clean(2, 5.0))} <= {"late"}
+
+
+def test_disturbed_times_by_their_reasons() -> None:
+    replay = clean(1, 5.0, None)
+    replay.host[10] = replace(replay.host[10], stolen_s=0.03)
+    for index in (20, 21, 22):
+        replay.host[index] = replace(replay.host[index], idle_share=0.01, pressure=0.9)
+    replay.host[40] = replace(replay.host[40], backlog_drops=3)
+    held_instead(replay.records[ENDS[0]], "queue", 9, 8, 3.0, 3.5)
+    assert doubts(replay) == {
+        ("stolen", 0.9, 1.1), ("starved", 2.0, 2.3), ("backlog", 4.0, 4.1), ("read_back", 3.0, 3.5),
+    }  # fmt: skip
+    assert "starved" not in {reason for reason, *_ in doubts(replay, Spans([(0.0, 1.5)]))}
+
+
+def test_a_late_change_is_a_disturbed_time() -> None:
+    replay = clean(2, 5.0, 1.0)
+    change = replay.made[ENDS[0]][1]
+    replay.made[ENDS[0]][1] = replace(change, applied_s=change.due_s + 0.2)
+    assert ("late", 2.0, 2.2) in doubts(replay)
+
+
+def test_only_times_with_traffic_count_as_starved() -> None:
+    replay = clean(1, 5.0)
+    replay.host = [
+        replace(m, idle_share=0.0, pressure=1.0) for m in replay.host[:25]
+    ] + replay.host[25:]
+    host = replay.history.host
+    assert host.starved_share(Spans([(0.0, 5.0)]), THRESHOLDS) == pytest.approx((5.0, 0.5), rel=0.1)
+    assert host.starved_share(Spans([(3.0, 5.0)]), THRESHOLDS)[1] < 0.1
+    assert host.starved_share(Spans([(0.05, 0.15)]), THRESHOLDS) == (0, 0.0)
+
+
+def test_what_happens_between_two_readings() -> None:
+    before = Reading(100.0, 50.0, 1.0, 10.0, 5)
+    after = Reading(100.2, 50.05, 1.01, 10.06, 7)
+    found = between(before, after, 1.0, 1.1)
+    assert found.idle_share == pytest.approx(0.25)
+    assert found.pressure == pytest.approx(0.6)
+    assert found.stolen_s == pytest.approx(0.01)
+    assert found.backlog_drops == 2
+    assert between(before._replace(pressed_s=None), after, 1.0, 1.1).pressure is None
+    assert between(before, before, 1.0, 1.1).idle_share == 1.0
+
+
+def test_the_host_can_be_read() -> None:
+    found = reading()
+    assert 0 < found.idle_s < found.all_s
+    assert found.backlog_drops >= 0
+
+
+def full() -> dict[str, Any]:
+    """A certificate with something in every place."""
+    replay = clean(4, 5.0, 0.25)
+    held_instead(replay.records[ENDS[0]], "rate", 5, 6, 1.0, 2.0)
+    evidence = replay.evidence()
+    links = [{**link, "line_packets": 10, "line_limit": 0} for link in evidence.links]
+    evidence = replace(
+        evidence,
+        links=links,
+        losses={str(ENDS[0]): LossSeen(10, 1, 0.1, 0.0, 0.5)},
+        paths=[PathSeen("worker-0", None, 0.001, 0.0, 0.0)],
+        foreign_drops={"somewhere": 0},
+        starved=Starved(5.0, 0.0),
+    )
+    times = disturbed(replay.history, Spans([(0.0, 5.0)]), THRESHOLDS)
+    return certificate(
+        evidence, judge(evidence), replay.history.host, times, dilation=1.0, processors=2
+    )
+
+
+def keys(value: Any) -> Iterator[str]:
+    """Every key at every depth."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from keys(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from keys(inner)
+
+
+def test_every_field_is_explained() -> None:
+    text = DOCS.read_text()
+    whole = full()
+    for free in ("measures", "thresholds"):
+        assert f"`{free}`" in text
+        del whole[free]
+    del whole["host"]["foreign_drops"]["somewhere"]
+    whole["links"][0]["changes"]["lateness_ms"] = None
+    missing = {key for key in keys(whole) if f"`{key}`" not in text}
+    assert missing - {"p50", "p99", "p99_at_least", "max"} == set()
+
+
+def test_a_certificate_says_what_was_found() -> None:
+    found = full()
+    assert found["format"] == 1
+    assert found["verdict"] == "invalid"
+    assert "held a rate of 6 bit/s" in found["reasons"][0]
+    first = found["links"][0]
+    assert (first["link"], first["direction"]) == ENDS[0]
+    assert first["changes"]["expected"] == first["changes"]["applied"] == 19
+    assert first["changes"]["faults"] == []
+    assert first["line"]["loss"]["high"] == 0.5
+    assert found["links"][1]["line"]["loss"] is None
+    assert found["ways"][0]["error_ms"] == pytest.approx(1.0)
+    assert [d["reason"] for d in found["disturbed"] if d["ends"]] == ["read_back"]
+    assert found["thresholds"] == asdict(THRESHOLDS)
+    to_json(found)
+
+
+def test_a_run_that_did_not_end_has_a_certificate_too() -> None:
+    found = certificate(Evidence(), judge(Evidence()), Host(()), (), dilation=2.0, processors=1)
+    assert (found["links"], found["ways"], found["disturbed"]) == ([], [], [])
+    assert found["host"]["idle_share"] is None

@@ -1,0 +1,173 @@
+"""What is on the way between two nodes, what that asks of travel times, and what excuses a late message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from testbed.record.asked import Asked
+from testbed.record.completion import Group
+from testbed.record.evidence import Evidence
+from testbed.record.excuses import excuses
+from testbed.record.fluid import Load
+from testbed.record.gather import gather, unaccounted
+from testbed.record.history import LinkHistory
+from testbed.record.spans import Spans
+from testbed.record.thresholds import THRESHOLDS
+from testbed.record.verdict import judge
+from testbed.record.ways import Ways
+from testbed.scenario.impairments import Impairments, Slot
+from testbed.scenario.node_events import NodeChange
+from testbed.scenario.shape import End, LinkChange, Shape
+from testbed.scenario.traffic import Flow
+
+MS = 1_000_000
+NODES = ("s", "w0", "w1")
+
+
+def shape(rate: int = 10**7, overhead: int = 0, **impairments: Any) -> Shape:
+    return Shape(rate, 50_000, False, overhead, Impairments(**impairments))
+
+
+def asked(later: tuple[tuple[float, End, Shape], ...] = (), **ends: Shape) -> Asked:
+    """All ends plain but those given as ``w0_up=…``."""
+    initial = {
+        End(node, way): ends.get(f"{node}_{way}", shape())  # type: ignore[arg-type]
+        for node in (*NODES, "rack")
+        for way in ("up", "down")
+    }
+    return Asked(initial, [LinkChange(*change) for change in later])
+
+
+def test_racks_are_on_the_way_between_them_and_to_the_switch() -> None:
+    ways = Ways(asked(), {"w0": "rack", "w1": "rack"})
+    assert ways.way("w0", "w1") == [End("w0", "up"), End("w1", "down")]
+    assert ways.way("w0", "s") == [End("w0", "up"), End("rack", "up"), End("s", "down")]
+    assert ways.way("s", "w1") == [End("s", "up"), End("rack", "down"), End("w1", "down")]
+    assert ways.way("w0", None) == [End("w0", "up"), End("rack", "up")]
+    assert ways.way(None, "s") == [End("s", "down")]
+    assert ways.racks_on("w0", "s")
+    assert not ways.racks_on("w0", "w1")
+
+
+@pytest.mark.parametrize(
+    ("impairments", "low_ms", "high_ms"),
+    [
+        ({"delay_ns": 10 * MS}, 10, 10),
+        ({"delay_ns": 10 * MS, "jitter_ns": 2 * MS}, 8, 10),
+        ({"delay_ns": 10 * MS, "jitter_ns": 2 * MS, "distribution": "normal"}, 2, 10),
+        ({"delay_ns": 10 * MS, "reorder": 0.1}, 0, 10),
+        ({"delay_ns": 10 * MS, "slot": Slot(MS, 5 * MS)}, 10, 15),
+    ],
+)
+def test_the_least_round_trip_that_may_be_seen(impairments, low_ms, high_ms) -> None:
+    low, high = Ways(asked(w0_up=shape(**impairments)), {}).round_trip_s("w0", "s")
+    assert (low * 1e3, high * 1e3) == pytest.approx((low_ms, high_ms))
+
+
+def test_a_delay_that_changes_leaves_a_span() -> None:
+    changed = asked(((1.0, End("s", "up"), shape(delay_ns=5 * MS)),), w0_up=shape(delay_ns=MS))
+    ways = Ways(changed, {})
+    assert ways.round_trip_s("w0", "s") == pytest.approx((0.001, 0.006))
+    assert ways.random([End("s", "up")])
+    assert not ways.random([End("w0", "up")])
+
+
+def test_round_trips_are_judged_with_a_millisecond_and_two_percent() -> None:
+    def state(least_ms: float) -> str:
+        ways = Ways(asked(w0_up=shape(delay_ns=100 * MS)), {})
+        trips = [("w0", "s", least_ms / 1e3), ("s", "w0", 0.5)]
+        found = gather((), LinkHistory([]), asked(), seconds=1.0, processors=1,
+                       under_way=Spans(), trips=trips, ways=ways)  # fmt: skip
+        assert len(found.paths) == 1
+        return judge(Evidence(paths=found.paths)).state
+
+    assert [state(ms) for ms in (100.3, 102.9, 97.2, 103.2, 96.5, 110, 90)] == [
+        "valid", "valid", "valid", "degraded", "degraded", "invalid", "invalid",
+    ]  # fmt: skip
+
+
+def group(direction: str = "up", start_s: float = 1.0, last_s: float = 2.0) -> Group:
+    return Group(0, direction, "s", (Load("w0", 1e6, start_s), Load("w1", 1e6, start_s)), last_s)
+
+
+def why(group: Group, asked: Asked, racks=None, flows=(), changes=(), records=()) -> list[str]:
+    found = excuses(
+        LinkHistory(records), Ways(asked, racks or {}), flows, changes, 10.0, THRESHOLDS
+    )
+    return [name for name, excuse in found.items() if excuse(group)]
+
+
+def flow(source: str, sink: str, start_s: float, stop_s: float) -> Flow:
+    return Flow("bulk", source, sink, "tcp", None, None, 1, start_s, stop_s)
+
+
+def sample(link: str, direction: str, **changed: Any) -> dict[str, Any]:
+    return {
+        "kind": "sample", "link": link, "direction": direction, "from_s": 1.1, "to_s": 1.2,
+        "asked_bits": 1e6, "delivered_bits": 0, "drops": 0, **changed,
+    }  # fmt: skip
+
+
+def test_a_plain_group_has_no_excuse() -> None:
+    assert why(group(), asked()) == []
+    assert why(group("down"), asked()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("racks", {"racks": {"w0": "rack"}}),
+        ("traffic", {"flows": [flow("w1", "w0", 0.0, 1.1)]}),
+        ("traffic", {"flows": [flow("s", "w0", 1.5, 9.0)]}),
+        ("nodes", {"changes": [NodeChange(0.5, "w1", "pause"), NodeChange(1.2, "w1", "resume")]}),
+        ("nodes", {"changes": [NodeChange(1.5, "s", "kill")]}),
+        ("drops", {"records": [sample("w0", "up", drops=1)]}),
+        ("drops", {"records": [sample("s", "down", drops=1)]}),
+        ("stolen", {"records": [{"kind": "host", "from_s": 1.9, "to_s": 2.0, "stolen_s": 0.01,
+                                 "idle_share": 1.0, "pressure": None, "backlog_drops": 0}]}),
+    ],
+)  # fmt: skip
+def test_what_excuses(name: str, given: dict[str, Any]) -> None:
+    assert why(group(), asked(), **given) == [name]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"racks": {"s": "rack", "w0": "rack", "w1": "rack"}},
+        {"flows": [flow("w1", "w0", 2.1, 9.0)]},
+        {"changes": [NodeChange(2.5, "w1", "pause"), NodeChange(3.5, "w1", "resume")]},
+        {"records": [sample("w2", "up", drops=1), sample("w0", "down", drops=1)]},
+    ],
+)
+def test_what_does_not_excuse(given: dict[str, Any]) -> None:
+    assert why(group(), asked(), **given) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("random", {"s_down": shape(loss=0.1)}),
+        ("random", {"w1_up": shape(jitter_ns=MS, delay_ns=2 * MS)}),
+        ("random", {"w0_up": shape(overhead=24)}),
+        ("round_trip", {"s_up": shape(delay_ns=3 * MS)}),
+        ("outage", {"w0_up": shape(rate=0)}),
+    ],
+)
+def test_what_links_ask_for_excuses(name: str, ends: dict[str, Shape]) -> None:
+    assert name in why(group(), asked(**ends))
+
+
+def test_an_outage_excuses_while_it_lasts() -> None:
+    gone = ((3.0, End("s", "down"), shape(rate=0)), (4.0, End("s", "down"), shape()))
+    assert why(group(), asked(gone)) == []
+    assert why(group(start_s=2.5, last_s=3.5), asked(gone)) == ["outage"]
+    assert why(group("down", start_s=2.5, last_s=3.5), asked(gone)) == []
+
+
+def test_bytes_that_sockets_cannot_account_for() -> None:
+    found = unaccounted(asked(w0_up=shape(duplicate=0.1)), {"w1"})
+    assert set(found) == {"w1 up", "w1 down", "w0 up", "w0 down", "s down", "rack down"}
+    assert unaccounted(asked(), ()) == {}
