@@ -8,6 +8,8 @@ from dataclasses import dataclass
 _LEAVING_S = 1e-3
 """What the rate before an outage gives in so long may leave after it was set: it was on its way."""
 
+_SOON_S, _CLOSE_S = 0.2, 5e-3
+
 
 @dataclass(slots=True)
 class OutageSeen:
@@ -25,8 +27,13 @@ class Outages:
     def __init__(self) -> None:
         self.seen: list[OutageSeen] = []
         self._open: OutageSeen | None = None
-        self._from = self._at_end = 0
+        self._from = self._at_end = self._waiting = 0
         self._resumed_s: float | None = None
+        self._looked_s = 0.0
+
+    def resuming(self, now_s: float) -> bool:
+        """Whether service should have returned just now, so that looks should follow closely."""
+        return self._resumed_s is not None and now_s - self._resumed_s < _SOON_S
 
     def begin(self, carried: int, rate_before_bits: int) -> None:
         """An outage has begun, after a link of that rate (0: none was before)."""
@@ -45,16 +52,23 @@ class Outages:
         self._open.leaked_bytes = max(0, carried - self._from - explained)
         self.seen.append(self._open)
         self._open = None
-        self._at_end, waiting = last
-        self._resumed_s = due_s if waiting else None
+        self._at_end, self._waiting = last
+        self._looked_s = due_s
+        self._resumed_s = due_s if self._waiting else None
 
-    def look(self, carried: int, waiting: int, lost_s: Callable[[float, int], float]) -> None:
+    def look(self, now_s: float, carried: int, lost_s: Callable[[float, int], float]) -> None:
         """Find out how long service took to return, as soon as something has left.
 
-        ``lost_s(from_s, size)``: how much longer it is since ``from_s`` than ``size`` bytes take.
+        ``lost_s(from_s, size)``: how much longer it is since ``from_s`` than ``size`` bytes take. That is what it
+        took, if all of them waited at the end of the outage, or if the look before was not long ago;
+        else the link may have been idle meanwhile, and nobody knows.
         """
-        if self._resumed_s is None or carried == self._at_end:
+        if self._resumed_s is None:
             return
-        if waiting:
-            self.seen[-1].resume_s = lost_s(self._resumed_s, carried - self._at_end)
+        left, since_s = carried - self._at_end, now_s - self._looked_s
+        self._looked_s = now_s
+        if not left:
+            return
+        if left < self._waiting or since_s <= _CLOSE_S:
+            self.seen[-1].resume_s = lost_s(self._resumed_s, left)
         self._resumed_s = None

@@ -16,6 +16,8 @@ from testbed.record.events import Event, LinkChanged
 from testbed.scenario.shape import End, LinkChange
 
 LOOK_NS, SAMPLE_NS = 20_000_000, 100_000_000
+SOON_NS = 2_000_000
+"""Between looks at a link whose outage has just ended."""
 
 
 class Replay(Thread):
@@ -71,7 +73,7 @@ class Replay(Thread):
 
     def _loop(self) -> None:
         look = self.t0_ns + LOOK_NS
-        hold = self.t0_ns
+        hold = soon = self.t0_ns
         while not self._stopping:
             self._take_feed()
             now = time.monotonic_ns()
@@ -84,7 +86,12 @@ class Replay(Thread):
             if now >= look:
                 self._look((look - self.t0_ns) % SAMPLE_NS < LOOK_NS)
                 look = _next(self.t0_ns, now, LOOK_NS)
-            self._sleep_until(min(look, self._next_due(), self._next_hold(hold)))
+            if now >= soon:
+                for track in self._resuming():
+                    self._look_at(track)
+                soon = now + SOON_NS
+            waking = self._next_hold(hold), soon if self._resuming() else FOREVER_NS
+            self._sleep_until(min(look, self._next_due(), *waking))
         self._look(closing=True)
         self._emit([event for track in self._alive() for event in track.sampler.end()])
 
@@ -150,6 +157,10 @@ class Replay(Thread):
     def _look_at(self, track: Track) -> bool:
         now_s = self._after_t0(time.monotonic_ns())
         return self._guarded(track, lambda: track.sampler.look(now_s, track.shape))
+
+    def _resuming(self) -> list[Track]:
+        now_s = self._after_t0(time.monotonic_ns())
+        return [track for track in self._alive() if track.sampler.resuming(now_s)]
 
     def _alive(self) -> list[Track]:
         return [track for track in self.tracks.values() if track.failure is None]

@@ -71,6 +71,10 @@ class Sampler:
         self._watch_outage()
         return self._now
 
+    def resuming(self, now_s: float) -> bool:
+        """Whether an outage has just ended, so that looks should follow closely."""
+        return self._outages.resuming(now_s)
+
     def close(self) -> list[Event]:
         """End the sample at the last look, and open the next; no sample where no time has passed."""
         where = self._shaped.end
@@ -126,7 +130,7 @@ class Sampler:
             self._untold.append(mismatch)
 
     def _watch_outage(self) -> None:
-        self._outages.look(self._charged, self._now.backlog_bytes, self._lost_s)
+        self._outages.look(self._now_s, self._charged, self._lost_s)
 
     def _lost_s(self, from_s: float, size: int) -> float:
         asked = asked_between(self.record.rates, from_s, self._now_s)

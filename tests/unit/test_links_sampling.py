@@ -161,7 +161,9 @@ def test_a_gap_between_looks_is_counted() -> None:
     assert sample.longest_gap_s == pytest.approx(0.02)
 
 
-def outage(leaks: int, back_s: float, waiting: int = 40_000) -> dict[str, Any]:
+def outage(
+    leaks: int, back_s: float, waiting: int = 80_000, gap_s: float = LOOK_S
+) -> dict[str, Any]:
     """From 1 to 2 s; ``leaks`` bytes leave in it, and service is back ``back_s`` after it."""
     kernel, sampler = begun()
     sampler.look(0.98, SHAPE)
@@ -171,15 +173,15 @@ def outage(leaks: int, back_s: float, waiting: int = 40_000) -> dict[str, Any]:
     kernel.carry(leaks)
     for look in range(1, 50):
         sampler.look(1.0 + look * LOOK_S, NONE)
-    for look in range(3):
-        now_s = 2.0001 + look * LOOK_S
+    for look in range(50):
+        now_s = 2.0001 + look * gap_s
         since = max(0.0, now_s - 2.0 - back_s)
-        size = kernel.now.bytes
         target = 10_000 + leaks + round(since * 20 * MBIT / 8)
-        kernel.carry(target - size)
+        kernel.carry(target - kernel.now.bytes)
         sampler.look(now_s, SHAPE)
         if not look:
             sampler.ask(2.0, SHAPE)
+        assert sampler.resuming(now_s) == (not target > 10_000 + leaks and waiting > 0)
     sampler.close()
     return measures(sampler.record)
 
@@ -195,6 +197,13 @@ def test_what_leaves_in_an_outage_is_counted() -> None:
 @pytest.mark.parametrize("back_s", [0.0, 0.004, 0.03])
 def test_how_soon_service_is_back_after_an_outage(back_s: float) -> None:
     assert outage(1514, back_s)["resume_ms"] == pytest.approx(back_s * 1e3, abs=0.1)
+
+
+def test_how_soon_is_not_said_where_the_link_may_have_been_idle() -> None:
+    """One packet waited and left: after 20 ms nobody knows when; looks that follow closely do."""
+    assert outage(0, 0.012, waiting=1514)["resume_ms"] is None
+    close = outage(0, 0.012, waiting=1514, gap_s=0.002)["resume_ms"]
+    assert close == pytest.approx(12, abs=0.1)
 
 
 def test_service_that_nothing_waits_for_is_not_timed() -> None:
