@@ -162,6 +162,7 @@ class DockerFabric:
             data=data,
             control=control,
             shaper=not _is_root(),
+            racks=bool(self._racks),
             folders=self.context.folders,
             gpus=gpus,
         )

@@ -34,6 +34,8 @@ class Plan:
     control: IPv4Network
     shaper: bool = False
     """Whether the agent is a service, too."""
+    racks: bool = False
+    """Whether that agent makes racks."""
     gpus: int = 1
     """CUDA devices of the host; nodes with ``device: cuda`` take them in turn."""
     folders: tuple[Path, ...] = ()
@@ -131,6 +133,9 @@ def _shaper(plan: Plan, templates: Templates) -> Document:
     service["image"] = plan.image
     service["container_name"] = f"{project(plan.id)}-{SHAPER}"
     service["labels"] = {RUN_LABEL: plan.id}
+    if plan.racks:
+        # AppArmor's own profile for containers forbids the mount that keeps the racks' network namespace.
+        service["security_opt"] = [*service["security_opt"], "apparmor:unconfined"]
     return service
 
 
