@@ -14,7 +14,7 @@ BIN     := .venv/bin
 SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environment demo test lint run compare replay plots images guest doctor clean
+.PHONY: help setup environment demo test nightly lint run compare replay plots images guest doctor clean
 
 help:  ## this list
 	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns] [SECONDS=…]"; echo
@@ -31,6 +31,9 @@ demo: setup  ## train 4 workers and a server in containers over a replayed trace
 
 test: setup  ## every test that this machine can run
 	@NARROWS_REQUIRE=$$($(SETUP) capabilities) $(BIN)/python -m pytest -q
+
+nightly: setup  ## the tests with ten times as many kills and fifty times as many hostile files: hours
+	@NARROWS_KILLS=300 NARROWS_FUZZ=10000 NARROWS_REQUIRE=$$($(SETUP) capabilities) $(BIN)/python -m pytest -q $(wildcard tests/*/test_killed_*.py tests/*/test_*fuzz.py)
 
 lint: environment  ## style, format and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

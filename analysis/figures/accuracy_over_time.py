@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from analysis.load import Run, by_algorithm
-from analysis.style import COLUMN_IN, Rows, banner, heading, look, new_figure
+from analysis.style import COLUMN_IN, Rows, banner, heading, look, new_figure, shade, shade_handle
 
 NAME = "accuracy_over_time"
 
@@ -37,7 +38,8 @@ def draw(runs: Sequence[Run]) -> Figure:
     """Mean over seeds as a line; the range over seeds as a band where there are several."""
     figure = new_figure(COLUMN_IN, 2.7)
     axes = figure.add_subplot()
-    rows, handles, names = data(runs), [], list(by_algorithm(runs))
+    handles: list[Artist] = []
+    rows, names = data(runs), list(by_algorithm(runs))
     for index, algorithm in enumerate(names):
         mine = [row for row in rows if row["algorithm"] == algorithm]
         times = [row["time_s"] for row in mine]
@@ -48,6 +50,11 @@ def draw(runs: Sequence[Run]) -> Figure:
             axes.fill_between(times, low, high, color=style["color"], alpha=0.18, linewidth=0)
     axes.set(xlabel="Model time (s)", ylabel="Test accuracy", ylim=(0, 1.02))
     axes.set_xlim(left=0)
-    heading(figure, "Test accuracy over time", handles, names)
+    labels = [*names]
+    if doubtful := [span for run in runs for span in run.disturbed()]:
+        shade(axes, doubtful)
+        handles.append(shade_handle())
+        labels.append("machine not to be relied upon")
+    heading(figure, "Test accuracy over time", handles, labels)
     banner(figure, runs)
     return figure

@@ -59,19 +59,17 @@ def written(setup: Setup, name: str, content: Mapping[str, Any]) -> Path:
     return path
 
 
-def summaries(
-    setup: Setup, path: Path, order: Sequence[tuple[Algorithm, int]] | None = None
-) -> list[dict[str, Any]]:
-    """Run a scenario; the ``summary.json`` of every run in the order of running.
+def summary(setup: Setup, path: Path) -> dict[str, Any]:
+    """Run a scenario of one algorithm and one seed; its ``summary.json``.
 
-    Raises NarrowsError for what ended a run before its time.
+    Raises NarrowsError for what ended the run before its time.
     """
-    return run_all(setup, prepare(path), order)
+    return run_all(setup, prepare(path))[0]
 
 
 def run_all(
     setup: Setup, experiment: Experiment, order: Sequence[tuple[Algorithm, int]] | None = None
 ) -> list[dict[str, Any]]:
-    """As ``summaries``, for an experiment that is in memory already."""
+    """The ``summary.json`` of every run in the order of running, for an experiment that is in memory already."""
     done = run(experiment, _FABRIC, setup.directory, quiet=True, order=order)
     return [read_json(Path(entry["dir"]) / SUMMARY) for entry in done.runs]

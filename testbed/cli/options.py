@@ -30,6 +30,14 @@ Guest = Annotated[
     bool,
     typer.Option("--guest", help="In a kernel of its own, which has netem (docs/guest.md)."),
 ]
+TraceFormat = Annotated[
+    str | None,
+    typer.Option("--format", help="Its format, if it is not told rightly.", metavar="NAME"),
+]
+TraceColumn = Annotated[
+    str | None,
+    typer.Option("--column", help="The column of the rate: NAME or NAME:UNIT.", metavar="NAME"),
+]
 Seconds = Annotated[
     float, typer.Option("--seconds", help="How long.", min=1.0, max=86_400.0, metavar="N")
 ]

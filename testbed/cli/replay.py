@@ -11,10 +11,12 @@ import typer
 
 from testbed.cli import options
 from testbed.cli.guest import rerun
+from testbed.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from testbed.scenario.load import Loaded
     from testbed.session.replay import Replayed
 
 Source = Annotated[
@@ -27,6 +29,8 @@ def replay(
     context: typer.Context,
     trace: Source,
     fabric: options.FabricName = "netns",
+    form: options.TraceFormat = None,
+    column: options.TraceColumn = None,
     seconds: options.Seconds = 60.0,
     out: options.Out = Path(),
     as_json: options.Json = False,
@@ -36,14 +40,12 @@ def replay(
 ) -> None:
     """Fill every link direction with bulk traffic while it follows TRACE; certify and draw what they gave."""
     from testbed.fabric.rootless import become_able
-    from testbed.scenario.load import load
     from testbed.session.replay import replay as replay_links
-    from testbed.session.replay import trace_scenario
 
     if guest:
         rerun(context)
     become_able(fabric, keep=keep)
-    loaded = load(trace) if trace.suffix in {".yaml", ".yml"} else trace_scenario(trace)
+    loaded = _load(trace, form, column)
     replayed = replay_links(loaded, fabric, out, seconds, quiet=quiet, keep_failed=keep)
     _draw(replayed.directory)
     if as_json:
@@ -55,6 +57,22 @@ def replay(
         _present(replayed)
     if replayed.verdict.state == "invalid":
         raise typer.Exit(1)
+
+
+def _load(source: Path, form: str | None, column: str | None) -> Loaded:
+    from testbed.scenario.load import load
+    from testbed.session.replay import trace_scenario
+
+    if source.suffix not in {".yaml", ".yml"}:
+        return trace_scenario(source, form, column)
+    for flag, given in (("--format", form), ("--column", column)):
+        if given is not None:
+            raise InputError(
+                f"{source} is a scenario, not a trace",
+                where=flag,
+                hint="Leave it out; its events say `column`",
+            )
+    return load(source)
 
 
 def _draw(directory: Path) -> None:

@@ -22,14 +22,6 @@ app = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A trace.", show_default=False)]
-Format = Annotated[
-    str | None,
-    typer.Option("--format", help="Its format, if it is not told rightly.", metavar="NAME"),
-]
-Column = Annotated[
-    str | None,
-    typer.Option("--column", help="The column of the rate: NAME or NAME:UNIT.", metavar="NAME"),
-]
 Figure = Annotated[
     Path | None,
     typer.Option("--out", help="Figure to draw (.png, .pdf, .svg).", metavar="FILE"),
@@ -50,8 +42,8 @@ def _instant(flag: str, effect: str) -> Any:
 def show(
     file: File,
     out: Figure = None,
-    form: Format = None,
-    column: Column = None,
+    form: options.TraceFormat = None,
+    column: options.TraceColumn = None,
     as_json: options.Json = False,
 ) -> None:
     """Print what FILE is like and draw it: rate over time, and how often it is which."""
@@ -77,8 +69,8 @@ def convert(
     file: File,
     out: Out,
     to: Target = "csv",
-    form: Format = None,
-    column: Column = None,
+    form: options.TraceFormat = None,
+    column: options.TraceColumn = None,
     begin: Annotated[str | None, _instant("--from", "Cut off what lies before.")] = None,
     end: Annotated[str | None, _instant("--until", "Cut off what lies after.")] = None,
     shift: Annotated[str | None, _instant("--shift", "Begin its loop so far in.")] = None,

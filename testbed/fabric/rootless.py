@@ -13,11 +13,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from testbed.errors import InputError, MachineError
+from testbed.links.journal import folder
 from testbed.links.mounts import NEW_MOUNTS, private_run, unshare
 from testbed.links.process import effective_capabilities, environment, module_command
 
@@ -143,6 +145,51 @@ def try_out() -> Capabilities:
     if missing := found.missing(REQUIRED):
         raise missing
     return found
+
+
+def elsewhere(work: Callable[[], None]) -> bool:
+    """Do ``work`` as root of a world of its own, in a child process that ends with it.
+
+    Returns False, and nothing was done, where the host forbids that. Raises the MachineError of ``work``.
+    """
+    kept, (reading, writing) = str(folder()), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        os.environ["NARROWS_STATE"] = kept  # what it finds out is for the next time, too
+        _answer(writing, work)
+    os.close(writing)
+    with os.fdopen(reading) as answers:
+        said = answers.read()
+    os.waitpid(child, 0)
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        raise MachineError("what this machine can do could not be tried out") from None
+    if "refused" in answer:
+        raise MachineError(answer["refused"], fix=answer["fix"])
+    return bool(answer["able"])
+
+
+def _answer(writing: int, work: Callable[[], None]) -> NoReturn:
+    """In the child, of which nothing but the answer may be seen: it shares its parent's files."""
+    answer: dict[str, object] = {"able": False}
+    try:
+        with suppress(MachineError):
+            enter_own_world()
+            answer["able"] = True
+        if answer["able"]:
+            work()
+    except MachineError as refusal:
+        answer = {"refused": refusal.message, "fix": refusal.fix}
+    except BaseException as error:  # it must not go on as a second parent, whatever it is
+        answer = {
+            "refused": f"what this machine can do could not be tried out: {error}",
+            "fix": None,
+        }
+    finally:
+        os.write(writing, json.dumps(answer).encode())
+        os._exit(0)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from testbed.errors import MachineError
 from testbed.links.process import environment, module_command
 from testbed.setup import images
-from testbed.setup.command import CommandFailed, answer, run, step
+from testbed.setup.command import CommandFailed, run, step
 from testbed.setup.paths import BUILD, cache
 
 _SUFFIX = ".ext4"
@@ -23,15 +23,17 @@ _BYTES = 16 * 2**30
 
 
 def ensure() -> Path:
-    """The disk with the current node image. Raises MachineError where it is not there and cannot be made."""
-    tag = images.require()
+    """The disk with the current node image; only making it takes the host's engine.
+
+    Raises MachineError where it is not there and cannot be made.
+    """
+    tag = images.tags().node
     return _made(tag) or _make(tag)
 
 
 def _name(tag: str) -> str:
-    """By the image's content: an image that was made again under the same name counts as another one."""
-    identity = answer(["docker", "image", "inspect", "--format", "{{.Id}}", tag]) or tag
-    return f"docker-{identity.removeprefix('sha256:')[:12]}{_SUFFIX}"
+    """By what the image is made from, which its tag says: anybody can tell, also without an engine to ask."""
+    return f"docker-{tag.rpartition(':')[2]}{_SUFFIX}"
 
 
 def _made(tag: str) -> Path | None:
@@ -46,6 +48,7 @@ def _make(tag: str) -> Path:
             "the guest's disk with the node image has not been made, and making it needs root",
             fix="Run `sudo make guest` once, or use --fabric netns, which needs no disk",
         )
+    images.require()
     final = cache("guest") / _name(tag)
     with (
         step("making the guest's disk with the node image"),

@@ -14,6 +14,8 @@ _DISK = "/dev/ubda"
 _DATA = Path("/run/docker-data")
 _LOG = Path("/run/dockerd.log")
 _CGROUPS = Path("/sys/fs/cgroup")
+_SETTINGS = Path("/etc/docker")
+"""The host's engine's: they are not meant for this one, and its key is not for everybody to read."""
 _WAIT_S = 120.0
 _TAIL = 1500
 OPTIONS = (
@@ -29,6 +31,8 @@ OPTIONS = (
 def start() -> None:
     """Start ``dockerd`` and wait until it answers. Raises MachineError."""
     _mount_control_groups()
+    if _SETTINGS.is_dir():
+        mount("settings", _SETTINGS, "tmpfs", 0, "mode=755")
     _DATA.mkdir()
     mount(_DISK, _DATA, "ext4", 0)
     with _LOG.open("wb") as log:

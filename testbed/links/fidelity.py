@@ -73,6 +73,7 @@ class EndReport:
     direct_packets: int
     """Packets that went past the class; any is an error."""
     outages: int
+    outage_s: float
     outage_bytes: int
     """Delivered in outages beyond what the rates before and after them explain."""
     resume_ms: float | None
@@ -134,6 +135,7 @@ def measures(record: Record) -> dict[str, Any]:
         "changes": len(record.lateness_s),
         "lateness_ms": lateness_ms(record.lateness_s),
         "outages": len(record.outages),
+        "outage_s": _outage_s(record.rates),
         "outage_bytes": sum(seen.leaked_bytes for seen in record.outages),
         "resume_ms": max(resumed) * 1e3 if resumed else None,
         "from_s": record.marks[0][0] if record.marks else 0.0,
@@ -180,6 +182,11 @@ def bytes_at(marks: Sequence[Mark], time_s: float) -> float:
         return float(marks[0 if after == 0 else -1][1])
     (from_s, before), (to_s, behind) = marks[after - 1], marks[after]
     return before + (behind - before) * (time_s - from_s) / (to_s - from_s)
+
+
+def _outage_s(rates: Sequence[tuple[float, int]]) -> float:
+    """Seconds without service, of outages that ended."""
+    return sum(after[0] - at for (at, rate), after in pairwise(rates) if not rate)
 
 
 def second_bins(record: Record, seconds: int) -> Bins:

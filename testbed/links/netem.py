@@ -107,7 +107,10 @@ def _slot(slot: Slot) -> bytes:
 
 def _loss_model(loss: float | GilbertElliott | FourState) -> list[bytes]:
     if isinstance(loss, FourState):
-        chances = _shares(FOUR_STATE, loss.p13, loss.p31, loss.p32, loss.p14, loss.p23)
+        # The kernel adds p13 and p14, and p31 and p32, in 32 bits: rounded up they would be nothing.
+        p14, p32 = _share(loss.p14), _share(loss.p32)
+        p13, p31 = min(_share(loss.p13), ALL - p14), min(_share(loss.p31), ALL - p32)
+        chances = attribute(FOUR_STATE, struct.pack("=5I", p13, p31, p32, p14, _share(loss.p23)))
     elif isinstance(loss, GilbertElliott):
         # The kernel wants to know what the bad state lets pass.
         numbers = map(_share, (loss.p, loss.r, loss.loss_bad, loss.loss_good))

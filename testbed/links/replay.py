@@ -36,6 +36,8 @@ class Replay(Thread):
         self._emit = emit
         self._inbox: SimpleQueue[tuple[list[Due], int]] = SimpleQueue()
         self._pending: deque[Due] = deque()
+        self._following: dict[End, Due | None] = {}
+        """Of ends that are out of service: the next change that gives them some."""
         self._known_to_ns = t0_ns
         self._stopping = False
 
@@ -100,18 +102,22 @@ class Replay(Thread):
         return self.tracks[change.end].due(change, due_ns, self._bundle_bits)
 
     def _take_feed(self) -> None:
+        fresh: list[Due] = []
         try:
             while True:
                 dues, self._known_to_ns = self._inbox.get_nowait()
-                self._pending = deque(sorted([*self._pending, *dues], key=lambda due: due.at_ns))
+                fresh += dues
         except Empty:
-            return
+            if fresh:
+                self._pending = deque(sorted([*self._pending, *fresh], key=lambda due: due.at_ns))
+                self._following = {}
 
     def _change_all(self) -> None:
         """Everything that is due: first the kernel takes all of it, then it is looked at and recorded."""
         taken = []
         while self._next_due() <= time.monotonic_ns():
             due = self._pending.popleft()
+            self._following.pop(due.end, None)
             if self._change(due):
                 taken.append((due, time.monotonic_ns()))
         self._emit([self._record_change(due, applied_ns) for due, applied_ns in taken])
@@ -142,7 +148,10 @@ class Replay(Thread):
         if track.outage is None:
             return
         end = track.shaped.end
-        following = next((due for due in self._pending if due.end == end and due.message), None)
+        if end not in self._following:  # looked for once a change, not every few milliseconds
+            coming = (due for due in self._pending if due.end == end and due.message)
+            self._following[end] = next(coming, None)
+        following = self._following[end]
         now = time.monotonic_ns()
         unknown = max(self._known_to_ns, now + LONGEST_NS // 5)
         ends = following.due_ns if following else unknown

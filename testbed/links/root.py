@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from testbed.errors import LinkError
@@ -39,16 +40,24 @@ class Rooted:
     def remove(self) -> None:
         """Take away what was installed and close; what has vanished with its device is no error."""
         try:
-            if self.installed:
-                self._netlink.request(*self._deletion())
+            # The redirect first: what arrives must not be sent to a device that has no queue any more.
             if self.where.redirect is not None and self._led_in:
-                ingress.undo_redirect(self._netlink, self.where.redirect)
-        except KernelRefused as error:
-            if error.errno not in _GONE:
-                raise
+                self._unless_gone(
+                    lambda: ingress.undo_redirect(self._netlink, self.where.redirect or 0)
+                )
+            if self.installed:
+                self._unless_gone(lambda: self._netlink.request(*self._deletion()))
         finally:
             self.installed = self._led_in = False
             self._netlink.close()
+
+    @staticmethod
+    def _unless_gone(action: Callable[[], object]) -> None:
+        try:
+            action()
+        except KernelRefused as error:
+            if error.errno not in _GONE:
+                raise
 
     def send(self, *messages: bytes) -> None:
         """Have prepared messages carried out. Raises KernelRefused."""

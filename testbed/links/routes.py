@@ -1,4 +1,4 @@
-"""Per-route TCP settings: the congestion control and the least retransmission time-out of a subnet.
+"""Per-route TCP settings of a subnet: congestion control, least retransmission time-out, and ECN.
 
 A route's setting holds for every socket that uses it, whoever opened it and on either side of accepting:
 no privilege is needed in the processes that talk, and no other traffic of the machine is touched.
@@ -6,6 +6,7 @@ no privilege is needed in the processes that talk, and no other traffic of the m
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ from testbed.links.netlink import (
 
 _NEW, _GET = 24, 26
 _DESTINATION, _DEVICE, _PRIORITY, _PREFERRED_SOURCE, _METRICS, _TABLE = 1, 4, 6, 7, 8, 15
-_RTO_MIN, _CONGESTION = 13, 16
+_FEATURES, _RTO_MIN, _CONGESTION = 12, 13, 16
+_ECN = 1
 _MAIN, _LINK_SCOPE, _UNICAST = 254, 253, 1
 _KEPT = (_DESTINATION, _DEVICE, _PRIORITY, _PREFERRED_SOURCE, _TABLE)
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -42,6 +44,7 @@ class SubnetRoute:
     identity: tuple[bytes, ...]
     congestion: str | None
     rto_min_ms: int | None
+    ecn: bool = False
 
 
 def subnet_routes(netlink: Netlink, index: int) -> list[SubnetRoute]:
@@ -65,14 +68,19 @@ def _route(head: bytes, held: dict[int, bytes]) -> SubnetRoute:
         identity,
         text(metrics[_CONGESTION]) if _CONGESTION in metrics else None,
         number(metrics[_RTO_MIN]) if _RTO_MIN in metrics else None,
+        bool(number(metrics.get(_FEATURES, b"")) & _ECN),
     )
 
 
 def set_route(
-    netlink: Netlink, route: SubnetRoute, congestion: str | None, rto_min_ms: int | None
+    netlink: Netlink,
+    route: SubnetRoute,
+    congestion: str | None,
+    rto_min_ms: int | None,
+    ecn: bool = False,
 ) -> None:
     """Put TCP settings on a route in place; None takes a setting off it. Raises KernelRefused."""
-    metrics = []
+    metrics = [attribute(_FEATURES, _ECN)] if ecn else []
     if rto_min_ms is not None:
         metrics.append(attribute(_RTO_MIN, rto_min_ms))
     if congestion is not None:
@@ -93,10 +101,29 @@ def available_congestion(netns: str | None = None) -> tuple[str, ...]:
         return tuple(_AVAILABLE.read_text().split())
 
 
+def require_congestion(congestion: str) -> None:
+    """Raises MachineError for a congestion control that the kernel neither has nor loads for this process.
+
+    A socket is asked: that takes no privilege, and loads what root may have loaded.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as asked:
+        try:
+            asked.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+        except OSError as error:
+            if error.errno != errno.EPERM:  # known, and routes may have it whoever may select it
+                raise _unknown(congestion, None, error) from error
+
+
 def shape_route(
-    netns: str | None, index: int, congestion: str | None, rto_min_ms: int | None
+    netns: str | None,
+    index: int,
+    congestion: str | None,
+    rto_min_ms: int | None,
+    ecn: bool = False,
 ) -> list[SubnetRoute]:
     """Set the TCP settings of a device's subnets, and check them; returns the routes as they were.
+
+    ``ecn``: who connects asks for it, and who is asked agrees, whatever ``net.ipv4.tcp_ecn`` says.
 
     Raises MachineError when the kernel does not know the congestion control.
     """
@@ -104,15 +131,15 @@ def shape_route(
         before = subnet_routes(netlink, index)
         for route in before:
             try:
-                set_route(netlink, route, congestion, rto_min_ms)
+                set_route(netlink, route, congestion, rto_min_ms, ecn)
             except KernelRefused as error:
                 raise _unknown(congestion, netns, error) from error
         for route in subnet_routes(netlink, index):
-            if (route.congestion, route.rto_min_ms) != (congestion, rto_min_ms):
+            if (route.congestion, route.rto_min_ms, route.ecn) != (congestion, rto_min_ms, ecn):
                 raise MachineError(
-                    f"the route of device {index} should have congestion control {congestion} and "
-                    f"rto_min {rto_min_ms} ms, but the kernel holds {route.congestion} and "
-                    f"{route.rto_min_ms} ms"
+                    f"the route of device {index} should have congestion control {congestion}, "
+                    f"rto_min {rto_min_ms} ms and ecn {ecn}, but the kernel holds "
+                    f"{route.congestion}, {route.rto_min_ms} ms and {route.ecn}"
                 )
     return before
 

@@ -50,7 +50,7 @@ class Shaper:
         self.segments = settings.segments
         for spot in _talking(cables):
             self._limit_segments(spot, settings.segments)
-            before = shape_route(*spot, settings.congestion, settings.rto_min_ms)
+            before = shape_route(*spot, settings.congestion, settings.rto_min_ms, settings.ecn)
             self._routes_before.setdefault(spot, before)
         places = {
             end: hops(end, cables[end.link], settings.at.get(end.link, "nic")) for end in shapes
@@ -63,6 +63,7 @@ class Shaper:
             "links": [self._held(end, cables[end.link], settings) for end in shapes],
             "gso_max_segs": settings.segments,
             "rto_min_ms": settings.rto_min_ms,
+            "tcp_ecn": settings.ecn,
         }
 
     def remove(self) -> list[str]:
@@ -133,6 +134,7 @@ class Shaper:
             "line": self.lines[end].verify() if end in self.lines else None,
             "gso_max_segs": settings.segments,
             "congestion": settings.congestion or default_congestion(sender),
+            "tcp_ecn": settings.ecn,
             "tcp_metrics_saved": remembers_connections(sender),
         }
 
@@ -173,4 +175,4 @@ def _restore(spot: Spot, routes: list[SubnetRoute]) -> None:
     with Netlink(spot[0]) as netlink:
         for route in routes:
             with suppress(KernelRefused):
-                set_route(netlink, route, route.congestion, route.rto_min_ms)
+                set_route(netlink, route, route.congestion, route.rto_min_ms, route.ecn)

@@ -20,13 +20,15 @@ class LinkSettings:
 
     ``segments``: frames per offload bundle on every node's interface. ``at``: by node, where ``up`` is
     shaped; ``nic`` where nothing is said. None leaves TCP's congestion control or least retransmission
-    time-out to the host's default.
+    time-out to the host's default. ``ecn``: TCP asks for explicit congestion notification, without which
+    a line has nothing that it could mark.
     """
 
     segments: int
     at: dict[str, At] = field(default_factory=dict)
     congestion: str | None = None
     rto_min_ms: int | None = None
+    ecn: bool = False
 
 
 def dump(message: Object) -> str:

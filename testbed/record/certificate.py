@@ -40,15 +40,20 @@ def certificate(
     *,
     dilation: float,
     processors: int,
+    not_replayed: Sequence[str] = (),
     thresholds: Thresholds = THRESHOLDS,
 ) -> dict[str, Any]:
-    """The object that becomes ``certificate.json``. All times are wall time."""
+    """The object that becomes ``certificate.json``. All times are wall time.
+
+    ``not_replayed``: what the scenario asks for and a replay leaves out.
+    """
     return {
         "format": FORMAT,
         "verdict": verdict.state,
         "reasons": verdict.reasons,
         "seconds": evidence.seconds,
         "dilation": dilation,
+        "not_replayed": list(not_replayed),
         "links": [_link(link, evidence) for link in evidence.links],
         "ways": [_way(path) for path in evidence.paths],
         "completion": None if evidence.completion is None else dict(evidence.completion),

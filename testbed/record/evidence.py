@@ -74,5 +74,3 @@ class Evidence:
     starved: Starved | None = None
     faults: Sequence[str] = ()
     """A sentence for everything in which the nodes' own counts and replicas do not agree."""
-    mismatches: Sequence[str] = ()
-    """A sentence for every link whose read-back is not what was asked."""

@@ -76,9 +76,7 @@ def _follow(
         if time_s > until_s:
             break
         while at < len(made) and float(made[at]["due_s"]) < time_s - SAME_S:
-            found.wrong.append(
-                f"a change was made for {made[at]['due_s']:.3f} s that nobody asked for"
-            )
+            found.wrong.append(_unasked(made[at]))
             at += 1
         if at < len(made) and abs(float(made[at]["due_s"]) - time_s) <= SAME_S:
             found.expected += 1
@@ -88,7 +86,12 @@ def _follow(
         elif time_s <= until_s - STILL_S:
             found.expected += 1
             found.missing.append(time_s)
+    found.wrong += [_unasked(more) for more in made[at:] if float(more["due_s"]) <= until_s]
     return found
+
+
+def _unasked(made: Mapping[str, Any]) -> str:
+    return f"a change was made for {made['due_s']:.3f} s that nobody asked for"
 
 
 def _differs(shape: Shape, made: Mapping[str, Any]) -> Iterator[str]:

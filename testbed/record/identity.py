@@ -15,13 +15,17 @@ def class_bytes_expected(links: Records, sockets: Records) -> dict[str, tuple[in
 
     Up carries what the node's sockets sent, down what its peers' sockets sent to it. A packet dropped
     on the way was sent but never counted at the class: it takes away at least a bare header and at
-    most a full bundle (``gso_max_segs`` frames; 1 if the report does not say).
+    most a full bundle (``gso_max_segs`` frames; 1 if the report does not say). What a rack's link loses may
+    be missing at any node's down link. Links that no socket names are left out.
     """
     if not sockets:
         return {}
     result = {}
+    nodes = {str(socket[side]) for socket in sockets for side in ("node", "peer")}
     for link in links:
         node, direction = link["link"], link["direction"]
+        if node not in nodes:
+            continue  # a rack's link: no socket is its own
         side = "node" if direction == "up" else "peer"
         mine = [socket for socket in sockets if socket[side] == node]
         senders = {str(socket["node"]) for socket in mine}
@@ -29,7 +33,10 @@ def class_bytes_expected(links: Records, sockets: Records) -> dict[str, tuple[in
         least = most = 0
         for other in links:
             own = other["link"] == node and other["direction"] == direction
-            before = other["direction"] == "up" and direction == "down" and other["link"] in senders
+            before = direction == "down" and (
+                other["link"] not in nodes
+                or (other["direction"] == "up" and other["link"] in senders)
+            )
             if own or before:
                 drops = int(other.get("drops") or 0)
                 lost = int(other.get("line_lost") or 0) + int(other.get("line_limit") or 0)

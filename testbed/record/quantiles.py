@@ -9,16 +9,18 @@ from math import exp, lgamma, log, log1p
 def spread(values: Sequence[float], fewest: int = 1) -> dict[str, float | None]:
     """``{"p50", "p99", "p99_at_least", "max"}``, each one of the values (nearest rank); None of nothing.
 
-    ``p99_at_least``: what the p99 is not below, with 95 % confidence; ``fewest`` values must be as large.
+    ``p99_at_least``: what the p99 is not below, with 95 % confidence; ``fewest`` values must be as large, so
+    of fewer it is None.
     """
     ordered = sorted(values)
     if not ordered:
         return dict.fromkeys(("p50", "p99", "p99_at_least", "max"))
+    needed = max(fewest, significant(len(ordered)))
     rank = {share: max(0, -(-share * len(ordered) // 100) - 1) for share in (50, 99)}
     return {
         "p50": ordered[rank[50]],
         "p99": ordered[rank[99]],
-        "p99_at_least": ordered[-min(len(ordered), max(fewest, significant(len(ordered))))],
+        "p99_at_least": ordered[-min(needed, len(ordered))] if fewest <= len(ordered) else None,
         "max": ordered[-1],
     }
 

@@ -23,6 +23,8 @@ class Thresholds:
     """Time in which nobody looked at a link, beyond the 50 ms that two looks may be apart."""
     outage_bundles: int = 4
     """Offload bundles that may leave in an outage: those on their way, and the one that the link falls silent by."""
+    outage_recharged_s: float = 50.0
+    """After so long in an outage one more bundle leaves: the kernel keeps no charge for longer."""
     resume_ms: float = 20.0
     """From the end of an outage until service was back."""
     loss_confidence: float = 0.999

@@ -15,14 +15,17 @@ from testbed.units import Duration, Size
 
 MOST_OVERHEAD = Size(65_535)
 LONGEST_DELAY = Duration(3600.0)
+LONGEST_JITTER = Duration(2.147)
+"""In wall time: what kernels keep of a jitter, 31 bits of nanoseconds."""
+MOST_SLOT = Size(2**31 - 1)
 
 Complaint = tuple[str, str]
 """The field, and what is wrong with it."""
 
 
-def complaints(settings: LinkEnd) -> Iterator[Complaint]:
+def complaints(settings: LinkEnd, dilation: float) -> Iterator[Complaint]:
     """What is wrong with delay, loss and so on. A field that is 0 asks for nothing."""
-    yield from _delay(settings)
+    yield from _delay(settings, dilation)
     yield from _loss(settings)
     yield from _shares(settings)
     slot = settings.slot
@@ -30,11 +33,13 @@ def complaints(settings: LinkEnd) -> Iterator[Complaint]:
         yield "slot", f"its shortest time, {slot.shortest}, is above its longest, {slot.longest}"
     if slot and (slot.longest or slot.shortest) > LONGEST_DELAY:
         yield "slot", f"a slot lasts {LONGEST_DELAY} at most"
+    if slot and (slot.bytes or 0) > MOST_SLOT:
+        yield "slot", f"a slot takes {MOST_SLOT} at most"
     if settings.overhead is not None and settings.overhead > MOST_OVERHEAD:
         yield "overhead", f"{settings.overhead} a packet is too much: {MOST_OVERHEAD} is the most"
 
 
-def _delay(settings: LinkEnd) -> Iterator[Complaint]:
+def _delay(settings: LinkEnd, dilation: float) -> Iterator[Complaint]:
     delay, jitter = settings.delay or Duration(0.0), settings.jitter or Duration(0.0)
     if delay > LONGEST_DELAY:
         yield "delay", f"{delay} is too long: {LONGEST_DELAY} is the most"
@@ -42,6 +47,9 @@ def _delay(settings: LinkEnd) -> Iterator[Complaint]:
         yield "jitter", "jitter needs a delay to act on"
     elif jitter > delay:
         yield "jitter", f"a jitter of {jitter} is more than the delay, {delay}: write less"
+    if jitter * dilation > LONGEST_JITTER:
+        by = f" and a dilation of {dilation:g}" if dilation > 1 else ""
+        yield "jitter", f"a jitter of {jitter}{by} is more than kernels keep, {LONGEST_JITTER}"
     for field in ("distribution", "delay_correlation"):
         if getattr(settings, field) and settings.jitter is None:
             yield field, f"{field} needs a jitter to act on"

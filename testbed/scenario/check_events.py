@@ -101,10 +101,12 @@ def _trace(event: TraceEvent, trace: RateTrace | None) -> Iterator[Complaint]:
         length = Duration(trace.duration_s)
         yield "offset", f"{event.offset} is past the end of the trace, which lasts {length}"
     length = Duration(round(trace.duration_s * event.stretch, 9))
-    if event.stretch < 1 and length / len(trace.times_s) < LEAST_EVERY:
+    if length / len(trace.times_s) < LEAST_EVERY * 0.999:
+        least = LEAST_EVERY * len(trace.times_s) / trace.duration_s
         yield (
-            "stretch",
-            f"{len(trace.times_s)} points in {length}: links cannot be changed that often; write more",
+            "file" if event.stretch == 1 else "stretch",
+            f"{len(trace.times_s)} points in {length}: links cannot be changed that often; "
+            f"write a stretch of {least:.3g} or more",
         )
     if max(trace.rates_bits) * event.scale > 2**53:
         yield "scale", f"{event.scale:g} times the trace's highest rate is too large: write less"

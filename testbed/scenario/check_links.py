@@ -33,7 +33,7 @@ def check_links(scenario: Scenario, names: Names) -> Iterator[Problem]:
     told: set[str] = set()
     for end, settings in end_settings(scenario).items():
         group = names.groups.get(end.link, end.link)
-        for field, message in _end(end, settings):
+        for field, message in _end(end, settings, scenario.dilation):
             told_as = message.replace(str(end), group)
             if told_as not in told:  # once a group, not for each of its nodes
                 told.add(told_as)
@@ -53,13 +53,13 @@ def check_steps(scenario: Scenario) -> Iterator[Problem]:
 
 def _steps(scenario: Scenario, group: Alike) -> Iterator[tuple[int, str | None, str]]:
     settings = group.settings
-    known = set(complaints(settings))
+    known = set(complaints(settings, scenario.dilation))
     for i in group.events:
         event = scenario.events[i]
         if not isinstance(event, StepEvent):
             continue
         before, settings = settings, overlaid(settings, event)
-        found = known if settings is before else set(complaints(settings))
+        found = known if settings is before else set(complaints(settings, scenario.dilation))
         for field, message in sorted(found - known):
             yield i, field if getattr(event, field) is not None else None, message
         known = found
@@ -71,12 +71,12 @@ def _steps(scenario: Scenario, group: Alike) -> Iterator[tuple[int, str | None, 
                 yield i, "queue", str(error)
 
 
-def _end(end: End, settings: LinkEnd) -> Iterator[tuple[str | None, str]]:
+def _end(end: End, settings: LinkEnd, dilation: float) -> Iterator[tuple[str | None, str]]:
     try:
         queue_bytes(end, settings)
     except InputError as error:
         yield None, str(error)
-    for field, message in complaints(settings):
+    for field, message in complaints(settings, dilation):
         yield field, f"{end}: {message}"
 
 

@@ -69,6 +69,14 @@ class Timeline:
             _by_packet(line) for schedule, _ in self._schedules for line in schedule.lines(0, None)
         )
 
+    def marks(self) -> bool:
+        """Whether any end is to mark packets instead of losing them at any time: TCP must ask for it."""
+        return any(
+            line.impairments.ecn
+            for schedule, _ in self._schedules
+            for line in schedule.lines(0, None)
+        )
+
     def lowest_rate(self) -> int:
         """The lowest rate but 0 of any end at any time, in bit/s; 0 if all links are dead for good."""
         rates = (schedule.summary.lowest for schedule, _ in self._schedules)
@@ -128,9 +136,10 @@ def build(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Timeline:
 
 
 def _by_packet(line: Line) -> bool:
+    """A bundle would have one fate, one jitter, and count as one packet of a slot."""
     asked = line.impairments
-    by_packet = asked.loss or asked.duplicate or asked.corrupt or asked.reorder
-    return bool(by_packet or line.overhead_bytes)
+    fates = asked.loss or asked.duplicate or asked.corrupt or asked.reorder
+    return bool(fates or asked.jitter_ns or asked.slot or line.overhead_bytes)
 
 
 def _after(

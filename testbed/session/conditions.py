@@ -36,6 +36,7 @@ def shape(
         at=up_places(scenario),
         congestion=scenario.congestion,
         rto_min_ms=None if loaded.scenario.dilation == 1 else round(RTO_MIN_MS * scenario.dilation),
+        ecn=timeline.marks(),
     )
     impaired = [end for end in timeline.ends if timeline.impaired(end)]
     return session.fabric.agent.prepare(session.cables, timeline.initial, settings, impaired)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,8 +61,12 @@ def certify(
     under_way: Spans,
     dilation: float,
     verdict: Verdict | None = None,
+    not_replayed: Sequence[str] = (),
 ) -> Verdict:
-    """Judge by ``evidence`` (unless the verdict is known), and write ``certificate.json`` and the disturbed times."""
+    """Judge by ``evidence`` (unless the verdict is known), and write ``certificate.json`` and the disturbed times.
+
+    ``not_replayed``: what the scenario asks for and a replay leaves out.
+    """
     verdict = verdict or judge(evidence)
     times = disturbed(history, under_way, THRESHOLDS)
     directory.link([span.to_json() for span in times])
@@ -73,6 +77,7 @@ def certify(
         times,
         dilation=dilation,
         processors=os.cpu_count() or 1,
+        not_replayed=not_replayed,
     )
     directory.write_json(CERTIFICATE, made)
     return verdict

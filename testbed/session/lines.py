@@ -37,7 +37,7 @@ class Lines:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Objects as they come, until the other side closes. Raises WireError for anything else."""
-        while line := self._reader.readline(MAX_LINE):
+        while line := self._line():
             try:
                 message = json.loads(line)
             except (ValueError, RecursionError) as error:
@@ -46,8 +46,16 @@ class Lines:
                 raise WireError("a control message is an object with a 'type'")
             yield message
 
+    def _line(self) -> bytes:
+        """The next line; nothing once the connection is closed, from whichever side."""
+        try:
+            return self._reader.readline(MAX_LINE)
+        except ValueError:  # closed here meanwhile
+            return b""
+
     def close(self) -> None:
         """Close both directions."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
+        self._reader.close()  # it holds the descriptor; whoever reads has been woken
         self.socket.close()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
+from testbed.fabric import rootless
 from testbed.fabric.base import RunContext
 from testbed.fabric.builtin import fabrics
 from testbed.links.capacity import busy_at_once, check_capacity
 from testbed.links.plan import bundle_segments
 from testbed.links.probe import probe
+from testbed.links.routes import require_congestion
 from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded
 from testbed.scenario.model import Scenario
@@ -23,19 +26,39 @@ from testbed.session import traffic
 def check(loaded: Loaded, fabric: str, *, filled: bool = False) -> None:
     """Raises MachineError for what is missing and how to get it, InputError for an unknown fabric.
 
-    ``filled``: every link direction is filled by itself, as in a replay; else training shares them.
+    ``filled``: every link direction is filled by itself, as in a replay, which has no cross traffic; else
+    training shares them.
     """
     # Made for nothing but its complaints, which come before any directory, and before waiting for other runs.
     fabrics.get(fabric, where="--fabric")(RunContext("preflight", Path(), "")).destroy()
     scenario, timeline = loaded.wall(), loaded.timeline()
-    needs = kernel_needs(scenario)
-    # Without root's rights the kernel cannot be tried out from here: preparing the links will tell.
-    able = os.geteuid() == 0
-    if needs and able and (missing := probe().missing(needs)):
-        raise missing
-    if able:
+
+    def try_out() -> None:
+        needs = kernel_needs(scenario)
+        if needs and (missing := probe().missing(needs)):
+            raise missing
         _check_rates(scenario, timeline, filled)
-    traffic.check(flows(scenario), fabric, scenario.congestion)
+
+    if os.geteuid() == 0:
+        try_out()
+    else:
+        # Where not even that is permitted, the agent will tell of the kernel, and nobody of rates.
+        rootless.elsewhere(try_out)
+    _check_congestion(scenario.congestion)
+    if not filled:
+        traffic.check(flows(scenario), fabric, scenario.congestion)
+
+
+def _check_congestion(wanted: str | None) -> None:
+    """Only root's own processes have the kernel load one; elsewhere the agent's may be one of those."""
+    if wanted is None or (os.geteuid() != 0 and _can_be_loaded(wanted)):
+        return
+    require_congestion(wanted)
+
+
+def _can_be_loaded(congestion: str) -> bool:
+    modules = Path("/lib/modules", platform.release(), "kernel/net/ipv4")
+    return any(modules.glob(f"tcp_{congestion}.ko*"))
 
 
 def _check_rates(scenario: Scenario, timeline: Timeline, filled: bool) -> None:

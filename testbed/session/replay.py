@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from testbed.errors import InputError
 from testbed.links.client import LinkReport
 from testbed.record.asked import Asked
 from testbed.record.directory import LINKS, RunDirectory, read_jsonl
@@ -15,10 +16,13 @@ from testbed.record.gather import gather
 from testbed.record.history import LinkHistory
 from testbed.record.spans import Spans
 from testbed.record.verdict import Evidence, Verdict
+from testbed.scenario.check_events import check_events
 from testbed.scenario.dump import dump
+from testbed.scenario.events import KillEvent, PauseEvent, TraceEvent
 from testbed.scenario.expand import expand, racks
 from testbed.scenario.load import Loaded, fingerprint
 from testbed.scenario.model import Scenario
+from testbed.scenario.names import Names
 from testbed.session.conditions import backlog_drops, describe, shape
 from testbed.session.interrupt import interruptible
 from testbed.session.judgement import certify, ways_of
@@ -46,31 +50,46 @@ class Replayed:
     directory: Path
     verdict: Verdict
     report: LinkReport
+    not_replayed: list[str]
+    """What the scenario also asks for, and only a run does."""
 
     def to_json(self) -> dict[str, Any]:
-        """``{"verdict", "links": [...]}``."""
+        """``{"verdict", "not_replayed": [...], "links": [...]}``."""
         links = [asdict(end) for end in self.report.links]
         return {
             "verdict": self.verdict.state,
+            "not_replayed": self.not_replayed,
             "links": [{key: link[key] for key in REPORTED} for link in links],
         }
 
 
-def trace_scenario(path: Path) -> Loaded:
-    """A server and a worker whose links follow the trace at ``path`` in both directions, again and again."""
-    trace = read(path)
+def trace_scenario(path: Path, form: str | None = None, column: str | None = None) -> Loaded:
+    """A server and a worker whose links follow the trace at ``path`` in both directions, again and again.
+
+    ``form`` and ``column`` as ``read`` takes them. Raises InputError for a trace that cannot be read or followed.
+    """
+    trace = read(path, format=form, column=column)
     fastest = str(Rate(max(trace.rates_bits)))
     end = {"rate": fastest, "queue": "50 ms"}
+    event = {
+        "kind": "trace",
+        "links": ["all"],
+        "file": path.name,
+        "column": column,
+        "at_end": "loop",
+    }
     scenario = Scenario.model_validate(
         {
             "name": "replay",
             "nodes": {"server": {"role": "server"}, "worker": {"role": "worker", "count": 1}},
             "links": {"default": {"up": end, "down": end}},
-            "events": [{"kind": "trace", "links": ["all"], "file": path.name, "at_end": "loop"}],
+            "events": [event],
             **({"congestion": FLOW_CONGESTION} if _can_fill() else {}),
         }
     )
-    traces = {path.name: trace}
+    traces = {event.key: trace for event in scenario.events if isinstance(event, TraceEvent)}
+    if wrong := [problem.message for problem in check_events(scenario, traces, Names(scenario))]:
+        raise InputError("; ".join(wrong), where=str(path))
     return Loaded(scenario, path, traces, dump(scenario), fingerprint(scenario, traces))
 
 
@@ -83,6 +102,7 @@ def replay(
 ) -> Replayed:
     """Fill every link direction of ``loaded`` for ``seconds`` of model time."""
     scenario = loaded.wall()
+    left_out = not_replayed(scenario)
     check(loaded, fabric, filled=True)
     progress, wall_s = Progress(quiet), seconds * loaded.scenario.dilation
     directory = RunDirectory.create(
@@ -90,6 +110,8 @@ def replay(
     )
     with interruptible(), directory, machine(progress.say):
         progress.say(f"starting {len(expand(scenario))} nodes on the {fabric} fabric")
+        if left_out:
+            progress.say(f"of this scenario a replay leaves out: {', '.join(left_out)}")
         with Session(
             expand(scenario),
             fabric,
@@ -104,7 +126,15 @@ def replay(
             flowed = fill(session, loaded, wall_s, progress, directory)
             dropped = backlog_drops() - dropped
         verdict = _conclude(directory, loaded, held, flowed, wall_s, dropped)
-    return Replayed(directory.path, verdict, flowed.report)
+    return Replayed(directory.path, verdict, flowed.report, left_out)
+
+
+def not_replayed(scenario: Scenario) -> list[str]:
+    """What a scenario asks for besides links, in its own words: bulk traffic takes the place of all of it."""
+    kinds = dict.fromkeys(
+        event.kind for event in scenario.events if isinstance(event, (PauseEvent, KillEvent))
+    )
+    return [*(["traffic"] if scenario.traffic else []), *kinds]
 
 
 def _conclude(
@@ -131,8 +161,16 @@ def _conclude(
         ways=ways_of(loaded.wall(), asked),
     )
     evidence = replace(evidence, foreign_drops={"the host's receive backlog": dropped})
-    verdict = certify(directory, evidence, history, under_way, loaded.scenario.dilation)
+    left_out = not_replayed(loaded.scenario)
+    verdict = certify(
+        directory, evidence, history, under_way, loaded.scenario.dilation, not_replayed=left_out
+    )
     found = asdict(verdict)
-    summary = {"verdict": found.pop("state"), **found, **flowed.report.to_json()}
+    summary = {
+        "verdict": found.pop("state"),
+        **found,
+        "not_replayed": left_out,
+        **flowed.report.to_json(),
+    }
     directory.write_json("summary.json", summary)
     return verdict

@@ -152,6 +152,9 @@ def _end(
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
-        if output:
-            said.append((node, json.loads(output)))
+        if process.returncode or not output:
+            raise ExperimentError(
+                f"a flow between the switch and node {node!r} ended before its time"
+            )
+        said.append((node, json.loads(output)))
     return said

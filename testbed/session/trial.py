@@ -31,6 +31,8 @@ LEAD_S = 0.5
 """From the last node's ``ready`` to t0."""
 END_S = 20.0
 """How long nodes may take to end their cross traffic."""
+CHANGE_S = 30e-6
+"""What telling the agent of one change may take."""
 QUIET_AFTER_S = 0.2
 """From the last node's ``done`` to the last look at the links: acknowledgements are still under way."""
 
@@ -97,7 +99,7 @@ class Trial:
             self.session.revive()
             self._assign()
             self._await_all("ready", self._specs, PREPARE_S)
-            self._t0_ns = t0_ns = time.monotonic_ns() + int(LEAD_S * 1e9)
+            self._t0_ns = t0_ns = time.monotonic_ns() + int(self._lead_s() * 1e9)
             agent.start(t0_ns, self.experiment.timeline.changes(0.0, float("inf")))
             started = True
             watch = HostWatch(t0_ns, self.directory.link)
@@ -124,6 +126,10 @@ class Trial:
                 with suppress(NarrowsError) if self.outcome.error else nullcontext():
                     self.outcome.links = agent.stop()
             self.outcome.backlog_drops = backlog_drops() - dropped
+
+    def _lead_s(self) -> float:
+        """Before t0 the agent is told of all changes of the first minute, and then the nodes of t0."""
+        return LEAD_S + CHANGE_S * sum(1 for _ in self.experiment.timeline.changes(0.0, 60.0))
 
     def _assign(self) -> None:
         """The job to every node; the same number marks all frames of this run."""
@@ -225,8 +231,12 @@ class Trial:
         self.directory.link(samples)
         for sample in samples:
             self.progress.link(sample)
-            if sample["kind"] == "sample" and sample["link"] in self._specs:
+            if sample["kind"] == "sample" and self._listens(sample["link"]):
                 self.session.tell(sample["link"], "link", sample=sample)
+
+    def _listens(self, node: str) -> bool:
+        """One that is paused reads nothing: what was sent to it would fill up, and then hold up everybody."""
+        return node in self._specs and node not in self.session.paused
 
     def _located(self, lost: NodeLost) -> NodeLost:
         """The same loss with the step that the node was at."""

@@ -238,3 +238,11 @@ def _introduce(lines: Lines, name: str, other: str, hardware: str) -> None:
     command = f"ip neighbour replace {lines.address[other]} lladdr {hardware} dev data"
     with namespaces.inside(lines.netns[name]):
         subprocess.run([*command.split(), "nud", "permanent"], check=True)
+
+
+def round_trip_ms(near: socket.socket) -> float:
+    """Of one small datagram, in ms."""
+    began = time.monotonic()
+    near.send(b"ping")
+    near.recv(100)
+    return (time.monotonic() - began) * 1e3

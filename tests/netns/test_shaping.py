@@ -10,7 +10,7 @@ import pytest
 from netns_rig import MBIT, Rig, rate_of
 
 from testbed.errors import ExperimentError, LinkError, MachineError
-from testbed.links import devices, namespaces
+from testbed.links import devices, htb, namespaces
 from testbed.links.client import LinkSettings
 from testbed.links.locate import locate
 from testbed.links.netlink import Netlink
@@ -39,6 +39,35 @@ def test_both_ends_hold_what_was_asked(rig: Rig) -> None:
     assert "rate 40Mbit ceil 40Mbit" in port
     assert "limit 250000b" in rig.tc(place.port.netns, "qdisc", "show", "dev", place.port.name)
     assert segments(rig, place.nic.netns, place.nic.index) == 4
+
+
+def test_another_implementation_reads_the_same_in_the_kernel(rig: Rig) -> None:
+    """What our decoder makes of a class and its leaf, and what pyroute2 makes of the same ones."""
+    pyroute2 = pytest.importorskip("pyroute2")
+    end = End("worker-0", "up")
+    rig.prepare({end: Shape(37 * MBIT, 123_456, overhead_bytes=24)})
+    nic = rig.places["worker-0"].nic
+    with namespaces.inside(nic.netns):
+        other = pyroute2.IPRoute()
+    with other:
+        (seen,) = other.get_classes(index=nic.index)
+        (theirs,) = [q for q in other.get_qdiscs(index=nic.index) if q["parent"] == htb.CLASS]
+    with Netlink(nic.netns) as netlink:
+        held = htb.decode_class(netlink.ask(htb.read_class(nic.index)))
+        question = htb.read_leaf(nic.index, theirs["handle"] >> 16)
+        _, leaf = htb.decode_qdisc(netlink.ask(question)[16:])
+    parms = seen.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")
+    assert seen["handle"] == htb.CLASS
+    assert parms["rate"] == held.pace.rate_bytes == 37 * MBIT // 8
+    assert parms["ceil"] == held.ceil_bytes
+    assert parms["rate_overhead"] == held.pace.overhead_bytes == 24
+    assert (parms["buffer"], parms["cbuffer"]) == (held.pace.burst_ticks, held.ceil_burst_ticks)
+    assert (
+        (theirs.get_attr("TCA_KIND"), theirs["parent"])
+        == (leaf.kind, leaf.parent)
+        == ("bfifo", htb.CLASS)
+    )
+    assert leaf.limit_bytes == 123_456
 
 
 def test_above_four_gigabytes_per_second(rig: Rig) -> None:

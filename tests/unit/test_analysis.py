@@ -165,7 +165,11 @@ def test_fidelity_is_drawn_in_seconds_of_model_time(paths: list[Path]) -> None:
 
 def test_disturbed_times_are_shaded(paths: list[Path]) -> None:
     run = doubtful(paths[2])
-    for module, panels in ((fidelity, [2]), (rate_k_delay, [2, 2, 2])):
+    for module, panels in (
+        (fidelity, [2]),
+        (rate_k_delay, [2, 2, 2]),
+        (accuracy_over_time, [2]),
+    ):
         axes = module.draw([run]).axes
         assert [len(a.patches) for a in axes][: len(panels)] == panels
         plain = module.draw([load(paths[2])]).axes

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from testbed.cli import guest as flag
 from testbed.cli.run import run as run_verb
 from testbed.errors import InputError, MachineError
-from testbed.guest import installed, memory, xstate
+from testbed.guest import disk, installed, memory, xstate
 from testbed.guest.order import Order, Outcome
 from testbed.guest.relay import Relay
+from testbed.setup import images
 from testbed.setup.packages import Need
 
 GIB = 2**30
@@ -77,6 +78,26 @@ def test_what_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPat
     with pytest.raises(MachineError, match="apt-get install user-mode-linux") as caught:
         installed.require()
     assert caught.value.exit_code == 3
+
+
+def test_a_disk_that_is_made_is_found_without_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who may not speak to the host's engine can still use what root has made."""
+    monkeypatch.setattr(disk, "BUILD", tmp_path)
+    monkeypatch.setattr(disk, "cache", lambda name: tmp_path / "mine" / name)
+    monkeypatch.setattr(images, "tags", lambda: images.Tags("n/base:1", "n/runtime:2", "n/node:3f"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(MachineError, match=r"making it needs root.*sudo make guest"):
+        disk.ensure()
+    (tmp_path / "guest").mkdir()
+    (tmp_path / "guest" / "docker-0.ext4").touch()  # another version's
+    with pytest.raises(MachineError, match="making it needs root"):
+        disk.ensure()
+    made = tmp_path / "guest" / "docker-3f.ext4"
+    made.touch()
+    assert disk.ensure() == made
 
 
 def _invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:

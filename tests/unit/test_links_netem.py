@@ -171,3 +171,13 @@ def test_seeds_differ_between_ends_and_changes_and_not_between_runs() -> None:
     assert seed_of(ends[0], 1, 0) == made[0]
     assert seed_of(ends[0], None, 0) is None
     assert all(seed is not None and 0 <= seed < 2**64 for seed in made)
+
+
+@pytest.mark.parametrize("p13", [0.1, 0.3, 0.5, 0.7])
+def test_four_states_add_up_to_all_and_not_to_nothing(p13: float) -> None:
+    """The kernel adds two shares in 32 bits: one too many would be none."""
+    loss = FourState(p13, p31=p13, p32=1 - p13, p14=1 - p13)
+    held = decode(netem.options(Impairments(loss=loss), 1000)).impairments.loss
+    assert isinstance(held, FourState)
+    for one, other in ((held.p13, held.p14), (held.p31, held.p32)):
+        assert round(one * netem.ALL) + round(other * netem.ALL) <= netem.ALL

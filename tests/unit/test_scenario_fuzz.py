@@ -189,7 +189,7 @@ def test_the_file_that_is_changed_below_is_good(tmp_path: Path) -> None:
     assert load(tmp_path / "flow.yaml").scenario == load(tmp_path / "s.yaml").scenario
 
 
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(max(300, EXAMPLES))
 @settings(
     max_examples=EXAMPLES,
     deadline=None,

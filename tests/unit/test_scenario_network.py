@@ -25,6 +25,7 @@ from testbed.scenario.shape import End
 from testbed.scenario.timeline import build
 from testbed.scenario.traffic import Burst, flows
 from testbed.scenario.yaml_text import parse
+from testbed.session.replay import not_replayed
 
 TEXT = """\
 name: x
@@ -229,3 +230,25 @@ def test_columns_of_one_file_are_traces_of_their_own() -> None:
         if event.kind == "trace"
     ]
     assert keys == ["t.csv", "t.csv:lte"]
+
+
+def test_whether_anything_is_marked_at_any_time() -> None:
+    def marks(text: str) -> bool:
+        return build(Scenario.model_validate(parse(text, "s").data), {}).marks()
+
+    text = """\
+name: x
+nodes: {server: {role: server}, worker: {role: worker}}
+links:
+  default: {up: {rate: 1 Mbit/s, queue: 50 ms}, down: {rate: 1 Mbit/s, queue: 50 ms}}
+  worker: {up: {loss: 0, ecn: true}}
+"""
+    later = "events: [{kind: step, links: [worker], direction: up, at: 5 s, loss: LOSS}]"
+    assert not marks(text)
+    assert marks(text + later.replace("LOSS", "0.01"))
+    assert not marks(text.replace("ecn: true", "ecn: false") + later.replace("LOSS", "0.01"))
+
+
+def test_what_a_replay_leaves_out() -> None:
+    assert not_replayed(model()) == ["traffic", "pause", "kill"]
+    assert not_replayed(model().model_copy(update={"events": (), "traffic": ()})) == []

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from testbed.bench.alternatives import Alternative, Ours
+from testbed.bench.alternatives import Alternative, Ours, segments
 from testbed.bench.figures import MBIT, Step, median
 from testbed.bench.lab import OURS, PLAIN, Lab, lab
 from testbed.bench.order import interleaved
-from testbed.bench.result import Suite, at_most
+from testbed.bench.result import Check, Row, Suite, at_most
 from testbed.bench.setup import Setup
 from testbed.bench.stream import stream
 from testbed.bench.with_tc import TcHtb, TcTbf
+from testbed.scenario.shape import FRAME_BYTES
 
 RATE, LENGTH_S, LEAD_S, AFTER_S = 100 * MBIT, 2.0, 1.0, 3.0
 GRACE_S = 5e-3
@@ -35,18 +36,29 @@ def run(setup: Setup) -> Suite:
     return Suite(
         f"An outage of {length_s:g} s at 100 Mbit/s",
         rows,
-        [
-            at_most("bytes in it", ours["inside_bytes"], 0),
-            at_most("first byte after it, ms", ours["first_byte_ms"], BACK_MS),
-        ],
+        checks(ours, segments([_history(length_s)])),
         {"repeat": setup.repetitions, "grace_ms": GRACE_S * 1e3, "waited_s": AFTER_S},
     )
 
 
+def checks(ours: Row, bundle: int) -> list[Check]:
+    """Of our own row; ``bundle``: frames of an offload bundle. Pure."""
+    name = f"bytes in its first {GRACE_S * 1e3:g} ms (a bundle of {bundle} and a packet)"
+    return [
+        at_most("bytes in it", ours["inside_bytes"], 0),
+        at_most(name, ours["at_its_beginning_bytes"], (bundle + 1) * FRAME_BYTES),
+        at_most("first byte after it, ms", ours["first_byte_ms"], BACK_MS),
+        at_most(f"outages without a byte {AFTER_S:g} s after", ours["never_back"], 0),
+    ]
+
+
+def _history(length_s: float) -> list[Step]:
+    return [(0.0, RATE), (LEAD_S, 0), (LEAD_S + length_s, RATE)]
+
+
 def _through(made: Lab, other: Alternative, length_s: float) -> Seen:
     begin_s, end_s = LEAD_S, LEAD_S + length_s
-    history: list[Step] = [(0.0, RATE), (begin_s, 0), (end_s, RATE)]
-    other.install(made, history)
+    other.install(made, _history(length_s))
     try:
         with stream(made, other.node) as running:
             t0_ns = time.monotonic_ns() + 500_000_000

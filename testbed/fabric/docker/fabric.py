@@ -29,7 +29,7 @@ from testbed.fabric.docker.render import (
 from testbed.fabric.docker.subnets import free_subnets, routed
 from testbed.fabric.netns_plan import run_alias, run_tag
 from testbed.fabric.netns_sweep import sweep
-from testbed.links.journal import KEPT, Journal
+from testbed.links.journal import KEPT, Journal, start_time
 from testbed.links.racks import install, plan_racks
 from testbed.setup import images
 from testbed.setup.command import answer
@@ -49,7 +49,7 @@ class DockerFabric:
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
-        for known in (clean, netns_clean):
+        for known in (netns_clean, clean):
             known.register()
         self.image = images.require()
         self.objects = Objects(context.id)
@@ -174,7 +174,12 @@ class DockerFabric:
             return Agent.local(journal=self.journal)
         self.compose.start(SHAPER)
         inside = f"{project(self.context.id)}-{SHAPER}"
-        return Agent(["docker", "exec", "-i", inside, "python", "-m", "testbed.links.agent"])
+        command = ["docker", "exec", "-i", inside, "python", "-m", "testbed.links.agent"]
+        agent = Agent(command, journal=self.journal)
+        assert self.journal is not None
+        # When the container is killed, the engine's client may wait for it for good.
+        self.journal.add("process", pid=agent.pid, start=start_time(agent.pid))
+        return agent
 
     def _place(self, spec: NodeSpec, container: Any) -> Place:
         container.reload()

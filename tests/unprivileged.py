@@ -12,14 +12,14 @@ from pathlib import Path
 
 USER = 61234
 _BECOME = [
-    "setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--inh-caps=-all",
+    "setpriv", f"--reuid={USER}", f"--regid={USER}", "--inh-caps=-all",
     "--bounding-set=-all", "--no-new-privs",
 ]  # fmt: skip
 
 
 def needed() -> set[Path]:
     """What the command must be able to read."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[1]
     interpreter = Path(sys.executable).resolve().parents[1]
     return {root, interpreter, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()}
 
@@ -44,7 +44,8 @@ def opening() -> str:
     return "\n".join([*lines, 'umount --lazy "$hold"', 'rmdir "$hold"', 'exec "$@"'])
 
 
-def as_user(home: Path, *command: str) -> list[str]:
-    """The command line that runs a command as that user, with ``home`` for his files."""
+def as_user(home: Path, *command: str, group: int | None = None) -> list[str]:
+    """The command line that runs a command as that user, with ``home`` for his files, and maybe a further group."""
+    groups = "--clear-groups" if group is None else f"--groups={group}"
     own_mounts = ["unshare", "--mount", "--propagation", "private", "sh", "-c", opening(), "sh"]
-    return [*own_mounts, "env", f"HOME={home}", "USER=nobody", *_BECOME, *command]
+    return [*own_mounts, "env", f"HOME={home}", "USER=nobody", *_BECOME, groups, *command]

@@ -1,0 +1,54 @@
+"""What ``testbed replay`` takes for a trace, and how it is told which of its columns to follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.cli.replay import _load
+from testbed.errors import InputError
+from testbed.session.replay import trace_scenario
+
+TWO = "time_s,a_mbit_s,b_kbit_s\n0,5,7000\n1,6,8000\n"
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    path = tmp_path / "two.csv"
+    path.write_text(TWO)
+    return path
+
+
+def test_a_column_is_chosen(two: Path) -> None:
+    with pytest.raises(InputError, match="a_mbit_s"):
+        trace_scenario(two)
+    loaded = _load(two, None, "b_kbit_s")
+    assert loaded.scenario.links["default"].up.rate == 8_000_000
+    (trace,) = loaded.traces.values()
+    assert trace.rates_bits == (7_000_000, 8_000_000)
+    initial = loaded.timeline().initial
+    assert {shape.rate_bits for shape in initial.values()} == {7_000_000}
+
+
+def test_a_format_is_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    path.write_text("1\n2\n1000\n")
+    assert len(_load(path, "mahimahi", None).traces) == 1
+    with pytest.raises(InputError, match="unknown trace format 'x'"):
+        _load(path, "x", None)
+
+
+def test_links_cannot_follow_every_trace(tmp_path: Path) -> None:
+    path = tmp_path / "fast.csv"
+    path.write_text("time_ms,rate_mbit_s\n0,5\n0.5,0\n1,7\n1.5,5\n")
+    with pytest.raises(InputError, match=r"fast\.csv: 4 points in 2 ms: links cannot be changed"):
+        trace_scenario(path)
+
+
+@pytest.mark.parametrize(("form", "column", "flag"), [("csv", None, "--format"), (None, "a", "--column")])  # fmt: skip
+def test_a_scenario_says_itself_what_it_follows(
+    tmp_path: Path, form: str | None, column: str | None, flag: str
+) -> None:
+    with pytest.raises(InputError, match=f"{flag}: .*is a scenario, not a trace"):
+        _load(tmp_path / "s.yaml", form, column)
