@@ -47,12 +47,14 @@ class Track:
 
         A busy class takes on a new rate at the end of the bundle that it has just sent. That is half a
         bundle's time late on average, which on rises would never be made up: so the kernel is told that much
-        before the change is due. Of the line's packets none would see the difference.
+        before the change is due. Before an outage it is a whole one: the bundle by which the link falls silent.
+        Of the line's packets none would see the difference.
         """
         before, shape = self._told, change.shape
         early_ns = 0
-        if before.rate_bits and shape.rate_bits not in (0, before.rate_bits):
-            early_ns = round(bundle_bits * 5e8 / before.rate_bits)
+        if before.rate_bits and shape.rate_bits != before.rate_bits:
+            bundles = 0.5 if shape.rate_bits else 1.0
+            early_ns = round(bundles * bundle_bits * 1e9 / before.rate_bits)
         at_ns = max(self._told_ns, due_ns - min(EARLIEST_NS, early_ns))
         line = self._next_line(shape)
         self._told_ns, self._told = at_ns, shape
