@@ -18,7 +18,7 @@ NAME = "fidelity"
 MOST_ENDS = 6
 """So many link directions are drawn: those that were busy for the longest time."""
 _RATE_IN, _ERROR_IN, _LATE_IN, _REST_IN = 1.05, 0.6, 1.35, 0.75
-_LEAST_MS, _ERROR_SHOWN = 1e-2, 0.03
+_LEAST_MS, _ERROR_SHOWN, _MARKED = 1e-2, 0.03, 20
 _ASKED, _DELIVERED, _IDLE = "0.15", "#0072B2", "0.75"
 
 
@@ -151,7 +151,9 @@ def _draw_lateness(axes: Axes, chosen: Sequence[EndSamples], rows: Rows) -> None
         late = np.sort(np.maximum(_LEAST_MS, _series(mine, "late_ms")[1]))
         if len(late):
             share = 1 - np.arange(len(late)) / len(late)
-            style = {**look(index), "marker": "", "linewidth": 1.0}
+            style = {**look(index), "linewidth": 1.0}
+            if len(late) > _MARKED:
+                style["marker"] = ""  # few changes are points, and many a line
             axes.step(late, share, where="post", label=end.name, **style)
     if not axes.lines:
         axes.text(0.5, 0.5, "no changes", transform=axes.transAxes, ha="center", va="center")
