@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from testbed.bench.result import Suite
 from testbed.bench.setup import Setup
 from testbed.bench.suites import SUITES, suite
 from testbed.errors import InputError, Interrupted, MachineError, NarrowsError
-from testbed.record.directory import to_json, write_atomically
+from testbed.record.directory import fresh, to_json, write_atomically
 from testbed.record.machine import machine
 from testbed.session.interrupt import interruptible
 
@@ -52,7 +51,7 @@ def run(
     unknown suite, Interrupted when asked to end; what was finished is on disk then.
     """
     chosen = {name: suite(name) for name in names or SUITES}
-    directory = _fresh(out / "measurements")
+    directory = fresh(out / "measurements", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_link")
     outcome = Outcome(directory / RESULT, machine())
     setup = Setup(directory, say, repeat, quick)
     with interruptible():
@@ -67,24 +66,3 @@ def run(
                 outcome.suites[name] = Suite(name, [], [], failure=str(error))
             outcome.save()
     return outcome
-
-
-def _fresh(parent: Path) -> Path:
-    """A directory that did not exist before."""
-    stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_link"
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        for number in count(1):
-            path = parent / (stem if number == 1 else f"{stem}-{number}")
-            try:
-                path.mkdir()
-            except FileExistsError:
-                continue
-            return path
-    except OSError as error:
-        raise InputError(
-            f"cannot make a directory in {parent} ({error.strerror})",
-            where="--out",
-            hint="Give a folder that you may write to",
-        ) from error
-    raise AssertionError("numbers do not end")

@@ -41,7 +41,7 @@ class RunDirectory:
     ) -> Self:
         """Make a new, empty directory under ``out/runs``. Raises InputError when ``out`` is unusable."""
         stem = f"{_utc()}_{scenario_name}_{algorithm}_s{seed}_{content_hash[:8]}"
-        path = _fresh(out / "runs", stem)
+        path = fresh(out / "runs", stem)
         (path / EVENTS).mkdir()
         (path / "log").mkdir()
         return cls(path)
@@ -104,7 +104,7 @@ class RunDirectory:
 
 def comparison_directory(out: Path, scenario_name: str, content_hash: str) -> Path:
     """Make ``out/comparisons/<utc>_<scenario>_<hash8>/`` and return it."""
-    return _fresh(out / "comparisons", f"{_utc()}_{scenario_name}_{content_hash[:8]}")
+    return fresh(out / "comparisons", f"{_utc()}_{scenario_name}_{content_hash[:8]}")
 
 
 def write_atomically(path: Path, text: str) -> Path:
@@ -201,7 +201,7 @@ def _write_all(handle: int, data: bytes) -> None:
         view = view[os.write(handle, view) :]
 
 
-def _fresh(parent: Path, stem: str) -> Path:
+def fresh(parent: Path, stem: str) -> Path:
     """A directory that did not exist before: two runs in one second get different ones."""
     name = _safe(stem)
     try:

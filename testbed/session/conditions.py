@@ -23,6 +23,16 @@ RTO_MIN_MS = 200
 OnSample = Callable[[list[dict[str, Any]]], None]
 
 
+def segments(timeline: Timeline, slower: float = 1.0) -> int:
+    """The run's ``gso_max_segs``; what it would be if the run were dilated by that factor more."""
+    step = timeline.shortest_step_s()
+    return bundle_segments(
+        round(timeline.lowest_rate() / slower),
+        None if step is None else step * slower,
+        timeline.per_packet(),
+    )
+
+
 def shape(
     session: Session, loaded: Loaded, timeline: Timeline, on_sample: OnSample
 ) -> dict[str, Any]:
@@ -30,9 +40,7 @@ def shape(
     scenario = loaded.wall()
     session.fabric.agent.on_sample = on_sample
     settings = LinkSettings(
-        segments=bundle_segments(
-            timeline.lowest_rate(), timeline.shortest_step_s(), timeline.per_packet()
-        ),
+        segments=segments(timeline),
         at=up_places(scenario),
         congestion=scenario.congestion,
         rto_min_ms=None if loaded.scenario.dilation == 1 else round(RTO_MIN_MS * scenario.dilation),

@@ -10,7 +10,6 @@ from testbed.fabric import rootless
 from testbed.fabric.base import RunContext
 from testbed.fabric.builtin import fabrics
 from testbed.links.capacity import busy_at_once, check_capacity
-from testbed.links.plan import bundle_segments
 from testbed.links.probe import probe
 from testbed.links.routes import require_congestion
 from testbed.scenario.expand import expand
@@ -21,6 +20,7 @@ from testbed.scenario.shape import End
 from testbed.scenario.timeline import Timeline
 from testbed.scenario.traffic import flows
 from testbed.session import traffic
+from testbed.session.conditions import segments
 
 
 def check(loaded: Loaded, fabric: str, *, filled: bool = False) -> None:
@@ -72,16 +72,6 @@ def _check_rates(scenario: Scenario, timeline: Timeline, filled: bool) -> None:
     check_capacity(
         highest,
         sum(highest.values()) if filled else busy_at_once(highest, servers, others),
-        lambda slower: _segments(timeline, slower),
+        lambda slower: segments(timeline, slower),
         dilation=scenario.dilation,
-    )
-
-
-def _segments(timeline: Timeline, slower: float) -> int:
-    """The run's ``gso_max_segs`` if it were dilated by that factor more."""
-    step = timeline.shortest_step_s()
-    return bundle_segments(
-        round(timeline.lowest_rate() / slower),
-        None if step is None else step * slower,
-        timeline.per_packet(),
     )
