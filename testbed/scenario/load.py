@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -25,7 +26,7 @@ MAX_BYTES = 2**20
 """Larger scenario files are refused."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Loaded:
     """A valid scenario as it was written: model time, dilation not applied."""
 
@@ -42,7 +43,11 @@ class Loaded:
         return dilate(self.scenario)
 
     def timeline(self) -> Timeline:
-        """The history of its links in wall time."""
+        """The history of its links in wall time; built once."""
+        return self._timeline
+
+    @cached_property
+    def _timeline(self) -> Timeline:
         traces = dilate_traces(self.traces, self.scenario.dilation)
         return timelines.build(self.wall(), traces)
 
