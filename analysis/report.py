@@ -10,7 +10,7 @@ from string import Template
 from typing import Any
 
 from analysis import table
-from analysis.figures import FIGURES
+from analysis.figures import figures_of
 from analysis.load import Run, load_all
 from analysis.style import save
 from testbed.record.directory import write_atomically
@@ -24,6 +24,8 @@ _HEADINGS = (
     "Up",
     "Down",
     "Mean k",
+    "Sent",
+    "Passes",
     "Verdict",
 )
 
@@ -72,7 +74,7 @@ def facts(runs: Sequence[Run]) -> dict[str, str]:
 def _figures(runs: Sequence[Run], out: Path) -> list[Path]:
     return [
         path
-        for module in FIGURES
+        for module in figures_of(runs)
         for path in save(out, module.NAME, runs, module.data, module.draw)
     ]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.load import Run
 from testbed.record.directory import SUMMARY, read_json
+from testbed.record.summary import SELECTION
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 COLUMNS = (
     "algorithm", "seed", "verdict", "steps", "time_s", "speedup", "accuracy", "bytes_up", "bytes_down", "mean_k",
+    *SELECTION,
 )  # fmt: skip
 
 
@@ -33,16 +35,18 @@ def rows_of(entries: Sequence[Mapping[str, Any]]) -> list[Row]:
     dense = {entry["seed"]: entry for entry in entries if entry["algorithm"] == "none"}
     return [
         {
-            key: _speedup(dense.get(entry["seed"]), entry) if key == "speedup" else entry[key]
+            key: _speedup(dense.get(entry["seed"]), entry)
+            if key == "speedup"
+            else _cell(entry, key)
             for key in COLUMNS
         }
         for entry in entries
     ]
 
 
-def comparison_table(directories: Sequence[Path]) -> Table:
-    """The table of some runs for a terminal, from their summaries alone."""
-    return rich_table(rows_of([read_json(path / SUMMARY) for path in directories]))
+def comparison_rows(directories: Sequence[Path]) -> list[Row]:
+    """A row per run directory, from their summaries alone."""
+    return rows_of([read_json(path / SUMMARY) for path in directories])
 
 
 def to_csv(table: Sequence[Mapping[str, Any]]) -> str:
@@ -69,6 +73,8 @@ def rich_table(table: Sequence[Mapping[str, Any]]) -> Table:
         "up",
         "down",
         "mean k",
+        "sent",
+        "passes",
         "verdict",
     ]
     shown = Table(*headings)
@@ -82,7 +88,7 @@ def rich_table(table: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def cells_of(row: Mapping[str, Any]) -> list[str]:
-    """A row as people read it: nine cells."""
+    """A row as people read it: eleven cells."""
     return [
         row["algorithm"],
         str(row["seed"]),
@@ -92,6 +98,8 @@ def cells_of(row: Mapping[str, Any]) -> list[str]:
         megabytes(row["bytes_up"]),
         megabytes(row["bytes_down"]),
         _or_dash(row["mean_k"], "{:.3g}"),
+        _or_dash(row["mean_achieved_k"], "{:.3g}"),
+        _or_dash(row["mean_passes"], "{:.2f}"),
         row["verdict"],
     ]
 
@@ -105,6 +113,11 @@ def _speedup(dense: Mapping[str, Any] | None, entry: Mapping[str, Any]) -> float
     if dense is None or not entry["time_s"] or dense["steps"] != entry["steps"]:
         return None
     return float(dense["time_s"] / entry["time_s"])
+
+
+def _cell(entry: Mapping[str, Any], key: str) -> Any:
+    """Runs of before selections were recorded have none."""
+    return entry.get(key) if key in SELECTION else entry[key]
 
 
 def _or_dash(value: float | None, form: str) -> str:

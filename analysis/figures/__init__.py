@@ -7,7 +7,14 @@ from typing import Protocol
 
 from matplotlib.figure import Figure
 
-from analysis.figures import accuracy_over_time, fidelity, phases, rate_k_delay, speedup_bars
+from analysis.figures import (
+    accuracy_over_time,
+    density,
+    fidelity,
+    phases,
+    rate_k_delay,
+    speedup_bars,
+)
 from analysis.load import Run
 from analysis.style import Rows
 
@@ -33,4 +40,12 @@ FIGURES: tuple[FigureModule, ...] = (
     phases,
     fidelity,
 )
-"""In the order of the report."""
+"""Of any runs, in the order of the report."""
+
+OF_SOME: tuple[FigureModule, ...] = (density,)
+"""Drawn only of runs that they have data for; they come after the others."""
+
+
+def figures_of(runs: Sequence[Run]) -> list[FigureModule]:
+    """What is drawn of ``runs``."""
+    return [*FIGURES, *(module for module in OF_SOME if module.data(runs))]

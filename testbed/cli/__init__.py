@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -12,6 +13,9 @@ import typer
 from testbed import __version__
 from testbed.__main__ import missing
 from testbed.errors import NarrowsError
+
+# numpy's algebra would start threads as it is loaded, and a process with threads cannot enter a user namespace.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 VERBS = {
     "init": "testbed.cli.init:init",

@@ -3,36 +3,80 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
-from testbed.algorithms import PATTERNS, Algorithm, known
+from testbed.algorithms import PATTERNS, SUFFIXES, Algorithm, known
 from testbed.cli import options
+from testbed.compress.base import codings, memories, selectors
+from testbed.control.base import controllers
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def algorithms(as_json: options.Json = False) -> None:
-    """List every algorithm by name, and the patterns of names."""
+    """List every algorithm by name, the patterns of names, and the parts they are made of."""
     if as_json:
         print(json.dumps(_listing(), indent=2))
         return
     from rich.console import Console
+
+    console = Console(width=options.table_width())
+    console.print(_table())
+    for noun, names in _parts().items():
+        console.print(f"{noun}: {', '.join(names)}", markup=False, highlight=False)
+
+
+def _table() -> Table:
     from rich.table import Column, Table
 
     table = Table(
-        Column("name", no_wrap=True), "selector", "memory", "controller", "about", box=None
-    )
+        Column("name", no_wrap=True), "selector", "values", "memory", "controller", "down", "about",
+        box=None,
+    )  # fmt: skip
     for row in known():
-        table.add_row(row.name, row.selector, row.memory, _controller(row), row.about)
+        table.add_row(row.name, *_cells(row, _changed(row.controller, row.options)), row.about)
     for pattern in PATTERNS:
-        table.add_row(str(pattern), "", "", "", pattern.about)
-    Console(width=options.table_width()).print(table)
+        table.add_row(str(pattern), *_cells(pattern.row, pattern.row.controller), pattern.about)
+    for suffix in SUFFIXES:
+        table.add_row(suffix.form, "", "", "", "", "", suffix.about)
+    return table
 
 
-def _listing() -> dict[str, object]:
+def _cells(row: Algorithm, controller: str) -> list[str]:
+    down = row.down if row.down_memory == "none" else f"{row.down} + {row.down_memory}"
+    values = _changed(row.values, row.values_options)
+    return [row.selector, values, row.memory, controller, down]
+
+
+def _listing() -> dict[str, Any]:
     return {
         "algorithms": [row.to_json() for row in known()],
-        "patterns": [{"pattern": str(pattern), "about": pattern.about} for pattern in PATTERNS],
+        "patterns": [
+            {
+                "pattern": str(pattern),
+                "example": pattern.example,
+                "about": pattern.about,
+                "row": pattern.row.to_json(),
+            }
+            for pattern in PATTERNS
+        ],
+        "suffixes": [{"suffix": suffix.form, "about": suffix.about} for suffix in SUFFIXES],
+        "parts": _parts(),
     }
 
 
-def _controller(row: Algorithm) -> str:
-    changed = ", ".join(f"{name} {value}" for name, value in row.options.items())
-    return f"{row.controller} ({changed})" if changed else row.controller
+def _parts() -> dict[str, list[str]]:
+    """All that an algorithm can be made of."""
+    return {
+        "selectors": selectors.names(),
+        "values": codings.names(),
+        "memories": memories.names(),
+        "controllers": controllers.names(),
+    }
+
+
+def _changed(name: str, given: dict[str, Any]) -> str:
+    """A part with the options that are not its own defaults."""
+    changed = ", ".join(f"{option} {value}" for option, value in given.items())
+    return f"{name} ({changed})" if changed else name

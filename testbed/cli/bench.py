@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from testbed.cli import options
+from testbed.cli import bench_compress, options
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from testbed.bench.link import Outcome
-    from testbed.bench.result import Suite
 
-app = typer.Typer(no_args_is_help=True, help="Measure this machine's links against alternatives.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure links and compression on this machine, against alternatives.",
+)
+bench_compress.add(app)
 
 Names = Annotated[
     list[str] | None,
@@ -31,7 +32,7 @@ Quick = Annotated[bool, typer.Option("--quick", help="Once and short: only to se
 
 @app.callback()
 def bench() -> None:
-    """Measure this machine's links against alternatives."""
+    """Measure links and compression on this machine, against alternatives."""
 
 
 @app.command()
@@ -67,28 +68,8 @@ def link(
 def _present(outcome: Outcome) -> None:
     from rich.console import Console
 
+    from testbed.cli.suite_table import show
+
     console = Console(width=options.table_width())
     for name, found in outcome.suites.items():
-        _show(console, name, found)
-
-
-def _show(console: Console, name: str, found: Suite) -> None:
-    from rich.table import Table
-
-    from testbed.bench.result import cell, table
-
-    columns, cells = table(found.rows)
-    shown = Table(title=f"{name}: {found.title}", title_justify="left")
-    for column in columns:
-        shown.add_column(column, justify="right")
-    for line in cells:
-        shown.add_row(*line)
-    console.print(shown)
-    for check in found.checks:
-        verdict = {True: "met", False: "NOT MET", None: "not measured"}[check.met]
-        said = f"  {check.name}: {cell(check.measured)}, {check.limit}: {verdict}"
-        console.print(said, highlight=False, markup=False)
-    for missing in found.absent:
-        console.print(f"  absent: {missing}", highlight=False, markup=False)
-    if found.failure is not None:
-        console.print(f"  failed: {found.failure}", highlight=False, markup=False)
+        show(console, name, found)

@@ -51,8 +51,10 @@ def describe(loaded: Loaded, fabric: str, seconds: float) -> dict[str, Any]:
 
 
 def _links(loaded: Loaded, timeline: Timeline) -> list[dict[str, Any]]:
-    from testbed.links.commands import link_commands
+    from testbed.links.commands import host_commands, link_commands
+    from testbed.session.conditions import link_settings
 
+    whole, racks = link_settings(loaded, timeline), loaded.scenario.racks
     settings = end_settings(loaded.scenario)
     cables = _cables(timeline)
     return [
@@ -61,9 +63,16 @@ def _links(loaded: Loaded, timeline: Timeline) -> list[dict[str, Any]]:
             "direction": end.direction,
             **_shape(shape),
             "at": settings[end].at,
-            "tc": link_commands(
-                end, shape, cables[end.link], settings[end].at or "nic", timeline.impaired(end)
-            ),
+            "tc": [
+                *(
+                    host_commands(cables[end.link], whole)
+                    if end.direction == "up" and end.link not in racks
+                    else ()
+                ),
+                *link_commands(
+                    end, shape, cables[end.link], settings[end].at or "nic", timeline.impaired(end)
+                ),
+            ],
         }
         for end, shape in timeline.initial.items()
     ]

@@ -48,16 +48,16 @@ def present(comparison: Comparison, as_json: bool) -> None:
     from rich.console import Console
 
     from analysis.report import make_figures
-    from analysis.table import comparison_table, rows_of, to_csv
+    from analysis.table import comparison_rows, rich_table, to_csv
 
     directories = [Path(entry["dir"]) for entry in comparison.runs]
     figures = make_figures(directories, comparison.directory / "figures")
-    table = to_csv(rows_of(comparison.runs))
-    (comparison.directory / "table.csv").write_text(table, encoding="utf-8")
+    table = comparison_rows(directories)
+    (comparison.directory / "table.csv").write_text(to_csv(table), encoding="utf-8")
     if as_json:
         json.dump({"runs": comparison.runs}, sys.stdout, indent=2)
         print()
     else:
-        Console(width=options.table_width()).print(comparison_table(directories))
+        Console(width=options.table_width()).print(rich_table(table))
     note = Console(stderr=True)
     note.print(f"{len(figures)} figures in {comparison.directory / 'figures'}", highlight=False)

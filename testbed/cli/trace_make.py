@@ -63,10 +63,10 @@ Json = options.Json
 def _make(make: Callable[..., RateTrace], out: Out, as_json: bool, **arguments: Any) -> None:
     try:
         trace = make(**arguments)
+        text = write_csv(trace, comment=f"made by testbed.traces.generate.{trace.name}")
     except ValueError as error:
         raise InputError(f"no such trace can be made: {error}") from None
-    comment = f"made by testbed.traces.generate.{trace.name}"
-    put(out, write_csv(trace, comment=comment), trace, as_json, made_by=trace.name)
+    put(out, text, trace, as_json, made_by=trace.name)
 
 
 @app.command("step")

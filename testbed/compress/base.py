@@ -1,27 +1,59 @@
-"""The seams of compression: a selector picks elements, a memory keeps what was not sent."""
+"""The seams of compression. A message is what three things make of a gradient:
+
+    memory      adds what was not sent before          p = g + e
+    selector    chooses which elements travel          indices, values
+    values      writes each value in few bits          1 bit, 4 bits, bfloat16, …
+
+and, at the end, the memory keeps what the message lacks: e ← p − what the receiver will read.
+Any three go together; an algorithm is a row that names them. One instance of each serves one bucket.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.compress.layout import Layout
+from testbed.errors import InputError
 from testbed.registry import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """How a selector came to its choice, for the step's record."""
+
+    passes: float
+    """Full passes over the vector that it took, statistics included; a pass over a tenth counts 0.1."""
+    threshold: float | None = None
+    """Least magnitude that was sent, where it was chosen by one."""
+    ties: int = 0
+    """Elements of exactly the threshold's magnitude beyond the first: no threshold can part them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
     """Part of a flat vector: ``indices`` int64 ascending (m,), ``values`` float32 (m,), length ``size``.
 
-    ``indices`` None: dense, ``values`` has shape (size,).
+    ``indices`` None: dense, ``values`` has shape (size,). ``seed``: the indices are those that
+    ``seeded.indices(size, count, seed)`` gives, so that the seed can travel in their place.
     """
 
     size: int
     indices: Tensor | None
     values: Tensor
+    seed: int | None = None
+    how: Selection | None = None
 
     @property
     def count(self) -> int:
@@ -29,33 +61,150 @@ class Sparse:
         return int(self.values.numel())
 
 
+@dataclass(frozen=True, slots=True)
+class Compensated:
+    """p: the vector to compress, with what the pass that made it saw on the way.
+
+    ``flat`` float32 (n,), contiguous, finite; not to be written to.
+    """
+
+    flat: Tensor
+    sum_abs: float
+    """Σ|p|, summed in float64."""
+    max_abs: float
+
+
 class Selector(Protocol):
-    """Chooses which elements of a flat gradient travel."""
+    """Chooses which elements of one bucket travel.
 
-    def select(self, flat: Tensor, density: float, rng: Random) -> Sparse:
-        """``flat`` float32 (n,), contiguous, finite; ``density`` in (0, 1]. At least one element."""
+    A class whose selectors take no density says so by ``takes_density = False``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        """Raises InputError for options that are out of range, TypeError for those it does not have."""
         ...
 
+    def select(self, given: Compensated, density: float, rng: Random) -> Sparse:
+        """At least one element of a vector that has any, if it takes a ``density`` (in (0, 1]).
 
-class Memory(Protocol):
-    """What was left out of earlier messages, by bucket name."""
-
-    def compensate(self, name: str, flat: Tensor) -> Tensor:
-        """The vector to compress in place of ``flat``; float32 (n,). ``flat`` itself stays as it is."""
+        What is returned may view buffers that the next call reuses.
+        """
         ...
 
-    def update(self, name: str, compensated: Tensor, sent: Sparse) -> None:
-        """Keep what ``sent`` lacks of ``compensated`` (which may be consumed)."""
+    def state(self) -> dict[str, float]:
+        """What it learnt from earlier steps (a threshold), for a checkpoint; may be empty."""
         ...
 
-    def state(self) -> dict[str, Tensor]:
-        """Residuals by name, for a checkpoint."""
-        ...
-
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, float]) -> None:
         """Restore what ``state`` returned."""
         ...
 
 
-selectors: Registry[type[Selector]] = Registry("selector", "narrows.compressors")
-memories: Registry[type[Memory]] = Registry("memory", "narrows.memories")
+class Values(Protocol):
+    """How the values of one bucket's messages are written."""
+
+    code: ClassVar[int]
+    """Its number on the wire, 0 to 255; ours are below 128."""
+    keeps_zero: ClassVar[bool]
+    """Whether 0 is read as 0, so that elements that were not chosen can be sent among the others."""
+
+    def __init__(self, layout: Layout, **options: Any) -> None:
+        """For buckets of that layout. Raises InputError and TypeError as a selector's class does."""
+        ...
+
+    def section_bytes(self, count: int) -> int:
+        """Exact length of the section for ``count`` values, whatever they are.
+
+        Raises InputError for a part of the bucket where only whole gradients can be written.
+        """
+        ...
+
+    def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
+        """Fill ``section`` (all of its bytes) with ``values`` (m,); returns what will be read from it.
+
+        ``values`` itself is returned where every value is kept exactly; else a buffer that the next
+        call reuses. ``values`` is not changed.
+        """
+        ...
+
+    @classmethod
+    def read(cls, section: Bytes, count: int) -> Floats:
+        """``count`` values; everything that is needed stands in ``section``.
+
+        Any bytes may be given. Raises WireError unless they are exactly what ``write`` makes for so
+        many values; allocates no more than a small multiple of ``section`` and 4 bytes per value.
+        The result may view ``section``.
+        """
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What is carried from step to step (arrays and numbers), for a checkpoint; may be empty."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state`` returned."""
+        ...
+
+
+class Memory(Protocol):
+    """What one bucket's messages left out."""
+
+    def __init__(self, layout: Layout, **options: Any) -> None:
+        """For buckets of that layout. Raises InputError and TypeError as a selector's class does."""
+        ...
+
+    def compensate(self, flat: Tensor) -> Compensated:
+        """The vector to compress in place of ``flat`` (float32 (n,), contiguous), which stays as it is.
+
+        Nothing is kept yet: where the result is not finite, the call can be forgotten.
+        """
+        ...
+
+    def update(self, given: Compensated, sent: Sparse) -> None:
+        """Keep what ``sent``, as its receiver reads it, lacks of ``given``."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """What is kept by the names of the layout's parts (copies of the shape of each part).
+
+        Keys ``<name>`` or, where there are several vectors, ``<name>/<vector>``.
+        """
+        ...
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take over, of what ``state`` of any layout returned, what belongs to parts of this one."""
+        ...
+
+
+class Stateless:
+    """For selectors and values that carry nothing from step to step."""
+
+    def state(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Nothing to restore."""
+
+
+SelectorFactory = type[Selector]
+ValuesFactory = type[Values]
+MemoryFactory = type[Memory]
+
+selectors: Registry[SelectorFactory] = Registry("selector", "narrows.compressors")
+codings: Registry[ValuesFactory] = Registry("value coding", "narrows.values")
+memories: Registry[MemoryFactory] = Registry("memory", "narrows.memories")
+
+
+def takes_density(selector: SelectorFactory) -> bool:
+    """Whether a density says how much it sends."""
+    return bool(getattr(selector, "takes_density", True))
+
+
+def needs_all(coding: ValuesFactory, **options: Any) -> bool:
+    """Whether it writes whole gradients only."""
+    try:
+        coding(Layout.whole("gradient", 2), **options).section_bytes(1)
+    except InputError:
+        return True
+    return False

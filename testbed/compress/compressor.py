@@ -1,75 +1,161 @@
-"""A selector and a memory joined: gradient in, payload out, and back."""
+"""All buckets of one worker: gradients in, payloads out, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Any
 
 from torch import Tensor, float32
 
-from testbed.compress.base import Memory, Selector, Sparse, memories, selectors
-from testbed.compress.finite import Parts, check_finite
-from testbed.compress.staging import Staging
-from testbed.compress.wire import decode, encode
-from testbed.errors import GradientError, WireError
+from testbed.compress.base import Selection
+from testbed.compress.bucket import Bucket, Packed
+from testbed.compress.checkpoint import Checkpoint
+from testbed.compress.elements import check_density
+from testbed.compress.layers import join, read_message
+from testbed.compress.layout import Layout
+from testbed.compress.payload import PayloadBuffer, Scratch
+from testbed.compress.recipe import Choice, Recipe
+from testbed.errors import GradientError, InputError, WireError
 from testbed.node import Buffer
 
 
 class Compressor:
-    """Compresses buckets by name. One per worker: the memory in it belongs to that worker's gradients.
+    """Compresses buckets by name. One per worker: the memories in it belong to that worker's gradients.
 
-    ``parts`` names, per bucket, the parameters that its flat gradient is made of with their offsets;
-    a bucket that is not in it is named as a whole in errors.
+    ``layouts``: what each bucket is made of; a bucket that is not in it is one parameter of that name.
     """
 
-    def __init__(
-        self, selector: Selector, memory: Memory, parts: Mapping[str, Parts] | None = None
-    ) -> None:
-        self.selector, self.memory = selector, memory
-        self._parts = dict(parts or {})
-        self._staging = Staging()
+    def __init__(self, recipe: Recipe, layouts: Mapping[str, Layout] | None = None) -> None:
+        self.recipe = recipe
+        self._layouts = dict(layouts or {})
+        self._buckets: dict[str, list[Bucket]] = {}
+        self._joined: dict[str, PayloadBuffer] = {}
+        self._scratch = Scratch()
+        self._loaded = Checkpoint(recipe.memory.name)
 
     @classmethod
     def named(
-        cls, selector: str, memory: str, parts: Mapping[str, Parts] | None = None
+        cls,
+        selector: str,
+        memory: str,
+        layouts: Mapping[str, Layout] | None = None,
+        values: str = "fp32",
     ) -> Compressor:
-        """From registered names. Raises InputError for unknown ones."""
-        return cls(selectors.get(selector)(), memories.get(memory)(), parts)
+        """From registered names, without options. Raises InputError for unknown ones."""
+        return cls(Recipe(Choice(selector), Choice(values), Choice(memory)), layouts)
 
     def compress(
-        self, name: str, flat: Tensor, density: float, rng: Random
-    ) -> tuple[Sparse, bytearray]:
-        """What of bucket ``name`` travels, and its payload.
+        self, name: str, flat: Tensor, density: float | Sequence[float], rng: Random
+    ) -> Packed:
+        """The message of bucket ``name``; it holds until the next one of that bucket.
 
-        ``flat``: float32 (n,), any device, any stride; it is not changed. The ``Sparse`` may view
-        buffers that the next call reuses: its values hold only until then and, with error feedback
-        and nothing left out, not even so long. The payload is the caller's.
+        ``flat``: float32 (n,), any device, any stride; it is not changed. ``density``: one for all, or,
+        where parameters are compressed by themselves, one for each of them.
 
-        Raises GradientError for NaN or infinity (before the memory has taken in anything), a wrong
-        shape or dtype; InputError for a density outside (0, 1].
+        Raises GradientError for NaN or infinity, a wrong shape or dtype; InputError for a density
+        outside (0, 1], or too many or too few of them. Whatever is raised of these, all is as before.
         """
-        if flat.dim() != 1 or flat.dtype != float32:
-            raise GradientError(
-                f"bucket {name!r} is {flat.dtype} {tuple(flat.shape)}: a flat float32 vector is needed"
-            )
-        flat = flat.detach().contiguous()
-        check_finite(flat, self._parts.get(name, ((name, 0),)))
-        compensated = self.memory.compensate(name, flat)
-        sent = self.selector.select(compensated, density, rng)
-        payload = encode(self._staging.to_host(sent))
-        self.memory.update(name, compensated, sent)
-        return sent, payload
+        flat = self._flat(name, flat)
+        buckets = self._buckets_of(name)
+        densities = _densities(density, len(buckets))
+        parts = _split(flat, self._layouts[name]) if self.recipe.layers else [flat]
+        # all are looked at before any memory takes something in
+        given = [bucket.compensate(part) for bucket, part in zip(buckets, parts, strict=True)]
+        packed = [
+            bucket.compress(compensated, share, rng)
+            for bucket, compensated, share in zip(buckets, given, densities, strict=True)
+        ]
+        return self._message(name, packed) if self.recipe.layers else packed[0]
 
-    def decompress(self, payload: Buffer, out: Tensor) -> None:
+    def decompress(self, name: str, payload: Buffer, out: Tensor) -> None:
         """Set ``out`` (float32 (n,), any device) to what ``payload`` holds, zeros elsewhere.
 
-        Raises WireError for bytes that are no payload, or one of another size.
+        Raises WireError for bytes that are no payload of that bucket, or of another size than ``out``.
         """
-        received = decode(payload)
-        if received.size != out.numel():
-            raise WireError(f"payload for {received.size} elements where {out.numel()} are needed")
+        layout = self._layouts.get(name) or Layout.whole(name, out.numel())
+        if layout.size != out.numel():
+            raise WireError(f"bucket {name!r} has {layout.size} elements, not {out.numel()}")
+        received = read_message(payload, layout, self._scratch)
         if received.indices is None:
             out.copy_(received.values)
             return
         out.zero_()
         out[received.indices.to(out.device)] = received.values.to(out.device)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that is carried from step to step, as copies that ``torch.save`` takes.
+
+        ``memory``: what was left out, tensors by the name of the parameter; ``kind``: whose memory it
+        is; ``learnt``: what selectors and values know, by bucket.
+        """
+        return self._loaded.to_json([b for own in self._buckets.values() for b in own])
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``state`` returned, of these buckets or of others with the same parameters.
+
+        What selectors and values have learnt is taken over where a bucket has the same parameters.
+        Raises InputError when it is another memory's, or a parameter has another number of elements.
+        """
+        loaded = Checkpoint.read(state, self.recipe.memory.name)
+        self._buckets, self._loaded = {}, loaded
+        for name in self._layouts:
+            self._buckets_of(name)
+
+    def _flat(self, name: str, flat: Tensor) -> Tensor:
+        if flat.dim() != 1 or flat.dtype != float32:
+            raise GradientError(
+                f"bucket {name!r} is {flat.dtype} {tuple(flat.shape)}: a flat float32 vector is needed"
+            )
+        layout = self._layouts.setdefault(name, Layout.whole(name, flat.numel()))
+        if flat.numel() != layout.size:
+            raise GradientError(
+                f"bucket {name!r} had {layout.size} elements and now has {flat.numel()}"
+            )
+        return flat.detach().contiguous()
+
+    def _buckets_of(self, name: str) -> list[Bucket]:
+        if name not in self._buckets:
+            buckets = self._made(self._layouts[name])
+            for bucket in buckets:
+                self._loaded.hand_over(bucket)
+            self._buckets[name] = buckets
+        return self._buckets[name]
+
+    def _made(self, layout: Layout) -> list[Bucket]:
+        recipe = self.recipe
+        if not recipe.layers:
+            return [Bucket(layout, recipe)]
+        return [Bucket(Layout.of([(p.name, p.shape)]), recipe.for_part(p.size)) for p in layout]
+
+    def _message(self, name: str, packed: list[Packed]) -> Packed:
+        """One message of all parameters'."""
+        buffer = self._joined.setdefault(name, PayloadBuffer())
+        payload = join([one.payload for one in packed], buffer)
+        size, count = sum(one.size for one in packed), sum(one.count for one in packed)
+        return Packed(payload, size, count, _together(packed))
+
+
+def _densities(density: float | Sequence[float], count: int) -> list[float]:
+    """One for each of ``count`` buckets, all in (0, 1]."""
+    given = [density] * count if isinstance(density, float | int) else list(density)
+    if len(given) != count:
+        raise InputError(f"{len(given)} densities for {count} parameters")
+    for one in given:
+        check_density(one)
+    return given
+
+
+def _split(flat: Tensor, layout: Layout) -> list[Tensor]:
+    """Views of the parts."""
+    return [flat[part.offset : part.offset + part.size] for part in layout]
+
+
+def _together(packed: list[Packed]) -> Selection | None:
+    """One report for all parameters: passes by their share of the elements."""
+    hows = [(one.size, one.how) for one in packed if one.how is not None]
+    if len(hows) < len(packed):
+        return None
+    size = sum(share for share, _ in hows) or 1
+    passes = sum(share * how.passes for share, how in hows) / size
+    return Selection(passes, ties=sum(how.ties for _, how in hows))

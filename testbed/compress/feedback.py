@@ -7,50 +7,53 @@ so that at any time Σ sent + residual = Σ gradients.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from testbed.compress.base import Sparse
-from testbed.errors import GradientError
+from testbed.compress import kernels
+from testbed.compress.base import Compensated, Sparse
+from testbed.compress.layout import Layout
+from testbed.compress.parts import gathered, taken_apart
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class Feedback:
-    """One residual per bucket, float32 (n,), on the gradient's device.
+    """One residual, float32 (n,), on the gradient's device; it does not depend on the density.
 
-    p and e share one buffer: ``compensate`` adds the gradient to it, ``update`` takes away what was sent.
-    They are called in turn; a residual does not depend on the density, which may change every step.
+    p is made beside e, and takes its place once something was sent: a gradient that is refused leaves
+    no trace. The two buffers change places at every step.
     """
 
-    def __init__(self) -> None:
-        self._residuals: dict[str, Tensor] = {}
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._residual: Tensor | None = None
+        self._spare: Tensor | None = None
 
-    def compensate(self, name: str, flat: Tensor) -> Tensor:
-        """g + e. Valid until ``update``; ``flat`` float32 (n,) stays as it is."""
-        residual = self._residuals.get(name)
-        if residual is None:
-            residual = self._residuals[name] = flat.new_zeros(flat.shape)
-        if residual.shape != flat.shape:
-            raise GradientError(
-                f"bucket {name!r} had {residual.numel()} elements and now has {flat.numel()}"
-            )
-        return residual.add_(flat)
+    def compensate(self, flat: Tensor) -> Compensated:
+        """g + e, valid until ``update``."""
+        if self._residual is None:
+            self._residual = flat.new_zeros(flat.shape)
+        elif self._residual.device != flat.device:  # loaded from a checkpoint
+            self._residual = self._residual.to(flat.device)
+        if self._spare is None:
+            self._spare = flat.new_empty(flat.shape)
+        seen = kernels.of(flat).add(self._residual, flat, self._spare)
+        return Compensated(self._spare, seen.sum_abs, seen.max_abs)
 
-    def update(self, name: str, compensated: Tensor, sent: Sparse) -> None:
-        """e ← p − sent. ``sent`` may be a view of ``compensated``; it is then void afterwards."""
-        residual = self._residuals[name]
-        if residual.data_ptr() != compensated.data_ptr():
-            residual.copy_(compensated)
+    def update(self, given: Compensated, sent: Sparse) -> None:
+        """e ← p − sent, whose values may view p and are void afterwards."""
         if sent.indices is None:
-            residual.sub_(sent.values)
+            given.flat.sub_(sent.values)
         else:
-            residual.index_add_(0, sent.indices, sent.values, alpha=-1)
+            kernels.of(given.flat).take_away(given.flat, sent.indices, sent.values)
+        self._residual, self._spare = given.flat, self._residual
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of the residuals by bucket name."""
-        return {name: residual.clone() for name, residual in self._residuals.items()}
+        """Copies of the residual's parts, by the name of the parameter."""
+        return {} if self._residual is None else taken_apart(self._residual, self._layout)
 
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Restore what ``state`` returned; a change of device is the caller's."""
-        self._residuals = {name: residual.clone() for name, residual in state.items()}
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Zeros for parts that ``state`` does not have."""
+        self._residual = gathered(state, self._layout)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from testbed.compress.base import Sparse
+from testbed.compress import kernels
+from testbed.compress.base import Compensated, Sparse
+from testbed.compress.layout import Layout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,19 +16,20 @@ if TYPE_CHECKING:
 class Forget:
     """No compensation."""
 
-    def compensate(self, name: str, flat: Tensor) -> Tensor:
-        """``flat`` itself."""
-        del name
-        return flat
+    def __init__(self, layout: Layout) -> None:
+        del layout
 
-    def update(self, name: str, compensated: Tensor, sent: Sparse) -> None:
+    def compensate(self, flat: Tensor) -> Compensated:
+        """``flat`` itself."""
+        seen = kernels.of(flat).measure(flat)
+        return Compensated(flat, seen.sum_abs, seen.max_abs)
+
+    def update(self, given: Compensated, sent: Sparse) -> None:
         """Keep nothing."""
 
     def state(self) -> dict[str, Tensor]:
         """Nothing to keep."""
         return {}
 
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Nothing to restore; residuals of another memory are refused."""
-        if state:
-            raise ValueError(f"memory 'none' cannot take over residuals of {', '.join(state)}")
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Nothing to restore."""

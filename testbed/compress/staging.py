@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -21,7 +23,7 @@ class Staging:
         indices = None if sparse.indices is None else self._copy(sparse.indices)
         values = self._copy(sparse.values)
         torch.cuda.synchronize(sparse.values.device)
-        return Sparse(sparse.size, indices, values)
+        return replace(sparse, indices=indices, values=values)
 
     def _copy(self, tensor: Tensor) -> Tensor:
         buffer = self._buffers.get(tensor.dtype)

@@ -1,170 +1,209 @@
 """The payload: a self-describing message that holds part of a flat vector. Little-endian throughout.
 
 offset   size  field
-0        4     magic "NRWG"
-4        1     version (1)
-5        1     index coding (``IndexCoding``)
-6        1     value coding (``ValueCoding``)
-7        1     reserved, 0
-8        8     size of the vector, at most ``MAX_SIZE``
-16       8     count of elements sent
-24       4·m   values, float32, in ascending order of index
-24+4·m   …     indices, as their coding has them (``indices``); to the end of the payload
+0        32    header, with v, the length of the value section (``header``)
+32       v     values, as their coding has them, in ascending order of index
+32+v     …     indices, as their coding has them (``indices``); to the end of the payload
 
-The length of a payload follows from its header alone, so that it is checked before anything is
-allocated. ``docs/wire.md`` describes every byte.
+The receiver knows the size that it waits for and refuses any other, so that no bytes can make it
+allocate more than it must anyway. ``docs/wire.md`` describes every byte.
 """
 
 from __future__ import annotations
 
-import struct
-from enum import IntEnum
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from testbed.compress.base import Sparse
+from testbed.compress.base import Bytes, Floats, Sparse, Values
+from testbed.compress.codes import coding_of
+from testbed.compress.header import HEADER_BYTES, MAX_SIZE, Header
 from testbed.compress.indices import (
-    Bytes,
     IndexCoding,
     Indices,
-    can_index,
-    cheapest,
     index_bytes,
     read,
+    seed_in,
+    shortest,
     write,
+    write_seed,
 )
+from testbed.compress.layout import Layout
+from testbed.compress.payload import PayloadBuffer, Scratch, as_bytes
+from testbed.compress.values.fp32 import Fp32
 from testbed.errors import WireError
 from testbed.node import Buffer
 
-MAGIC, VERSION = b"NRWG", 1
-MAX_SIZE = 1 << 40
-"""Longest vector in elements; keeps every sum over indices far inside 64 bits."""
+__all__ = ["HEADER_BYTES", "MAX_SIZE", "Encoded", "Reader", "decode", "encode", "payload_bytes"]
 
-_LAYOUT = struct.Struct("<4sBBBBQQ")
-HEADER_BYTES = _LAYOUT.size
+_EXACT = Fp32(Layout(()))
 
 
-class ValueCoding(IntEnum):
-    """How a value is written."""
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A payload, and what its receiver will read: float32 (m,), in the order of the indices sent.
 
-    FP32 = 0
+    Both hold until the buffer or the value coding is used again.
+    """
+
+    payload: memoryview
+    values: torch.Tensor
 
 
-def payload_bytes(size: int, count: int, coding: IndexCoding | None = None) -> int:
+def payload_bytes(
+    size: int,
+    count: int,
+    value_bytes: Callable[[int], int] | None = None,
+    *,
+    keeps_zero: bool = True,
+    seeded: bool = False,
+) -> int:
     """Bytes of the payload that ``count`` of ``size`` elements make; it does not depend on which.
 
-    ``coding`` None: the cheapest one, as ``encode`` chooses it.
+    ``value_bytes``, ``keeps_zero``: of the value coding; float32 without them. ``seeded``: the indices
+    follow from a seed.
     """
-    coding = cheapest(size, count) if coding is None else coding
+    section = value_bytes or _EXACT.section_bytes
+    coding = shortest(size, count, section, keeps_zero=keeps_zero, seeded=seeded)
     values = size if coding is IndexCoding.DENSE else count
-    return HEADER_BYTES + 4 * values + index_bytes(coding, size, count)
+    return HEADER_BYTES + section(values) + index_bytes(coding, size, count)
 
 
-def encode(sparse: Sparse, coding: IndexCoding | None = None) -> bytearray:
-    """The payload of ``sparse`` (any device) in one buffer; the cheapest index coding unless one is given.
+def encode(
+    sparse: Sparse,
+    values: Values = _EXACT,
+    rng: Random | None = None,
+    buffer: PayloadBuffer | None = None,
+    coding: IndexCoding | None = None,
+) -> Encoded:
+    """The payload of ``sparse`` (on the host); the shortest index coding unless one is given.
 
-    Raises WireError for what no payload can hold: indices that do not ascend, a vector too long.
+    It lies in ``buffer`` and holds until that is used again. Raises WireError for what no payload can
+    hold: indices that do not ascend, a vector too long.
     """
-    size, count = sparse.size, sparse.count
+    given, indices = _checked(sparse)
+    header = _header(sparse, values, coding)
+    buffer = buffer or PayloadBuffer()
+    payload = buffer.take(header.payload_bytes)
+    header.write(payload)
+    body = as_bytes(payload)[HEADER_BYTES:]
+    section, rest = body[: header.length], body[header.length :]
+    if indices is not None:
+        write(header.coding, rest, indices, sparse.size, buffer.scratch)
+    if header.coding is IndexCoding.SEED and sparse.seed is not None:
+        write_seed(rest, sparse.seed)
+    spread = indices is not None and header.count > sparse.count
+    full = _spread(given, indices, header.count, buffer.scratch) if spread else given
+    kept = values.write(full, section, rng or Random(0))
+    if kept is full:
+        return Encoded(payload, sparse.values)
+    if spread and indices is not None:
+        room = buffer.scratch.array("kept", sparse.count, np.float32)
+        kept = np.take(kept, indices, out=room, mode="clip")  # other modes make a copy
+    return Encoded(payload, torch.from_numpy(kept))
+
+
+class Reader:
+    """One payload, of a vector of ``size``, whose header has been read. Raises WireError for any other bytes."""
+
+    def __init__(self, payload: Buffer, size: int) -> None:
+        raw = as_bytes(memoryview(payload).cast("B"))
+        self.header = Header.read(raw, size)
+        self._body: Bytes = raw[HEADER_BYTES:]
+
+    @property
+    def dense(self) -> bool:
+        """Whether all elements are in it."""
+        return self.header.coding is IndexCoding.DENSE
+
+    @property
+    def seed(self) -> int | None:
+        """What the indices follow from, if they do."""
+        seeded = self.header.coding is IndexCoding.SEED
+        return seed_in(self._body[self.header.length :]) if seeded else None
+
+    def values(self) -> Floats:
+        """All of them, (m,); may view the payload. Raises WireError."""
+        header = self.header
+        return coding_of(header.values).read(self._body[: header.length], header.count)
+
+    def indices(self, out: Indices, scratch: Scratch) -> None:
+        """All of them into ``out`` (m,). Raises WireError unless they ascend strictly in [0, n)."""
+        header = self.header
+        read(header.coding, self._body[header.length :], header.size, out, scratch)
+
+
+def decode(payload: Buffer, size: int, scratch: Scratch | None = None) -> Sparse:
+    """Read the payload of a vector of ``size`` into CPU tensors. Raises WireError for any other bytes.
+
+    With ``scratch`` the indices lie in it, and hold until it is used again. Values may view ``payload``
+    where that is writable: they then hold as long as it is left alone.
+    """
+    reader = Reader(payload, size)
+    values = torch.from_numpy(reader.values())
+    if reader.dense:
+        return Sparse(size, None, values)
+    scratch = scratch or Scratch()
+    indices = scratch.array("indices", reader.header.count, np.int64)
+    reader.indices(indices, scratch)
+    return Sparse(size, torch.from_numpy(indices), values, reader.seed)
+
+
+def _checked(sparse: Sparse) -> tuple[Floats, Indices | None]:
+    """Values and indices as arrays of the right form; their contents are not looked at yet."""
     if sparse.values.dtype != torch.float32:
         raise WireError(f"{sparse.values.dtype} cannot be sent: float32 only")
-    if coding is None:
-        coding = cheapest(size, count)
-    _check_size(size, coding)
     values = _host(sparse.values)
-    indices = None if sparse.indices is None else _host(sparse.indices)
-    if indices is None and (count != size or coding is not IndexCoding.DENSE):
-        raise WireError(f"{count} of {size} elements have no indices: only all can be sent so")
-    if indices is not None:
-        check_indices(indices, size, count)
-        if coding is IndexCoding.DENSE:
-            values, indices, count = _spread(values, indices, size), None, size
-    buffer = bytearray(payload_bytes(size, count, coding))
-    _LAYOUT.pack_into(buffer, 0, MAGIC, VERSION, coding, ValueCoding.FP32, 0, size, count)
-    body = np.frombuffer(buffer, np.uint8)[HEADER_BYTES:]
-    body[: 4 * count].view("<f4")[:] = values
-    if indices is not None:
-        write(coding, body[4 * count :], indices, size)
-    return buffer
-
-
-def decode(buffer: Buffer) -> Sparse:
-    """Read a payload into CPU tensors. Raises WireError for any bytes that are not exactly one payload.
-
-    Values are not copied where ``buffer`` is writable and aligned: they then hold as long as it is
-    left alone. Memory taken is at most some ten times the buffer's own length, whatever it says.
-    """
-    raw: Bytes = np.frombuffer(memoryview(buffer).cast("B"), np.uint8) if len(buffer) else _EMPTY
-    coding, size, count = _header(raw)
-    expected = payload_bytes(size, count, coding)
-    if raw.size != expected:
+    if sparse.indices is None:
+        if sparse.count != sparse.size:
+            raise WireError(
+                f"{sparse.count} of {sparse.size} elements have no indices: only all can be sent so"
+            )
+        return values, None
+    if sparse.indices.dtype != torch.int64 or sparse.indices.shape != sparse.values.shape:
         raise WireError(
-            f"payload of {count} of {size} elements ({coding.name.lower()}) has {raw.size} B "
-            f"instead of {expected}"
+            f"indices {sparse.indices.dtype} {tuple(sparse.indices.shape)} for {sparse.count} values"
         )
-    body = raw[HEADER_BYTES:]
-    values = body[: 4 * count].view("<f4")
-    if not (values.flags.writeable and values.flags.aligned):
-        values = values.copy()
-    indices = None
-    if coding is not IndexCoding.DENSE:
-        found = read(coding, body[4 * count :], size, count)
-        check_indices(found, size, count)
-        indices = torch.from_numpy(found)
-    return Sparse(size, indices, torch.from_numpy(values))
-
-
-def check_indices(indices: Indices, size: int, count: int) -> None:
-    """Raise WireError unless there are ``count`` indices, strictly ascending, in [0, ``size``)."""
-    if indices.shape != (count,):
-        raise WireError(f"{indices.size} indices for {count} values")
-    if count and (indices[0] < 0 or indices[-1] >= size):
-        raise WireError(f"indices from {indices[0]} to {indices[-1]} for a vector of {size}")
-    if count > 1 and not bool(np.all(indices[1:] > indices[:-1])):
-        raise WireError("indices do not ascend")
-
-
-_EMPTY: Bytes = np.empty(0, np.uint8)
-
-
-def _header(raw: Bytes) -> tuple[IndexCoding, int, int]:
-    """Index coding, size and count; everything in the header is checked."""
-    if raw.size < HEADER_BYTES:
-        raise WireError(f"a payload has at least {HEADER_BYTES} B, got {raw.size}")
-    magic, version, index, value, reserved, size, count = _LAYOUT.unpack(
-        raw[:HEADER_BYTES].tobytes()
-    )
-    if magic != MAGIC:
-        raise WireError(f"not a payload: it begins with {magic!r} instead of {MAGIC!r}")
-    if version != VERSION:
-        raise WireError(f"payload version {version}, this side speaks {VERSION}")
-    if index not in IndexCoding._value2member_map_:
-        raise WireError(f"unknown index coding {index}")
-    if value not in ValueCoding._value2member_map_ or reserved:
-        raise WireError(f"unknown value coding {value} (reserved byte {reserved})")
-    coding = IndexCoding(index)
-    if count > size or (coding is IndexCoding.DENSE and count != size):
-        raise WireError(f"{count} of {size} elements cannot be ({coding.name.lower()})")
-    _check_size(size, coding)
-    return coding, size, count
-
-
-def _check_size(size: int, coding: IndexCoding) -> None:
-    if size > MAX_SIZE or not can_index(coding, size):
-        raise WireError(f"a vector of {size} elements is too long ({coding.name.lower()})")
+    return values, _host(sparse.indices)
 
 
 def _host(tensor: torch.Tensor) -> NDArray[Any]:
-    """A tensor as an array in the host's memory; only a tensor on another device is copied."""
-    array: NDArray[Any] = tensor.detach().cpu().numpy()
-    return array
+    return np.ascontiguousarray(tensor.detach().numpy())
 
 
-def _spread(values: NDArray[np.float32], indices: Indices, size: int) -> NDArray[np.float32]:
-    """All elements of the vector, zeros where nothing was sent."""
-    full = np.zeros(size, np.float32)
+def _header(sparse: Sparse, values: Values, coding: IndexCoding | None) -> Header:
+    """For the coding given, or the shortest one. Raises WireError for a coding that cannot be."""
+    size, seeded = sparse.size, sparse.seed is not None
+    if coding is None:
+        coding = shortest(
+            size, sparse.count, values.section_bytes, keeps_zero=values.keeps_zero, seeded=seeded
+        )
+    _check_coding(sparse, values, coding)
+    count = size if coding is IndexCoding.DENSE else sparse.count
+    header = Header(coding, values.code, size, count, values.section_bytes(count))
+    header.check()
+    return header
+
+
+def _check_coding(sparse: Sparse, values: Values, coding: IndexCoding) -> None:
+    name = coding.name.lower()
+    if coding is IndexCoding.DENSE:
+        if sparse.count < sparse.size and not values.keeps_zero:
+            raise WireError(
+                "a value coding that cannot write zeros cannot send what was not chosen"
+            )
+    elif sparse.indices is None or (coding is IndexCoding.SEED and sparse.seed is None):
+        raise WireError(f"what has no indices, or none from a seed, cannot be sent as {name}")
+
+
+def _spread(values: Floats, indices: Indices | None, size: int, scratch: Scratch) -> Floats:
+    """The whole vector, with zeros where nothing is sent; the indices have been checked."""
+    full = scratch.array("full", size, np.float32)
+    full.fill(0.0)
     full[indices] = values
     return full

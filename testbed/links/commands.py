@@ -7,6 +7,7 @@ from testbed.links.correlation import told
 from testbed.links.hops import Hop, hops
 from testbed.links.netem import LINE_HANDLE, ORDER_BYTES_S, limit_packets
 from testbed.links.plan import CLASS_MINOR, LEAVES, QUANTUM_BYTES, ROOT, burst_bytes
+from testbed.links.wire import LinkSettings
 from testbed.scenario.impairments import FourState, GilbertElliott, Impairments
 from testbed.scenario.shape import End, Shape
 
@@ -19,6 +20,23 @@ def link_commands(
     commands = [*_way_in(place.queue), *tc_commands(end, shape, place.queue.device)]
     if shape.impairments or impaired:
         commands += [*_way_in(place.line), line_command(shape, place.line.device)]
+    return commands
+
+
+def host_commands(cable: Cable, settings: LinkSettings) -> list[str]:
+    """What holds at a node's interface for the whole run: the length of bundles, and the route's TCP settings.
+
+    The same is done at the switch's own interface, through which the session's machine may talk.
+    """
+    nic = cable.nic.name
+    told = [f"congctl {settings.congestion}"] if settings.congestion else []
+    told += [f"rto_min {settings.rto_min_ms}ms"] if settings.rto_min_ms is not None else []
+    told += ["features ecn"] if settings.ecn else []
+    commands = [f"ip link set dev {nic} gso_max_segs {settings.segments}"]
+    if told:
+        subnet = f"$(ip -4 route show dev {nic} scope link proto kernel)"
+        same = f"dev {nic} scope link proto kernel"
+        commands.append(f"ip route change {subnet} {same} {' '.join(told)}")
     return commands
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from testbed.scenario.impairments import Impairments
+from testbed.scenario.impairments import HIGHEST_CORRELATION, Impairments
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     Values = np.ndarray[Any, np.dtype[np.float64]]
 
 _LEAST, _BEND, _POINTS, _ROUNDS, _SETTLED = 1e-12, 0.05, 3000, 5000, 1e-7
-_HIGHEST = 0.99
-"""Above, ``x`` hardly ever changes: the share is told as it is."""
 
 
 def told(impairments: Impairments) -> Impairments:
@@ -42,13 +40,49 @@ def told(impairments: Impairments) -> Impairments:
 
 
 def threshold(share: float, correlation: float) -> float:
-    """The value below which netem's correlated random number lies with probability ``share``."""
-    if not 0 < share < 1 or not 0 < correlation <= _HIGHEST:
+    """The value below which netem's correlated random number lies with probability ``share``.
+
+    Scenarios are refused a correlation above ``HIGHEST_CORRELATION``; with one the share is told as it is.
+    """
+    if not 0 < share < 1 or not 0 < correlation <= HIGHEST_CORRELATION:
         return share
     import numpy as np
 
     values, below = _distribution(correlation)
     return float(np.interp(share, below, values))
+
+
+@cache
+def widening(share: float, correlation: float) -> float:
+    """By how much the correlation widens the variance of a share that is counted over many packets: 1 is none.
+
+    ``1 + 2 * sum of the correlations`` of what happens to a packet with what happens to every later one. How often
+    it happens to a packet so many after one with ``x`` is the mean of the same one nearer, over the next ``x``.
+    """
+    if not 0 < share < 1 or not 0 < correlation <= HIGHEST_CORRELATION:
+        return 1.0
+    import numpy as np
+
+    share, kept = (
+        min(share, 1 - share),
+        1 - correlation,
+    )  # x is as often above 1 - limit as below limit
+    limit = threshold(share, correlation)
+    values, below = _distribution(correlation)
+    points = np.union1d(np.append(values, 0.0), [limit])
+    weights = np.diff(np.interp(points, values, below))[points[1:] <= limit]
+    low, high = correlation * points, correlation * points + kept
+    ahead = (np.minimum(high, limit) - np.minimum(low, limit)) / kept
+    wider = 1.0
+    while np.max(np.abs(ahead - share)) > _SETTLED:
+        middle = (ahead[1:] + ahead[:-1]) / 2
+        together = float(weights @ middle[: len(weights)]) / share - share
+        wider += 2 * together / (1 - share)
+        area = np.concatenate([[0.0], np.cumsum(middle * np.diff(points))])
+        ahead = (np.interp(high, points, area) - np.interp(low, points, area)) / kept
+        if np.ptp(ahead) < _SETTLED:
+            break
+    return max(1.0, wider)
 
 
 @cache

@@ -101,6 +101,7 @@ class ShapedEnd(Rooted):
         qdiscs = {qdisc.parent: qdisc for qdisc in self._qdiscs()}
         root, leaf = qdiscs.get(htb.AT_ROOT), qdiscs.get(htb.CLASS)
         burst = round(held.pace.burst_ticks * htb.TICK_NS * held.pace.rate_bytes / 1e9)
+        clipped = wanted.burst_ticks == htb.MOST_TICKS
         found = {
             "device": self.where.name,
             "netns": self.where.netns,
@@ -118,7 +119,7 @@ class ShapedEnd(Rooted):
             and (held.ceil_bytes, held.ceil_burst_ticks) == (wanted.rate_bytes, wanted.burst_ticks)
             and found["limit_bytes"] == limit
             and found["default_class"] == htb.CLASS & 0xFFFF
-            and abs(burst - burst_bytes(rate)) <= 1 + burst_bytes(rate) * _TOLERANCE
+            and (clipped or abs(burst - burst_bytes(rate)) <= 1 + burst_bytes(rate) * _TOLERANCE)
         )
         if not right:
             raise self._mismatch(describe(shape), ", ".join(f"{k} {v}" for k, v in found.items()))

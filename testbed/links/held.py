@@ -11,20 +11,20 @@ class Mismatch(NamedTuple):
     from_s: float
     to_s: float
     what: str
-    asked: int
-    held: int
+    asked: int | str
+    held: int | str
 
 
 class Held:
-    """One value that the kernel holds for a link direction. ``what``: ``rate`` or ``queue``."""
+    """One value that the kernel holds for a link direction. ``what``: ``rate``, ``queue`` or ``line``."""
 
     def __init__(self, what: str) -> None:
         self.what = what
         self._right_s = 0.0
-        self._wrong: tuple[int, int] | None = None
+        self._wrong: tuple[int | str, int | str] | None = None
         self._from_s = 0.0
 
-    def see(self, now_s: float, asked: int, held: int) -> Mismatch | None:
+    def see(self, now_s: float, asked: int | str, held: int | str) -> Mismatch | None:
         """Take in a look; returns the interval of disagreement that it ends, if any."""
         found = None if asked == held else (asked, held)
         ended = self.end(now_s) if found != self._wrong else None

@@ -105,17 +105,26 @@ class DelayLine(Rooted):
 
     def verify(self) -> dict[str, Any]:
         """Read the line back. Returns what is held; raises LinkError where it is not what was told."""
-        assert self.setting is not None, "a line is verified after it was installed"
-        held = netem_read.decode_answer(self._netlink.ask(self._read))
-        if held is None or not netem_read.same(self.setting.held, held):
-            found = "another discipline" if held is None else describe(held)
-            raise self._mismatch(describe(self.setting.held), found)
+        setting, held = self._compared()
+        if held is None or not netem_read.same(setting.held, held):
+            raise self._mismatch(describe(setting.held), describe(held))
         return {
             "device": self.where.name,
-            "impairments": self.setting.asked.to_json(),
+            "impairments": setting.asked.to_json(),
             "limit_packets": held.limit_packets,
             "read_back": held.impairments.to_json(),
         }
+
+    def look(self) -> tuple[str, str]:
+        """What it was told and what it is, in words; the same twice where they agree. Raises KernelRefused."""
+        setting, held = self._compared()
+        told = describe(setting.held)
+        right = held is not None and netem_read.same(setting.held, held)
+        return told, told if right else describe(held)
+
+    def _compared(self) -> tuple[Setting, Held | None]:
+        assert self.setting is not None, "a line is read back after it was installed"
+        return self.setting, netem_read.decode_answer(self._netlink.ask(self._read))
 
     def _first(self, shape: Shape) -> Setting:
         limit = netem.limit_packets(shape.rate_bits, shape.queue_bytes, shape.impairments)
@@ -143,6 +152,8 @@ def seed_of(end: End, seed: int | None, number: int) -> int | None:
     return int.from_bytes(digest[:8])
 
 
-def describe(held: Held) -> str:
-    """A line in words, for messages."""
+def describe(held: Held | None) -> str:
+    """A line in words, for messages; None: it is none of ours."""
+    if held is None:
+        return "another discipline"
     return f"a delay line of {held.limit_packets} packets with {held.impairments.to_json()}"

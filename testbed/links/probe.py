@@ -13,6 +13,7 @@ from testbed.errors import MachineError
 from testbed.links import devices, htb, ingress, netem, netem_read
 from testbed.links.namespaces import leave_for_new
 from testbed.links.netlink import Netlink
+from testbed.links.plan import LARGEST_CHARGE_BYTES
 from testbed.links.realtime import become_realtime
 from testbed.links.routes import available_congestion
 from testbed.scenario.impairments import Impairments
@@ -32,6 +33,7 @@ _OPTION = {
     "u32": "CONFIG_NET_CLS_U32",
     "mirred": "CONFIG_NET_ACT_MIRRED",
 }
+_WORDS = {"seed": "netem-seed", "charge": "htb-charge"}
 _SEEDED = Impairments(seed=7)
 _IN_THE_GUEST = {"netem", "ifb", "ingress", "u32", "mirred"}
 _NEEDED_FOR_NETWORK = ("ifb", "ingress", "u32", "mirred")
@@ -42,7 +44,7 @@ class Capabilities:
     """What was found. ``"netem" in capabilities`` asks for one kind."""
 
     kinds: frozenset[str]
-    """Of veth, bridge, htb, bfifo, netem, netem-seed, ifb, ingress, u32, mirred."""
+    """Of veth, bridge, htb, htb-charge, bfifo, netem, netem-seed, ifb, ingress, u32, mirred."""
     realtime: bool
     """SCHED_FIFO is permitted."""
     congestion: tuple[str, ...]
@@ -55,7 +57,8 @@ class Capabilities:
         return kind in self.kinds
 
     def missing(self, needs: Iterable[str] = REQUIRED) -> MachineError | None:
-        """What to raise if a need is not met: its first word is the kind (``seed`` for netem-seed). None if all are."""
+        """What to raise if a need is not met: its first word is the kind (``seed`` for netem-seed, ``charge``
+        for htb-charge). None if all are."""
         if not self.privileged:
             return MachineError(
                 "network namespaces cannot be made without root's privileges",
@@ -128,7 +131,11 @@ def _try_kinds(netlink: Netlink, kinds: set[str]) -> None:
     works("ingress", lambda: ingress.redirect(netlink, 1, 1))
     index = next((d.index for d in devices.all_devices(netlink) if d.name in ("near", "lo")), 1)
     if works("htb", lambda: netlink.request(*htb.add_root(index))):
-        netlink.request(*htb.add_class(index, htb.pace(1_000_000)))
+        charging = htb.pace(1_000_000)._replace(mpu_bytes=LARGEST_CHARGE_BYTES)
+        netlink.request(*htb.add_class(index, charging))
+        # Kernels that do not charge a packet for more than its length ignore it without a word.
+        if htb.decode_class(netlink.ask(htb.read_class(index))).pace == charging:
+            kinds.add("htb-charge")
         works("bfifo", lambda: netlink.request(*htb.add_leaf(index, 0x10, 10_000)))
         netlink.request(*htb.delete_root(index))
     if works("netem", lambda: netlink.request(*netem.add(index, netem.options(_SEEDED, 1000)))):
@@ -143,18 +150,23 @@ def _try_kinds(netlink: Netlink, kinds: set[str]) -> None:
 def _kind(need: str) -> str:
     """The kind that a need's first word asks for."""
     word = need.split(maxsplit=1)[0]
-    return "netem-seed" if word == "seed" else word
+    return _WORDS.get(word, word)
 
 
 def _how_to_get(absent: set[str]) -> str:
     """What would help, whatever is absent."""
     hints = []
-    if options := sorted(_OPTION.get(kind, kind) for kind in absent - {"netem-seed"}):
+    if options := sorted(_OPTION.get(kind, kind) for kind in absent - set(_WORDS.values())):
         hints.append(f"{_distribution()} The kernel's options are called {', '.join(options)}.")
         if absent & _IN_THE_GUEST:
             hints.append("Or run it with --guest, in a kernel of its own.")
     if "netem-seed" in absent:
         hints.append("Seeds of delay lines need Linux 6.6 or later: leave out `seed` on others.")
+    if "htb-charge" in absent:
+        hints.append(
+            "Outages need a kernel whose HTB charges a least packet size (`mpu`): Linux 5.17 or later, or an "
+            "update of an older one. Or leave out outages, partitions and rates of 0."
+        )
     return " ".join(hints)
 
 

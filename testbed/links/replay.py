@@ -36,8 +36,6 @@ class Replay(Thread):
         self._emit = emit
         self._inbox: SimpleQueue[tuple[list[Due], int]] = SimpleQueue()
         self._pending: deque[Due] = deque()
-        self._following: dict[End, Due | None] = {}
-        """Of ends that are out of service: the next change that gives them some."""
         self._known_to_ns = t0_ns
         self._stopping = False
 
@@ -83,7 +81,7 @@ class Replay(Thread):
                 self._change_all()
                 now = time.monotonic_ns()
             if now >= hold:
-                self._hold_outages()
+                self._hold_all()
                 hold = now + RENEW_NS
             if now >= look:
                 self._look((look - self.t0_ns) % SAMPLE_NS < LOOK_NS)
@@ -94,6 +92,8 @@ class Replay(Thread):
                 soon = now + SOON_NS
             waking = self._next_hold(hold), soon if self._resuming() else FOREVER_NS
             self._sleep_until(min(look, self._next_due(), *waking))
+        for track in self._alive():
+            self._guarded(track, track.settle)
         self._look(closing=True)
         self._emit([event for track in self._alive() for event in track.sampler.end()])
 
@@ -110,14 +110,15 @@ class Replay(Thread):
         except Empty:
             if fresh:
                 self._pending = deque(sorted([*self._pending, *fresh], key=lambda due: due.at_ns))
-                self._following = {}
+        for due in fresh:
+            self.tracks[due.end].coming.append(due)
 
     def _change_all(self) -> None:
         """Everything that is due: first the kernel takes all of it, then it is looked at and recorded."""
         taken = []
         while self._next_due() <= time.monotonic_ns():
             due = self._pending.popleft()
-            self._following.pop(due.end, None)
+            self.tracks[due.end].coming.popleft()
             if self._change(due):
                 taken.append((due, time.monotonic_ns()))
         self._emit([self._record_change(due, applied_ns) for due, applied_ns in taken])
@@ -126,7 +127,8 @@ class Replay(Thread):
         track = self.tracks[due.end]
         if due.shape == track.shape or track.failure:
             return False
-        return self._guarded(track, lambda: track.apply(due))
+        now = time.monotonic_ns()
+        return self._guarded(track, lambda: track.apply(due, now, self._known_ns(now)))
 
     def _record_change(self, due: Due, applied_ns: int) -> Event:
         track, shape = self.tracks[due.end], due.shape
@@ -140,22 +142,18 @@ class Replay(Thread):
         asked = (shape.rate_bits, shape.queue_bytes)
         return LinkChanged(*where, due_s, applied_s, *asked, impairments=impaired)
 
-    def _hold_outages(self) -> None:
+    def _hold_all(self) -> None:
         for track in self._alive():
             self._hold(track)
 
     def _hold(self, track: Track) -> None:
-        if track.outage is None:
-            return
-        end = track.shaped.end
-        if end not in self._following:  # looked for once a change, not every few milliseconds
-            coming = (due for due in self._pending if due.end == end and due.message)
-            self._following[end] = next(coming, None)
-        following = self._following[end]
-        now = time.monotonic_ns()
-        unknown = max(self._known_to_ns, now + LONGEST_NS // 5)
-        ends = following.due_ns if following else unknown
-        self._guarded(track, lambda: track.hold(now, ends, following))
+        if track.held:
+            now = time.monotonic_ns()
+            self._guarded(track, lambda: track.hold(now, self._known_ns(now)))
+
+    def _known_ns(self, now_ns: int) -> int:
+        """Up to when the history is known, or taken for known."""
+        return max(self._known_to_ns, now_ns + LONGEST_NS // 5)
 
     def _look(self, closing: bool) -> None:
         for track in self._alive():
@@ -165,7 +163,7 @@ class Replay(Thread):
 
     def _look_at(self, track: Track) -> bool:
         now_s = self._after_t0(time.monotonic_ns())
-        return self._guarded(track, lambda: track.sampler.look(now_s, track.shape))
+        return self._guarded(track, lambda: track.sampler.look(now_s, track.shape, track.eased))
 
     def _resuming(self) -> list[Track]:
         now_s = self._after_t0(time.monotonic_ns())
@@ -191,7 +189,7 @@ class Replay(Thread):
         return self._pending[0].at_ns if self._pending else FOREVER_NS
 
     def _next_hold(self, hold: int) -> int:
-        return hold if any(track.outage for track in self._alive()) else FOREVER_NS
+        return hold if any(track.held for track in self._alive()) else FOREVER_NS
 
     def _sleep_until(self, time_ns: int) -> None:
         """In short naps, so that ``finish`` is not kept waiting."""

@@ -6,6 +6,7 @@ from testbed.links import htb
 from testbed.links.end import ShapedEnd
 from testbed.links.fidelity import Look, Record, asked_between
 from testbed.links.held import Held, Mismatch
+from testbed.links.line import DelayLine
 from testbed.links.outages_seen import Outages
 from testbed.record.events import Event, LinkMismatch, LinkSample
 from testbed.scenario.shape import Shape
@@ -14,17 +15,19 @@ WATCHED_S = 0.05
 """Looks are 20 ms apart; nobody vouches for what is beyond so much between two of them."""
 
 LIMIT_LOOKS = 50
-"""The queue's length is read back at every so many looks: about once a second."""
+"""The queue's length and the delay line are read back at every so many looks: about once a second."""
 
 
 class Sampler:
-    """Belongs to the replay's thread. Times are seconds after t0. ``phase``: which looks read the queue back."""
+    """Belongs to the replay's thread. Times are seconds after t0. ``phase``: which looks read queue and line back."""
 
-    def __init__(self, shaped: ShapedEnd, shape: Shape, phase: int = 0) -> None:
+    def __init__(
+        self, shaped: ShapedEnd, shape: Shape, phase: int = 0, line: DelayLine | None = None
+    ) -> None:
         self._outages = Outages()
         self.record = Record(rates=[(0.0, shape.rate_bits)], outages=self._outages.seen)
-        self._shaped, self._shape, self._looks = shaped, shape, phase
-        self._rate, self._limit = Held("rate"), Held("queue")
+        self._shaped, self._shape, self._line, self._looks = shaped, shape, line, phase
+        self._rate, self._limit, self._delay = Held("rate"), Held("queue"), Held("line")
         self._untold: list[Mismatch] = []
         self._asked_bits, self._asked_to_s = 0.0, 0.0
         self._from_s, self._from_asked, self._from_charged = 0.0, 0.0, 0
@@ -56,8 +59,11 @@ class Sampler:
             self._outages.end(due_s, last, (self._charged, self._now_s), shape.rate_bits)
             self._watch_outage()
 
-    def look(self, now_s: float, shape: Shape) -> htb.Counters:
-        """Read counters and settings; the kernel has been asked for ``shape``. Raises KernelRefused."""
+    def look(self, now_s: float, shape: Shape, eased: htb.Pace | None = None) -> htb.Counters:
+        """Read counters and settings; the kernel has been asked for ``shape``. Raises KernelRefused.
+
+        ``eased``: what the class was set to instead of the rate's plain setting.
+        """
         self._before, self._charged_before = self._now, self._charged
         self._now = self._shaped.read()
         gap_s, self._now_s = now_s - self._now_s, now_s
@@ -67,7 +73,7 @@ class Sampler:
         self.record.unwatched_s += max(0.0, gap_s - WATCHED_S)
         self._busy = self._busy and self._now.backlog_bytes > 0
         self._largest = max(self._largest, self._now.backlog_bytes)
-        self._read_back(shape)
+        self._read_back(shape, eased)
         self._watch_outage()
         return self._now
 
@@ -108,14 +114,14 @@ class Sampler:
 
     def end(self) -> list[Event]:
         """No more looks: what is still wrong ends with the last one."""
-        for held in (self._rate, self._limit):
+        for held in (self._rate, self._limit, self._delay):
             self._note(held.end(self._now_s))
         return self.close()
 
-    def _read_back(self, shape: Shape) -> None:
+    def _read_back(self, shape: Shape, eased: htb.Pace | None) -> None:
         """Hold what the kernel holds against ``shape``; in an outage the class's rate means nothing."""
         if shape.rate_bits:
-            asked = 8 * htb.pace(shape.rate_bits).rate_bytes
+            asked = 8 * (eased or htb.pace(shape.rate_bits)).rate_bytes
             self._note(self._rate.see(self._now_s, asked, 8 * self._now.rate_bytes))
         else:
             self._note(self._rate.end(self._now_s))
@@ -123,6 +129,8 @@ class Sampler:
         if self._looks % LIMIT_LOOKS == 0:
             asked = 0 if shape.drop and not shape.rate_bits else shape.queue_bytes
             self._note(self._limit.see(self._now_s, asked, self._shaped.held_limit()))
+            if self._line is not None:
+                self._note(self._delay.see(self._now_s, *self._line.look()))
 
     def _note(self, mismatch: Mismatch | None) -> None:
         if mismatch is not None:

@@ -16,7 +16,7 @@ from testbed.links.line import DelayLine
 from testbed.links.netlink import KernelRefused, Netlink
 from testbed.links.probe import needs_of_lines, probe
 from testbed.links.routes import SubnetRoute, default_congestion, set_route, shape_route
-from testbed.links.tcp_metrics import remembers_connections
+from testbed.links.tcp_settings import remembers_connections
 from testbed.links.wire import LinkSettings
 from testbed.scenario.shape import End, Shape
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from testbed.fabric.base import Interface
-from testbed.links import devices, namespaces
+from testbed.links import devices, namespaces, tcp_settings
 from testbed.links.neighbours import Resident, acquaint, add_forwarding
 from testbed.links.netlink import Netlink
-from testbed.links.tcp_metrics import forget_connections
 
 NIC, CONTROL_NIC, SWITCH = "data", "control", "switch"
 _IPV6 = Path("/proc/sys/net/ipv6/conf")
@@ -155,7 +154,7 @@ def _make_namespace(name: str) -> str:
     path = namespaces.make(name)
     with namespaces.inside(path):
         _without_ipv6("all", "default")
-        forget_connections()
+        tcp_settings.settle()
     with Netlink(path) as netlink:
         devices.set_up(netlink, 1)
     return path

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from testbed.links import htb
 from testbed.links.end import CLOSED_RATE_BITS, ShapedEnd
 from testbed.links.line import DelayLine, Setting
-from testbed.links.outage import Outage
+from testbed.links.outage import RENEW_NS, Outage
 from testbed.links.sampling import Sampler
+from testbed.links.slow import Slow, Step, frame_ns, is_slow, pace_at
 from testbed.scenario.shape import End, LinkChange, Shape
 
 FOREVER_NS = 1 << 62
 EARLIEST_NS = 5_000_000
 """No change is made earlier than this before it is due."""
+_FARTHEST = 1000
+"""So many changes ahead are looked at where a low rate changes."""
 
 
 class Due(NamedTuple):
@@ -35,8 +41,13 @@ class Track:
 
     def __init__(self, shaped: ShapedEnd, shape: Shape, line: DelayLine | None = None) -> None:
         self.shaped, self.shape, self.line = shaped, shape, line
-        self.sampler = Sampler(shaped, shape, shaped.where.index)
+        self.sampler = Sampler(shaped, shape, shaped.where.index, line)
+        self.coming: deque[Due] = deque()
+        """What is still to be applied, as far as it is known; kept by the replay."""
         self.outage: Outage | None = None
+        self.slow = Slow() if is_slow(shape) else None
+        self.eased: htb.Pace | None = None
+        """What the class was set to instead of the plain setting of its low rate."""
         self.failure: str | None = None
         self._service = shape
         self._told_ns, self._told = 0, shape
@@ -48,11 +59,12 @@ class Track:
         A busy class takes on a new rate at the end of the bundle that it has just sent. That is half a
         bundle's time late on average, which on rises would never be made up: so the kernel is told that much
         before the change is due. Before an outage it is a whole one: the bundle by which the link falls silent.
-        Of the line's packets none would see the difference.
+        Of the line's packets none would see the difference. A low rate looks ahead itself (``slow``).
         """
         before, shape = self._told, change.shape
         early_ns = 0
-        if before.rate_bits and shape.rate_bits != before.rate_bits:
+        changes = shape.rate_bits != before.rate_bits
+        if before.rate_bits and changes and not is_slow(before):
             bundles = 0.5 if shape.rate_bits else 1.0
             early_ns = round(bundles * bundle_bits * 1e9 / before.rate_bits)
         at_ns = max(self._told_ns, due_ns - min(EARLIEST_NS, early_ns))
@@ -68,20 +80,41 @@ class Track:
         self._told_line = following or self._told_line
         return following
 
-    def apply(self, due: Due) -> None:
-        """Have the kernel take a change; what stays as it is is not told. Raises KernelRefused."""
+    @property
+    def held(self) -> bool:
+        """Whether the class must be looked after every few milliseconds."""
+        return self.outage is not None or (self.slow is not None and bool(self.coming))
+
+    def apply(self, due: Due, now_ns: int, known_ns: int) -> None:
+        """Have the kernel take a change; what stays as it is is not told. Raises KernelRefused.
+
+        ``coming`` must be what follows it, complete up to ``known_ns``.
+        """
         before, self.shape = self.shape, due.shape
         if due.line is not None and self.line is not None:
             self.line.apply(due.line)
         if due.message is None:
+            self.slow = self.eased = None
             if _queueing(before) != _queueing(due.shape):
                 self.begin_outage()
             return
         if before.queue_bytes != due.shape.queue_bytes or not before.rate_bits:
             self.shaped.send(self.shaped.limit_message(due.shape.queue_bytes))
         if _pacing(before) != _pacing(due.shape):
-            self.shaped.send(due.message)
+            self._serve(due.message, now_ns, known_ns)
         self.outage, self._service = None, due.shape
+
+    def _serve(self, plain: bytes, now_ns: int, known_ns: int) -> None:
+        if not is_slow(self.shape):
+            self.slow = self.eased = None
+            self.shaped.send(plain)
+            return
+        self.slow = self.slow or Slow()
+        self._look_after(self.slow, now_ns)
+        leaves_ns = max(now_ns, self.slow.awake_ns)
+        if self.slow.asleep(now_ns) or not self._ease(leaves_ns, known_ns):
+            self.eased = None
+            self.shaped.send(plain)
 
     def begin_outage(self) -> None:
         """Let packets wait, or lose them, from now on."""
@@ -92,20 +125,67 @@ class Track:
             self.shaped.send(self.shaped.limit_message(self.shape.queue_bytes))
             self.outage = Outage(ends_ns=FOREVER_NS, packets=self.shaped.read().packets)
 
-    def hold(self, now_ns: int, ends_ns: int, following: Due | None) -> None:
-        """Keep an outage going whose end is known, or known not to come before ``ends_ns``."""
-        if self.outage is None:
-            return
-        self.outage.ends_ns = ends_ns
-        pace = self.outage.charging(now_ns)
+    def hold(self, now_ns: int, known_ns: int) -> None:
+        """Keep an outage going, or a low rate right, until the next change; those before ``known_ns`` are known."""
+        if self.outage is not None:
+            self._hold_outage(self.outage, now_ns, known_ns)
+        elif self.slow is not None and self._matters(self.slow, now_ns):
+            self._look_after(self.slow, now_ns)
+            leaves_ns = self._leaving(self.slow, now_ns)
+            if not self.slow.asleep(now_ns) and not self._ease(leaves_ns, known_ns):
+                self.settle()
+
+    def settle(self) -> None:
+        """Give the class the plain setting of its rate."""
+        if self.eased is not None:
+            self.eased = None
+            self.shaped.send(self.shaped.class_message(_pace(self.shape)))
+
+    def _hold_outage(self, outage: Outage, now_ns: int, known_ns: int) -> None:
+        following = next((due for due in self.coming if due.message), None)
+        outage.ends_ns = following.due_ns if following else known_ns
+        pace = outage.charging(now_ns)
         if pace is None:
             return
         self.shaped.send(self.shaped.class_message(pace))
         seen = self.shaped.read()
-        if self.outage.saw(now_ns, seen.packets, seen.debt_ns):
+        if outage.saw(now_ns, seen.packets, seen.debt_ns):
             # Asleep until the end, whatever its rate: it can wake with the right one, however late we are.
             service = following.shape if following else self._service
-            self.shaped.send(self.shaped.class_message(_pace(service)))
+            waking = _pace(service)
+            if is_slow(service):
+                waking = pace_at(service, outage.ends_ns, known_ns, self._steps)
+            self.shaped.send(self.shaped.class_message(waking))
+
+    def _matters(self, slow: Slow, now_ns: int) -> bool:
+        """Whether something that leaves before the next look could reach the next change."""
+        if not self.coming or slow.asleep(now_ns):
+            return False
+        soon = self.coming[0].due_ns - now_ns <= frame_ns(self.shape) + 2 * RENEW_NS
+        return soon or self.eased is not None
+
+    def _leaving(self, slow: Slow, now_ns: int) -> int:
+        """When something is likely to leave: what is awake may do so at any time until the next look or change."""
+        first_ns = max(now_ns, slow.awake_ns)
+        spread_ns = slow.spread_ns if slow.awake_ns > now_ns else RENEW_NS // 2
+        return first_ns + max(0, min(spread_ns, (self.coming[0].due_ns - first_ns) // 2))
+
+    def _look_after(self, slow: Slow, now_ns: int) -> None:
+        seen = self.shaped.read()
+        slow.saw(now_ns, seen.packets, seen.debt_ns)
+
+    def _ease(self, leaves_ns: int, known_ns: int) -> bool:
+        """Set the class for what leaves then; False if the plain setting is right, which is left to others."""
+        pace = pace_at(self.shape, leaves_ns, known_ns, self._steps)
+        if pace == _pace(self.shape):
+            return False
+        if pace != self.eased:
+            self.eased = pace
+            self.shaped.send(self.shaped.class_message(pace))
+        return True
+
+    def _steps(self) -> Iterator[Step]:
+        return ((due.due_ns, due.shape.rate_bits) for due in islice(self.coming, _FARTHEST))
 
 
 def _pace(shape: Shape) -> htb.Pace:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from testbed.record.events import Disturbed
-from testbed.record.evidence import Evidence, PathSeen
+from testbed.record.evidence import Evidence, NodesSeen, PathSeen
 from testbed.record.followed import Followed
 from testbed.record.host import Host
 from testbed.record.loss import LossSeen
@@ -56,6 +56,7 @@ def certificate(
         "not_replayed": list(not_replayed),
         "links": [_link(link, evidence) for link in evidence.links],
         "ways": [_way(path) for path in evidence.paths],
+        "nodes": None if evidence.nodes is None else _nodes(evidence.nodes),
         "completion": None if evidence.completion is None else dict(evidence.completion),
         "host": {
             "processors": processors,
@@ -125,6 +126,15 @@ def _way(path: PathSeen) -> dict[str, Any]:
         "least_ms": path.least_s * 1e3,
         "asked_ms": [path.low_s * 1e3, path.high_s * 1e3],
         "error_ms": path.error_s * 1e3,
+    }
+
+
+def _nodes(nodes: NodesSeen) -> dict[str, Any]:
+    return {
+        "expected": nodes.expected,
+        "applied": nodes.applied,
+        "faults": list(nodes.faults),
+        "lateness_ms": dict(nodes.lateness_ms),
     }
 
 

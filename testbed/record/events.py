@@ -1,7 +1,7 @@
 """The records of a run, one JSON object a line. Schema version 1; times in seconds after t0, wall clock.
 
-``events/<role>-<rank>.jsonl`` holds ``step``, ``round`` and ``evaluation`` events, each with ``v``, ``kind``
-and ``node``; ``links.jsonl`` holds ``change``, ``sample``, ``mismatch``, ``host`` and ``disturbed`` lines
+``events/<role>-<rank>.jsonl`` holds ``step``, ``fit``, ``round``, ``evaluation`` and ``epoch`` events, each with
+``v``, ``kind`` and ``node``; ``links.jsonl`` holds ``change``, ``sample``, ``mismatch``, ``host`` and ``disturbed`` lines
 (``LinkChanged``, ``LinkSample``, ``LinkMismatch``, ``HostSample``, ``Disturbed``).
 """
 
@@ -33,7 +33,7 @@ class StepRecord(Event):
     epoch: int
     start_s: float
     compute_s: float
-    """Forward and backward pass, with the wait that holds it to the pace."""
+    """Forward and backward pass, any fit report, and the wait that holds it all to the pace."""
     busy_s: float
     """Forward and backward pass alone."""
     compress_s: float
@@ -65,8 +65,39 @@ class StepRecord(Event):
     apply_cpu_s: float
     payload_crc: int
     """CRC-32 of the payload sent."""
+    selection: dict[str, Any] | None
+    """How the elements were chosen (``compress.base.Selection``); None where nothing is known of it."""
     controller: dict[str, Any] | None
     """The ``Observation`` given to the controller after this step; None without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitRecord(Event):
+    """How well distributions fit what a worker compressed in a step, gradient and memory together.
+
+    Laplace(0, ``b``) and Normal(0, ``sigma``), each with its maximum-likelihood scale; ``w1``: the
+    1-Wasserstein distance, in the gradient's units.
+    """
+
+    kind = "fit"
+    node: str
+    step: int
+    bucket: str
+    """The parameter; ``whole`` where the model is one vector."""
+    size: int
+    """Elements of it."""
+    b: float
+    """Mean magnitude of all elements."""
+    sigma: float
+    """Root mean square of the elements looked at."""
+    w1_laplace: float
+    w1_normal: float
+    sample: int
+    """Elements looked at."""
+    laplace: float
+    """``w1_laplace`` over ``b``: comparable between steps and parameters."""
+    normal: float
+    """``w1_normal`` over ``b``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +226,9 @@ class LinkMismatch(Event):
     to_s: float
     """The first look at which it was right again, or the last of all."""
     what: str
-    """``rate`` (bit/s) or ``queue`` (bytes)."""
-    asked: int
-    held: int
+    """``rate`` (bit/s), ``queue`` (bytes) or ``line`` (what delays and loses, in words)."""
+    asked: int | str
+    held: int | str
 
 
 @dataclass(frozen=True, slots=True)

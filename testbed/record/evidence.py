@@ -43,6 +43,17 @@ class Starved:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesSeen:
+    """What was to happen to nodes (pause, resume, kill, restart); ``faults``: a sentence for all that did not,
+    or was not asked for. ``lateness_ms`` as ``quantiles.spread`` gives it."""
+
+    expected: int
+    applied: int
+    faults: Sequence[str]
+    lateness_ms: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """Everything is optional: what is absent is reported as not measured. Places are ``worker-0 up``."""
 
@@ -67,6 +78,8 @@ class Evidence:
     losses: Mapping[str, LossSeen] = field(default_factory=dict)
     """By place, of links that have a delay line."""
     paths: Sequence[PathSeen] = ()
+    nodes: NodesSeen | None = None
+    """None where nothing happens to nodes, as in a replay."""
     foreign_drops: Mapping[str, int] | None = None
     """Packets dropped outside the emulated queues, by place."""
     stolen_share: float | None = None

@@ -31,6 +31,8 @@ class LinkHistory:
         """``change`` records by direction, in order of time."""
         self.mismatches: list[Mapping[str, Any]] = []
         """``mismatch`` records."""
+        self.nodes: list[Mapping[str, Any]] = []
+        """``node`` records."""
         hosts: list[Mapping[str, Any]] = []
         samples: list[tuple[float, float, End, float, bool]] = []
         for record in records:
@@ -45,6 +47,8 @@ class LinkHistory:
                 self.changes.setdefault(_end(record), []).append(record)
             elif kind == "mismatch":
                 self.mismatches.append(record)
+            elif kind == "node":
+                self.nodes.append(record)
         self.host = Host.of(hosts)
         self._stolen = self.host.stolen()
         for made in self.changes.values():

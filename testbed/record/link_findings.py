@@ -46,13 +46,20 @@ def _read_back(evidence: Evidence) -> Iterator[Finding]:
                 "read_back", f"{place} failed after t0: {link['failure']}", 1.0, 0.0, place
             )
         for wrong in link.get("mismatches") or ():
-            unit = "bit/s" if wrong["what"] == "rate" else "B"
+            held, asked = (_in_words(wrong["what"], wrong[key]) for key in ("held", "asked"))
             yield Finding(
                 "read_back",
-                f"from {wrong['from_s']:.2f} to {wrong['to_s']:.2f} s the kernel held a {wrong['what']} of "
-                f"{wrong['held']} {unit} for {place}, not the {wrong['asked']} {unit} that were asked",
+                f"from {wrong['from_s']:.2f} to {wrong['to_s']:.2f} s the kernel held {held} for {place}, "
+                f"not the {asked.removeprefix('a ')} that was asked",
                 1.0, 0.0, place,
             )  # fmt: skip
+
+
+def _in_words(what: str, value: float | str) -> str:
+    """A value of the kernel's: a delay line says itself what it is."""
+    if what == "line":
+        return str(value)
+    return f"a {what} of {value} {'bit/s' if what == 'rate' else 'B'}"
 
 
 def _changes(evidence: Evidence) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from testbed.links.correlation import widening
 from testbed.record.beta import interval
 from testbed.scenario.impairments import FourState, GilbertElliott, Impairments
 from testbed.scenario.shape import Shape
@@ -45,15 +46,13 @@ class LossSeen:
 
 def expected(asked: Impairments) -> Expected | str:
     """What a line should lose (or mark, with ``ecn``), or why that cannot be said."""
-    if asked.loss_correlation:
-        return "the kernel's correlated losses have no known mean"
     if isinstance(asked.loss, GilbertElliott):
         model = asked.loss
         chain = ((1 - model.p, model.p), (model.r, 1 - model.r))
         return _of_chain(chain, (model.loss_good, model.loss_bad))
     if isinstance(asked.loss, FourState):
         return _of_chain(_four(asked.loss), (0.0, 0.0, 1.0, 1.0))
-    return Expected(asked.loss)
+    return Expected(asked.loss, widening(asked.loss, asked.loss_correlation))
 
 
 def seen(packets: int, lost: int, shapes: Iterable[Shape], confidence: float) -> LossSeen:

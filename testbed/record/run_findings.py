@@ -8,11 +8,13 @@ from typing import Any
 from testbed.record.evidence import Evidence, Records
 from testbed.record.finding import Finding
 from testbed.record.identity import class_bytes_expected, frames_disagree
+from testbed.record.node_events import node_findings
 from testbed.record.thresholds import Thresholds
 
 
 def run_findings(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     """Of the run as a whole, and of its host."""
+    yield from node_findings(evidence.nodes, limits)
     yield from _consistency(evidence)
     yield from _drops(evidence, limits)
     yield from _stolen(evidence, limits)

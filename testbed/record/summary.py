@@ -22,6 +22,9 @@ ENTRY = (
 )  # fmt: skip
 """The keys of a run's entry in ``--json`` and ``comparison.json``."""
 
+SELECTION = ("mean_achieved_k", "mean_passes")
+"""The keys that say how well ``mean_k`` was met, and at what cost; they follow it in summaries and tables."""
+
 UNFINISHED = Verdict("invalid", ["The run was cut short before its verdict was found."])
 _LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 Records = Sequence[Mapping[str, Any]]
@@ -51,6 +54,7 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
         "bytes_up": sum(int(step["bytes_up"]) for step in steps),
         "bytes_down": sum(int(step["bytes_down"]) for step in steps),
         "mean_k": fmean(float(step["density"]) for step in steps) if steps else None,
+        **selection_means(steps),
         "phases_s": phase_means(steps, dilation),
         "time_to_accuracy_s": time_to_accuracy(evaluations, dilation),
         **_step_times(directory, manifest, steps, rounds, dilation),
@@ -73,6 +77,16 @@ def phase_means(steps: Records, dilation: float) -> dict[str, float]:
     if not steps:
         return {}
     return {phase: fmean(float(s[f"{phase}_s"]) for s in steps) / dilation for phase in PHASES}
+
+
+def selection_means(steps: Records) -> dict[str, float | None]:
+    """Mean share of elements sent, and mean passes over the vector of those steps that tell them."""
+    told = [how for step in steps if (how := step.get("selection")) is not None]
+    means = (
+        fmean(int(step["sent_count"]) / int(step["size"]) for step in steps) if steps else None,
+        fmean(float(how["passes"]) for how in told) if told else None,
+    )
+    return dict(zip(SELECTION, means, strict=True))
 
 
 def time_to_accuracy(evaluations: Records, dilation: float) -> dict[str, float]:

@@ -19,6 +19,8 @@ class Thresholds:
     """How late a link change took effect …"""
     lateness_max_ms: float = 50.0
     """… and the latest of them: a single one of a short run is no statistics, but can be a fault."""
+    node_lateness_ms: float = 250.0
+    """How late a node was paused, killed or started again: a container engine takes some tens of ms for it."""
     unwatched_share: float = 0.01
     """Time in which nobody looked at a link, beyond the 50 ms that two looks may be apart."""
     outage_bundles: int = 4

@@ -6,20 +6,23 @@ Pure. Within a threshold a measure is *valid*, up to ``degraded_factor`` times i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from testbed.record.measures import Evidence, Finding, State, findings
 from testbed.record.thresholds import THRESHOLDS, Thresholds
 
-__all__ = ["THRESHOLDS", "Evidence", "State", "Thresholds", "Verdict", "judge"]
+__all__ = ["THRESHOLDS", "Evidence", "State", "Thresholds", "Verdict", "judge", "judge_filled"]
 
 _ORDER: tuple[State, ...] = ("valid", "degraded", "invalid")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The state, a sentence for everything that kept it from being valid, and all measures."""
+    """The state, a sentence for everything that kept it from being valid, and all measures.
+
+    Of links that were to be filled also a sentence for each that was not judged, which begins so.
+    """
 
     state: State
     reasons: list[str] = field(default_factory=list)
@@ -39,6 +42,20 @@ def judge(evidence: Evidence, thresholds: Thresholds = THRESHOLDS) -> Verdict:
         reasons=[finding.sentence for finding, state in judged if state != "valid"],
         measures=measures,
     )
+
+
+def judge_filled(evidence: Evidence, thresholds: Thresholds = THRESHOLDS) -> Verdict:
+    """The verdict on links that were to be filled, as a replay does: what was too seldom full is said at the end.
+
+    The state is that of ``judge``: what was not measured is no fault, but whoever reads the result must know.
+    """
+    verdict = judge(evidence, thresholds)
+    unjudged = [
+        f"not judged: {finding.sentence}"
+        for finding in findings(evidence, thresholds)
+        if finding.measure == "link_ratio" and finding.deviation is None
+    ]
+    return replace(verdict, reasons=[*verdict.reasons, *unjudged])
 
 
 def _measures(found: list[Finding], factor: float) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from testbed.scenario.model import Derived, Scenario
 from testbed.scenario.names import Names, check_names
 from testbed.scenario.problems import MAX_PROBLEMS, Problem
 from testbed.scenario.reach import alike
+from testbed.scenario.round_trips import longest_round_trip
 from testbed.scenario.timeline import build
 from testbed.scenario.yaml_text import Place
 from testbed.traces import RateTrace
@@ -86,12 +87,14 @@ def _known(place: Place, registry: Registry[Any], name: str) -> Iterator[Problem
 
 
 def _algorithms(scenario: Scenario) -> Iterator[Problem]:
-    from testbed.algorithms import resolve
+    from testbed.algorithms import check_momentum, resolve
+
+    momentum = scenario.train.optimizer.momentum
 
     if not scenario.algorithms:
         yield Problem(("algorithms",), "no algorithm: name one, such as `none`")
     for i, entry in enumerate(scenario.algorithms):
-        yield from _caught(("algorithms", i), lambda e=entry: resolve(e))  # type: ignore[misc]
+        yield from _caught(("algorithms", i), lambda e=entry: check_momentum(resolve(e), momentum))  # type: ignore[misc]
     names = [entry.name if isinstance(entry, Derived) else entry for entry in scenario.algorithms]
     for name in _repeated(names):
         yield Problem(("algorithms",), f"{name!r} is there twice")
@@ -120,18 +123,15 @@ def _history(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Pr
             place,
             f"{end} is at rate 0 for good: give it service again",
         )
-    elif length >= scenario.peer_timeout:
+        return
+    trip = longest_round_trip(scenario, timeline)
+    if length + trip.time_s >= scenario.peer_timeout:
+        outage = f"the longest outage, {Duration(length)} of {end}" if length else ""
+        way = f"the way there and back, {trip}" if trip.time_s else ""
         yield Problem(
             ("peer_timeout",),
-            f"{scenario.peer_timeout} is not longer than the longest outage, {Duration(length)} of "
-            f"{end}: nodes would give each other up; make it longer",
-        )
-    delay, end = timeline.longest_delay_s()
-    if delay >= scenario.peer_timeout:
-        yield Problem(
-            ("peer_timeout",),
-            f"{scenario.peer_timeout} is not longer than the delay of {end}, {Duration(delay)} with "
-            "its jitter: nodes would give each other up; make it longer",
+            f"{scenario.peer_timeout} is not longer than {' and '.join(filter(None, (outage, way)))}: nodes "
+            f"would give each other up; write more than {Duration(round(length + trip.time_s, 9))}",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from testbed.scenario.impairments import HIGHEST_CORRELATION
 from testbed.scenario.link import (
     FourStateLoss,
     LinkEnd,
@@ -11,6 +12,7 @@ from testbed.scenario.link import (
     Reordering,
     Share,
 )
+from testbed.scenario.settings import loss_model
 from testbed.units import Duration, Size
 
 MOST_OVERHEAD = Size(65_535)
@@ -18,6 +20,8 @@ LONGEST_DELAY = Duration(3600.0)
 LONGEST_JITTER = Duration(2.147)
 """In wall time: what kernels keep of a jitter, 31 bits of nanoseconds."""
 MOST_SLOT = Size(2**31 - 1)
+MOST_LOSS = 0.999
+"""Share of packets: a link that loses as much is none."""
 
 Complaint = tuple[str, str]
 """The field, and what is wrong with it."""
@@ -63,12 +67,30 @@ def _loss(settings: LinkEnd) -> Iterator[Complaint]:
     loss = settings.loss
     if settings.ecn and loss is None:
         yield "ecn", "ecn needs a loss: it marks packets that would be lost. Give one, if only 0"
-    if loss == 1.0 or (isinstance(loss, RandomLoss) and loss.probability == 1.0):
-        yield "loss", "every packet would be lost: for that use `kind: outage`"
-    if isinstance(loss, RandomLoss) and loss.correlation and not loss.probability:
-        yield "loss", "its correlation needs a probability above 0"
-    if isinstance(loss, FourStateLoss):
-        yield from (("loss", text) for text in _four_states(loss))
+    if isinstance(loss, RandomLoss):
+        yield from (("loss", text) for text in _correlation(loss))
+    wrong = list(_four_states(loss)) if isinstance(loss, FourStateLoss) else []
+    yield from (("loss", text) for text in wrong or _too_much(settings))
+
+
+def _too_much(settings: LinkEnd) -> Iterator[str]:
+    model, _ = loss_model(settings)
+    share = model if isinstance(model, (int, float)) else model.mean_loss
+    if share >= MOST_LOSS:
+        many = "every packet" if share == 1 else f"{share:.7g} of all packets"
+        yield (
+            f"{many} would be lost: for that use `kind: outage`; less than {MOST_LOSS} is possible"
+        )
+
+
+def _correlation(asked: RandomLoss | Share | Reordering) -> Iterator[str]:
+    if asked.correlation and not asked.probability:
+        yield "its correlation needs a probability above 0"
+    if asked.correlation > HIGHEST_CORRELATION:
+        yield (
+            f"with a correlation of {asked.correlation:g} netem does not keep to the share asked for: "
+            f"{HIGHEST_CORRELATION} is the greatest"
+        )
 
 
 def _four_states(loss: FourStateLoss) -> Iterator[str]:
@@ -77,14 +99,15 @@ def _four_states(loss: FourStateLoss) -> Iterator[str]:
             yield f"{one} + {other} is more than 1, and both leave one state: write less"
     if not loss.p31 + loss.p32:
         yield "p31 + p32 is 0: a burst would never end"
+    elif loss.p13 and loss.p32 and not loss.p23:
+        yield "p23 is 0: after p32 nothing would be lost any more. Write more, or leave p32 out"
 
 
 def _shares(settings: LinkEnd) -> Iterator[Complaint]:
     for field in ("reorder", "duplicate", "corrupt"):
         asked = getattr(settings, field)
-        if not isinstance(asked, (Share, Reordering)) or asked.probability:
+        if not isinstance(asked, (Share, Reordering)):
             continue
-        if asked.correlation:
-            yield field, "its correlation needs a probability above 0"
-        if isinstance(asked, Reordering) and asked.gap:
+        yield from ((field, text) for text in _correlation(asked))
+        if isinstance(asked, Reordering) and asked.gap and not asked.probability:
             yield field, "its gap needs a probability above 0"

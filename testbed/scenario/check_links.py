@@ -33,7 +33,7 @@ def check_links(scenario: Scenario, names: Names) -> Iterator[Problem]:
     told: set[str] = set()
     for end, settings in end_settings(scenario).items():
         group = names.groups.get(end.link, end.link)
-        for field, message in _end(end, settings, scenario.dilation):
+        for field, message in _end(end, settings, scenario):
             told_as = message.replace(str(end), group)
             if told_as not in told:  # once a group, not for each of its nodes
                 told.add(told_as)
@@ -71,12 +71,12 @@ def _steps(scenario: Scenario, group: Alike) -> Iterator[tuple[int, str | None, 
                 yield i, "queue", str(error)
 
 
-def _end(end: End, settings: LinkEnd, dilation: float) -> Iterator[tuple[str | None, str]]:
+def _end(end: End, settings: LinkEnd, scenario: Scenario) -> Iterator[tuple[str | None, str]]:
     try:
-        queue_bytes(end, settings)
+        queue_bytes(end, settings, of_rack=end.link in scenario.racks)
     except InputError as error:
         yield None, str(error)
-    for field, message in complaints(settings, dilation):
+    for field, message in complaints(settings, scenario.dilation):
         yield field, f"{end}: {message}"
 
 

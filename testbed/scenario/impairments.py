@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Distribution = Literal["uniform", "normal", "pareto", "paretonormal"]
+HIGHEST_CORRELATION = 0.99
+"""Of a share with the packet before. Above, netem's random number hardly ever changes, and the share is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,19 @@ class FourState:
     p32: float = 0.0
     p23: float = 1.0
     p14: float = 0.0
+
+    @property
+    def mean_loss(self) -> float:
+        """Share of packets lost in the long run; netem begins in the gap."""
+        if not self.p13:
+            return self.p14 / (1 + self.p14)
+        if not self.p31:  # the gap is left for good
+            return self.p23 / (self.p23 + self.p32) if self.p23 + self.p32 else 1.0
+        if self.p32 and not self.p23:  # and so is loss
+            return 0.0
+        in_burst = self.p13 / self.p31
+        between = in_burst * self.p32 / self.p23 if self.p32 else 0.0
+        return (in_burst + self.p14) / (1 + between + in_burst + self.p14)
 
 
 @dataclass(frozen=True, slots=True)

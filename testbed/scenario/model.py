@@ -132,9 +132,22 @@ class Derived(Model):
     )
     from_: str = Field(alias="from", description="The algorithm to start from.")
     selector: str | None = Field(None, description="Which elements are sent.")
+    selector_options: dict[str, Any] = Field({}, description="Options of the selector to change.")
     density: Fraction | None = Field(None, description="Share of elements sent, if it is fixed.")
-    memory: Literal["none", "feedback"] | None = Field(
-        None, description="What becomes of elements that are not sent."
+    values: str | None = Field(None, description="How each value is written on the way up.")
+    values_options: dict[str, Any] = Field({}, description="Options of the value coding to change.")
+    memory: str | None = Field(None, description="What becomes of elements that are not sent.")
+    memory_options: dict[str, Any] = Field({}, description="Options of the memory to change.")
+    down: str | None = Field(None, description="How the server writes each value of its reply.")
+    down_options: dict[str, Any] = Field({}, description="Options of that value coding to change.")
+    down_memory: str | None = Field(
+        None, description="What becomes of what the server's replies lack of the mean."
+    )
+    buckets: Literal["whole", "layer"] | None = Field(
+        None, description="Compress the model as one vector, or every parameter by itself."
+    )
+    dense_below: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="`layer`: parameters of fewer elements are sent whole and exact."
     )
     controller: dict[str, Any] = Field({}, description="Options of the controller to change.")
 

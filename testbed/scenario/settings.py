@@ -26,7 +26,7 @@ MOST_QUEUE_BYTES = 2**32 - 1
 _OVERLAID = frozenset(Changeable.model_fields) - {"rate", "queue"}
 
 
-def queue_bytes(end: End, settings: LinkEnd) -> int:
+def queue_bytes(end: End, settings: LinkEnd, *, of_rack: bool = False) -> int:
     """Bytes that the queue of ``end`` holds at t0: a time is meant at the base rate.
 
     Raises InputError when rate or queue is missing, or fewer than two full-size packets fit.
@@ -34,6 +34,8 @@ def queue_bytes(end: End, settings: LinkEnd) -> int:
     if settings.rate is None or settings.queue is None:
         missing = "rate" if settings.rate is None else "queue"
         hint = f"Give one under links, in `{DEFAULT}`, its group or the node"
+        if of_rack:
+            hint = f"Give one in `racks.{end.link}.{end.direction}`: racks inherit nothing"
         raise InputError(f"{end} has no {missing}", hint=hint)
     return held_bytes(end, settings.rate, settings.queue)
 
@@ -61,7 +63,7 @@ def held_bytes(end: End, rate: Rate, queue: Duration | Size | Packets) -> int:
 def impairments(settings: LinkEnd) -> Impairments:
     """What ``settings`` ask for besides rate and queue. What has no effect is as if not asked for."""
     jitter = nanoseconds(settings.jitter or 0.0)
-    loss, loss_correlation = _loss(settings)
+    loss, loss_correlation = loss_model(settings)
     reorder, duplicate = _share(settings.reorder), _share(settings.duplicate)
     corrupt = _share(settings.corrupt)
     return Impairments(
@@ -95,7 +97,8 @@ def overlaid(settings: LinkEnd, change: Changeable) -> LinkEnd:
     return settings.model_copy(update=given) if given else settings
 
 
-def _loss(settings: LinkEnd) -> tuple[float | GilbertElliott | FourState, float]:
+def loss_model(settings: LinkEnd) -> tuple[float | GilbertElliott | FourState, float]:
+    """The loss asked for, and its correlation, which only random loss has."""
     asked = settings.loss
     if isinstance(asked, RandomLoss):
         return asked.probability, asked.correlation if asked.probability else 0.0

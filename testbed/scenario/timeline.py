@@ -106,16 +106,13 @@ class Timeline:
                 worst = (length, members[0])
         return worst
 
-    def longest_delay_s(self) -> tuple[float, End | None]:
-        """The longest delay of any end at any time, its jitter included, and that end."""
-        worst: tuple[float, End | None] = (0.0, None)
+    def longest_delays_s(self) -> dict[End, float]:
+        """The longest that every end holds a packet back at any time: delay, jitter and the wait for a slot."""
+        found = {}
         for schedule, members in self._schedules:
-            for line in schedule.lines(0, None):
-                asked = line.impairments
-                length = (asked.delay_ns + asked.jitter_ns) / NS
-                if length > worst[0]:
-                    worst = (length, members[0])
-        return worst
+            longest = max(map(_held_back, schedule.lines(0, None))) / NS
+            found.update(dict.fromkeys(members, longest))
+        return found
 
     def weight(self) -> int:
         """About how many changes must be looked at to tell all of the above."""
@@ -140,6 +137,11 @@ def _by_packet(line: Line) -> bool:
     asked = line.impairments
     fates = asked.loss or asked.duplicate or asked.corrupt or asked.reorder
     return bool(fates or asked.jitter_ns or asked.slot or line.overhead_bytes)
+
+
+def _held_back(line: Line) -> int:
+    asked = line.impairments
+    return asked.delay_ns + asked.jitter_ns + (asked.slot.longest_ns if asked.slot else 0)
 
 
 def _after(

@@ -33,19 +33,24 @@ def segments(timeline: Timeline, slower: float = 1.0) -> int:
     )
 
 
-def shape(
-    session: Session, loaded: Loaded, timeline: Timeline, on_sample: OnSample
-) -> dict[str, Any]:
-    """Bring every link to its state at t0. Returns what the kernel holds, read back."""
+def link_settings(loaded: Loaded, timeline: Timeline) -> LinkSettings:
+    """What holds for all links of a run of ``loaded``."""
     scenario = loaded.wall()
-    session.fabric.agent.on_sample = on_sample
-    settings = LinkSettings(
+    return LinkSettings(
         segments=segments(timeline),
         at=up_places(scenario),
         congestion=scenario.congestion,
         rto_min_ms=None if loaded.scenario.dilation == 1 else round(RTO_MIN_MS * scenario.dilation),
         ecn=timeline.marks(),
     )
+
+
+def shape(
+    session: Session, loaded: Loaded, timeline: Timeline, on_sample: OnSample
+) -> dict[str, Any]:
+    """Bring every link to its state at t0. Returns what the kernel holds, read back."""
+    session.fabric.agent.on_sample = on_sample
+    settings = link_settings(loaded, timeline)
     impaired = [end for end in timeline.ends if timeline.impaired(end)]
     return session.fabric.agent.prepare(session.cables, timeline.initial, settings, impaired)
 

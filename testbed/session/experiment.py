@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from testbed.algorithms import Algorithm, resolve
+from testbed.algorithms import Algorithm, check_momentum, resolve
 from testbed.errors import InputError
 from testbed.fabric.base import NodeSpec
 from testbed.scenario.expand import end_settings, expand
@@ -68,10 +68,13 @@ def from_loaded(
     scenario = _located(loaded.wall(), loaded.source.parent)
     derived = {entry.name: entry for entry in scenario.algorithms if not isinstance(entry, str)}
     wanted = [derived.get(name, name) for name in algorithms] or list(scenario.algorithms)
-    resolved = [resolve(entry, where=str(loaded.source)) for entry in wanted]
+    asked = "--algo" if algorithms else str(loaded.source)
+    resolved = [resolve(entry, where=asked) for entry in wanted]
+    for algorithm in resolved:
+        check_momentum(algorithm, scenario.train.optimizer.momentum, where=asked)
     if len({algorithm.name for algorithm in resolved}) != len(resolved):
         names = ", ".join(algorithm.name for algorithm in resolved)
-        raise InputError(f"an algorithm is asked for twice: {names}", where=str(loaded.source))
+        raise InputError(f"an algorithm is asked for twice: {names}", where=asked)
     return Experiment(
         loaded=loaded,
         scenario=scenario,

@@ -23,6 +23,7 @@ from testbed.record.disturbed import disturbed
 from testbed.record.excuses import excuses
 from testbed.record.gather import Trip, gather, unaccounted
 from testbed.record.history import LinkHistory
+from testbed.record.node_events import nodes_seen
 from testbed.record.spans import Spans
 from testbed.record.summary import entry, summarise
 from testbed.record.verdict import THRESHOLDS, Evidence, Verdict, judge
@@ -129,11 +130,13 @@ def _evidence(
         trips=list(_trips(outcome.done)),
         ways=ways,
     )
-    why_not = excuses(history, ways, flows(scenario), node_changes(scenario), until_s, THRESHOLDS)
+    happening = node_changes(scenario)
+    why_not = excuses(history, ways, flows(scenario), happening, until_s, THRESHOLDS)
     return replace(
         found,
         steps=steps,
         rounds=rounds,
+        nodes=nodes_seen(happening, history.nodes, seconds),
         sockets=_sockets(outcome.done),
         unaccounted=unaccounted(asked, outcome.crossed),
         completion=measure(

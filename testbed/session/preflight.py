@@ -34,7 +34,7 @@ def check(loaded: Loaded, fabric: str, *, filled: bool = False) -> None:
     scenario, timeline = loaded.wall(), loaded.timeline()
 
     def try_out() -> None:
-        needs = kernel_needs(scenario)
+        needs = [*kernel_needs(scenario), *_needs_of_outages(timeline)]
         if needs and (missing := probe().missing(needs)):
             raise missing
         _check_rates(scenario, timeline, filled)
@@ -47,6 +47,11 @@ def check(loaded: Loaded, fabric: str, *, filled: bool = False) -> None:
     _check_congestion(scenario.congestion)
     if not filled:
         traffic.check(flows(scenario), fabric, scenario.congestion)
+
+
+def _needs_of_outages(timeline: Timeline) -> list[str]:
+    longest_s, end = timeline.longest_outage_s()
+    return [f"charge (for outages such as that of {end})"] if longest_s else []
 
 
 def _check_congestion(wanted: str | None) -> None:

@@ -15,7 +15,7 @@ from testbed.record.directory import LINKS, RunDirectory, read_jsonl
 from testbed.record.gather import gather
 from testbed.record.history import LinkHistory
 from testbed.record.spans import Spans
-from testbed.record.verdict import Evidence, Verdict
+from testbed.record.verdict import Evidence, Verdict, judge_filled
 from testbed.scenario.check_events import check_events
 from testbed.scenario.dump import dump
 from testbed.scenario.events import KillEvent, PauseEvent, TraceEvent
@@ -163,7 +163,13 @@ def _conclude(
     evidence = replace(evidence, foreign_drops={"the host's receive backlog": dropped})
     left_out = not_replayed(loaded.scenario)
     verdict = certify(
-        directory, evidence, history, under_way, loaded.scenario.dilation, not_replayed=left_out
+        directory,
+        evidence,
+        history,
+        under_way,
+        loaded.scenario.dilation,
+        judge_filled(evidence),
+        left_out,
     )
     found = asdict(verdict)
     summary = {

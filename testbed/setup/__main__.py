@@ -10,12 +10,13 @@ from collections.abc import Callable
 from testbed.errors import NarrowsError
 from testbed.guest import disk
 from testbed.guest.installed import GUEST
-from testbed.setup import engine, images, packages, venv
+from testbed.setup import engine, images, kernels, packages, venv
 
 
 def everything() -> None:
     """Environment, engine, images and programs. Quick when all of it is there."""
     venv.ensure()
+    kernels.ensure()
     packages.offer(packages.TRAFFIC, "cross traffic and recording traces")
     packages.offer(GUEST, "--guest (delay, loss and the like on kernels without netem)")
     engine.ensure()

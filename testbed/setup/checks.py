@@ -22,6 +22,7 @@ _CPUS = 2
 _IMPORTS = (
     "docker",
     "matplotlib",
+    "numba",
     "pydantic",
     "pyroute2",
     "ruamel.yaml",

@@ -42,7 +42,8 @@ def fetch(recipe: Recipe) -> Path:
     torch = next(WHEELS.glob("torch-*.whl"))
     exact = f"torch=={torch.name.split('-')[1]}"
     others = [line for line in requirements() if _name(line) != "torch"]
-    run([*pip, "-q", "--find-links", str(WHEELS), "pip", exact, *others])
+    pins = ["--constraint", str(ROOT / "constraints.txt")]
+    run([*pip, "-q", "--find-links", str(WHEELS), *pins, "pip", exact, *others])
     (WHEELS / "requirements.txt").write_text("\n".join([exact, *others, ""]))
     stamp.write()
     return WHEELS

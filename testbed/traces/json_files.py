@@ -16,6 +16,8 @@ _BLANK = re.compile(r"[\s,]*")
 _MOST_VALUES = 8 * MAX_POINTS
 _SHORT = 0.1
 """The last interval of iperf3 is part of the one before if it is shorter than this share of it."""
+_ROUNDED_S, _ROUNDED = 0.01, 0.01
+"""Intervals may begin so much away from the last one's end, in s or as a share of their length."""
 IPERF3_SUMS = ("sum", "sum_bidir_reverse")
 """What an interval may count: the flow asked for, and with ``--bidir`` the one back."""
 
@@ -39,7 +41,11 @@ def read_sabre(source: Source) -> RateTrace:
 
 
 def read_iperf3(source: Source) -> RateTrace:
-    """The intervals of a report: TCP or UDP payload. What iperf3 was told to omit is left out."""
+    """The intervals of a report: TCP or UDP payload. What iperf3 was told to omit is left out.
+
+    iperf3 begins an interval where the last one ended. One that begins elsewhere says that a part of the report
+    is missing, and is refused: nobody knows what passed meanwhile. After what is omitted it counts from 0 again.
+    """
     report = _parsed(source)
     intervals = report.get("intervals") if isinstance(report, dict) else None
     if not isinstance(intervals, list):
@@ -49,12 +55,15 @@ def read_iperf3(source: Source) -> RateTrace:
     which = _which(source, intervals)
     amounts: list[float] = []
     lengths: list[float] = []
+    before: float | None = None
     for i, interval in enumerate(intervals):
         entry, at = _entry(source, interval, which, i), f"intervals[{i}].{which}"
         amount = number(source, None, entry.get("bytes"), f"{at}.bytes")
         length = number(source, None, entry.get("seconds"), f"{at}.seconds")
         if entry.get("omitted") is True:
+            before = None
             continue
+        before = _follows(source, entry, at, before, length)
         if lengths and length < _SHORT * lengths[-1] and i == len(intervals) - 1:
             amounts[-1], lengths[-1] = amounts[-1] + amount, lengths[-1] + length
         else:
@@ -65,6 +74,22 @@ def read_iperf3(source: Source) -> RateTrace:
     times, end = from_lengths(lengths)
     rates = [8 * amount / length for amount, length in zip(amounts, lengths, strict=True)]
     return build(source, times, rates, lambda _: None, end)
+
+
+def _follows(
+    source: Source, entry: dict[str, Any], at: str, before: float | None, length: float
+) -> float | None:
+    """When an interval ends, if it says when it began: right at the end of the one ``before`` it."""
+    if entry.get("start") is None:
+        return None
+    start = number(source, None, entry["start"], f"the time {at}.start")
+    if before is not None and abs(start - before) > max(_ROUNDED_S, _ROUNDED * length):
+        raise source.error(
+            None,
+            f"{at} begins at {start:g} s, and the one before it ended at {before:g} s",
+            "No interval may be missing or there twice: use the whole report, or one unbroken part of it",
+        )
+    return start + length
 
 
 def _which(source: Source, intervals: list[Any]) -> str:

@@ -12,6 +12,8 @@ from testbed.errors import InputError
 LARGEST_NUMBER = 1e100
 """Larger ones are refused at once, so that sums and products stay finite."""
 _BLOCK_CHARACTERS = 2**20
+_CARRIED = ("rate", "bandwidth", "bytes", "amount")
+"""Words in what a number means that tell it from a time: 0 of it is an outage."""
 _brief = Repr()
 _brief.maxstring = _brief.maxlong = _brief.maxother = 60
 
@@ -67,7 +69,9 @@ def number(source: Source, line: int | None, given: object, what: str) -> float:
         raise source.error(line, f"{brief(given)} is not a finite number", f"Here should be {what}")
     if not 0 <= value <= LARGEST_NUMBER:
         wrong = "negative" if value < 0 else "too large"
-        raise source.error(line, f"{what} is {wrong}: {value:g}", "Zero is the least (an outage)")
+        least = "Zero is the least" + (" (an outage)" if any(w in what for w in _CARRIED) else "")
+        hint = least if value < 0 else f"{LARGEST_NUMBER:g} is the most"
+        raise source.error(line, f"{what} is {wrong}: {value:g}", hint)
     return value
 
 

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterator
 
 from testbed.traces.formats import MAHIMAHI_BITS, MAHIMAHI_LONGEST_MS
+from testbed.traces.points import LONGEST_S, SHORTEST_S
 from testbed.traces.trace import RateTrace
+from testbed.units import LARGEST
 
 MAHIMAHI_MOST_LINES = 8_000_000
 
@@ -14,8 +16,9 @@ MAHIMAHI_MOST_LINES = 8_000_000
 def write_csv(trace: RateTrace, *, comment: str | None = None) -> str:
     """The trace as CSV text with units in the header; read back, it is the same trace.
 
-    ``comment`` (default: the trace's name) goes in front.
+    ``comment`` (default: the trace's name) goes in front. Raises ValueError for what could not be read back.
     """
+    _check(trace)
     said = trace.name if comment is None else comment
     head = [f"# {line}" for line in said.splitlines()]
     head += [f"# duration_s: {trace.duration_s!r}", "time_s,rate_mbit_s"]
@@ -26,14 +29,18 @@ def write_pairs(trace: RateTrace) -> str:
     """Seconds and Mbit/s; read back, it is the same rate at every time.
 
     The format does not say how long the last line lasts. Readers take it to last as long as the one
-    before, so it is written as two halves where that would be wrong.
+    before, so it is written as two halves where that would be wrong. Raises ValueError for what could not be
+    read back.
     """
+    _check(trace)
     lengths = trace.lengths_s()
-    if math.isclose(lengths[-1], lengths[-2] if len(lengths) > 1 else 1.0, rel_tol=1e-9):
-        return "\n".join(_rows(trace, " ")) + "\n"
-    half = trace.times_s[-1] + lengths[-1] / 2
-    rates = (*trace.rates_bits, trace.rates_bits[-1])
-    return write_pairs(RateTrace((*trace.times_s, half), rates, trace.duration_s))
+    last_s, half_s = trace.times_s[-1], trace.times_s[-1] + lengths[-1] / 2
+    as_before = math.isclose(lengths[-1], lengths[-2] if len(lengths) > 1 else 1.0, rel_tol=1e-9)
+    if not as_before and last_s < half_s < trace.duration_s:
+        rates = (*trace.rates_bits, trace.rates_bits[-1])
+        trace = RateTrace((*trace.times_s, half_s), rates, trace.duration_s)
+        _check(trace)
+    return "\n".join(_rows(trace, " ")) + "\n"
 
 
 def write_mahimahi(trace: RateTrace) -> str:
@@ -52,6 +59,24 @@ def write_mahimahi(trace: RateTrace) -> str:
         )
     stamps = [min(stamp, period) for stamp in _departures(trace, packets, bits / packets)]
     return "\n".join(map(str, [*stamps, period])) + "\n"
+
+
+def _check(trace: RateTrace) -> None:
+    """Whether a file with these times and rates would be read."""
+    shortest = min(trace.lengths_s())
+    if shortest < SHORTEST_S:
+        raise ValueError(
+            f"two points would be {shortest:g} s apart, and {SHORTEST_S:g} s is the shortest that is read: "
+            f"times {1.01 * SHORTEST_S / shortest:.3g} times as long would do"
+        )
+    if trace.duration_s > LONGEST_S:
+        raise ValueError(
+            f"the trace would last {trace.duration_s:g} s: {LONGEST_S:g} s is the most"
+        )
+    if max(trace.rates_bits) > LARGEST:
+        raise ValueError(
+            f"a rate would be {max(trace.rates_bits):g} bit/s: {LARGEST:g} is the most"
+        )
 
 
 def _departures(trace: RateTrace, packets: int, size_bits: float) -> Iterator[int]:

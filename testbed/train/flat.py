@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from testbed.compress.layout import Layout
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -25,17 +27,13 @@ class FlatModel:
         self.size = sum(parameter.numel() for _, parameter in named)
         self.parameters = torch.empty(self.size, device=device)
         self.gradients = torch.zeros(self.size, device=device)
-        self.parts: list[tuple[str, int]] = []
-        """Name of every parameter and the offset of its first element."""
-        offset = 0
-        for name, parameter in named:
-            end = offset + parameter.numel()
+        self.layout = Layout.of((name, tuple(parameter.shape)) for name, parameter in named)
+        for part, (_, parameter) in zip(self.layout, named, strict=True):
+            offset, end = part.offset, part.offset + part.size
             place = self.parameters[offset:end].view(parameter.shape)
             place.copy_(parameter.detach())
             parameter.data = place
             parameter.grad = self.gradients[offset:end].view(parameter.shape)
-            self.parts.append((name, offset))
-            offset = end
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits float32 (batch, classes) for ``x`` (batch, *inputs)."""

@@ -28,12 +28,11 @@ class Replica:
 
     def compressor(self, job: Job) -> Compressor:
         """A new compressor, its memory empty, that knows this model's parameters by name."""
-        row = job.algorithm
-        return Compressor.named(row.selector, row.memory, {WHOLE: self.flat.parts})
+        return Compressor(job.algorithm.recipe, {WHOLE: self.flat.layout})
 
     def decode(self, payload: Buffer) -> None:
         """Take in an update's payload; ``apply`` makes the step. Raises WireError."""
-        self._codec.decompress(payload, self._landing.host)
+        self._codec.decompress(WHOLE, payload, self._landing.host)
 
     def apply(self, epoch: int) -> None:
         """x ← x − η·(what was decoded)."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.compress.aggregate import Aggregate
 from testbed.compress.base import Sparse
-from testbed.compress.wire import decode, encode
+from testbed.compress.layers import read_message
+from testbed.compress.payload import Scratch
 from testbed.errors import WireError
 from testbed.exchange.kinds import Sent
 from testbed.node import Message, Node
@@ -16,7 +16,9 @@ from testbed.train.data import open_task
 from testbed.train.evaluate import Evaluation
 from testbed.train.job import Job
 from testbed.train.peers import exchange_kind, peers
+from testbed.train.rehearsal import rehearse
 from testbed.train.replica import Replica
+from testbed.train.reply import Reply
 from testbed.train.stop import Stopping
 
 
@@ -43,8 +45,10 @@ class Server:
         count = len(open_task(job.train).train_set()[1])
         self._batches = Batches(count, job.train.batch, job.workers, job.seed)
         self._stopping = Stopping(job.train.stop, self._batches.steps_per_epoch)
-        self._aggregate = Aggregate(self._replica.flat.size)
-        self._replica.rehearse(encode(self._aggregate.mean(job.workers)))
+        self._layout = self._replica.flat.layout
+        self._reply = Reply(job.algorithm, self._layout)
+        self._aggregate, self._scratch = self._reply.aggregate(), Scratch()
+        rehearse(job, self._replica)
         self._evaluation.rehearse()
         self._exchange.welcome()
 
@@ -86,7 +90,7 @@ class Server:
         messages = self._exchange.gather(step, 0)
         gathered_s = self._node.now()
         mean = self._mean(messages)
-        payload = encode(mean)
+        payload = self._reply.encode(mean, self._node.rng)
         aggregate_s = self._node.now() - gathered_s
         sent = self._exchange.broadcast(step, 0, payload, last=last)
         self._replica.decode(payload)
@@ -100,7 +104,7 @@ class Server:
         self._aggregate.reset()
         for message in messages:
             try:
-                self._aggregate.add(decode(message.body))
+                self._aggregate.add(read_message(message.body, self._layout, self._scratch))
             except WireError as error:
                 name = self._job.peer_name(message.sender)
                 raise WireError(f"gradient of {name}, step {message.step}: {error}") from error

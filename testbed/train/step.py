@@ -6,9 +6,10 @@ where sending begins, decompression begins when the reply's last byte has come. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from zlib import crc32
 
+from testbed.compress.base import Selection
 from testbed.compress.compressor import Compressor
 from testbed.control.base import Controller, Observation
 from testbed.exchange.base import Travel
@@ -16,6 +17,7 @@ from testbed.exchange.kinds import WorkerSide
 from testbed.node import Buffer, Node
 from testbed.record.events import StepRecord
 from testbed.train.compute import Computation, Computed
+from testbed.train.fits import Fits
 from testbed.train.job import Job
 from testbed.train.pace import Pace
 from testbed.train.replica import WHOLE, Replica
@@ -29,6 +31,7 @@ class Tools:
     computation: Computation
     controller: Controller
     compressor: Compressor
+    fits: Fits
     exchange: WorkerSide
 
 
@@ -52,6 +55,7 @@ class _Trip:
     sent_count: int
     compress_cpu_s: float
     payload_crc: int
+    how: Selection | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,9 @@ class Stepper:
         start_s = self._node.now()
         result = self._node.background(lambda: self._tools.computation.gradients(step))
         busy_s = self._node.now() - start_s
+        if self._tools.fits.due(step):
+            for fitted in self._node.background(lambda: list(self._tools.fits.report(step))):
+                self._node.record(fitted.to_json())
         overran = self._pace.hold(start_s)
         return _Compute(result, start_s, busy_s, self._node.now(), overran)
 
@@ -91,12 +98,12 @@ class Stepper:
         density = tools.controller.density()
         cpu_s = node.cpu()
         gradients = tools.replica.flat.gradients
-        sent, payload = tools.compressor.compress(WHOLE, gradients, density, node.rng)
+        packed = tools.compressor.compress(WHOLE, gradients, density, node.rng)
         compress_cpu_s = node.cpu() - cpu_s
-        ticket = tools.exchange.submit(step, 0, payload)
-        crc = crc32(payload)  # here it costs nothing: the reply is not there yet
+        ticket = tools.exchange.submit(step, 0, packed.payload)
+        crc = crc32(packed.payload)  # here it costs nothing: the reply is not there yet
         update = ticket.wait()
-        trip = _Trip(ticket.travel, density, sent.count, compress_cpu_s, crc)
+        trip = _Trip(ticket.travel, density, packed.count, compress_cpu_s, crc, packed.how)
         return trip, update.payload
 
     def _apply(self, payload: Buffer, epoch: int) -> _Applied:
@@ -150,5 +157,6 @@ class Stepper:
             compress_cpu_s=trip.compress_cpu_s,
             apply_cpu_s=applied.apply_cpu_s,
             payload_crc=trip.payload_crc,
+            selection=None if trip.how is None else asdict(trip.how),
             controller=seen.to_json(),
         )

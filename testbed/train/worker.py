@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 from testbed.control.base import controllers
@@ -10,9 +9,11 @@ from testbed.control.seed import controller_seed
 from testbed.node import Node
 from testbed.record.events import EpochRecord, StepRecord
 from testbed.train.compute import Computation
+from testbed.train.fits import Fits, WatchedCompressor
 from testbed.train.job import Job
 from testbed.train.peers import exchange_kind, peers
-from testbed.train.replica import WHOLE, Replica
+from testbed.train.rehearsal import rehearse
+from testbed.train.replica import Replica
 from testbed.train.step import Stepper, Tools
 
 
@@ -34,15 +35,17 @@ class Worker:
         self._replica = Replica(job)
         computation = Computation(job, self._replica.flat)
         self._batches = computation.batches
+        compressor = WatchedCompressor(job, self._replica)
         tools = Tools(
             self._replica,
             computation,
             controller,
-            self._replica.compressor(job),
+            compressor,
+            Fits(job, self._replica, compressor),
             self._exchange,
         )
         self._stepper = Stepper(self._node, job, tools)
-        _rehearse(job, self._replica, computation, controller.density())
+        self._rehearse(computation)
         self._exchange.greet()
 
     def run(self) -> dict[str, Any]:
@@ -61,6 +64,13 @@ class Worker:
                 self._node.record(self._epoch_record(step).to_json())
         self._exchange.close()
         return self._summary(totals)
+
+    def _rehearse(self, computation: Computation) -> None:
+        """One step's work on the side: memories, generators and parameters stay as they are."""
+        gradients = self._replica.flat.gradients
+        computation.gradients(step=1)
+        rehearse(self._job, self._replica, gradients)
+        gradients.zero_()
 
     def _epoch_record(self, step: int) -> EpochRecord:
         epoch = self._batches.epoch(step)
@@ -96,12 +106,3 @@ class _Totals:
         self.overruns += record.overran
         self.density += record.density
         self.end_s = record.end_s
-
-
-def _rehearse(job: Job, replica: Replica, computation: Computation, density: float) -> None:
-    """One step's work on the side: memories, generators and parameters stay as they are."""
-    computation.gradients(step=1)
-    gradients = replica.flat.gradients
-    _, payload = replica.compressor(job).compress(WHOLE, gradients, density, Random(0))
-    replica.rehearse(payload)
-    gradients.zero_()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
@@ -189,6 +190,28 @@ def test_a_line_that_somebody_else_changed_is_reported(lines: Lines) -> None:
     assert link.line_limit >= 39
     assert link.line_lost == 0
     assert "limit" in (link.failure or "") or "10 packets" in (link.failure or "")
+
+
+def test_a_line_that_was_changed_for_a_while_is_reported_with_the_time(lines: Lines) -> None:
+    """It is right again at the end: only the looks at it in between can tell."""
+    chosen = Impairments(delay_ns=100 * MS)
+    device = lines.impair(chosen)["line"]["device"]
+    lines.start([])
+    with Netlink(lines.cables["a"].port.netns) as switch:
+        found = devices.find(switch, device)
+        assert found is not None
+        limit = netem.limit_packets(2000 * MBIT, 4_000_000, chosen)
+        time.sleep(1.5)
+        for held, seconds in ((Impairments(delay_ns=50 * MS), 2.5), (chosen, 1.5)):
+            switch.send(netem.change(found.index, netem.options(held, limit)))
+            time.sleep(seconds)
+    (link,) = lines.agent.stop().links
+    assert link.failure is None
+    (wrong,) = link.mismatches
+    assert wrong["what"] == "line"
+    assert "50000000" in wrong["held"]
+    assert "100000000" in wrong["asked"]
+    assert wrong["from_s"] < 2.0 < wrong["to_s"]
 
 
 def test_a_line_goes_when_it_is_not_needed_any_more(lines: Lines) -> None:

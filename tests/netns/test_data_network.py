@@ -17,7 +17,7 @@ from testbed.links import namespaces, unshaped
 from testbed.links.neighbours import permanent_neighbours
 from testbed.links.netlink import Netlink
 from testbed.links.process import environment
-from testbed.links.tcp_metrics import remembers_connections
+from testbed.links.tcp_settings import remembers_connections
 
 
 @pytest.fixture
@@ -66,6 +66,13 @@ def test_connections_leave_nothing_for_later_ones(three: Rig) -> None:
         assert not remembers_connections(netns)
     held = three.prepare({end: rate_of(10 * MBIT) for end in three.ends()})
     assert not any(link["tcp_metrics_saved"] for link in held["links"])
+
+
+def test_a_message_fits_into_the_kernel(three: Rig) -> None:
+    """4 MiB at once at either end, whoever is slow to hand over the rest or to take it."""
+    with namespaces.inside(three.places["worker-0"].nic.netns), socket.socket() as made:
+        for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            assert made.getsockopt(socket.SOL_SOCKET, buffer) == 4 << 20
 
 
 def test_who_is_left_in_a_namespace_ends_with_it() -> None:

@@ -163,8 +163,9 @@ def test_nothing_is_left_when_it_is_ended(user: User, number: signal.Signals) ->
 def test_nodes_have_no_rights_and_see_no_other_network(user: User) -> None:
     process = user.testbed("replay", user.scenario, "--seconds", "60")
     try:
-        user.until(lambda: _nodes(user.host))
-        status = Path(f"/proc/{_nodes(user.host)[0]}/status").read_text()
+        seen: list[int] = []
+        user.until(lambda: seen.extend(_nodes(user.host)) or seen)
+        status = Path(f"/proc/{seen[0]}/status").read_text()
         held = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
         for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
             assert int(held[kind], 16) == 0, kind

@@ -65,6 +65,10 @@ def test_a_paused_worker_is_not_taken_for_dead(tmp_path: Path, nothing_left: set
     pause, resume = [record for record in links if record["kind"] == "node"]
     assert (pause["action"], resume["action"]) == ("pause", "resume")
     assert pause["applied_s"] >= 1.0 and resume["applied_s"] >= 8.5
+    (written,) = tmp_path.glob("runs/*/certificate.json")
+    found = json.loads(written.read_text())
+    assert (found["nodes"]["expected"], found["nodes"]["applied"]) == (2, 2)
+    assert found["measures"]["node_lateness_ms"]["deviation"] < 250
     (events,) = records(tmp_path, "events/worker-0.jsonl")
     waits = [event["wait_s"] for event in events if event["kind"] == "step"]
     assert max(waits) > 6.5

@@ -151,7 +151,7 @@ def _step(
             sent_count=int(ELEMENTS * density), size=ELEMENTS, bytes_up=size, bytes_down=reply,
             loss=2.3 * math.exp(-step / 30), accuracy=accuracy_after(step, density, rng),
             overran=False, compress_cpu_s=compress_s, apply_cpu_s=0.002, payload_crc=rng.getrandbits(32),
-            controller=None,
+            selection=None, controller=None,
         )  # fmt: skip
         directory.event("worker", rank, record.to_json())
     messages = [

@@ -151,7 +151,9 @@ def test_a_change_that_somebody_undoes() -> None:
 def test_a_wrong_queue() -> None:
     replay = clean(8, 5.0, None)
     held_instead(replay.records[FAULTY], "queue", QUEUE, QUEUE // 2, 0.4, 5.0)
-    assert f"held a queue of {QUEUE // 2} B for {FAULTY}, not the {QUEUE} B" in reasons(replay)
+    assert f"held a queue of {QUEUE // 2} B for {FAULTY}, not the queue of {QUEUE} B" in reasons(
+        replay
+    )
     changed = clean(8, 5.0)
     changed.made[FAULTY][3] = replace(changed.made[FAULTY][3], queue_bytes=QUEUE // 2)
     assert judged(changed).state == "invalid"

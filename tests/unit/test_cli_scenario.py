@@ -130,6 +130,11 @@ def test_plan_shows_racks_traffic_and_impairments(tmp_path: Path) -> None:
     assert "after 14.000 s: restart noise-0" in output("plan", str(path))
     found = json.loads(output("plan", LOSSY, "--json"))
     assert found["racks"]["there"] == ["worker-2", "worker-3", "noise-1"]
+    commands = {(link["link"], link["direction"]): link["tc"] for link in found["links"]}
+    bundles = {key for key, lines in commands.items() if "gso_max_segs" in lines[0]}
+    assert bundles == {(node["name"], "up") for node in found["nodes"]}
+    congested = json.loads(output("plan", CONGESTION, "--json"))
+    assert "congctl cubic" in congested["links"][0]["tc"][1]
     assert found["traffic"][0]["bursts"] == [[3.0, 13.0]]
     later = next(c for c in found["changes"] if c["link"] == "there")
     assert (later["time_s"], later["impairments"]) == (5.0, {"delay_ns": 15_000_000})

@@ -22,6 +22,7 @@ from testbed.fabric.docker.render import (
     to_yaml,
 )
 from testbed.fabric.docker.subnets import POOL, free_subnets, parse_route
+from testbed.links.tcp_settings import SETTINGS
 from testbed.setup.paths import ROOT
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "compose.yaml"
@@ -154,3 +155,9 @@ def test_routes_are_read() -> None:
 )
 def test_how_a_container_ended(state: dict[str, object], said: str) -> None:
     assert how_ended(state) == said
+
+
+def test_nodes_have_the_tcp_settings_of_every_fabric(document: Document) -> None:
+    nodes = [service for name, service in document["services"].items() if name != SHAPER]
+    assert nodes
+    assert all(service["sysctls"] == SETTINGS for service in nodes)

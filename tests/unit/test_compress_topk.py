@@ -8,12 +8,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testbed.compress.base import Compensated, Sparse
 from testbed.compress.elements import element_count
 from testbed.compress.topk import TopK
 
 torch.set_num_threads(1)
 
 vectors = st.lists(st.sampled_from([-3.0, -1.0, -0.0, 0.0, 1.0, 2.0, 3.0]), min_size=1, max_size=60)
+
+
+def select(vector: torch.Tensor, density: float) -> Sparse:
+    magnitudes = vector.abs()
+    given = Compensated(vector, float(magnitudes.double().sum()), float(magnitudes.max()))
+    return TopK().select(given, density, Random(0))
 
 
 def by_definition(vector: list[float], count: int) -> list[int]:
@@ -27,7 +34,7 @@ def by_definition(vector: list[float], count: int) -> list[int]:
 def test_selects_the_largest_and_of_equal_ones_the_first(
     vector: list[float], density: float
 ) -> None:
-    sent = TopK().select(torch.tensor(vector), density, Random(0))
+    sent = select(torch.tensor(vector), density)
     count = max(1, round(density * len(vector)))
     assert sent.count == count
     indices = list(range(len(vector))) if sent.indices is None else sent.indices.tolist()
@@ -40,7 +47,7 @@ def test_selects_the_largest_and_of_equal_ones_the_first(
 def test_contraction(seed: int, size: int, density: float) -> None:
     """‖x − C(x)‖² ≤ (1 − m/n)·‖x‖² (Stich 2018), with m the elements sent."""
     vector = torch.randn(size, generator=torch.Generator().manual_seed(seed)).double()
-    sent = TopK().select(vector.float(), density, Random(0))
+    sent = select(vector.float(), density)
     left = vector.float().double().clone()
     if sent.indices is None:
         left.zero_()
@@ -48,6 +55,12 @@ def test_contraction(seed: int, size: int, density: float) -> None:
         left[sent.indices] = 0
     bound = (1 - sent.count / size) * float(vector.float().double().square().sum())
     assert float(left.square().sum()) <= bound * (1 + 1e-12)
+
+
+def test_threshold_and_ties_are_told() -> None:
+    how = select(torch.tensor([3.0, -1.0, 1.0, 0.0, 1.0]), 0.4).how
+    assert how is not None
+    assert (how.threshold, how.ties) == (1.0, 2)
 
 
 def test_counts() -> None:

@@ -1,8 +1,10 @@
-"""Error feedback: buffers, names, checkpoints."""
+"""Error feedback: buffers, names, checkpoints, and what outlives a change of buckets."""
 
 from __future__ import annotations
 
+import io
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -10,78 +12,170 @@ import torch
 from testbed.compress.base import Sparse
 from testbed.compress.compressor import Compressor
 from testbed.compress.feedback import Feedback
-from testbed.compress.forget import Forget
-from testbed.errors import GradientError
+from testbed.compress.layout import Layout
+from testbed.compress.recipe import Choice, Recipe
+from testbed.errors import GradientError, InputError
 
 torch.set_num_threads(1)
+MODEL = Layout.of([("conv.weight", (4, 5)), ("conv.bias", (4,)), ("head.weight", (2, 8))])
+"""A model of 40 elements in three parameters."""
+HALVES = {
+    "first": Layout.of([("conv.weight", (4, 5))]),
+    "second": Layout.of([("conv.bias", (4,)), ("head.weight", (2, 8))]),
+}
+
+
+def vector(size: int, seed: int) -> torch.Tensor:
+    """Whole numbers, so that sums are exact."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-50, 50, (size,), generator=generator).float()
+
+
+def remembered(compressor: Compressor) -> dict[str, torch.Tensor]:
+    held: dict[str, torch.Tensor] = compressor.state()["memory"]
+    return held
+
+
+def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    read: dict[str, Any] = torch.load(file, weights_only=True)
+    return read
 
 
 def test_two_steps_by_hand() -> None:
-    memory = Feedback()
-    first = memory.compensate("w", torch.tensor([3.0, -1.0, 2.0]))
-    assert first.tolist() == [3.0, -1.0, 2.0]
-    memory.update("w", first, Sparse(3, torch.tensor([0]), torch.tensor([3.0])))
-    second = memory.compensate("w", torch.tensor([1.0, -1.0, 0.5]))
-    assert second.tolist() == [1.0, -2.0, 2.5]
-    memory.update("w", second, Sparse(3, torch.tensor([2]), torch.tensor([2.0])))
+    memory = Feedback(Layout.whole("w", 3))
+    first = memory.compensate(torch.tensor([3.0, -1.0, 2.0]))
+    assert first.flat.tolist() == [3.0, -1.0, 2.0]
+    assert (first.sum_abs, first.max_abs) == (6.0, 3.0)
+    memory.update(first, Sparse(3, torch.tensor([0]), torch.tensor([3.0])))
+    second = memory.compensate(torch.tensor([1.0, -1.0, 0.5]))
+    assert second.flat.tolist() == [1.0, -2.0, 2.5]
+    memory.update(second, Sparse(3, torch.tensor([2]), torch.tensor([2.0])))
     assert memory.state()["w"].tolist() == [1.0, -2.0, 0.5]
 
 
-def test_one_buffer_for_good() -> None:
-    memory = Feedback()
+def test_what_was_sent_inexactly_stays_in_part() -> None:
+    memory = Feedback(Layout.whole("w", 2))
+    given = memory.compensate(torch.tensor([3.0, -1.0]))
+    memory.update(given, Sparse(2, None, torch.tensor([2.0, -2.0])))
+    assert memory.state()["w"].tolist() == [1.0, 1.0]
+
+
+def test_two_buffers_for_good() -> None:
+    memory = Feedback(Layout.whole("w", 8))
     places = set()
-    for _ in range(4):
-        compensated = memory.compensate("w", torch.ones(8))
-        places.add(compensated.data_ptr())
-        memory.update("w", compensated, Sparse(8, torch.tensor([1]), compensated[[1]]))
-    assert len(places) == 1
+    for _ in range(6):
+        given = memory.compensate(torch.ones(8))
+        places.add(given.flat.data_ptr())
+        memory.update(given, Sparse(8, torch.tensor([1]), given.flat[[1]]))
+    assert len(places) == 2
 
 
-def test_residuals_are_kept_by_name() -> None:
-    memory = Feedback()
-    for name, value in (("a", 1.0), ("b", 10.0)):
-        compensated = memory.compensate(name, torch.full((2,), value))
-        memory.update(name, compensated, Sparse(2, torch.tensor([0]), compensated[[0]]))
-    assert memory.compensate("a", torch.zeros(2)).tolist() == [0.0, 1.0]
-    assert memory.compensate("b", torch.zeros(2)).tolist() == [0.0, 10.0]
+def test_a_gradient_that_is_forgotten_leaves_no_trace() -> None:
+    memory = Feedback(Layout.whole("w", 2))
+    given = memory.compensate(torch.tensor([3.0, 1.0]))
+    memory.update(given, Sparse(2, torch.tensor([0]), torch.tensor([3.0])))
+    memory.compensate(torch.tensor([float("nan"), 5.0]))
+    assert memory.compensate(torch.zeros(2)).flat.tolist() == [0.0, 1.0]
+
+
+def test_residuals_are_kept_by_the_names_and_shapes_of_parameters() -> None:
+    compressor = Compressor.named("topk", "feedback", {"all": MODEL})
+    compressor.compress("all", torch.arange(40.0), 0.05, Random(0))
+    held = remembered(compressor)
+    assert {name: tuple(part.shape) for name, part in held.items()} == {
+        "conv.weight": (4, 5), "conv.bias": (4,), "head.weight": (2, 8),
+    }  # fmt: skip
+    assert held["conv.bias"].tolist() == [20.0, 21.0, 22.0, 23.0]
+    assert held["head.weight"][1, -3:].tolist() == [37.0, 0.0, 0.0]
 
 
 def test_checkpoint_continues_identically() -> None:
-    def gradient(step: int) -> torch.Tensor:
-        return torch.randn(200, generator=torch.Generator().manual_seed(step))
-
     straight, before = Compressor.named("topk", "feedback"), Compressor.named("topk", "feedback")
     for step in range(3):
-        straight.compress("w", gradient(step), 0.1, Random(0))
-        before.compress("w", gradient(step), 0.1, Random(0))
-    saved = before.memory.state()
-    before.compress("w", gradient(9), 0.1, Random(0))  # must not reach what was saved
+        straight.compress("w", vector(200, step), 0.1, Random(0))
+        before.compress("w", vector(200, step), 0.1, Random(0))
+    saved = before.state()
+    before.compress("w", vector(200, 9), 0.1, Random(0))  # must not reach what was saved
     after = Compressor.named("topk", "feedback")
-    after.memory.load(saved)
+    after.load(through_a_file(saved))
     for step in range(3, 6):
-        expected = straight.compress("w", gradient(step), 0.02, Random(0))[1]
-        assert after.compress("w", gradient(step), 0.02, Random(0))[1] == expected
+        expected = straight.compress("w", vector(200, step), 0.02, Random(0)).payload
+        assert after.compress("w", vector(200, step), 0.02, Random(0)).payload == expected
+
+
+def test_what_no_bucket_has_taken_yet_is_not_lost() -> None:
+    before = Compressor.named("topk", "feedback")
+    for name in ("a", "b"):
+        before.compress(name, vector(20, ord(name)), 0.1, Random(0))
+    after = Compressor.named("topk", "feedback")
+    after.load(before.state())
+    after.compress("a", torch.zeros(20), 1.0, Random(0))
+    held = remembered(after)
+    assert torch.equal(held["a"], torch.zeros(20))
+    assert torch.equal(held["b"], remembered(before)["b"])
+
+
+@pytest.mark.parametrize("layers", [False, True])
+def test_other_buckets_take_over_by_parameter(layers: bool) -> None:
+    recipe = Recipe(Choice("topk"), memory=Choice("feedback"))
+    whole = Compressor(recipe, {"all": MODEL})
+    whole.compress("all", vector(40, 1), 0.1, Random(0))
+    parts = Compressor(Recipe(Choice("topk"), memory=Choice("feedback"), layers=layers), HALVES)
+    parts.load(through_a_file(whole.state()))
+    for name, held in remembered(parts).items():
+        assert torch.equal(held, remembered(whole)[name])
+    again = Compressor(recipe, {"all": MODEL})
+    again.load(parts.state())
+    next_ = vector(40, 2)
+    assert (
+        again.compress("all", next_, 0.1, Random(0)).payload
+        == whole.compress("all", next_, 0.1, Random(0)).payload
+    )
+
+
+def test_a_small_parameter_sends_what_it_held_when_it_was_part_of_the_whole() -> None:
+    whole = Compressor.named("topk", "feedback", {"all": MODEL})
+    whole.compress("all", vector(40, 1), 0.1, Random(0))
+    left = remembered(whole)["conv.bias"].clone()
+    recipe = Recipe(Choice("topk"), memory=Choice("feedback"), layers=True, dense_below=10)
+    layered = Compressor(recipe, {"all": MODEL})
+    layered.load(whole.state())
+    packed = layered.compress("all", torch.zeros(40), 0.1, Random(0))
+    out = torch.empty(40)
+    layered.decompress("all", packed.payload, out)
+    assert torch.equal(out[20:24], left)
+    assert not remembered(layered)["conv.bias"].any()
+    assert packed.count == 2 + 4 + 2
 
 
 def test_everything_sent_leaves_nothing() -> None:
     compressor = Compressor.named("topk", "feedback")
     compressor.compress("w", torch.tensor([3.0, 1.0]), 0.5, Random(0))
-    _, payload = compressor.compress("w", torch.tensor([0.0, 1.0]), 1.0, Random(0))
+    packed = compressor.compress("w", torch.tensor([0.0, 1.0]), 1.0, Random(0))
     out = torch.empty(2)
-    compressor.decompress(payload, out)
+    compressor.decompress("w", packed.payload, out)
     assert out.tolist() == [0.0, 2.0]
-    assert compressor.memory.state()["w"].tolist() == [0.0, 0.0]
+    assert remembered(compressor)["w"].tolist() == [0.0, 0.0]
 
 
 def test_a_bucket_that_changes_size() -> None:
-    memory = Feedback()
-    memory.compensate("w", torch.ones(3))
+    compressor = Compressor.named("topk", "feedback")
+    compressor.compress("w", torch.ones(3), 1.0, Random(0))
     with pytest.raises(GradientError, match="'w' had 3 elements and now has 4"):
-        memory.compensate("w", torch.ones(4))
+        compressor.compress("w", torch.ones(4), 1.0, Random(0))
 
 
-def test_forgetting_takes_no_residuals() -> None:
-    memory = Forget()
-    memory.load({})
-    with pytest.raises(ValueError, match="residuals of w"):
-        memory.load({"w": torch.ones(1)})
+def test_a_parameter_that_changed_its_size_since_the_checkpoint() -> None:
+    compressor = Compressor.named("topk", "feedback", {"all": Layout.whole("w", 4)})
+    with pytest.raises(InputError, match="'w' has 4 elements, and 3 of it were remembered"):
+        compressor.load({"kind": "feedback", "memory": {"w": torch.ones(3)}, "learnt": []})
+
+
+def test_another_memory_takes_no_residuals() -> None:
+    sender = Compressor.named("topk", "feedback")
+    sender.compress("w", vector(20, 1), 0.1, Random(0))
+    with pytest.raises(InputError, match=r"'none' cannot take over .* 'feedback' holds of w"):
+        Compressor.named("topk", "none").load(sender.state())

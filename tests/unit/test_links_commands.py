@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from testbed.fabric.base import Cable, Interface
-from testbed.links.commands import link_commands, tc_commands
+from testbed.links.commands import host_commands, link_commands, tc_commands
+from testbed.links.wire import LinkSettings
 from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End, Shape
 
@@ -20,7 +21,7 @@ def test_tc_commands_name_every_value() -> None:
     assert root == "tc qdisc add dev data root handle 4e57: htb default 10"
     assert leaf_class == (
         "tc class add dev data parent 4e57: classid 4e57:10 htb rate 100000000bit ceil 100000000bit "
-        "burst 3125b cburst 3125b quantum 60000 overhead 24"
+        "burst 6250b cburst 6250b quantum 60000 overhead 24"
     )
     assert leaf == "tc qdisc add dev data parent 4e57:10 handle 4e58: bfifo limit 625000b"
 
@@ -56,3 +57,14 @@ def test_a_line_is_there_only_where_it_is_ever_needed() -> None:
     plain = Shape(100 * MBIT, 625_000)
     assert not any("netem" in command for command in link_commands(UP, plain, CABLE))
     assert "netem" in link_commands(UP, plain, CABLE, impaired=True)[-1]
+
+
+def test_bundles_and_the_routes_tcp_are_among_the_commands() -> None:
+    bundles = "ip link set dev w-nic gso_max_segs 43"
+    assert host_commands(CABLE, LinkSettings(43)) == [bundles]
+    settings = LinkSettings(43, congestion="bbr", rto_min_ms=400, ecn=True)
+    assert host_commands(CABLE, settings) == [
+        bundles,
+        "ip route change $(ip -4 route show dev w-nic scope link proto kernel) dev w-nic scope link proto kernel "
+        "congctl bbr rto_min 400ms features ecn",
+    ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 
-from testbed.links.correlation import threshold, told
+from testbed.links.correlation import threshold, told, widening
 from testbed.scenario.impairments import GilbertElliott, Impairments
 
 
@@ -40,3 +41,22 @@ def test_what_has_no_correlation_stays() -> None:
     for name in ("loss", "reorder", "duplicate", "corrupt"):
         asked = Impairments(**{name: 0.1, f"{name}_correlation": 0.25})  # type: ignore[arg-type]
         assert getattr(told(asked), name) == pytest.approx(0.198, abs=0.001)
+
+
+@pytest.mark.parametrize("correlation", [0.25, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.9])
+def test_a_correlation_widens_the_variance_by_so_much(share: float, correlation: float) -> None:
+    """Of the count over 1000 packets of 4000 links, whose numbers have forgotten how they began."""
+    random, links, packets = np.random.default_rng(1), 4000, 1000
+    limit, x, counts = threshold(share, correlation), random.random(links), np.zeros(links)
+    for packet in range(-200, packets):
+        x = (1 - correlation) * random.random(links) + correlation * x
+        counts += (x < limit) & (packet >= 0)
+    seen = counts.var() / (packets * share * (1 - share))
+    assert widening(share, correlation) == pytest.approx(seen, rel=0.15)
+
+
+def test_nothing_is_widened_without_a_correlation_or_a_share() -> None:
+    assert (widening(0.1, 0.0), widening(0.0, 0.5), widening(1.0, 0.5)) == (1, 1, 1)
+    assert widening(0.9, 0.99) == pytest.approx(widening(0.1, 0.99))
+    assert widening(0.1, 0.99) > 50

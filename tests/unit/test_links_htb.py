@@ -59,6 +59,10 @@ def test_a_rate_is_never_rounded_to_nothing() -> None:
     assert htb.pace(1).rate_bytes == 1
 
 
+def test_a_burst_is_as_long_as_the_kernel_keeps_at_most() -> None:
+    assert htb.pace(43).burst_ticks < htb.MOST_TICKS == htb.pace(1).burst_ticks
+
+
 def test_a_leaf_reads_back_as_written() -> None:
     index, leaf = htb.decode_qdisc(htb.leaf_body(9, LEAVES[1], 123_456))
     assert index == 9

@@ -13,10 +13,10 @@ MBIT = 1_000_000
 
 
 @given(st.integers(1, 400_000 * MBIT))
-def test_a_burst_is_a_quarter_millisecond_and_at_least_a_frame(rate: int) -> None:
+def test_a_burst_is_half_a_millisecond_and_at_least_a_frame(rate: int) -> None:
     assert burst_bytes(rate) >= FRAME_BYTES
-    assert burst_bytes(rate) >= rate / 32_000
-    assert burst_bytes(rate) <= max(FRAME_BYTES, rate / 32_000 + 1)
+    assert burst_bytes(rate) >= rate / 16_000
+    assert burst_bytes(rate) <= max(FRAME_BYTES, rate / 16_000 + 1)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,17 @@ def test_in_an_outage_the_rate_means_nothing_and_a_dropping_queue_takes_nothing(
     assert kernel.limits_read == 2
 
 
+def test_an_eased_class_is_held_against_what_it_was_eased_to() -> None:
+    kernel, sampler = begun()
+    eased = htb.Pace(12_345, 1, overhead_bytes=700)
+    for look, held in enumerate((12_345, 12_346, 12_345), start=1):
+        kernel.now = kernel.now._replace(rate_bytes=held)
+        sampler.look(look * LOOK_S, SHAPE, eased)
+    sampler.end()
+    (wrong,) = sampler.record.mismatches
+    assert (wrong.asked, wrong.held) == (8 * 12_345, 8 * 12_346)
+
+
 def test_what_is_charged_for_every_packet_is_delivered_too() -> None:
     heavy = Shape(20 * MBIT, 50_000, overhead_bytes=24)
     kernel, sampler = begun(heavy)

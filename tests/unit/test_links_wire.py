@@ -118,6 +118,10 @@ def test_what_is_missing_is_named_with_a_fix() -> None:
     assert "seed (a up)" in old.message
     assert "6.6" in (old.fix or "")
     assert found("netem", "netem-seed").missing(["seed (a up)"]) is None
+    uncharged = found("htb").missing(["charge (for outages such as that of a up)"])
+    assert uncharged is not None
+    assert "mpu" in (uncharged.fix or "")
+    assert found("htb", "htb-charge").missing(["charge (for outages)"]) is None
     rootless = found(privileged=False).missing()
     assert rootless is not None
     assert "root" in (rootless.fix or "")

@@ -39,15 +39,17 @@ def test_gradients_arrive_in_the_flat_vector_step_after_step() -> None:
     assert [flat.gradients.data_ptr(), flat.parameters.data_ptr()] == places
 
 
-def test_parts_name_every_parameter_with_its_offset() -> None:
+def test_the_layout_names_every_parameter_with_its_place_and_shape() -> None:
     flat = FlatModel(build("mlp", "digits", 1.0, seed=1), CPU)
-    assert flat.parts == [
-        ("1.weight", 0),
-        ("1.bias", 8192),
-        ("3.weight", 8320),
-        ("3.bias", 9600),
+    assert [(part.name, part.offset, part.shape) for part in flat.layout] == [
+        ("1.weight", 0, (128, 64)),
+        ("1.bias", 8192, (128,)),
+        ("3.weight", 8320, (10, 128)),
+        ("3.bias", 9600, (10,)),
     ]
-    assert flat.size == 9610
+    assert flat.size == flat.layout.size == 9610
+    assert flat.layout.at(8191).name == "1.weight"
+    assert flat.layout.at(8192).name == "1.bias"
 
 
 def test_flattening_keeps_the_model() -> None:

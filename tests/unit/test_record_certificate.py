@@ -16,10 +16,13 @@ from testbed.record.directory import to_json
 from testbed.record.disturbed import disturbed
 from testbed.record.evidence import Evidence, PathSeen, Starved
 from testbed.record.followed import follow, starts
+from testbed.record.history import LinkHistory
 from testbed.record.host import Host
 from testbed.record.loss import LossSeen
+from testbed.record.node_events import nodes_seen
 from testbed.record.spans import Spans
 from testbed.record.verdict import THRESHOLDS, judge
+from testbed.scenario.node_events import NodeChange
 from testbed.scenario.shape import End, LinkChange, Shape
 from testbed.session.host_watch import Reading, between, reading
 
@@ -154,6 +157,48 @@ def test_the_host_can_be_read() -> None:
     assert found.backlog_drops >= 0
 
 
+HAPPENING = [NodeChange(1.0, "w", "pause"), NodeChange(2.5, "w", "resume")]
+DONE = [
+    {
+        "node": change.node,
+        "action": change.action,
+        "due_s": change.time_s,
+        "applied_s": change.time_s + 0.01,
+    }
+    for change in HAPPENING
+]
+
+
+@pytest.mark.parametrize(
+    ("made", "until_s", "state"),
+    [
+        (DONE, 5.0, "valid"),
+        (DONE[:1], 5.0, "invalid"),
+        (DONE[:1], 3.0, "valid"),  # the end of the pause may be under way
+        ([], 5.0, "invalid"),
+        ([*DONE, {**DONE[0], "node": "x"}], 5.0, "invalid"),
+        ([{**DONE[0], "action": "kill"}, DONE[1]], 5.0, "invalid"),
+        ([DONE[0], {**DONE[1], "applied_s": 2.9}], 5.0, "degraded"),
+        ([DONE[0], {**DONE[1], "applied_s": 4.0}], 5.0, "invalid"),
+    ],
+)
+def test_what_happens_to_nodes_is_judged(made: list[Any], until_s: float, state: str) -> None:
+    found = judge(Evidence(nodes=nodes_seen(HAPPENING, made, until_s)))
+    assert found.state == state
+    assert (state == "valid") == (not found.reasons)
+
+
+def test_records_of_nodes_are_found_among_those_of_links() -> None:
+    records = [{"kind": "other"}, *({"kind": "node", **done} for done in DONE)]
+    found = nodes_seen(HAPPENING, LinkHistory(records).nodes, 5.0)
+    assert (found.expected, found.applied, found.faults) == (2, 2, [])
+
+
+def test_where_nothing_is_to_happen_to_nodes_nothing_is_judged() -> None:
+    for nodes in (None, nodes_seen([], [], 5.0)):
+        assert judge(Evidence(nodes=nodes)).measures["node_events"].startswith("not measured: ")
+
+
 def full() -> dict[str, Any]:
     """A certificate with something in every place."""
     replay = clean(4, 5.0, 0.25)
@@ -167,6 +212,7 @@ def full() -> dict[str, Any]:
         paths=[PathSeen("worker-0", None, 0.001, 0.0, 0.0)],
         foreign_drops={"somewhere": 0},
         starved=Starved(5.0, 0.0),
+        nodes=nodes_seen(HAPPENING, DONE, 5.0),
     )
     times = disturbed(replay.history, Spans([(0.0, 5.0)]), THRESHOLDS)
     return certificate(
@@ -210,6 +256,7 @@ def test_a_certificate_says_what_was_found() -> None:
     assert found["links"][1]["line"]["loss"] is None
     assert found["ways"][0]["error_ms"] == pytest.approx(1.0)
     assert [d["reason"] for d in found["disturbed"] if d["ends"]] == ["read_back"]
+    assert (found["nodes"]["expected"], found["nodes"]["applied"]) == (2, 2)
     assert found["thresholds"] == asdict(THRESHOLDS)
     to_json(found)
 

@@ -92,6 +92,20 @@ def test_four_states_lose_what_their_chain_says() -> None:
         lost += state in (3, 4)
     assert lost / packets == pytest.approx(found.share, rel=0.05)
     assert found.weight > 2
+    assert model.mean_loss == pytest.approx(found.share)
+
+
+@pytest.mark.parametrize(
+    ("model", "share"),
+    [
+        (FourState(0.0, p14=0.25), 0.2),
+        (FourState(0.1, p31=0.0, p32=0.25, p23=0.75), 0.75),
+        (FourState(0.1, p31=0.5, p32=0.5, p23=0.0), 0.0),
+        (FourState(0.1, p31=0.0), 1.0),
+    ],
+)
+def test_the_mean_loss_of_chains_that_leave_states_for_good(model: FourState, share: float) -> None:
+    assert model.mean_loss == pytest.approx(share)
 
 
 def test_a_lone_loss_has_no_memory() -> None:
@@ -103,7 +117,6 @@ def test_a_lone_loss_has_no_memory() -> None:
     ("shapes", "packets", "why"),
     [
         ([shape(loss=0.1), shape(loss=0.2)], 100, "changed"),
-        ([shape(loss=0.1, loss_correlation=0.2)], 100, "correlated"),
         ([shape(loss=0.1)], 0, "no packets"),
     ],
 )
@@ -136,3 +149,12 @@ def test_a_line_must_have_room() -> None:
     link = {"link": "a", "direction": "up", "line_packets": 10, "line_lost": 0}
     assert judge(Evidence(links=[{**link, "line_limit": 0}])).state == "valid"
     assert judge(Evidence(links=[{**link, "line_limit": 2}])).state == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("lost", "state"), [(20_000, "valid"), (20_900, "valid"), (26_000, "invalid"), (5, "invalid")]
+)
+def test_correlated_losses_are_judged_by_their_wider_variance(lost: int, state: str) -> None:
+    """20,900 of 200,000 is 6.7 standard deviations off where losses are alone, 2.1 with a correlation of 0.9."""
+    found = seen(200_000, lost, [shape(loss=0.1, loss_correlation=0.9)], 0.999)
+    assert judge(Evidence(losses={"a up": found})).state == state

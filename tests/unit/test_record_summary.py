@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from pathlib import Path
 
@@ -45,6 +46,27 @@ def test_figures_come_from_the_records(run: Path) -> None:
     assert found["phases_s"]["apply"] == pytest.approx(0.002)
     assert (found["verdict"], found["reasons"]) == ("degraded", ["because"])
     assert 0 < found["communication_share"] < 1
+
+
+def test_means_of_what_was_sent_and_of_passes_over_it(tmp_path: Path) -> None:
+    path = make_run(tmp_path, Recipe("laplace-0.01", 0.01, steps=4))
+    for index, worker in enumerate(sorted((path / "events").glob("worker-*.jsonl"))):
+        lines = [json.loads(line) for line in worker.read_text().splitlines()]
+        for line in lines:
+            line["sent_count"] = 1500 + 30 * index
+            how = {"passes": 1.0 + line["step"], "threshold": 0.5, "ties": 0}
+            line["selection"] = how if index else None  # one worker's selector tells nothing
+        worker.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = summarise(path)
+    assert found["mean_k"] == pytest.approx(0.01)
+    assert found["mean_achieved_k"] == pytest.approx((1500 + 1530 + 1560 + 1590) / 4 / 150_000)
+    assert found["mean_passes"] == pytest.approx((1 + 2 + 3 + 4) / 4)
+    assert list(found).index("mean_achieved_k") == list(found).index("mean_k") + 1
+
+
+def test_where_no_selector_tells_there_are_no_passes(run: Path) -> None:
+    found = summarise(run)
+    assert (found["mean_achieved_k"], found["mean_passes"]) == (1.0, None)
 
 
 def test_the_expected_step_time_is_pace_and_bits(run: Path) -> None:

@@ -166,7 +166,9 @@ def test_what_is_asked_of_packets_is_known_beforehand() -> None:
     assert built.delays(UP, 0, 5) == (0.0, 0.0)
     assert built.delays(UP, 4, 6) == (0.0, 0.03)
     assert built.delays(UP, 6, math.inf) == (0.03, 0.03)
-    assert built.longest_delay_s() == (0.03, UP)
+    assert built.longest_delays_s()[UP] == 0.03
+    slots = impaired(delay="20 ms", jitter="5 ms", slot={"shortest": "1 ms", "longest": "40 ms"})
+    assert slots.longest_delays_s()[UP] == pytest.approx(0.065)
     assert impaired(overhead="24 B").per_packet()
     assert not impaired(overhead="24 B").impaired(UP)
     assert impaired({"kind": "step", "at": "5 s", "loss": 0.1}).per_packet()

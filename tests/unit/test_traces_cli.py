@@ -105,6 +105,27 @@ def test_mistakes_are_sentences(trace: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def test_what_could_not_be_read_again_is_not_written(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    chosen = ("convert", trace, "--column", "a_mbit_s", "--out", out)
+    assert "1e-06 s is the shortest that is read: times 2.02 times as long would do" in sentence(
+        *chosen, "--stretch", "1e-6", "--from", "0.5 s"
+    )
+    assert "1e-06 s is the shortest" in sentence(
+        *chosen, "--stretch", "1e-6", "--from", "0.5 s", "--to", "pairs"
+    )
+    rates = ("--low", "1 Mbit/s", "--high", "2 Mbit/s")
+    said = sentence("make", "square", *rates, "--period", "1 us", "--out", out)
+    assert said.startswith("no such trace can be made: two points would be 5e-07 s apart")
+    assert "last 6e+09 s: 1e+09 s is the most" in sentence(
+        *chosen, "--stretch", "1e6", "--repeat", "1000"
+    )
+    assert not out.exists()
+    output(*chosen, "--stretch", "1e-6", "--from", "0.5 s", "--to", "mahimahi")  # in whole ms
+    output("make", "square", *rates, "--period", "4 us", "--out", out)
+    assert read(out).duration_s == pytest.approx(4e-6)
+
+
 def test_a_trace_is_converted(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     said = output(

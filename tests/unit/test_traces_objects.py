@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from testbed.traces import RateTrace, write_csv
@@ -118,6 +118,7 @@ def test_mahimahi_and_pairs_are_written() -> None:
 
 
 @given(lengths, rates)
+@example([1.0, 1.0, 94.0, 1000.0, 1000.0, 1000.0, 1000.0, 0.001653809168821641], [0] * 20)
 def test_pairs_are_read_back(steps: list[float], values: list[int]) -> None:
     trace = made_up(steps, values)
     again = parse(write_pairs(trace), "t")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from testbed.record.identity import class_bytes_expected, frames_disagree
-from testbed.record.verdict import THRESHOLDS, Evidence, judge
+from testbed.record.verdict import THRESHOLDS, Evidence, judge, judge_filled
 
 LINK = {
     "link": "server", "direction": "down", "asked_bits": 1e9, "delivered_bits": 5e8, "ratio": 0.5,
@@ -165,3 +165,17 @@ def test_every_threshold_and_measure_is_documented() -> None:
         assert f"| {value:g} |" in text or f"{value:g}" in text
     for measure in [*judge(links()).measures, "read_back"]:
         assert f"`{measure}`" in text
+
+
+def test_of_links_to_be_filled_those_that_were_not_are_named() -> None:
+    starved = {**LINK, "link": "worker-0", "busy_share": 0.01}
+    found = judge_filled(Evidence(seconds=60.0, links=[LINK, starved]))
+    assert found.state == "valid"
+    assert found.reasons == ["not judged: worker-0 down was backlogged for 0.6 s, under 2 s"]
+    never = judge_filled(
+        Evidence(seconds=60.0, links=[{**LINK, "busy_share": None, "busy_ratio": None}])
+    )
+    assert never.reasons == ["not judged: server down was backlogged for 0.0 s, under 2 s"]
+    assert judge_filled(Evidence(seconds=60.0, links=[LINK])).reasons == []
+    wrong = judge_filled(Evidence(seconds=60.0, links=[{**LINK, "busy_ratio": 0.9}, starved]))
+    assert [reason.startswith("not judged") for reason in wrong.reasons] == [False, True]

@@ -82,12 +82,14 @@ def arrivals(came: list[tuple[float, int]], begin_s: float, end_s: float) -> See
 
 
 def _row(name: str, seen: list[Seen]) -> dict[str, Any]:
-    """Bytes: the most of all repetitions. ``never_back``: outages after which nothing came for 3 s."""
+    """``inside_bytes``: the most of all repetitions. ``never_back``: outages after which nothing came for 3 s."""
     back = [one["first_byte_ms"] for one in seen]
+    first = [one["at_its_beginning"] or 0.0 for one in seen]
     return {
         "alternative": name,
         "inside_bytes": max(one["inside"] or 0.0 for one in seen),
-        "at_its_beginning_bytes": max(one["at_its_beginning"] or 0.0 for one in seen),
+        "at_its_beginning_bytes": median(first),
+        "at_its_beginning_most": max(first),
         "first_byte_ms": median(back),
         "first_byte_worst_ms": max((at for at in back if at is not None), default=None),
         "never_back": back.count(None),

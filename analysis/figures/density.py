@@ -1,0 +1,134 @@
+"""How many elements were sent against how many were asked for, and what choosing them cost, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from analysis.load import Run, by_algorithm
+from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure
+from testbed.compress.elements import element_count
+
+NAME = "density"
+TOLERANCE = 0.05
+"""Of the target: the band that is drawn."""
+_LOG_SPAN = 20.0
+"""Densities that span more than this factor are drawn on a logarithmic axis."""
+_WIDE = 2.0
+"""Ratios beyond this factor of 1 too."""
+_TARGET = "0.15"
+_BAND: dict[str, Any] = {"facecolor": "0.5", "alpha": 0.22, "linewidth": 0}
+
+
+def data(runs: Sequence[Run]) -> Rows:
+    """Per step, over workers: means of target and achieved density and of passes, least, mean and most of
+    sent ÷ asked, and the share of workers ``within`` the tolerance. Lowest seed of each algorithm; only
+    those whose selector looked at the elements to choose."""
+    rows: Rows = []
+    for run in _chosen(runs):
+        seen: dict[int, list[Mapping[str, Any]]] = {}
+        for record in run.events["step"]:
+            if _looked(record):
+                seen.setdefault(int(record["step"]), []).append(record)
+        rows += [_row(run, step, seen[step]) for step in sorted(seen)]
+    return rows
+
+
+def draw(runs: Sequence[Run]) -> Figure:
+    """Three panels: density, sent ÷ asked with its band, passes over the vector."""
+    figure = new_figure(PAGE_IN, 4.6)
+    panels = figure.subplots(3, 1, sharex=True)
+    rows, handles, labels = data(runs), [], []
+    names = list(dict.fromkeys(str(row["algorithm"]) for row in rows))
+    for index, name in enumerate(names):
+        mine = [row for row in rows if row["algorithm"] == name]
+        handles += _draw_one(panels, mine, {**look(index), "marker": "", "linewidth": 1.0})
+        labels.append(f"{name} ({_within(mine)})")
+    panels[1].axhspan(1 - TOLERANCE, 1 + TOLERANCE, zorder=0, **_BAND)
+    handles += [panels[0].get_lines()[-1], Patch(**_BAND)]
+    labels += ["asked", f"asked ± {100 * TOLERANCE:g} % (share of steps)"]
+    panels[0].set(ylabel="Density k")
+    panels[1].set(ylabel="Sent ÷ asked")
+    panels[2].set(ylabel="Passes over\nthe vector", xlabel="Step")
+    panels[2].set_ylim(bottom=0)
+    for axes in panels:
+        axes.margins(x=0)
+    _scale(panels[0], [row["achieved"] for row in rows], _LOG_SPAN)
+    _frame(panels[1], rows)
+    figure.align_ylabels(list(panels))
+    heading(figure, "Elements sent against elements asked for", handles, labels)
+    banner(figure, _chosen(runs))
+    return figure
+
+
+def _draw_one(panels: Sequence[Axes], rows: Rows, style: dict[str, Any]) -> list[Any]:
+    steps = [row["step"] for row in rows]
+    line = panels[0].plot(steps, [row["achieved"] for row in rows], **style)
+    asked = [row["target"] for row in rows]
+    panels[0].plot(steps, asked, color=_TARGET, linewidth=0.7, linestyle=":", zorder=3)
+    panels[1].plot(steps, [row["ratio"] for row in rows], **style)
+    low, high = ([row[f"ratio_{side}"] for row in rows] for side in ("min", "max"))
+    panels[1].fill_between(steps, low, high, color=style["color"], alpha=0.18, linewidth=0)
+    panels[2].plot(steps, [row["passes"] for row in rows], **style)
+    return line
+
+
+def _chosen(runs: Sequence[Run]) -> list[Run]:
+    lowest = [min(same, key=lambda run: run.seed) for same in by_algorithm(runs).values()]
+    return [run for run in lowest if any(map(_looked, run.events.get("step", [])))]
+
+
+def _looked(record: Mapping[str, Any]) -> bool:
+    """Whether elements were chosen by what they are, not by chance or all of them."""
+    how = record.get("selection")
+    return how is not None and how["passes"] > 0
+
+
+def _row(run: Run, step: int, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    ratios = [_ratio(record) for record in records]
+    return {
+        "algorithm": run.algorithm, "seed": run.seed, "step": step,
+        "target": float(np.mean([record["density"] for record in records])),
+        "achieved": float(np.mean([record["sent_count"] / record["size"] for record in records])),
+        "ratio": float(np.mean(ratios)), "ratio_min": min(ratios), "ratio_max": max(ratios),
+        "passes": float(np.mean([record["selection"]["passes"] for record in records])),
+        "within": float(np.mean([_is_within(record) for record in records])),
+    }  # fmt: skip
+
+
+def _ratio(record: Mapping[str, Any]) -> float:
+    return float(record["sent_count"] / element_count(record["size"], record["density"]))
+
+
+def _is_within(record: Mapping[str, Any]) -> bool:
+    """Ties apart: no threshold can send some of them and not the others."""
+    asked = element_count(record["size"], record["density"])
+    most, least = record["sent_count"], record["sent_count"] - record["selection"]["ties"]
+    return bool(most >= (1 - TOLERANCE) * asked and least <= (1 + TOLERANCE) * asked)
+
+
+def _within(rows: Rows) -> str:
+    """Share of the steps, of all workers; not rounded up to all of them."""
+    share = float(np.mean([row["within"] for row in rows]))
+    return f"{np.floor(1000 * share) / 10:g} %"
+
+
+def _frame(axes: Axes, rows: Rows) -> None:
+    """So much of the ratios that all are seen, and the band at least."""
+    low, high = min(row["ratio_min"] for row in rows), max(row["ratio_max"] for row in rows)
+    if high > _WIDE or low < 1 / _WIDE:
+        axes.set_yscale("log")
+        return
+    axes.set_ylim(min(1 - 2 * TOLERANCE, low - 0.01), max(1 + 2 * TOLERANCE, high + 0.01))
+
+
+def _scale(axes: Axes, values: Sequence[float], span: float) -> None:
+    if max(values) > span * min(values):
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)

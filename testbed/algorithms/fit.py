@@ -1,0 +1,98 @@
+"""Whether the parts of an algorithm exist, can be made, and go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from testbed.algorithms.algorithm import Algorithm
+from testbed.compress.base import codings, needs_all, selectors, takes_density
+from testbed.compress.layout import Layout
+from testbed.compress.recipe import Choice, Recipe
+from testbed.control.base import Controller, controllers
+from testbed.errors import InputError
+from testbed.exchange import builtin as _builtin
+from testbed.exchange.kinds import exchanges
+
+del _builtin
+
+BUCKETS = ("whole", "layer")
+
+
+def check(algorithm: Algorithm, where: str | None = None) -> None:
+    """Raise InputError unless every part of ``algorithm`` exists, can be made, and fits the others."""
+    try:
+        controller = _made(algorithm)
+        _check_density(algorithm, controller)
+        _check_values(algorithm)
+        _check_buckets(algorithm)
+    except InputError as error:
+        message = f"algorithm {algorithm.name!r}: {error.message}"
+        raise InputError(message, where=where, hint=error.hint) from error
+
+
+def check_momentum(algorithm: Algorithm, momentum: float, where: str | None = None) -> None:
+    """Raise InputError where both the memory and the optimizer (``momentum``) would have momentum."""
+    if algorithm.memory == "dgc" and momentum:
+        raise InputError(
+            f"algorithm {algorithm.name!r}: memory 'dgc' has the momentum in it, and the optimizer's {momentum:g} "
+            "would count it twice",
+            where=where,
+            hint="Leave `train.optimizer.momentum` out; `memory_options: {momentum: …}` sets that of the memory",
+        )
+
+
+def _made(algorithm: Algorithm) -> Controller:
+    """Every part once; the controller, to look at."""
+    layout = Layout.whole("mean", 1)
+    algorithm.recipe.check()
+    algorithm.downward(layout)
+    Recipe(memory=Choice(algorithm.down_memory)).make_memory(layout)
+    exchanges.get(algorithm.exchange)
+    return controllers.get(algorithm.controller)(seed=0, **algorithm.options)
+
+
+def _check_density(algorithm: Algorithm, controller: Controller) -> None:
+    """A density must have a selector that takes it."""
+    if takes_density(selectors.get(algorithm.selector)):
+        return
+    if algorithm.controller == "fixed" and controller.density() == 1:
+        return
+    able = [name for name in selectors if takes_density(selectors.get(name))]
+    raise InputError(
+        f"selector {algorithm.selector!r} takes no density, so that controller "
+        f"{algorithm.controller!r} has nothing to choose",
+        hint=f"Selectors that take one: {_listed(able)}",
+    )
+
+
+def _check_values(algorithm: Algorithm) -> None:
+    """A coding of whole gradients must be given whole ones: by all workers, and so by the server."""
+    if algorithm.selector == "dense":
+        return
+    for way, name, options in (
+        ("value coding", algorithm.values, algorithm.values_options),
+        ("value coding of the way down", algorithm.down, algorithm.down_options),
+    ):
+        if needs_all(codings.get(name), **options):
+            able = [other for other in codings if not needs_all(codings.get(other))]
+            raise InputError(
+                f"{way} {name!r} writes whole gradients, and selector {algorithm.selector!r} "
+                "sends some of their elements",
+                hint=f"Take selector 'dense', or one of the value codings {_listed(able)}",
+            )
+
+
+def _check_buckets(algorithm: Algorithm) -> None:
+    if algorithm.buckets not in BUCKETS:
+        raise InputError(
+            f"unknown buckets {algorithm.buckets!r}", hint=f"Known: {_listed(BUCKETS)}"
+        )
+    if algorithm.dense_below < 0 or (algorithm.dense_below and algorithm.buckets != "layer"):
+        raise InputError(
+            f"dense_below {algorithm.dense_below} with buckets {algorithm.buckets!r}",
+            hint="It is a number of elements, and means something only with `buckets: layer`",
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

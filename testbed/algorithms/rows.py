@@ -1,0 +1,72 @@
+"""The algorithms that have a name of their own. One row each.
+
+``down`` stands only where the way down is coded too; elsewhere the mean returns as float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.algorithms.algorithm import Algorithm
+from testbed.compress.recipe import Choice
+
+WRITTEN: dict[str, Choice] = {
+    "qsgd-4bit": Choice("qsgd", {"levels": 7}),
+    "qsgd-8bit": Choice("qsgd", {"levels": 127}),
+    "maxmin-4bit": Choice("maxmin", {"bits": 4, "rounding": "stochastic"}),
+}
+"""Value codings with options that have a name of their own, in rows and after a ``+``."""
+
+
+def _adatopk(name: str, about: str, **options: Any) -> Algorithm:
+    return Algorithm(name, "topk", "feedback", "adatopk", options, about=about)
+
+
+def _written(name: str, about: str, memory: str = "none", **more: Any) -> Algorithm:
+    """All elements, each written as the coding called ``name`` does it."""
+    coding = WRITTEN.get(name, Choice(name))
+    options = {"values_options": dict(coding.options), **more}
+    return Algorithm(name, memory=memory, values=coding.name, about=about, **options)
+
+
+ROWS: tuple[Algorithm, ...] = (
+    Algorithm("none", about="Uncompressed float32: the baseline."),
+    _written("fp16", "IEEE 754 half precision both ways.", down="fp16"),
+    _written("bf16", "bfloat16 both ways.", down="bf16"),
+    _adatopk("adatopk", "AdaTopK, Algorithm 1 as printed; k_dec = k_min."),
+    _adatopk("adatopk-kd0.05", "AdaTopK with k_dec = 0.05.", k_dec=0.05),
+    _adatopk("adatopk-kd0.1", "AdaTopK with k_dec = 0.1.", k_dec=0.1),
+    _adatopk("adatopk-kd0.15", "AdaTopK with k_dec = 0.15.", k_dec=0.15),
+    _adatopk("adatopk-kdmax", "AdaTopK with k_dec = k_max.", k_dec="k_max"),
+    _adatopk("adatopk-tomin", "AdaTopK that lowers k towards k_min.", decrease="toward_min"),
+    _adatopk("adatopk-kmax0.26", "AdaTopK with the other k_max of its Table 2.", k_max=0.26),
+    _adatopk("adatopk-eps0.9", "AdaTopK with ε = 0.9 of its Table 2 for raising.", p_inc=0.9),
+    _adatopk("adatopk-slope", "AdaTopK that sees congestion in a least-squares slope.", trend="slope"),
+    _adatopk("adatopk-signed", "AdaTopK for which falling accuracy is no growth.", accuracy="signed"),
+    _adatopk("adatopk-perbyte", "AdaTopK that looks at delay per byte.", delay="per_byte"),
+    Algorithm(
+        "onebit", memory="feedback", values="onebit", values_options={"per": "row"},
+        about="1-bit SGD: signs, and two means for each row of a matrix; error feedback.",
+    ),
+    Algorithm(
+        "onebit-double", memory="feedback", values="onebit", values_options={"per": "row"},
+        down="onebit", down_options={"per": "row"}, down_memory="feedback",
+        about="1-bit SGD both ways, as published; the server has error feedback of its own.",
+    ),
+    Algorithm(
+        "signsgd", values="sign", values_options={"scale": "one"}, down="sign",
+        down_options={"scale": "one"},
+        about="signSGD with majority vote: ±1 up, the sign of their sum down (+1 where it is 0).",
+    ),
+    Algorithm(
+        "ef-signsgd", memory="feedback", values="sign",
+        about="EF-signSGD: signs times the mean magnitude; error feedback.",
+    ),
+    Algorithm("terngrad", values="ternary", about="TernGrad: clipped at 2.5 σ, −1, 0 or +1 by chance."),
+    _written("qsgd-4bit", "QSGD with 7 levels and a sign: 4 bits, unbiased."),
+    _written("qsgd-8bit", "QSGD with 127 levels and a sign: 8 bits, unbiased."),
+    _written("natural", "Natural compression: a random neighbouring power of two, unbiased."),
+    _written("int8", "8-bit integers with a scale for each bucket."),
+    _written("maxmin-4bit", "CGX: 16 levels from least to greatest of each bucket, unbiased."),
+)  # fmt: skip
+"""Every algorithm with a name of its own."""

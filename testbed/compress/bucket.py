@@ -1,0 +1,83 @@
+"""One bucket's way from gradient to payload: memory, selector, values, bytes, memory again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from random import Random
+from typing import Any
+
+from torch import Tensor
+
+from testbed.compress.base import Compensated, Selection
+from testbed.compress.finite import refuse
+from testbed.compress.layout import Layout
+from testbed.compress.payload import PayloadBuffer
+from testbed.compress.portable import as_arrays, as_tensors
+from testbed.compress.recipe import Recipe
+from testbed.compress.staging import Staging
+from testbed.compress.wire import encode
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A message on its way out. ``payload`` holds until the bucket's next message is made."""
+
+    payload: memoryview
+    size: int
+    """Elements of the gradient."""
+    count: int
+    """Elements sent."""
+    how: Selection | None
+
+
+class Bucket:
+    """Compresses one flat vector after another, and remembers what it left out."""
+
+    def __init__(self, layout: Layout, recipe: Recipe) -> None:
+        self.layout = layout
+        self._selector = recipe.make_selector()
+        self._values = recipe.make_values(layout)
+        self._memory = recipe.make_memory(layout)
+        self._buffer, self._staging = PayloadBuffer(), Staging()
+
+    def compensate(self, flat: Tensor) -> Compensated:
+        """What is to be compressed in place of ``flat``; nothing is kept yet, so it can be forgotten.
+
+        ``flat``: float32 (n,), contiguous; it is not changed. Raises GradientError for NaN or infinity.
+        """
+        given = self._memory.compensate(flat)
+        if not isfinite(given.sum_abs):
+            refuse(flat, self.layout)
+            refuse(given.flat, self.layout)
+        return given
+
+    def compress(self, given: Compensated, density: float, rng: Random) -> Packed:
+        """The message; ``given`` is what ``compensate`` returned last."""
+        sent = self._selector.select(given, density, rng)
+        encoded = encode(self._staging.to_host(sent), self._values, rng, self._buffer)
+        read = encoded.values.to(given.flat.device)
+        self._memory.update(given, replace(sent, values=read))
+        return Packed(encoded.payload, sent.size, sent.count, sent.how)
+
+    def memory(self) -> dict[str, Tensor]:
+        """What was left out, by parameter."""
+        return self._memory.state()
+
+    def recall(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what belongs to this bucket's parameters."""
+        self._memory.load(state)
+
+    def learnt(self) -> dict[str, Any]:
+        """What selector and values carry from step to step, and for which parameters."""
+        return {
+            "parts": [part.name for part in self.layout],
+            "selector": self._selector.state(),
+            "values": as_tensors(self._values.state()),
+        }
+
+    def learn(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``learnt`` returned for the same parameters."""
+        self._selector.load(state["selector"])
+        self._values.load(as_arrays(state["values"]))

@@ -1,0 +1,35 @@
+"""How loops are compiled: these decorators instead of numba's own, in every module of loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+from numba import extending
+
+from testbed.compress.kernels import cache
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """Machine code for ``function``, kept on disk, that runs without the interpreter's lock.
+
+    Arithmetic is IEEE 754's in the order that is written: results are the same on every processor.
+    Short functions are inlined where compiled ones call them.
+    """
+    config = numba.config
+    # for this function alone: a user's own are kept where the user wants them
+    users, config.CACHE_DIR = config.CACHE_DIR, str(cache.directory())
+    try:
+        made: Function = numba.njit(cache=True, nogil=True)(function)
+    finally:
+        config.CACHE_DIR = users
+    return made
+
+
+def intrinsic(write: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for compiled ones alone, whose instructions ``write`` writes; see ``vectors``."""
+    made: Callable[..., Any] = extending.intrinsic(write)
+    return made

@@ -1,0 +1,91 @@
+"""Adaptive quantization's selection (Dryden et al., MLHPC 2016): equal proportions of both signs.
+
+Positive and negative elements have thresholds of their own, so that the same proportion of each is sent.
+With values ``onebit``, each group is read as its mean, as in the paper.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, ClassVar
+
+from testbed.compress.selectors.estimated import Estimated
+from testbed.compress.selectors.pool import Pool, kth_largest
+from testbed.compress.selectors.sample import check_sample, lower_until, rank_for, take
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MARGIN = 3.0
+
+
+class Dryden(Estimated):
+    """The sample says how many elements have each sign and where to look; the thresholds are exact.
+
+    ``sample``: share of the elements to look at, in (0, 1].
+    """
+
+    exact_below: ClassVar[int] = 0
+
+    def __init__(self, sample: float = 0.01) -> None:
+        super().__init__()
+        self._sample = check_sample(sample)
+
+    def narrow(self, pool: Pool, count: int, rng: Random) -> None:
+        """Fewer than ``count`` are left only where a sign has fewer than the sample made believe."""
+        sample = take(pool, self._sample, count, rng)
+        shares = _signs(sample)
+        if not sum(shares):  # the sample met zeros only
+            pool.cut(0.0)
+            shares = _signs(pool.values)
+            _keep(pool, _split(count, shares))
+            return
+        wanted = _split(count, shares)
+        lower_until(pool, _floor(sample, shares, wanted, sample.numel() / pool.size), count)
+        _keep(pool, wanted)
+
+
+def _signs(values: Tensor) -> tuple[int, int]:
+    """How many are positive, how many negative."""
+    return int((values > 0).sum()), int((values < 0).sum())
+
+
+def _split(count: int, shares: tuple[int, int]) -> tuple[int, int]:
+    """``count`` in the proportion of ``shares``."""
+    positive = round(count * shares[0] / sum(shares))
+    return positive, count - positive
+
+
+def _floor(sample: Tensor, shares: tuple[int, int], wanted: tuple[int, int], scale: float) -> float:
+    """The lower of both signs' thresholds, with a margin; ``sample`` is put in another order and negated."""
+    found = []
+    for available, one in zip(shares, wanted, strict=True):
+        if one:
+            place = rank_for(one * scale, sample.numel(), MARGIN)
+            found.append(kth_largest(sample, place) if place <= available else 0.0)
+        sample.neg_()
+    return min(found)
+
+
+def _keep(pool: Pool, wanted: tuple[int, int]) -> None:
+    """The largest elements of each sign, as far as they are left."""
+    values = pool.values
+    positions = _largest(values, wanted[0]).logical_or_(_largest(-values, wanted[1])).nonzero()
+    pool.read(4)  # to copy and to part them, for both signs
+    if positions.numel():
+        pool.keep(positions.flatten())
+    else:  # a sign whose elements in the sample all count as zero
+        pool.keep_largest(sum(wanted))
+
+
+def _largest(values: Tensor, count: int) -> Tensor:
+    """bool (m,): the ``count`` largest that are positive, of equal ones the first."""
+    count = min(count, int((values > 0).sum()))
+    if not count:
+        return values > float("inf")
+    threshold = kth_largest(values.clone(), count)
+    chosen = values >= threshold
+    surplus = int(chosen.sum()) - count
+    if surplus:
+        chosen[(values == threshold).nonzero().flatten()[-surplus:]] = False
+    return chosen

@@ -1,0 +1,133 @@
+"""SIDCo (Abdelmoniem et al., MLSys 2021): a threshold from a fitted distribution, in several stages.
+
+The first stage is to leave a quarter of the elements. Every further one fits what the last one left, as
+excess over its threshold, and leaves an equal ratio of it. After every fifth call the number of stages
+follows what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, log2
+from random import Random
+
+from testbed.compress.selectors.estimated import Estimated
+from testbed.compress.selectors.pool import Pool
+from testbed.compress.selectors.sidco_fits import exponential, gamma, pareto
+from testbed.errors import InputError
+
+FITS = ("exponential", "pareto", "gamma")
+FIRST = 0.25
+"""Share that the first of several stages is to leave."""
+EVERY, TOO_MANY, TOO_FEW = 5, 1.2, 0.8
+
+
+def most_stages(share: float) -> int:
+    """⌈log₂(1/share)⌉, at least one: with more, a stage would have to leave more than half."""
+    return max(1, ceil(log2(1 / share)))
+
+
+def stage_shares(share: float, stages: int) -> list[float]:
+    """What each stage is to leave of what it gets; their product is ``share``."""
+    if stages == 1:
+        return [share]
+    first = FIRST if share < FIRST else share ** (1 / stages)
+    return [first] + [(share / first) ** (1 / (stages - 1))] * (stages - 1)
+
+
+class Stages:
+    """How many there are: one fewer when more than 1.2 times as much as asked for was sent on average
+    of five calls, one more when less than 0.8 times.
+    """
+
+    def __init__(self) -> None:
+        self.count, self._calls, self._sum = 1, 0, 0.0
+
+    def adapt(self, achieved: float, share: float) -> None:
+        """``achieved``: elements sent over elements asked for in one call, which were ``share`` of all."""
+        self._calls += 1
+        self._sum += achieved
+        if self._calls < EVERY:
+            return
+        mean = self._sum / self._calls
+        change = -1 if mean > TOO_MANY else 1 if mean < TOO_FEW else 0
+        self.count = min(max(1, self.count + change), most_stages(share))
+        self._calls, self._sum = 0, 0.0
+
+    def state(self) -> dict[str, float]:
+        """All of it."""
+        return {"stages": self.count, "calls": self._calls, "achieved": self._sum}
+
+    def load(self, state: Mapping[str, float]) -> None:
+        """What ``state`` gave."""
+        self.count, self._calls = int(state["stages"]), int(state["calls"])
+        self._sum = float(state["achieved"])
+
+
+class Sidco(Estimated):
+    """``fit`` of the first stage; those after a gamma fit are generalised Pareto."""
+
+    def __init__(self, fit: str = "exponential") -> None:
+        super().__init__()
+        if fit not in FITS:
+            raise InputError(f"unknown fit {fit!r}", hint=f"Known: {', '.join(FITS)}")
+        self._fit, self.stages = fit, Stages()
+
+    def narrow(self, pool: Pool, count: int, rng: Random) -> None:
+        """Stops early where no more than ``count`` are left."""
+        del rng
+        share = count / pool.size
+        for part in stage_shares(share, min(self.stages.count, most_stages(share))):
+            pool.cut(self._threshold(pool, part))
+            if pool.count <= count:
+                break
+        self.stages.adapt(pool.count / count, share)
+
+    def state(self) -> dict[str, float]:
+        """Number of stages, and what it is to be adapted by."""
+        return self.stages.state()
+
+    def load(self, state: Mapping[str, float]) -> None:
+        """Restore what ``state`` returned."""
+        self.stages.load(state)
+
+    def _threshold(self, pool: Pool, share: float) -> float:
+        floor = pool.floor or 0.0
+        if self._fit == "exponential":
+            return floor + exponential(max(0.0, pool.sum_abs() / pool.count - floor), share)
+        if self._fit == "gamma" and not floor:
+            return _gamma_threshold(pool, share)
+        seen = pool.moments()
+        mean = seen.sum_abs / seen.count
+        variance = seen.sum_squares / seen.count - mean * mean
+        return floor + pareto(max(0.0, mean - floor), variance, share)
+
+
+def _gamma_threshold(pool: Pool, share: float) -> float:
+    """Of the elements that are not zero: the logarithm of the others is infinite."""
+    seen = pool.moments()
+    share = share * seen.count / seen.nonzero
+    if share >= 1:
+        return 0.0
+    return gamma(seen.sum_abs / seen.nonzero, seen.sum_log / seen.nonzero, share)
+
+
+class SidcoExponential(Sidco):
+    """SIDCo-E."""
+
+    def __init__(self) -> None:
+        super().__init__("exponential")
+
+
+class SidcoPareto(Sidco):
+    """SIDCo-P."""
+
+    def __init__(self) -> None:
+        super().__init__("pareto")
+
+
+class SidcoGamma(Sidco):
+    """SIDCo-GP."""
+
+    def __init__(self) -> None:
+        super().__init__("gamma")

@@ -1,0 +1,148 @@
+"""PowerSGD: matrices as products of two thin ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.compress.base import Bytes, Floats
+from testbed.compress.layout import Layout
+from testbed.compress.payload import Scratch
+from testbed.compress.values import factors
+from testbed.compress.values.factors import Shape
+from testbed.compress.values.section import put, usable, whole_number
+from testbed.errors import InputError
+
+
+class LowRank:
+    """M ≈ P·Qᵀ of rank r, by one power iteration from the last step's Q (Vogels et al., NeurIPS 2019).
+
+        P ← M·Q,  P ← Gram–Schmidt of P,  Q ← Mᵀ·P
+
+    A parameter is the matrix ``Part.rows``; vectors, and matrices that would be no shorter, are sent as
+    float32. 32·r·(rows + columns)/(rows·columns) bits each. Biased: it needs ``memory="feedback"``.
+
+    The original all-reduces P, then Q: all workers work on one Q, and the result is one iteration for the
+    mean gradient. Here, in one round of a parameter server, each worker sends factors of its own gradient
+    and keeps a Q of its own. So the mean of W workers has a rank of up to r·W and keeps more of each, the
+    server multiplies out before it adds, the way down is as long as without factors, and one round trip
+    is saved.
+
+    Section: ``factors``. Every element of the bucket must be sent.
+    """
+
+    code: ClassVar[int] = 10
+    keeps_zero: ClassVar[bool] = False
+
+    def __init__(self, layout: Layout, rank: int = 2) -> None:
+        rank = whole_number("lowrank", "rank", rank, 1, factors.MOST)
+        self._size = layout.size
+        self._parts = [part for part in layout if part.size]
+        self._shapes = [Shape.of(part, rank) for part in self._parts]
+        self._bytes = factors.section_bytes(self._shapes)
+        self._rights: dict[str, Floats] = {}
+        self._scratch = Scratch()
+
+    def section_bytes(self, count: int) -> int:
+        """Follows from the layout. Raises InputError unless all elements are sent."""
+        if count != self._size:
+            raise InputError(
+                f"value coding 'lowrank' writes whole matrices, not {count} of {self._size} elements",
+                hint="Use it with the selector 'dense'",
+            )
+        return self._bytes
+
+    def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
+        """Two passes over every matrix, and one that multiplies the factors out."""
+        from testbed.compress.kernels import loops_lowrank
+
+        seed, given = rng.getrandbits(64), usable(values, np.float32)
+        self.section_bytes(given.size)
+        kept = self._scratch.array("kept", given.size, np.float32)
+        at, drawn = factors.put_shapes(section, self._shapes), 0
+        for part, shape in zip(self._parts, self._shapes, strict=True):
+            place = slice(part.offset, part.offset + part.size)
+            if not shape.rank:
+                kept[place] = given[place]
+                at = put(section, at, given[place])
+                continue
+            matrix = given[place].reshape(shape.rows, shape.columns)
+            left, right = self._factors(part.name, matrix, shape, (seed, drawn))
+            drawn += right.size
+            at = put(section, put(section, at, left.ravel()), right.ravel())
+            loops_lowrank.product(left, right, kept[place].reshape(matrix.shape))
+        return kept
+
+    @classmethod
+    def read(cls, section: Bytes, count: int) -> Floats:
+        """The products, and what was sent as it is."""
+        from testbed.compress.kernels import loops_lowrank
+
+        shapes = factors.read_shapes(section, count)
+        out, done = np.empty(count, np.float32), 0
+        at = section.size - sum(4 * shape.numbers for shape in shapes)
+        for shape in shapes:
+            held = out[done : done + shape.size].reshape(shape.rows, shape.columns)
+            if shape.rank:
+                loops_lowrank.product(*factors.read_factors(section, at, shape), held)
+            else:
+                held[:] = factors.read_whole(section, at, shape)
+            done, at = done + shape.size, at + 4 * shape.numbers
+        return out
+
+    def state(self) -> dict[str, Any]:
+        """The last Q of every matrix, float32 (rank, columns), its rows of length 1, by parameter."""
+        return {name: right.copy() for name, right in self._rights.items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over what fits; a matrix without one, or of another rank, begins anew."""
+        for part, shape in zip(self._parts, self._shapes, strict=True):
+            held = np.asarray(state.get(part.name, ()), np.float32)
+            if shape.rank and held.shape == (shape.rank, shape.columns) and np.isfinite(held).all():
+                self._rights[part.name] = held.copy()
+
+    def _factors(
+        self, name: str, matrix: Floats, shape: Shape, drawn: tuple[int, int]
+    ) -> tuple[Floats, Floats]:
+        """P (rank, rows), orthonormal, and Q (rank, columns), float32; in buffers.
+
+        ``drawn``: a seed, and how many of its numbers belong to other matrices.
+        """
+        from testbed.compress.kernels import loops_lowrank
+
+        lefts, left = self._room("left", (shape.rank, shape.rows))
+        rights, right = self._room("right", (shape.rank, shape.columns))
+        rights[:] = self._start(name, right.shape, drawn)
+        loops_lowrank.times(matrix, rights, lefts)
+        loops_lowrank.orthonormal(lefts)
+        left[:] = lefts
+        loops_lowrank.times_transposed(matrix, left, rights)
+        limit = factors.LIMIT / shape.rank
+        np.clip(rights, -limit, limit, out=right, casting="same_kind")
+        lengths = np.sqrt(np.square(rights).sum(axis=1, keepdims=True))
+        lengths[lengths == 0.0] = 1.0
+        np.divide(rights, lengths, out=self._rights[name], casting="same_kind")
+        return left, right
+
+    def _start(self, name: str, shape: tuple[int, ...], drawn: tuple[int, int]) -> Floats:
+        """The last Q; numbers from [−1, 1) in the place of rows that are missing, or that became 0."""
+        from testbed.compress.kernels import loops_random
+
+        held = self._rights.setdefault(name, np.zeros(shape, np.float32))
+        dead = ~held.any(axis=1)
+        if dead.any():
+            shares = np.empty(held.size, np.float32)
+            loops_random.fill(np.uint64(drawn[0]), drawn[1], shares)
+            held[dead] = (2.0 * shares - 1.0).reshape(shape)[dead]
+        return held
+
+    def _room(self, name: str, shape: tuple[int, int]) -> tuple[NDArray[np.float64], Floats]:
+        """The same in float64 and in float32."""
+        size = shape[0] * shape[1]
+        doubles = self._scratch.array(f"{name} 64", size, np.float64)
+        floats = self._scratch.array(f"{name} 32", size, np.float32)
+        return doubles.reshape(shape), floats.reshape(shape)

@@ -1,0 +1,35 @@
+"""How TCP is set in every node's network namespace.
+
+What one algorithm's connections have learned about a link must not be where the next one's begin. And a whole
+message must fit into the kernel at either end: else a link falls silent whenever the process that should hand
+over the rest, or make room for it, waits for a processor, which it shares with nodes that compute already.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from testbed.links.namespaces import inside
+
+SETTINGS = {
+    "net.ipv4.tcp_no_metrics_save": "1",
+    "net.ipv4.tcp_rmem": "4096 4194304 16777216",
+    "net.ipv4.tcp_wmem": "4096 4194304 16777216",
+}
+"""As sysctl(8) calls them; a network namespace has its own. Compose sets the same (``compose/base.yaml``)."""
+
+
+def settle() -> None:
+    """Set the calling thread's namespace up, before any socket is made in it."""
+    for name, value in SETTINGS.items():
+        _file(name).write_text(value)
+
+
+def remembers_connections(netns: str | None) -> bool:
+    """Whether a namespace's connections leave something behind for later ones."""
+    with inside(netns):
+        return _file("net.ipv4.tcp_no_metrics_save").read_text().strip() == "0"
+
+
+def _file(name: str) -> Path:
+    return Path("/proc/sys", *name.split("."))

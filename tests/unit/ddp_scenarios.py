@@ -1,0 +1,389 @@
+"""What each rank does in the tests of the hook. All return plain things that cross a pipe."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from itertools import count
+from random import Random
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from ddp_models import batch, made
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from testbed.algorithms import Algorithm
+from testbed.compress.base import Compensated, Sparse, selectors
+from testbed.compress.dense import Dense
+from testbed.compress.recipe import Choice, Recipe
+from testbed.errors import NarrowsError
+from testbed.scenario.model import Optimizer
+from testbed.train.batches import Batches
+from testbed.train.ddp_gather import Channel, Kind
+from testbed.train.ddp_hook import CompressionState, compressed_hook
+from testbed.train.device import settle
+from testbed.train.flat import FlatModel, parameter_hash
+from testbed.train.models import build
+from testbed.train.optimizer import Sgd
+from testbed.train.tasks.digits import Digits
+
+CPU = torch.device("cpu")
+
+
+def digits(algorithm: str, steps: int, batch_size: int, seed: int) -> dict[str, Any]:
+    """What the testbed's workers do on the task digits, by DistributedDataParallel."""
+    settle("cpu", threads=1)
+    flat = FlatModel(build("mlp", "digits", 1.0, seed), CPU)
+    model, _ = hooked(flat.module, algorithm)
+    x, y = Digits().train_set()
+    batches = Batches(len(y), batch_size, dist.get_world_size(), seed)
+    sgd = Sgd(Optimizer(lr=0.1, momentum=0.9), flat.parameters)
+    losses = []
+    for step in range(1, steps + 1):
+        chosen = batches.indices(step, dist.get_rank())
+        flat.gradients.zero_()
+        loss = cross_entropy(model(x[chosen]), y[chosen])
+        loss.backward()
+        losses.append(float(loss.detach()))
+        sgd.apply(flat.gradients.clone(), batches.epoch(step))
+    return {"parameters": parameter_hash(flat.parameters), "losses": losses}
+
+
+@dataclass
+class Training:
+    """A model in training, and what it was given to send."""
+
+    algorithm: str | Algorithm | Recipe
+    model: str = "wide"
+    device: str = "cpu"
+    ddp: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    right: Callable[[int, int], bool] | None = None
+
+    def __post_init__(self) -> None:
+        self.module = made(self.model, self.device)
+        self.twin = made(self.model, self.device)
+        first, *rest = self.module.parameters()
+        groups = [{"params": [first], "lr": 0.02}, {"params": rest}]
+        self.optimizer = torch.optim.SGD(groups, lr=0.05, momentum=0.5)
+        self.ours, self.mean = _zeros(self.module), _zeros(self.module)
+        self.buckets: list[list[list[str]]] = []
+        self.wrap()
+
+    def wrap(self) -> None:
+        """In a new DistributedDataParallel."""
+        self.wrapped, self.hook = hooked(self.module, self.algorithm, self.ddp, **self.state)
+
+    def reload(self) -> None:
+        """Go on from a checkpoint, as another process would."""
+        saved = _through_a_file(self.hook.state_dict())
+        self.wrap()
+        self.hook.load_state_dict(saved)
+
+    def step(self, step: int, micro: int = 1) -> None:
+        """One, of ``micro`` mini-batches, all but the last without exchange."""
+        rank = dist.get_rank()
+        self.twin.load_state_dict(self.module.state_dict())
+        self.twin.zero_grad()
+        self.optimizer.zero_grad()
+        for part in range(micro):
+            x, y = batch(10 * step + part, rank, self.device)
+            chosen = () if self.right is None else (self.right(step, rank),)
+            cross_entropy(self.twin(x, *chosen), y).backward()
+            with nullcontext() if part == micro - 1 else self.wrapped.no_sync():
+                cross_entropy(self.wrapped(x, *chosen), y).backward()
+        _add(self.ours, self.twin)
+        _add(self.mean, self.module)
+        self.buckets.append(self.hook.buckets)
+        self.optimizer.step()
+
+    def outcome(self) -> dict[str, Any]:
+        """What it came to."""
+        kept = self.hook.state_dict()["memory"]
+        return {
+            "ours": _plain(self.ours),
+            "mean": _plain(self.mean),
+            "residual": _plain(kept),
+            "buckets": self.buckets,
+            "parameters": fingerprint(self.module),
+        }
+
+
+def train(
+    algorithm: str | Recipe,
+    steps: int,
+    reload_at: int | None = None,
+    micro: int = 1,
+    **options: Any,
+) -> dict[str, Any]:
+    """Some steps."""
+    training = Training(algorithm, **options)
+    for step in range(1, steps + 1):
+        if step == reload_at:
+            training.reload()
+        training.step(step, micro)
+    return training.outcome()
+
+
+def densities(algorithm: str, shares: list[float], steps: int) -> dict[str, Any]:
+    """Every rank with a density of its own."""
+    return train(algorithm, steps, state={"density": shares[dist.get_rank()]})
+
+
+def in_a_group(algorithm: str) -> dict[str, Any]:
+    """In a process group other than the one that everything has."""
+    group = dist.new_group()
+    outcome = train(algorithm, 3, ddp={"process_group": group})
+    dist.destroy_process_group(group)
+    return outcome
+
+
+def both_then_one_then_none(algorithm: str, **ddp: Any) -> dict[str, Any]:
+    """The right branch is used by both ranks, by one of them, by none, and again."""
+    used = {
+        1: (True, True),
+        2: (False, True),
+        3: (False, False),
+        4: (True, False),
+        0: (False, False),
+    }
+    ddp = {"find_unused_parameters": True, **ddp}
+    right = lambda step, rank: used[step % 5][rank]  # noqa: E731
+    return train(algorithm, 10, model="branching", ddp=ddp, right=right)
+
+
+def beside_plain(dtype: torch.dtype, device: str = "cpu") -> list[float]:
+    """The greatest differences from what plain DistributedDataParallel does, step by step."""
+    plain = DistributedDataParallel(made("wide", device, dtype))
+    ours, _ = hooked(made("wide", device, dtype), "none")
+    differences = []
+    for step in range(4):
+        x, y = batch(step, dist.get_rank(), device, dtype)
+        for model in (plain, ours):
+            model.zero_grad()
+            cross_entropy(model(x), y).backward()
+        pairs = zip(plain.parameters(), ours.parameters(), strict=True)
+        differences.append(max(float((p.grad - q.grad).abs().max()) for p, q in pairs))
+    return differences
+
+
+def half_precision(algorithm: str, name: str, dtype: torch.dtype | None) -> dict[str, Any]:
+    """Three steps of a model that is in bfloat16, or has a part that is."""
+    module = made(name, dtype=dtype)
+    model, state = hooked(module, algorithm)
+    for step in range(3):
+        x, y = batch(step, dist.get_rank())
+        cross_entropy(model(x.to(dtype)), y).backward()
+    kept = state.state_dict()["memory"]
+    return {
+        "gradients": fingerprint_of([p.grad for p in module.parameters() if p.grad is not None]),
+        "kinds": sorted({str(held.dtype) for held in kept.values()}),
+        "buckets": len(state.buckets),
+    }
+
+
+def refused(what: str) -> str:
+    """The error that a wrong request meets."""
+    module = made("wide", dtype=torch.float64 if what == "float64" else torch.float32)
+    model = DistributedDataParallel(module)
+    requests: dict[str, Callable[[], object]] = {
+        "float64": lambda: CompressionState.of(model, "topk-0.1"),
+        "unknown": lambda: CompressionState.of(model, "topk_0.1"),
+        "density": lambda: CompressionState.of(model, "adatopk", density=0.1),
+        "zero": lambda: CompressionState.of(model, "topk-0.1", density=0.0),
+        "delay": lambda: CompressionState.of(model, "adatopk").observe(accuracy=0.5),
+        "residual": lambda: CompressionState.of(model, "topk-0.1").load_state_dict(
+            _state("topk-0.1", "9.weight")
+        ),
+        "shape": lambda: CompressionState.of(model, "topk-0.1").load_state_dict(
+            _state("topk-0.1", "1.bias")
+        ),
+        "memory": lambda: CompressionState.of(model, "none").load_state_dict(
+            _state("topk-0.1", "1.weight")
+        ),
+    }
+    return _error_of(requests[what])
+
+
+def not_a_number_on_cuda(name: str) -> str:
+    """What all ranks meet when the first has a gradient that it cannot send."""
+    training = Training("topk-0.1", device="cuda")
+    if dist.get_rank() == 0:
+        parameter = training.module.get_parameter(name)
+        parameter.register_hook(lambda gradient: gradient * float("nan"))
+    return _error_of(lambda: training.step(1))
+
+
+def not_a_number(step: int, rank: int, name: str) -> tuple[str, float]:
+    """A gradient that one rank cannot send; and that the group works on."""
+    training = Training("topk-0.1", ddp={"bucket_cap_mb": 0.1})
+    for earlier in range(1, step):
+        training.step(earlier)
+    if dist.get_rank() == rank:
+        parameter = training.module.get_parameter(name)
+        parameter.register_hook(lambda gradient: gradient * float("nan"))
+    text = _error_of(lambda: training.step(step))
+    return text, _sum_of_ranks()
+
+
+class Falls(Dense):
+    """A selector with a defect."""
+
+    def select(self, given: Compensated, density: float, rng: Random) -> Sparse:
+        if dist.get_rank() == 1:
+            raise RuntimeError("index 7 is out of bounds")
+        return super().select(given, density, rng)
+
+
+def defective() -> tuple[str, float]:
+    """A selector that fails on one rank."""
+    if "falls" not in selectors:
+        selectors.add("falls", Falls)
+    training = Training(Recipe(Choice("falls")))
+    return _error_of(lambda: training.step(1)), _sum_of_ranks()
+
+
+def apart(algorithms: list[str]) -> str:
+    """The error of ranks that compress in different ways."""
+    training = Training(algorithms[dist.get_rank()])
+    return _error_of(lambda: training.step(1))
+
+
+def channel(lengths: list[list[int]]) -> list[int]:
+    """Bodies of those lengths by step and rank; the bytes that the rank's messages took."""
+    group = dist.group.WORLD
+    assert group is not None
+    rank, taken = dist.get_rank(), []
+    ours = Channel(group, CPU, mark=7, most=10_000)
+    for step, row in enumerate(lengths):
+        body = _body(step, rank, row[rank])
+        cut = len(body) // 3
+        ours.send(Kind.PAYLOAD, step, [body[:cut], b"", body[cut:]])
+        received = [bytes(one.body) for one in ours.receive()]
+        assert received == [_body(step, other, length) for other, length in enumerate(row)]
+        taken.append(ours.message_bytes)
+    return taken
+
+
+def channels_apart(step: int, mark: int, length: int) -> str:
+    """What ranks meet that send different things, each its own step, bucket and length."""
+    group, rank = dist.group.WORLD, dist.get_rank()
+    assert group is not None
+    ours = Channel(group, CPU, mark=mark * rank, most=100)
+    ours.send(Kind.PAYLOAD, step * rank, [b"x" * length])
+    return _error_of(ours.receive)
+
+
+def counted(algorithm: str, steps: int) -> list[dict[str, Any]]:
+    """The reports of some steps and of all."""
+    training = Training(algorithm)
+    found = []
+    for step in range(1, steps + 1):
+        training.step(step)
+        report = training.hook.report()
+        found.append({**asdict(report), "density": report.density})
+    return [*found, asdict(training.hook.totals())]
+
+
+def controlled() -> dict[str, Any]:
+    """A controller on each rank that sees delays of its own."""
+    row = Algorithm("ada", "topk", "feedback", "adatopk", {"window": 2})
+    ticks = count(step=1 + dist.get_rank())
+    training = Training(row, state={"clock": lambda: float(next(ticks) ** 1.5)})
+    sent = []
+    for step in range(1, 13):
+        training.step(step)
+        sent.append(training.hook.report().density)
+        training.hook.observe(accuracy=0.5 + 0.01 * (step % 4))
+    return {"densities": sent, "parameters": fingerprint(training.module)}
+
+
+def uneven(batches: list[int]) -> str:
+    """Ranks with different numbers of batches, under ``join``."""
+    module = made("wide")
+    model, _ = hooked(module, "topk-0.1")
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    with model.join():
+        for step in range(batches[dist.get_rank()]):
+            x, y = batch(step, dist.get_rank())
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return fingerprint(module)
+
+
+def hooked(
+    module: nn.Module,
+    algorithm: str | Algorithm | Recipe,
+    ddp: dict[str, Any] | None = None,
+    **state: Any,
+) -> tuple[DistributedDataParallel, CompressionState]:
+    """``module`` in DistributedDataParallel, with the hook."""
+    model = DistributedDataParallel(module, **(ddp or {}))
+    made_state = CompressionState.of(model, algorithm, seed=3, **state)
+    model.register_comm_hook(made_state, compressed_hook)
+    return model, made_state
+
+
+def fingerprint(module: nn.Module) -> str:
+    """Equal exactly when all parameters are."""
+    return fingerprint_of(list(module.parameters()))
+
+
+def fingerprint_of(tensors: list[Tensor]) -> str:
+    return parameter_hash(torch.cat([t.detach().float().flatten() for t in tensors]))
+
+
+def _zeros(module: nn.Module) -> dict[str, Tensor]:
+    return {name: torch.zeros_like(p) for name, p in module.named_parameters()}
+
+
+def _add(sums: dict[str, Tensor], module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            sums[name] += parameter.grad
+
+
+def _plain(tensors: dict[str, Tensor]) -> dict[str, Any]:
+    return {name: t.detach().cpu().numpy().copy() for name, t in tensors.items()}
+
+
+def _through_a_file(state: dict[str, Any]) -> dict[str, Any]:
+    """As it comes out of ``torch.save`` and a ``torch.load`` that trusts nobody, on the CPU."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
+    return loaded
+
+
+def _state(algorithm: str, name: str) -> dict[str, Any]:
+    """A checkpoint with a residual of ``name``, of a shape that is right for 1.weight alone."""
+    training = Training(algorithm)
+    training.step(1)
+    state = training.hook.state_dict()
+    return {**state, "memory": {name: state["memory"]["1.weight"]}}
+
+
+def _error_of(work: Callable[[], object]) -> str:
+    try:
+        work()
+    except (NarrowsError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def _sum_of_ranks() -> float:
+    """By an all-reduce of our own: nothing was left behind in the group."""
+    total = torch.tensor(1.0 + dist.get_rank())
+    dist.all_reduce(total)
+    return float(total)
+
+
+def _body(step: int, rank: int, length: int) -> bytes:
+    return Random(f"{step}/{rank}").randbytes(length)

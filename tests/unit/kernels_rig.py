@@ -1,0 +1,104 @@
+"""Every operation on a vector against its plain PyTorch version, on whatever device the vector is."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from testbed.compress.kernels import Operations, Statistics, Workspace
+from testbed.compress.kernels.grid import DIGITS
+from testbed.compress.kernels.reference import Reference
+
+REFERENCE = Reference()
+
+
+def vector(size: int, device: str = "cpu", seed: int = 1) -> Tensor:
+    """Normal, with a few zeros and equal elements among them."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(size, generator=generator)
+    x[::7] = x[::7].round()
+    return x.to(device)
+
+
+def special(size: int, device: str = "cpu") -> Tensor:
+    """Magnitudes from the least to the greatest, of both signs."""
+    held = [0.0, -0.0, 1e-45, -1e-45, 1.1754942e-38, -1.17549435e-38, 1.0, -1.0, 3.4028235e38]
+    return torch.tensor((held * (size // len(held) + 1))[:size], device=device)
+
+
+def check(operations: Operations, x: Tensor, threshold: float) -> None:
+    """Everything that only reads; ``x``: float32 (n,), any bits."""
+    check_statistics(operations.measure(x), REFERENCE.measure(x))
+    assert operations.count_from(x, threshold) == REFERENCE.count_from(x, threshold)
+    chosen = operations.choose_from(x, threshold, Workspace())
+    equal(chosen, REFERENCE.choose_from(x, threshold, Workspace()))
+    prefix = 0
+    for digit, (_, width) in enumerate(DIGITS):
+        counts = operations.digit_counts(x, digit, prefix)
+        assert torch.equal(counts, REFERENCE.digit_counts(x, digit, prefix))
+        assert counts.dtype == torch.int64 and counts.device.type == "cpu"
+        prefix = (prefix << width) + int(counts.argmax())  # where most are
+
+
+def check_moments(operations: Operations, x: Tensor, threshold: float) -> None:
+    """``x``: finite."""
+    found, wanted = operations.moments(x, threshold), REFERENCE.moments(x, threshold)
+    assert (found.count, found.nonzero) == (wanted.count, wanted.nonzero)
+    scale = float(x.abs().clamp(1e-45).double().log().abs().sum())  # logarithms cancel each other
+    assert found.sum_abs == pytest.approx(wanted.sum_abs, rel=1e-12)
+    assert found.sum_squares == pytest.approx(wanted.sum_squares, rel=1e-12)
+    assert found.sum_log == pytest.approx(wanted.sum_log, rel=1e-12, abs=1e-12 * scale + 1e-300)
+
+
+def check_add(operations: Operations, x: Tensor, y: Tensor, threshold: float) -> None:
+    """The sum, in a third place and in the place of either, alone and with a choice."""
+    wanted = x + y
+    for first, second, out in _places(x, y):
+        seen = operations.add(first, second, out)
+        same_bits(out, wanted)
+        check_statistics(seen, REFERENCE.measure(wanted))
+    for first, second, out in _places(x, y):
+        seen, *chosen = operations.add_and_choose(first, second, out, threshold, Workspace())
+        same_bits(out, wanted)
+        check_statistics(seen, REFERENCE.measure(wanted))
+        equal(chosen, REFERENCE.choose_from(wanted, threshold, Workspace()))
+
+
+def check_sparse(operations: Operations, x: Tensor, indices: Tensor) -> None:
+    """A few elements more, and less again."""
+    values = vector(indices.numel(), str(x.device), seed=2)
+    for name in ("add_at", "take_away"):
+        found, wanted = x.clone(), x.clone()
+        getattr(operations, name)(found, indices, values)
+        getattr(REFERENCE, name)(wanted, indices, values)
+        same_bits(found, wanted)
+
+
+def check_statistics(found: Statistics, wanted: Statistics) -> None:
+    assert found.max_abs == pytest.approx(wanted.max_abs, rel=0, nan_ok=True)
+    assert found.sum_abs == pytest.approx(wanted.sum_abs, rel=1e-12, nan_ok=True)
+    assert all(isinstance(number, float) for number in astuple(found))
+
+
+def equal(found: tuple[Tensor, ...] | list[Tensor], wanted: tuple[Tensor, Tensor]) -> None:
+    indices, values = found
+    assert indices.dtype == torch.int64 and values.dtype == torch.float32
+    assert torch.equal(indices, wanted[0])
+    same_bits(values, wanted[1])
+
+
+def same_bits(found: Tensor, wanted: Tensor) -> None:
+    """But for NaN, of which any is as good as any other."""
+    both_nan = found.isnan() & wanted.isnan()
+    assert torch.equal(
+        found.masked_fill(both_nan, 0).view(torch.int32),
+        wanted.masked_fill(both_nan, 0).view(torch.int32),
+    )
+
+
+def _places(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    own, other = x.clone(), y.clone()
+    return [(x, y, torch.full_like(x, 7.0)), (own, y, own), (x, other, other)]

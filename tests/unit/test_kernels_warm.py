@@ -1,0 +1,101 @@
+"""Nothing is compiled, or read from the disk, once everything was warmed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from testbed.compress.kernels import cache, warm
+
+KERNELS = Path(warm.__file__).parent
+SPARE = {"loops_read"}
+"""Of benchmarks alone."""
+
+
+@pytest.mark.parametrize("path", sorted(KERNELS.glob("loops_*.py")), ids=lambda path: path.stem)
+def test_every_module_of_loops_is_warmed(path: Path) -> None:
+    module = import_module(f"testbed.compress.kernels.{path.stem}")
+    assert module.WARM and all(callable(call) for call in module.WARM)
+    warmed = [
+        call
+        for name in warm.MODULES
+        for call in import_module(f"testbed.compress.kernels.{name}").WARM
+    ]
+    assert path.stem in SPARE or set(module.WARM) <= set(warmed)
+
+
+def test_loops_are_compiled_in_one_way() -> None:
+    """With numba's own decorators they would be kept somewhere else, or nowhere."""
+    for path in KERNELS.glob("*.py"):
+        if path.stem != "jit":
+            assert "njit" not in path.read_text().replace("@compiled", ""), path
+
+
+def test_loops_do_without_torch() -> None:
+    """An image's are compiled by themselves, before anything else is copied into it."""
+    code = "import sys; sys.modules['torch'] = None; from testbed.compress.kernels import warm; warm.all()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+STEP = """
+import sys
+from random import Random
+import numba, torch
+from testbed.compress.kernels import warm
+warm.all()
+
+def compiled():
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith("testbed.compress.kernels.")]
+    found = {id(f): f for m in modules for f in vars(m).values() if hasattr(f, "overloads")}
+    return {f"{f.__module__}.{f.__name__}": [str(s) for s in f.overloads] for f in found.values()}
+
+before = compiled()
+assert len(before) > 20, before
+from testbed.compress import kernels
+from testbed.compress.aggregate import Aggregate
+from testbed.compress.base import codings, memories, selectors
+from testbed.compress.compressor import Compressor
+from testbed.compress.layers import read_message
+from testbed.compress.layout import Layout
+from testbed.compress.recipe import Choice, Recipe
+import testbed.compress
+
+layout = Layout.of([("a", (40, 50)), ("b", (30,))])
+recipes = [Recipe(Choice(s), memory=Choice("feedback")) for s in selectors if s != "threshold"]
+recipes += [Recipe(Choice("dense"), Choice(v)) for v in codings]
+recipes += [Recipe(Choice("topk"), Choice(v)) for v in codings if v != "lowrank"]  # whole matrices
+recipes += [Recipe(Choice("topk"), memory=Choice(m)) for m in memories]
+x, rng = torch.randn(layout.size, generator=torch.Generator().manual_seed(1)), Random(1)
+for recipe in recipes:
+    for density in (0.004, 0.1, 0.5):
+        compressor, total = Compressor(recipe, {"x": layout}), Aggregate(layout.size)
+        for _ in range(3):
+            packed = compressor.compress("x", x, density, rng)
+            compressor.decompress("x", packed.payload, torch.empty_like(x))
+            total.add(read_message(packed.payload, layout))
+            total.mean(2)
+host = kernels.of(x)
+host.measure(x), host.moments(x), host.digit_counts(x), host.digit_counts(x, 1, 5)
+host.count_from(x, 1.0), host.add_and_choose(x, x, x, 1.0, kernels.Workspace())
+later = {name: kinds for name, kinds in compiled().items() if before.get(name) not in ([], kinds)}
+if later:
+    sys.exit(f"not warmed as they are used: { {name: (before.get(name), later[name]) for name in later} }")
+"""
+
+
+def test_a_step_of_any_algorithm_compiles_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STEP], capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_warming_twice_costs_nothing() -> None:
+    warm.all()
+    assert warm.all.cache_info().currsize == 1
+    with cache.alone():
+        pass

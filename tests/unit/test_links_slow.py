@@ -1,0 +1,247 @@
+"""Charges across changes of a low rate against an exact fluid, and against a model of how the kernel charges."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.links import htb
+from testbed.links.end import ShapedEnd
+from testbed.links.outage import LONGEST_NS, RENEW_NS
+from testbed.links.slow import Slow, Step, charging, ends_ns, frame_ns, is_slow, pace_at
+from testbed.links.track import FOREVER_NS, Track
+from testbed.scenario.shape import FRAME_BYTES, End, LinkChange, Shape
+
+MS, S, MBIT = 1_000_000, 1_000_000_000, 1_000_000
+QUEUE = 1 << 30
+
+
+def costs_ns(pace: htb.Pace, size: int = FRAME_BYTES) -> float:
+    return max(size + pace.overhead_bytes, pace.mpu_bytes) * 1e9 / pace.rate_bytes
+
+
+def fluid_ends(begin: int, bits: int, rate: int, coming: list[Step]) -> Fraction | None:
+    """By small exact steps: every boundary in turn."""
+    left, at = Fraction(bits), Fraction(begin)
+    edges = [(Fraction(t), r) for t, r in coming if t > begin]
+    rate = next((r for t, r in reversed(coming) if t <= begin), rate)
+    for edge, following in [*edges, (None, 0)]:
+        if rate and (edge is None or left <= rate * (edge - at) / 10**9):
+            return at + left * 10**9 / rate
+        if edge is None:
+            return None
+        left, at, rate = left - rate * (edge - at) / 10**9, edge, following
+    return None
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(-20 * MS, 3 * S),
+        st.sampled_from([0, 0, 100, 1_000, 33_333, MBIT, 50 * MBIT]) | st.integers(0, 10**9),
+    ),
+    max_size=12,
+).map(sorted)
+
+
+@given(STEPS, st.integers(1, 2_400_000), st.integers(1, 10**6))
+def test_bits_end_when_an_exact_fluid_says(coming: list[Step], rate: int, bits: int) -> None:
+    exact, found = fluid_ends(0, bits, rate, coming), ends_ns(0, bits, rate, coming)
+    if exact is None or found is None:
+        assert exact is found
+    else:
+        assert found == pytest.approx(float(exact), rel=1e-9, abs=2)
+
+
+@given(STEPS, st.integers(300, 2_400_000), st.sampled_from([0, 24, 542, 60_000]))
+def test_a_full_frame_costs_what_the_service_curve_says(
+    coming: list[Step], rate: int, overhead: int
+) -> None:
+    shape = Shape(rate, QUEUE, overhead_bytes=overhead)
+    found = pace_at(shape, 0, FOREVER_NS, lambda: coming)
+    exact = fluid_ends(0, 8 * (FRAME_BYTES + overhead), rate, coming)
+    wanted = LONGEST_NS if exact is None else min(float(exact), LONGEST_NS)
+    if wanted < 20_000 or found == htb.pace(rate, overhead):
+        return
+    # The rate is a whole number of byte/s, and so is what is charged: 0.5 B at the least rate.
+    tolerance = max(2 * MS, 0.51e9 / found.rate_bytes)
+    assert costs_ns(found) == pytest.approx(wanted, rel=1e-3, abs=tolerance)
+    assert overhead <= found.overhead_bytes <= 65_535
+    assert 1 <= found.burst_ticks <= 0xFFFFFFFF
+    small = fluid_ends(0, 8 * (66 + overhead), rate, coming)
+    least = LONGEST_NS if small is None else min(float(small), LONGEST_NS)
+    share = (66 + overhead) / (FRAME_BYTES + overhead) * wanted
+    rounding = 3 * tolerance + wanted / found.rate_bytes
+    assert costs_ns(found, 66) <= max(1.05 * least, share) + rounding
+
+
+def test_small_packets_are_charged_their_own_time() -> None:
+    """66 B at 1 kbit/s are 0.53 s; by a full frame's share of the second that is left, 0.04 s."""
+    found = pace_at(Shape(1000, QUEUE), 0, FOREVER_NS, lambda: [(S, 50 * MBIT)])
+    assert costs_ns(found) == pytest.approx(1.0002 * S, abs=MS)
+    assert costs_ns(found, 66) == pytest.approx(0.528 * S, rel=0.01)
+
+
+def test_the_plain_setting_where_nothing_changes_soon() -> None:
+    shape = Shape(20_000, QUEUE, overhead_bytes=38)
+    plain = htb.pace(20_000, 38)
+    assert pace_at(shape, 0, FOREVER_NS, list) == plain
+    assert pace_at(shape, 0, FOREVER_NS, lambda: [(S, MBIT)]) == plain
+    assert pace_at(shape, 0, FOREVER_NS, lambda: [(MS, 20_000)]) == plain
+    assert pace_at(shape, S - MS, FOREVER_NS, lambda: [(S, MBIT)]) != plain
+
+
+def test_nothing_is_charged_beyond_what_is_known() -> None:
+    for last in ([], [(MS, 0)]):
+        found = pace_at(Shape(400, QUEUE), S, 11 * S, lambda last=last: last)
+        assert costs_ns(found) == pytest.approx(10 * S, rel=0.01)
+
+
+def test_low_is_below_five_milliseconds_a_frame() -> None:
+    assert is_slow(Shape(2_400_000, QUEUE))
+    assert not is_slow(Shape(2_500_000, QUEUE))
+    assert is_slow(Shape(2_500_000, QUEUE, overhead_bytes=100))
+    assert not is_slow(Shape(0, QUEUE))
+    assert frame_ns(Shape(1000, QUEUE)) == 12_112 * MS
+    assert charging(0, 0).rate_bytes > 10**6
+
+
+def test_a_debt_counts_from_the_packet_that_made_it() -> None:
+    slow = Slow()
+    slow.saw(10 * MS, 5, 3 * S)
+    assert not slow.asleep(10 * MS)  # whose debt that is, nobody knows
+    slow.saw(15 * MS, 6, 200 * MS)
+    assert slow.awake_ns == 210 * MS
+    assert slow.asleep(200 * MS)
+    assert not slow.asleep(206 * MS)
+    slow.saw(212 * MS, 7, 100 * MS)
+    assert slow.awake_ns == 310 * MS
+
+
+@dataclass
+class Kernel:
+    """The kernel's class with packets always waiting; stands for a shaped end as well."""
+
+    end: End = field(default_factory=lambda: End("worker-0", "up"))
+    where: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(index=0))
+    zero: htb.Counters = field(default_factory=lambda: htb.Counters(0, 0, 0, 0, 0, 0))
+    pace: htb.Pace = field(default_factory=lambda: htb.Pace(1, 1))
+    tokens_ns: float = 0.0
+    charged_ns: float = 0.0
+    packets: int = 0
+    told: int = 0
+    empty: bool = False
+    filled_ns: int = 0
+    sent: list[float] = field(default_factory=list)
+
+    def class_message(self, pace: htb.Pace) -> bytes:
+        return repr(tuple(pace)).encode()
+
+    def limit_message(self, _: int) -> bytes:
+        return b""
+
+    def send(self, message: bytes) -> None:
+        if message:
+            self.pace = htb.Pace(*eval(message))
+            self.told += 1
+        else:
+            self.empty = False
+
+    def flush(self) -> None:
+        self.empty = True
+
+    def read(self) -> htb.Counters:
+        return self.zero._replace(packets=self.packets, debt_ns=max(0, -int(self.tokens_ns)))
+
+    def run_until(self, now_ns: int) -> None:
+        if self.empty:
+            self.filled_ns = now_ns
+            return
+        while (at := max(self.filled_ns, self.charged_ns - min(0.0, self.tokens_ns))) <= now_ns:
+            saved = self.tokens_ns + at - self.charged_ns
+            saved = min(saved, self.pace.burst_ticks * htb.TICK_NS)
+            self.tokens_ns = max(saved - costs_ns(self.pace), 1 - 60 * S)
+            self.charged_ns = at
+            self.packets += 1
+            self.sent.append(at)
+
+
+def replayed(changes: list[tuple[int, Shape]], until_ns: int) -> Kernel:
+    """A track is driven as the replay does it: changes on time, held every few milliseconds."""
+    kernel, (_, first), *_ = Kernel(), *changes
+    kernel.pace = htb.pace(first.rate_bits)
+    track = Track(cast(ShapedEnd, kernel), first)
+    dues = [track.due(LinkChange(at / 1e9, kernel.end, s), at, 12_112) for at, s in changes[1:]]
+    track.coming = deque(dues)
+    hold = 0
+    times = sorted({*range(0, until_ns, RENEW_NS), *(due.at_ns for due in dues)})
+    for now in times:
+        kernel.run_until(now)
+        while track.coming and track.coming[0].at_ns <= now:
+            track.apply(track.coming.popleft(), now, FOREVER_NS)
+            kernel.run_until(now)
+        if now >= hold and track.held:
+            track.hold(now, FOREVER_NS)
+            hold = now + RENEW_NS
+    kernel.run_until(until_ns)
+    return kernel
+
+
+def asked_bits(changes: list[tuple[int, Shape]], until_ns: int) -> float:
+    ends = [at for at, _ in changes[1:]] + [until_ns]
+    return sum(s.rate_bits * (end - at) / 1e9 for (at, s), end in zip(changes, ends, strict=True))
+
+
+FAST = Shape(50 * MBIT, QUEUE)
+
+
+@pytest.mark.parametrize("low", [1, 100, 1_000, 10_000, 100_000, MBIT, 2 * MBIT])
+def test_a_busy_link_is_back_after_a_low_rate(low: int) -> None:
+    changes = [(0, FAST), (S, Shape(low, QUEUE)), (2 * S, FAST)]
+    kernel = replayed(changes, 3 * S)
+    back = min(at for at in kernel.sent if at >= 2 * S)
+    assert back - 2 * S <= 6 * MS
+    delivered = 8 * FRAME_BYTES * len(kernel.sent)
+    assert delivered == pytest.approx(asked_bits(changes, 3 * S), rel=0.01)
+
+
+ORDINARY = st.sampled_from([FAST, Shape(20 * MBIT, QUEUE)])
+LOW = st.integers(1, 2_400_000).map(lambda rate: Shape(rate, QUEUE))
+OUT = st.sampled_from([Shape(0, QUEUE), Shape(0, QUEUE, drop=True)])
+
+
+@given(st.lists(st.tuples(st.integers(10, 400), ORDINARY | LOW | OUT), min_size=1, max_size=10))
+def test_any_history_ends_with_service_on_time(parts: list[tuple[int, Shape]]) -> None:
+    """Whatever came before, ordinary service afterwards is there at once, and the sum is right."""
+    changes, at = [(0, FAST)], 500 * MS
+    for length_ms, shape in parts:
+        changes.append((at, shape))
+        at += length_ms * MS
+    end = at + S
+    changes.append((at, FAST))
+    kernel = replayed(changes, end)
+    assert min(t for t in kernel.sent if t >= at) - at <= 7 * MS
+    after = 8 * FRAME_BYTES * len([t for t in kernel.sent if t >= at])
+    assert after == pytest.approx(50 * MBIT, rel=0.01)
+
+
+@given(st.lists(LOW, min_size=20, max_size=60))
+def test_many_low_steps_serve_their_sum(steps: list[Shape]) -> None:
+    begin = 100 * MS
+    low = [(begin + n * 20 * MS, shape) for n, shape in enumerate(steps)]
+    until = begin + len(steps) * 20 * MS
+    kernel = replayed([(0, FAST), *low], until)
+    delivered = 8 * FRAME_BYTES * len([at for at in kernel.sent if at >= begin])
+    assert delivered == pytest.approx(asked_bits(low, until), rel=0.03, abs=2 * 8 * FRAME_BYTES)
+
+
+def test_a_busy_class_is_told_a_few_times_only() -> None:
+    changes = [(0, FAST), (S, Shape(1_000, QUEUE)), (3 * S, FAST)]
+    assert replayed(changes, 4 * S).told <= 6
+    assert replayed([(0, FAST), (S, Shape(20 * MBIT, QUEUE))], 2 * S).told == 1
