@@ -51,8 +51,8 @@ class Slow:
         self.packets, self.looked_ns = packets, now_ns
 
     def asleep(self, now_ns: int) -> bool:
-        """Whether nothing can leave before the next renewal."""
-        return self.awake_ns > now_ns + RENEW_NS
+        """Whether nothing can leave before the next renewal, even one that comes late."""
+        return self.awake_ns > now_ns + 2 * RENEW_NS
 
 
 def frame_ns(shape: Shape) -> int:
