@@ -53,18 +53,13 @@ def check_moments(operations: Operations, x: Tensor, threshold: float) -> None:
     assert found.sum_log == pytest.approx(wanted.sum_log, rel=1e-12, abs=1e-12 * scale + 1e-300)
 
 
-def check_add(operations: Operations, x: Tensor, y: Tensor, threshold: float) -> None:
-    """The sum, in a third place and in the place of either, alone and with a choice."""
+def check_add(operations: Operations, x: Tensor, y: Tensor) -> None:
+    """The sum, in a third place and in the place of either."""
     wanted = x + y
     for first, second, out in _places(x, y):
         seen = operations.add(first, second, out)
         same_bits(out, wanted)
         check_statistics(seen, REFERENCE.measure(wanted))
-    for first, second, out in _places(x, y):
-        seen, *chosen = operations.add_and_choose(first, second, out, threshold, Workspace())
-        same_bits(out, wanted)
-        check_statistics(seen, REFERENCE.measure(wanted))
-        equal(chosen, REFERENCE.choose_from(wanted, threshold, Workspace()))
 
 
 def check_sparse(operations: Operations, x: Tensor, indices: Tensor) -> None:

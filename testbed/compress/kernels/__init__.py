@@ -78,12 +78,6 @@ class Operations(Protocol):
         """``out`` ← ``first`` + ``second`` (may be one of them), and its statistics, in one pass."""
         ...
 
-    def add_and_choose(
-        self, first: Tensor, second: Tensor, out: Tensor, threshold: float, space: Workspace
-    ) -> tuple[Statistics, Tensor, Tensor]:
-        """``add``, and of its result what ``choose_from`` gives; one pass over all of it."""
-        ...
-
     def moments(self, flat: Tensor, threshold: float = 0.0) -> Moments:
         """Of all |x| ≥ ``threshold``, of finite elements; one pass."""
         ...

@@ -48,26 +48,6 @@ class Host:
         pool.over(p.size, part)
         return partial.statistics()
 
-    def add_and_choose(
-        self, first: Tensor, second: Tensor, out: Tensor, threshold: float, space: Workspace
-    ) -> tuple[Statistics, Tensor, Tensor]:
-        """Row by row; what found no room is chosen in a second reading, of that part alone."""
-        a, b, p, partial = floats(first), floats(second), floats(out), _Partial(out)
-        _same_size(a, b, p)
-        least = as_float32(threshold)
-
-        def part(number: int, start: int, end: int) -> Chosen:
-            found = Chosen(space, number, end - start)
-            sums, tops = partial.of(start, end)
-            done, found.count = choosing.add_and_choose(
-                a[start:end], b[start:end], p[start:end], sums, tops, least, start, *found.room()
-            )
-            found.take(p[start + done : end], least, start + done)
-            return found
-
-        found = pool.over(p.size, part)
-        return partial.statistics(), *joined(found)
-
     def moments(self, flat: Tensor, threshold: float = 0.0) -> Moments:
         """A row of sums for each chunk, then of the chunks."""
         x, least = floats(flat), as_float32(threshold)

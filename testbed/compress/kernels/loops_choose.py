@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.compress.kernels.grid import BLOCK, CHUNK, LANES, PIECE
+from testbed.compress.kernels.grid import BLOCK
 from testbed.compress.kernels.jit import compiled
-from testbed.compress.kernels.loops_measure import Floats, Sums, Tops, add_piece, fold
+from testbed.compress.kernels.loops_measure import Floats
 from testbed.compress.kernels.vectors import hits, lowest, ones
 
 Indices = NDArray[np.int64]
@@ -58,46 +58,11 @@ def choose(
     return flat.size, filled
 
 
-@compiled
-def add_and_choose(
-    first: Floats,
-    second: Floats,
-    out: Floats,
-    sums: Sums,
-    tops: Tops,
-    threshold: np.float32,
-    base: int,
-    indices: Indices,
-    values: Floats,
-) -> tuple[int, int]:
-    """``loops_measure.add``, and ``choose`` of each piece while it is at hand; returns as that does.
-
-    Everything is added, also what can no longer be chosen from for lack of room.
-    """
-    lanes, tall = np.empty(LANES, np.float64), np.empty(LANES, np.int32)
-    done, filled = 0, 0
-    for chunk in range(sums.size):
-        lanes[:], tall[:] = 0.0, 0
-        end = min((chunk + 1) * CHUNK, out.size)
-        for start in range(chunk * CHUNK, end, PIECE):
-            last = min(start + PIECE, end)
-            add_piece(first[start:last], second[start:last], out[start:last], lanes, tall)
-            if done == start:
-                come, filled = choose(
-                    out[start:last], threshold, base + start, indices, values, filled
-                )
-                done += come
-        sums[chunk], tops[chunk] = fold(lanes), tall.max()
-    return done, filled
-
-
 def _warm() -> None:
     flat, least = np.ones(3, np.float32), np.float32(0.5)
-    sums, tops = np.zeros(1), np.zeros(1, np.int32)
     indices, values = np.zeros(2 * BLOCK, np.int64), np.zeros(2 * BLOCK, np.float32)
     count(flat, least)
     choose(flat, least, 0, indices, values, 0)
-    add_and_choose(flat, flat, flat, sums, tops, least, 0, indices, values)
 
 
 WARM = (_warm,)

@@ -23,12 +23,6 @@ class Reference:
         """The sum, then its statistics."""
         return self.measure(torch.add(first, second, out=out))
 
-    def add_and_choose(
-        self, first: Tensor, second: Tensor, out: Tensor, threshold: float, space: Workspace
-    ) -> tuple[Statistics, Tensor, Tensor]:
-        """One after the other."""
-        return self.add(first, second, out), *self.choose_from(out, threshold, space)
-
     def moments(self, flat: Tensor, threshold: float = 0.0) -> Moments:
         """A mask, then sums of what it leaves."""
         kept = flat[self._from(flat, threshold)].abs().double()
