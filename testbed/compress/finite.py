@@ -11,14 +11,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def refuse(flat: Tensor, layout: Layout) -> None:
-    """Raise GradientError naming the first parameter of ``flat`` (float32 (n,)) with NaN or infinity."""
-    wrong = (~flat.isfinite()).nonzero().flatten()
+def refuse(
+    values: Tensor, layout: Layout, indices: Tensor | None = None, what: str = "gradient"
+) -> None:
+    """Raise GradientError naming the first parameter with NaN or infinity among ``values`` (float32 (m,)).
+
+    ``indices`` int64 (m,): which elements of the layout's vector they are; None: all of it.
+    """
+    wrong = (~values.isfinite()).nonzero().flatten()
     if not wrong.numel():
         return
-    position = int(wrong[0])
+    first = int(wrong[0])
+    position = first if indices is None else int(indices[first])
     part = layout.at(position)
     raise GradientError(
-        f"the gradient of {part.name!r} holds {float(flat[position])} at element {position - part.offset} "
+        f"the {what} of {part.name!r} holds {float(values[first])} at element {position - part.offset} "
         f"({wrong.numel()} such elements in all): the training has diverged, or its data are not finite"
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import isfinite
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from testbed.compress.aggregate import Aggregate
 from testbed.compress.base import Sparse
+from testbed.compress.finite import refuse
 from testbed.compress.payload import PayloadBuffer
 from testbed.compress.portable import as_arrays, as_tensors
 from testbed.compress.recipe import Choice, Recipe
@@ -35,7 +37,7 @@ class Reply:
     """
 
     def __init__(self, algorithm: Algorithm, layout: Layout) -> None:
-        self._size, self._values = layout.size, algorithm.downward(layout)
+        self._layout, self._values = layout, algorithm.downward(layout)
         self._memory = _memory(algorithm.down_memory, layout)
         self._flat: Tensor | None = None
         self._payload = PayloadBuffer()
@@ -43,10 +45,17 @@ class Reply:
     def aggregate(self) -> Aggregate:
         """A place for the sums of rounds, whose means are whole where that is what this sends best."""
         values = self._values
-        return Aggregate(self._size, value_bytes=values.section_bytes, keeps_zero=values.keeps_zero)
+        return Aggregate(
+            self._layout.size, value_bytes=values.section_bytes, keeps_zero=values.keeps_zero
+        )
 
     def encode(self, mean: Sparse, rng: Random) -> memoryview:
-        """The payload of ``mean`` (on the host); it holds until the next one. Randomness from ``rng``."""
+        """The payload of ``mean`` (on the host); it holds until the next one. Randomness from ``rng``.
+
+        Raises GradientError where finite gradients add up to more than float32 holds.
+        """
+        if not isfinite(float(mean.values.sum())):
+            refuse(mean.values, self._layout, mean.indices, "mean gradient")
         if self._memory is None:
             return encode(mean, self._values, rng, self._payload).payload
         given = self._memory.compensate(self._spread(mean))

@@ -12,7 +12,7 @@ from testbed.algorithms import Algorithm
 from testbed.compress.base import Sparse, codings, needs_all
 from testbed.compress.layout import Layout
 from testbed.compress.wire import decode
-from testbed.errors import InputError
+from testbed.errors import GradientError, InputError
 from testbed.train.reply import Reply
 
 LAYOUT = Layout.of([("a.weight", (20, 30)), ("a.bias", (20,)), ("b.weight", (37, 10))])
@@ -151,3 +151,21 @@ def test_unknown_parts_are_refused() -> None:
         reply("fp32", "lots")
     with pytest.raises(InputError, match="unknown value coding 'morse'"):
         reply("morse")
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1])
+@pytest.mark.parametrize("coding", ["fp32", "fp16"])
+def test_a_mean_that_is_not_finite_is_refused(coding: str, share: float) -> None:
+    """Finite gradients can add up to infinity, which 16 bits would pass off as their greatest number."""
+    mean = mean_of(1, share)
+    place = int(mean.values.numel() * 0.8)
+    mean.values[place] = float("inf")
+    with pytest.raises(
+        GradientError, match=r"the mean gradient of 'b\.weight' holds inf at element"
+    ):
+        reply(coding).encode(mean, Random(0))
+
+
+def test_great_means_are_finite() -> None:
+    great = Sparse(SIZE, None, torch.full((SIZE,), 3e38))  # their sum is not
+    assert torch.equal(whole(decode(reply("fp32").encode(great, Random(0)), SIZE)), great.values)
