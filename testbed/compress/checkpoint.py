@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from testbed.compress.bucket import Bucket
-from testbed.compress.layout import Layout
+from testbed.compress.parts import owned
 from testbed.errors import InputError
 
 
@@ -43,18 +43,12 @@ class Checkpoint:
 
     def hand_over(self, bucket: Bucket) -> None:
         """Give ``bucket`` what belongs to it."""
-        own = {key: held for key, held in self._memory.items() if _belongs(key, bucket.layout)}
+        names = [part.name for part in bucket.layout]
+        own = {key: self._memory.pop(key) for key in owned(self._memory, names)}
         if own:
             bucket.recall(own)
-            self._memory = {key: held for key, held in self._memory.items() if key not in own}
-        names = [part.name for part in bucket.layout]
         for learnt in self._learnt:
             if learnt["parts"] == names:
                 bucket.learn(learnt)
         # what other bucketings of these parameters have learnt serves nobody any more
         self._learnt = [one for one in self._learnt if not {*one["parts"]} & {*names}]
-
-
-def _belongs(key: str, layout: Layout) -> bool:
-    """Whether ``key``, a parameter's name or ``<name>/<vector>``, is of a parameter in ``layout``."""
-    return any(key == part.name or key.startswith(f"{part.name}/") for part in layout)

@@ -95,12 +95,12 @@ class Compressor:
         """Take over what ``state`` returned, of these buckets or of others with the same parameters.
 
         What selectors and values have learnt is taken over where a bucket has the same parameters.
-        Raises InputError when it is another memory's, or a parameter has another number of elements.
+        Raises InputError when it is another memory's, or a parameter has another number of elements;
+        then all is as before.
         """
         loaded = Checkpoint.read(state, self.recipe.memory.name)
-        self._buckets, self._loaded = {}, loaded
-        for name in self._layouts:
-            self._buckets_of(name)
+        buckets = {name: self._made(layout, loaded) for name, layout in self._layouts.items()}
+        self._buckets, self._loaded = buckets, loaded
 
     def _flat(self, name: str, flat: Tensor) -> Tensor:
         if flat.dim() != 1 or flat.dtype != float32:
@@ -116,17 +116,19 @@ class Compressor:
 
     def _buckets_of(self, name: str) -> list[Bucket]:
         if name not in self._buckets:
-            buckets = self._made(self._layouts[name])
-            for bucket in buckets:
-                self._loaded.hand_over(bucket)
-            self._buckets[name] = buckets
+            self._buckets[name] = self._made(self._layouts[name], self._loaded)
         return self._buckets[name]
 
-    def _made(self, layout: Layout) -> list[Bucket]:
-        recipe = self.recipe
-        if not recipe.layers:
-            return [Bucket(layout, recipe)]
-        return [Bucket(Layout.of([(p.name, p.shape)]), recipe.for_part(p.size)) for p in layout]
+    def _made(self, layout: Layout, loaded: Checkpoint) -> list[Bucket]:
+        """A bucket for all of ``layout`` or one for each part, each with what ``loaded`` holds for it."""
+        recipe, buckets = self.recipe, [Bucket(layout, self.recipe)]
+        if recipe.layers:
+            buckets = [
+                Bucket(Layout.of([(p.name, p.shape)]), recipe.for_part(p.size)) for p in layout
+            ]
+        for bucket in buckets:
+            loaded.hand_over(bucket)
+        return buckets
 
     def _message(self, name: str, packed: list[Packed]) -> Packed:
         """One message of all parameters'."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from testbed.compress.layout import Layout
@@ -37,6 +37,11 @@ def gathered(state: Mapping[str, Tensor], layout: Layout, vector: str = "") -> T
             )
         flat[part.offset : part.offset + part.size] = held.flatten()
     return flat
+
+
+def owned(keys: Iterable[str], names: Collection[str]) -> list[str]:
+    """Those of a state's keys that are of parameters called ``names``."""
+    return [one for one in keys if one in names or one.rpartition("/")[0] in names]
 
 
 def key(name: str, vector: str) -> str:

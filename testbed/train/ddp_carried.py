@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from testbed.compress.layout import Layout
+from testbed.compress.parts import owned
 
 VECTORS = ("memory", "reply")
 """Parts of a state that are tensors by ``<name>`` or ``<name>/<vector>`` of a parameter."""
@@ -36,7 +37,7 @@ class Carried:
         names = {part.name for part in layout}
         taken: dict[str, Any] = {"kind": self._kind}
         for part, held in self._vectors.items():
-            taken[part] = {key: held.pop(key) for key in _owned(held, names)}
+            taken[part] = {key: held.pop(key) for key in owned(held, names)}
         taken["learnt"] = [one for one in self._learnt if names & {*one["parts"]}]
         self._learnt = [one for one in self._learnt if not names & {*one["parts"]}]
         return taken
@@ -50,7 +51,3 @@ class Carried:
 
     def _state(self) -> dict[str, Any]:
         return {"kind": self._kind, "learnt": [*self._learnt], **self._vectors}
-
-
-def _owned(keys: Iterable[str], names: set[str]) -> list[str]:
-    return [key for key in keys if key in names or key.rpartition("/")[0] in names]

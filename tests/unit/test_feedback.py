@@ -174,6 +174,20 @@ def test_a_parameter_that_changed_its_size_since_the_checkpoint() -> None:
         compressor.load({"kind": "feedback", "memory": {"w": torch.ones(3)}, "learnt": []})
 
 
+def test_a_checkpoint_that_is_refused_changes_nothing() -> None:
+    layouts = {"one": Layout.whole("v", 3), "other": Layout.whole("w", 4)}
+    compressor = Compressor.named("topk", "feedback", layouts)
+    for name, size in (("one", 3), ("other", 4)):
+        compressor.compress(name, vector(size, 1), 0.1, Random(0))
+    before = remembered(compressor)
+    wrong = {"v": torch.zeros(3), "w": torch.ones(3)}
+    with pytest.raises(InputError, match="'w' has 4 elements"):
+        compressor.load({"kind": "feedback", "memory": wrong, "learnt": []})
+    after = remembered(compressor)
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
 def test_another_memory_takes_no_residuals() -> None:
     sender = Compressor.named("topk", "feedback")
     sender.compress("w", vector(20, 1), 0.1, Random(0))
