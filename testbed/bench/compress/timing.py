@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from testbed.bench.order import interleaved
 from testbed.compress.kernels import loops_read, pool
 
+ELEMENTS = 25_000_000
+UNJUDGED = f"limits on times: they are stated for {ELEMENTS:,} elements and one thread"
+
 T = TypeVar("T")
 Say = Callable[[str], None]
 
@@ -58,6 +61,11 @@ def timed(
             outcomes[name].seconds.append(seconds)
             outcomes[name].results.append(result)
     return outcomes
+
+
+def stated(elements: int, threads: int) -> bool:
+    """Whether limits on times hold for such a measurement."""
+    return (elements, threads) == (ELEMENTS, 1)
 
 
 def read_once(memory: NDArray[Any]) -> int:
