@@ -10,7 +10,7 @@ Any three go together; an algorithm is a row that names them. One instance of ea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
+Room = Callable[[int], Floats]
+"""Gives memory for so many values, contiguous, of undefined contents."""
+
+
+def fresh(count: int) -> Floats:
+    """Memory of its own: a ``Room``."""
+    return np.empty(count, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +135,12 @@ class Values(Protocol):
         ...
 
     @classmethod
-    def read(cls, section: Bytes, count: int) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """``count`` values; everything that is needed stands in ``section``.
 
         Any bytes may be given. Raises WireError unless they are exactly what ``write`` makes for so
-        many values; allocates no more than a small multiple of ``section`` and 4 bytes per value.
-        The result may view ``section``.
+        many values; allocates no more than a small multiple of ``section`` and what ``room`` gives, which
+        is not asked before ``section`` is known to be long enough. The result may view ``section``.
         """
         ...
 

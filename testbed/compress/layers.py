@@ -76,7 +76,9 @@ def decode_layers(message: Buffer, sizes: Sequence[int], scratch: Scratch | None
     for number, reader in enumerate(readers, 1):
         place = slice(at, at + reader.header.count)
         with _named(number, len(sizes)):
-            values[place] = reader.values()
+            read = reader.values(lambda _, place=place: values[place])  # type: ignore[misc]
+            if not np.may_share_memory(read, values):  # it views the payload
+                values[place] = read
             if indices is not None:
                 reader.indices(indices[place], scratch)
                 indices[place] += offset

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.compress.base import Bytes
+from testbed.compress.base import Bytes, Room
 
 Kind = TypeVar("Kind", bound=np.generic)
 
@@ -27,6 +27,10 @@ class Scratch:
         if held is None or held.size < count:
             held = self._held[name] = np.empty(count + count // 8, kind)
         return held[:count]
+
+    def room(self, name: str) -> Room:
+        """``array`` of float32, for whoever knows how many."""
+        return lambda count: self.array(name, count, np.float32)
 
 
 class PayloadBuffer:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from testbed.compress.base import Bytes, Floats, Sparse, Values
+from testbed.compress.base import Bytes, Floats, Room, Sparse, Values, fresh
 from testbed.compress.codes import coding_of
 from testbed.compress.header import HEADER_BYTES, MAX_SIZE, Header
 from testbed.compress.indices import (
@@ -127,10 +127,10 @@ class Reader:
         seeded = self.header.coding is IndexCoding.SEED
         return seed_in(self._body[self.header.length :]) if seeded else None
 
-    def values(self) -> Floats:
-        """All of them, (m,); may view the payload. Raises WireError."""
+    def values(self, room: Room = fresh) -> Floats:
+        """All of them, (m,), in the payload itself or in ``room``. Raises WireError."""
         header = self.header
-        return coding_of(header.values).read(self._body[: header.length], header.count)
+        return coding_of(header.values).read(self._body[: header.length], header.count, room)
 
     def indices(self, out: Indices, scratch: Scratch) -> None:
         """All of them into ``out`` (m,). Raises WireError unless they ascend strictly in [0, n)."""
@@ -141,14 +141,13 @@ class Reader:
 def decode(payload: Buffer, size: int, scratch: Scratch | None = None) -> Sparse:
     """Read the payload of a vector of ``size`` into CPU tensors. Raises WireError for any other bytes.
 
-    With ``scratch`` the indices lie in it, and hold until it is used again. Values may view ``payload``
+    With ``scratch`` the result lies in it, and holds until it is used again. Values may view ``payload``
     where that is writable: they then hold as long as it is left alone.
     """
-    reader = Reader(payload, size)
-    values = torch.from_numpy(reader.values())
+    reader, scratch = Reader(payload, size), scratch or Scratch()
+    values = torch.from_numpy(reader.values(scratch.room("values")))
     if reader.dense:
         return Sparse(size, None, values)
-    scratch = scratch or Scratch()
     indices = scratch.array("indices", reader.header.count, np.int64)
     reader.indices(indices, scratch)
     return Sparse(size, torch.from_numpy(indices), values, reader.seed)

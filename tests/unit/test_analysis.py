@@ -15,20 +15,19 @@ from analysis import table
 from analysis.figures import (
     FIGURES,
     accuracy_over_time,
-    density,
     fidelity,
-    figures_of,
     phases,
     rate_k_delay,
     speedup_bars,
 )
 from analysis.load import Run, load, load_all
 from analysis.report import make_figures
-from testbed.cli.report import report
 from testbed.errors import InputError
 from testbed.record.verdict import Verdict
 
 STEPS = 20
+
+
 DOUBTFUL = Verdict("degraded", ["changes of <server> down came 14.0 ms late"])
 
 
@@ -239,81 +238,6 @@ def test_a_figure_has_title_and_units(module, runs: list[Run]) -> None:
     assert any(titles)
 
 
-def choosing(out: Path, recipe: Recipe, error: float, ties: int = 0) -> Path:
-    """A run whose selector looked at the elements, and of which worker 0 sent ``1 + error`` of what was asked
-    in every other step; two passes in the first step and one in the others."""
-    path = make_run(out, recipe)
-    for worker in (path / "events").glob("worker-*.jsonl"):
-        lines = [json.loads(line) for line in worker.read_text().splitlines()]
-        for line in lines:
-            off = error if line["node"] == "worker-0" and line["step"] % 2 else 0.0
-            line["sent_count"] = round(line["density"] * line["size"]) + round(
-                off * line["density"] * line["size"]
-            )
-            passes = 1.0 if line["step"] else 2.0
-            line["selection"] = {"passes": passes, "threshold": 0.1, "ties": ties}
-        worker.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (path / "summary.json").unlink()
-    return path
-
-
-def test_the_density_figure_is_drawn_of_those_that_chose(runs: list[Run], tmp_path: Path) -> None:
-    assert density not in figures_of(runs)
-    chose = load(choosing(tmp_path, Recipe("laplace-0.01", 0.01, steps=6), 0.2))
-    assert figures_of([*runs, chose]) == [*FIGURES, density]
-    rows = density.data([*runs, chose])
-    assert {row["algorithm"] for row in rows} == {"laplace-0.01"}
-    assert [row["step"] for row in rows] == list(range(6))
-    assert [row["passes"] for row in rows] == [2.0, 1.0, 1.0, 1.0, 1.0, 1.0]
-    assert [row["within"] for row in rows] == [1.0, 0.75] * 3
-    assert rows[1]["ratio_min"] == 1.0
-    assert rows[1]["ratio_max"] == pytest.approx(1.2)
-    assert rows[1]["ratio"] == pytest.approx(1.05)
-    assert rows[1]["target"] == pytest.approx(0.01)
-    assert rows[1]["achieved"] == pytest.approx(0.0105)
-
-
-def test_ties_are_counted_apart(tmp_path: Path) -> None:
-    """200 too many of 1,500, which are as large as one another: a threshold sends all or none."""
-    tied = load(choosing(tmp_path, Recipe("laplace-0.01", 0.01, steps=2), 200 / 1500, ties=200))
-    assert [row["within"] for row in density.data([tied])] == [1.0, 1.0]
-
-
-def test_the_density_figure_says_what_is_in_the_band(runs: list[Run], tmp_path: Path) -> None:
-    paths = [
-        choosing(tmp_path, Recipe("laplace-0.01", 0.01, steps=8, verdict=DOUBTFUL), 0.2),
-        choosing(tmp_path, Recipe("gaussian-0.1", 0.1, steps=8), 4.0),
-    ]
-    chose = [load(path) for path in paths]
-    figure = density.draw([*runs, *chose])
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert "laplace-0.01 (87.5 %)" in labels
-    top, ratio, passes = figure.axes
-    assert ratio.get_yscale() == "log"
-    assert density.draw(chose[:1]).axes[1].get_yscale() == "linear"
-    assert (top.get_ylabel(), passes.get_xlabel()) == ("Density k", "Step")
-    assert len(passes.get_lines()) == 2
-
-
-def test_the_report_has_the_density_figure_where_there_is_one(tmp_path: Path) -> None:
-    path = choosing(tmp_path, Recipe("laplace-0.01", 0.01, steps=3), 0.0)
-    assert command.main([str(path), "--out", str(tmp_path / "report")]) == 0
-    drawn = {file.name for file in (tmp_path / "report" / "figures").iterdir()}
-    assert {"density.png", "density.pdf", "density.csv"} <= drawn
-    page = (tmp_path / "report" / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == len(FIGURES) + 1
-    (row,) = csv.DictReader((tmp_path / "report" / "table.csv").read_text().splitlines())
-    assert float(row["mean_achieved_k"]) == pytest.approx(0.01)
-    assert float(row["mean_passes"]) == pytest.approx(4 / 3)
-
-
-def test_summaries_of_before_have_no_passes(runs: list[Run]) -> None:
-    old = {key: value for key, value in runs[0].summary.items() if key not in table.SELECTION}
-    (row,) = table.rows_of([old])
-    assert (row["mean_achieved_k"], row["mean_passes"]) == (None, None)
-    assert table.cells_of(row)[-3:-1] == ["–", "–"]
-
-
 def texts(figure) -> str:
     return figure.get_supxlabel()
 
@@ -359,23 +283,3 @@ def test_what_is_not_a_run_is_refused_in_a_sentence(paths: list[Path], tmp_path:
     other = make_run(tmp_path, Recipe("none", steps=1, hash="f" * 16))
     with pytest.raises(InputError, match="different scenarios"):
         load_all([paths[0], other])
-
-
-def test_the_module_command_refuses_in_a_sentence(tmp_path: Path, capsys) -> None:
-    assert command.main([str(tmp_path), "--out", str(tmp_path / "r")]) == 2
-    printed = capsys.readouterr()
-    assert "no manifest.json" in printed.err
-    assert printed.out == ""
-
-
-def test_the_report_verb_draws_a_run_of_one_step_without_links_or_accuracy(
-    tmp_path: Path, capsys
-) -> None:
-    path = make_run(tmp_path, Recipe("adatopk", None, steps=1))
-    (path / "links.jsonl").unlink()
-    report([path], tmp_path / "r", as_json=True)
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["runs"][0]["algorithm"] == "adatopk"
-    assert printed["runs"][0]["accuracy"] is None
-    assert printed["files"][-1].endswith("report.html")
-    assert len(printed["files"]) == 3 * len(FIGURES) + 2

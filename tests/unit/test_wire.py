@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import struct
-import tracemalloc
-from collections.abc import Callable
-from functools import partial
 from random import Random
 from typing import Any, ClassVar
 
@@ -14,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wire_rig import GOLDEN, SOME, SPARSE_CODINGS, allocated, chosen_by, messages, same, whole
 
-from testbed.compress import seeded
-from testbed.compress.base import Bytes, Floats, Sparse, Stateless, codings
+from testbed.compress.base import Bytes, Floats, Room, Sparse, Stateless, codings, fresh
 from testbed.compress.codes import coding_of
 from testbed.compress.header import Header
 from testbed.compress.indices import IndexCoding
@@ -27,67 +24,6 @@ from testbed.compress.wire import HEADER_BYTES, MAX_SIZE, decode, encode, payloa
 from testbed.errors import WireError
 
 torch.set_num_threads(1)
-SPARSE_CODINGS = [IndexCoding.BITMAP, IndexCoding.INT32, IndexCoding.ELIAS_FANO]
-SEED = 0x0123456789ABCDEF
-
-
-def chosen_by(seed: int, size: int, count: int) -> Sparse:
-    """Elements that a seed chooses, with values that tell them apart."""
-    indices = torch.from_numpy(seeded.indices(size, count, seed))
-    return Sparse(size, indices, torch.arange(1.0, count + 1), seed)
-
-
-GOLDEN = {
-    IndexCoding.DENSE: (
-        Sparse(2, None, torch.tensor([1.0, -2.0])),
-        "4e525747 02 00 00 00 0200000000000000 0200000000000000 0800000000000000 0000803f 000000c0",
-    ),
-    IndexCoding.BITMAP: (
-        Sparse(10, torch.tensor([1, 9]), torch.tensor([1.0, -2.0])),
-        "4e525747 02 01 00 00 0a00000000000000 0200000000000000 0800000000000000 0000803f 000000c0 0202",
-    ),
-    IndexCoding.INT32: (
-        Sparse(100_000, torch.tensor([1, 65536]), torch.tensor([1.0, -2.0])),
-        "4e525747 02 02 00 00 a086010000000000 0200000000000000 0800000000000000 0000803f 000000c0"
-        " 01000000 00000100",
-    ),
-    # not sent before each: 5 7 27 27 46 65 65 92; b = 3: low bits 5 7 3 3 6 1 1 4, high parts
-    # 0 0 3 3 5 8 8 11, so that ones stand at bits 0 1 5 6 9 13 14 18
-    IndexCoding.ELIAS_FANO: (
-        Sparse(100, torch.tensor([5, 8, 29, 30, 50, 70, 71, 99]), torch.ones(8)),
-        "4e525747 02 03 00 00 6400000000000000 0800000000000000 2000000000000000"
-        + " 0000803f" * 8
-        + " fde684 636204",
-    ),
-    IndexCoding.SEED: (
-        chosen_by(SEED, 1000, 2),
-        "4e525747 02 04 00 00 e803000000000000 0200000000000000 0800000000000000 0000803f 00000040"
-        " efcdab8967452301",
-    ),
-}  # fmt: skip
-
-
-def same(left: Sparse, right: Sparse) -> bool:
-    if left.size != right.size or left.seed != right.seed:
-        return False
-    if left.indices is not None and right.indices is not None:
-        return torch.equal(left.indices, right.indices) and torch.equal(left.values, right.values)
-    return left.indices is right.indices and torch.equal(left.values, right.values)
-
-
-def whole(sparse: Sparse) -> torch.Tensor:
-    """The vector that a message stands for."""
-    full = torch.zeros(sparse.size)
-    full[slice(None) if sparse.indices is None else sparse.indices] = sparse.values
-    return full
-
-
-@st.composite
-def messages(draw: st.DrawFn) -> Sparse:
-    size = draw(st.integers(1, 400))
-    chosen = sorted(draw(st.sets(st.integers(0, size - 1), max_size=size)))
-    values = torch.arange(1, len(chosen) + 1, dtype=torch.float32)
-    return Sparse(size, torch.tensor(chosen, dtype=torch.int64), values)
 
 
 @pytest.mark.parametrize("coding", IndexCoding)
@@ -166,7 +102,8 @@ class Signs(Stateless):
         return np.where(values < 0, -scale, scale)
 
     @classmethod
-    def read(cls, section: Bytes, count: int) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
+        del room
         if section.size != 4 + -(-count // 8):
             raise WireError(f"{section.size} B for {count} signs")
         negative = np.unpackbits(section[4:], count=count, bitorder="little").view(np.bool_)
@@ -243,88 +180,6 @@ def test_values_are_not_copied_from_a_writable_buffer() -> None:
     assert decode(bytes(payload), 2).values.add_(1).tolist() == [6.0, 3.0]
 
 
-def header(coding: int, size: int, count: int, length: int | None = None, **other: Any) -> bytes:
-    fields = {"magic": b"NRWG", "version": 2, "value": 0, "reserved": 0} | other
-    return struct.pack(
-        "<4sBBBBQQQ", fields["magic"], fields["version"], coding, fields["value"], fields["reserved"],
-        size, count, 4 * count if length is None else length,
-    )  # fmt: skip
-
-
-ABOUT = [
-    (b"", 0, "at least 32 B, got 0"),
-    (header(0, 0, 0)[:-1], 0, "at least 32 B, got 31"),
-    (header(0, 0, 0, magic=b"NRWS"), 0, "not a payload"),
-    (header(0, 0, 0, version=1), 0, "payload version 1, this side speaks 2"),
-    (header(9, 0, 0), 0, "unknown index coding 9"),
-    (header(0, 0, 0, value=253), 0, "unknown value coding 253"),
-    (header(0, 0, 0, reserved=1), 0, "reserved byte is 1"),
-    (header(0, 1, 1) + bytes(4), 2, "for 1 elements where 2"),
-    (header(0, 2, 1) + bytes(4), 2, "1 of 2 elements cannot be"),
-    (header(2, 1, 2) + bytes(16), 1, "2 of 1 elements cannot be"),
-    (header(4, 1, 2) + bytes(16), 1, "2 of 1 elements cannot be"),
-    (header(3, MAX_SIZE + 1, 0), MAX_SIZE + 1, "too long"),
-    (header(2, 2**31 + 1, 0), 2**31 + 1, "too long"),
-    (header(0, MAX_SIZE, MAX_SIZE), MAX_SIZE, "has 32 B instead of"),
-    (header(1, MAX_SIZE, 1) + bytes(4), MAX_SIZE, "has 36 B instead of"),
-    (header(3, MAX_SIZE, MAX_SIZE // 3), MAX_SIZE, "has 32 B instead of"),
-    (header(4, MAX_SIZE, MAX_SIZE, 0) + bytes(8), MAX_SIZE, "0 B for 1099511627776 float32"),
-    (header(0, MAX_SIZE, MAX_SIZE, 0), MAX_SIZE, "0 B for 1099511627776 float32"),
-    (header(0, 1, 1, 2**64 - 1) + bytes(4), 1, "has 36 B instead of"),
-    (header(0, 1, 1, 5) + bytes(5), 1, "5 B for 1 float32 values"),
-    (header(0, 1, 1) + bytes(5), 1, "has 37 B instead of 36"),
-    (header(2, 9, 1) + bytes(4) + b"\x09\0\0\0", 9, "index 9 in a vector of 9"),
-    (header(2, 9, 1) + bytes(4) + b"\xff\xff\xff\xff", 9, "index -1 in a vector of 9"),
-    (header(2, 9, 2) + bytes(8) + b"\3\0\0\0\3\0\0\0", 9, "do not ascend: 3 follows 3"),
-    (header(2, 9, 3) + bytes(12) + b"\1\0\0\0\0\0\0\0\2\0\0\0", 9, "do not ascend: 0 follows 1"),
-    (header(1, 9, 1) + bytes(4) + b"\x03\x00", 9, "2 bits are set where 1 should be"),
-    (header(1, 9, 1) + bytes(4) + b"\x00\x02", 9, "unused bits of a last byte are not zero"),
-    (header(3, 100, 8) + bytes(32) + b"\xfd\xe6\x84\x63\x62\x00", 100, "7 high parts for 8 indices"),
-    (header(3, 100, 8) + bytes(32) + b"\xfd\xe6\x84\x63\x62\x08", 100, "not zero"),
-    (header(3, 100, 8) + bytes(32) + b"\xfd\xe6\xa4\x63\x62\x04", 100, "beyond a vector of 100"),
-    (header(3, 100, 8) + bytes(32) + b"\xff\xe6\x84\x63\x62\x04", 100, None),
-    (header(3, 100, 8) + bytes(32) + b"\xc7\xe6\x84\x63\x62\x04", 100, "do not ascend"),
-    (header(3, 40, 3) + bytes(12) + b"\x00\x08\x07", 40, "not zero"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("payload", "size", "sentence"), ABOUT)
-def test_what_is_wrong_is_said(payload: bytes, size: int, sentence: str | None) -> None:
-    if sentence is None:  # next to one that is wrong
-        assert encode(decode(payload, size), coding=IndexCoding(payload[5])).payload == payload
-        return
-    with pytest.raises(WireError, match=sentence):
-        decode(payload, size)
-
-
-@pytest.mark.parametrize(
-    ("sparse", "sentence"),
-    [
-        (Sparse(5, torch.tensor([3, 1]), torch.ones(2)), "do not ascend: 1 follows 3"),
-        (Sparse(5, torch.tensor([1, 5]), torch.ones(2)), "index 5 in a vector of 5"),
-        (Sparse(5, torch.tensor([4, 5]), torch.ones(2)), "index 5 in a vector of 5"),
-        (Sparse(5, torch.tensor([-1, 4]), torch.ones(2)), "index -1 in a vector of 5"),
-        (Sparse(5, torch.tensor([1]), torch.ones(2)), r"indices torch.int64 \(1,\) for 2 values"),
-        (Sparse(5, torch.tensor([1.0]), torch.ones(1)), r"indices torch.float32 \(1,\)"),
-        (Sparse(5, None, torch.ones(2)), "2 of 5 elements have no indices"),
-        (Sparse(2, None, torch.ones(2, dtype=torch.float64)), "float32 only"),
-        (Sparse(MAX_SIZE + 1, torch.tensor([1]), torch.ones(1)), "too long"),
-    ],
-)
-def test_what_cannot_be_sent(sparse: Sparse, sentence: str) -> None:
-    for coding in (None, *SPARSE_CODINGS):
-        with pytest.raises(WireError, match=sentence):
-            encode(sparse, coding=coding)
-
-
-@pytest.mark.parametrize("seed", [-1, 2**64])
-def test_a_seed_has_64_bits(seed: int) -> None:
-    with pytest.raises(WireError, match="outside 0 to"):
-        encode(Sparse(100, torch.arange(9), torch.ones(9), seed), coding=IndexCoding.SEED)
-    with pytest.raises(WireError, match="cannot be sent as seed"):
-        encode(Sparse(100, torch.arange(9), torch.ones(9)), coding=IndexCoding.SEED)
-
-
 def test_strided_tensors() -> None:
     indices, values = torch.arange(10)[::3], torch.arange(8.0)[::2]
     assert same(decode(encode(Sparse(10, indices, values)).payload, 10), Sparse(10, indices, values))  # fmt: skip
@@ -348,23 +203,6 @@ def test_the_header_is_what_it_says() -> None:
         assert found.payload_bytes == raw.size
 
 
-# -- memory ------------------------------------------------------------------------------------
-
-
-def allocated(work: Callable[[], object]) -> int:
-    """Most bytes that ``work`` held at a time, numpy's among them."""
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-SOME = 4_000
-"""Python's own small objects."""
-
-
 @pytest.mark.parametrize("coding", [None, IndexCoding.DENSE, *SPARSE_CODINGS])
 def test_sending_allocates_nothing_after_the_first_time(coding: IndexCoding | None) -> None:
     size = 1_000_000
@@ -383,28 +221,3 @@ def test_reading_into_scratch_allocates_nothing(coding: IndexCoding) -> None:
     payload = encode(sparse, coding=coding).payload
     assert torch.equal(whole(decode(payload, size, scratch)), whole(sparse))
     assert allocated(lambda: decode(payload, size, scratch)) < SOME
-
-
-@pytest.mark.parametrize("coding", IndexCoding)
-def test_a_short_message_that_claims_2_to_40_elements(coding: IndexCoding) -> None:
-    """Refused before anything is allocated, even by a receiver that waits for so many."""
-    for count in (1, MAX_SIZE // 2, MAX_SIZE):
-        for length in (0, 8, 4 * count):
-            payload = header(coding, MAX_SIZE, count, length) + bytes(8)
-            for size in (1000, MAX_SIZE):
-                assert allocated(partial(refused, payload, size)) < SOME
-
-
-def refused(payload: bytes, size: int) -> None:
-    with pytest.raises(WireError):
-        decode(payload, size)
-
-
-def test_what_a_reader_may_allocate() -> None:
-    """A bit for each index is the densest coding: 8 B come of it, and 4 of each value. n bounds m."""
-    size = 80_000
-    sparse = Sparse(size, torch.arange(size), torch.ones(size))
-    for coding in SPARSE_CODINGS:
-        payload = bytes(encode(sparse, coding=coding).payload)
-        held = allocated(partial(decode, payload, size))
-        assert held < 12.5 * size + 2 * len(payload)

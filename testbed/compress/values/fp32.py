@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from testbed.compress.base import Bytes, Floats, Stateless
+from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
 from testbed.compress.layout import Layout
 from testbed.errors import WireError
 
@@ -32,11 +32,13 @@ class Fp32(Stateless):
         return values
 
     @classmethod
-    def read(cls, section: Bytes, count: int) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """A view of ``section`` where it is writable and aligned, else a copy."""
         if section.size != 4 * count:
             raise WireError(f"{section.size} B for {count} float32 values")
         values = section.view("<f4")
-        if not (values.flags.writeable and values.flags.aligned):
-            values = values.copy()
-        return values.astype(np.float32, copy=False)
+        if values.flags.writeable and values.flags.aligned:
+            return values.astype(np.float32, copy=False)
+        out = room(count)
+        out[:] = values
+        return out

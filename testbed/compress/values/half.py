@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from testbed.compress.base import Bytes, Floats, Stateless
+from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
 from testbed.compress.layout import Layout
 from testbed.compress.payload import Scratch
 from testbed.compress.values.section import expect, usable
@@ -39,11 +39,11 @@ class _Half(Stateless):
         return kept
 
     @staticmethod
-    def _read(section: Bytes, count: int, loop: Callable[..., Any]) -> Floats:
+    def _read(section: Bytes, count: int, room: Room, loop: Callable[..., Any]) -> Floats:
         from testbed.compress.kernels import pool
 
         expect(section, 2 * count, count)
-        halves, out = usable(section.view("<u2"), np.uint16), np.empty(count, np.float32)
+        halves, out = usable(section.view("<u2"), np.uint16), room(count)
         if not all(pool.over(count, lambda _, a, b: loop(halves[a:b], out[a:b]))):
             raise WireError("a value is not finite")
         return out
@@ -65,11 +65,11 @@ class Fp16(_Half):
         return self._written(values, section, loops_half.fp16_write)
 
     @classmethod
-    def read(cls, section: Bytes, count: int) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """Exact."""
         from testbed.compress.kernels import loops_half
 
-        return cls._read(section, count, loops_half.fp16_read)
+        return cls._read(section, count, room, loops_half.fp16_read)
 
 
 class Bf16(_Half):
@@ -88,8 +88,8 @@ class Bf16(_Half):
         return self._written(values, section, loops_half.bf16_write)
 
     @classmethod
-    def read(cls, section: Bytes, count: int) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """Exact."""
         from testbed.compress.kernels import loops_half
 
-        return cls._read(section, count, loops_half.bf16_read)
+        return cls._read(section, count, room, loops_half.bf16_read)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from testbed.compress.base import Bytes, Floats, Stateless
+from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
 from testbed.compress.layout import Layout
 from testbed.compress.payload import Scratch
 from testbed.compress.values import section as parts
@@ -58,7 +58,7 @@ class Int8(Stateless):
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """Levels times a 127th of their bucket's scale."""
         from testbed.compress.kernels import loops_quant, pool
 
@@ -67,7 +67,7 @@ class Int8(Stateless):
         parts.expect(section, _HEAD + WORD * buckets + count, count)
         peaks = parts.scales(section, _HEAD, buckets)
         levels = usable(section[_HEAD + peaks.nbytes :].view(np.int8), np.int8)
-        out = np.empty(count, np.float32)
+        out = room(count)
 
         def part(_: int, a: int, b: int) -> int:
             own = peaks[a // bucket : pieces(b, bucket)]

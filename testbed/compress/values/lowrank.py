@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.compress.base import Bytes, Floats
+from testbed.compress.base import Bytes, Floats, Room, fresh
 from testbed.compress.layout import Layout
 from testbed.compress.payload import Scratch
 from testbed.compress.values import factors
@@ -78,12 +78,12 @@ class LowRank:
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """The products, and what was sent as it is."""
         from testbed.compress.kernels import loops_lowrank
 
         shapes = factors.read_shapes(section, count)
-        out, done = np.empty(count, np.float32), 0
+        out, done = room(count), 0
         at = section.size - sum(4 * shape.numbers for shape in shapes)
         for shape in shapes:
             held = out[done : done + shape.size].reshape(shape.rows, shape.columns)

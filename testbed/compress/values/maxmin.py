@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from testbed.compress.base import Bytes, Floats, Stateless
+from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
 from testbed.compress.layout import Layout
 from testbed.compress.payload import Scratch
 from testbed.compress.values import section as parts
@@ -79,7 +79,7 @@ class MaxMin(Stateless):
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """Least element plus code times a level; the greatest itself."""
         from testbed.compress.kernels import loops_quant, pool
 
@@ -94,7 +94,7 @@ class MaxMin(Stateless):
         highs = parts.scales(section, _HEAD + lows.nbytes, buckets, signed=True)
         if (lows > highs).any():
             raise WireError("the least value of a bucket is above its greatest")
-        body, out = usable(section[start:], np.uint8), np.empty(count, np.float32)
+        body, out = usable(section[start:], np.uint8), room(count)
         parts.no_remainder(body, count * bits)
 
         def part(_: int, a: int, b: int) -> int:

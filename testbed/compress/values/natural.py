@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from testbed.compress.base import Bytes, Floats, Stateless
+from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
 from testbed.compress.layout import Layout
 from testbed.compress.payload import Scratch
 from testbed.compress.values.section import expect, usable
@@ -59,7 +59,7 @@ class Natural(Stateless):
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """Exact."""
         from testbed.compress.kernels import loops_half, pool
 
@@ -67,7 +67,7 @@ class Natural(Stateless):
         floor = int(section[0])
         if floor > _GREATEST - _POWERS:
             raise WireError(f"powers of two from 2^{floor - 126} on go beyond float32")
-        codes, out = usable(section[_HEAD:], np.uint8), np.empty(count, np.float32)
+        codes, out = usable(section[_HEAD:], np.uint8), room(count)
         greatest = pool.over(
             count, lambda _, a, b: int(loops_half.natural_read(codes[a:b], floor, out[a:b]))
         )

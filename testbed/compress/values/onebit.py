@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.compress.base import Bytes, Floats, Stateless
+from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
 from testbed.compress.layout import Layout
 from testbed.compress.payload import Scratch
 from testbed.compress.values import section as parts
@@ -74,14 +74,14 @@ class OneBit(Stateless):
         return Groups.whole(count), self._shapes[:0]
 
     @classmethod
-    def read(cls, section: Bytes, count: int) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """Every value's mean."""
         groups, start = _read_groups(section, count)
         end = start + _MEANS * groups.count
         means = parts.scales(section, start, 2 * groups.count, signed=True).reshape(-1, 2)
         if (means[:, 0] < 0.0).any() or (means[:, 1] > 0.0).any():
             raise WireError("a mean has the wrong sign")
-        body, out = usable(section[end:], np.uint8), np.empty(count, np.float32)
+        body, out = usable(section[end:], np.uint8), room(count)
         parts.no_remainder(body, count)
         counts = groups.spread(means, body, out)
         if means[counts == 0].any():

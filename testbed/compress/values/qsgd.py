@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from testbed.compress.base import Bytes, Floats, Stateless
+from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
 from testbed.compress.layout import Layout
 from testbed.compress.payload import Scratch
 from testbed.compress.values import section as parts
@@ -65,7 +65,7 @@ class Qsgd(Stateless):
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """Levels times an s-th of their bucket's norm."""
         from testbed.compress.kernels import loops_quant, pool
 
@@ -77,7 +77,7 @@ class Qsgd(Stateless):
         start = _HEAD + WORD * buckets
         parts.expect(section, start + pieces(count * bits, 8), count)
         norms = parts.scales(section, _HEAD, buckets)
-        body, out = usable(section[start:], np.uint8), np.empty(count, np.float32)
+        body, out = usable(section[start:], np.uint8), room(count)
         parts.no_remainder(body, count * bits)
 
         def part(_: int, a: int, b: int) -> int:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from testbed.compress.base import Bytes, Floats, Stateless
+from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
 from testbed.compress.layout import Layout
 from testbed.compress.payload import Scratch
 from testbed.compress.values import section as parts
@@ -64,11 +64,11 @@ class Sign(Stateless):
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """± the scale."""
         parts.expect(section, _HEAD + pieces(count, 8), count)
         (scale,) = parts.scales(section, 0, 1)
-        body, out = usable(section[_HEAD:], np.uint8), np.empty(count, np.float32)
+        body, out = usable(section[_HEAD:], np.uint8), room(count)
         parts.no_remainder(body, count)
         means = np.array([[scale, -scale]], np.float32)
         counts = Groups.whole(count).spread(means, body, out)

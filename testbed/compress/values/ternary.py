@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from testbed.compress.base import Bytes, Floats, Stateless
+from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
 from testbed.compress.layout import Layout
 from testbed.compress.payload import Scratch
 from testbed.compress.values import section as parts
@@ -86,13 +86,13 @@ class Ternary(Stateless):
         return np.float32(min(limit, float(greatest)))
 
     @classmethod
-    def read(cls, section: Bytes, count: int) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """0 or ± the scale."""
         from testbed.compress.kernels import loops_ternary, pool
 
         parts.expect(section, _HEAD + pieces(count, 5), count)
         (scale,) = parts.scales(section, 0, 1)
-        body, out = usable(section[_HEAD:], np.uint8), np.empty(count, np.float32)
+        body, out = usable(section[_HEAD:], np.uint8), room(count)
         if scale == 0.0 and body.any():
             raise WireError("values of scale 0 have signs")
         right = pool.over(
