@@ -53,11 +53,11 @@ class Command:
         return self.process.returncode, out, err
 
     def steps(self) -> list[dict[str, Any]]:
-        """Step records on disk now."""
+        """Step records on disk now; a last line may be only half there."""
         return [
             event
             for path in self.folder.glob("runs/*/events/worker-*.jsonl")
-            for event in map(json.loads, path.read_text().splitlines())
+            for event in map(json.loads, path.read_text().split("\n")[:-1])
             if event["kind"] == "step"
         ]
 

@@ -37,8 +37,13 @@ class Judged:
 
     @property
     def alarms(self) -> list[Finding]:
-        """What keeps the session from being valid."""
-        return [one for one in self.findings if one.state(THRESHOLDS.degraded_factor) != "valid"]
+        """What keeps the session from being valid; all links are filled, so that one must be judged."""
+        return [
+            one
+            for one in self.findings
+            if one.state(THRESHOLDS.degraded_factor) != "valid"
+            or (one.measure == "link_ratio" and one.deviation is None)
+        ]
 
     @property
     def valid(self) -> bool:

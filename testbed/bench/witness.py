@@ -26,6 +26,7 @@ class Witness(Thread):
         super().__init__(name="witness", daemon=True)
         self.times_ns: list[int] = []
         self._index, self._kind, self._ended = index, kind, False
+        self._failure: OSError | None = None
         with inside(netns):
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 21)
@@ -35,6 +36,12 @@ class Witness(Thread):
     def run(self) -> None:
         """The thread's work."""
         become_realtime(1)
+        try:
+            self._listen()
+        except OSError as error:  # notices were lost, for example
+            self._failure = error
+
+    def _listen(self) -> None:
         with self._socket:
             while not self._ended:
                 try:
@@ -47,9 +54,11 @@ class Witness(Thread):
                     self.times_ns.append(now_ns)
 
     def end(self) -> None:
-        """Listen no more."""
+        """Listen no more. Raises OSError where listening ended before."""
         self._ended = True
         self.join()
+        if self._failure is not None:
+            raise self._failure
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class Bucket:
     """Compresses one flat vector after another, and remembers what it left out."""
 
     def __init__(self, layout: Layout, recipe: Recipe) -> None:
-        self.layout = layout
+        self.layout, self._made_with = layout, [recipe.selector.name, recipe.values.name]
         self._selector = recipe.make_selector()
         self._values = recipe.make_values(layout)
         self._memory = recipe.make_memory(layout)
@@ -73,11 +73,19 @@ class Bucket:
         """What selector and values carry from step to step, and for which parameters."""
         return {
             "parts": [part.name for part in self.layout],
+            "made_with": self._made_with,
             "selector": self._selector.state(),
             "values": as_tensors(self._values.state()),
         }
 
     def learn(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``learnt`` returned for the same parameters."""
-        self._selector.load(state["selector"])
-        self._values.load(as_arrays(state["values"]))
+        """Take over what ``learnt`` returned for some of the same parameters, as far as it is of use here.
+
+        What a selector knows is of use to one of the same name for exactly these parameters; a value coding
+        knows matrices by the names of their parameters.
+        """
+        selector, values = state["made_with"]
+        if selector == self._made_with[0] and state["parts"] == [p.name for p in self.layout]:
+            self._selector.load(state["selector"])
+        if values == self._made_with[1]:
+            self._values.load(as_arrays(state["values"]))

@@ -19,6 +19,8 @@ class Checkpoint:
         self._kind = kind
         self._memory: dict[str, Tensor] = {}
         self._learnt: list[Mapping[str, Any]] = []
+        self._served: set[str] = set()
+        """Parameters whose bucket has what there was for it."""
 
     @classmethod
     def read(cls, state: Mapping[str, Any], kind: str) -> Checkpoint:
@@ -47,8 +49,8 @@ class Checkpoint:
         own = {key: self._memory.pop(key) for key in owned(self._memory, names)}
         if own:
             bucket.recall(own)
+        self._served |= {*names}
         for learnt in self._learnt:
-            if learnt["parts"] == names:
+            if {*learnt["parts"]} & {*names}:
                 bucket.learn(learnt)
-        # what other bucketings of these parameters have learnt serves nobody any more
-        self._learnt = [one for one in self._learnt if not {*one["parts"]} & {*names}]
+        self._learnt = [one for one in self._learnt if not {*one["parts"]} <= self._served]

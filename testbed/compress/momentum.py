@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from testbed.compress import kernels
 from testbed.compress.base import Compensated, Sparse
 from testbed.compress.layout import Layout
+from testbed.compress.options import yes_or_no
 from testbed.compress.parts import gathered, taken_apart
 from testbed.errors import InputError
 
@@ -38,7 +39,8 @@ class MomentumCorrection:
     def __init__(self, layout: Layout, momentum: float = 0.9, masking: bool = True) -> None:
         if not 0.0 <= momentum < 1.0:  # also refuses NaN
             raise InputError(f"momentum {momentum!r} is outside [0, 1)", hint="DGC takes 0.9.")
-        self._layout, self._momentum, self._masking = layout, momentum, masking
+        self._layout, self._momentum = layout, momentum
+        self._masking = yes_or_no("masking", masking)
         self._held: dict[str, Tensor] = {}
         self._next: dict[str, Tensor] = {}
 

@@ -69,7 +69,8 @@ def _made(noun: str, factory: Callable[..., T], choice: Choice, *given: Layout) 
     try:
         asked.bind(*given, **choice.options)
         return factory(*given, **choice.options)
-    except TypeError as error:  # an option it does not have, or lacks, or one of another type
+    except (TypeError, ValueError, OverflowError) as error:  # an option it does not have, or lacks,
+        # or one of another type
         raise InputError(
             f"{noun} {choice.name!r}: {error}",
             hint=_options(list(asked.parameters.values())[len(given) :]),

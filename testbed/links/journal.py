@@ -18,6 +18,7 @@ from testbed.errors import InputError, MachineError
 
 Entry = dict[str, Any]
 _SUFFIX = ".journal"
+_BEGINNING_S = 5.0
 KEPT = "kept"
 """The kind of an entry that is no object, but says that the run is to be left standing."""
 
@@ -130,12 +131,17 @@ def start_of_boot() -> str:
 
 
 def _read(path: Path) -> Journal | None:
-    """A last line that was cut off by a crash names nothing that was made yet."""
+    """A last line that was cut off by a crash names nothing that was made yet.
+
+    None for a file that is gone, or has just been begun: its first line is being written.
+    """
     try:
-        lines = path.read_text().splitlines()
+        lines, age_s = path.read_text().splitlines(), time.time() - path.stat().st_mtime
     except OSError:
         return None
     parsed = [entry for entry in map(_parse, lines) if entry is not None]
+    if not lines and 0 <= age_s < _BEGINNING_S:
+        return None
     if not parsed or "run" not in parsed[0]:
         return Journal(path, path.stem, 0, "")
     head = parsed[0]

@@ -86,8 +86,10 @@ def _busy(link: Link, place: str, seconds: float, limits: Thresholds) -> Iterato
             f"{1 - limits.ratio_deviation:g} to {1 + limits.ratio_deviation:g} is right",
             abs(ratio - 1), limits.ratio_deviation, place,
         )  # fmt: skip
-    if mape is None or busy_s < limits.busy_floor_s:
+    if busy_s < limits.busy_floor_s:
         yield Finding("link_mape_1s", short, place=place)
+    elif mape is None:
+        yield Finding("link_mape_1s", f"{place} was backlogged for no whole second", place=place)
     else:
         yield Finding(
             "link_mape_1s",

@@ -23,6 +23,7 @@ from testbed.scenario.expand import expand, racks
 from testbed.scenario.load import Loaded, fingerprint
 from testbed.scenario.model import Scenario
 from testbed.scenario.names import Names
+from testbed.scenario.shape import FRAME_BYTES
 from testbed.session.conditions import backlog_drops, describe, shape
 from testbed.session.interrupt import interruptible
 from testbed.session.judgement import certify, ways_of
@@ -36,6 +37,8 @@ from testbed.units import Rate
 
 FLOW_CONGESTION = "cubic"
 """Keeps a queue filled; bbr, where it is the default, lets it run dry for 200 ms every ten seconds."""
+QUEUE_S, LEAST_QUEUE_PACKETS = 0.05, 20
+"""A queue shorter than so many packets cannot be kept filled: slow traces have that."""
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 REPORTED = ("link", "direction", "asked_bits", "delivered_bits", "ratio", "mape_step", "mape_1s",
             "worst_1s", "busy_share", "busy_ratio", "busy_mape_1s", "busy_worst_1s", "busy_mape_step",
@@ -69,8 +72,12 @@ def trace_scenario(path: Path, form: str | None = None, column: str | None = Non
     ``form`` and ``column`` as ``read`` takes them. Raises InputError for a trace that cannot be read or followed.
     """
     trace = read(path, format=form, column=column)
-    fastest = str(Rate(max(trace.rates_bits)))
-    end = {"rate": fastest, "queue": "50 ms"}
+    fastest = max(trace.rates_bits)
+    if not fastest:
+        raise InputError("its rate is 0 throughout: nothing can be sent", where=str(path))
+    short = fastest / 8 * QUEUE_S < LEAST_QUEUE_PACKETS * FRAME_BYTES
+    queue = f"{LEAST_QUEUE_PACKETS} packets" if short else f"{QUEUE_S * 1e3:g} ms"
+    end = {"rate": str(Rate(fastest)), "queue": queue}
     event = {
         "kind": "trace",
         "links": ["all"],
@@ -158,7 +165,9 @@ def _conclude(
         under_way=under_way,
         held=held["links"],
         trips=flowed.trips,
-        ways=ways_of(loaded.wall(), asked),
+        ways=ways_of(
+            loaded.wall(), Asked(loaded.timeline().initial, ())
+        ),  # trips are timed before t0
     )
     evidence = replace(evidence, foreign_drops={"the host's receive backlog": dropped})
     left_out = not_replayed(loaded.scenario)

@@ -1,7 +1,8 @@
 """Where nodes report: the session's end of the control network.
 
 Every node's messages arrive in one queue. A closed connection or ``SILENCE_S`` without a sign of life is
-the loss of that node, whatever its data connections do: an emulated outage is not a crash.
+the loss of that node, whatever its data connections do: an emulated outage is not a crash. Before it is
+told to start it may be silent for ``PREPARING_S``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from testbed.errors import NodeLost, WireError
 from testbed.session.lines import Lines
 
 SILENCE_S = 6.0
+PREPARING_S = 60.0
+"""A node that has not been told to start may be silent for so long: while it loads a library, none of its threads
+may speak, and on a slow machine several nodes load at once. That its process ended is heard of all the same."""
 HEARTBEAT_S = 1.0
 
 Inbound = tuple[str, dict[str, Any]]
@@ -33,12 +37,15 @@ class Switchboard:
         self._nodes: dict[str, Lines] = {}
         self._heard: dict[str, float] = {}
         self._excused: set[str] = set()
+        self._started: set[str] = set()
         self._inbox: queue.SimpleQueue[Inbound] = queue.SimpleQueue()
         self._closing = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def send(self, node: str, kind: str, **fields: Any) -> None:
         """Send to one node. Raises NodeLost when it is gone."""
+        if kind == "start":
+            self._started.add(node)
         try:
             self._nodes[node].send(kind, **fields)
         except (OSError, KeyError) as error:
@@ -75,6 +82,7 @@ class Switchboard:
         """A node is about to be killed: its end is no loss, and it may come back."""
         self._heard.pop(node, None)
         self._excused.discard(node)
+        self._started.discard(node)
         self._nodes.pop(node, None)
 
     def connected(self) -> list[str]:
@@ -93,7 +101,8 @@ class Switchboard:
     def _check_silence(self) -> None:
         now = time.monotonic()
         for node, heard in list(self._heard.items()):
-            if now - heard > SILENCE_S and node not in self._excused:
+            most_s = SILENCE_S if node in self._started else PREPARING_S
+            if now - heard > most_s and node not in self._excused:
                 raise NodeLost(node, None, f"it gave no sign of life for {now - heard:.1f} s")
 
     def _accept(self) -> None:

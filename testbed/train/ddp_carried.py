@@ -30,16 +30,22 @@ class Carried:
         """Take in a bucket's or a checkpoint's state."""
         for part in VECTORS:
             self._vectors[part].update(state[part])
+        newer = [one["parts"] for one in state["learnt"]]
+        self._learnt = [one for one in self._learnt if one["parts"] not in newer]
         self._learnt.extend(state["learnt"])
 
     def take(self, layout: Layout) -> dict[str, Any]:
-        """Hand over what belongs to the parameters of ``layout``."""
-        names = {part.name for part in layout}
+        """Hand over what belongs to the parameters of ``layout``.
+
+        What other bucketings of them have learnt stays here as well: buckets like theirs may yet come.
+        """
+        order = [part.name for part in layout]
+        names = {*order}
         taken: dict[str, Any] = {"kind": self._kind}
         for part, held in self._vectors.items():
             taken[part] = {key: held.pop(key) for key in owned(held, names)}
         taken["learnt"] = [one for one in self._learnt if names & {*one["parts"]}]
-        self._learnt = [one for one in self._learnt if not names & {*one["parts"]}]
+        self._learnt = [one for one in self._learnt if one["parts"] != order]
         return taken
 
     def together(self, states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from testbed.compress.checkpoint import Checkpoint
 from testbed.compress.kernels import warm
 from testbed.compress.layout import Layout
 from testbed.compress.recipe import Recipe
-from testbed.control.base import Observation, controllers
+from testbed.control.base import Controller, Observation, controllers
 from testbed.control.seed import controller_seed
 from testbed.errors import InputError
 from testbed.train.ddp_bucket import DdpBucket, GradBucket, Turn
@@ -69,9 +69,8 @@ class CompressionState:
         assert group is not None
         self.algorithm, self._group = row_of(algorithm, density), group
         self._parameters, self._find_unused = Parameters(parameters), find_unused
-        make = controllers.get(self.algorithm.controller)
-        self.controller = make(seed=controller_seed(seed, group.rank()), **self.algorithm.options)
         self._seed, self._clock = seed, clock
+        self.controller = self._make_controller()
         self._buckets: dict[tuple[str, ...], DdpBucket] = {}
         self._carried = Carried(self.algorithm.memory)
         self._open: list[DdpBucket] = []
@@ -159,16 +158,28 @@ class CompressionState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state_dict`` of this rank gave, whatever the buckets were.
 
-        Raises InputError when the residuals are those of other parameters, or of another memory.
+        Raises InputError when the residuals are those of other parameters, or of another memory, or the
+        controller is another; then all is as before.
         """
         Checkpoint.read(state, self.algorithm.memory)
-        known = dict(state)
+        known, controller = dict(state), self._make_controller()
         for part in ("memory", "reply"):
             known[part] = self._parameters.from_checkpoint(state[part])
+        try:
+            controller.load(state["controller"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"controller {self.algorithm.controller!r} cannot go on from this state",
+                hint="Load it into a state with the algorithm that it was saved with",
+            ) from error
         self._carried, self._buckets, self._open = Carried(self.algorithm.memory), {}, []
         self._carried.add(known)
-        self.controller.load(state["controller"])
+        self.controller = controller
         self._turn = self._next_turn(state["step"])
+
+    def _make_controller(self) -> Controller:
+        make = controllers.get(self.algorithm.controller)
+        return make(seed=controller_seed(self._seed, self._group.rank()), **self.algorithm.options)
 
     def _next_turn(self, step: int) -> Turn:
         """The same randomness for a step in every run, also in one that went on from a checkpoint."""

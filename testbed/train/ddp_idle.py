@@ -21,6 +21,7 @@ from testbed.compress.base import Sparse
 from testbed.compress.layout import Layout, Part
 from testbed.compress.momentum import RESIDUAL
 from testbed.compress.parts import key
+from testbed.errors import WireError
 
 
 def marks_bytes(parts: int) -> int:
@@ -36,7 +37,9 @@ def idle_marks(gradients: Sequence[Tensor], parts: int) -> bytes:
 
 
 def idle_everywhere(marks: Sequence[memoryview], layout: Layout) -> list[Part]:
-    """The parameters that all messages have marked."""
+    """The parameters that all messages have marked. Raises WireError for a message that ends before."""
+    if any(len(one) != marks_bytes(len(layout.parts)) for one in marks):
+        raise WireError(f"a message ends within the marks of {len(layout.parts)} parameters")
     common = np.bitwise_and.reduce([np.frombuffer(one, np.uint8) for one in marks])
     bits = np.unpackbits(common, bitorder="little")
     return [part for part, marked in zip(layout, bits, strict=False) if marked]

@@ -11,6 +11,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
+import ddp_refusals as refusals
 import ddp_scenarios as scenarios
 from ddp_rig import Ranks
 from test_ddp_hook import assert_alike, assert_nothing_is_lost
@@ -53,5 +54,5 @@ def test_dense_is_what_plain_ddp_does(ranks: Ranks, kind: str, most: float) -> N
 
 
 def test_a_gradient_that_is_not_finite_is_an_error_on_all_ranks(ranks: Ranks) -> None:
-    for text in ranks.do(scenarios.not_a_number_on_cuda, "3.weight"):
+    for text in ranks.do(refusals.not_a_number_on_cuda, "3.weight"):
         assert text.startswith("GradientError: rank 0: the gradient of '3.weight' holds nan")

@@ -9,7 +9,7 @@ import pytest
 
 from testbed.bench.result import Check
 from testbed.bench.sound import ATTEMPTS, Sound, all_sound
-from testbed.bench.suites import again, agreement, completion, dilation, outage
+from testbed.bench.suites import again, agreement, completion, dilation, lateness, outage
 from testbed.scenario.shape import FRAME_BYTES
 
 
@@ -49,20 +49,15 @@ def messages(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("row", "verdicts"),
     [
-        (messages(), [True, True, True]),
-        (messages(used_p99=1.1), [False, True, True]),
-        (messages(judged=49), [True, False, True]),
-        (messages(used_p99=None, judged=0), [None, False, True]),
-        (messages(used_p99=None, judged=0, groups=0), [None, None, True]),
+        (messages(), [True, True]),
+        (messages(used_p99=1.1), [False, True]),
+        (messages(judged=49), [True, False]),
+        (messages(used_p99=None, judged=0), [None, False]),
+        (messages(used_p99=None, judged=0, groups=0), [None, None]),
     ],
 )
 def test_completion_is_judged_for_half_of_all(row: dict[str, Any], verdicts: list[Any]) -> None:
-    assert met(completion.checks([row], {"nic": sound("valid")})) == verdicts
-
-
-def test_completion_of_invalid_runs_is_not_met() -> None:
-    lost = {"nic": sound(*["invalid"] * ATTEMPTS)}
-    assert met(completion.checks([messages()], lost)) == [True, True, False]
+    assert met(completion.checks([row])) == verdicts
 
 
 def test_dilation_without_its_reference_is_not_met() -> None:
@@ -99,6 +94,29 @@ def test_an_outage_is_silent_and_ends(row: dict[str, Any], verdicts: list[Any]) 
     assert met(outage.checks(row, bundle=2)) == verdicts
 
 
+def late(**changes: Any) -> dict[str, Any]:
+    return {"loops": 4, "changes_per_s": 10, "p99_ms": 4.9, "not_seen": 0, **changes}
+
+
+@pytest.mark.parametrize(
+    ("row", "verdicts"),
+    [
+        (late(), [True, True]),
+        (late(p99_ms=5.1), [False, True]),
+        (late(loops=0), [False, True]),
+        (late(not_seen=1), [True, False]),
+        (late(p99_ms=None, not_seen=99), [None, False]),
+    ],
+)
+def test_changes_are_on_time_and_announced(row: dict[str, Any], verdicts: list[Any]) -> None:
+    assert met(lateness.checks(row)) == verdicts
+
+
+def test_the_agents_word_alone_is_no_lateness() -> None:
+    unseen = {"p50": None, "p99": None, "max": None, "own_p99": 0.2, "own_max": 0.2, "missing": 9.0}
+    assert lateness._row(0, 100, "narrows", [unseen])["p99_ms"] is None
+
+
 def replayed(verdict: str = "valid", late_ms: float = 0.1, **changes: float) -> dict[str, Any]:
     link = {"link": "server", "direction": "up", "ratio": 1.0, "mape_1s": 0.001, **changes}
     return run(verdict, links=[{**link, "lateness_ms": {"p99": late_ms}}])
@@ -114,6 +132,7 @@ def replayed(verdict: str = "valid", late_ms: float = 0.1, **changes: float) -> 
         (replayed(), replayed("degraded"), [True, True, True, False, True]),
         (replayed("invalid"), replayed("invalid"), [True, True, True, True, False]),
         (replayed(), run("valid", links=[]), [None, None, None, True, True]),
+        (run("valid", links=[]), replayed(), [None, None, None, True, True]),
     ],
 )
 def test_root_and_a_user_agree(root: Any, user: Any, verdicts: list[Any]) -> None:

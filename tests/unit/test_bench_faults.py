@@ -128,6 +128,19 @@ def test_a_busy_host_is_one_case(places: tuple[str | None, ...], share: float) -
     assert Tally().share("busy") is None
 
 
+def test_stolen_time_does_not_catch_a_fault_of_ours() -> None:
+    stolen = Judged(LinkReport(()), [Finding("stolen_share", "stolen", 1.0)])
+    assert tally(Session((), "busy"), stolen).share("busy") == 0.0
+
+
+def test_a_filled_link_that_was_not_judged_is_an_alarm() -> None:
+    unjudged = Judged(
+        LinkReport(()), [Finding("link_ratio", "backlogged for 0.0 s", place=str(UP))]
+    )
+    assert not unjudged.valid
+    assert tally(FAULTY, unjudged).share("rate") == 1.0
+
+
 def test_a_link_is_not_clean_while_others_have_the_processors() -> None:
     stolen = Judged(LinkReport(()), [Finding("stolen_share", "stolen", 1.0), alarm(str(UP))])
     counted = tally(FAULTY, stolen)

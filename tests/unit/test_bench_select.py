@@ -110,7 +110,7 @@ def test_select_as_json() -> None:
     assert list(found["references"]) == ["torch.topk", "np.partition", "read_once"]
     assert all(seconds > 0 for seconds in found["references"].values())
     rows = {row["method"]: row for row in found["results"]}
-    assert set(rows) == {*selectors.names(), "laplace (PyTorch)"}
+    assert set(rows) == {*selectors.names(), "laplace (PyTorch)", "radix (no statistics)"}
     for row in rows.values():
         assert list(row) == ["method", "median_s", "achieved_density", "passes"]
         assert row["median_s"] > 0
@@ -139,7 +139,12 @@ def test_select_judges_what_limits_are_stated_for() -> None:
 def test_both_opponents_find_the_largest() -> None:
     flat = drawn(10_000, 1).flats[0]
     assert select._torch_topk(flat, 0.01).count == 100
-    assert select._np_partition(flat.numpy(), np.empty(10_000, np.int32), 0.01).count == 100
+    assert (
+        select._np_partition(
+            flat.numpy(), np.empty(10_000, np.int32), np.empty(10_000, np.bool_), 0.01
+        ).count
+        == 100
+    )
 
 
 def test_threshold_counts_every_step() -> None:

@@ -179,22 +179,27 @@ def same_memory(compressor: Compressor, expected: dict[str, torch.Tensor]) -> No
 
 
 @feedback
-def test_feedback_loses_nothing(made: Recipe) -> None:
-    """Σ sent + residual = Σ gradients, up to the rounding of float32 at every addition."""
+@pytest.mark.parametrize("layout", [MODEL, LARGE], ids=["exact", "estimated"])
+def test_feedback_loses_nothing(made: Recipe, layout: Layout) -> None:
+    """Σ sent + residual = Σ gradients, up to the rounding of float32 at every addition.
+
+    The larger one is long enough for selectors that estimate to do so.
+    """
+    size = layout.size
     kind = made.memory.name
     made = replace(made, memory=Choice(kind, AS_FEEDBACK[kind]))
-    compressor, rng = Compressor(made, {"all": MODEL}), Random(2)
-    sent, whole = torch.zeros(100).double(), torch.zeros(100).double()
-    largest, steps = torch.zeros(100).double(), [0.3, 0.01, 1.0, 0.1, 0.05, 0.5, 0.02, 0.1]
+    compressor, rng = Compressor(made, {"all": layout}), Random(2)
+    sent, whole, largest = torch.zeros(3, size).double()
+    steps = [0.3, 0.01, 1.0, 0.1, 0.05, 0.5, 0.02, 0.1]
     for step, density in enumerate(steps):
-        flat = random_vector(100, step)
+        flat = random_vector(size, step)
         read = received(compressor, compressor.compress("all", flat, density, rng)).double()
         sent += read
         whole += flat
         largest = torch.maximum(largest, torch.maximum(read.abs(), (whole - sent).abs() + 10))
     held = compressor.state()["memory"]
     name = "{}" if kind == "feedback" else "{}/residual"
-    residual = torch.cat([held[name.format(part.name)].flatten() for part in MODEL])
+    residual = torch.cat([held[name.format(part.name)].flatten() for part in layout])
     off = (sent + residual - whole).abs()
     assert bool((off <= len(steps) * 2.0**-23 * largest).all()), float(off.max())
 

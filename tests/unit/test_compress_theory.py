@@ -16,12 +16,12 @@ from contract_rig import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.compress.base import codings, needs_all, selectors
+from testbed.compress.base import codings, selectors
 from testbed.compress.compressor import Compressor
 from testbed.compress.layout import Layout
 from testbed.compress.wire import decode
 
-EXACT = [name for name in selectors if not needs_all(codings.get("fp32"))]
+EXACT = selectors.names()
 
 
 @pytest.mark.parametrize("selector", EXACT)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import ddp_refusals as refusals
 import ddp_scenarios as scenarios
 import numpy as np
 import pytest
@@ -166,13 +167,13 @@ def test_a_checkpoint_goes_on_bit_for_bit(ranks: Ranks) -> None:
 
 
 def test_a_gradient_that_is_not_finite_is_an_error_on_all_ranks(ranks: Ranks) -> None:
-    for text, total in ranks.do(scenarios.not_a_number, step=3, rank=1, name="3.weight"):
+    for text, total in ranks.do(refusals.not_a_number, step=3, rank=1, name="3.weight"):
         assert text.startswith("GradientError: rank 1: the gradient of '3.weight' holds nan")
         assert total == 3.0
 
 
 def test_any_other_failure_reaches_all_ranks(ranks: Ranks) -> None:
-    (there, total), (here, _) = ranks.do(scenarios.defective)
+    (there, total), (here, _) = ranks.do(refusals.defective)
     assert here == "RuntimeError: index 7 is out of bounds"
     assert there == "ExperimentError: rank 1: RuntimeError: index 7 is out of bounds"
     assert total == 3.0
@@ -192,7 +193,7 @@ def test_any_other_failure_reaches_all_ranks(ranks: Ranks) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(ranks: Ranks, what: str, message: str) -> None:
-    for text in ranks.do(scenarios.refused, what):
+    for text in ranks.do(refusals.refused, what):
         assert re.match(message, text), text
 
 
@@ -216,12 +217,12 @@ def test_bodies_of_any_lengths_arrive(ranks: Ranks) -> None:
 def test_ranks_that_send_different_things_all_learn_of_it(
     ranks: Ranks, given: tuple[int, int, int], message: str
 ) -> None:
-    for rank, text in enumerate(ranks.do(scenarios.channels_apart, *given)):
+    for rank, text in enumerate(ranks.do(refusals.channels_apart, *given)):
         assert text.startswith(message.format(1 - rank))
 
 
 def test_ranks_with_different_algorithms_do_not_train_apart(ranks: Ranks) -> None:
-    for rank, text in enumerate(ranks.do(scenarios.apart, ["signsgd", "none"])):
+    for rank, text in enumerate(ranks.do(refusals.apart, ["signsgd", "none"])):
         assert f"rank {1 - rank} sent another bucket" in text
         assert "by the same algorithm" in text
 

@@ -52,3 +52,17 @@ def test_a_scenario_says_itself_what_it_follows(
 ) -> None:
     with pytest.raises(InputError, match=f"{flag}: .*is a scenario, not a trace"):
         _load(tmp_path / "s.yaml", form, column)
+
+
+def test_a_slow_trace_has_a_queue_that_can_be_filled(tmp_path: Path) -> None:
+    path = tmp_path / "slow.csv"
+    path.write_text("time_s,rate_kbit_s\n0,200\n1,0\n2,300\n3,200\n")
+    initial = trace_scenario(path).timeline().initial
+    assert {shape.queue_bytes for shape in initial.values()} == {20 * 1514}
+
+
+def test_a_trace_of_nothing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "dead.csv"
+    path.write_text("time_s,rate_mbit_s\n0,0\n1,0\n")
+    with pytest.raises(InputError, match=r"dead\.csv: its rate is 0 throughout"):
+        trace_scenario(path)

@@ -26,11 +26,13 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Iterator[Switchboard]:
     made.close()
 
 
-def node(board: Switchboard, name: str) -> Lines:
+def node(board: Switchboard, name: str, *, started: bool = True) -> Lines:
     lines = Lines(socket.create_connection(board._listener.getsockname()))
     lines.send("hello", node=name, token=TOKEN)
     got = board.receive(5.0)
     assert got is not None and got[0] == name and got[1]["type"] == "hello"
+    if started:
+        board.send(name, "start", t0_ns=0)
     return lines
 
 
@@ -43,6 +45,17 @@ def silence(board: Switchboard) -> None:
 
 def test_a_silent_node_is_lost(board: Switchboard) -> None:
     lines = node(board, "worker-0")
+    with pytest.raises(NodeLost, match="no sign of life"):
+        silence(board)
+    lines.close()
+
+
+def test_a_node_that_prepares_may_be_silent_for_longer(
+    board: Switchboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = node(board, "worker-0", started=False)
+    silence(board)
+    monkeypatch.setattr(module, "PREPARING_S", 0.3)
     with pytest.raises(NodeLost, match="no sign of life"):
         silence(board)
     lines.close()

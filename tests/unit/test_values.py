@@ -13,7 +13,7 @@ from value_cases import CASES, MIXED, SEED, SHAPED, Case, same, vectors, written
 
 from testbed.compress.base import codings
 from testbed.compress.codes import coding_of
-from testbed.compress.kernels import loops_quant
+from testbed.compress.kernels import warm
 from testbed.compress.kernels.grid import CHUNK
 from testbed.compress.values.reference import hashed
 from testbed.compress.values.reference_groups import DECODE, ENCODE
@@ -142,20 +142,19 @@ def test_numbers_on_the_wire() -> None:
 
 
 def test_nothing_is_compiled_after_the_warm_up() -> None:
-    for call in loops_quant.WARM:
-        call()
-    warm = compiled()
-    assert len(warm) > 20
+    warm.all()
+    before = compiled()
+    assert len(before) > 20
     for case in (*CASES, *SHAPED):
         section, _ = written(case.make(MIXED.size), vectors(MIXED.size)["usual"])
         case.kind.read(section, MIXED.size)
-    assert compiled() == warm
+    assert compiled() == before
 
 
 def compiled() -> dict[str, int]:
     """How many kinds of arguments every loop has been compiled for."""
     found = {}
-    for name in ("quant", "pack", "half", "signs", "ternary", "lowrank"):
+    for name in ("int8", "maxmin", "qsgd", "pack", "half", "signs", "ternary", "lowrank"):
         module = import_module(f"testbed.compress.kernels.loops_{name}")
         found |= {
             f"{name}.{loop}": len(held.signatures)

@@ -28,10 +28,13 @@ from testbed.compress.kernels import Operations
 from testbed.compress.kernels.grid import MAGNITUDE
 from testbed.compress.kernels.reference import Reference
 from testbed.compress.selectors.laplace import Laplace
+from testbed.compress.selectors.radix import Radix
 from testbed.errors import InputError
 
 TORCH, NUMPY, READ = "torch.topk", "np.partition", "read_once"
 PLAIN = "laplace (PyTorch)"
+BARE = "radix (no statistics)"
+"""Without the pass that every message begins with, which radix does not need."""
 DENSITY = 0.01
 """For which limits are stated."""
 _WARM = 2
@@ -147,14 +150,15 @@ def _measured(
     flats = given.flats
     elements = flats[0].numel()
     made, left_out = _selectors(flats[0], density)
-    room = np.empty(elements, np.int32)
+    room, mask = np.empty(elements, np.int32), np.empty(elements, np.bool_)
     calls: dict[str, Callable[[int], Turn]] = {
         TORCH: lambda turn: _torch_topk(flats[turn], density),
-        NUMPY: lambda turn: _np_partition(flats[turn].numpy(), room, density),
+        NUMPY: lambda turn: _np_partition(flats[turn].numpy(), room, mask, density),
         READ: lambda turn: _read(flats[turn]),
     }
     for name, selector in made.items():
         calls[name] = _selecting(selector, flats, density)
+    calls[BARE] = _selecting_bare(Radix(), flats, density)
     outcomes = timed(calls, repeat, _WARM, say)
     references = {name: outcomes.pop(name).median_s for name in (TORCH, NUMPY, READ)}
     return Found(elements, density, threads, source, given.about, references, outcomes, left_out)
@@ -189,6 +193,18 @@ def _selecting(selector: Selector, flats: list[Tensor], density: float) -> Calla
     return select
 
 
+def _selecting_bare(
+    selector: Selector, flats: list[Tensor], density: float
+) -> Callable[[int], Turn]:
+    rng = Random(1)
+
+    def select(turn: int) -> Turn:
+        sent = selector.select(Compensated(flats[turn], 0.0, 0.0), density, rng)
+        return Turn(sent.count, None if sent.how is None else sent.how.passes)
+
+    return select
+
+
 def _read(flat: Tensor) -> Turn:
     read_once(flat.numpy())
     return Turn(0)
@@ -200,7 +216,9 @@ def _torch_topk(flat: Tensor, density: float) -> Turn:
     return Turn(flat[indices].numel())
 
 
-def _np_partition(flat: NDArray[np.float32], room: NDArray[np.int32], density: float) -> Turn:
+def _np_partition(
+    flat: NDArray[np.float32], room: NDArray[np.int32], chosen: NDArray[np.bool_], density: float
+) -> Turn:
     """A fair opponent: its memory is made beforehand, and magnitudes are compared as integers, which numpy
     partitions faster than floats and which are in the same order."""
     count = element_count(flat.size, density)
@@ -209,5 +227,5 @@ def _np_partition(flat: NDArray[np.float32], room: NDArray[np.int32], density: f
     room.partition(flat.size - count)
     threshold = room[flat.size - count]
     np.bitwise_and(bits, mask, out=room)
-    indices = np.flatnonzero(room >= threshold)
+    indices = np.flatnonzero(np.greater_equal(room, threshold, out=chosen))
     return Turn(flat[indices].size)

@@ -67,18 +67,7 @@ def _medians(runs: list[dict[str, Any]], place: str) -> dict[str, float | None]:
 
 def checks(found: dict[str, list[dict[str, Any]]]) -> list[Check]:
     """The largest differences over all link directions, and whether the verdicts are the same, and not invalid. Pure."""
-    apart = {
-        key: max(
-            (
-                abs(one - other)
-                for place in _places(found["root"])
-                if (one := _medians(found["root"], place)[key]) is not None
-                and (other := _medians(found["user"], place)[key]) is not None
-            ),
-            default=None,
-        )
-        for key in ("ratio", "mape_1s", "late_p99_ms")
-    }
+    apart = {key: _apart(found, key) for key in ("ratio", "mape_1s", "late_p99_ms")}
     verdicts = [[run["verdict"] for run in found[who]] for who in WHO]
     differ = float(set(verdicts[0]) != set(verdicts[1]))
     invalid = sum(each.count("invalid") for each in verdicts)
@@ -89,6 +78,16 @@ def checks(found: dict[str, list[dict[str, Any]]]) -> list[Check]:
         at_most("verdicts differ (1: yes)", differ, 0),
         at_most("invalid replays, of either", invalid, 0),
     ]
+
+
+def _apart(found: dict[str, list[dict[str, Any]]], key: str) -> float | None:
+    """The largest difference; None where it is known of nothing, or of a link direction for one of them alone."""
+    places = dict.fromkeys(place for who in WHO for place in _places(found[who]))
+    pairs = [tuple(_medians(found[who], place)[key] for who in WHO) for place in places]
+    if any((one is None) != (other is None) for one, other in pairs):
+        return None
+    both = [abs(one - other) for one, other in pairs if one is not None and other is not None]
+    return max(both, default=None)
 
 
 def _places(runs: list[dict[str, Any]]) -> list[str]:

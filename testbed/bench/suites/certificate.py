@@ -72,13 +72,14 @@ def judge(tally: Tally, planned: Session, judged: Judged) -> None:
     """Count every case of a session. Pure.
 
     A faulty link must be pointed at itself; a fault of the host is a single case, and any alarm catches
-    it. On a clean link an alarm of the host is as false as one of its own, unless the host has a fault: one
+    it but that of stolen time, which is somebody else's. On a clean link an alarm of the host is as false as one of its own, unless the host has a fault: one
     that was put in, or a hypervisor that gave its processors to others. Then the link is not clean.
     """
     ends = [case.end for case in planned.cases]
     clean = _DISTURBED if any(one.measure == STOLEN for one in judged.alarms) else _CLEAN
     if planned.fault is not None:
-        tally.add(planned.fault, not judged.valid, {"stop_s": planned.stop_s})
+        caught = any(one.measure != STOLEN for one in judged.alarms)
+        tally.add(planned.fault, caught, {"stop_s": planned.stop_s})
         return
     elsewhere = judged.elsewhere(ends)
     for case in planned.cases:

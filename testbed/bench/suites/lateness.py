@@ -8,7 +8,7 @@ from testbed.bench.alternatives import Alternative, Ours
 from testbed.bench.figures import MBIT, median, percentile, square
 from testbed.bench.lab import OURS, PLAIN, Lab, lab
 from testbed.bench.order import interleaved
-from testbed.bench.result import Suite, at_most
+from testbed.bench.result import Check, Suite, at_most
 from testbed.bench.setup import Setup
 from testbed.bench.trial import measure
 from testbed.bench.with_tc import TcHtb
@@ -39,15 +39,18 @@ def run(setup: Setup) -> Suite:
     return Suite(
         "Lateness of changes, ms",
         rows,
-        [
-            at_most(
-                f"p99, {row['loops']} loops, {row['changes_per_s']}/s",
-                row["p99_ms"], LOOPS[row["loops"]],
-            )
-            for row in ours
-        ],
+        [check for row in ours for check in checks(row)],
         {"repeat": setup.repetitions, "seconds": setup.seconds(10.0, 1.0)},
-    )  # fmt: skip
+    )
+
+
+def checks(row: dict[str, Any]) -> list[Check]:
+    """How late changes were, and whether the kernel announced every one of them. Pure."""
+    which = f"{row['loops']} loops, {row['changes_per_s']}/s"
+    return [
+        at_most(f"p99, {which}", row["p99_ms"], LOOPS[row["loops"]]),
+        at_most(f"changes never announced, {which}", row["not_seen"], 0),
+    ]
 
 
 def _late(made: Lab, other: Alternative, changes: int, loops: int, seconds: float) -> Late:
@@ -76,7 +79,7 @@ def _ms(seconds: float | None) -> float | None:
 def _row(loops: int, changes: int, name: str, late: list[Late]) -> dict[str, Any]:
     """``p99_ms`` is judged: the later of what the kernel announced and what the agent says."""
     seen, own = (median(one[key] for one in late) for key in ("p99", "own_p99"))
-    worst = max((value for value in (seen, own) if value is not None), default=None)
+    worst = None if seen is None else max(seen, own or 0.0)
     return {
         "loops": loops,
         "changes_per_s": changes,

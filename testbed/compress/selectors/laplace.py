@@ -25,6 +25,7 @@ from testbed.compress.base import Compensated, Selection, Sparse
 from testbed.compress.elements import element_count
 from testbed.compress.kernels import Operations, Workspace
 from testbed.compress.kernels.grid import DIGITS
+from testbed.compress.options import whole_number
 from testbed.compress.selectors.aim import Aim
 from testbed.compress.selectors.correction import (
     LEAST_MAGNITUDE,
@@ -56,9 +57,7 @@ class Laplace:
     def __init__(self, tolerance: float = 0.05, fit_every: int = 0) -> None:
         if not 0 <= tolerance < 1:
             raise InputError(f"tolerance {tolerance!r} is outside [0, 1)", hint="Usual is 0.05.")
-        if fit_every != int(fit_every) or fit_every < 0:
-            raise InputError(f"fit_every {fit_every!r} is no number of steps", hint="0 is never.")
-        self._tolerance, self._fit_every = tolerance, int(fit_every)
+        self._tolerance, self._fit_every = tolerance, whole_number("fit_every", fit_every, 0)
         self._aim, self._steps = Aim(), 0
         self._left, self._kept = Workspace(), Workspace()
         self.fit: fit.Fit | None = None

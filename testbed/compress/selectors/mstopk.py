@@ -11,9 +11,9 @@ from random import Random
 
 import numpy as np
 
+from testbed.compress.options import whole_number
 from testbed.compress.selectors.estimated import Estimated
 from testbed.compress.selectors.pool import Pool
-from testbed.errors import InputError
 
 SHRINK = 4
 """Elements below the lower threshold are out for good: those above it are copied when they are at most a
@@ -25,9 +25,7 @@ class MsTopK(Estimated):
 
     def __init__(self, passes: int = 30) -> None:
         super().__init__()
-        if passes < 1:
-            raise InputError(f"passes {passes!r} is below 1", hint="The paper takes 30.")
-        self._passes = passes
+        self._passes = whole_number("passes", passes, 1)
 
     def narrow(self, pool: Pool, count: int, rng: Random) -> None:
         """Fewer than ``count`` are left only where the others are zero."""

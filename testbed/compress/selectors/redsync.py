@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
+from testbed.compress.options import whole_number
 from testbed.compress.selectors.estimated import Estimated
 from testbed.compress.selectors.pool import Pool
 from testbed.errors import InputError
@@ -46,9 +47,7 @@ class Search(Estimated):
             raise InputError(
                 f"width {width!r} is outside (0, 1)", hint="It is a share of max − mean."
             )
-        if reuse < 1:
-            raise InputError(f"reuse {reuse!r} is below 1", hint="1 searches at every step.")
-        self._width, self._reuse = width, reuse
+        self._width, self._reuse = width, whole_number("reuse", reuse, 1)
         self._threshold, self._count, self._left = 0.0, 0, 0
 
     def narrow(self, pool: Pool, count: int, rng: Random) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from random import Random
 from typing import ClassVar
 
@@ -10,6 +9,7 @@ from testbed.compress import kernels
 from testbed.compress.base import Compensated, Selection, Sparse, Stateless
 from testbed.compress.elements import check_density
 from testbed.compress.kernels import Workspace
+from testbed.compress.kernels.grid import as_float32
 from testbed.errors import InputError
 
 
@@ -22,9 +22,9 @@ class Threshold(Stateless):
     takes_density: ClassVar[bool] = False
 
     def __init__(self, at: float) -> None:
-        if not (isfinite(at) and at > 0):
+        if not 0.0 < as_float32(at) < float("inf"):  # also refuses NaN
             raise InputError(
-                f"threshold {at!r} is not a positive number",
+                f"threshold {at!r} is not a positive float32",
                 hint="Elements of at least this magnitude are sent, e.g. at: 0.001",
             )
         self._at, self._space = float(at), Workspace()

@@ -40,7 +40,7 @@ class Int8(Stateless):
 
     def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
         """One pass."""
-        from testbed.compress.kernels import loops_quant, pool
+        from testbed.compress.kernels import loops_int8, pool
 
         del rng
         given, bucket = usable(values, np.float32), self._bucket
@@ -50,7 +50,7 @@ class Int8(Stateless):
 
         def part(_: int, a: int, b: int) -> None:
             own = peaks[a // bucket : pieces(b, bucket)]
-            loops_quant.int8_write(given[a:b], bucket, own, levels[a:b], kept[a:b])
+            loops_int8.write(given[a:b], bucket, own, levels[a:b], kept[a:b])
 
         pool.over(given.size, part)
         put(section, 0, np.array([bucket], np.uint32))
@@ -60,7 +60,7 @@ class Int8(Stateless):
     @classmethod
     def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """Levels times a 127th of their bucket's scale."""
-        from testbed.compress.kernels import loops_quant, pool
+        from testbed.compress.kernels import loops_int8, pool
 
         bucket = parts.bucket_in(section)
         buckets = pieces(count, bucket)
@@ -71,7 +71,7 @@ class Int8(Stateless):
 
         def part(_: int, a: int, b: int) -> int:
             own = peaks[a // bucket : pieces(b, bucket)]
-            return loops_quant.int8_read(levels[a:b], bucket, own, out[a:b])
+            return loops_int8.read(levels[a:b], bucket, own, out[a:b])
 
         parts.all_right(pool.over(count, part))
         return out

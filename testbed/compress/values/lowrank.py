@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from testbed.compress.base import Bytes, Floats, Room, fresh
 from testbed.compress.layout import Layout
+from testbed.compress.options import whole_number
 from testbed.compress.payload import Scratch
 from testbed.compress.values import factors
 from testbed.compress.values.factors import Shape
-from testbed.compress.values.section import put, usable, whole_number
+from testbed.compress.values.section import put, usable
 from testbed.errors import InputError
 
 
@@ -39,7 +40,7 @@ class LowRank:
     keeps_zero: ClassVar[bool] = False
 
     def __init__(self, layout: Layout, rank: int = 2) -> None:
-        rank = whole_number("lowrank", "rank", rank, 1, factors.MOST)
+        rank = whole_number("value coding 'lowrank': rank", rank, 1, factors.MOST)
         self._size = layout.size
         self._parts = [part for part in layout if part.size]
         self._shapes = [Shape.of(part, rank) for part in self._parts]

@@ -9,6 +9,7 @@ import numpy as np
 
 from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
 from testbed.compress.layout import Layout
+from testbed.compress.options import whole_number
 from testbed.compress.payload import Scratch
 from testbed.compress.values import section as parts
 from testbed.compress.values.section import WORD, pieces, put, usable
@@ -40,7 +41,7 @@ class MaxMin(Stateless):
         rounding: Literal["nearest", "stochastic"] = "nearest",
     ) -> None:
         del layout
-        self._bits = parts.whole_number("maxmin", "bits", bits, 1, 8)
+        self._bits = whole_number("value coding 'maxmin': bits", bits, 1, 8)
         self._bucket = parts.bucket_size("maxmin", bucket)
         if rounding not in ("nearest", "stochastic"):
             raise InputError(
@@ -56,7 +57,7 @@ class MaxMin(Stateless):
 
     def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
         """One pass."""
-        from testbed.compress.kernels import loops_quant, pool
+        from testbed.compress.kernels import loops_maxmin, pool
 
         seed = np.uint64(rng.getrandbits(64) if self._draw else 0)
         given, bucket, bits = usable(values, np.float32), self._bucket, self._bits
@@ -68,7 +69,7 @@ class MaxMin(Stateless):
 
         def part(_: int, a: int, b: int) -> None:
             own = slice(a // bucket, pieces(b, bucket))
-            loops_quant.maxmin_write(
+            loops_maxmin.write(
                 given[a:b], bucket, bits, self._draw, seed, a, lows[own], highs[own],
                 body[a * bits // 8 : pieces(b * bits, 8)], kept[a:b],
             )  # fmt: skip
@@ -81,7 +82,7 @@ class MaxMin(Stateless):
     @classmethod
     def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """Least element plus code times a level; the greatest itself."""
-        from testbed.compress.kernels import loops_quant, pool
+        from testbed.compress.kernels import loops_maxmin, pool
 
         bucket = parts.bucket_in(section)
         _, bits = parts.numbers(section, 0, 2)
@@ -102,7 +103,7 @@ class MaxMin(Stateless):
                 slice(a // bucket, pieces(b, bucket)),
                 body[a * bits // 8 : pieces(b * bits, 8)],
             )
-            return loops_quant.maxmin_read(codes, bucket, bits, lows[own], highs[own], out[a:b])
+            return loops_maxmin.read(codes, bucket, bits, lows[own], highs[own], out[a:b])
 
         parts.all_right(pool.over(count, part))
         return out

@@ -44,10 +44,10 @@ class Natural(Stateless):
 
     def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
         """One pass for the greatest exponent, one to write."""
-        from testbed.compress.kernels import loops_half, loops_quant, pool
+        from testbed.compress.kernels import loops_half, loops_int8, pool
 
         seed, given = np.uint64(rng.getrandbits(64)), usable(values, np.float32)
-        tops = pool.over(given.size, lambda _, a, b: int(loops_quant.top_bits(given[a:b])))
+        tops = pool.over(given.size, lambda _, a, b: int(loops_int8.top_bits(given[a:b])))
         floor = max(0, min((max(tops) >> 23) + 1, _GREATEST) - _POWERS)
         kept, codes = self._scratch.array("kept", given.size, np.float32), section[_HEAD:]
         section[0] = floor

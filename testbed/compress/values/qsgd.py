@@ -9,6 +9,7 @@ import numpy as np
 
 from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
 from testbed.compress.layout import Layout
+from testbed.compress.options import whole_number
 from testbed.compress.payload import Scratch
 from testbed.compress.values import section as parts
 from testbed.compress.values.section import WORD, pieces, put, usable
@@ -34,7 +35,7 @@ class Qsgd(Stateless):
 
     def __init__(self, layout: Layout, levels: int = 7, bucket: int = 512) -> None:
         del layout
-        self._levels = parts.whole_number("qsgd", "levels", levels, 1, _MOST)
+        self._levels = whole_number("value coding 'qsgd': levels", levels, 1, _MOST)
         self._bits = (2 * self._levels).bit_length()
         self._bucket = parts.bucket_size("qsgd", bucket)
         self._scratch = Scratch()
@@ -45,7 +46,7 @@ class Qsgd(Stateless):
 
     def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
         """One pass."""
-        from testbed.compress.kernels import loops_quant, pool
+        from testbed.compress.kernels import loops_qsgd, pool
 
         seed = np.uint64(rng.getrandbits(64))
         given, bucket, bits = usable(values, np.float32), self._bucket, self._bits
@@ -54,7 +55,7 @@ class Qsgd(Stateless):
         body = section[_HEAD + norms.nbytes :]
 
         def part(_: int, a: int, b: int) -> None:
-            loops_quant.qsgd_write(
+            loops_qsgd.write(
                 given[a:b], bucket, self._levels, bits, seed, a, norms[a // bucket : pieces(b, bucket)],
                 body[a * bits // 8 : pieces(b * bits, 8)], kept[a:b],
             )  # fmt: skip
@@ -67,7 +68,7 @@ class Qsgd(Stateless):
     @classmethod
     def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
         """Levels times an s-th of their bucket's norm."""
-        from testbed.compress.kernels import loops_quant, pool
+        from testbed.compress.kernels import loops_qsgd, pool
 
         bucket = parts.bucket_in(section)
         _, levels = parts.numbers(section, 0, 2)
@@ -83,7 +84,7 @@ class Qsgd(Stateless):
         def part(_: int, a: int, b: int) -> int:
             own_body = body[a * bits // 8 : pieces(b * bits, 8)]
             own = norms[a // bucket : pieces(b, bucket)]
-            return loops_quant.qsgd_read(own_body, bucket, levels, bits, own, out[a:b])
+            return loops_qsgd.read(own_body, bucket, levels, bits, own, out[a:b])
 
         parts.all_right(pool.over(count, part))
         return out

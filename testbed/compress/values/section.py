@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from testbed.compress.base import Bytes, Floats
+from testbed.compress.options import whole_number
 from testbed.errors import InputError, WireError
 
 WORD = 4
@@ -17,18 +18,9 @@ LARGEST_BUCKET = 1 << 18
 """Chunks that threads share out are whole buckets."""
 
 
-def whole_number(coding: str, name: str, value: object, least: int, most: int) -> int:
-    """An option. Raises InputError unless it is an integer in [``least``, ``most``]."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InputError(
-            f"value coding {coding!r}: {name} {value!r} is not a whole number from {least} to {most}"
-        )
-    return value
-
-
 def bucket_size(coding: str, value: object) -> int:
     """An option. Raises InputError unless it is a power of two from 8 on: buckets begin with a byte."""
-    size = whole_number(coding, "bucket", value, 8, LARGEST_BUCKET)
+    size = whole_number(f"value coding {coding!r}: bucket", value, 8, LARGEST_BUCKET)
     if size & (size - 1):
         raise InputError(
             f"value coding {coding!r}: bucket {size} is not a power of two",
