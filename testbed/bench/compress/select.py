@@ -7,10 +7,12 @@ pass for the statistics that every message begins with (``Forget``), used or not
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -24,28 +26,22 @@ from testbed.bench.result import Check, Suite, at_least, at_most
 from testbed.compress import kernels
 from testbed.compress.base import Compensated, Selector, selectors
 from testbed.compress.elements import check_density, element_count
-from testbed.compress.kernels import Operations
+from testbed.compress.kernels import Operations, Statistics
 from testbed.compress.kernels.grid import MAGNITUDE
 from testbed.compress.kernels.reference import Reference
-from testbed.compress.selectors.laplace import Laplace
 from testbed.compress.selectors.radix import Radix
 from testbed.errors import InputError
 
 TORCH, NUMPY, READ = "torch.topk", "np.partition", "read_once"
-PLAIN = "laplace (PyTorch)"
+PLAIN = " (PyTorch)"
+"""Ends the name of the same method with every pass in plain PyTorch."""
+NO_PASSES = ("topk", "dense", "randk")
+"""Selectors without passes that could be in PyTorch, or that are in PyTorch anyway."""
 BARE = "radix (no statistics)"
 """Without the pass that every message begins with, which radix does not need."""
 DENSITY = 0.01
 """For which limits are stated."""
 _WARM = 2
-
-
-class PlainLaplace(Laplace):
-    """The same method with nothing but PyTorch."""
-
-    def _operations(self, flat: Tensor) -> Operations:
-        del flat
-        return Reference()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +154,9 @@ def _measured(
     }
     for name, selector in made.items():
         calls[name] = _selecting(selector, flats, density)
-    calls[BARE] = _selecting_bare(Radix(), flats, density)
+        if name not in NO_PASSES:
+            calls[name + PLAIN] = _selecting(deepcopy(selector), flats, density, _plain)
+    calls[BARE] = _selecting(Radix(), flats, density, statistics=False)
     outcomes = timed(calls, repeat, _WARM, say)
     references = {name: outcomes.pop(name).median_s for name in (TORCH, NUMPY, READ)}
     return Found(elements, density, threads, source, given.about, references, outcomes, left_out)
@@ -170,7 +168,7 @@ def _selectors(first: Tensor, density: float) -> tuple[dict[str, Selector], dict
         first.abs().kthvalue(first.numel() - element_count(first.numel(), density) + 1).values
     )
     options: dict[str, dict[str, Any]] = {"threshold": {"at": usual}}
-    made: dict[str, Selector] = {PLAIN: PlainLaplace()}
+    made: dict[str, Selector] = {}
     left_out = {}
     for name in selectors:
         try:
@@ -180,29 +178,29 @@ def _selectors(first: Tensor, density: float) -> tuple[dict[str, Selector], dict
     return made, left_out
 
 
-def _selecting(selector: Selector, flats: list[Tensor], density: float) -> Callable[[int], Turn]:
+def _selecting(
+    selector: Selector,
+    flats: list[Tensor],
+    density: float,
+    operations: Callable[[Tensor], Operations] = kernels.of,
+    *,
+    statistics: bool = True,
+) -> Callable[[int], Turn]:
+    """One call of ``selector``, with the pass before it, on ``operations`` in place of what it would take."""
     rng = Random(1)
-    plain = isinstance(selector, PlainLaplace)
 
     def select(turn: int) -> Turn:
         flat = flats[turn]
-        seen = (Reference() if plain else kernels.of(flat)).measure(flat)
-        sent = selector.select(Compensated(flat, seen.sum_abs, seen.max_abs), density, rng)
+        with patch.object(kernels, "of", operations):
+            seen = operations(flat).measure(flat) if statistics else Statistics(0.0, 0.0)
+            sent = selector.select(Compensated(flat, seen.sum_abs, seen.max_abs), density, rng)
         return Turn(sent.count, None if sent.how is None else sent.how.passes)
 
     return select
 
 
-def _selecting_bare(
-    selector: Selector, flats: list[Tensor], density: float
-) -> Callable[[int], Turn]:
-    rng = Random(1)
-
-    def select(turn: int) -> Turn:
-        sent = selector.select(Compensated(flats[turn], 0.0, 0.0), density, rng)
-        return Turn(sent.count, None if sent.how is None else sent.how.passes)
-
-    return select
+def _plain(_: Tensor) -> Operations:
+    return Reference()
 
 
 def _read(flat: Tensor) -> Turn:

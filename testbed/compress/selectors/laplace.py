@@ -91,12 +91,9 @@ class Laplace:
             self.fit = fit.report(given.flat, rng, given.sum_abs)
         self._steps += 1
 
-    def _operations(self, flat: Tensor) -> Operations:
-        return kernels.of(flat)
-
     def _selected(self, given: Compensated, window: Window) -> tuple[Candidates, Selection]:
         """For a vector that is not all zeros and a count below its size."""
-        flat, aim, operations = given.flat, self._aim, self._operations(given.flat)
+        flat, aim, operations = given.flat, self._aim, kernels.of(given.flat)
         size, scale = flat.numel(), given.sum_abs / flat.numel()
         low = max(rounded(aim.cautious(window.aim / size) * scale), LEAST_MAGNITUDE)
         left, passes = self._taken_out(operations, flat, low), 2.0
