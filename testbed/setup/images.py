@@ -75,15 +75,15 @@ def ensure() -> str:
     with step("building the node image"):
         package = in_checkout("testbed")
         _build("node", wanted.node, {"RUNTIME": wanted.runtime}, {"testbed": package})
-    _prune(wanted)
+    remove_outdated(wanted)
     return wanted.node
 
 
 def _build(kind: str, tag: str, arguments: dict[str, str], folders: dict[str, Path]) -> None:
     """Build from a context given as an archive: nothing is staged, nothing else gets in."""
-    labels = {_MADE_FROM: next(iter(arguments.values())), _CHECKOUT: _checkout()}
     options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
-    options += [f"--label={name}={value}" for name, value in labels.items()]
+    options += [f"--label={_MADE_FROM}={next(iter(arguments.values()))}"]
+    options += [f"--label={checkout_label()}"]
     context = _archive(in_checkout("images", kind, "Dockerfile"), folders)
     try:
         run(["docker", "build", "-q", "--force-rm", *options, "-t", tag, "-"], data=context)
@@ -101,12 +101,12 @@ def _archive(dockerfile: Path, folders: dict[str, Path]) -> bytes:
     return buffer.getvalue()
 
 
-def _prune(wanted: Tags) -> None:
+def remove_outdated(wanted: Tags) -> None:
     """Remove this checkout's older node images, and what no node image of any checkout stands on.
 
     The engine keeps what containers still use. What was made just now may be another checkout's, at work as well.
     """
-    for node in _listed("node", f"--filter=label={_CHECKOUT}={_checkout()}"):
+    for node in _listed("node", f"--filter=label={checkout_label()}"):
         if node != wanted.node:
             answer(["docker", "image", "rm", node])
     for kind, over in (("runtime", "node"), ("base", "runtime")):
@@ -128,6 +128,6 @@ def _stands_on(tag: str) -> str:
     return answer(["docker", "image", "inspect", "--format", label, tag]) or ""
 
 
-def _checkout() -> str:
-    """This checkout, among those on this machine that share its engine."""
-    return content.of(str(ROOT))
+def checkout_label() -> str:
+    """The label of what this checkout made, among those on this machine that share its engine."""
+    return f"{_CHECKOUT}={content.of(str(ROOT))}"

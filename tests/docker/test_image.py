@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from testbed import __version__
 from testbed.fabric.docker.render import load_templates
-from testbed.setup import content, engine, images
+from testbed.setup import engine, images
 from testbed.setup.paths import ROOT
 
 pytestmark = pytest.mark.docker
@@ -49,15 +51,26 @@ def test_programs_that_nodes_start_are_in_the_image(image: str) -> None:
     assert _run(image, "iperf3", "--version").startswith("iperf 3")
 
 
-def test_no_older_image_of_this_checkout_is_left(image: str) -> None:
-    label = f"--filter=label=narrows.checkout={content.of(str(ROOT))}"
-    done = subprocess.run(
-        ["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", label, "narrows/node"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.split() == [image]
+@pytest.fixture
+def older(image: str) -> Iterator[tuple[str, str]]:
+    """Two older node images: one that this checkout made, one that another made."""
+    makers = (images.checkout_label(), "narrows.checkout=another")
+    made = []
+    for maker in makers:
+        tag = f"narrows/node:older-{secrets.token_hex(4)}"
+        command = ["docker", "build", "-q", f"--label={maker}", "-t", tag, "-"]
+        subprocess.run(command, input=f"FROM {image}\n", check=True, text=True, capture_output=True)
+        made.append(tag)
+    yield made[0], made[1]
+    for tag in filter(images.exists, made):
+        subprocess.run(["docker", "image", "rm", tag], check=True, capture_output=True)
+
+
+def test_only_this_checkouts_older_images_are_removed(image: str, older: tuple[str, str]) -> None:
+    mine, anothers = older
+    images.remove_outdated(images.tags())
+    assert not images.exists(mine)
+    assert images.exists(anothers) and images.exists(image)
 
 
 @pytest.mark.parametrize("files", [["base.yaml"], ["base.yaml", "gpu.yaml"]])

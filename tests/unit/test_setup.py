@@ -79,7 +79,7 @@ def test_missing_image_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_prune_spares_other_checkouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine with two checkouts' images: ours in two versions, theirs on another runtime, and one that nobody uses."""
-    mine = f"--filter=label=narrows.checkout={content.of(str(ROOT))}"
+    mine = f"--filter=label={images.checkout_label()}"
     listed = {
         ("node", mine): "narrows/node:old narrows/node:new",
         ("node",): "narrows/node:old narrows/node:new narrows/node:theirs",
@@ -99,7 +99,9 @@ def test_prune_spares_other_checkouts(monkeypatch: pytest.MonkeyPatch) -> None:
         return listed.get((command[-1].removeprefix("narrows/"), *command[4:-1]))
 
     monkeypatch.setattr(images, "answer", engine)
-    images._prune(images.Tags("narrows/base:mine", "narrows/runtime:mine", "narrows/node:new"))
+    images.remove_outdated(
+        images.Tags("narrows/base:mine", "narrows/runtime:mine", "narrows/node:new")
+    )
     assert removed == ["narrows/node:old", "narrows/runtime:left"]
 
 
