@@ -68,9 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments)
+    die_with(options.parent)  # before its namespace goes too
     enter(options.netns)
     drop_privileges()
-    die_with(options.parent)
+    die_with(options.parent)  # another user's process is not told any more
     os.execvp(options.command[0], options.command)
 
 

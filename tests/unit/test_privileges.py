@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 
 import pytest
 
 from testbed.errors import InputError
 from testbed.fabric import rootless
 from testbed.fabric.enter import is_mapped
+from testbed.links.process import module_command
 
 ALLOWED = {
     "kernel.unprivileged_userns_clone": "1",
@@ -72,3 +74,11 @@ def test_only_the_fabric_that_needs_it_enters_a_namespace(monkeypatch: pytest.Mo
 def test_users_that_a_namespace_knows(rows: str, known: int, unknown: int | None) -> None:
     assert is_mapped(known, rows)
     assert unknown is None or not is_mapped(unknown, rows)
+
+
+def test_who_has_lost_its_parent_ends_without_a_word() -> None:
+    """Its network namespace may be gone too, which is no news then."""
+    options = ["--netns", "/nowhere", "--parent", "1", "--", "true"]
+    command = module_command("testbed.fabric.enter", *options)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
