@@ -5,6 +5,7 @@ RUN      ?= $(lastword $(sort $(wildcard comparisons/*)))
 TRACE    ?= scenarios/traces/cloud.csv
 FABRIC   ?= docker
 SECONDS  ?= 60
+NEEDED   := $(if $(filter sim,$(FABRIC)),environment,setup)
 
 ifndef PYTHON
 PYTHON  := $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do if \
@@ -17,7 +18,7 @@ SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g.
 .PHONY: help setup environment demo test nightly lint run compare replay plots images guest doctor clean
 
 help:  ## this list
-	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns] [SECONDS=…]"; echo
+	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|sim] [SECONDS=…]"; echo
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  \1 \2/p' $(MAKEFILE_LIST) | awk '{ name = $$1; $$1 = ""; printf "  %-9s%s\n", name, $$0 }'
 
 setup:  ## everything that the other targets need: environment, engine, images
@@ -26,8 +27,8 @@ setup:  ## everything that the other targets need: environment, engine, images
 environment:
 	@$(SETUP) environment
 
-demo: setup  ## train 4 workers and a server in containers over a replayed trace, then tables and figures
-	@$(BIN)/testbed run scenarios/demo.yaml --fabric docker
+demo: $(NEEDED)  ## train 4 workers and a server on FABRIC over a replayed trace, then tables and figures
+	@$(BIN)/testbed run scenarios/demo.yaml --fabric $(FABRIC)
 
 test: setup  ## every test that this machine can run
 	@NARROWS_REQUIRE=$$($(SETUP) capabilities) $(BIN)/python -m pytest -q
@@ -38,10 +39,10 @@ nightly: setup  ## the tests with ten times as many kills and fifty times as man
 lint: environment  ## style, format and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-run: setup  ## SCENARIO on FABRIC
+run: $(NEEDED)  ## SCENARIO on FABRIC
 	@$(BIN)/testbed run $(SCENARIO) --fabric $(FABRIC)
 
-compare: setup  ## SCENARIO on FABRIC, seeds interleaved and paired
+compare: $(NEEDED)  ## SCENARIO on FABRIC, seeds interleaved and paired
 	@$(BIN)/testbed compare $(SCENARIO) --fabric $(FABRIC)
 
 replay: setup  ## TRACE on a link of FABRIC for SECONDS, and how exactly it was followed

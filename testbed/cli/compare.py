@@ -22,22 +22,27 @@ def compare(
     as_json: options.Json = False,
     keep: options.Keep = False,
     quiet: options.Quiet = False,
+    parallel: options.Parallel = 1,
     guest: options.Guest = False,
 ) -> None:
     """Run every algorithm with every seed, interleaved, and pair the differences by seed."""
     from analysis.paired import paired
     from testbed.cli.run import present
-    from testbed.fabric.rootless import become_able
     from testbed.session.experiment import parse_seeds, prepare
-    from testbed.session.run import interleaved
+    from testbed.session.run import VIRTUAL, interleaved
     from testbed.session.run import run as run_all
 
     if guest:
         rerun(context)
-    become_able(fabric, keep=keep)
+    if fabric != VIRTUAL:
+        from testbed.fabric.rootless import become_able
+
+        become_able(fabric, keep=keep)
     experiment = prepare(scenario, algo or (), parse_seeds(seed))
     order = interleaved(experiment.algorithms, experiment.seeds)
-    comparison = run_all(experiment, fabric, out, quiet=quiet, keep_failed=keep, order=order)
+    comparison = run_all(
+        experiment, fabric, out, quiet=quiet, keep_failed=keep, order=order, parallel=parallel
+    )
     results = paired(comparison.runs)
     differences = [result.to_json() for result in results]
     path = comparison.directory / "paired.json"

@@ -10,7 +10,7 @@ import typer
 
 Scenario = Annotated[Path, typer.Argument(help="Scenario file (YAML).", show_default=False)]
 FabricName = Annotated[
-    str, typer.Option("--fabric", help="Where nodes run: docker, netns.", metavar="NAME")
+    str, typer.Option("--fabric", help="Where nodes run: docker, netns, sim.", metavar="NAME")
 ]
 Algorithms = Annotated[
     list[str] | None,
@@ -26,6 +26,10 @@ Out = Annotated[Path, typer.Option("--out", help="Where runs/ and comparisons/ g
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave a failed run standing for inspection.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")]
+Parallel = Annotated[
+    int,
+    typer.Option("--parallel", help="Runs at a time (--fabric sim only).", min=1, metavar="N"),
+]
 Guest = Annotated[
     bool,
     typer.Option("--guest", help="In a kernel of its own, which has netem (docs/guest.md)."),

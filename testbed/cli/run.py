@@ -26,18 +26,22 @@ def run(
     as_json: options.Json = False,
     keep: options.Keep = False,
     quiet: options.Quiet = False,
+    parallel: options.Parallel = 1,
     guest: options.Guest = False,
 ) -> None:
     """Train every algorithm of SCENARIO with every seed over the same link history."""
-    from testbed.fabric.rootless import become_able
     from testbed.session.experiment import parse_seeds, prepare
+    from testbed.session.run import VIRTUAL
     from testbed.session.run import run as run_all
 
     if guest:
         rerun(context)
-    become_able(fabric, keep=keep)
+    if fabric != VIRTUAL:
+        from testbed.fabric.rootless import become_able
+
+        become_able(fabric, keep=keep)
     experiment = prepare(scenario, algo or (), parse_seeds(seed))
-    comparison = run_all(experiment, fabric, out, quiet=quiet, keep_failed=keep)
+    comparison = run_all(experiment, fabric, out, quiet=quiet, keep_failed=keep, parallel=parallel)
     present(comparison, as_json)
     if comparison.failed:
         raise typer.Exit(1)

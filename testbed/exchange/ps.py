@@ -7,6 +7,8 @@ UPDATE; a worker answers with a BYE once it has that UPDATE.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from testbed.errors import NodeLost, WireError
 from testbed.exchange.base import Travel, Update
 from testbed.exchange.kinds import ExchangeKind, Peers, Sent
@@ -160,13 +162,15 @@ class ParameterServerHub:
 
     def _collect(self, kind: Kind, step: int, bucket: int, timeout_s: float) -> list[Message]:
         arrived: dict[int, Message] = {}
-        while missing := [peer for peer in self._peers.workers if peer not in arrived]:
+        missing = dict.fromkeys(self._peers.workers)
+        while missing:
             message = self._receive(step, missing, timeout_s)
             self._check(message, kind, step, bucket, missing)
             arrived[message.sender] = message
+            del missing[message.sender]
         return [arrived[peer] for peer in self._peers.workers]
 
-    def _receive(self, step: int, missing: list[int], timeout_s: float) -> Message:
+    def _receive(self, step: int, missing: Collection[int], timeout_s: float) -> Message:
         silent_from_s = self._node.now()
         try:
             message = self._node.endpoint.receive(timeout_s)
@@ -179,7 +183,7 @@ class ParameterServerHub:
         return message
 
     def _check(
-        self, message: Message, kind: Kind, step: int, bucket: int, missing: list[int]
+        self, message: Message, kind: Kind, step: int, bucket: int, missing: Collection[int]
     ) -> None:
         name = self._peers.names.get(message.sender, f"peer {message.sender}")
         if message.kind is Kind.BYE and kind is not Kind.BYE:

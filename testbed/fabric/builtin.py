@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from testbed.errors import InputError
 from testbed.fabric.base import Fabric, FabricClass, RunContext, fabrics
 
 __all__ = ["fabrics"]
@@ -26,3 +27,14 @@ def _when_wanted(place: str) -> FabricClass:
 
 for _name, _place in _FABRICS.items():
     fabrics.add(_name, _when_wanted(_place))
+
+
+def _no_processes(context: RunContext) -> Fabric:
+    raise InputError(
+        f"run {context.id}: the fabric 'sim' has neither processes nor links: `run` and `compare` can be carried out on it",
+        where="--fabric",
+        hint="Real links have 'netns' and 'docker'",
+    )
+
+
+fabrics.add("sim", _no_processes)

@@ -24,6 +24,7 @@ def manifest(
     links: Iterable[Mapping[str, Any]],
     fabric: str,
     congestion: str | None = None,
+    model: Mapping[str, Any] | None = None,
     thresholds: Thresholds = THRESHOLDS,
     machine: Mapping[str, Any] | None = None,
     started_utc: str | None = None,
@@ -32,7 +33,7 @@ def manifest(
 
     ``algorithm``: its whole row, ``name`` among it. ``pace_s``: wall seconds that a step's computation
     is held to. ``nodes``: by name, each at least ``{"role", "rank", "peer"}``. ``links``: every link
-    direction as asked and as read back from the kernel. ``machine``: as ``machine()`` returns it.
+    direction as asked and as read back from the kernel. ``model``: of modelled links, how. ``machine``: as ``machine()`` returns it.
     """
     for name, node in nodes.items():
         if missing := {"role", "rank", "peer"} - set(node):
@@ -50,6 +51,7 @@ def manifest(
         "dilation": dilation,
         "tcp_timers": tcp_timers(dilation),
         "congestion": congestion,
+        "model": None if model is None else dict(model),
         "pace_s": pace_s,
         "nodes": {name: dict(node) for name, node in nodes.items()},
         "links": [dict(link) for link in links],

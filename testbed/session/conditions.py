@@ -1,17 +1,13 @@
-"""The conditions of a run: links brought to their state at t0, and the manifest that says so."""
+"""The conditions of a run on real links: what is asked of the agent, and links brought to their state at t0."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from testbed.links.client import LinkSettings
 from testbed.links.plan import bundle_segments
-from testbed.record.directory import RunDirectory
-from testbed.record.manifest import manifest
-from testbed.scenario.dump import dump
 from testbed.scenario.load import Loaded
 from testbed.scenario.timeline import Timeline
 from testbed.session.experiment import up_places
@@ -53,35 +49,6 @@ def shape(
     settings = link_settings(loaded, timeline)
     impaired = [end for end in timeline.ends if timeline.impaired(end)]
     return session.fabric.agent.prepare(session.cables, timeline.initial, settings, impaired)
-
-
-def describe(
-    directory: RunDirectory,
-    session: Session,
-    loaded: Loaded,
-    held: Mapping[str, Any],
-    *,
-    algorithm: Mapping[str, Any],
-    seed: int,
-) -> None:
-    """Write the manifest and the resolved scenario. ``held``: what ``shape`` returned."""
-    pace = loaded.wall().train.pace
-    directory.write_text("scenario.yaml", dump(loaded.scenario))
-    directory.write_json(
-        "manifest.json",
-        manifest(
-            scenario_name=loaded.scenario.name,
-            content_hash=loaded.hash,
-            algorithm=algorithm,
-            seed=seed,
-            dilation=loaded.scenario.dilation,
-            pace_s=None if pace is None else float(pace),
-            nodes={spec.name: asdict(spec) for spec in session.specs},
-            links=held["links"],
-            fabric=session.fabric_name,
-            congestion=loaded.scenario.congestion,
-        ),
-    )
 
 
 def backlog_drops() -> int:

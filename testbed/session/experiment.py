@@ -15,6 +15,7 @@ from testbed.scenario.expand import end_settings, expand
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Scenario
 from testbed.scenario.timeline import Timeline
+from testbed.train.job import Job
 
 _SEED_BOUND, _MOST_SEEDS = 2**31, 1000
 
@@ -91,6 +92,30 @@ def _located(scenario: Scenario, folder: Path) -> Scenario:
         return scenario
     data = str((folder / scenario.train.data).resolve())
     return scenario.model_copy(update={"train": scenario.train.model_copy(update={"data": data})})
+
+
+def job_of(
+    experiment: Experiment, algorithm: Algorithm, seed: int, spec: NodeSpec, run: int
+) -> Job:
+    """What the node ``spec`` has to do in one run; ``run`` marks its frames."""
+    scenario = experiment.scenario
+    training = sorted(
+        (other for other in experiment.specs if other.role != "host"), key=lambda other: other.peer
+    )
+    return Job(
+        run=run,
+        algorithm=algorithm,
+        train=scenario.train,
+        seed=seed,
+        workers=sum(other.role == "worker" for other in training),
+        node=spec.name,
+        rank=spec.rank,
+        peer=spec.peer,
+        peer_timeout_s=float(scenario.peer_timeout),
+        device=spec.device,
+        dilation=experiment.dilation,
+        names=tuple(other.name for other in training),
+    )
 
 
 def parse_seeds(text: str | None) -> list[int]:

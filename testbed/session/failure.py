@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from testbed.errors import ExperimentError, InputError, MachineError, NarrowsError, NodeLost
@@ -40,3 +41,11 @@ class Failures:
         return NodeLost(
             str(message["node"]), message.get("step"), f"{node} says: {text}", hearsay=True
         )
+
+
+def located(lost: NodeLost, steps: Mapping[str, int]) -> NodeLost:
+    """The same loss with the step that the node was at; ``steps``: the last that each has finished."""
+    if lost.step is not None:
+        return lost
+    step = steps.get(lost.node, 0) + 1
+    return NodeLost(lost.node, step, lost.reason, hearsay=lost.hearsay)

@@ -24,7 +24,8 @@ from testbed.scenario.load import Loaded, fingerprint
 from testbed.scenario.model import Scenario
 from testbed.scenario.names import Names
 from testbed.scenario.shape import FRAME_BYTES
-from testbed.session.conditions import backlog_drops, describe, shape
+from testbed.session.conditions import backlog_drops, shape
+from testbed.session.description import describe
 from testbed.session.interrupt import interruptible
 from testbed.session.judgement import certify, ways_of
 from testbed.session.lock import machine
@@ -128,7 +129,15 @@ def replay(
             racks=racks(scenario),
         ) as session:
             held = shape(session, loaded, loaded.timeline(), directory.link)
-            describe(directory, session, loaded, held, algorithm={"name": "replay"}, seed=0)
+            describe(
+                directory,
+                loaded,
+                session.specs,
+                held["links"],
+                fabric=session.fabric_name,
+                algorithm={"name": "replay"},
+                seed=0,
+            )
             dropped = backlog_drops()
             flowed = fill(session, loaded, wall_s, progress, directory)
             dropped = backlog_drops() - dropped

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from testbed.algorithms import Algorithm
-from testbed.errors import NarrowsError
+from testbed.errors import InputError, NarrowsError
 from testbed.record.directory import (
     COMPARISON,
     RunDirectory,
@@ -18,17 +17,41 @@ from testbed.record.directory import (
     write_atomically,
 )
 from testbed.record.summary import ENTRY
-from testbed.scenario.expand import racks
 from testbed.session.experiment import Experiment
 from testbed.session.interrupt import interruptible, shielded
-from testbed.session.judgement import conclude
 from testbed.session.lock import machine
-from testbed.session.preflight import check
 from testbed.session.progress import Progress
-from testbed.session.session import Session
-from testbed.session.trial import Trial
+from testbed.session.stage import Stage
+
+VIRTUAL = "sim"
+"""The fabric that is a clock and a model."""
 
 Order = Sequence[tuple[Algorithm, int]]
+
+
+class Listed(Protocol):
+    """Who keeps account of trials."""
+
+    def begin(self, directory: Path, algorithm: Algorithm, seed: int) -> None:
+        """A run has begun."""
+        ...
+
+    def conclude(self, entry: dict[str, Any]) -> None:
+        """It has come to its end."""
+        ...
+
+
+class Unlisted:
+    """Of a single trial: its ``entry``, which somebody else lists."""
+
+    entry: dict[str, Any] | None = None
+
+    def begin(self, directory: Path, algorithm: Algorithm, seed: int) -> None:
+        """Nothing is known yet."""
+
+    def conclude(self, entry: dict[str, Any]) -> None:
+        """This is it."""
+        self.entry = entry
 
 
 class Comparison:
@@ -51,6 +74,11 @@ class Comparison:
         self.runs[-1] = entry
         self._save()
 
+    def conclude_all(self, entries: list[dict[str, Any]]) -> None:
+        """These are the runs that have come to their end, in the order in which they were asked for."""
+        self.runs = entries
+        self._save()
+
     def _save(self) -> None:
         about = {"scenario": self._loaded.scenario.name, "hash": self._loaded.hash}
         write_atomically(
@@ -71,12 +99,17 @@ def run(
     quiet: bool = False,
     keep_failed: bool = False,
     order: Order | None = None,
+    parallel: int = 1,
 ) -> Comparison:
     """Carry out every trial in ``order`` (default: seeds outer, algorithms inner).
 
-    Raises what ended a trial; what was finished before it, and its own records, are on disk.
+    ``parallel``: how many at a time, in virtual time only. Raises what ended a trial; what was finished before
+    it, and its own records, are on disk.
     """
-    check(experiment.loaded, fabric)
+    if fabric != VIRTUAL:
+        from testbed.session.preflight import check
+
+        check(experiment.loaded, fabric)
     _ = experiment.folders
     progress = Progress(quiet, experiment.dilation)
     order = order or [(name, seed) for seed in experiment.seeds for name in experiment.algorithms]
@@ -84,25 +117,20 @@ def run(
     comparison = Comparison(
         comparison_directory(out, loaded.scenario.name, loaded.hash), experiment
     )
-    with interruptible(), machine(progress.say), _ended(progress, comparison):
+    alone = nullcontext() if fabric == VIRTUAL else machine(progress.say)
+    with interruptible(), alone, _ended(progress, comparison):
+        if parallel > 1:
+            _all_at_once(experiment, fabric, order, out, parallel, progress, comparison)
+            return comparison
         progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
-        with Session(
-            experiment.specs,
-            fabric,
-            comparison.directory,
-            quiet=quiet,
-            keep_failed=keep_failed,
-            folders=experiment.folders,
-            racks=racks(experiment.scenario),
-        ) as session:
+        with _stage(
+            experiment, fabric, comparison.directory, quiet=quiet, keep_failed=keep_failed
+        ) as stage:
             for index, (algorithm, seed) in enumerate(order, 1):
                 label = f"{algorithm.name} s{seed}"
                 progress.begin(label, experiment.scenario.train.stop.steps, index, len(order))
-                entry = _one(session, experiment, algorithm, seed, out, progress, comparison)
-                accuracy = "-" if entry["accuracy"] is None else f"{entry['accuracy']:.3f}"
-                progress.say(
-                    f"{label}: {entry['verdict']}, {entry['time_s']:.1f} s, accuracy {accuracy}"
-                )
+                one(stage, experiment, algorithm, seed, out, progress, comparison)
+                progress.say(_news(comparison.runs[-1]))
     return comparison
 
 
@@ -115,15 +143,58 @@ def interleaved(algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> Order:
     ]
 
 
-def _one(
-    session: Session,
+def _stage(
+    experiment: Experiment, fabric: str, directory: Path, *, quiet: bool, keep_failed: bool
+) -> Stage:
+    """Imported when it is wanted: virtual time needs nothing of what real links need."""
+    if fabric == VIRTUAL:
+        from testbed.session.virtual import VirtualStage
+
+        return VirtualStage(experiment)
+    from testbed.session.real import RealStage
+
+    return RealStage(experiment, fabric, directory, quiet=quiet, keep_failed=keep_failed)
+
+
+def _news(entry: dict[str, Any]) -> str:
+    accuracy = "-" if entry["accuracy"] is None else f"{entry['accuracy']:.3f}"
+    about = f"{entry['verdict']}, {entry['time_s']:.1f} s, accuracy {accuracy}"
+    return f"{entry['algorithm']} s{entry['seed']}: {about}"
+
+
+def _all_at_once(
+    experiment: Experiment,
+    fabric: str,
+    order: Order,
+    out: Path,
+    parallel: int,
+    progress: Progress,
+    comparison: Comparison,
+) -> None:
+    if fabric != VIRTUAL:
+        raise InputError(
+            f"trials on the fabric {fabric!r} share this machine's processors and would disturb each other",
+            where="--parallel",
+            hint="Only trials in virtual time (--fabric sim) can be carried out side by side",
+        )
+    from testbed.session.parallel import side_by_side
+
+    finished: dict[int, dict[str, Any]] = {}
+    for place, entry in side_by_side(experiment, order, out, parallel):
+        finished[place] = entry
+        comparison.conclude_all([finished[place] for place in sorted(finished)])
+        progress.say(_news(entry))
+
+
+def one(
+    stage: Stage,
     experiment: Experiment,
     algorithm: Algorithm,
     seed: int,
     out: Path,
     progress: Progress,
-    comparison: Comparison,
-) -> dict[str, Any]:
+    listed: Listed,
+) -> None:
     """One trial with its directory; a trial that fails leaves its finished records and its entry too."""
     loaded = experiment.loaded
     directory = RunDirectory.create(
@@ -133,11 +204,11 @@ def _one(
         seed=seed,
         content_hash=loaded.hash,
     )
-    trial = Trial(session, experiment, algorithm, seed, directory, progress)
+    trial = stage.trial(algorithm, seed, directory, progress)
     try:
         trial.shape()
-        comparison.begin(directory.path, algorithm, seed)
-        _collect(session.directory, directory.path)
+        listed.begin(directory.path, algorithm, seed)
+        stage.collect(directory.path)
     except BaseException:
         directory.close()  # without a manifest there is nothing to conclude
         raise
@@ -145,22 +216,9 @@ def _one(
         trial.run()
     finally:
         with shielded():
-            entry = conclude(trial)
-            comparison.conclude(entry)
+            listed.conclude(trial.conclude())
             directory.close()
-            session.fabric.save_logs()
-            _collect(session.directory, directory.path)
-    return entry
-
-
-def _collect(session: Path, run: Path) -> None:
-    """Copy what belongs to the whole session into the run: each run directory stands alone."""
-    for name in ("compose.yaml", "log"):
-        source = session / name
-        if source.is_dir():
-            shutil.copytree(source, run / name, dirs_exist_ok=True)
-        elif source.exists():
-            shutil.copy(source, run / name)
+            stage.collect(directory.path)
 
 
 @contextmanager

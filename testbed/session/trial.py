@@ -11,19 +11,19 @@ from typing import Any
 
 from testbed.algorithms import Algorithm
 from testbed.errors import ExperimentError, NarrowsError, NodeLost
-from testbed.fabric.base import NodeSpec
 from testbed.links.client import LinkReport
 from testbed.record.directory import RunDirectory
 from testbed.scenario.node_events import node_changes
 from testbed.scenario.traffic import flows
-from testbed.session.conditions import backlog_drops, describe, shape
+from testbed.session.conditions import backlog_drops, shape
+from testbed.session.description import describe
 from testbed.session.disturbance import Disturbances
-from testbed.session.experiment import Experiment
+from testbed.session.experiment import Experiment, job_of
+from testbed.session.failure import located
 from testbed.session.host_watch import HostWatch
 from testbed.session.progress import Progress
 from testbed.session.session import Session
 from testbed.session.traffic import CrossTraffic, crossed_links, failure
-from testbed.train.job import Job
 
 PREPARE_S = 120.0
 """How long nodes may take to load data, build the model and connect."""
@@ -82,9 +82,10 @@ class Trial:
         held = shape(self.session, self.experiment.loaded, self.experiment.timeline, self._samples)
         describe(
             self.directory,
-            self.session,
             self.experiment.loaded,
-            held,
+            self.session.specs,
+            held["links"],
+            fabric=self.session.fabric_name,
             algorithm=self.algorithm.to_json(),
             seed=self.seed,
         )
@@ -111,7 +112,7 @@ class Trial:
             self._end_traffic()
             time.sleep(QUIET_AFTER_S)
         except NodeLost as lost:
-            self.outcome.error = self._located(lost)
+            self.outcome.error = located(lost, self._steps)
             raise self.outcome.error from lost
         except BaseException as error:
             self.outcome.error = error
@@ -150,29 +151,12 @@ class Trial:
         self.session.switchboard.send(
             name,
             "job",
-            job=self._job(spec).to_json(),
+            job=job_of(self.experiment, self.algorithm, self.seed, spec, self._run).to_json(),
             role=spec.role,
             peers=peers,
             addresses=addresses,
             traffic=self._traffic.part(name),
             labels={**labels, "role": spec.role, "node": name},
-        )
-
-    def _job(self, spec: NodeSpec) -> Job:
-        scenario = self.experiment.scenario
-        return Job(
-            run=self._run,
-            algorithm=self.algorithm,
-            train=scenario.train,
-            seed=self.seed,
-            workers=sum(other.role == "worker" for other in self._specs.values()),
-            node=spec.name,
-            rank=spec.rank,
-            peer=spec.peer,
-            peer_timeout_s=float(scenario.peer_timeout),
-            device=spec.device,
-            dilation=self.experiment.dilation,
-            names=tuple(other.name for other in sorted(self._training.values(), key=_peer)),
         )
 
     def _await_all(self, kind: str, nodes: Iterable[str], timeout_s: float | None) -> None:
@@ -237,14 +221,3 @@ class Trial:
     def _listens(self, node: str) -> bool:
         """One that is paused reads nothing: what was sent to it would fill up, and then hold up everybody."""
         return node in self._specs and node not in self.session.paused
-
-    def _located(self, lost: NodeLost) -> NodeLost:
-        """The same loss with the step that the node was at."""
-        if lost.step is not None:
-            return lost
-        step = self._steps.get(lost.node, 0) + 1
-        return NodeLost(lost.node, step, lost.reason, hearsay=lost.hearsay)
-
-
-def _peer(spec: NodeSpec) -> int:
-    return spec.peer

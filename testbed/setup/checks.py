@@ -21,6 +21,7 @@ _MEMORY_GIB = 4
 _CPUS = 2
 _IMPORTS = (
     "docker",
+    "greenlet",
     "matplotlib",
     "numba",
     "pydantic",

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from virtual_links import lone_node
 
 from testbed.fabric.sim.clock import VirtualClock
-from testbed.fabric.sim.link import LinkModel
-from testbed.fabric.sim.node import VirtualNetwork, VirtualNode
 from testbed.train.pace import Pace
 
 
 def held(pace_s: float | None, work_s: float, start_s: float = 1.0) -> tuple[bool, float]:
     """Whether a step that begins at ``start_s`` and works for ``work_s`` overran, and when it ended."""
     clock = VirtualClock()
-    node = VirtualNode(VirtualNetwork(clock).join(1, "worker-0", LinkModel(1e6, 1e6)), seed=1)
+    node = lone_node(clock)
 
     def step() -> tuple[bool, float]:
         node.sleep_until(start_s)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 
 import pytest
+from virtual_links import LinkModel, lone_node, network
 
 from testbed.errors import NodeLost
+from testbed.exchange.frame import HEADER_BYTES
 from testbed.fabric.sim.clock import Deadlock, VirtualClock
-from testbed.fabric.sim.link import LinkModel, Pipe, carry
-from testbed.fabric.sim.node import VirtualNetwork, VirtualNode
+from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.fabric.sim.queue import VirtualQueue
 from testbed.node import Kind, Message
 from testbed.scenario.shape import wire_bytes
@@ -82,8 +83,8 @@ def test_a_deadlock_says_who_waits_for_what() -> None:
         clock.run({"asker": queue.get})
 
 
-def test_the_first_error_ends_the_run_and_leaves_no_thread() -> None:
-    clock, before = VirtualClock(), threading.active_count()
+def test_the_first_error_ends_the_run_and_unwinds_the_others() -> None:
+    clock = VirtualClock()
     closed = []
 
     def fail() -> None:
@@ -99,12 +100,11 @@ def test_the_first_error_ends_the_run_and_leaves_no_thread() -> None:
     with pytest.raises(ValueError, match="at one"):
         clock.run({"fail": fail, "wait": wait})
     assert closed == [1.0]
-    assert threading.active_count() == before
 
 
 def test_join_waits_and_raises() -> None:
     clock = VirtualClock()
-    node = VirtualNode(VirtualNetwork(clock).join(0, "server", LinkModel(1e6, 1e6)), seed=1)
+    node = lone_node(clock)
 
     def well() -> None:
         node.sleep_until(2.0)
@@ -131,35 +131,55 @@ def test_segments_carry_headers(frame: int, expected: int) -> None:
     assert wire_bytes(frame) == expected
 
 
+def messages(links: dict[str, LinkModel], *sizes: int) -> list[Message]:
+    """What arrives first to last at the first node of ``links`` when each other one sends so many bytes at 0."""
+    clock = VirtualClock()
+    net = network(clock, links)
+    sink, *others = (VirtualEndpoint(net, number, name) for number, name in enumerate(links))
+
+    def receive() -> list[Message]:
+        return [sink.receive(60.0) for _ in others]
+
+    def sender(number: int, size: int) -> Callable[[], int]:
+        message = Message(Kind.GRADIENT, 1, 0, number, bytes(size - HEADER_BYTES))
+        return lambda: others[number].send([0], message)
+
+    bodies = {str(number): sender(number, size) for number, size in enumerate(sizes)}
+    received: list[Message] = clock.run({"sink": receive, **bodies})["sink"]
+    return received
+
+
 def test_a_slow_link_behind_a_fast_one_decides() -> None:
-    up, down = Pipe(1e9), Pipe(1e6)
-    passage = carry(up, down, 0.0, now_s=0.0, frame_bytes=14480)
+    links = {"server": LinkModel(1e9, 1e6), "worker": LinkModel(1e9, 1e6)}
+    (message,) = messages(links, 14480)
     packet = 1514 * 8
-    assert passage.left_s == pytest.approx(10 * packet / 1e9)
-    assert passage.last_s == pytest.approx(packet / 1e9 + 10 * packet / 1e6)
-    assert passage.first_s == pytest.approx(packet / 1e9 + packet / 1e6)
+    assert message.last_s == pytest.approx(packet / 1e9 + 10 * packet / 1e6)
+    assert message.first_s == pytest.approx(packet / 1e9 + packet / 1e6)
 
 
 def test_a_slow_sender_does_not_hold_up_others() -> None:
-    down = Pipe(100e6)
-    slow = carry(Pipe(1e6), down, 0.0, now_s=0.0, frame_bytes=144800)
-    fast = carry(Pipe(100e6), down, 0.0, now_s=0.1, frame_bytes=144800)
+    links = {
+        "server": LinkModel(1e9, 100e6),
+        "slow": LinkModel(1e6, 1e6),
+        "fast": LinkModel(100e6, 1e6),
+    }
+    fast, slow = messages(links, 144800, 144800)
     assert slow.last_s > 1.2
-    assert fast.last_s < 0.13
+    assert fast.last_s < 0.03
 
 
-def test_messages_queue_at_the_receiver() -> None:
-    down, size = Pipe(10e6), 1448 * 50
-    first, second = (carry(Pipe(1e9), down, 0.001, 0.0, size) for _ in range(2))
-    whole = 50 * 1514 * 8 / 10e6
-    assert second.last_s - first.last_s == pytest.approx(whole)
+def test_messages_share_the_receivers_link() -> None:
+    links = {"server": LinkModel(1e9, 10e6), "a": LinkModel(1e9, 1e6), "b": LinkModel(1e9, 1e6)}
+    first, second = messages(links, 1448 * 50, 1448 * 50)
+    whole = 2 * 50 * 1514 * 8 / 10e6
+    assert first.last_s == second.last_s == pytest.approx(whole, rel=1e-3)
 
 
 def test_an_endpoint_delivers_copies_with_times() -> None:
     clock = VirtualClock()
-    network = VirtualNetwork(clock)
-    link = LinkModel(8e6, 8e6, latency_s=0.01)
-    one, two = (network.join(n, name, link) for n, name in enumerate(("server", "worker-0")))
+    names = ("server", "worker-0")
+    net = network(clock, dict.fromkeys(names, LinkModel(8e6, 8e6, latency_s=0.01)))
+    one, two = (VirtualEndpoint(net, n, name) for n, name in enumerate(names))
     buffer = bytearray(b"before")
 
     def sender() -> int:
@@ -182,10 +202,9 @@ def test_an_endpoint_delivers_copies_with_times() -> None:
 
 def test_an_endpoint_names_its_peers_when_nothing_comes() -> None:
     clock = VirtualClock()
-    network = VirtualNetwork(clock)
-    link = LinkModel(8e6, 8e6)
-    one = network.join(0, "server", link)
-    network.join(1, "worker-0", link)
+    net = network(clock, ("server", "worker-0"))
+    one = VirtualEndpoint(net, 0, "server")
+    VirtualEndpoint(net, 1, "worker-0")
     with pytest.raises(NodeLost, match=r"'worker-0' .* nothing was received for 2 s"):
         clock.run({"server": lambda: one.receive(2.0)})
     assert clock.now == 2.0

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from virtual_links import LinkModel, network
+
 from testbed.algorithms import Algorithm
 from testbed.fabric.sim.clock import VirtualClock
-from testbed.fabric.sim.link import LinkModel
-from testbed.fabric.sim.node import VirtualEndpoint, VirtualNetwork, VirtualNode
+from testbed.fabric.sim.endpoint import VirtualEndpoint
+from testbed.fabric.sim.node import VirtualNode
 from testbed.fabric.sim.play import play
 from testbed.scenario.model import Optimizer, Stop, Train
 from testbed.train.job import Job
@@ -23,7 +25,7 @@ ALGORITHMS = {
     "adatopk": Algorithm("adatopk", "topk", "feedback", "adatopk"),
 }
 PACE_S = 0.2
-LINK = LinkModel(up_bits=20e6, down_bits=50e6, latency_s=0.002)
+LINK = LinkModel(up_bits=20e6, down_bits=50e6, latency_s=0.0002)
 
 
 def train(**changes: Any) -> Train:
@@ -75,12 +77,13 @@ class Stage:
         self, workers: int, algorithm: str, link: LinkModel = LINK, **changes: Any
     ) -> None:
         self.clock = VirtualClock()
-        self.network = VirtualNetwork(self.clock)
+        names = [job(peer, workers, algorithm).node for peer in range(workers + 1)]
+        self.network = network(self.clock, dict.fromkeys(names, link))
         self.nodes: dict[str, VirtualNode] = {}
         self.roles: dict[str, Worker | Server] = {}
         for peer in range(workers + 1):
             given = job(peer, workers, algorithm, **changes)
-            endpoint = self.network.join(peer, given.node, link)
+            endpoint = VirtualEndpoint(self.network, peer, given.node)
             node = self.nodes[given.node] = VirtualNode(endpoint, given.seed)
             self.roles[given.node] = Worker(node, given) if peer else Server(node, given)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from testbed.fabric.sim.clock import Activity
-from testbed.fabric.sim.node import VirtualNetwork
+from testbed.fabric.sim.network import VirtualNetwork
 
 
 class Role(Protocol):
@@ -36,7 +36,8 @@ def play(network: VirtualNetwork, roles: Mapping[str, Role]) -> dict[str, Any]:
 
         return act
 
-    return network.clock.run({name: body(role) for name, role in roles.items()})
+    bodies = {name: body(role) for name, role in roles.items()}
+    return network.clock.run(bodies, owners={name: name for name in roles})
 
 
 class _Start:
@@ -53,6 +54,6 @@ class _Start:
             self._ready.append(clock.current())
             clock.wait("the start of the run")
             return
-        self._network.t0_s = clock.now
+        self._network.start()
         for activity in self._ready:
             clock.wake(activity)

@@ -1,0 +1,94 @@
+"""The state of every modelled link direction: arrays by a number that each has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.fabric.sim.shares import Floats, Indices
+from testbed.scenario.impairments import NONE, Impairments
+from testbed.scenario.shape import FRAME_BYTES, End, Shape
+
+PACKET_BITS = 8.0 * FRAME_BYTES
+"""Of a packet of full size."""
+
+HOPS = 4
+"""The longest way: a node's link, its rack's, the other rack's, the other node's."""
+
+
+class Way(NamedTuple):
+    """The link directions from one node to another, and back, as numbers; filled up with the free one."""
+
+    there: tuple[int, ...]
+    back: tuple[int, ...]
+
+
+class Board:
+    """Link directions by number; the last number is a link that is no link: free, and never full.
+
+    ``capacity`` bit/s of full frames, ``queue_bits``, ``delay_s``: as asked now. ``asked_bits``: the rate as the
+    scenario writes it. ``carried_bits``, ``drops`` (packets): since t0.
+    """
+
+    def __init__(self, initial: Mapping[End, Shape], racks: Mapping[str, Sequence[str]]) -> None:
+        self.ends = list(initial)
+        self.number = {end: number for number, end in enumerate(self.ends)}
+        self.free = len(self.ends)
+        many = self.free + 1
+        self.capacity: Floats = np.full(many, np.inf)
+        self.asked_bits: Floats = np.zeros(many)
+        self.queue_bits: Floats = np.full(many, np.inf)
+        self.delay_s: Floats = np.zeros(many)
+        self.dropping: NDArray[np.bool_] = np.zeros(many, np.bool_)
+        self.carried_bits: Floats = np.zeros(many)
+        self.queued_bits: Floats = np.zeros(many)
+        self.largest_bits: Floats = np.zeros(many)
+        self.drops: Indices = np.zeros(many, np.int64)
+        self.impaired: dict[int, Impairments] = {}
+        """Directions that do more to packets than delay them evenly."""
+        self.seen: set[Impairments] = set()
+        """All that were asked for at any time."""
+        self._rack = {node: rack for rack, members in racks.items() for node in members}
+        self._ways: dict[tuple[str, str], Way] = {}
+        for end, shape in initial.items():
+            self.set(end, shape)
+
+    def set(self, end: End, shape: Shape) -> int:
+        """From now on ``end`` is as ``shape`` says; returns its number."""
+        number, asked = self.number[end], shape.impairments
+        self.asked_bits[number] = shape.rate_bits
+        self.capacity[number] = shape.rate_bits * FRAME_BYTES / (FRAME_BYTES + shape.overhead_bytes)
+        self.queue_bits[number] = 8.0 * shape.queue_bytes
+        self.delay_s[number] = asked.delay_ns / 1e9
+        self.dropping[number] = shape.drop and not shape.rate_bits
+        if asked != NONE and asked != Impairments(delay_ns=asked.delay_ns):
+            self.impaired[number] = asked
+            self.seen.add(asked)
+        else:
+            self.impaired.pop(number, None)
+        return number
+
+    def way(self, source: str, sink: str) -> Way:
+        """The way from node ``source`` to node ``sink``."""
+        if (source, sink) not in self._ways:
+            there, back = self._hops(source, sink), self._hops(sink, source)
+            self._ways[source, sink] = Way(there, back)
+        return self._ways[source, sink]
+
+    def one_way_s(self, hops: Sequence[int]) -> float:
+        """The constant delay along ``hops``."""
+        return float(self.delay_s[list(hops)].sum())
+
+    def _hops(self, source: str, sink: str) -> tuple[int, ...]:
+        ends = [End(source, "up"), End(sink, "down")]
+        ours, theirs = self._rack.get(source), self._rack.get(sink)
+        if ours != theirs:
+            ends[1:1] = [
+                *([End(ours, "up")] if ours else []),
+                *([End(theirs, "down")] if theirs else []),
+            ]
+        numbers = [self.number[end] for end in ends]
+        return (*numbers, *[self.free] * (HOPS - len(numbers)))

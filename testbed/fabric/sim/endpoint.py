@@ -1,0 +1,112 @@
+"""``testbed.node.Endpoint`` on modelled links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from testbed.errors import NodeLost
+from testbed.exchange.frame import HEADER_BYTES
+from testbed.fabric.sim.clock import Activity, VirtualClock
+from testbed.fabric.sim.network import Connection, VirtualNetwork
+from testbed.fabric.sim.queue import VirtualQueue
+from testbed.node import Message
+from testbed.scenario.shape import End
+
+HANDED_OVER_BYTES = 4 << 20
+"""What a host's network stack takes from a sender at once (``tcp_wmem`` of nodes)."""
+
+
+class VirtualEndpoint:
+    """A node's place on the network. What is sent is copied, as a network would: buffers can be used again."""
+
+    def __init__(self, network: VirtualNetwork, number: int, name: str) -> None:
+        self.name, self.network = name, network
+        self._clock = network.clock
+        self._inbox: VirtualQueue[Message] = VirtualQueue(network.clock, f"{name}'s inbox")
+        self._connections: dict[int, Connection] = {}
+        self._free_s = 0.0
+        self.sent: dict[int, int] = {}
+        self.received: dict[int, int] = {}
+        """Frame bytes by peer."""
+        network.endpoints[number] = self
+
+    def send(self, destinations: Iterable[int], message: Message) -> int:
+        """To all destinations side by side; returns when the network stack holds the rest."""
+        message = replace(message, body=bytes(message.body))
+        size, cost_s = self.frame_bytes(message), self.network.costs.send_s
+        numbers = list(destinations)
+        left = _Countdown(self._clock, len(numbers))
+        for place, number in enumerate(numbers, 1):
+            connection = self._connection(number)
+            self.sent[number] = self.sent.get(number, 0) + size
+            if cost_s:
+                at_s = self._clock.now + place * cost_s
+                self._clock.at(at_s, lambda to=connection: to.send(message, size, left.one))  # type: ignore[misc]
+            else:
+                connection.send(message, size, left.one)
+        self._clock.sleep_until(self._clock.now + len(numbers) * cost_s)
+        if size > HANDED_OVER_BYTES:
+            left.wait()
+        return size * len(numbers)
+
+    def receive(self, timeout: float) -> Message:
+        """The next message. Raises NodeLost when for ``timeout`` of virtual time nothing has been coming in."""
+        while True:
+            before = self._carried()
+            try:
+                return self._inbox.get(timeout)
+            except TimeoutError:
+                if self._carried() > before:
+                    continue
+                others = (e.name for e in self.network.endpoints.values() if e is not self)
+                raise NodeLost(
+                    ", ".join(others), None, f"nothing was received for {timeout:g} s"
+                ) from None
+
+    def frame_bytes(self, message: Message) -> int:
+        """Header and body."""
+        return HEADER_BYTES + len(memoryview(message.body).cast("B"))
+
+    def take(self, message: Message) -> None:
+        """All of ``message`` has come; the node's processor reads one message after the other."""
+        size = self.frame_bytes(message)
+        self.received[message.sender] = self.received.get(message.sender, 0) + size
+        cost_s = self.network.costs.receive_s
+        self._free_s = max(self._clock.now, self._free_s) + cost_s
+        read = replace(message, last_s=self._free_s - self.network.t0_s)
+        if cost_s:
+            self._clock.at(self._free_s, lambda: self._inbox.put(read))
+        else:
+            self._inbox.put(read)
+
+    def _carried(self) -> float:
+        self.network.flows.settle_counters()
+        board = self.network.board
+        return float(board.carried_bits[board.number[End(self.name, "down")]])
+
+    def _connection(self, number: int) -> Connection:
+        if number not in self._connections:
+            if number not in self.network.endpoints:
+                raise NodeLost(f"peer {number}", None, "it is not on the network")
+            sink = self.network.endpoints[number]
+            self._connections[number] = Connection(self.network, self, sink)
+        return self._connections[number]
+
+
+class _Countdown:
+    """Counts messages that have left, for whoever waits for the last of them."""
+
+    def __init__(self, clock: VirtualClock, many: int) -> None:
+        self._clock, self._many = clock, many
+        self._waiting: Activity | None = None
+
+    def one(self) -> None:
+        self._many -= 1
+        if not self._many and self._waiting is not None:
+            self._clock.wake(self._waiting)
+
+    def wait(self) -> None:
+        if self._many:
+            self._waiting = self._clock.current()
+            self._clock.wait("its message to leave")

@@ -1,0 +1,295 @@
+"""Everything that is under way on the modelled links, and who gets how much of them when.
+
+A flow is what one connection has to send at a time. Between two events (a flow begins or ends, a link changes, a
+round trip is over) all rates are constant, so nothing is computed in between. What happens at one instant is
+taken in together: a thousand flows that begin at once are shared out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.fabric.sim.board import HOPS, PACKET_BITS, Board, Way
+from testbed.fabric.sim.clock import VirtualClock
+from testbed.fabric.sim.loss import Losses
+from testbed.fabric.sim.shares import Floats, Indices, share
+from testbed.fabric.sim.windows import Memory, Windows
+from testbed.scenario.shape import End, Shape
+
+ROUND_TRIP_S = 100e-6
+"""What a round trip takes where links delay nothing: two hosts' network stacks."""
+_PUSHING = 1e3
+"""How much more than others a flow gets that does not care for congestion."""
+_EMPTY_BITS = 0.5
+"""A flow with less than this left has been sent."""
+
+
+@dataclass(eq=False, slots=True)
+class Flow:
+    """``bits`` on the wire along ``way``; ``done`` is called when the last has been sent.
+
+    ``memory``: the connection's; None for a flow that ignores congestion and sends at ``limit_bits``.
+    """
+
+    way: Way
+    bits: float
+    done: Callable[[Flow], None]
+    memory: Memory | None = field(default_factory=Memory)
+    limit_bits: float = np.inf
+    start_s: float = 0.0
+    waited_s: float = 0.0
+    """How long the queues on the way were when it began."""
+    tightest: int = -1
+    """The link that held it up last."""
+    late_s: float = 0.0
+    """What retransmissions at its very end cost."""
+
+
+class Flows:
+    """The flows on a ``Board``. ``seed``: of what chance decides."""
+
+    def __init__(self, clock: VirtualClock, board: Board, seed: int = 0) -> None:
+        self.board, self._clock = board, clock
+        self._losses = Losses(board, seed)
+        self._random = np.random.default_rng(seed)
+        self._flows: list[Flow] = []
+        self._new: list[Flow] = []
+        self._make_rows(64)
+        self._then_s, self._due, self._planned = 0.0, False, 0
+
+    def begin(self, flow: Flow) -> None:
+        """``flow`` has something to send from now on."""
+        flow.start_s = self._clock.now
+        if flow.memory is not None:
+            flow.memory.restart(flow.start_s)
+        self._new.append(flow)
+        self._touch()
+
+    def end(self, flow: Flow) -> float:
+        """``flow`` stops here; returns the bits that it has sent."""
+        self._advance()
+        if flow in self._new:
+            self._new.remove(flow)
+            return 0.0
+        row = self._flows.index(flow)
+        sent = flow.bits - float(self._left[row])
+        self._left[row] = 0.0
+        self._touch()
+        return sent
+
+    def change(self, end: End, shape: Shape) -> None:
+        """A link direction is now as ``shape`` says."""
+        self._advance()
+        was = bool(self.board.dropping[self.board.number[end]])
+        number = self.board.set(end, shape)
+        if was and not self.board.dropping[number]:
+            self._losses.resume(self._crossing(number), self._clock.now)
+        elif not was and self.board.dropping[number]:
+            self._losses.stall(number, self._clock.now)
+        self._touch()
+
+    def settle_counters(self) -> None:
+        """Bring ``board.carried_bits`` up to now."""
+        self._advance()
+
+    @property
+    def many(self) -> int:
+        """Flows under way."""
+        return len(self._flows)
+
+    def _crossing(self, number: int) -> list[Flow]:
+        rows = np.flatnonzero((self._there[: self.many] == number).any(1))
+        return [self._flows[row] for row in rows]
+
+    def _touch(self) -> None:
+        """Share out anew once everything that happens at this instant is known."""
+        if not self._due:
+            self._due = True
+            self._clock.at(self._clock.now, self._settle)
+
+    def _settle(self) -> None:
+        self._due = False
+        self._advance()
+        ended = self._take_out()
+        self._take_in()
+        if self._flows:
+            self._round_trips()
+            self._share()
+            if self._overflow():
+                self._share()
+        else:
+            self.board.queued_bits[:] = 0.0
+        self._plan()
+        for flow in ended:
+            flow.done(flow)
+
+    def _advance(self) -> None:
+        """Let what is under way go on until now."""
+        n, passed_s = self.many, self._clock.now - self._then_s
+        self._then_s = self._clock.now
+        if passed_s <= 0 or not n:
+            return
+        sent = self._rate[:n] * passed_s
+        self._left[:n] -= sent
+        many = len(self.board.carried_bits)
+        self.board.carried_bits += np.bincount(self._there[:n].ravel(), np.repeat(sent, HOPS), many)
+
+    def _take_out(self) -> list[Flow]:
+        """Those that have sent everything."""
+        n = self.many
+        empty = self._left[:n] <= _EMPTY_BITS
+        rows = np.flatnonzero(empty)
+        if not len(rows):
+            return []
+        trips = self._round_trip_s(rows)
+        ended = [self._flows[row] for row in rows.tolist()]
+        for flow, row, trip_s in zip(ended, rows.tolist(), trips.tolist(), strict=True):
+            flow.tightest = int(self._tightest[row])
+            flow.late_s = trip_s * self._losses.at_end(flow, float(self._windows.window[row]))
+        self._windows.close(rows, [flow.memory for flow in ended], self._clock.now, trips)
+        kept = np.flatnonzero(~empty)
+        for column in self._columns:
+            column[: len(kept)] = column[kept]
+        self._flows = [self._flows[row] for row in kept.tolist()]
+        return ended
+
+    def _take_in(self) -> None:
+        """Those that have begun at this instant."""
+        if not self._new:
+            return
+        n, new, board = self.many, self._new, self.board
+        if n + len(new) > len(self._left):
+            self._make_rows(2 * (n + len(new)))
+        rows = slice(n, n + len(new))
+        there, back = np.array([f.way.there for f in new]), np.array([f.way.back for f in new])
+        self._there[rows], self._back[rows] = there, back
+        self._left[rows] = [flow.bits for flow in new]
+        self._fixed[rows] = [flow.limit_bits for flow in new]
+        self._rate[rows], self._tightest[rows] = 0.0, -1
+        least_s = ROUND_TRIP_S + board.delay_s[there].sum(1) + board.delay_s[back].sum(1)
+        self._windows.open(rows, [flow.memory or Memory() for flow in new], least_s)
+        for flow, waited_s in zip(new, self._queue_s()[there].sum(1).tolist(), strict=True):
+            flow.waited_s = waited_s
+        self._flows += new
+        self._new = []
+
+    def _round_trips(self) -> None:
+        n = self.many
+        rows = np.flatnonzero(self._windows.round_s[:n] <= self._clock.now + 1e-12)
+        if len(rows):
+            took = self._round_trip_s(rows)
+            lost = self._losses.in_round(rows, self._flows, self._rate[rows] * took / PACKET_BITS)
+            self._left[rows] += lost * PACKET_BITS
+            self._windows.cut(rows[lost > 0], self._clock.now)
+            whole = rows[lost == 0]
+            self._windows.grow(whole, self._clock.now, took[lost == 0])
+            self._windows.round_s[rows] = np.inf
+
+    def _share(self) -> None:
+        n, windows = self.many, self._windows
+        window_bits = windows.window[:n] * PACKET_BITS
+        fixed = np.isfinite(self._fixed[:n])
+        fresh = np.isinf(windows.round_s[:n]) & ~fixed
+        self._last[:n] = np.where(fresh, self._left[:n] <= window_bits, self._last[:n])
+        paced = np.where(self._last[:n], np.inf, window_bits / windows.least_s[:n])
+        limit = np.where(fixed, self._fixed[:n], paced)
+        weight = np.where(fixed, _PUSHING * window_bits.max(), window_bits)
+        self._losses.hold(limit, self._flows, self._clock.now)
+        self._rate[:n], self._tightest[:n] = share(
+            self.board.capacity, self._there[:n], weight, limit
+        )
+        self._queue(window_bits)
+        rows = np.flatnonzero(fresh)
+        windows.round_s[rows] = self._clock.now + self._round_trip_s(rows)
+
+    def _queue(self, window_bits: Floats) -> None:
+        """What of the windows is not on its way waits at the tightest link."""
+        n, board = self.many, self.board
+        waiting = np.maximum(0.0, window_bits - self._rate[:n] * self._windows.least_s[:n])
+        waiting = np.minimum(waiting, self._left[:n])
+        waiting[np.isfinite(self._fixed[:n])] = 0.0
+        held = self._tightest[:n] >= 0
+        queued = np.bincount(self._tightest[:n][held], waiting[held], len(board.queued_bits))
+        board.queued_bits[:] = queued
+        np.maximum(board.largest_bits, np.minimum(queued, board.queue_bits), out=board.largest_bits)
+
+    def _overflow(self) -> bool:
+        """Cut the windows of those who lose packets at a queue that is full. True: some were."""
+        board = self.board
+        full = np.flatnonzero(board.queued_bits > board.queue_bits)
+        hit_any = False
+        for number in full:
+            there = (self._tightest[: self.many] == number) & np.isinf(self._fixed[: self.many])
+            rows = np.flatnonzero(there)
+            lost = board.queued_bits[number] - board.queue_bits[number]
+            hit = self._hit(rows, lost / PACKET_BITS)
+            if len(hit):
+                hit_any = True
+                board.drops[number] += max(1, round(lost / PACKET_BITS))
+                self._windows.cut(hit, self._clock.now)
+                self._windows.round_s[hit] = np.inf
+        return hit_any
+
+    def _hit(self, rows: Indices, lost: float) -> Indices:
+        """Who of ``rows`` is among those that lose ``lost`` packets, and has not been so for a round trip."""
+        windows = self._windows.window[rows]
+        missed = (1 - min(1.0, lost / max(windows.sum(), 1.0))) ** windows
+        again = self._clock.now - self._windows.cut_s[rows] > self._round_trip_s(rows)
+        hit: Indices = rows[(self._random.random(len(rows)) >= missed) & again]
+        return hit
+
+    def _queue_s(self) -> Floats:
+        board = self.board
+        with np.errstate(divide="ignore", invalid="ignore"):
+            wait = np.minimum(board.queued_bits, board.queue_bits) / board.capacity
+        return np.where(board.capacity > 0, wait, 0.0)
+
+    def _round_trip_s(self, rows: Indices) -> Floats:
+        wait = self._queue_s()
+        ways = wait[self._there[rows]].sum(1) + wait[self._back[rows]].sum(1)
+        total: Floats = self._windows.least_s[rows] + ways
+        return total
+
+    def _plan(self) -> None:
+        """Come back when the first flow has been sent, or the first round trip is over."""
+        self._planned += 1
+        n, number = self.many, self._planned
+        if not n:
+            return
+        with np.errstate(divide="ignore"):
+            ends = np.where(self._rate[:n] > 0, self._left[:n] / self._rate[:n], np.inf).min()
+        next_s = min(self._clock.now + ends, self._windows.round_s[:n].min(), self._losses.next_s)
+        if np.isfinite(next_s):
+            self._clock.at(float(next_s), lambda: self._come_back(number))
+
+    def _come_back(self, number: int) -> None:
+        """What was planned since counts, and nothing before."""
+        if number == self._planned:
+            self._touch()
+
+    def _make_rows(self, rows: int) -> None:
+        """Make room for ``rows`` flows, with those that there are."""
+        old = self._columns if self._flows else ()
+        self._there: Indices = np.zeros((rows, HOPS), np.int64)
+        self._back: Indices = np.zeros((rows, HOPS), np.int64)
+        self._left: Floats = np.zeros(rows)
+        self._rate: Floats = np.zeros(rows)
+        self._fixed: Floats = np.zeros(rows)
+        self._tightest: Indices = np.zeros(rows, np.int64)
+        self._last: NDArray[np.bool_] = np.zeros(rows, np.bool_)
+        """Whether all that is left was sent at once when the present round trip began."""
+        self._windows = Windows(rows)
+        for new, before in zip(self._columns, old, strict=False):
+            new[: len(before)] = before
+
+    @property
+    def _columns(self) -> tuple[NDArray[Any], ...]:
+        return (
+            self._there, self._back, self._left, self._rate, self._fixed, self._tightest, self._last,
+            *self._windows.columns,
+        )  # fmt: skip

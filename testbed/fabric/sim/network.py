@@ -1,0 +1,160 @@
+"""All nodes of a run on modelled links, and the connections between them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from testbed.fabric.sim.board import Board
+from testbed.fabric.sim.clock import VirtualClock
+from testbed.fabric.sim.flows import Flow, Flows
+from testbed.fabric.sim.jitter import extra_s
+from testbed.fabric.sim.windows import Memory
+from testbed.node import Message
+from testbed.scenario.shape import SEGMENT_BYTES, End, LinkChange, Shape, wire_bytes
+
+if TYPE_CHECKING:
+    from testbed.fabric.sim.endpoint import VirtualEndpoint
+
+
+class _Fixed(NamedTuple):
+    """Of a way: its links, what storing packets adds to the last and the first of them, the tightest's rate."""
+
+    hops: list[int]
+    apart_s: float
+    all_s: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a host takes for one message besides what its links take, in s of its processor."""
+
+    send_s: float = 0.0
+    receive_s: float = 0.0
+
+
+class VirtualNetwork:
+    """The links as ``initial`` says until ``start``; from then on as ``changes`` (by time after t0) say.
+
+    ``racks``: members by name. ``seed``: of what chance decides.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        initial: Mapping[End, Shape],
+        *,
+        changes: Iterable[LinkChange] = (),
+        racks: Mapping[str, Sequence[str]] | None = None,
+        seed: int = 0,
+        costs: Costs = Costs(),
+    ) -> None:
+        self.clock, self.t0_s, self.costs = clock, 0.0, costs
+        self.board = Board(initial, racks or {})
+        self.flows = Flows(clock, self.board, seed)
+        self.endpoints: dict[int, VirtualEndpoint] = {}
+        self.at_start: list[Callable[[], None]] = []
+        """What is to be done at t0."""
+        self.on_change: Callable[[LinkChange], None] = lambda _: None
+        """Is told of every change."""
+        self._changes = changes
+        self._random = Random(f"{seed}/links")
+        self._known: dict[tuple[tuple[int, ...], int, int], _Fixed] = {}
+
+    def start(self) -> None:
+        """This instant is t0."""
+        self.t0_s = self.clock.now
+        for action in self.at_start:
+            action()
+        changes = iter(self._changes)
+        self._follow(changes, next(changes, None))
+
+    def passage(self, flow: Flow, size: int) -> tuple[float, float]:
+        """When the first packet and all of a frame of ``size`` bytes arrive whose last bit leaves now.
+
+        Switches store packets: every link but the tightest adds one packet's time.
+        """
+        hops, apart_s, all_s, rate = self._fixed(flow, size)
+        delay_s = self.board.one_way_s(hops) + self._jitter_s(flow, hops, rate)
+        carried_s = max(self.clock.now, flow.start_s + flow.waited_s + flow.bits / rate)
+        arrived_s = carried_s + apart_s + delay_s + flow.late_s
+        return min(flow.start_s + flow.waited_s + all_s + delay_s, arrived_s), arrived_s
+
+    def _fixed(self, flow: Flow, size: int) -> _Fixed:
+        """What is the same for all frames of ``size`` bytes on a way, until a link changes."""
+        key = (flow.way.there, flow.tightest, size)
+        if key not in self._known:
+            board = self.board
+            hops = [hop for hop in flow.way.there if hop != board.free]
+            rates = [float(board.capacity[hop]) or np.inf for hop in hops]
+            full = 8.0 * wire_bytes(min(size, SEGMENT_BYTES))
+            last = 8.0 * wire_bytes((size - 1) % SEGMENT_BYTES + 1)
+            tight = hops.index(flow.tightest) if flow.tightest in hops else rates.index(min(rates))
+            before_s = sum(full / rate for rate in rates[:tight])
+            apart_s = before_s + sum(last / rate for rate in rates[tight + 1 :])
+            all_s = sum(full / rate for rate in rates)
+            self._known[key] = _Fixed(hops, apart_s, all_s, rates[tight])
+        return self._known[key]
+
+    def _jitter_s(self, flow: Flow, hops: Sequence[int], rate: float) -> float:
+        total = 0.0
+        for hop in hops if self.board.impaired else ():
+            if (asked := self.board.impaired.get(hop)) is not None:
+                near = min(flow.bits, 2e-9 * asked.jitter_ns * rate) / (8.0 * SEGMENT_BYTES)
+                total += extra_s(asked, near, self._random)
+        return total
+
+    def _follow(self, changes: Iterator[LinkChange], change: LinkChange | None) -> None:
+        """Wait until ``change`` is due, and make it with all others of that instant."""
+        if change is None:
+            return
+
+        def apply() -> None:
+            due: LinkChange | None = change
+            while due is not None and due.time_s == change.time_s:
+                self.flows.change(due.end, due.shape)
+                self._known.clear()
+                self.on_change(due)
+                due = next(changes, None)
+            self._follow(changes, due)
+
+        self.clock.at(self.t0_s + change.time_s, apply)
+
+
+class Connection:
+    """From one node to another: messages follow each other, in order."""
+
+    def __init__(
+        self, network: VirtualNetwork, source: VirtualEndpoint, sink: VirtualEndpoint
+    ) -> None:
+        self._network, self._sink = network, sink
+        self._way = network.board.way(source.name, sink.name)
+        self._memory = Memory()
+        self._waiting: deque[tuple[Message, int, Callable[[], None]]] = deque()
+
+    def send(self, message: Message, size: int, left: Callable[[], None]) -> None:
+        """Send a frame of ``size`` bytes; ``left`` is called when its last byte has left."""
+        stamped = replace(message, sent_s=self._network.clock.now - self._network.t0_s)
+        self._waiting.append((stamped, size, left))
+        if len(self._waiting) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        bits = 8.0 * wire_bytes(self._waiting[0][1])
+        self._network.flows.begin(Flow(self._way, bits, self._left, self._memory))
+
+    def _left(self, flow: Flow) -> None:
+        message, size, left = self._waiting.popleft()
+        t0_s = self._network.t0_s
+        first_s, arrived_s = self._network.passage(flow, size)
+        arrived = replace(message, first_s=first_s - t0_s, arrived_s=arrived_s - t0_s)
+        self._network.clock.at(arrived_s, lambda: self._sink.take(arrived))
+        left()
+        if self._waiting:
+            self._begin()

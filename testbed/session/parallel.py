@@ -1,0 +1,69 @@
+"""Trials in virtual time side by side, each in a process of its own: they have nothing in common but the disk."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from testbed.algorithms import Algorithm
+from testbed.errors import ExperimentError, NarrowsError
+from testbed.session.experiment import Experiment, prepare
+
+Outcome = tuple[dict[str, Any] | None, str | None]
+"""A trial's entry, and what ended it before its time."""
+
+
+def side_by_side(
+    experiment: Experiment, order: Sequence[tuple[Algorithm, int]], out: Path, processes: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Carry out ``order``; yields each trial's place in it and its entry, as they come to their end.
+
+    Raises ExperimentError for a trial that failed, once those that had begun have ended.
+    """
+    source = experiment.loaded.source
+    context = get_context(
+        "spawn"
+    )  # a fork would share the threads of libraries, which it does not have
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_alone)
+    try:
+        places: dict[Future[Outcome], int] = {
+            pool.submit(_trial, source, algorithm.name, seed, out): place
+            for place, (algorithm, seed) in enumerate(order)
+        }
+        for future in as_completed(places):
+            entry, error = future.result()
+            if entry is not None:
+                yield places[future], entry
+            if error is not None:
+                raise ExperimentError(error)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _alone() -> None:
+    """Leave it to the parent what a signal to the whole group means."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _trial(source: Path, algorithm: str, seed: int, out: Path) -> Outcome:
+    from testbed.session.progress import Progress
+    from testbed.session.run import Unlisted, one
+    from testbed.session.virtual import VirtualStage
+
+    experiment = _experiment(source, algorithm)
+    listed, stage = Unlisted(), VirtualStage(experiment)
+    try:
+        one(stage, experiment, experiment.algorithms[0], seed, out, Progress(quiet=True), listed)
+    except NarrowsError as error:
+        return listed.entry, str(error)
+    return listed.entry, None
+
+
+@lru_cache(maxsize=1)
+def _experiment(source: Path, algorithm: str) -> Experiment:
+    return prepare(source, [algorithm])

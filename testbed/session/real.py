@@ -1,0 +1,64 @@
+"""Trials on real nodes and links: a session's fabric, agent and processes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from testbed.algorithms import Algorithm
+from testbed.record.directory import RunDirectory
+from testbed.scenario.expand import racks
+from testbed.session.experiment import Experiment
+from testbed.session.judgement import conclude
+from testbed.session.progress import Progress
+from testbed.session.session import Session
+from testbed.session.trial import Trial
+
+
+class RealTrial(Trial):
+    """A trial that judges itself."""
+
+    def conclude(self) -> dict[str, Any]:
+        """Judge the links by what was measured; see ``judgement.conclude``."""
+        return conclude(self)
+
+
+class RealStage(Session):
+    """A session as a stage (``testbed.session.stage``)."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        fabric: str,
+        directory: Path,
+        *,
+        quiet: bool = False,
+        keep_failed: bool = False,
+    ) -> None:
+        super().__init__(
+            experiment.specs,
+            fabric,
+            directory,
+            quiet=quiet,
+            keep_failed=keep_failed,
+            folders=experiment.folders,
+            racks=racks(experiment.scenario),
+        )
+        self._experiment = experiment
+
+    def trial(
+        self, algorithm: Algorithm, seed: int, directory: RunDirectory, progress: Progress
+    ) -> RealTrial:
+        """One trial on this session's nodes."""
+        return RealTrial(self, self._experiment, algorithm, seed, directory, progress)
+
+    def collect(self, run: Path) -> None:
+        """Logs and the Compose file."""
+        self.fabric.save_logs()
+        for name in ("compose.yaml", "log"):
+            source = self.directory / name
+            if source.is_dir():
+                shutil.copytree(source, run / name, dirs_exist_ok=True)
+            elif source.exists():
+                shutil.copy(source, run / name)

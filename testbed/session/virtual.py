@@ -1,0 +1,232 @@
+"""Trials in virtual time: the same roles and records on modelled links. Nothing waits, and nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
+from math import inf
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from testbed.algorithms import Algorithm
+from testbed.errors import NodeLost
+from testbed.fabric.base import NodeSpec
+from testbed.fabric.sim.clock import VirtualClock
+from testbed.fabric.sim.costs import COSTS
+from testbed.fabric.sim.endpoint import VirtualEndpoint
+from testbed.fabric.sim.network import VirtualNetwork
+from testbed.fabric.sim.node import VirtualNode
+from testbed.fabric.sim.play import Role, play
+from testbed.fabric.sim.sampler import SAMPLED_ENDS, Sampler
+from testbed.fabric.sim.traffic import bursts
+from testbed.record.directory import RunDirectory, read_events
+from testbed.record.events import SCHEMA, NodeChanged
+from testbed.record.summary import entry, summarise
+from testbed.record.verdict import Verdict
+from testbed.scenario.expand import racks
+from testbed.scenario.node_events import NodeChange, node_changes
+from testbed.scenario.shape import End
+from testbed.scenario.traffic import flows
+from testbed.session.consistency import faults
+from testbed.session.description import describe
+from testbed.session.experiment import Experiment, job_of
+from testbed.session.failure import located
+from testbed.session.progress import Progress
+from testbed.session.run import VIRTUAL
+
+_RUN = 1
+"""Marks the frames of a run on real fabrics; here no others can come between."""
+
+
+class VirtualStage:
+    """Carries out trials one after the other, each in a world of its own."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing was made."""
+
+    def trial(
+        self, algorithm: Algorithm, seed: int, directory: RunDirectory, progress: Progress
+    ) -> VirtualTrial:
+        """One trial on a clock of its own."""
+        return VirtualTrial(self._experiment, algorithm, seed, directory, progress)
+
+    def collect(self, run: Path) -> None:
+        """There is nothing besides the records."""
+
+
+class VirtualTrial:
+    """One algorithm with one seed."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        algorithm: Algorithm,
+        seed: int,
+        directory: RunDirectory,
+        progress: Progress,
+    ) -> None:
+        self.experiment, self.algorithm, self.seed = experiment, algorithm, seed
+        self.directory, self.progress = directory, progress
+        scenario, timeline = experiment.scenario, experiment.timeline
+        self._training = [spec for spec in experiment.specs if spec.role != "host"]
+        self._network = VirtualNetwork(
+            VirtualClock(),
+            timeline.initial,
+            changes=timeline.changes(0.0, inf),
+            racks={rack.name: rack.members for rack in racks(scenario)},
+            seed=seed,
+            costs=COSTS,
+        )
+        self._endpoints: dict[str, VirtualEndpoint] = {}
+        self._sampler = Sampler(self._network, timeline, self._sampled(), directory.link)
+        self._network.on_change = self._sampler.changed
+        self._traffic = bursts(
+            self._network,
+            flows(scenario),
+            lambda record: directory.traffic({"v": SCHEMA, **record}),
+        )
+        self._network.at_start += [self._sampler.start, self._plan_node_changes]
+        self._steps: dict[str, int] = {}
+        self._done: dict[str, dict[str, Any]] = {}
+        self._error: BaseException | None = None
+
+    def shape(self) -> None:
+        """Write down how every link begins."""
+        links = [
+            {"link": end.link, "direction": end.direction, "asked": shape.to_json()}
+            for end, shape in self.experiment.timeline.initial.items()
+        ]
+        describe(
+            self.directory,
+            self.experiment.loaded,
+            self.experiment.specs,
+            links,
+            fabric=VIRTUAL,
+            algorithm=self.algorithm.to_json(),
+            seed=self.seed,
+            model={"compute": "measured" if self._measured else "paced", **asdict(COSTS)},
+        )
+
+    def run(self) -> None:
+        """Train from t0 to the last node's end."""
+        try:
+            summaries = play(
+                self._network, {spec.name: self._role(spec) for spec in self._training}
+            )
+        except NodeLost as lost:
+            self._error = located(lost, self._steps)
+            raise self._error from lost
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            for flow in self._traffic:
+                flow.finish()
+            self._sampler.finish()
+        self._done = {
+            name: {"summary": summary, "counters": self._counters(name)}
+            for name, summary in summaries.items()
+        }
+
+    def conclude(self) -> dict[str, Any]:
+        """What nodes count and keep must agree; of links there is nothing to judge."""
+        path = self.directory.path
+        summary = summarise(path, self._verdict(path))
+        self.directory.write_json("summary.json", summary)
+        return entry(summary)
+
+    @property
+    def _measured(self) -> bool:
+        return self.experiment.scenario.train.pace is None
+
+    def _verdict(self, path: Path) -> Verdict:
+        if self._error is not None:
+            return Verdict("invalid", [f"The run did not end: {self._error}"])
+        events = read_events(path)
+        if wrong := faults(self._done, events.get("step", []), events.get("epoch", [])):
+            return Verdict("invalid", wrong)
+        return Verdict("valid", ["virtual time: links are modelled", *self._not_modelled()])
+
+    def _not_modelled(self) -> Iterator[str]:
+        """What the scenario asks for and has no effect here."""
+        congestion = self.experiment.scenario.congestion
+        if congestion not in (None, "cubic"):
+            yield f"TCP is modelled as cubic, not as {congestion}"
+        asked = self._network.board.seen
+        for name in ("reorder", "duplicate"):
+            if any(getattr(impairments, name) for impairments in asked):
+                yield f"the effect of `{name}` is not modelled"
+
+    def _sampled(self) -> list[End]:
+        """The directions whose samples are taken all the time."""
+        ends = self._network.board.ends
+        if len(ends) <= SAMPLED_ENDS:
+            return ends
+        names = {spec.name for spec in self.experiment.specs if spec.role == "server"}
+        names |= {rack.name for rack in racks(self.experiment.scenario)}
+        return [end for end in ends if end.link in names]
+
+    def _role(self, spec: NodeSpec) -> Role:
+        from testbed.train.server import Server
+        from testbed.train.worker import Worker
+
+        job = job_of(self.experiment, self.algorithm, self.seed, spec, _RUN)
+        endpoint = VirtualEndpoint(self._network, spec.peer, spec.name)
+        self._endpoints[spec.name] = endpoint
+        node = VirtualNode(endpoint, self.seed, self._recorder(spec), measured=self._measured)
+        make: type[Server] | type[Worker] = Server if spec.role == "server" else Worker
+        return make(node, job)
+
+    def _recorder(self, spec: NodeSpec) -> Callable[[dict[str, Any]], None]:
+        def record(event: dict[str, Any]) -> None:
+            self.directory.event(spec.role, spec.rank, event)
+            if "step" in event:
+                self._steps[spec.name] = event["step"]
+            self.progress.event(event)
+
+        return record
+
+    def _counters(self, name: str) -> dict[str, dict[str, int]]:
+        """What the network counted of a node's frames, by peer."""
+        endpoint = self._endpoints[name]
+        names = {spec.peer: spec.name for spec in self._training}
+        return {
+            names[peer]: {
+                "bytes_sent": endpoint.sent.get(peer, 0),
+                "bytes_retransmitted": 0,
+                "bytes_received": endpoint.received.get(peer, 0),
+            }
+            for peer in endpoint.sent.keys() | endpoint.received.keys()
+        }
+
+    def _plan_node_changes(self) -> None:
+        network = self._network
+        for change in node_changes(self.experiment.scenario):
+            network.clock.at(network.t0_s + change.time_s, partial(self._apply, change))
+
+    def _apply(self, change: NodeChange) -> None:
+        node, clock = change.node, self._network.clock
+        self.directory.link(
+            NodeChanged(node, change.action, change.time_s, change.time_s).to_json()
+        )
+        if change.action == "kill" and any(spec.name == node for spec in self._training):
+            raise NodeLost(node, None, f"the scenario's event at {change.time_s:g} s killed it")
+        for flow in self._traffic:
+            (flow.leave if change.action in ("pause", "kill") else flow.join)(node)
+        if change.action == "pause":
+            clock.hold(node)
+        elif change.action == "resume":
+            clock.release(node)

@@ -1,0 +1,208 @@
+"""Flows on modelled links: who gets how much when, and what TCP, queues and losses make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+import pytest
+
+from testbed.fabric.sim.board import PACKET_BITS, Board
+from testbed.fabric.sim.clock import VirtualClock
+from testbed.fabric.sim.flows import Flow, Flows
+from testbed.fabric.sim.windows import Memory
+from testbed.scenario.impairments import Impairments
+from testbed.scenario.shape import End, Shape
+
+FAST, LONG = 10**6, 10**6
+"""Packets a second of a link that never matters; packets of a queue that is never full."""
+
+
+def shape(
+    packets_s: float, queue: int = LONG, *, drop: bool = False, **impairments: float
+) -> Shape:
+    """A link direction that carries so many full packets a second."""
+    asked = Impairments(**impairments)  # type: ignore[arg-type]
+    return Shape(round(packets_s * PACKET_BITS), queue * 1514, drop, impairments=asked)
+
+
+class Rig:
+    """Nodes a, b and server; only the server's down link is slow, unless ``changed`` says otherwise."""
+
+    def __init__(
+        self,
+        down: Shape,
+        seed: int = 0,
+        racks: Mapping[str, Sequence[str]] | None = None,
+        **changed: Shape,
+    ) -> None:
+        ends = [End(name, d) for name in ("a", "b", "server") for d in ("up", "down")]  # type: ignore[arg-type]
+        shapes = dict.fromkeys(ends, shape(FAST))
+        shapes[End("server", "down")] = down
+        for name, given in changed.items():
+            link, _, direction = name.rpartition("_")
+            shapes[End(link, direction)] = given  # type: ignore[arg-type]
+        self.clock = VirtualClock()
+        self.board = Board(shapes, racks or {})
+        self.flows = Flows(self.clock, self.board, seed)
+        self.ended: dict[str, float] = {}
+
+    def send(
+        self, source: str, packets: float, at_s: float = 0.0, memory: Memory | None = None
+    ) -> None:
+        """``source`` sends so much to the server, from ``at_s`` on."""
+
+        def done(_: Flow) -> None:
+            self.ended[source] = self.clock.now
+
+        flow = Flow(
+            self.board.way(source, "server"), packets * PACKET_BITS, done, memory or Memory()
+        )
+        self.clock.at(at_s, lambda: self.flows.begin(flow))
+
+    def change(self, at_s: float, given: Shape) -> None:
+        """The server's down link becomes ``given``."""
+        self.clock.at(at_s, lambda: self.flows.change(End("server", "down"), given))
+
+    def run(self, until_s: float = 60.0) -> dict[str, float]:
+        self.clock.run({"wait": lambda: self.clock.sleep_until(until_s)})
+        self.flows.settle_counters()
+        return self.ended
+
+    def carried(self, link: str = "server", direction: str = "down") -> float:
+        """Packets that a direction has carried."""
+        number = self.board.number[End(link, direction)]  # type: ignore[arg-type]
+        return float(self.board.carried_bits[number]) / PACKET_BITS
+
+
+def test_two_share_a_link() -> None:
+    rig = Rig(shape(1000))
+    rig.send("a", 500)
+    rig.send("b", 500)
+    assert rig.run() == pytest.approx({"a": 1.0, "b": 1.0})
+    assert rig.carried() == pytest.approx(1000)
+    assert rig.carried("a", "up") == pytest.approx(500)
+
+
+def test_a_link_is_never_idle_while_something_waits() -> None:
+    rig = Rig(shape(1000))
+    rig.send("a", 500)
+    rig.send("b", 500, at_s=0.25)
+    ended = rig.run()
+    assert 0.5 < ended["a"] < ended["b"] == pytest.approx(1.0)
+
+
+def test_a_slower_link_takes_longer_for_what_is_left() -> None:
+    rig = Rig(shape(1000))
+    rig.send("a", 1000)
+    rig.change(0.5, shape(500))
+    assert rig.run() == pytest.approx({"a": 1.5})
+
+
+def test_packets_wait_for_the_end_of_an_outage() -> None:
+    rig = Rig(shape(1000))
+    rig.send("a", 500)
+    rig.change(0.2, shape(0))
+    rig.change(0.7, shape(1000))
+    assert rig.run() == pytest.approx({"a": 1.0})
+
+
+def test_a_sender_tries_again_after_an_outage_that_drops() -> None:
+    """Time-outs of 200 and 400 ms after 0.2 s: at 0.4 s in vain, at 0.8 s the link is back."""
+    rig = Rig(shape(1000))
+    rig.send("a", 500)
+    rig.change(0.2, shape(0, drop=True))
+    rig.change(0.7, shape(1000))
+    assert rig.run() == pytest.approx({"a": 1.1})
+
+
+def test_slow_start_takes_round_trips() -> None:
+    """10 + 20 packets in two round trips of 200 ms; the last 40 leave at once on a link that fast."""
+    delayed = shape(FAST, delay_ns=50_000_000)
+    rig = Rig(delayed, a_up=delayed, a_down=delayed, server_up=delayed)
+    rig.send("a", 70)
+    assert rig.run()["a"] == pytest.approx(2 * 0.2001, rel=1e-3)
+
+
+def test_a_connection_remembers_its_window() -> None:
+    delayed = shape(FAST, delay_ns=50_000_000)
+    rig, memory = Rig(delayed, a_up=delayed, a_down=delayed, server_up=delayed), Memory()
+    rig.send("a", 70, memory=memory)
+    rig.send("a", 35, at_s=0.55, memory=memory)
+    assert rig.run()["a"] == pytest.approx(0.55, rel=1e-3)
+
+
+def test_an_idle_connection_halves_its_window_every_time_out() -> None:
+    memory = Memory(window=80, threshold=40, sent_s=1.0, round_trip_s=0.05)
+    memory.restart(1.6)
+    assert (memory.window, memory.threshold) == (20, 60)
+    fresh = Memory(window=80, sent_s=1.0)
+    fresh.restart(1.1)
+    assert fresh.window == 80
+    fresh.restart(60.0)
+    assert fresh.window == 10
+
+
+def test_bulk_traffic_fills_the_queue_and_never_more() -> None:
+    rig = Rig(shape(1000, queue=50))
+    rig.send("a", 1e9)
+    rig.run(30.0)
+    number = rig.board.number[End("server", "down")]
+    assert rig.carried() == pytest.approx(30_000, rel=0.001)
+    assert rig.board.drops[number] > 0
+    assert rig.board.largest_bits[number] == pytest.approx(50 * PACKET_BITS, rel=0.1)
+
+
+def test_a_message_beside_bulk_traffic_waits_in_its_queue() -> None:
+    alone, beside = Rig(shape(1000, queue=50)), Rig(shape(1000, queue=50))
+    beside.send("b", 1e9)
+    for rig in (alone, beside):
+        rig.send("a", 100, at_s=10.0)
+        rig.run(30.0)
+    assert alone.ended["a"] == pytest.approx(10.1)
+    assert beside.ended["a"] > 10.25
+
+
+def test_datagrams_take_their_rate_from_others() -> None:
+    rig = Rig(shape(1000))
+    rig.send("a", 1e9)
+    flow = Flow(rig.board.way("b", "server"), 1e15, lambda _: None, None, 300 * PACKET_BITS)
+    rig.clock.at(0.0, lambda: rig.flows.begin(flow))
+    rig.run(10.0)
+    assert rig.carried("b", "up") == pytest.approx(3000)
+    assert rig.carried("a", "up") == pytest.approx(7000)
+
+
+def test_a_rack_is_shared_by_what_leaves_it() -> None:
+    narrow = shape(500)
+    rig = Rig(shape(FAST), racks={"rack": ["a", "b"]}, rack_up=narrow, rack_down=shape(FAST))
+    rig.send("a", 500)
+    rig.send("b", 500)
+    assert rig.run() == pytest.approx({"a": 2.0, "b": 2.0})
+    assert rig.board.way("a", "b").there[2] == rig.board.free
+
+
+def test_loss_costs_time_and_repeats_with_its_seed() -> None:
+    def took(loss: float, seed: int = 1) -> tuple[float, int]:
+        rig = Rig(shape(1000, delay_ns=5_000_000, loss=loss), seed)
+        rig.send("a", 4000)
+        return rig.run()["a"], int(rig.board.drops[rig.board.number[End("server", "down")]])
+
+    (clean, none), (lossy, lost) = took(0.0), took(0.01)
+    assert none == 0 and 15 < lost < 80
+    assert lossy > clean
+    assert took(0.01) == (lossy, lost)
+    assert took(0.01, seed=2) != (lossy, lost)
+
+
+def test_a_flow_can_be_ended() -> None:
+    rig = Rig(shape(1000))
+    flow = Flow(rig.board.way("a", "server"), 1e15, lambda _: None)
+    sent: list[float] = []
+    rig.clock.at(0.0, lambda: rig.flows.begin(flow))
+    rig.clock.at(2.0, lambda: sent.append(rig.flows.end(flow)))
+    rig.send("b", 10, at_s=3.0)
+    rig.run(10.0)
+    assert sent == pytest.approx([2000 * PACKET_BITS])
+    assert rig.flows.many == 0 and rig.ended["b"] == pytest.approx(3.01)
+    assert inf > rig.carried("a", "up") == pytest.approx(2000)

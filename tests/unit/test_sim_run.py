@@ -1,0 +1,198 @@
+"""``testbed run --fabric sim``: whole runs in virtual time, their records, and what they do not need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.errors import InputError, NodeLost
+from testbed.fabric.base import RunContext
+from testbed.fabric.builtin import fabrics
+from testbed.record.directory import read_events, read_json, read_jsonl
+from testbed.session.experiment import prepare
+from testbed.session.run import Comparison, run
+
+SCENARIO = """
+name: virtual
+nodes: {server: {role: server}, worker: {role: worker, count: 2}, noise: {role: host}}
+links:
+  default: {up: {rate: 20 Mbit/s, queue: 50 ms}, down: {rate: 20 Mbit/s, queue: 50 ms}}
+train: {task: digits, model: mlp, batch: 32, optimizer: {name: sgd, lr: 0.1}, pace: 100 ms,
+  stop: {steps: 12}, evaluate_every: 5}
+algorithms: [none, topk-0.01]
+seeds: [1]
+congestion: cubic
+events:
+  - {kind: step, links: [server], at: 600 ms, rate: 5 Mbit/s}
+traffic: [{name: bulk, from: noise, to: server, kind: tcp, at: 200 ms, for: 300 ms}]
+"""
+EVENTS = "events:\n"
+PAUSE = "  - {kind: pause, nodes: [worker-0], at: 300 ms, for: 2 s}\n"
+KILL = "  - {kind: kill, nodes: [worker-1], at: 700 ms}\n"
+
+
+def carried_out(folder: Path, text: str = SCENARIO, **options: Any) -> Comparison:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "virtual.yaml"
+    path.write_text(text)
+    return run(prepare(path, **options), "sim", folder / "out", quiet=True)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The directories of one run of each algorithm."""
+    runs = carried_out(tmp_path_factory.mktemp("sim")).runs
+    return [Path(entry["dir"]) for entry in runs]
+
+
+def test_a_run_is_valid_and_says_why(made: list[Path]) -> None:
+    for directory in made:
+        summary = read_json(directory / "summary.json")
+        assert summary["verdict"] == "valid"
+        assert summary["reasons"] == ["virtual time: links are modelled"]
+        assert summary["steps"] == 12
+    assert read_json(made[0] / "summary.json")["accuracy"] > 0.3
+    manifest = read_json(made[0] / "manifest.json")
+    assert manifest["fabric"] == "sim" and manifest["model"]["compute"] == "paced"
+
+
+def test_records_are_those_of_real_links(made: list[Path]) -> None:
+    events = read_events(made[0])
+    assert {kind: len(found) for kind, found in events.items()} == {
+        "step": 24, "round": 12, "evaluation": 3,
+    }  # fmt: skip
+    links = list(read_jsonl(made[0] / "links.jsonl"))
+    assert {record["kind"] for record in links} == {"sample", "change"}
+    changes = [(r["link"], r["direction"], r["due_s"]) for r in links if r["kind"] == "change"]
+    assert changes == [("server", "up", 0.6), ("server", "down", 0.6)]
+    asked = sum(r["asked_bits"] for r in links if r["kind"] == "sample" and r["link"] == "noise")
+    assert asked == pytest.approx(
+        2 * 20e6 * read_json(made[0] / "summary.json")["wall_s"], rel=0.02
+    )
+
+
+def test_bytes_on_links_are_those_of_the_frames(made: list[Path]) -> None:
+    """Of the worker's link, which carries nothing else: frames, and 66 bytes for every segment."""
+    events = read_events(made[0])
+    frames = [step["bytes_up"] for step in events["step"] if step["node"] == "worker-0"]
+    bits = sum(8 * (size + 66 * -(-size // 1448)) for size in [*frames, 40, 40])
+    carried = [
+        record["delivered_bits"]
+        for record in read_jsonl(made[0] / "links.jsonl")
+        if record["kind"] == "sample"
+        and (record["link"], record["direction"]) == ("worker-0", "up")
+    ]
+    assert sum(carried) == pytest.approx(bits - 8 * 106, abs=100)  # the greeting came before t0
+
+
+def test_steps_are_as_long_as_links_make_them(made: list[Path]) -> None:
+    steps = [s for s in read_events(made[0])["step"] if s["node"] == "worker-0"]
+    before, after = steps[0], steps[-2]
+    assert after["end_s"] - after["start_s"] > 2 * (before["end_s"] - before["start_s"])
+    two = 2 * 8 * (after["bytes_up"] + 66 * -(-after["bytes_up"] // 1448))
+    slow = 0.1 + 2 * two / 5e6
+    # one reply may come a little before the other, and the next gradient then does, too
+    assert 0.9 * slow < after["end_s"] - after["start_s"] < 1.01 * slow
+
+
+def test_cross_traffic_is_recorded_and_felt(made: list[Path]) -> None:
+    said = {record["kind"]: record for record in read_jsonl(made[0] / "traffic.jsonl")}
+    assert set(said) == {"sent", "received"}
+    assert 0 < said["received"]["bytes"] <= 0.3 * 20e6 / 8
+    steps = [s for s in read_events(made[0])["step"] if s["node"] == "worker-0"]
+    lengths = [step["end_s"] - step["start_s"] for step in steps]
+    assert 1.08 * lengths[0] < max(lengths[1:3]) < 2 * lengths[0]
+
+
+def records(directory: Path) -> dict[str, bytes]:
+    """Everything but what tells of time of day, machine and place."""
+    found = {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name not in ("manifest.json", "summary.json")
+    }
+    summary = read_json(directory / "summary.json")
+    return {**found, "summary.json": json.dumps({**summary, "dir": ""}).encode()}
+
+
+def test_the_same_seed_gives_the_same_bytes(made: list[Path], tmp_path: Path) -> None:
+    again = [Path(entry["dir"]) for entry in carried_out(tmp_path).runs]
+    for first, second in zip(made, again, strict=True):
+        assert records(first) == records(second)
+    assert {"events/worker-0.jsonl", "links.jsonl", "traffic.jsonl"} <= set(records(again[0]))
+
+
+def test_another_seed_is_another_run(made: list[Path], tmp_path: Path) -> None:
+    (entry,) = carried_out(tmp_path, algorithms=["none"], seeds=[2]).runs
+    assert records(Path(entry["dir"])) != records(made[0])
+
+
+def test_a_paused_worker_holds_up_the_run(made: list[Path], tmp_path: Path) -> None:
+    (entry,) = carried_out(
+        tmp_path, SCENARIO.replace(EVENTS, EVENTS + PAUSE), algorithms=["none"]
+    ).runs
+    longer = entry["time_s"] - read_json(made[0] / "summary.json")["time_s"]
+    assert entry["verdict"] == "valid" and 1.5 < longer < 2.5
+
+
+def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(NodeLost, match=r"'worker-1' was lost at step \d: .* at 0.7 s killed it"):
+        carried_out(tmp_path, SCENARIO.replace("traffic:", KILL + "traffic:"), algorithms=["none"])
+    (directory,) = (tmp_path / "out" / "runs").iterdir()
+    summary = read_json(directory / "summary.json")
+    assert summary["verdict"] == "invalid" and summary["steps"] >= 2
+
+
+def test_what_has_no_effect_is_said(tmp_path: Path) -> None:
+    text = SCENARIO.replace("congestion: cubic", "congestion: bbr")
+    (entry,) = carried_out(tmp_path, text, algorithms=["none"]).runs
+    reasons = read_json(Path(entry["dir"]) / "summary.json")["reasons"]
+    assert "TCP is modelled as cubic, not as bbr" in reasons
+
+
+def test_nothing_can_be_replayed_on_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="neither processes nor links"):
+        fabrics.get("sim")(RunContext("x", tmp_path, ""))
+
+
+ELSEWHERE = """
+import importlib.abc, os, sys
+
+LINUX = ("pyroute2", "docker", "prometheus_client", "testbed.links.netlink", "testbed.fabric.rootless",
+         "testbed.fabric.netns", "testbed.fabric.host", "testbed.session.session")
+
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if any(name == each or name.startswith(each + ".") for each in LINUX):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+def look(event, arguments):
+    if event == "open" and str(arguments[0]).startswith(("/proc", "/sys")):
+        raise FileNotFoundError(2, "not on this system", arguments[0])
+
+sys.meta_path.insert(0, Refuse())
+for name in ("setns", "unshare", "sched_getaffinity", "sched_setaffinity", "sched_setscheduler",
+             "pidfd_open", "memfd_create"):
+    if hasattr(os, name):
+        delattr(os, name)
+sys.addaudithook(look)
+from testbed.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_it_needs_nothing_that_only_linux_has(tmp_path: Path) -> None:
+    (tmp_path / "virtual.yaml").write_text(SCENARIO)
+    command = ["run", str(tmp_path / "virtual.yaml"), "--fabric", "sim", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, *command, "--json", "--quiet"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [entry["verdict"] for entry in json.loads(done.stdout)["runs"]] == ["valid", "valid"]
+    assert list((tmp_path / "comparisons").glob("*/figures/*.png"))
