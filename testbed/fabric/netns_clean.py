@@ -22,6 +22,8 @@ def clean_namespace(entry: Entry) -> list[str]:
 def clean_link(entry: Entry) -> list[str]:
     """``{"name", "alias"}``: a device in the host's namespace; ``netns`` names another."""
     path = namespaces.path_of(entry["netns"]) if entry.get("netns") else None
+    if path is not None and not namespaces.stands(path):
+        return []
     gone = remove_devices(path, [entry["name"]], entry["alias"])
     return [f"device {name}" for name in gone]
 

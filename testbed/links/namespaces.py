@@ -66,6 +66,11 @@ def path_of(name: str) -> str:
     return str(NAMED / name)
 
 
+def stands(path: str) -> bool:
+    """Whether there is a namespace at ``path``: a file that is left of one is none."""
+    return os.path.ismount(path)
+
+
 def make(name: str) -> str:
     """Make a namespace that stays until it is removed; returns its path. Raises OSError."""
     NAMED.mkdir(parents=True, exist_ok=True)

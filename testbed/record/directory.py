@@ -23,6 +23,8 @@ from testbed.errors import InputError
 MANIFEST, SUMMARY, LINKS, EVENTS = "manifest.json", "summary.json", "links.jsonl", "events"
 TRAFFIC = "traffic.jsonl"
 COMPARISON = "comparison.json"
+OPEN_FILES = 256
+"""Of a run; what more it has is opened for every write."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -53,7 +55,11 @@ class RunDirectory:
 
     def event(self, role: str, rank: int, event: Mapping[str, Any]) -> None:
         """Append one event of a node to ``events/<role>-<rank>.jsonl``."""
-        self._append(self.path / EVENTS / f"{_safe(role)}-{int(rank)}.jsonl", [event])
+        self.events(role, rank, [event])
+
+    def events(self, role: str, rank: int, events: Iterable[Mapping[str, Any]]) -> None:
+        """Append several at once."""
+        self._append(self.path / EVENTS / f"{_safe(role)}-{int(rank)}.jsonl", list(events))
 
     def link(self, records: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> None:
         """Append one link record, or several, to ``links.jsonl``."""
@@ -96,10 +102,16 @@ class RunDirectory:
         with self._lock:
             if self._closed:
                 raise ValueError(f"the run directory {self.path.name} is closed")
+            if path in self._files:
+                _write_all(self._files[path], data)
+                return
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            file = os.open(path, flags, 0o644)
+            if len(self._files) < OPEN_FILES:
+                self._files[path] = file
+            _write_all(file, data)
             if path not in self._files:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-                self._files[path] = os.open(path, flags, 0o644)
-            _write_all(self._files[path], data)
+                os.close(file)
 
 
 def comparison_directory(out: Path, scenario_name: str, content_hash: str) -> Path:

@@ -7,20 +7,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 SCHEMA = 1
 
 
 class Event:
-    """A record that knows its kind."""
+    """A record that knows its kind: a dataclass with slots, of plain values."""
 
     kind: ClassVar[str]
+    __slots__: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The object that becomes the line."""
-        return {"v": SCHEMA, "kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {"v": SCHEMA, "kind": self.kind, **fields}
 
 
 @dataclass(frozen=True, slots=True)

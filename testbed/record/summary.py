@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -69,7 +70,8 @@ def entry(summary: Mapping[str, Any]) -> dict[str, Any]:
 def finished_steps(steps: Records, manifest: Mapping[str, Any]) -> int:
     """Steps that every worker has finished."""
     workers = [name for name, node in manifest["nodes"].items() if node["role"] == "worker"]
-    return min((sum(step["node"] == worker for step in steps) for worker in workers), default=0)
+    made = Counter(step["node"] for step in steps)
+    return min((made[worker] for worker in workers), default=0)
 
 
 def phase_means(steps: Records, dilation: float) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ def faults(done: Messages, steps: Records, epochs: Records) -> list[str]:
     """Everything that does not agree; nothing, in a sound run that came to its end."""
     return [
         *_replicas([*epochs, *(_final(node, message) for node, message in done.items())]),
-        *_missing(done, list(steps)),
+        *_missing(done, steps),
         *_frames(done),
     ]
 
@@ -36,12 +37,13 @@ def _replicas(hashed: Records) -> Iterator[str]:
             yield f"after step {step} the replicas differed: {sides}"
 
 
-def _missing(done: Messages, steps: list[Mapping[str, Any]]) -> Iterator[str]:
+def _missing(done: Messages, steps: Records) -> Iterator[str]:
+    recorded = Counter(step["node"] for step in steps)
     for node, message in done.items():
         if message["summary"]["role"] != "worker":
             continue
         made = message["summary"]["steps"]
-        kept = sum(step["node"] == node for step in steps)
+        kept = recorded[node]
         if kept != made:
             yield f"{node} made {made} steps, but {kept} are in the records"
 

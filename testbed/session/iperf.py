@@ -117,9 +117,13 @@ def received(told: dict[str, Any]) -> dict[str, Any] | None:
 
 def documents(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     """The JSON objects that a server writes one after the other, each as soon as it is complete."""
-    text = ""
+    text: str | None = None
     for line in lines:
+        if line.startswith("{"):  # what comes before is a remark, or broke off
+            text = ""
+        if text is None:
+            continue
         text += line
         if line.startswith("}"):
             yield json.loads(text)
-            text = ""
+            text = None

@@ -107,6 +107,12 @@ def run(
     it, and its own records, are on disk.
     """
     if fabric != VIRTUAL:
+        if parallel > 1:
+            raise InputError(
+                f"trials on the fabric {fabric!r} share this machine's processors and would disturb each other",
+                where="--parallel",
+                hint="Only trials in virtual time (--fabric sim) can be carried out side by side",
+            )
         from testbed.session.preflight import check
 
         check(experiment.loaded, fabric)
@@ -120,7 +126,7 @@ def run(
     alone = nullcontext() if fabric == VIRTUAL else machine(progress.say)
     with interruptible(), alone, _ended(progress, comparison):
         if parallel > 1:
-            _all_at_once(experiment, fabric, order, out, parallel, progress, comparison)
+            _all_at_once(experiment, order, out, parallel, progress, comparison)
             return comparison
         progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
         with _stage(
@@ -164,19 +170,12 @@ def _news(entry: dict[str, Any]) -> str:
 
 def _all_at_once(
     experiment: Experiment,
-    fabric: str,
     order: Order,
     out: Path,
     parallel: int,
     progress: Progress,
     comparison: Comparison,
 ) -> None:
-    if fabric != VIRTUAL:
-        raise InputError(
-            f"trials on the fabric {fabric!r} share this machine's processors and would disturb each other",
-            where="--parallel",
-            hint="Only trials in virtual time (--fabric sim) can be carried out side by side",
-        )
     from testbed.session.parallel import side_by_side
 
     finished: dict[int, dict[str, Any]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from math import inf
@@ -12,13 +12,10 @@ from typing import Any, Self
 
 from testbed.algorithms import Algorithm
 from testbed.errors import NodeLost
-from testbed.fabric.base import NodeSpec
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.costs import COSTS
-from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.fabric.sim.network import VirtualNetwork
-from testbed.fabric.sim.node import VirtualNode
-from testbed.fabric.sim.play import Role, play
+from testbed.fabric.sim.play import play
 from testbed.fabric.sim.sampler import SAMPLED_ENDS, Sampler
 from testbed.fabric.sim.traffic import bursts
 from testbed.record.directory import RunDirectory, read_events
@@ -29,15 +26,13 @@ from testbed.scenario.expand import racks
 from testbed.scenario.node_events import NodeChange, node_changes
 from testbed.scenario.shape import End
 from testbed.scenario.traffic import flows
+from testbed.session.cast import Cast
 from testbed.session.consistency import faults
 from testbed.session.description import describe
-from testbed.session.experiment import Experiment, job_of
+from testbed.session.experiment import Experiment
 from testbed.session.failure import located
 from testbed.session.progress import Progress
 from testbed.session.run import VIRTUAL
-
-_RUN = 1
-"""Marks the frames of a run on real fabrics; here no others can come between."""
 
 
 class VirtualStage:
@@ -81,7 +76,6 @@ class VirtualTrial:
         self.experiment, self.algorithm, self.seed = experiment, algorithm, seed
         self.directory, self.progress = directory, progress
         scenario, timeline = experiment.scenario, experiment.timeline
-        self._training = [spec for spec in experiment.specs if spec.role != "host"]
         self._network = VirtualNetwork(
             VirtualClock(),
             timeline.initial,
@@ -90,7 +84,7 @@ class VirtualTrial:
             seed=seed,
             costs=COSTS,
         )
-        self._endpoints: dict[str, VirtualEndpoint] = {}
+        self._cast = Cast(experiment, algorithm, seed, self._network, directory, progress)
         self._sampler = Sampler(self._network, timeline, self._sampled(), directory.link)
         self._network.on_change = self._sampler.changed
         self._traffic = bursts(
@@ -99,7 +93,6 @@ class VirtualTrial:
             lambda record: directory.traffic({"v": SCHEMA, **record}),
         )
         self._network.at_start += [self._sampler.start, self._plan_node_changes]
-        self._steps: dict[str, int] = {}
         self._done: dict[str, dict[str, Any]] = {}
         self._error: BaseException | None = None
 
@@ -117,17 +110,15 @@ class VirtualTrial:
             fabric=VIRTUAL,
             algorithm=self.algorithm.to_json(),
             seed=self.seed,
-            model={"compute": "measured" if self._measured else "paced", **asdict(COSTS)},
+            model={"compute": "measured" if self._cast.measured else "paced", **asdict(COSTS)},
         )
 
     def run(self) -> None:
         """Train from t0 to the last node's end."""
         try:
-            summaries = play(
-                self._network, {spec.name: self._role(spec) for spec in self._training}
-            )
+            summaries = play(self._network, self._cast.roles())
         except NodeLost as lost:
-            self._error = located(lost, self._steps)
+            self._error = located(lost, self._cast.steps)
             raise self._error from lost
         except BaseException as error:
             self._error = error
@@ -136,8 +127,9 @@ class VirtualTrial:
             for flow in self._traffic:
                 flow.finish()
             self._sampler.finish()
+            self._cast.flush()
         self._done = {
-            name: {"summary": summary, "counters": self._counters(name)}
+            name: {"summary": summary, "counters": self._cast.counters(name)}
             for name, summary in summaries.items()
         }
 
@@ -147,10 +139,6 @@ class VirtualTrial:
         summary = summarise(path, self._verdict(path))
         self.directory.write_json("summary.json", summary)
         return entry(summary)
-
-    @property
-    def _measured(self) -> bool:
-        return self.experiment.scenario.train.pace is None
 
     def _verdict(self, path: Path) -> Verdict:
         if self._error is not None:
@@ -179,39 +167,6 @@ class VirtualTrial:
         names |= {rack.name for rack in racks(self.experiment.scenario)}
         return [end for end in ends if end.link in names]
 
-    def _role(self, spec: NodeSpec) -> Role:
-        from testbed.train.server import Server
-        from testbed.train.worker import Worker
-
-        job = job_of(self.experiment, self.algorithm, self.seed, spec, _RUN)
-        endpoint = VirtualEndpoint(self._network, spec.peer, spec.name)
-        self._endpoints[spec.name] = endpoint
-        node = VirtualNode(endpoint, self.seed, self._recorder(spec), measured=self._measured)
-        make: type[Server] | type[Worker] = Server if spec.role == "server" else Worker
-        return make(node, job)
-
-    def _recorder(self, spec: NodeSpec) -> Callable[[dict[str, Any]], None]:
-        def record(event: dict[str, Any]) -> None:
-            self.directory.event(spec.role, spec.rank, event)
-            if "step" in event:
-                self._steps[spec.name] = event["step"]
-            self.progress.event(event)
-
-        return record
-
-    def _counters(self, name: str) -> dict[str, dict[str, int]]:
-        """What the network counted of a node's frames, by peer."""
-        endpoint = self._endpoints[name]
-        names = {spec.peer: spec.name for spec in self._training}
-        return {
-            names[peer]: {
-                "bytes_sent": endpoint.sent.get(peer, 0),
-                "bytes_retransmitted": 0,
-                "bytes_received": endpoint.received.get(peer, 0),
-            }
-            for peer in endpoint.sent.keys() | endpoint.received.keys()
-        }
-
     def _plan_node_changes(self) -> None:
         network = self._network
         for change in node_changes(self.experiment.scenario):
@@ -222,7 +177,7 @@ class VirtualTrial:
         self.directory.link(
             NodeChanged(node, change.action, change.time_s, change.time_s).to_json()
         )
-        if change.action == "kill" and any(spec.name == node for spec in self._training):
+        if change.action == "kill" and any(spec.name == node for spec in self._cast.specs):
             raise NodeLost(node, None, f"the scenario's event at {change.time_s:g} s killed it")
         for flow in self._traffic:
             (flow.leave if change.action in ("pause", "kill") else flow.join)(node)

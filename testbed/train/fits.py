@@ -18,7 +18,8 @@ from testbed.compress.compressor import Compressor
 from testbed.compress.recipe import Choice
 from testbed.record.events import FitRecord
 from testbed.train.job import Job
-from testbed.train.replica import WHOLE, Replica
+from testbed.train.replica import WHOLE
+from testbed.train.workshop import WorkersReplica
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +34,7 @@ class WatchedCompressor(Compressor):
     Its selectors make no reports of their own, which would be in the time of the compression.
     """
 
-    def __init__(self, job: Job, replica: Replica) -> None:
+    def __init__(self, job: Job, replica: WorkersReplica) -> None:
         recipe = job.algorithm.recipe
         options = {name: value for name, value in recipe.selector.options.items() if name != EVERY}
         selector = Choice(recipe.selector.name, options)
@@ -53,7 +54,7 @@ class WatchedCompressor(Compressor):
 class Fits:
     """A worker's reports, where its algorithm asks for them."""
 
-    def __init__(self, job: Job, replica: Replica, compressor: WatchedCompressor) -> None:
+    def __init__(self, job: Job, replica: WorkersReplica, compressor: WatchedCompressor) -> None:
         self._job, self._gradients, self._compressor = job, replica.flat.gradients, compressor
         self._every = int(job.algorithm.selector_options.get(EVERY, 0))
 

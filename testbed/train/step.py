@@ -16,19 +16,20 @@ from testbed.exchange.base import Travel
 from testbed.exchange.kinds import WorkerSide
 from testbed.node import Buffer, Node
 from testbed.record.events import StepRecord
-from testbed.train.compute import Computation, Computed
+from testbed.train.compute import Computed
 from testbed.train.fits import Fits
 from testbed.train.job import Job
 from testbed.train.pace import Pace
-from testbed.train.replica import WHOLE, Replica
+from testbed.train.replica import WHOLE
+from testbed.train.workshop import WorkersComputation, WorkersReplica
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
     """What a worker's step is made with."""
 
-    replica: Replica
-    computation: Computation
+    replica: WorkersReplica
+    computation: WorkersComputation
     controller: Controller
     compressor: Compressor
     fits: Fits

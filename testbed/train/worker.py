@@ -8,20 +8,19 @@ from testbed.control.base import controllers
 from testbed.control.seed import controller_seed
 from testbed.node import Node
 from testbed.record.events import EpochRecord, StepRecord
-from testbed.train.compute import Computation
 from testbed.train.fits import Fits, WatchedCompressor
 from testbed.train.job import Job
 from testbed.train.peers import exchange_kind, peers
-from testbed.train.rehearsal import rehearse
-from testbed.train.replica import Replica
 from testbed.train.step import Stepper, Tools
+from testbed.train.workshop import OwnWorkshop, Workshop
 
 
 class Worker:
     """One worker in one run. ``prepare``, then ``run`` from t0 on. Steps and epochs count from 1."""
 
-    def __init__(self, node: Node, job: Job) -> None:
+    def __init__(self, node: Node, job: Job, workshop: Workshop | None = None) -> None:
         self._node, self._job = node, job
+        self._workshop = workshop or OwnWorkshop()
 
     def prepare(self) -> None:
         """Load data, build the model, pay first-time costs, and greet the server.
@@ -32,8 +31,7 @@ class Worker:
         self._exchange = exchange_kind(job).worker(self._node, peers(job))
         make_controller = controllers.get(row.controller, where=f"algorithm {row.name!r}")
         controller = make_controller(seed=controller_seed(job.seed, job.rank), **row.options)
-        self._replica = Replica(job)
-        computation = Computation(job, self._replica.flat)
+        self._replica, computation = self._workshop.equip(job)
         self._batches = computation.batches
         compressor = WatchedCompressor(job, self._replica)
         tools = Tools(
@@ -45,7 +43,6 @@ class Worker:
             self._exchange,
         )
         self._stepper = Stepper(self._node, job, tools)
-        self._rehearse(computation)
         self._exchange.greet()
 
     def run(self) -> dict[str, Any]:
@@ -64,13 +61,6 @@ class Worker:
                 self._node.record(self._epoch_record(step).to_json())
         self._exchange.close()
         return self._summary(totals)
-
-    def _rehearse(self, computation: Computation) -> None:
-        """One step's work on the side: memories, generators and parameters stay as they are."""
-        gradients = self._replica.flat.gradients
-        computation.gradients(step=1)
-        rehearse(self._job, self._replica, gradients)
-        gradients.zero_()
 
     def _epoch_record(self, step: int) -> EpochRecord:
         epoch = self._batches.epoch(step)

@@ -83,6 +83,8 @@ def test_documents_come_one_by_one() -> None:
         line + "\n" for text in ('{"a": {\n\t}\n}', '{\n"b": 1\n}') for line in text.split("\n")
     ]
     assert list(iperf.documents(iter(lines))) == [{"a": {}}, {"b": 1}]
+    remarks = ["iperf3: error - it says\n", "}\n", *lines[:2], *lines, "interrupted\n"]
+    assert list(iperf.documents(iter(remarks))) == [{"a": {}}, {"b": 1}]
 
 
 def place(name: str, peer: int) -> Place:

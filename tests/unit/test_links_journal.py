@@ -11,9 +11,10 @@ import pytest
 
 from testbed.errors import InputError, MachineError
 from testbed.fabric.base import NodeSpec
-from testbed.fabric.netns_clean import clean_process
+from testbed.fabric.netns_clean import clean_link, clean_process
 from testbed.fabric.netns_plan import plan_topology
 from testbed.fabric.netns_sweep import sweep
+from testbed.links import namespaces
 from testbed.links.journal import Entry, Journal, abandoned, cleaners, journals, lives, start_time
 from testbed.links.topology import TopologyPlan
 
@@ -121,3 +122,13 @@ def test_names_fit_devices_and_differ_between_runs() -> None:
     assert not data.overlaps(control)
     assert two.switch_address != one.switch_address
     assert TopologyPlan.from_json(one.to_json()) == one
+
+
+def test_a_file_left_of_a_namespace_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A run can be killed between the end of its namespace and that of its name."""
+    monkeypatch.setattr(namespaces, "NAMED", tmp_path)
+    (tmp_path / "nw-1-switch").touch()
+    entry = {"kind": "link", "name": "port0", "alias": "nw 1", "netns": "nw-1-switch"}
+    assert clean_link(entry) == []

@@ -9,7 +9,8 @@ import pytest
 
 from testbed.fabric.sim.board import PACKET_BITS, Board
 from testbed.fabric.sim.clock import VirtualClock
-from testbed.fabric.sim.flows import Flow, Flows
+from testbed.fabric.sim.flow import Flow
+from testbed.fabric.sim.flows import Flows
 from testbed.fabric.sim.windows import Memory
 from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End, Shape

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from testbed.errors import InputError, NodeLost
+from testbed.errors import ExperimentError, InputError, NodeLost
 from testbed.fabric.base import RunContext
 from testbed.fabric.builtin import fabrics
 from testbed.record.directory import read_events, read_json, read_jsonl
@@ -153,6 +153,45 @@ def test_what_has_no_effect_is_said(tmp_path: Path) -> None:
     (entry,) = carried_out(tmp_path, text, algorithms=["none"]).runs
     reasons = read_json(Path(entry["dir"]) / "summary.json")["reasons"]
     assert "TCP is modelled as cubic, not as bbr" in reasons
+
+
+def test_side_by_side_is_the_same(made: list[Path], tmp_path: Path) -> None:
+    path = tmp_path / "virtual.yaml"
+    path.write_text(SCENARIO)
+    comparison = run(prepare(path), "sim", tmp_path / "out", quiet=True, parallel=2)
+    assert [entry["algorithm"] for entry in comparison.runs] == ["none", "topk-0.01"]
+    for entry, directory in zip(comparison.runs, made, strict=True):
+        assert records(Path(entry["dir"])) == records(directory)
+
+
+def test_a_failure_side_by_side_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "virtual.yaml"
+    path.write_text(SCENARIO.replace("traffic:", KILL + "traffic:"))
+    with pytest.raises(ExperimentError, match="'worker-1' was lost at step"):
+        run(prepare(path, ["none"]), "sim", tmp_path / "out", quiet=True, parallel=2)
+    (comparison,) = (tmp_path / "out" / "comparisons").iterdir()
+    assert [e["verdict"] for e in read_json(comparison / "comparison.json")["runs"]] == ["invalid"]
+
+
+def test_real_runs_are_not_carried_out_side_by_side(tmp_path: Path) -> None:
+    path = tmp_path / "virtual.yaml"
+    path.write_text(SCENARIO)
+    command = [sys.executable, "-m", "testbed", "run", str(path), "--fabric", "netns"]
+    done = subprocess.run(
+        [*command, "--parallel", "2", "--out", str(tmp_path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "--parallel: trials on the fabric 'netns' share" in done.stderr
+    assert not (tmp_path / "comparisons").exists()
+
+
+def test_many_workers_share_a_model(tmp_path: Path) -> None:
+    text = SCENARIO.replace("count: 2}", "count: 40}").replace("batch: 32", "batch: 2")
+    (entry,) = carried_out(tmp_path, text, algorithms=["topk-0.01"]).runs
+    events = read_events(Path(entry["dir"]))
+    assert entry["verdict"] == "valid" and len(events["step"]) == 12 * 40
+    assert len({step["payload_crc"] for step in events["step"] if step["step"] == 1}) == 40
+    assert len({epoch["parameters"] for epoch in events.get("epoch", [])}) <= 1
 
 
 def test_nothing_can_be_replayed_on_it(tmp_path: Path) -> None:

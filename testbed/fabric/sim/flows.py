@@ -7,15 +7,15 @@ taken in together: a thousand flows that begin at once are shared out once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.fabric.sim.board import HOPS, PACKET_BITS, Board, Way
+from testbed.fabric.sim.board import HOPS, PACKET_BITS, Board
 from testbed.fabric.sim.clock import VirtualClock
+from testbed.fabric.sim.flow import Flow
 from testbed.fabric.sim.loss import Losses
 from testbed.fabric.sim.shares import Floats, Indices, share
 from testbed.fabric.sim.windows import Memory, Windows
@@ -25,29 +25,10 @@ ROUND_TRIP_S = 100e-6
 """What a round trip takes where links delay nothing: two hosts' network stacks."""
 _PUSHING = 1e3
 """How much more than others a flow gets that does not care for congestion."""
+_EXACT_ENDS, _TOGETHER_S = 512, 200e-6
+"""In networks of more link directions, what happens within so long is taken in together."""
 _EMPTY_BITS = 0.5
 """A flow with less than this left has been sent."""
-
-
-@dataclass(eq=False, slots=True)
-class Flow:
-    """``bits`` on the wire along ``way``; ``done`` is called when the last has been sent.
-
-    ``memory``: the connection's; None for a flow that ignores congestion and sends at ``limit_bits``.
-    """
-
-    way: Way
-    bits: float
-    done: Callable[[Flow], None]
-    memory: Memory | None = field(default_factory=Memory)
-    limit_bits: float = np.inf
-    start_s: float = 0.0
-    waited_s: float = 0.0
-    """How long the queues on the way were when it began."""
-    tightest: int = -1
-    """The link that held it up last."""
-    late_s: float = 0.0
-    """What retransmissions at its very end cost."""
 
 
 class Flows:
@@ -110,7 +91,9 @@ class Flows:
         """Share out anew once everything that happens at this instant is known."""
         if not self._due:
             self._due = True
-            self._clock.at(self._clock.now, self._settle)
+            now = self._clock.now
+            grid = ceil(now / _TOGETHER_S) * _TOGETHER_S
+            self._clock.at(now if len(self.board.ends) <= _EXACT_ENDS else grid, self._settle)
 
     def _settle(self) -> None:
         self._due = False
@@ -173,7 +156,7 @@ class Flows:
         self._rate[rows], self._tightest[rows] = 0.0, -1
         least_s = ROUND_TRIP_S + board.delay_s[there].sum(1) + board.delay_s[back].sum(1)
         self._windows.open(rows, [flow.memory or Memory() for flow in new], least_s)
-        for flow, waited_s in zip(new, self._queue_s()[there].sum(1).tolist(), strict=True):
+        for flow, waited_s in zip(new, self._wait_s(there).tolist(), strict=True):
             flow.waited_s = waited_s
         self._flows += new
         self._new = []
@@ -243,16 +226,18 @@ class Flows:
         hit: Indices = rows[(self._random.random(len(rows)) >= missed) & again]
         return hit
 
-    def _queue_s(self) -> Floats:
+    def _wait_s(self, hops: Indices) -> Floats:
+        """How long the queues along ``hops`` (flows, hops) are, added up."""
         board = self.board
-        with np.errstate(divide="ignore", invalid="ignore"):
-            wait = np.minimum(board.queued_bits, board.queue_bits) / board.capacity
-        return np.where(board.capacity > 0, wait, 0.0)
+        queued = np.minimum(board.queued_bits[hops], board.queue_bits[hops])
+        capacity = board.capacity[hops]
+        wait = np.divide(queued, capacity, out=np.zeros_like(queued), where=capacity > 0)
+        total: Floats = wait.sum(1)
+        return total
 
     def _round_trip_s(self, rows: Indices) -> Floats:
-        wait = self._queue_s()
-        ways = wait[self._there[rows]].sum(1) + wait[self._back[rows]].sum(1)
-        total: Floats = self._windows.least_s[rows] + ways
+        waits = self._wait_s(self._there[rows]) + self._wait_s(self._back[rows])
+        total: Floats = self._windows.least_s[rows] + waits
         return total
 
     def _plan(self) -> None:

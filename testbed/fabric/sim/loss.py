@@ -14,7 +14,7 @@ from testbed.fabric.sim.windows import TIMEOUT_S
 from testbed.scenario.impairments import FourState, GilbertElliott, Impairments
 
 if TYPE_CHECKING:
-    from testbed.fabric.sim.flows import Flow
+    from testbed.fabric.sim.flow import Flow
 
 _TAIL = 3
 """Packets at the end of a message whose loss no later ones give away: a probe has to find it out."""

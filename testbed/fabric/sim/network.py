@@ -12,7 +12,8 @@ import numpy as np
 
 from testbed.fabric.sim.board import Board
 from testbed.fabric.sim.clock import VirtualClock
-from testbed.fabric.sim.flows import Flow, Flows
+from testbed.fabric.sim.flow import Flow
+from testbed.fabric.sim.flows import Flows
 from testbed.fabric.sim.jitter import extra_s
 from testbed.fabric.sim.windows import Memory
 from testbed.node import Message

@@ -47,7 +47,8 @@ class Sampler:
 
     def finish(self) -> None:
         """Write what is not written yet."""
-        self._look([*self._often, *self._rest])
+        if self._before:  # else it failed before t0
+            self._look([*self._often, *self._rest])
 
     def _later(self) -> None:
         def look() -> None:

@@ -31,6 +31,15 @@ def share(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> Sh
     ``paths`` (flows, hops): indices of links; shorter ones are filled up with that of a link that never is
     a bottleneck (infinite capacity). ``weight``, ``limit`` (flows,): limits in bit/s, may be infinite.
     """
+    if paths.size < len(capacity):  # most links have nothing to carry
+        used, numbers = np.unique(paths, return_inverse=True)
+        found = _fill(capacity[used], numbers.reshape(paths.shape), weight, limit)
+        named = np.where(found.tightest < 0, -1, used[found.tightest])
+        return Shares(found.rate, named)
+    return _fill(capacity, paths, weight, limit)
+
+
+def _fill(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> Shares:
     flows, hops = paths.shape
     rate, tightest = np.zeros(flows), np.full(flows, -1, np.int64)
     spare = capacity.astype(np.float64)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any
 
-from testbed.fabric.sim.flows import Flow
+from testbed.fabric.sim.flow import Flow
 from testbed.fabric.sim.network import VirtualNetwork
 from testbed.fabric.sim.windows import Memory
 from testbed.scenario import traffic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -33,7 +34,9 @@ class Digits:
         return _part(test=True)
 
 
+@cache
 def _part(*, test: bool) -> Samples:
+    """Read once however many nodes there are; nobody writes into it."""
     import torch
     from sklearn.datasets import load_digits
 

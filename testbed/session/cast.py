@@ -1,0 +1,107 @@
+"""The nodes of a trial in virtual time that train: their roles, and what these record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from testbed.algorithms import Algorithm
+from testbed.fabric.base import NodeSpec
+from testbed.fabric.sim.endpoint import VirtualEndpoint
+from testbed.fabric.sim.network import VirtualNetwork
+from testbed.fabric.sim.node import VirtualNode
+from testbed.fabric.sim.play import Role
+from testbed.record.directory import RunDirectory
+from testbed.session.experiment import Experiment, job_of
+from testbed.session.progress import Progress
+
+if TYPE_CHECKING:
+    from testbed.train.workshop import Workshop
+
+OWN_WORKERS = 32
+"""So many workers have models of their own, and the very gradients of other fabrics; more share one model."""
+_WRITE_EVERY_S = 1.0
+_RUN = 1
+"""Marks the frames of a run on real fabrics; here no others can come between."""
+
+
+class Cast:
+    """Servers and workers on ``network``. Records are written once in a while, and by ``flush``."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        algorithm: Algorithm,
+        seed: int,
+        network: VirtualNetwork,
+        directory: RunDirectory,
+        progress: Progress,
+    ) -> None:
+        self.specs = [spec for spec in experiment.specs if spec.role != "host"]
+        self.measured = experiment.scenario.train.pace is None
+        """Whether computation takes as long as it takes here."""
+        self.steps: dict[str, int] = {}
+        """The last step that each node has finished."""
+        self._experiment, self._algorithm, self._seed = experiment, algorithm, seed
+        self._network, self._directory, self._progress = network, directory, progress
+        self._endpoints: dict[str, VirtualEndpoint] = {}
+        self._records: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        self._written_s = time.monotonic()
+
+    def roles(self) -> dict[str, Role]:
+        """All of them by name, not prepared."""
+        workshop = self._workshop()
+        return {spec.name: self._role(spec, workshop) for spec in self.specs}
+
+    def flush(self) -> None:
+        """Write what has been recorded."""
+        for (role, rank), events in self._records.items():
+            self._directory.events(role, rank, events)
+        self._records.clear()
+        self._written_s = time.monotonic()
+
+    def counters(self, name: str) -> dict[str, dict[str, int]]:
+        """What the network counted of a node's frames, by peer."""
+        endpoint = self._endpoints[name]
+        names = {spec.peer: spec.name for spec in self.specs}
+        return {
+            names[peer]: {
+                "bytes_sent": endpoint.sent.get(peer, 0),
+                "bytes_retransmitted": 0,
+                "bytes_received": endpoint.received.get(peer, 0),
+            }
+            for peer in endpoint.sent.keys() | endpoint.received.keys()
+        }
+
+    def _workshop(self) -> Workshop:
+        if sum(spec.role == "worker" for spec in self.specs) <= OWN_WORKERS:
+            from testbed.train.workshop import OwnWorkshop
+
+            return OwnWorkshop()
+        from testbed.train.common import CommonWorkshop
+
+        return CommonWorkshop()
+
+    def _role(self, spec: NodeSpec, workshop: Workshop) -> Role:
+        from testbed.train.server import Server
+        from testbed.train.worker import Worker
+
+        job = job_of(self._experiment, self._algorithm, self._seed, spec, _RUN)
+        endpoint = VirtualEndpoint(self._network, spec.peer, spec.name)
+        self._endpoints[spec.name] = endpoint
+        node = VirtualNode(endpoint, self._seed, self._recorder(spec), measured=self.measured)
+        return Server(node, job) if spec.role == "server" else Worker(node, job, workshop)
+
+    def _recorder(self, spec: NodeSpec) -> Callable[[dict[str, Any]], None]:
+        key = spec.role, spec.rank
+
+        def record(event: dict[str, Any]) -> None:
+            self._records.setdefault(key, []).append(event)
+            if "step" in event:
+                self.steps[spec.name] = event["step"]
+            self._progress.event(event)
+            if time.monotonic() - self._written_s > _WRITE_EVERY_S:
+                self.flush()
+
+        return record

@@ -1,0 +1,81 @@
+"""What a worker works with: a replica and its computation, of its own or kept once for many workers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from testbed.compress.compressor import Compressor
+from testbed.compress.layout import Layout
+from testbed.node import Buffer
+from testbed.train.batches import Batches
+from testbed.train.compute import Computation, Computed
+from testbed.train.job import Job
+from testbed.train.rehearsal import rehearse
+from testbed.train.replica import Replica
+
+
+class Flat(Protocol):
+    """A model as vectors; see ``testbed.train.flat.FlatModel``."""
+
+    size: int
+    layout: Layout
+    gradients: Tensor
+
+
+class WorkersReplica(Protocol):
+    """A copy of the model, as a worker sees it; see ``testbed.train.replica.Replica``."""
+
+    @property
+    def flat(self) -> Flat:
+        """Its vectors."""
+        ...
+
+    def compressor(self, job: Job) -> Compressor:
+        """A new one for this model."""
+        ...
+
+    def decode(self, payload: Buffer) -> None:
+        """Take in an update's payload."""
+        ...
+
+    def apply(self, epoch: int) -> None:
+        """Make the step."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Hash of the parameters."""
+        ...
+
+
+class WorkersComputation(Protocol):
+    """Forward and backward pass; see ``testbed.train.compute.Computation``."""
+
+    batches: Batches
+
+    def gradients(self, step: int) -> Computed:
+        """Set the replica's gradients to those of this worker's batch of ``step``."""
+        ...
+
+
+class Workshop(Protocol):
+    """Equips workers."""
+
+    def equip(self, job: Job) -> tuple[WorkersReplica, WorkersComputation]:
+        """What the worker of ``job`` works with; first-time costs are paid when this returns."""
+        ...
+
+
+class OwnWorkshop:
+    """Everything of its own, as on a host of its own."""
+
+    def equip(self, job: Job) -> tuple[Replica, Computation]:
+        """One step's work is done on the side: memories, generators and parameters stay as they are."""
+        replica = Replica(job)
+        computation = Computation(job, replica.flat)
+        gradients = replica.flat.gradients
+        computation.gradients(step=1)
+        rehearse(job, replica, gradients)
+        gradients.zero_()
+        return replica, computation
