@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,11 +36,18 @@ class Bins:
 class EndSamples:
     """The samples of one link direction."""
 
-    def __init__(self, run: Run, link: str, direction: str) -> None:
+    def __init__(
+        self,
+        run: Run,
+        link: str,
+        direction: str,
+        samples: Iterable[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """``samples``: those of this direction, where they are known already."""
         self.link, self.direction = link, direction
         rows = sorted(
             (float(s["from_s"]), float(s["to_s"]), float(s["asked_bits"]), float(s["delivered_bits"]), bool(s["busy"]))
-            for s in run.links
+            for s in (run.links if samples is None else samples)
             if s["kind"] == "sample" and s["link"] == link and s["direction"] == direction and s["to_s"] > s["from_s"]
         )  # fmt: skip
         self._table = np.array([row[:4] for row in rows]).reshape(-1, 4)
@@ -79,5 +88,8 @@ class EndSamples:
 
 def ends(run: Run) -> list[EndSamples]:
     """All link directions that have samples, in the order of the records."""
-    seen = dict.fromkeys((s["link"], s["direction"]) for s in run.links if s["kind"] == "sample")
-    return [EndSamples(run, link, direction) for link, direction in seen]
+    seen: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for record in run.links:
+        if record["kind"] == "sample":
+            seen.setdefault((record["link"], record["direction"]), []).append(record)
+    return [EndSamples(run, *end, samples) for end, samples in seen.items()]

@@ -83,7 +83,8 @@ def _most_doubtful(runs: Sequence[Run]) -> Run:
 def _chosen(run: Run) -> list[EndSamples]:
     found = ends(run)
     ranked = sorted(found, key=lambda end: -float(end.samples.busy.sum()))[:MOST_ENDS]
-    return [end for end in found if end in ranked]
+    kept = {end.name for end in ranked}
+    return [end for end in found if end.name in kept]
 
 
 def _of_end(run: Run, end: EndSamples) -> Iterator[dict[str, Any]]:

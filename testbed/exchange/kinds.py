@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ class Peers:
 
     own: int
     server: int
-    workers: tuple[int, ...]
+    workers: Sequence[int]
     """By rank."""
     names: Mapping[int, str]
     timeout_s: float

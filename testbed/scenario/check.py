@@ -24,7 +24,7 @@ from testbed.scenario.yaml_text import Place
 from testbed.traces import RateTrace
 from testbed.units import Duration, Rate
 
-MAX_NODES = 10_000
+MAX_NODES = 12_000
 MAX_CONCERNED = 1_000_000
 """Events, and repetitions of them, times the different links that each concerns."""
 MAX_CHANGES = 20_000_000

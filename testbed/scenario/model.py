@@ -122,6 +122,9 @@ class Train(Model):
         20, description="Steps between two measurements of test accuracy."
     )
     data: str | None = Field(None, description="Directory with the task's files, if it needs any.")
+    gradients: Literal["real", "none"] = Field(
+        "real", description="`none`: nothing is trained; messages are as large as gradients' are."
+    )
 
 
 class Derived(Model):

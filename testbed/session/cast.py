@@ -11,17 +11,18 @@ from testbed.fabric.base import NodeSpec
 from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.fabric.sim.network import VirtualNetwork
 from testbed.fabric.sim.node import VirtualNode
-from testbed.fabric.sim.play import Role
 from testbed.record.directory import RunDirectory
-from testbed.session.experiment import Experiment, job_of
+from testbed.session.experiment import Experiment, Jobs
 from testbed.session.progress import Progress
+from testbed.train.roles import Role, role
 
 if TYPE_CHECKING:
     from testbed.train.workshop import Workshop
 
 OWN_WORKERS = 32
 """So many workers have models of their own, and the very gradients of other fabrics; more share one model."""
-_WRITE_EVERY_S = 1.0
+_WRITE_EVERY_S, _WRITE_SHARE = 1.0, 10.0
+"""Records are written so often, and at most in one tenth of the time."""
 _RUN = 1
 """Marks the frames of a run on real fabrics; here no others can come between."""
 
@@ -43,11 +44,13 @@ class Cast:
         """Whether computation takes as long as it takes here."""
         self.steps: dict[str, int] = {}
         """The last step that each node has finished."""
-        self._experiment, self._algorithm, self._seed = experiment, algorithm, seed
+        self._names = {spec.peer: spec.name for spec in self.specs}
+        self._train, self._seed = experiment.scenario.train, seed
+        self._jobs = Jobs(experiment, algorithm, seed, _RUN)
         self._network, self._directory, self._progress = network, directory, progress
         self._endpoints: dict[str, VirtualEndpoint] = {}
         self._records: dict[tuple[str, int], list[dict[str, Any]]] = {}
-        self._written_s = time.monotonic()
+        self._write_at_s = time.monotonic() + _WRITE_EVERY_S
 
     def roles(self) -> dict[str, Role]:
         """All of them by name, not prepared."""
@@ -56,17 +59,18 @@ class Cast:
 
     def flush(self) -> None:
         """Write what has been recorded."""
-        for (role, rank), events in self._records.items():
-            self._directory.events(role, rank, events)
+        begun_s = time.monotonic()
+        for place, events in self._records.items():
+            self._directory.events(*place, events)
         self._records.clear()
-        self._written_s = time.monotonic()
+        now_s = time.monotonic()
+        self._write_at_s = now_s + max(_WRITE_EVERY_S, _WRITE_SHARE * (now_s - begun_s))
 
     def counters(self, name: str) -> dict[str, dict[str, int]]:
         """What the network counted of a node's frames, by peer."""
         endpoint = self._endpoints[name]
-        names = {spec.peer: spec.name for spec in self.specs}
         return {
-            names[peer]: {
+            self._names[peer]: {
                 "bytes_sent": endpoint.sent.get(peer, 0),
                 "bytes_retransmitted": 0,
                 "bytes_received": endpoint.received.get(peer, 0),
@@ -74,7 +78,9 @@ class Cast:
             for peer in endpoint.sent.keys() | endpoint.received.keys()
         }
 
-    def _workshop(self) -> Workshop:
+    def _workshop(self) -> Workshop | None:
+        if self._train.gradients == "none":
+            return None
         if sum(spec.role == "worker" for spec in self.specs) <= OWN_WORKERS:
             from testbed.train.workshop import OwnWorkshop
 
@@ -83,15 +89,12 @@ class Cast:
 
         return CommonWorkshop()
 
-    def _role(self, spec: NodeSpec, workshop: Workshop) -> Role:
-        from testbed.train.server import Server
-        from testbed.train.worker import Worker
-
-        job = job_of(self._experiment, self._algorithm, self._seed, spec, _RUN)
+    def _role(self, spec: NodeSpec, workshop: Workshop | None) -> Role:
+        job = self._jobs.of(spec)
         endpoint = VirtualEndpoint(self._network, spec.peer, spec.name)
         self._endpoints[spec.name] = endpoint
         node = VirtualNode(endpoint, self._seed, self._recorder(spec), measured=self.measured)
-        return Server(node, job) if spec.role == "server" else Worker(node, job, workshop)
+        return role(node, job, spec.role, workshop)
 
     def _recorder(self, spec: NodeSpec) -> Callable[[dict[str, Any]], None]:
         key = spec.role, spec.rank
@@ -101,7 +104,7 @@ class Cast:
             if "step" in event:
                 self.steps[spec.name] = event["step"]
             self._progress.event(event)
-            if time.monotonic() - self._written_s > _WRITE_EVERY_S:
+            if time.monotonic() > self._write_at_s:
                 self.flush()
 
         return record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,7 @@ from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Scenario
 from testbed.scenario.timeline import Timeline
 from testbed.train.job import Job
+from testbed.train.sizes import Sizes, check_sizes, sizes
 
 _SEED_BOUND, _MOST_SEEDS = 2**31, 1000
 
@@ -73,6 +74,7 @@ def from_loaded(
     resolved = [resolve(entry, where=asked) for entry in wanted]
     for algorithm in resolved:
         check_momentum(algorithm, scenario.train.optimizer.momentum, where=asked)
+        check_sizes(scenario.train, algorithm.controller, where=asked)
     if len({algorithm.name for algorithm in resolved}) != len(resolved):
         names = ", ".join(algorithm.name for algorithm in resolved)
         raise InputError(f"an algorithm is asked for twice: {names}", where=asked)
@@ -94,28 +96,38 @@ def _located(scenario: Scenario, folder: Path) -> Scenario:
     return scenario.model_copy(update={"train": scenario.train.model_copy(update={"data": data})})
 
 
-def job_of(
-    experiment: Experiment, algorithm: Algorithm, seed: int, spec: NodeSpec, run: int
-) -> Job:
-    """What the node ``spec`` has to do in one run; ``run`` marks its frames."""
-    scenario = experiment.scenario
-    training = sorted(
-        (other for other in experiment.specs if other.role != "host"), key=lambda other: other.peer
-    )
-    return Job(
-        run=run,
-        algorithm=algorithm,
-        train=scenario.train,
-        seed=seed,
-        workers=sum(other.role == "worker" for other in training),
-        node=spec.name,
-        rank=spec.rank,
-        peer=spec.peer,
-        peer_timeout_s=float(scenario.peer_timeout),
-        device=spec.device,
-        dilation=experiment.dilation,
-        names=tuple(other.name for other in training),
-    )
+class Jobs:
+    """What the nodes have to do in one run of ``algorithm`` with ``seed``; ``run`` marks its frames."""
+
+    def __init__(self, experiment: Experiment, algorithm: Algorithm, seed: int, run: int) -> None:
+        self._experiment, self._algorithm, self._seed, self._run = experiment, algorithm, seed, run
+        training = [spec for spec in experiment.specs if spec.role != "host"]
+        self._names = tuple(spec.name for spec in sorted(training, key=lambda spec: spec.peer))
+        self._workers = sum(spec.role == "worker" for spec in training)
+        self._sizes: Sizes | None = None
+
+    def of(self, spec: NodeSpec) -> Job:
+        """The job of one node."""
+        scenario = self._experiment.scenario
+        job = Job(
+            run=self._run,
+            algorithm=self._algorithm,
+            train=scenario.train,
+            seed=self._seed,
+            workers=self._workers,
+            node=spec.name,
+            rank=spec.rank,
+            peer=spec.peer,
+            peer_timeout_s=float(scenario.peer_timeout),
+            device=spec.device,
+            dilation=self._experiment.dilation,
+            sizes=self._sizes,
+            names=self._names,
+        )
+        if scenario.train.gradients == "real" or self._sizes is not None:
+            return job
+        self._sizes = sizes(replace(job, device="cpu"))
+        return replace(job, sizes=self._sizes)
 
 
 def parse_seeds(text: str | None) -> list[int]:

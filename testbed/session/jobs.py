@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from testbed.exchange.endpoint import TcpEndpoint
 from testbed.fabric.base import DATA_PORT
@@ -16,23 +16,12 @@ from testbed.fabric.host import HostClock, HostNode
 from testbed.session.lines import Lines
 from testbed.session.traffic_node import Traffic
 from testbed.train.job import Job
+from testbed.train.roles import role
 
 if TYPE_CHECKING:
     from testbed.record.exporter import Exporter
 
 CONNECT_S = 30.0
-
-
-class Role(Protocol):
-    """What a worker or a server is to its process."""
-
-    def prepare(self) -> None:
-        """Everything that may take time before t0."""
-        ...
-
-    def run(self) -> dict[str, Any]:
-        """The run itself, from t0 on; returns its summary."""
-        ...
 
 
 @dataclass
@@ -122,12 +111,12 @@ def _train(assignment: Assignment) -> None:
     )
     try:
         _connect(assignment, endpoint)
-        role = _role(assignment, node)
-        role.prepare()
+        played = role(node, job, assignment.role)
+        played.prepare()
         with _undisturbed():
             assignment.lines.send("ready")
             _await_start(assignment)
-            summary = role.run()
+            summary = played.run()
         node.close()
         counters = {
             assignment.peers[peer]: counted.to_json()
@@ -147,16 +136,6 @@ def _connect(assignment: Assignment, endpoint: TcpEndpoint) -> None:
         endpoint.listen(assignment.addresses[assignment.job.peer], DATA_PORT)
     else:
         endpoint.connect(0, assignment.addresses[0], DATA_PORT, CONNECT_S)
-
-
-def _role(assignment: Assignment, node: HostNode) -> Role:
-    if assignment.role == "server":
-        from testbed.train.server import Server
-
-        return Server(node, assignment.job)
-    from testbed.train.worker import Worker
-
-    return Worker(node, assignment.job)
 
 
 def _await_start(assignment: Assignment) -> None:

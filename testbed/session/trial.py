@@ -18,7 +18,7 @@ from testbed.scenario.traffic import flows
 from testbed.session.conditions import backlog_drops, shape
 from testbed.session.description import describe
 from testbed.session.disturbance import Disturbances
-from testbed.session.experiment import Experiment, job_of
+from testbed.session.experiment import Experiment, Jobs
 from testbed.session.failure import located
 from testbed.session.host_watch import HostWatch
 from testbed.session.progress import Progress
@@ -134,7 +134,8 @@ class Trial:
 
     def _assign(self) -> None:
         """The job to every node; the same number marks all frames of this run."""
-        self._run = secrets.randbits(63)
+        run = secrets.randbits(63)
+        self._jobs = Jobs(self.experiment, self.algorithm, self.seed, run)
         for name in self._specs:
             self._hand_job(name)
 
@@ -151,7 +152,7 @@ class Trial:
         self.session.switchboard.send(
             name,
             "job",
-            job=job_of(self.experiment, self.algorithm, self.seed, spec, self._run).to_json(),
+            job=self._jobs.of(spec).to_json(),
             role=spec.role,
             peers=peers,
             addresses=addresses,

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from testbed.algorithms import Algorithm
 from testbed.errors import InputError
 from testbed.scenario.model import Train
+from testbed.train.sizes import Sizes
 
 SERVER_PEER = 0
 """The parameter server's number in frames; workers follow from 1."""
@@ -36,6 +37,8 @@ class Job:
     dilation: float = 1.0
     threads: int = 1
     """Threads that the node computes with."""
+    sizes: Sizes | None = None
+    """Of its messages, where nothing is trained."""
     names: tuple[str, ...] = ()
     """Names of all peers, by number, for messages; empty: server, worker-0, worker-1…"""
 
@@ -45,9 +48,9 @@ class Job:
             return self.names[peer]
         return "server" if peer == SERVER_PEER else f"worker-{peer - 1}"
 
-    def worker_peers(self) -> list[int]:
+    def worker_peers(self) -> range:
         """The workers' numbers, by rank."""
-        return list(range(1, self.workers + 1))
+        return range(1, self.workers + 1)
 
     def to_json(self) -> dict[str, Any]:
         """As it travels; ``from_json`` reads it back equal."""
@@ -55,6 +58,7 @@ class Job:
             **{field.name: getattr(self, field.name) for field in fields(self)},
             "algorithm": asdict(self.algorithm),
             "train": self.train.model_dump(mode="json", by_alias=True),
+            "sizes": None if self.sizes is None else asdict(self.sizes),
             "names": list(self.names),
         }
 
@@ -67,6 +71,7 @@ class Job:
                     **data,
                     "algorithm": Algorithm(**data["algorithm"]),
                     "train": Train.model_validate(data["train"]),
+                    "sizes": Sizes(**data["sizes"]) if data.get("sizes") else None,
                     "names": tuple(data.get("names", ())),
                 }
             )

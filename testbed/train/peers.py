@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from testbed.errors import InputError
 from testbed.exchange import builtin as _builtin
 from testbed.exchange.kinds import ExchangeKind, Peers, exchanges
@@ -24,11 +26,28 @@ def exchange_kind(job: Job) -> ExchangeKind:
 
 def peers(job: Job) -> Peers:
     """All peers of ``job``. A worker is silent while it computes, so its pace adds to the timeout."""
-    numbers = (SERVER_PEER, *job.worker_peers())
     return Peers(
         own=job.peer,
         server=SERVER_PEER,
-        workers=tuple(job.worker_peers()),
-        names={number: job.peer_name(number) for number in numbers},
+        workers=job.worker_peers(),
+        names=_Names(job),
         timeout_s=job.peer_timeout_s + (job.train.pace or 0.0),
     )
+
+
+class _Names(Mapping[int, str]):
+    """Names by number: those of ten thousand peers are not copied for each of them."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __getitem__(self, number: int) -> str:
+        if not 0 <= number <= self._job.workers:
+            raise KeyError(number)
+        return self._job.peer_name(number)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((SERVER_PEER, *self._job.worker_peers()))
+
+    def __len__(self) -> int:
+        return 1 + self._job.workers

@@ -56,7 +56,7 @@ REPLACED = [
     ("role: server}", "rol: server}", "s.yaml:3: nodes.server.rol: unknown key 'rol': did you mean"),
     ("count: 2", "count: 0", "s.yaml:4: nodes.worker.count: 0 does not work"),
     ("count: 2", f"count: {'9' * 5000}", "s.yaml:4: '9999"),
-    ("count: 2", "count: 10000", "nodes: more than 10000 nodes"),
+    ("count: 2}", "count: 10000}\n  more: {role: host, count: 2000}", "nodes: more than 12000 nodes"),
     ("  server: {role: server}\n", "", "s.yaml:2: nodes: no server: add `server: {role: server}`"),
     ("{role: worker, count: 2}", "{role: server}", "s.yaml:4: nodes.worker: a second server beside"),
     ("{role: worker, count: 2}", "{role: server}", "s.yaml:2: nodes: no worker"),

@@ -194,6 +194,35 @@ def test_many_workers_share_a_model(tmp_path: Path) -> None:
     assert len({epoch["parameters"] for epoch in events.get("epoch", [])}) <= 1
 
 
+@pytest.mark.parametrize("algorithm", ["none", "topk-0.01"])
+def test_without_gradients_the_network_has_as_much_to_do(
+    algorithm: str, made: list[Path], tmp_path: Path
+) -> None:
+    text = SCENARIO.replace("model: mlp", "model: mlp, gradients: none")
+    (entry,) = carried_out(tmp_path, text, algorithms=[algorithm]).runs
+    real = read_json(made[algorithm != "none"] / "summary.json")
+    assert entry["verdict"] == "valid" and entry["accuracy"] is None
+    for told in ("bytes_up", "bytes_down", "time_s"):
+        assert entry[told] == pytest.approx(real[told], rel=0.1)
+    step = read_events(Path(entry["dir"]))["step"][0]
+    assert step["loss"] is None and step["size"] == 9610
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("steps: 12", "epochs: 2"), "neither epochs nor accuracies"),
+        (("[none, topk-0.01]", "[adatopk]"), "the controller 'adatopk' needs gradients"),
+    ],
+)
+def test_what_needs_gradients_is_refused(
+    change: tuple[str, str], message: str, tmp_path: Path
+) -> None:
+    text = SCENARIO.replace("model: mlp", "model: mlp, gradients: none").replace(*change)
+    with pytest.raises(InputError, match=message):
+        carried_out(tmp_path, text)
+
+
 def test_nothing_can_be_replayed_on_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="neither processes nor links"):
         fabrics.get("sim")(RunContext("x", tmp_path, ""))

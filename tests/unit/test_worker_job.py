@@ -40,7 +40,7 @@ def test_peers_have_names() -> None:
     assert [job(1, 2, "none").peer_name(peer) for peer in (0, 1, 2)] == [
         "server", "worker-0", "worker-1",
     ]  # fmt: skip
-    assert job(1, 2, "none").worker_peers() == [1, 2]
+    assert job(1, 2, "none").worker_peers() == range(1, 3)
 
 
 @pytest.mark.parametrize(

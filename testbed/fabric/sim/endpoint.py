@@ -26,6 +26,7 @@ class VirtualEndpoint:
         self._inbox: VirtualQueue[Message] = VirtualQueue(network.clock, f"{name}'s inbox")
         self._connections: dict[int, Connection] = {}
         self._free_s = 0.0
+        self._down = network.board.number[End(name, "down")]
         self.sent: dict[int, int] = {}
         self.received: dict[int, int] = {}
         """Frame bytes by peer."""
@@ -53,11 +54,10 @@ class VirtualEndpoint:
     def receive(self, timeout: float) -> Message:
         """The next message. Raises NodeLost when for ``timeout`` of virtual time nothing has been coming in."""
         while True:
-            before = self._carried()
             try:
                 return self._inbox.get(timeout)
             except TimeoutError:
-                if self._carried() > before:
+                if self.network.flows.serves(self._down):
                     continue
                 others = (e.name for e in self.network.endpoints.values() if e is not self)
                 raise NodeLost(
@@ -79,11 +79,6 @@ class VirtualEndpoint:
             self._clock.at(self._free_s, lambda: self._inbox.put(read))
         else:
             self._inbox.put(read)
-
-    def _carried(self) -> float:
-        self.network.flows.settle_counters()
-        board = self.network.board
-        return float(board.carried_bits[board.number[End(self.name, "down")]])
 
     def _connection(self, number: int) -> Connection:
         if number not in self._connections:

@@ -25,8 +25,8 @@ ROUND_TRIP_S = 100e-6
 """What a round trip takes where links delay nothing: two hosts' network stacks."""
 _PUSHING = 1e3
 """How much more than others a flow gets that does not care for congestion."""
-_EXACT_ENDS, _TOGETHER_S = 512, 200e-6
-"""In networks of more link directions, what happens within so long is taken in together."""
+_EXACT_ENDS, _TOGETHER_S = 512, 0.4e-6
+"""In networks of more link directions, what happens within so long for each of them is taken in together."""
 _EMPTY_BITS = 0.5
 """A flow with less than this left has been sent."""
 
@@ -78,6 +78,11 @@ class Flows:
         """Bring ``board.carried_bits`` up to now."""
         self._advance()
 
+    def serves(self, number: int) -> bool:
+        """Whether something is coming over that direction just now."""
+        n = self.many
+        return bool(((self._there[:n] == number).any(1) & (self._rate[:n] > 0)).any())
+
     @property
     def many(self) -> int:
         """Flows under way."""
@@ -92,8 +97,9 @@ class Flows:
         if not self._due:
             self._due = True
             now = self._clock.now
-            grid = ceil(now / _TOGETHER_S) * _TOGETHER_S
-            self._clock.at(now if len(self.board.ends) <= _EXACT_ENDS else grid, self._settle)
+            grid = _TOGETHER_S * len(self.board.ends)
+            exact = len(self.board.ends) <= _EXACT_ENDS
+            self._clock.at(now if exact else ceil(now / grid) * grid, self._settle)
 
     def _settle(self) -> None:
         self._due = False

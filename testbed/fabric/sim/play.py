@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from testbed.fabric.sim.clock import Activity
 from testbed.fabric.sim.network import VirtualNetwork
-
-
-class Role(Protocol):
-    """A worker or a server."""
-
-    def prepare(self) -> None:
-        """Everything that is done before t0."""
-        ...
-
-    def run(self) -> dict[str, Any]:
-        """From t0 to the end; returns a summary."""
-        ...
+from testbed.train.roles import Role
 
 
 def play(network: VirtualNetwork, roles: Mapping[str, Role]) -> dict[str, Any]:
