@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from testbed.cli import bench_compress, options
+from testbed.cli.bench_agreement import agreement
 
 if TYPE_CHECKING:
     from testbed.bench.link import Outcome
@@ -19,6 +20,7 @@ app = typer.Typer(
     help="Measure links and compression on this machine, against alternatives.",
 )
 bench_compress.add(app)
+app.command()(agreement)
 
 Names = Annotated[
     list[str] | None,

@@ -8,32 +8,40 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from testbed.algorithms import Algorithm
 from testbed.errors import ExperimentError, NarrowsError
+from testbed.fabric.sim.costs import COSTS
+from testbed.fabric.sim.network import Costs
 from testbed.session.experiment import Experiment, prepare
 
 Outcome = tuple[dict[str, Any] | None, str | None]
 """A trial's entry, and what ended it before its time."""
 
 
+class Task(NamedTuple):
+    """One trial: a scenario file, an algorithm by name, a seed, and what a message costs a host."""
+
+    source: Path
+    algorithm: str
+    seed: int
+    costs: Costs = COSTS
+
+
 def side_by_side(
-    experiment: Experiment, order: Sequence[tuple[Algorithm, int]], out: Path, processes: int
+    tasks: Sequence[Task], out: Path, processes: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Carry out ``order``; yields each trial's place in it and its entry, as they come to their end.
+    """Carry out ``tasks``; yields each one's place among them and its entry, as they come to their end.
 
     Raises ExperimentError for a trial that failed, once those that had begun have ended.
     """
-    source = experiment.loaded.source
     context = get_context(
         "spawn"
     )  # a fork would share the threads of libraries, which it does not have
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_alone)
     try:
         places: dict[Future[Outcome], int] = {
-            pool.submit(_trial, source, algorithm.name, seed, out): place
-            for place, (algorithm, seed) in enumerate(order)
+            pool.submit(_trial, task, out): place for place, task in enumerate(tasks)
         }
         for future in as_completed(places):
             entry, error = future.result()
@@ -50,15 +58,16 @@ def _alone() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _trial(source: Path, algorithm: str, seed: int, out: Path) -> Outcome:
+def _trial(task: Task, out: Path) -> Outcome:
     from testbed.session.progress import Progress
     from testbed.session.run import Unlisted, one
     from testbed.session.virtual import VirtualStage
 
-    experiment = _experiment(source, algorithm)
-    listed, stage = Unlisted(), VirtualStage(experiment)
+    experiment = _experiment(task.source, task.algorithm)
+    listed, stage = Unlisted(), VirtualStage(experiment, task.costs)
+    (algorithm,) = experiment.algorithms
     try:
-        one(stage, experiment, experiment.algorithms[0], seed, out, Progress(quiet=True), listed)
+        one(stage, experiment, algorithm, task.seed, out, Progress(quiet=True), listed)
     except NarrowsError as error:
         return listed.entry, str(error)
     return listed.entry, None

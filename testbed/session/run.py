@@ -176,10 +176,12 @@ def _all_at_once(
     progress: Progress,
     comparison: Comparison,
 ) -> None:
-    from testbed.session.parallel import side_by_side
+    from testbed.session.parallel import Task, side_by_side
 
+    source = experiment.loaded.source
+    tasks = [Task(source, algorithm.name, seed) for algorithm, seed in order]
     finished: dict[int, dict[str, Any]] = {}
-    for place, entry in side_by_side(experiment, order, out, parallel):
+    for place, entry in side_by_side(tasks, out, parallel):
         finished[place] = entry
         comparison.conclude_all([finished[place] for place in sorted(finished)])
         progress.say(_news(entry))

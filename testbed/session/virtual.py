@@ -14,7 +14,7 @@ from testbed.algorithms import Algorithm
 from testbed.errors import NodeLost
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.costs import COSTS
-from testbed.fabric.sim.network import VirtualNetwork
+from testbed.fabric.sim.network import Costs, VirtualNetwork
 from testbed.fabric.sim.play import play
 from testbed.fabric.sim.sampler import SAMPLED_ENDS, Sampler
 from testbed.fabric.sim.traffic import bursts
@@ -38,8 +38,8 @@ from testbed.session.run import VIRTUAL
 class VirtualStage:
     """Carries out trials one after the other, each in a world of its own."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        self._experiment = experiment
+    def __init__(self, experiment: Experiment, costs: Costs = COSTS) -> None:
+        self._experiment, self._costs = experiment, costs
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +56,7 @@ class VirtualStage:
         self, algorithm: Algorithm, seed: int, directory: RunDirectory, progress: Progress
     ) -> VirtualTrial:
         """One trial on a clock of its own."""
-        return VirtualTrial(self._experiment, algorithm, seed, directory, progress)
+        return VirtualTrial(self._experiment, algorithm, seed, directory, progress, self._costs)
 
     def collect(self, run: Path) -> None:
         """There is nothing besides the records."""
@@ -72,6 +72,7 @@ class VirtualTrial:
         seed: int,
         directory: RunDirectory,
         progress: Progress,
+        costs: Costs = COSTS,
     ) -> None:
         self.experiment, self.algorithm, self.seed = experiment, algorithm, seed
         self.directory, self.progress = directory, progress
@@ -82,7 +83,7 @@ class VirtualTrial:
             changes=timeline.changes(0.0, inf),
             racks={rack.name: rack.members for rack in racks(scenario)},
             seed=seed,
-            costs=COSTS,
+            costs=costs,
         )
         self._cast = Cast(experiment, algorithm, seed, self._network, directory, progress)
         self._sampler = Sampler(self._network, timeline, self._sampled(), directory.link)
@@ -110,7 +111,10 @@ class VirtualTrial:
             fabric=VIRTUAL,
             algorithm=self.algorithm.to_json(),
             seed=self.seed,
-            model={"compute": "measured" if self._cast.measured else "paced", **asdict(COSTS)},
+            model={
+                "compute": "measured" if self._cast.measured else "paced",
+                **asdict(self._network.costs),
+            },
         )
 
     def run(self) -> None:
