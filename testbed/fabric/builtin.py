@@ -29,9 +29,9 @@ for _name, _place in _FABRICS.items():
     fabrics.add(_name, _when_wanted(_place))
 
 
-def _no_processes(context: RunContext) -> Fabric:
+def _no_processes(context: RunContext) -> Fabric:  # noqa: ARG001
     raise InputError(
-        f"run {context.id}: the fabric 'sim' has neither processes nor links: `run` and `compare` can be carried out on it",
+        "the fabric 'sim' has neither processes nor links: `run` and `compare` can be carried out on it",
         where="--fabric",
         hint="Real links have 'netns' and 'docker'",
     )
