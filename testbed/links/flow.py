@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import socket
 import sys
 import time
@@ -114,7 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         die_with(options.parent)
     where = (options.address, options.port, options.stop_at_ns)
     moved = Sent(serve(*where)) if options.what == "serve" else blast(*where, options.begin)
-    sys.stdout.write(json.dumps(asdict(moved)) + "\n")
+    try:
+        sys.stdout.write(json.dumps(asdict(moved)) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever wanted to know has just been killed; nobody is left to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

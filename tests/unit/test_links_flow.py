@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
 import threading
 import time
 
 import pytest
 
 from testbed.links import flow
+from testbed.links.process import module_command
 
 
 @pytest.fixture
@@ -53,3 +56,13 @@ def test_the_command_says_what_it_did(port: int, capsys: pytest.CaptureFixture[s
     stop = str(time.monotonic_ns() + 50_000_000)
     flow.main(["blast", "127.0.0.1", str(port), stop])
     assert json.loads(capsys.readouterr().out) == {"bytes": 0, "least_rtt_us": None}
+
+
+def test_nobody_to_tell_is_no_error() -> None:
+    """Who started it was killed: the other end of its output is closed."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = module_command("testbed.links.flow", "blast", "127.0.0.1", "9", "0")
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
