@@ -11,11 +11,12 @@ from typing import Any
 from zlib import crc32
 
 from testbed.exchange.base import Travel
-from testbed.node import Message, Node
+from testbed.node import Node
 from testbed.record.events import RoundRecord, StepRecord
 from testbed.train.job import Job
 from testbed.train.pace import Pace
 from testbed.train.peers import exchange_kind, peers
+from testbed.train.seen import seen
 from testbed.train.sizes import Sizes
 
 
@@ -132,7 +133,7 @@ class PayloadServer:
             record = RoundRecord(
                 node=self._job.node,
                 step=step,
-                messages=[self._seen(message) for message in messages],
+                messages=[seen(self._node, message) for message in messages],
                 aggregate_s=0.0,
                 send_start_s=sent.start_s,
                 send_end_s=sent.end_s,
@@ -151,14 +152,4 @@ class PayloadServer:
             "bytes_down": bytes_down,
             "bytes_sent": exchange.bytes_sent,
             "bytes_received": exchange.bytes_received,
-        }
-
-    def _seen(self, message: Message) -> dict[str, float]:
-        return {
-            "sender": message.sender,
-            "bytes": self._node.endpoint.frame_bytes(message),
-            "sent_s": message.sent_s,
-            "first_s": message.first_s,
-            "arrived_s": message.arrived_s,
-            "last_s": message.last_s,
         }

@@ -19,6 +19,7 @@ from testbed.train.peers import exchange_kind, peers
 from testbed.train.rehearsal import rehearse
 from testbed.train.replica import Replica
 from testbed.train.reply import Reply
+from testbed.train.seen import seen
 from testbed.train.stop import Stopping
 
 
@@ -116,23 +117,13 @@ class Server:
         return RoundRecord(
             node=self._job.node,
             step=step,
-            messages=[self._seen(message) for message in messages],
+            messages=[seen(self._node, message) for message in messages],
             aggregate_s=aggregate_s,
             send_start_s=sent.start_s,
             send_end_s=sent.end_s,
             bytes_down=sent.frame_bytes,
             union_count=mean.count,
         )
-
-    def _seen(self, message: Message) -> dict[str, float]:
-        return {
-            "sender": message.sender,
-            "bytes": self._node.endpoint.frame_bytes(message),
-            "sent_s": message.sent_s,
-            "first_s": message.first_s,
-            "arrived_s": message.arrived_s,
-            "last_s": message.last_s,
-        }
 
     def _epoch_record(self, step: int) -> EpochRecord:
         epoch = self._batches.epoch(step)

@@ -1,6 +1,7 @@
-"""The constants that no paper gives: what a host takes for a message. Calibrated against real links.
+"""The constants that no paper gives: what a host takes for a message. First guesses, not calibrated yet.
 
-``testbed bench agreement`` finds them on one half of its runs and judges by the other (docs/simulation.md).
+``testbed bench agreement --calibrate`` tries others on one half of its runs and judges by the other half
+(docs/simulation.md).
 """
 
 from __future__ import annotations
