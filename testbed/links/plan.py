@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import TYPE_CHECKING
 
 from testbed.scenario.shape import FRAME_BYTES
+
+if TYPE_CHECKING:
+    from testbed.scenario.timeline import Timeline
 
 BURST_S = 0.5e-3
 """A class may send this much time's worth at once. It makes up for timers that are late by less, and it lets
@@ -65,3 +69,13 @@ def bundle_segments(
     if shortest_step_s is not None:
         lasting = min(lasting, _BUNDLE_SHARE * shortest_step_s)
     return max(1, min(MAX_SEGMENTS, int(lowest_rate_bits / 8 * lasting / FRAME_BYTES)))
+
+
+def segments(timeline: Timeline, slower: float = 1.0) -> int:
+    """The run's ``gso_max_segs``; what it would be if the run were dilated by that factor more."""
+    step = timeline.shortest_step_s()
+    return bundle_segments(
+        round(timeline.lowest_rate() / slower),
+        None if step is None else step * slower,
+        timeline.per_packet(),
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.links.client import LinkSettings
-from testbed.links.plan import bundle_segments
+from testbed.links.plan import segments
 from testbed.scenario.load import Loaded
 from testbed.scenario.timeline import Timeline
 from testbed.session.experiment import up_places
@@ -17,16 +17,6 @@ RTO_MIN_MS = 200
 """Linux's least retransmission time-out: with dilation it is made that much longer."""
 
 OnSample = Callable[[list[dict[str, Any]]], None]
-
-
-def segments(timeline: Timeline, slower: float = 1.0) -> int:
-    """The run's ``gso_max_segs``; what it would be if the run were dilated by that factor more."""
-    step = timeline.shortest_step_s()
-    return bundle_segments(
-        round(timeline.lowest_rate() / slower),
-        None if step is None else step * slower,
-        timeline.per_packet(),
-    )
 
 
 def link_settings(loaded: Loaded, timeline: Timeline) -> LinkSettings:

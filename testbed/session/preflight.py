@@ -10,6 +10,7 @@ from testbed.fabric import rootless
 from testbed.fabric.base import RunContext
 from testbed.fabric.builtin import fabrics
 from testbed.links.capacity import busy_at_once, check_capacity
+from testbed.links.plan import segments
 from testbed.links.probe import probe
 from testbed.links.routes import require_congestion
 from testbed.scenario.expand import expand
@@ -20,7 +21,6 @@ from testbed.scenario.shape import End
 from testbed.scenario.timeline import Timeline
 from testbed.scenario.traffic import flows
 from testbed.session import traffic
-from testbed.session.conditions import segments
 
 
 def check(loaded: Loaded, fabric: str, *, filled: bool = False) -> None:

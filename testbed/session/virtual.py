@@ -18,6 +18,7 @@ from testbed.fabric.sim.network import Costs, VirtualNetwork
 from testbed.fabric.sim.play import play
 from testbed.fabric.sim.sampler import SAMPLED_ENDS, Sampler
 from testbed.fabric.sim.traffic import bursts
+from testbed.links.plan import segments
 from testbed.record.directory import RunDirectory, read_events
 from testbed.record.events import SCHEMA, NodeChanged
 from testbed.record.summary import entry, summarise
@@ -29,7 +30,7 @@ from testbed.scenario.traffic import flows
 from testbed.session.cast import Cast
 from testbed.session.consistency import faults
 from testbed.session.description import describe
-from testbed.session.experiment import Experiment
+from testbed.session.experiment import Experiment, up_places
 from testbed.session.failure import located
 from testbed.session.progress import Progress
 from testbed.session.run import VIRTUAL
@@ -82,6 +83,8 @@ class VirtualTrial:
             timeline.initial,
             changes=timeline.changes(0.0, inf),
             racks={rack.name: rack.members for rack in racks(scenario)},
+            elsewhere=[name for name, at in up_places(scenario).items() if at == "network"],
+            bundle=segments(timeline),
             seed=seed,
             costs=costs,
         )

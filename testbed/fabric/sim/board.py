@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,10 +30,16 @@ class Board:
     """Link directions by number; the last number is a link that is no link: free, and never full.
 
     ``capacity`` bit/s of full frames, ``queue_bits``, ``delay_s``: as asked now. ``asked_bits``: the rate as the
-    scenario writes it. ``carried_bits``, ``drops`` (packets): since t0.
+    scenario writes it. ``carried_bits``, ``drops`` (packets): since t0. ``own``: uplinks in their sender's stack, which
+    sees how full they are; not so those of ``elsewhere``.
     """
 
-    def __init__(self, initial: Mapping[End, Shape], racks: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self,
+        initial: Mapping[End, Shape],
+        racks: Mapping[str, Sequence[str]],
+        elsewhere: Collection[str] = (),
+    ) -> None:
         self.ends = list(initial)
         self.number = {end: number for number, end in enumerate(self.ends)}
         self.free = len(self.ends)
@@ -43,6 +49,10 @@ class Board:
         self.queue_bits: Floats = np.full(many, np.inf)
         self.delay_s: Floats = np.zeros(many)
         self.dropping: NDArray[np.bool_] = np.zeros(many, np.bool_)
+        self.own: NDArray[np.bool_] = np.array(
+            [end.direction == "up" and end.link not in {*racks, *elsewhere} for end in self.ends]
+            + [False]
+        )
         self.carried_bits: Floats = np.zeros(many)
         self.queued_bits: Floats = np.zeros(many)
         self.largest_bits: Floats = np.zeros(many)

@@ -8,4 +8,4 @@ from __future__ import annotations
 
 from testbed.fabric.sim.network import Costs
 
-COSTS = Costs(send_s=50e-6, receive_s=150e-6)
+COSTS = Costs(send_s=600e-6, receive_s=1000e-6)

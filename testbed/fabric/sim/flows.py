@@ -19,7 +19,7 @@ from testbed.fabric.sim.flow import Flow
 from testbed.fabric.sim.loss import Losses
 from testbed.fabric.sim.shares import Floats, Indices, share
 from testbed.fabric.sim.windows import Memory, Windows
-from testbed.scenario.shape import End, Shape
+from testbed.scenario.shape import SEGMENT_BYTES, End, Shape
 
 ROUND_TRIP_S = 100e-6
 """What a round trip takes where links delay nothing: two hosts' network stacks."""
@@ -27,15 +27,19 @@ _PUSHING = 1e3
 """How much more than others a flow gets that does not care for congestion."""
 _EXACT_ENDS, _TOGETHER_S = 512, 0.4e-6
 """In networks of more link directions, what happens within so long for each of them is taken in together."""
+_OWN_BUNDLES, _OWN_S, _BUFFER_BITS = 2, 1 / 1024, 8 * 768.0
+"""A flow has so many bundles in the queue of its own host, or what its pace is for so long, if that is more; a bundle
+counts for that much more than its payload (Linux's TCP Small Queues)."""
 _EMPTY_BITS = 0.5
 """A flow with less than this left has been sent."""
 
 
 class Flows:
-    """The flows on a ``Board``. ``seed``: of what chance decides."""
+    """The flows on a ``Board``. ``seed``: of what chance decides. ``bundle``: packets handed down at a time."""
 
-    def __init__(self, clock: VirtualClock, board: Board, seed: int = 0) -> None:
+    def __init__(self, clock: VirtualClock, board: Board, seed: int = 0, bundle: int = 1) -> None:
         self.board, self._clock = board, clock
+        self._bundle = bundle
         self._losses = Losses(board, seed)
         self._random = np.random.default_rng(seed)
         self._flows: list[Flow] = []
@@ -140,7 +144,7 @@ class Flows:
         for flow, row, trip_s in zip(ended, rows.tolist(), trips.tolist(), strict=True):
             flow.tightest = int(self._tightest[row])
             flow.late_s = trip_s * self._losses.at_end(flow, float(self._windows.window[row]))
-        self._windows.close(rows, [flow.memory for flow in ended], self._clock.now, trips)
+        self._windows.close(rows, [flow.memory for flow in ended], self._clock.now)
         kept = np.flatnonzero(~empty)
         for column in self._columns:
             column[: len(kept)] = column[kept]
@@ -161,7 +165,9 @@ class Flows:
         self._fixed[rows] = [flow.limit_bits for flow in new]
         self._rate[rows], self._tightest[rows] = 0.0, -1
         least_s = ROUND_TRIP_S + board.delay_s[there].sum(1) + board.delay_s[back].sum(1)
-        self._windows.open(rows, [flow.memory or Memory() for flow in new], least_s)
+        memories = [flow.memory or Memory() for flow in new]
+        self._windows.open(rows, memories, least_s)
+        self._limit_queues(np.arange(n, n + len(new)))
         for flow, waited_s in zip(new, self._wait_s(there).tolist(), strict=True):
             flow.waited_s = waited_s
         self._flows += new
@@ -176,8 +182,10 @@ class Flows:
             self._left[rows] += lost * PACKET_BITS
             self._windows.cut(rows[lost > 0], self._clock.now)
             whole = rows[lost == 0]
-            self._windows.grow(whole, self._clock.now, took[lost == 0])
+            out = self._rate[whole] * took[lost == 0] / PACKET_BITS
+            self._windows.grow(whole, self._clock.now, took[lost == 0], out)
             self._windows.round_s[rows] = np.inf
+            self._limit_queues(rows)
 
     def _share(self) -> None:
         n, windows = self.many, self._windows
@@ -187,7 +195,7 @@ class Flows:
         self._last[:n] = np.where(fresh, self._left[:n] <= window_bits, self._last[:n])
         paced = np.where(self._last[:n], np.inf, window_bits / windows.least_s[:n])
         limit = np.where(fixed, self._fixed[:n], paced)
-        weight = np.where(fixed, _PUSHING * window_bits.max(), window_bits)
+        weight = np.where(fixed, _PUSHING * window_bits.max(), self._turns(window_bits))
         self._losses.hold(limit, self._flows, self._clock.now)
         self._rate[:n], self._tightest[:n] = share(
             self.board.capacity, self._there[:n], weight, limit
@@ -196,6 +204,24 @@ class Flows:
         rows = np.flatnonzero(fresh)
         windows.round_s[rows] = self._clock.now + self._round_trip_s(rows)
 
+    def _turns(self, window_bits: Floats) -> Floats:
+        """Weights: the windows; among a host's own flows, what each may have in its queue."""
+        n = self.many
+        first, small = self._there[:n, 0], np.minimum(window_bits, self._small[:n])
+        total, queued = np.bincount(first, window_bits), np.bincount(first, small)
+        weight: Floats = np.where(
+            self.board.own[first], small * (total[first] / queued[first]), window_bits
+        )
+        return weight
+
+    def _limit_queues(self, rows: Indices) -> None:
+        """What ``rows`` may have in their hosts' queues, now that their paces have changed."""
+        payload = 8.0 * SEGMENT_BYTES
+        bundles = np.ceil(
+            _OWN_S * self._windows.pace(rows) * payload / (self._bundle * payload + _BUFFER_BITS)
+        )
+        self._small[rows] = np.maximum(_OWN_BUNDLES, bundles) * self._bundle * PACKET_BITS
+
     def _queue(self, window_bits: Floats) -> None:
         """What of the windows is not on its way waits at the tightest link."""
         n, board = self.many, self.board
@@ -203,6 +229,8 @@ class Flows:
         waiting = np.minimum(waiting, self._left[:n])
         waiting[np.isfinite(self._fixed[:n])] = 0.0
         held = self._tightest[:n] >= 0
+        pressed = held & board.own[self._tightest[:n]]
+        waiting = np.where(pressed, np.minimum(waiting, self._small[:n]), waiting)
         queued = np.bincount(self._tightest[:n][held], waiting[held], len(board.queued_bits))
         board.queued_bits[:] = queued
         np.maximum(board.largest_bits, np.minimum(queued, board.queue_bits), out=board.largest_bits)
@@ -272,6 +300,8 @@ class Flows:
         self._rate: Floats = np.zeros(rows)
         self._fixed: Floats = np.zeros(rows)
         self._tightest: Indices = np.zeros(rows, np.int64)
+        self._small: Floats = np.zeros(rows)
+        """Bits that it may have in the queue of its own host."""
         self._last: NDArray[np.bool_] = np.zeros(rows, np.bool_)
         """Whether all that is left was sent at once when the present round trip began."""
         self._windows = Windows(rows)
@@ -281,6 +311,7 @@ class Flows:
     @property
     def _columns(self) -> tuple[NDArray[Any], ...]:
         return (
-            self._there, self._back, self._left, self._rate, self._fixed, self._tightest, self._last,
+            self._there, self._back, self._left, self._rate, self._fixed, self._tightest, self._small,
+            self._last,
             *self._windows.columns,
         )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
@@ -43,7 +43,8 @@ class Costs:
 class VirtualNetwork:
     """The links as ``initial`` says until ``start``; from then on as ``changes`` (by time after t0) say.
 
-    ``racks``: members by name. ``seed``: of what chance decides.
+    ``racks``: members by name. ``elsewhere``: nodes whose uplinks are shaped one hop on. ``bundle``: packets of
+    full size that hosts hand down at a time. ``seed``: of what chance decides.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class VirtualNetwork:
         *,
         changes: Iterable[LinkChange] = (),
         racks: Mapping[str, Sequence[str]] | None = None,
+        elsewhere: Collection[str] = (),
+        bundle: int = 1,
         seed: int = 0,
         costs: Costs = Costs(),
     ) -> None:
         self.clock, self.t0_s, self.costs = clock, 0.0, costs
-        self.board = Board(initial, racks or {})
-        self.flows = Flows(clock, self.board, seed)
+        self.board = Board(initial, racks or {}, elsewhere)
+        self.flows = Flows(clock, self.board, seed, bundle)
         self.endpoints: dict[int, VirtualEndpoint] = {}
         self.at_start: list[Callable[[], None]] = []
         """What is to be done at t0."""

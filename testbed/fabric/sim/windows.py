@@ -22,7 +22,14 @@ _BETA, _C = 0.7, 0.4
 _RENO = 3 * (1 - _BETA) / (1 + _BETA)
 """Packets a round trip by which CUBIC grows at least."""
 _HYSTART_WINDOW = 16.0
+"""As many must be under way: it takes eight answers in a round trip to tell that it has got longer."""
+_PER_ANSWER, _SMOOTHING = 2, 7 / 8
+"""Packets that are acknowledged together; what an answer leaves of the smoothed round-trip time before."""
+_PACE_AT_FIRST, _PACE = 2.0, 1.2
+"""Linux's pacing ratios, in slow start below half the threshold and from there on."""
 _HYSTART_LEAST_S, _HYSTART_MOST_S = 0.004, 0.016
+_USED = 0.9
+"""A window of which less than that is under way is not what holds its flow up."""
 TIMEOUT_S = 0.2
 """Linux's least retransmission time-out, to which a round trip is added."""
 
@@ -66,13 +73,15 @@ class Windows:
         """When the present round trip ends."""
         self.cut_s: Floats = np.zeros(rows)
         """When packets were lost last."""
+        self.smooth_s: Floats = np.zeros(rows)
+        """The smoothed round-trip time; 0: none was measured yet."""
 
     @property
     def columns(self) -> tuple[Floats, ...]:
         """All arrays, for whoever moves rows."""
         return (
             self.window, self.threshold, self.origin, self.epoch_s, self.least_s, self.round_s,
-            self.cut_s,
+            self.cut_s, self.smooth_s,
         )  # fmt: skip
 
     def open(self, rows: slice, memories: Sequence[Memory], least_s: Floats) -> None:
@@ -81,14 +90,13 @@ class Windows:
         self.threshold[rows] = [memory.threshold for memory in memories]
         self.origin[rows] = [memory.origin for memory in memories]
         self.epoch_s[rows] = [memory.epoch_s for memory in memories]
+        self.smooth_s[rows] = [memory.round_trip_s for memory in memories]
         self.least_s[rows], self.round_s[rows], self.cut_s[rows] = least_s, np.inf, -np.inf
 
-    def close(
-        self, rows: Indices, memories: Sequence[Memory | None], now_s: float, round_trip_s: Floats
-    ) -> None:
+    def close(self, rows: Indices, memories: Sequence[Memory | None], now_s: float) -> None:
         """They have nothing to send any more."""
-        kept = (self.window, self.threshold, self.origin, self.epoch_s)
-        columns = (*(column[rows].tolist() for column in kept), round_trip_s.tolist())
+        kept = (self.window, self.threshold, self.origin, self.epoch_s, self.smooth_s)
+        columns = (column[rows].tolist() for column in kept)
         for memory, *values in zip(memories, *columns, strict=True):
             if memory is not None:
                 (
@@ -97,20 +105,31 @@ class Windows:
                 ) = values  # fmt: skip
                 memory.sent_s = now_s
 
-    def grow(self, rows: Indices, now_s: float, round_trip_s: Floats) -> None:
-        """A round trip of ``rows`` has ended without loss; it took ``round_trip_s`` (rows,)."""
+    def grow(self, rows: Indices, now_s: float, round_trip_s: Floats, out: Floats) -> None:
+        """A round trip of ``rows`` has ended without loss; it took ``round_trip_s`` (rows,).
+
+        ``out`` (rows,): packets that were under way. A window that is not used up does not grow.
+        """
         window, threshold = self.window[rows], self.threshold[rows]
         slow = window < threshold
         least = self.least_s[rows]
         longer = round_trip_s - least > np.clip(least / 8, _HYSTART_LEAST_S, _HYSTART_MOST_S)
-        leaving = slow & longer & (window >= _HYSTART_WINDOW)
-        doubled = np.minimum(2 * window, np.maximum(threshold, window))
-        grown = np.where(
-            slow, np.where(leaving, window, doubled), self._cubic(rows, now_s, round_trip_s)
-        )
+        leaving = slow & longer & (np.minimum(window, out) >= _HYSTART_WINDOW)
+        doubled = np.minimum(2 * np.minimum(out, window), np.maximum(threshold, window))
+        steady = np.where(out < _USED * window, window, self._cubic(rows, now_s, round_trip_s))
+        grown = np.where(slow, np.where(leaving, window, np.maximum(doubled, window)), steady)
         self.threshold[rows] = np.where(leaving, window, threshold)
         self.epoch_s[rows] = np.where(leaving, now_s, self.epoch_s[rows])
         self.window[rows] = np.clip(grown, _LEAST, _MOST)
+        first, news = self.smooth_s[rows] == 0, 1 - _SMOOTHING ** (out / _PER_ANSWER)
+        old_s = np.where(first, round_trip_s, self.smooth_s[rows])
+        self.smooth_s[rows] = old_s + news * (round_trip_s - old_s)
+
+    def pace(self, rows: Indices) -> Floats:
+        """Packets a second, on average over a moment, that ``rows`` send at most."""
+        window = self.window[rows]
+        factor = np.where(window < self.threshold[rows] / 2, _PACE_AT_FIRST, _PACE)
+        return factor * window / np.maximum(self.smooth_s[rows], self.least_s[rows])
 
     def cut(self, rows: Indices, now_s: float) -> None:
         """``rows`` have lost packets. (Fast convergence: who has not come back to where it was gives way.)"""
