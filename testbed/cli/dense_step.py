@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from testbed.fabric.base import NodeSpec
 from testbed.scenario.expand import expand, racks
 from testbed.scenario.load import Loaded
 from testbed.scenario.model import Scenario
@@ -16,7 +15,7 @@ from testbed.scenario.timeline import Timeline
 def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
     """What an uncompressed step costs at mean rates, in model time; None without torch to count.
 
-    In either phase the slowest link direction counts: the server's carries every worker's message.
+    In either phase the slowest link direction counts: a server's carries every worker's message.
     """
     try:
         from testbed.compress.wire import payload_bytes
@@ -29,9 +28,9 @@ def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
     parameters = parameter_count(train.model, train.task, train.width)
     frame = HEADER_BYTES + payload_bytes(parameters, parameters)
     slowest = {"up": 0.0, "down": 0.0}
-    for phase, end, messages in _carried(loaded.scenario):
+    for phase, end, gradients in _carried(loaded.scenario):
         rate = _mean_rate(timeline, end, loaded)
-        seconds = messages * wire_bytes(frame) * 8 / rate if rate else float("inf")
+        seconds = gradients * wire_bytes(frame) * 8 / rate if rate else float("inf")
         slowest[phase] = max(slowest[phase], seconds / loaded.scenario.dilation)
     pace = float(train.pace or 0.0)
     step = pace + slowest["up"] + slowest["down"]
@@ -46,40 +45,29 @@ def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
     }
 
 
-def _carried(scenario: Scenario) -> Iterator[tuple[str, End, int]]:
-    """How many messages each link direction carries when gradients go up, and when they come down."""
+def _carried(scenario: Scenario) -> Iterator[tuple[str, End, float]]:
+    """How many gradients each link direction carries when they go up, and when they come down.
+
+    Each of several servers gets its share of every gradient.
+    """
     specs = expand(scenario)
-    workers = [spec.name for spec in specs if spec.role == "worker"]
-    server = next(spec for spec in specs if spec.role == "server")
-    for link, others in [
-        *((worker, 1) for worker in workers),
-        *_uplinks(scenario, workers, server),
-    ]:
-        yield "up", End(link, "up"), others
-        yield "down", End(link, "down"), others
-    for link, others in [(server.name, len(workers)), *_inlinks(scenario, workers, server)]:
-        yield "up", End(link, "down"), others
-        yield "down", End(link, "up"), others
-
-
-def _uplinks(scenario: Scenario, workers: list[str], server: NodeSpec) -> list[tuple[str, int]]:
-    """Racks without the server, each with how many workers are in it."""
-    counted = [
-        (rack.name, len(set(rack.members) & set(workers)))
-        for rack in racks(scenario)
-        if server.name not in rack.members
-    ]
-    return [(name, count) for name, count in counted if count]
-
-
-def _inlinks(scenario: Scenario, workers: list[str], server: NodeSpec) -> list[tuple[str, int]]:
-    """The server's rack, with how many workers are outside it."""
-    counted = [
-        (rack.name, len(set(workers) - set(rack.members)))
-        for rack in racks(scenario)
-        if server.name in rack.members
-    ]
-    return [(name, count) for name, count in counted if count]
+    workers = {spec.name for spec in specs if spec.role == "worker"}
+    servers = {spec.name for spec in specs if spec.role == "server"}
+    out = dict.fromkeys(workers, 1.0)
+    into = dict.fromkeys(servers, len(workers) / len(servers))
+    for rack in racks(scenario):
+        inside = set(rack.members)
+        shares = len(servers - inside) / len(servers), len(servers & inside) / len(servers)
+        out[rack.name] = len(workers & inside) * shares[0]
+        into[rack.name] = len(workers - inside) * shares[1]
+    for link, many in out.items():
+        if many:
+            yield "up", End(link, "up"), many
+            yield "down", End(link, "down"), many
+    for link, many in into.items():
+        if many:
+            yield "up", End(link, "down"), many
+            yield "down", End(link, "up"), many
 
 
 def _mean_rate(timeline: Timeline, end: End, loaded: Loaded) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from testbed.cli import options
@@ -21,12 +22,13 @@ def validate(scenario: options.Scenario, as_json: options.Json = False) -> None:
         print(json.dumps(found, indent=2))
         return
     counts = [
+        (found["servers"], "server"),
         (found["workers"], "worker"),
         *((found[key], noun) for key, noun in _OPTIONAL.items() if found[key]),
         (found["events"], "event"),
         (len(found["traces"]), "trace"),
     ]
-    print(f"{scenario}: valid; a server, {', '.join(_counted(n, noun) for n, noun in counts)}")
+    print(f"{scenario}: valid; {', '.join(_counted(n, noun) for n, noun in counts)}")
     print(f"algorithms: {', '.join(found['algorithms'])}; seeds: {_listed(found['seeds'])}")
     for need in found["needs"]:
         print(f"needs {need}")
@@ -36,12 +38,12 @@ def summary(loaded: Loaded) -> dict[str, Any]:
     """What ``validate --json`` prints."""
     scenario = loaded.scenario
     names = [entry.name if isinstance(entry, Derived) else entry for entry in scenario.algorithms]
+    roles = Counter(spec.role for spec in expand(scenario))
     return {
         "valid": True,
         "scenario": scenario.name,
         "hash": loaded.hash,
-        "workers": sum(spec.role == "worker" for spec in expand(scenario)),
-        "hosts": sum(spec.role == "host" for spec in expand(scenario)),
+        **{f"{role}s": roles[role] for role in ("server", "worker", "host")},
         "racks": len(scenario.racks),
         "flows": len(scenario.traffic),
         "events": len(scenario.events),

@@ -135,7 +135,7 @@ class Compressor:
         buffer = self._joined.setdefault(name, PayloadBuffer())
         payload = join([one.payload for one in packed], buffer)
         size, count = sum(one.size for one in packed), sum(one.count for one in packed)
-        return Packed(payload, size, count, _together(packed))
+        return Packed(payload, size, count, together(packed))
 
 
 def _densities(density: float | Sequence[float], count: int) -> list[float]:
@@ -153,8 +153,10 @@ def _split(flat: Tensor, layout: Layout) -> list[Tensor]:
     return [flat[part.offset : part.offset + part.size] for part in layout]
 
 
-def _together(packed: list[Packed]) -> Selection | None:
-    """One report for all parameters: passes by their share of the elements."""
+def together(packed: Sequence[Packed]) -> Selection | None:
+    """One report for all of them: passes by their share of the elements."""
+    if len(packed) == 1:
+        return packed[0].how
     hows = [(one.size, one.how) for one in packed if one.how is not None]
     if len(hows) < len(packed):
         return None

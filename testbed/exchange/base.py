@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -33,6 +34,20 @@ class Travel:
     """The reply's last byte had been read."""
     bytes_up: int
     bytes_down: int
+
+
+def together(travels: Sequence[Travel]) -> Travel:
+    """Of buckets that were sent one after the other: from the first one's start to the last one's end."""
+    first_s = min(travel.first_s for travel in travels)
+    return Travel(
+        start_s=min(travel.start_s for travel in travels),
+        sent_s=min(first_s, max(travel.sent_s for travel in travels)),
+        first_s=first_s,
+        arrived_s=max(travel.arrived_s for travel in travels),
+        last_s=max(travel.last_s for travel in travels),
+        bytes_up=sum(travel.bytes_up for travel in travels),
+        bytes_down=sum(travel.bytes_down for travel in travels),
+    )
 
 
 class Ticket(Protocol):

@@ -16,12 +16,17 @@ class Peers:
     """Who takes part, by number in frames, and how long a silent one is waited for."""
 
     own: int
-    server: int
+    servers: Sequence[int]
+    """Buckets go round: the first to the first of them, and so on."""
     workers: Sequence[int]
     """By rank."""
     names: Mapping[int, str]
     timeout_s: float
     """Longest time a worker may need from one message to the next: computing, sending, outages."""
+
+    def server_of(self, bucket: int) -> int:
+        """Who answers for ``bucket``."""
+        return self.servers[bucket % len(self.servers)]
 
 
 class WorkerSide(Exchange, Protocol):

@@ -1,8 +1,10 @@
 """The parameter server: every worker sends to the server, which answers all of them with one update.
 
-Frames of a run: each worker's HELLO; then per step and bucket a GRADIENT of every worker and an UPDATE to
-all; BYE. The server decides which step is the last and sends a BYE with that step's number before its
-UPDATE; a worker answers with a BYE once it has that UPDATE.
+Several servers share the model: each answers for buckets of its own, as if it were the only one.
+
+Frames of a run: each worker's HELLO to every server; then per step and bucket a GRADIENT of every worker and an
+UPDATE to all; BYE. Servers decide which step is the last and send a BYE with that step's number before their
+UPDATE; a worker answers with a BYE once it has all updates.
 """
 
 from __future__ import annotations
@@ -37,13 +39,16 @@ class ParameterServer:
         return self._last_step
 
     def greet(self) -> None:
-        """Send HELLO to the server."""
-        self._send(Kind.HELLO, 0, 0, b"")
+        """Send HELLO to every server."""
+        for server in self._peers.servers:
+            self._send(server, Kind.HELLO, 0, 0, b"")
 
     def submit(self, step: int, bucket: int, payload: Buffer) -> PsTicket:
-        """Send a bucket's payload; returns when its last byte is handed over."""
+        """Send a bucket's payload to its server; returns when its last byte is handed over."""
         start_s = self._node.now()
-        frame_bytes = self._send(Kind.GRADIENT, step, bucket, payload)
+        frame_bytes = self._send(
+            self._peers.server_of(bucket), Kind.GRADIENT, step, bucket, payload
+        )
         return PsTicket(self, step, bucket, start_s, self._node.now(), frame_bytes)
 
     def update(self, step: int, bucket: int) -> Message:
@@ -52,7 +57,7 @@ class ParameterServer:
             message = self._receive(step)
             if message.kind is Kind.BYE:
                 self._last_step = message.step
-            elif message.kind is Kind.UPDATE and message.step == step:
+            elif self._due(message, step):
                 self._arrived[step, message.bucket] = message
             else:
                 raise WireError(
@@ -62,16 +67,22 @@ class ParameterServer:
         return self._arrived.pop((step, bucket))
 
     def close(self) -> None:
-        """Say goodbye to the server."""
-        self._send(Kind.BYE, self._last_step or 0, 0, b"")
+        """Say goodbye to the servers."""
+        for server in self._peers.servers:
+            self._send(server, Kind.BYE, self._last_step or 0, 0, b"")
 
     def frame_bytes(self, message: Message) -> int:
         """Bytes of ``message`` on the wire, as a frame."""
         return self._node.endpoint.frame_bytes(message)
 
-    def _send(self, kind: Kind, step: int, bucket: int, body: Buffer) -> int:
+    def _due(self, message: Message, step: int) -> bool:
+        """Whether it is an update of ``step`` from the server that answers for its bucket."""
+        from_it = message.sender == self._peers.server_of(message.bucket)
+        return message.kind is Kind.UPDATE and message.step == step and from_it
+
+    def _send(self, server: int, kind: Kind, step: int, bucket: int, body: Buffer) -> int:
         message = Message(kind, step, bucket, self._peers.own, body)
-        sent = self._node.endpoint.send([self._peers.server], message)
+        sent = self._node.endpoint.send([server], message)
         self.bytes_sent += sent
         return sent
 

@@ -106,7 +106,8 @@ def groups(rounds: Records, steps: Records, links: Mapping[int, str]) -> Iterato
         came = replies.get(number, [])
         if len(came) == len(messages):
             begin = float(round_["send_start_s"])
-            loads = [Load(s["node"], 8.0 * wire_bytes(int(s["bytes_down"])), begin) for s in came]
+            bits = 8.0 * wire_bytes(int(round_["bytes_down"]) // len(came))
+            loads = [Load(s["node"], bits, begin) for s in came]
             yield Group(
                 number, "down", server, tuple(loads), max(float(s["arrived_s"]) for s in came)
             )

@@ -21,9 +21,11 @@ def excuses(
     changes: Iterable[NodeChange],
     until_s: float,
     limits: Thresholds,
+    servers: int = 1,
 ) -> dict[str, Excuse]:
     """By name, in the order of asking: the first that holds is counted.
 
+    ``servers``: there are several, whose messages share the workers' links, and the service curve knows of one.
     ``racks`` and ``traffic``: something else is on the way, which the service curve does not know of.
     ``nodes``: a node was held or started anew. ``outage``, ``drops``, ``random``, ``round_trip``: TCP sends again,
     waits for its timers or is only starting; that is what the emulated network does to it. ``stolen``: the host
@@ -39,6 +41,7 @@ def excuses(
         return group.start_s, group.last_s
 
     return {
+        "servers": lambda _: servers > 1,
         "racks": lambda group: any(ways.racks_on(*route) for route in group.routes),
         "traffic": lambda group: any(
             end in crossing and crossing[end].touches(*during(group)) for end in passed(group)

@@ -9,11 +9,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from testbed.record.completion import groups
+from testbed.record.completion import Group, groups
 from testbed.record.directory import LINKS, MANIFEST, SUMMARY, read_events, read_json, read_jsonl
 from testbed.record.fluid import bottleneck_s
 from testbed.record.history import LinkHistory
 from testbed.record.verdict import Verdict
+from testbed.scenario.shape import End
 
 PHASES = ("compute", "compress", "send", "wait", "receive", "decompress", "apply")
 """The phases of a step in their order, as in ``StepRecord``'s ``<phase>_s``."""
@@ -110,17 +111,30 @@ def expected_step_s(manifest: Mapping[str, Any], steps: Records, rounds: Records
     mean over steps. Without a pace the mean time of the computation stands for it. None: unknown.
     """
     links = {int(node["peer"]): name for name, node in manifest["nodes"].items()}
-    phases: dict[int, list[float]] = {}
+    phases: dict[int, dict[str, list[Group]]] = {}
     for group in groups(rounds, steps, links):
         if any(end not in history for end in group.ends):
             return None
-        needed = bottleneck_s(history.bits, group.link_bits(), group.start_s, group.last_s)
-        phases.setdefault(group.step, []).append(needed)
-    both = [sum(pair) for pair in phases.values() if len(pair) == 2]
+        phases.setdefault(group.step, {}).setdefault(group.direction, []).append(group)
+    both = [
+        sum(_needed_s(history, servers) for servers in pair.values())
+        for pair in phases.values()
+        if len(pair) == 2
+    ]
     if not both:
         return None
     pace = manifest.get("pace_s")
     return (fmean(float(s["compute_s"]) for s in steps) if pace is None else pace) + fmean(both)
+
+
+def _needed_s(history: LinkHistory, servers: Sequence[Group]) -> float:
+    """Seconds in which the busiest link carries what goes one way in a step, to or from all ``servers``."""
+    bits: dict[End, float] = {}
+    for group in servers:
+        for end, more in group.link_bits().items():
+            bits[end] = bits.get(end, 0.0) + more
+    start_s, last_s = min(g.start_s for g in servers), max(g.last_s for g in servers)
+    return bottleneck_s(history.bits, bits, start_s, last_s)
 
 
 def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, rounds: Records,

@@ -20,17 +20,16 @@ MAX_HAPPENING = 1_000_000
 
 
 def check_nodes(scenario: Scenario) -> Iterator[Problem]:
-    """Roles: one server, workers, and hosts that compute nothing."""
+    """Roles: servers, workers, and hosts that compute nothing."""
     servers = [name for name, group in scenario.nodes.items() if group.role == "server"]
     if not servers:
         yield Problem(("nodes",), "no server: add `server: {role: server}`")
-    for name in servers[1:]:
+    many = sum(scenario.nodes[name].count or 1 for name in servers)
+    if many > 1 and scenario.train.stop.accuracy is not None:
         yield Problem(
-            ("nodes", name), f"a second server beside {servers[0]!r}: one is served for now"
+            ("train", "stop", "accuracy"),
+            f"none of {many} servers sees all parameters: stop at `steps` or `epochs`",
         )
-    for name in servers[:1]:
-        if (scenario.nodes[name].count or 1) > 1:
-            yield Problem(("nodes", name, "count"), "more than one server: leave `count` out")
     if all(group.role != "worker" for group in scenario.nodes.values()):
         yield Problem(("nodes",), "no worker: add `worker: {role: worker, count: 4}`")
     for name, group in scenario.nodes.items():

@@ -29,6 +29,8 @@ def _replicas(hashed: Records) -> Iterator[str]:
     """A sentence for every step at whose end some nodes' parameters had another hash than others'."""
     hashes: dict[int, dict[str, set[str]]] = {}
     for record in hashed:
+        if record["parameters"] is None:
+            continue  # one of several servers: it has no replica
         nodes = hashes.setdefault(record["step"], {}).setdefault(record["parameters"], set())
         nodes.add(record["node"])
     for step, groups in sorted(hashes.items()):

@@ -104,7 +104,7 @@ class Jobs:
         training = [spec for spec in experiment.specs if spec.role != "host"]
         self._names = tuple(spec.name for spec in sorted(training, key=lambda spec: spec.peer))
         self._workers = sum(spec.role == "worker" for spec in training)
-        self._sizes: Sizes | None = None
+        self._sizes: tuple[Sizes, ...] = ()
 
     def of(self, spec: NodeSpec) -> Job:
         """The job of one node."""
@@ -115,6 +115,7 @@ class Jobs:
             train=scenario.train,
             seed=self._seed,
             workers=self._workers,
+            servers=len(self._names) - self._workers,
             node=spec.name,
             rank=spec.rank,
             peer=spec.peer,
@@ -124,7 +125,7 @@ class Jobs:
             sizes=self._sizes,
             names=self._names,
         )
-        if scenario.train.gradients == "real" or self._sizes is not None:
+        if scenario.train.gradients == "real" or self._sizes:
             return job
         self._sizes = sizes(replace(job, device="cpu"))
         return replace(job, sizes=self._sizes)

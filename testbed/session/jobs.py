@@ -135,7 +135,8 @@ def _connect(assignment: Assignment, endpoint: TcpEndpoint) -> None:
     if assignment.role == "server":
         endpoint.listen(assignment.addresses[assignment.job.peer], DATA_PORT)
     else:
-        endpoint.connect(0, assignment.addresses[0], DATA_PORT, CONNECT_S)
+        for server in assignment.job.server_peers():
+            endpoint.connect(server, assignment.addresses[server], DATA_PORT, CONNECT_S)
 
 
 def _await_start(assignment: Assignment) -> None:

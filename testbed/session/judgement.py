@@ -131,7 +131,8 @@ def _evidence(
         ways=ways,
     )
     happening = node_changes(scenario)
-    why_not = excuses(history, ways, flows(scenario), happening, until_s, THRESHOLDS)
+    servers = sum(spec.role == "server" for spec in trial.experiment.specs)
+    why_not = excuses(history, ways, flows(scenario), happening, until_s, THRESHOLDS, servers)
     return replace(
         found,
         steps=steps,

@@ -117,7 +117,7 @@ def run(
 
         check(experiment.loaded, fabric)
     _ = experiment.folders
-    progress = Progress(quiet, experiment.dilation)
+    progress = Progress(quiet, experiment.dilation, watched_link=experiment.specs[0].name)
     order = order or [(name, seed) for seed in experiment.seeds for name in experiment.algorithms]
     loaded = experiment.loaded
     comparison = Comparison(

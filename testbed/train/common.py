@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from testbed.compress.compressor import Compressor
 from testbed.compress.layout import Layout
+from testbed.compress.shards import Shard
 from testbed.errors import ExperimentError
 from testbed.node import Buffer
 from testbed.train.batches import Batches
@@ -60,7 +61,10 @@ class _Common:
 
     def __init__(self, job: Job) -> None:
         self.replica, self.version = Replica(job), 0
-        self.applied: bytes = b""
+        self.decoded: dict[int, bytes] = {}
+        """Updates that were taken in since the last was applied, by shard."""
+        self.applied: dict[int, bytes] = {}
+        """Those of which the last step was made."""
         flat = self.replica.flat
         self.gradients = torch.zeros(job.workers, flat.size, device=flat.parameters.device)
         samples = open_task(job.train).train_set()
@@ -115,18 +119,27 @@ class SharedReplica:
 
     def __init__(self, common: _Common, flat: RowModel) -> None:
         self.flat, self._common, self._version = flat, common, 0
+        self.shards = common.replica.shards
+
+    @property
+    def parameters(self) -> Tensor:
+        """Everybody's."""
+        return self._common.replica.parameters
 
     def compressor(self, job: Job) -> Compressor:
         """Of the worker's own, its memory empty."""
         return self._common.replica.compressor(job)
 
-    def decode(self, payload: Buffer) -> None:
+    def decode(self, shard: Shard, payload: Buffer) -> None:
         """Whoever is first takes in the update for all; the others' must be the same."""
         common = self._common
-        if self._version == common.version:
-            common.replica.decode(payload)
-            common.applied = bytes(payload)
-        elif self._version + 1 != common.version or payload != common.applied:
+        if self._version == common.version and shard.number not in common.decoded:
+            common.replica.decode(shard, payload)
+            common.decoded[shard.number] = bytes(payload)
+            return
+        late = self._version + 1 == common.version
+        theirs = common.applied if late else common.decoded
+        if self._version + late != common.version or payload != theirs.get(shard.number):
             raise ExperimentError(
                 "workers that share a replica got different updates: their exchange is not bulk-synchronous"
             )
@@ -134,8 +147,10 @@ class SharedReplica:
     def apply(self, epoch: int) -> None:
         """Make the step, if nobody has."""
         if self._version == self._common.version:
-            self._common.replica.apply(epoch)
-            self._common.version += 1
+            common = self._common
+            common.replica.apply(epoch)
+            common.version += 1
+            common.applied, common.decoded = common.decoded, {}
         self._version += 1
 
     def fingerprint(self) -> str:

@@ -18,7 +18,6 @@ from testbed.compress.compressor import Compressor
 from testbed.compress.recipe import Choice
 from testbed.record.events import FitRecord
 from testbed.train.job import Job
-from testbed.train.replica import WHOLE
 from testbed.train.workshop import WorkersReplica
 
 if TYPE_CHECKING:
@@ -38,7 +37,9 @@ class WatchedCompressor(Compressor):
         recipe = job.algorithm.recipe
         options = {name: value for name, value in recipe.selector.options.items() if name != EVERY}
         selector = Choice(recipe.selector.name, options)
-        super().__init__(replace(recipe, selector=selector), {WHOLE: replica.flat.layout})
+        super().__init__(
+            replace(recipe, selector=selector), {s.name: s.layout for s in replica.shards}
+        )
 
     def compensated(self, name: str, flat: Tensor) -> Iterator[tuple[str, Compensated]]:
         """What ``compress`` of ``flat`` would choose from, by the name of a bucket's first parameter.
@@ -55,7 +56,7 @@ class Fits:
     """A worker's reports, where its algorithm asks for them."""
 
     def __init__(self, job: Job, replica: WorkersReplica, compressor: WatchedCompressor) -> None:
-        self._job, self._gradients, self._compressor = job, replica.flat.gradients, compressor
+        self._job, self._replica, self._compressor = job, replica, compressor
         self._every = int(job.algorithm.selector_options.get(EVERY, 0))
 
     def due(self, step: int) -> bool:
@@ -69,12 +70,13 @@ class Fits:
         """
         job, row = self._job, self._job.algorithm
         rng = Random(f"{job.seed}/{job.node}/fit/{step}")
-        layered = row.buckets == "layer"
-        for name, given in self._compressor.compensated(WHOLE, self._gradients):
-            size = given.flat.numel()
-            if size and not (layered and size < row.dense_below):
-                found = fit.report(given.flat, rng, given.sum_abs)
-                yield _record(job.node, step, name if layered else WHOLE, size, found)
+        layered, gradients = row.buckets == "layer", self._replica.flat.gradients
+        for shard in self._replica.shards:
+            for name, given in self._compressor.compensated(shard.name, gradients[shard.place]):
+                size = given.flat.numel()
+                if size and not (layered and size < row.dense_below):
+                    found = fit.report(given.flat, rng, given.sum_abs)
+                    yield _record(job.node, step, name if layered else shard.name, size, found)
 
 
 def _record(node: str, step: int, bucket: str, size: int, found: fit.Fit) -> FitRecord:

@@ -12,9 +12,6 @@ from testbed.errors import InputError
 from testbed.scenario.model import Train
 from testbed.train.sizes import Sizes
 
-SERVER_PEER = 0
-"""The parameter server's number in frames; workers follow from 1."""
-
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -35,10 +32,12 @@ class Job:
     peer_timeout_s: float
     device: str = "cpu"
     dilation: float = 1.0
+    servers: int = 1
+    """They share the model: a part for each."""
     threads: int = 1
     """Threads that the node computes with."""
-    sizes: Sizes | None = None
-    """Of its messages, where nothing is trained."""
+    sizes: tuple[Sizes, ...] = ()
+    """Of its messages to each server, where nothing is trained."""
     names: tuple[str, ...] = ()
     """Names of all peers, by number, for messages; empty: server, worker-0, worker-1…"""
 
@@ -46,11 +45,17 @@ class Job:
         """What peer number ``peer`` is called."""
         if self.names:
             return self.names[peer]
-        return "server" if peer == SERVER_PEER else f"worker-{peer - 1}"
+        if peer >= self.servers:
+            return f"worker-{peer - self.servers}"
+        return "server" if self.servers == 1 else f"server-{peer}"
+
+    def server_peers(self) -> range:
+        """The servers' numbers, by rank."""
+        return range(self.servers)
 
     def worker_peers(self) -> range:
         """The workers' numbers, by rank."""
-        return range(1, self.workers + 1)
+        return range(self.servers, self.servers + self.workers)
 
     def to_json(self) -> dict[str, Any]:
         """As it travels; ``from_json`` reads it back equal."""
@@ -58,7 +63,7 @@ class Job:
             **{field.name: getattr(self, field.name) for field in fields(self)},
             "algorithm": asdict(self.algorithm),
             "train": self.train.model_dump(mode="json", by_alias=True),
-            "sizes": None if self.sizes is None else asdict(self.sizes),
+            "sizes": [asdict(sizes) for sizes in self.sizes],
             "names": list(self.names),
         }
 
@@ -71,7 +76,7 @@ class Job:
                     **data,
                     "algorithm": Algorithm(**data["algorithm"]),
                     "train": Train.model_validate(data["train"]),
-                    "sizes": Sizes(**data["sizes"]) if data.get("sizes") else None,
+                    "sizes": tuple(Sizes(**sizes) for sizes in data.get("sizes", ())),
                     "names": tuple(data.get("names", ())),
                 }
             )

@@ -10,34 +10,29 @@ from math import nan
 from typing import Any
 from zlib import crc32
 
-from testbed.exchange.base import Travel
+from testbed.exchange.base import Travel, together
 from testbed.node import Node
 from testbed.record.events import RoundRecord, StepRecord
 from testbed.train.job import Job
 from testbed.train.pace import Pace
 from testbed.train.peers import exchange_kind, peers
-from testbed.train.seen import seen
-from testbed.train.sizes import Sizes
-
-
-def _sizes(job: Job) -> Sizes:
-    if job.sizes is None:
-        raise ValueError("a job without gradients says how large messages are")
-    return job.sizes
+from testbed.train.seen import seen, way
 
 
 class PayloadWorker:
     """A worker that sends zeros."""
 
     def __init__(self, node: Node, job: Job) -> None:
-        self._node, self._job, self._sizes = node, job, _sizes(job)
-        self._payload = bytes(self._sizes.up)
-        self._crc = crc32(self._payload)
+        self._node, self._job = node, job
+        self._payloads = [bytes(sizes.up) for sizes in job.sizes]
+        self._crc = crc32(bytes(sum(map(len, self._payloads))))
+        self._sent = sum(sizes.sent for sizes in job.sizes)
+        self._size = sum(sizes.size for sizes in job.sizes)
         self._density = float(job.algorithm.options.get("density", 1.0))
         self._pace = Pace(node, job.train.pace)
 
     def prepare(self) -> None:
-        """Greet the server."""
+        """Greet every server."""
         self._exchange = exchange_kind(self._job).worker(self._node, peers(self._job))
         self._exchange.greet()
 
@@ -51,9 +46,10 @@ class PayloadWorker:
             start_s = node.now()
             overran = self._pace.hold(start_s)
             end_s = node.now()
-            ticket = exchange.submit(step, 0, self._payload)
-            ticket.wait()
-            travel = ticket.travel
+            tickets = [exchange.submit(step, i, one) for i, one in enumerate(self._payloads)]
+            for ticket in tickets:
+                ticket.wait()
+            travel = together([ticket.travel for ticket in tickets])
             node.record(self._record(step, start_s, end_s, overran, travel).to_json())
             bytes_up += travel.bytes_up
             bytes_down += travel.bytes_down
@@ -83,20 +79,13 @@ class PayloadWorker:
             start_s=start_s,
             compute_s=end_s - start_s,
             busy_s=0.0,
-            compress_s=travel.start_s - end_s,
-            send_s=travel.sent_s - travel.start_s,
-            wait_s=travel.first_s - travel.sent_s,
-            receive_s=travel.last_s - travel.first_s,
+            **way(travel, end_s),
             decompress_s=0.0,
             apply_s=0.0,
-            delay_s=travel.last_s - travel.start_s,
-            arrived_s=travel.arrived_s,
             end_s=travel.last_s,
             density=self._density,
-            sent_count=self._sizes.sent,
-            size=self._sizes.size,
-            bytes_up=travel.bytes_up,
-            bytes_down=travel.bytes_down,
+            sent_count=self._sent,
+            size=self._size,
             loss=nan,
             accuracy=nan,
             overran=overran,
@@ -112,7 +101,7 @@ class PayloadServer:
     """A server that answers with zeros."""
 
     def __init__(self, node: Node, job: Job) -> None:
-        self._node, self._job, self._sizes = node, job, _sizes(job)
+        self._node, self._job, self._sizes = node, job, job.sizes[job.rank]
         self._payload = bytes(self._sizes.down)
 
     def prepare(self) -> None:
@@ -126,8 +115,8 @@ class PayloadServer:
         node.sleep_until(0.0)
         last, bytes_down, end_s = self._job.train.stop.steps or 0, 0, 0.0
         for step in range(1, last + 1):
-            messages = exchange.gather(step, 0)
-            sent = exchange.broadcast(step, 0, self._payload, last=step == last)
+            messages = exchange.gather(step, self._job.rank)
+            sent = exchange.broadcast(step, self._job.rank, self._payload, last=step == last)
             bytes_down += sent.frame_bytes
             end_s = sent.end_s
             record = RoundRecord(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from testbed.errors import InputError
 from testbed.exchange import builtin as _builtin
 from testbed.exchange.kinds import ExchangeKind, Peers, exchanges
-from testbed.train.job import SERVER_PEER, Job
+from testbed.train.job import Job
 
 del _builtin
 
@@ -28,7 +28,7 @@ def peers(job: Job) -> Peers:
     """All peers of ``job``. A worker is silent while it computes, so its pace adds to the timeout."""
     return Peers(
         own=job.peer,
-        server=SERVER_PEER,
+        servers=job.server_peers(),
         workers=job.worker_peers(),
         names=_Names(job),
         timeout_s=job.peer_timeout_s + (job.train.pace or 0.0),
@@ -42,12 +42,12 @@ class _Names(Mapping[int, str]):
         self._job = job
 
     def __getitem__(self, number: int) -> str:
-        if not 0 <= number <= self._job.workers:
+        if not 0 <= number < len(self):
             raise KeyError(number)
         return self._job.peer_name(number)
 
     def __iter__(self) -> Iterator[int]:
-        return iter((SERVER_PEER, *self._job.worker_peers()))
+        return iter(range(len(self)))
 
     def __len__(self) -> int:
-        return 1 + self._job.workers
+        return self._job.servers + self._job.workers

@@ -12,7 +12,7 @@ from testbed.compress.layers import read_message
 from testbed.compress.payload import Scratch
 from testbed.control.base import controllers
 from testbed.train.job import Job
-from testbed.train.replica import WHOLE, Replica
+from testbed.train.replica import Replica
 from testbed.train.reply import Reply
 
 _MESSAGES = 2
@@ -29,14 +29,16 @@ def rehearse(job: Job, replica: Replica, gradient: Tensor | None = None) -> None
     warm.all()
     if gradient is None:
         gradient = _any_gradient(replica)
-    rng, layout, density = Random(0), replica.flat.layout, _first_density(job)
-    compressor, reply = replica.compressor(job), Reply(job.algorithm, layout)
-    aggregate, scratch = reply.aggregate(), Scratch()
-    for _ in range(_MESSAGES):
-        packed = compressor.compress(WHOLE, gradient, density, rng)
-        aggregate.reset()
-        aggregate.add(read_message(packed.payload, layout, scratch))
-        replica.rehearse(reply.encode(aggregate.mean(1), rng))
+    rng, density = Random(0), _first_density(job)
+    compressor, scratch = replica.compressor(job), Scratch()
+    for shard in replica.shards:
+        reply = Reply(job.algorithm, shard.layout)
+        aggregate = reply.aggregate()
+        for _ in range(_MESSAGES):
+            packed = compressor.compress(shard.name, gradient[shard.place], density, rng)
+            aggregate.reset()
+            aggregate.add(read_message(packed.payload, shard.layout, scratch))
+            replica.rehearse(shard, reply.encode(aggregate.mean(1), rng))
 
 
 def _first_density(job: Job) -> float:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from testbed.compress.compressor import Compressor
+from testbed.compress.shards import Shard, cut
 from testbed.node import Buffer
 from testbed.train.device import Landing, settle, synchronise
 from testbed.train.flat import FlatModel, parameter_hash
 from testbed.train.job import Job
 from testbed.train.models import build
 from testbed.train.optimizer import Sgd
-
-WHOLE = "whole"
-"""The bucket that holds the whole model; its number in frames is 0."""
 
 
 class Replica:
@@ -21,27 +21,33 @@ class Replica:
         train = job.train
         self.device = settle(job.device, job.threads)
         self.flat = FlatModel(build(train.model, train.task, train.width, job.seed), self.device)
+        self.shards = cut(self.flat.layout, job.servers)
         self._landing = Landing(self.flat.size, self.device)
         self._settings = train.optimizer
         self._optimizer = Sgd(self._settings, self.flat.parameters)
         self._codec = self.compressor(job)
 
+    @property
+    def parameters(self) -> Tensor:
+        """All of them, float32 (size,)."""
+        return self.flat.parameters
+
     def compressor(self, job: Job) -> Compressor:
         """A new compressor, its memory empty, that knows this model's parameters by name."""
-        return Compressor(job.algorithm.recipe, {WHOLE: self.flat.layout})
+        return Compressor(job.algorithm.recipe, {s.name: s.layout for s in self.shards})
 
-    def decode(self, payload: Buffer) -> None:
-        """Take in an update's payload; ``apply`` makes the step. Raises WireError."""
-        self._codec.decompress(WHOLE, payload, self._landing.host)
+    def decode(self, shard: Shard, payload: Buffer) -> None:
+        """Take in a shard's update; when all are there, ``apply`` makes the step. Raises WireError."""
+        self._codec.decompress(shard.name, payload, self._landing.host[shard.place])
 
     def apply(self, epoch: int) -> None:
         """x ← x − η·(what was decoded)."""
         self._optimizer.apply(self._landing.deliver(), epoch)
         synchronise(self.device)
 
-    def rehearse(self, payload: Buffer) -> None:
+    def rehearse(self, shard: Shard, payload: Buffer) -> None:
         """Do what ``decode`` and ``apply`` do once, so that first-time costs are paid, changing nothing."""
-        self.decode(payload)
+        self.decode(shard, payload)
         Sgd(self._settings, self.flat.parameters.clone()).apply(self._landing.deliver(), epoch=1)
         synchronise(self.device)
 

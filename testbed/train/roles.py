@@ -25,14 +25,14 @@ class Role(Protocol):
 
 def role(node: Node, job: Job, name: str, workshop: Workshop | None = None) -> Role:
     """The role ``name`` (server or worker) of ``job``. ``workshop``: what equips workers, if not their own."""
-    if job.sizes is not None:
+    if job.sizes:
         from testbed.train.payload import PayloadServer, PayloadWorker
 
         return PayloadServer(node, job) if name == "server" else PayloadWorker(node, job)
     if name == "server":
-        from testbed.train.server import Server
+        from testbed.train.server import Server, ShardServer
 
-        return Server(node, job)
+        return Server(node, job) if job.servers == 1 else ShardServer(node, job)
     from testbed.train.worker import Worker
 
     return Worker(node, job, workshop)

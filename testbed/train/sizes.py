@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 from testbed.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import Generator
+
+    from testbed.compress.compressor import Compressor
+    from testbed.compress.shards import Shard
     from testbed.scenario.model import Train
     from testbed.train.job import Job
 
@@ -48,27 +52,34 @@ def check_sizes(train: Train, controller: str, where: str) -> None:
         )
 
 
-def sizes(job: Job) -> Sizes:
-    """Sizes of the messages of ``job``'s algorithm for gradients of random numbers.
+def sizes(job: Job) -> tuple[Sizes, ...]:
+    """Sizes of the messages of ``job``'s algorithm to each server, for gradients of random numbers.
 
     The workers' choices are taken to be independent of each other: of n elements of which each sends a share k,
     n · (1 − (1 − k)^workers) are in the mean.
     """
     import torch
 
+    from testbed.train.replica import Replica
+
+    replica = Replica(job)
+    compressor, generator = replica.compressor(job), torch.Generator().manual_seed(0)
+    return tuple(_of(job, compressor, shard, generator) for shard in replica.shards)
+
+
+def _of(job: Job, compressor: Compressor, shard: Shard, generator: Generator) -> Sizes:
+    import torch
+
     from testbed.compress.base import Sparse
-    from testbed.train.replica import WHOLE, Replica
     from testbed.train.reply import Reply
 
-    replica, rng = Replica(job), Random(0)
-    compressor, size = replica.compressor(job), replica.flat.size
-    generator = torch.Generator().manual_seed(0)
+    rng, size = Random(0), shard.layout.size
     density = float(job.algorithm.options.get("density", 1.0))
     for _ in range(_MESSAGES):
         gradient = torch.randn(size, generator=generator)
-        packed = compressor.compress(WHOLE, gradient, density, rng)
+        packed = compressor.compress(shard.name, gradient, density, rng)
     up, sent = len(packed.payload), packed.count
-    reply = Reply(job.algorithm, replica.flat.layout)
+    reply = Reply(job.algorithm, shard.layout)
     aggregate, indices = reply.aggregate(), None
     if sent < size:
         union = round(size * (1 - (1 - sent / size) ** job.workers))

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from zlib import crc32
 
 from testbed.compress.base import Selection
-from testbed.compress.compressor import Compressor
+from testbed.compress.compressor import Compressor, together
 from testbed.control.base import Controller, Observation
+from testbed.exchange import base
 from testbed.exchange.base import Travel
 from testbed.exchange.kinds import WorkerSide
 from testbed.node import Buffer, Node
@@ -20,7 +21,7 @@ from testbed.train.compute import Computed
 from testbed.train.fits import Fits
 from testbed.train.job import Job
 from testbed.train.pace import Pace
-from testbed.train.replica import WHOLE
+from testbed.train.seen import way
 from testbed.train.workshop import WorkersComputation, WorkersReplica
 
 
@@ -78,8 +79,8 @@ class Stepper:
     def step(self, step: int, epoch: int) -> StepRecord:
         """Compute, exchange, apply; then the controller learns how it went."""
         compute = self._compute(step)
-        trip, payload = self._exchange(step)
-        applied = self._apply(payload, epoch)
+        trip, payloads = self._exchange(step)
+        applied = self._apply(payloads, epoch)
         seen = self._observation(step, epoch, compute.result, trip)
         self._tools.controller.observe(seen)
         return self._record(epoch, seen, compute, trip, applied)
@@ -94,22 +95,34 @@ class Stepper:
         overran = self._pace.hold(start_s)
         return _Compute(result, start_s, busy_s, self._node.now(), overran)
 
-    def _exchange(self, step: int) -> tuple[_Trip, Buffer]:
+    def _exchange(self, step: int) -> tuple[_Trip, list[Buffer]]:
+        """All shards are compressed before the first is sent: phases follow one another."""
         tools, node = self._tools, self._node
         density = tools.controller.density()
         cpu_s = node.cpu()
         gradients = tools.replica.flat.gradients
-        packed = tools.compressor.compress(WHOLE, gradients, density, node.rng)
+        shards = tools.replica.shards
+        packed = [
+            tools.compressor.compress(shard.name, gradients[shard.place], density, node.rng)
+            for shard in shards
+        ]
         compress_cpu_s = node.cpu() - cpu_s
-        ticket = tools.exchange.submit(step, 0, packed.payload)
-        crc = crc32(packed.payload)  # here it costs nothing: the reply is not there yet
-        update = ticket.wait()
-        trip = _Trip(ticket.travel, density, packed.count, compress_cpu_s, crc, packed.how)
-        return trip, update.payload
+        tickets = [
+            tools.exchange.submit(step, shard.number, one.payload)
+            for shard, one in zip(shards, packed, strict=True)
+        ]
+        crc = 0  # here it costs nothing: the replies are not there yet
+        for one in packed:
+            crc = crc32(one.payload, crc)
+        payloads = [ticket.wait().payload for ticket in tickets]
+        travel = base.together([ticket.travel for ticket in tickets])
+        count, how = sum(one.count for one in packed), together(packed)
+        return _Trip(travel, density, count, compress_cpu_s, crc, how), payloads
 
-    def _apply(self, payload: Buffer, epoch: int) -> _Applied:
+    def _apply(self, payloads: list[Buffer], epoch: int) -> _Applied:
         node, replica = self._node, self._tools.replica
-        replica.decode(payload)
+        for shard, payload in zip(replica.shards, payloads, strict=True):
+            replica.decode(shard, payload)
         decoded_s, cpu_s = node.now(), node.cpu()
         replica.apply(epoch)
         return _Applied(decoded_s, node.now(), node.cpu() - cpu_s)
@@ -138,20 +151,13 @@ class Stepper:
             start_s=compute.start_s,
             compute_s=compute.end_s - compute.start_s,
             busy_s=compute.busy_s,
-            compress_s=travel.start_s - compute.end_s,
-            send_s=travel.sent_s - travel.start_s,
-            wait_s=travel.first_s - travel.sent_s,
-            receive_s=travel.last_s - travel.first_s,
+            **way(travel, compute.end_s),
             decompress_s=applied.decoded_s - travel.last_s,
             apply_s=applied.end_s - applied.decoded_s,
-            delay_s=travel.last_s - travel.start_s,
-            arrived_s=travel.arrived_s,
             end_s=applied.end_s,
             density=trip.density,
             sent_count=trip.sent_count,
             size=self._tools.replica.flat.size,
-            bytes_up=travel.bytes_up,
-            bytes_down=travel.bytes_down,
             loss=compute.result.loss,
             accuracy=compute.result.accuracy,
             overran=compute.overran,

@@ -12,6 +12,7 @@ from testbed.train.fits import Fits, WatchedCompressor
 from testbed.train.job import Job
 from testbed.train.peers import exchange_kind, peers
 from testbed.train.step import Stepper, Tools
+from testbed.train.watch import Watch
 from testbed.train.workshop import OwnWorkshop, Workshop
 
 
@@ -43,6 +44,10 @@ class Worker:
             self._exchange,
         )
         self._stepper = Stepper(self._node, job, tools)
+        self._watch = None
+        if job.servers > 1 and job.rank == 0:  # none of the servers has all parameters
+            self._watch = Watch(self._node, job, self._replica)
+            self._watch.rehearse()
         self._exchange.greet()
 
     def run(self) -> dict[str, Any]:
@@ -59,7 +64,12 @@ class Worker:
             totals.add(record)
             if self._batches.ends_epoch(step):
                 self._node.record(self._epoch_record(step).to_json())
+            if self._watch is not None:
+                list(self._watch.accuracies(wait=False))
+                self._watch.applied(step, record.end_s, last=self._exchange.last_step == step)
         self._exchange.close()
+        if self._watch is not None:
+            self._watch.end(step, totals.end_s)
         return self._summary(totals)
 
     def _epoch_record(self, step: int) -> EpochRecord:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from testbed.compress.compressor import Compressor
 from testbed.compress.layout import Layout
+from testbed.compress.shards import Shard
 from testbed.node import Buffer
 from testbed.train.batches import Batches
 from testbed.train.compute import Computation, Computed
@@ -27,17 +28,25 @@ class Flat(Protocol):
 class WorkersReplica(Protocol):
     """A copy of the model, as a worker sees it; see ``testbed.train.replica.Replica``."""
 
+    shards: list[Shard]
+    """What travels by itself: all of it, or a part for each server."""
+
     @property
     def flat(self) -> Flat:
         """Its vectors."""
+        ...
+
+    @property
+    def parameters(self) -> Tensor:
+        """All of them, float32 (size,)."""
         ...
 
     def compressor(self, job: Job) -> Compressor:
         """A new one for this model."""
         ...
 
-    def decode(self, payload: Buffer) -> None:
-        """Take in an update's payload."""
+    def decode(self, shard: Shard, payload: Buffer) -> None:
+        """Take in a shard's update."""
         ...
 
     def apply(self, epoch: int) -> None:

@@ -38,7 +38,7 @@ def test_init_writes_a_scenario_that_is_valid(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     written = output("init", str(folder)).split()
     assert written == [str(folder / "scenario.yaml"), str(folder / "traces" / "cloud.csv")]
-    assert "valid; a server, 4 workers, 1 event, 1 trace" in output("validate", written[0])
+    assert "valid; 1 server, 4 workers, 1 event, 1 trace" in output("validate", written[0])
     data = parse(Path(written[0]).read_text(), "s").data
     jsonschema.validate(data, json.loads(schema.text()))
 

@@ -43,7 +43,7 @@ def test_an_update_is_applied_once_for_all() -> None:
     replicas = [shop.equip(each)[0] for each in given]
     assert replicas[0].fingerprint() == own.fingerprint()
     for replica in [own, *replicas]:
-        replica.decode(payload)
+        replica.decode(replica.shards[0], payload)
         replica.apply(1)
     assert {replica.fingerprint() for replica in replicas} == {own.fingerprint()}
 
@@ -57,7 +57,7 @@ def test_another_update_for_another_worker_is_refused() -> None:
         bytes(r.compressor(j).compress("whole", r.flat.gradients, 1.0, None).payload)  # type: ignore[arg-type]
         for r, j in zip((one, two), given, strict=True)
     ]
-    one.decode(payloads[0])
+    one.decode(one.shards[0], payloads[0])
     one.apply(1)
     with pytest.raises(ExperimentError, match="not bulk-synchronous"):
-        two.decode(payloads[1])
+        two.decode(two.shards[0], payloads[1])

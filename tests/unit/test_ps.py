@@ -35,7 +35,7 @@ class Bench:
         return list(self.clock.run({str(n): body for n, body in enumerate(bodies)}).values())
 
     def _peers(self, own: int) -> Peers:
-        return Peers(own, 0, (1, 2), NAMES, timeout_s=5.0)
+        return Peers(own, (0,), (1, 2), NAMES, timeout_s=5.0)
 
 
 def test_the_registry_knows_it_and_its_sides_keep_the_protocols() -> None:

@@ -1,0 +1,77 @@
+"""A flat vector cut into pieces of about equal size, one for each of several servers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+from testbed.compress.layout import Layout, Part
+from testbed.errors import InputError
+
+WHOLE = "whole"
+"""The bucket that holds the whole model, where there is one server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Elements ``begin`` to ``end`` of the vector: a bucket by itself, ``number`` in frames and among servers."""
+
+    number: int
+    name: str
+    begin: int
+    layout: Layout
+
+    @property
+    def end(self) -> int:
+        """The element after its last."""
+        return self.begin + self.layout.size
+
+    @property
+    def place(self) -> slice:
+        """Where it is in the vector."""
+        return slice(self.begin, self.end)
+
+
+def cut(layout: Layout, many: int) -> list[Shard]:
+    """``many`` shards. Cuts are between two rows of a parameter, as near to equal sizes as that allows.
+
+    Raises InputError when there are fewer rows than that.
+    """
+    if many == 1:
+        return [Shard(0, WHOLE, 0, layout)]
+    cuts = [0, *(_row_near(layout, layout.size * i // many) for i in range(1, many)), layout.size]
+    if any(one >= other for one, other in pairwise(cuts)):
+        raise InputError(
+            f"a model of {layout.size} parameters cannot be spread over {many} servers",
+            hint="Use fewer servers, or a larger model",
+        )
+    return [
+        Shard(number, f"shard-{number}", begin, Layout.of(_pieces(layout, begin, end)))
+        for number, (begin, end) in enumerate(pairwise(cuts))
+    ]
+
+
+def _row(part: Part) -> int:
+    """Elements that stay together: a matrix's row; of vectors and scalars each for itself."""
+    return prod(part.shape[1:]) if len(part.shape) > 1 else 1
+
+
+def _row_near(layout: Layout, position: int) -> int:
+    part = layout.at(position)
+    return part.offset + round((position - part.offset) / _row(part)) * _row(part)
+
+
+def _pieces(layout: Layout, begin: int, end: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of what lies between; of a parameter that is cut, which rows."""
+    for part in layout:
+        first, last = max(begin, part.offset), min(end, part.offset + part.size)
+        if first >= last:
+            continue
+        if last - first == part.size:
+            yield part.name, part.shape
+        else:
+            row = _row(part)
+            rows = (first - part.offset) // row, (last - part.offset) // row
+            yield f"{part.name}[{rows[0]}:{rows[1]}]", (rows[1] - rows[0], *part.shape[1:])
