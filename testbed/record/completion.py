@@ -92,6 +92,7 @@ def groups(rounds: Records, steps: Records, links: Mapping[int, str]) -> Iterato
     replies: dict[int, list[Mapping[str, Any]]] = {}
     for step in steps:
         replies.setdefault(int(step["step"]), []).append(step)
+    finished = max(map(len, replies.values()), default=0)
     for round_ in rounds:
         number, server, messages = int(round_["step"]), str(round_["node"]), round_["messages"]
         if not messages:
@@ -104,10 +105,10 @@ def groups(rounds: Records, steps: Records, links: Mapping[int, str]) -> Iterato
             number, "up", server, tuple(loads), max(float(m["arrived_s"]) for m in messages)
         )
         came = replies.get(number, [])
-        if len(came) == len(messages):
+        if came and len(came) == finished:
             begin = float(round_["send_start_s"])
-            bits = 8.0 * wire_bytes(int(round_["bytes_down"]) // len(came))
-            loads = [Load(s["node"], bits, begin) for s in came]
+            bits = 8.0 * wire_bytes(int(round_["bytes_down"]) // len(messages))
+            loads = [Load(load.link, bits, begin) for load in loads]
             yield Group(
                 number, "down", server, tuple(loads), max(float(s["arrived_s"]) for s in came)
             )

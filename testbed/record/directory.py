@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import orjson
+
 from testbed.errors import InputError
 
 MANIFEST, SUMMARY, LINKS, EVENTS = "manifest.json", "summary.json", "links.jsonl", "events"
@@ -98,7 +100,7 @@ class RunDirectory:
         self.close()
 
     def _append(self, path: Path, records: list[Mapping[str, Any]]) -> None:
-        data = "".join(_line(record) for record in records).encode()
+        data = b"".join(_line(record) for record in records)
         with self._lock:
             if self._closed:
                 raise ValueError(f"the run directory {self.path.name} is closed")
@@ -168,7 +170,7 @@ def read_events(directory: Path) -> dict[str, list[dict[str, Any]]]:
 
 def _parse(raw: bytes, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(raw)
+        value = orjson.loads(raw)
     except ValueError as error:
         raise InputError(f"not JSON ({error})", where=where) from error
     if not isinstance(value, dict):
@@ -193,8 +195,8 @@ def to_json(value: object, indent: int | None = None) -> str:
         )
 
 
-def _line(record: Mapping[str, Any]) -> str:
-    return to_json(record) + "\n"
+def _line(record: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(record, _plain, orjson.OPT_APPEND_NEWLINE)
 
 
 def _plain(value: object) -> object:

@@ -44,6 +44,7 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
     evaluations = sorted(events.get("evaluation", []), key=lambda seen: int(seen["step"]))
     dilation = float(manifest["dilation"])
     wall_s = max((float(step["end_s"]) for step in steps), default=0.0)
+    up, down = _bytes(manifest, steps, rounds)
     return {
         "dir": str(directory),
         "algorithm": manifest["algorithm"]["name"],
@@ -53,8 +54,8 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
         "wall_s": wall_s,
         "steps": finished_steps(steps, manifest),
         "accuracy": float(evaluations[-1]["accuracy"]) if evaluations else None,
-        "bytes_up": sum(int(step["bytes_up"]) for step in steps),
-        "bytes_down": sum(int(step["bytes_down"]) for step in steps),
+        "bytes_up": up,
+        "bytes_down": down,
         "mean_k": fmean(float(step["density"]) for step in steps) if steps else None,
         **selection_means(steps),
         "phases_s": phase_means(steps, dilation),
@@ -69,10 +70,20 @@ def entry(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def finished_steps(steps: Records, manifest: Mapping[str, Any]) -> int:
-    """Steps that every worker has finished."""
-    workers = [name for name, node in manifest["nodes"].items() if node["role"] == "worker"]
+    """Steps that every worker has finished of whose steps there are records."""
+    every = recorded_every(manifest)
+    workers = [
+        name
+        for name, node in manifest["nodes"].items()
+        if node["role"] == "worker" and int(node["rank"]) % every == 0
+    ]
     made = Counter(step["node"] for step in steps)
     return min((made[worker] for worker in workers), default=0)
+
+
+def recorded_every(manifest: Mapping[str, Any]) -> int:
+    """The steps of every so-many-th worker are recorded: 1, all of them, but in simulations of very many."""
+    return int((manifest.get("model") or {}).get("recorded_every", 1))
 
 
 def phase_means(steps: Records, dilation: float) -> dict[str, float]:
@@ -125,6 +136,14 @@ def expected_step_s(manifest: Mapping[str, Any], steps: Records, rounds: Records
         return None
     pace = manifest.get("pace_s")
     return (fmean(float(s["compute_s"]) for s in steps) if pace is None else pace) + fmean(both)
+
+
+def _bytes(manifest: Mapping[str, Any], steps: Records, rounds: Records) -> tuple[int, int]:
+    """Frame bytes of all gradients and of all replies."""
+    if recorded_every(manifest) == 1:
+        return sum(int(s["bytes_up"]) for s in steps), sum(int(s["bytes_down"]) for s in steps)
+    up = sum(int(message["bytes"]) for round_ in rounds for message in round_["messages"])
+    return up, sum(int(round_["bytes_down"]) for round_ in rounds)
 
 
 def _needed_s(history: LinkHistory, servers: Sequence[Group]) -> float:

@@ -155,6 +155,13 @@ class Derived(Model):
     controller: dict[str, Any] = Field({}, description="Options of the controller to change.")
 
 
+class Sim(Model):
+    """What the fabric `sim` takes for granted of hosts; absent: as measured where all nodes share two processors."""
+
+    send: Duration | None = Field(None, description="Of a processor, to hand a message over.")
+    receive: Duration | None = Field(None, description="Of a processor, to take a message in.")
+
+
 class Scenario(Model):
     """One experiment: nodes, links and their history, a training job, and the algorithms to run."""
 
@@ -178,6 +185,7 @@ class Scenario(Model):
     congestion: CongestionControl | None = Field(
         None, description="TCP congestion control on the data network; absent: the host's default."
     )
+    sim: Sim = Field(Sim(), description="Of hosts, for the fabric `sim` alone.")
     peer_timeout: Duration = Field(
         Duration(10.0), description="How long a silent peer is waited for; longer than any outage."
     )

@@ -36,12 +36,13 @@ def longest_round_trip(scenario: Scenario, timeline: Timeline) -> RoundTrip:
         return round(sum(map(both_ways, passed)), 9)
 
     nodes = expand(scenario)
+    workers = [node for node in nodes if node.role == "worker"]
     return max(
         (
             RoundTrip(between(server.name, worker.name), server.name, worker.name)
             for server in nodes
-            for worker in nodes
-            if server.role == "server" and worker.role == "worker"
+            if server.role == "server"
+            for worker in workers
         ),
         key=lambda trip: trip.time_s,
         default=RoundTrip(0.0),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 OWN_WORKERS = 32
 """So many workers have models of their own, and the very gradients of other fabrics; more share one model."""
+_RECORDED = 1_000
+"""Of more workers only so many, evenly spread over the ranks, have their steps recorded."""
 _WRITE_EVERY_S, _WRITE_SHARE = 1.0, 10.0
 """Records are written so often, and at most in one tenth of the time."""
 _RUN = 1
@@ -42,6 +44,10 @@ class Cast:
         self.specs = [spec for spec in experiment.specs if spec.role != "host"]
         self.measured = experiment.scenario.train.pace is None
         """Whether computation takes as long as it takes here."""
+        workers = [spec for spec in self.specs if spec.role == "worker"]
+        self.recorded_every = -(-len(workers) // _RECORDED)
+        """The records of every so-many-th worker's steps are kept."""
+        self.recorded = [w.name for w in workers if w.rank % self.recorded_every == 0]
         self.steps: dict[str, int] = {}
         """The last step that each node has finished."""
         self._names = {spec.peer: spec.name for spec in self.specs}
@@ -98,6 +104,8 @@ class Cast:
 
     def _recorder(self, spec: NodeSpec) -> Callable[[dict[str, Any]], None]:
         key = spec.role, spec.rank
+        if spec.role == "worker" and spec.rank % self.recorded_every:
+            return lambda event: self.steps.__setitem__(spec.name, event["step"])
 
         def record(event: dict[str, Any]) -> None:
             self._records.setdefault(key, []).append(event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 Messages = Mapping[str, Mapping[str, Any]]
@@ -11,11 +11,17 @@ Messages = Mapping[str, Mapping[str, Any]]
 Records = Iterable[Mapping[str, Any]]
 
 
-def faults(done: Messages, steps: Records, epochs: Records) -> list[str]:
-    """Everything that does not agree; nothing, in a sound run that came to its end."""
+def faults(
+    done: Messages, steps: Records, epochs: Records, recorded: Collection[str] | None = None
+) -> list[str]:
+    """Everything that does not agree; nothing, in a sound run that came to its end.
+
+    ``recorded``: the workers whose steps are recorded; None: all.
+    """
+    workers = [node for node, message in done.items() if message["summary"]["role"] == "worker"]
     return [
         *_replicas([*epochs, *(_final(node, message) for node, message in done.items())]),
-        *_missing(done, steps),
+        *_missing(done, steps, workers if recorded is None else recorded),
         *_frames(done),
     ]
 
@@ -39,13 +45,10 @@ def _replicas(hashed: Records) -> Iterator[str]:
             yield f"after step {step} the replicas differed: {sides}"
 
 
-def _missing(done: Messages, steps: Records) -> Iterator[str]:
+def _missing(done: Messages, steps: Records, workers: Iterable[str]) -> Iterator[str]:
     recorded = Counter(step["node"] for step in steps)
-    for node, message in done.items():
-        if message["summary"]["role"] != "worker":
-            continue
-        made = message["summary"]["steps"]
-        kept = recorded[node]
+    for node in workers:
+        made, kept = done[node]["summary"]["steps"], recorded[node]
         if kept != made:
             yield f"{node} made {made} steps, but {kept} are in the records"
 

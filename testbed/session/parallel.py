@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from testbed.errors import ExperimentError, NarrowsError
-from testbed.fabric.sim.costs import COSTS
 from testbed.fabric.sim.network import Costs
 from testbed.session.experiment import Experiment, prepare
 
@@ -25,7 +24,8 @@ class Task(NamedTuple):
     source: Path
     algorithm: str
     seed: int
-    costs: Costs = COSTS
+    costs: Costs | None = None
+    """Of its hosts, if not what the scenario says."""
 
 
 def side_by_side(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from math import inf
@@ -13,7 +15,7 @@ from typing import Any, Self
 from testbed.algorithms import Algorithm
 from testbed.errors import NodeLost
 from testbed.fabric.sim.clock import VirtualClock
-from testbed.fabric.sim.costs import COSTS
+from testbed.fabric.sim.costs import costs_of
 from testbed.fabric.sim.network import Costs, VirtualNetwork
 from testbed.fabric.sim.play import play
 from testbed.fabric.sim.sampler import SAMPLED_ENDS, Sampler
@@ -39,8 +41,9 @@ from testbed.session.run import VIRTUAL
 class VirtualStage:
     """Carries out trials one after the other, each in a world of its own."""
 
-    def __init__(self, experiment: Experiment, costs: Costs = COSTS) -> None:
-        self._experiment, self._costs = experiment, costs
+    def __init__(self, experiment: Experiment, costs: Costs | None = None) -> None:
+        self._experiment = experiment
+        self._costs = costs or costs_of(experiment.scenario.sim)
 
     def __enter__(self) -> Self:
         return self
@@ -63,6 +66,17 @@ class VirtualStage:
         """There is nothing besides the records."""
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection, which would look through ten thousand nodes again and again."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 class VirtualTrial:
     """One algorithm with one seed."""
 
@@ -73,7 +87,7 @@ class VirtualTrial:
         seed: int,
         directory: RunDirectory,
         progress: Progress,
-        costs: Costs = COSTS,
+        costs: Costs,
     ) -> None:
         self.experiment, self.algorithm, self.seed = experiment, algorithm, seed
         self.directory, self.progress = directory, progress
@@ -117,13 +131,15 @@ class VirtualTrial:
             model={
                 "compute": "measured" if self._cast.measured else "paced",
                 **asdict(self._network.costs),
+                "recorded_every": self._cast.recorded_every,
             },
         )
 
     def run(self) -> None:
         """Train from t0 to the last node's end."""
         try:
-            summaries = play(self._network, self._cast.roles())
+            with _uncollected():
+                summaries = play(self._network, self._cast.roles())
         except NodeLost as lost:
             self._error = located(lost, self._cast.steps)
             raise self._error from lost
@@ -151,7 +167,8 @@ class VirtualTrial:
         if self._error is not None:
             return Verdict("invalid", [f"The run did not end: {self._error}"])
         events = read_events(path)
-        if wrong := faults(self._done, events.get("step", []), events.get("epoch", [])):
+        steps, epochs = events.get("step", []), events.get("epoch", [])
+        if wrong := faults(self._done, steps, epochs, self._cast.recorded):
             return Verdict("invalid", wrong)
         return Verdict("valid", ["virtual time: links are modelled", *self._not_modelled()])
 

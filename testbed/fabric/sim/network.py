@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 class _Fixed(NamedTuple):
-    """Of a way: its links, what storing packets adds to the last and the first of them, the tightest's rate."""
+    """Of a way: links, their delay, what storing packets adds to the last and the first of them, the tightest's rate."""
 
     hops: list[int]
+    delay_s: float
     apart_s: float
     all_s: float
     rate: float
@@ -84,8 +85,9 @@ class VirtualNetwork:
 
         Switches store packets: every link but the tightest adds one packet's time.
         """
-        hops, apart_s, all_s, rate = self._fixed(flow, size)
-        delay_s = self.board.one_way_s(hops) + self._jitter_s(flow, hops, rate)
+        hops, delay_s, apart_s, all_s, rate = self._fixed(flow, size)
+        if self.board.impaired:
+            delay_s += self._jitter_s(flow, hops, rate)
         carried_s = max(self.clock.now, flow.start_s + flow.waited_s + flow.bits / rate)
         arrived_s = carried_s + apart_s + delay_s + flow.late_s
         return min(flow.start_s + flow.waited_s + all_s + delay_s, arrived_s), arrived_s
@@ -103,12 +105,12 @@ class VirtualNetwork:
             before_s = sum(full / rate for rate in rates[:tight])
             apart_s = before_s + sum(last / rate for rate in rates[tight + 1 :])
             all_s = sum(full / rate for rate in rates)
-            self._known[key] = _Fixed(hops, apart_s, all_s, rates[tight])
+            self._known[key] = _Fixed(hops, board.one_way_s(hops), apart_s, all_s, rates[tight])
         return self._known[key]
 
     def _jitter_s(self, flow: Flow, hops: Sequence[int], rate: float) -> float:
         total = 0.0
-        for hop in hops if self.board.impaired else ():
+        for hop in hops:
             if (asked := self.board.impaired.get(hop)) is not None:
                 near = min(flow.bits, 2e-9 * asked.jitter_ns * rate) / (8.0 * SEGMENT_BYTES)
                 total += extra_s(asked, near, self._random)
@@ -140,12 +142,11 @@ class Connection:
         self._network, self._sink = network, sink
         self._way = network.board.way(source.name, sink.name)
         self._memory = Memory()
-        self._waiting: deque[tuple[Message, int, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[Message, int, Callable[[], None], float]] = deque()
 
     def send(self, message: Message, size: int, left: Callable[[], None]) -> None:
         """Send a frame of ``size`` bytes; ``left`` is called when its last byte has left."""
-        stamped = replace(message, sent_s=self._network.clock.now - self._network.t0_s)
-        self._waiting.append((stamped, size, left))
+        self._waiting.append((message, size, left, self._network.clock.now))
         if len(self._waiting) == 1:
             self._begin()
 
@@ -154,11 +155,9 @@ class Connection:
         self._network.flows.begin(Flow(self._way, bits, self._left, self._memory))
 
     def _left(self, flow: Flow) -> None:
-        message, size, left = self._waiting.popleft()
-        t0_s = self._network.t0_s
+        message, size, left, sent_s = self._waiting.popleft()
         first_s, arrived_s = self._network.passage(flow, size)
-        arrived = replace(message, first_s=first_s - t0_s, arrived_s=arrived_s - t0_s)
-        self._network.clock.at(arrived_s, lambda: self._sink.take(arrived))
+        self._network.clock.at(arrived_s, self._sink.take, message, size, sent_s, first_s)
         left()
         if self._waiting:
             self._begin()

@@ -27,7 +27,8 @@ class Sampler:
     ) -> None:
         self._network, self._timeline, self._write = network, timeline, write
         self._often = list(often)
-        self._rest = [end for end in network.board.ends if end not in set(self._often)]
+        sampled = set(self._often)
+        self._rest = [end for end in network.board.ends if end not in sampled]
         self._before: dict[End, tuple[float, float, int, bool]] = {}
 
     def start(self) -> None:

@@ -22,7 +22,10 @@ _BETA, _C = 0.7, 0.4
 _RENO = 3 * (1 - _BETA) / (1 + _BETA)
 """Packets a round trip by which CUBIC grows at least."""
 _HYSTART_WINDOW = 16.0
-"""As many must be under way: it takes eight answers in a round trip to tell that it has got longer."""
+"""For the delay as many must be under way: it takes eight answers in a round trip to tell that it has got longer."""
+_TRAIN_MORE_S, _TRAIN_APART_S = 1e-3, 2e-3
+"""Answers that follow one another so closely, for longer than half of the least round trip and this, end it too.
+They come as the queue mixes them: half of the mean apart to one and a half."""
 _PER_ANSWER, _SMOOTHING = 2, 7 / 8
 """Packets that are acknowledged together; what an answer leaves of the smoothed round-trip time before."""
 _PACE_AT_FIRST, _PACE = 2.0, 1.2
@@ -105,17 +108,31 @@ class Windows:
                 ) = values  # fmt: skip
                 memory.sent_s = now_s
 
-    def grow(self, rows: Indices, now_s: float, round_trip_s: Floats, out: Floats) -> None:
+    def grow(
+        self,
+        rows: Indices,
+        now_s: float,
+        round_trip_s: Floats,
+        out: Floats,
+        train_s: Floats,
+        luck: Floats,
+    ) -> None:
         """A round trip of ``rows`` has ended without loss; it took ``round_trip_s`` (rows,).
 
         ``out`` (rows,): packets that were under way. A window that is not used up does not grow.
+        ``train_s`` (rows,): from the first of their answers to the last; ``luck`` (rows,): random, from 0 to 1.
         """
         window, threshold = self.window[rows], self.threshold[rows]
         slow = window < threshold
         least = self.least_s[rows]
         longer = round_trip_s - least > np.clip(least / 8, _HYSTART_LEAST_S, _HYSTART_MOST_S)
-        leaving = slow & longer & (np.minimum(window, out) >= _HYSTART_WINDOW)
-        doubled = np.minimum(2 * np.minimum(out, window), np.maximum(threshold, window))
+        longer &= out >= _HYSTART_WINDOW
+        apart_s = train_s * _PER_ANSWER / np.maximum(out, 1.0)
+        close = apart_s * (0.5 + luck) <= _TRAIN_APART_S
+        train = (train_s > (least + _TRAIN_MORE_S) / 2) & close
+        leaving = slow & (longer | train) & (window >= _HYSTART_WINDOW)
+        most = np.minimum((2 - luck) * out, window)
+        doubled = np.minimum(2 * most, np.maximum(threshold, window))
         steady = np.where(out < _USED * window, window, self._cubic(rows, now_s, round_trip_s))
         grown = np.where(slow, np.where(leaving, window, np.maximum(doubled, window)), steady)
         self.threshold[rows] = np.where(leaving, window, threshold)
