@@ -26,9 +26,9 @@ class Kind(IntEnum):
     BYE = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Message:
-    """One frame as sent or received.
+    """One frame as sent or received. Not to be changed; it is not frozen, since that costs more than all else of it.
 
     ``body`` is opaque bytes; times are seconds of ``Node.now()``: when the sender began to send, and at
     the receiver when the header had been read, when the last byte had come to the host's network stack,
@@ -130,6 +130,9 @@ class Node(Protocol):
     def queue(self) -> Queue[T]:
         """A new queue for this node's activities."""
         ...
+
+    recording: bool
+    """Whether ``record`` keeps what it is given; of very many simulated nodes only some do."""
 
     def record(self, event: dict[str, object]) -> None:
         """Add one event to the run's records."""

@@ -38,6 +38,8 @@ class Travel:
 
 def together(travels: Sequence[Travel]) -> Travel:
     """Of buckets that were sent one after the other: from the first one's start to the last one's end."""
+    if len(travels) == 1:
+        return travels[0]
     first_s = min(travel.first_s for travel in travels)
     return Travel(
         start_s=min(travel.start_s for travel in travels),

@@ -196,16 +196,17 @@ class ParameterServerHub:
     def _check(
         self, message: Message, kind: Kind, step: int, bucket: int, missing: Collection[int]
     ) -> None:
+        due = message.kind is kind and message.step == step and message.bucket == bucket
+        if due and message.sender in missing:
+            return
         name = self._peers.names.get(message.sender, f"peer {message.sender}")
         if message.kind is Kind.BYE and kind is not Kind.BYE:
             raise NodeLost(name, step or None, "it said goodbye before the end")
-        given = (message.kind, message.step, message.bucket)
-        if given != (kind, step, bucket) or message.sender not in missing:
-            raise WireError(
-                f"{name} sent {message.kind.name} of step {message.step}, bucket {message.bucket}, "
-                f"while {kind.name} of step {step}, bucket {bucket} was due "
-                f"from {', '.join(self._peers.names[peer] for peer in missing)}"
-            )
+        raise WireError(
+            f"{name} sent {message.kind.name} of step {message.step}, bucket {message.bucket}, "
+            f"while {kind.name} of step {step}, bucket {bucket} was due "
+            f"from {', '.join(self._peers.names[peer] for peer in missing)}"
+        )
 
 
 def _at_step(lost: NodeLost, step: int) -> NodeLost:

@@ -85,6 +85,7 @@ class HostNode:
         self.rng = Random(f"{seed}/{name}")
         self.rate_bits: float | None = None
         self._clock, self._record = clock, record
+        self.recording = True
         self._recorded: Future[None] | None = None
         self._background = ThreadPoolExecutor(1, "background", initializer=give_way)
 

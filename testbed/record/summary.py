@@ -119,9 +119,12 @@ def expected_step_s(manifest: Mapping[str, Any], steps: Records, rounds: Records
     """Wall seconds that a step takes if only its pace and its bits on the wire take time.
 
     Pace + Σ over phases (up, down) of max over links of wire bits ÷ mean asked rate in that phase, as a
-    mean over steps. Without a pace the mean time of the computation stands for it. None: unknown.
+    mean over steps (of those of which not all workers are recorded, over every so-many-th). Without a pace the
+    mean time of the computation stands for it. None: unknown.
     """
     links = {int(node["peer"]): name for name, node in manifest["nodes"].items()}
+    every = recorded_every(manifest)
+    rounds = [round_ for round_ in rounds if (int(round_["step"]) - 1) % every == 0]
     phases: dict[int, dict[str, list[Group]]] = {}
     for group in groups(rounds, steps, links):
         if any(end not in history for end in group.ends):

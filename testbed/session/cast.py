@@ -99,13 +99,18 @@ class Cast:
         job = self._jobs.of(spec)
         endpoint = VirtualEndpoint(self._network, spec.peer, spec.name)
         self._endpoints[spec.name] = endpoint
-        node = VirtualNode(endpoint, self._seed, self._recorder(spec), measured=self.measured)
+        recording = spec.role == "server" or spec.rank % self.recorded_every == 0
+        node = VirtualNode(
+            endpoint,
+            self._seed,
+            self._recorder(spec) if recording else _drop,
+            measured=self.measured,
+            recording=recording,
+        )
         return role(node, job, spec.role, workshop)
 
     def _recorder(self, spec: NodeSpec) -> Callable[[dict[str, Any]], None]:
         key = spec.role, spec.rank
-        if spec.role == "worker" and spec.rank % self.recorded_every:
-            return lambda event: self.steps.__setitem__(spec.name, event["step"])
 
         def record(event: dict[str, Any]) -> None:
             self._records.setdefault(key, []).append(event)
@@ -116,3 +121,7 @@ class Cast:
                 self.flush()
 
         return record
+
+
+def _drop(_: dict[str, Any]) -> None:
+    """Not recorded."""

@@ -159,7 +159,8 @@ class VirtualTrial:
     def conclude(self) -> dict[str, Any]:
         """What nodes count and keep must agree; of links there is nothing to judge."""
         path = self.directory.path
-        summary = summarise(path, self._verdict(path))
+        with _uncollected():
+            summary = summarise(path, self._verdict(path))
         self.directory.write_json("summary.json", summary)
         return entry(summary)
 

@@ -50,7 +50,8 @@ class PayloadWorker:
             for ticket in tickets:
                 ticket.wait()
             travel = together([ticket.travel for ticket in tickets])
-            node.record(self._record(step, start_s, end_s, overran, travel).to_json())
+            if node.recording:
+                node.record(self._record(step, start_s, end_s, overran, travel).to_json())
             bytes_up += travel.bytes_up
             bytes_down += travel.bytes_down
             overruns += overran

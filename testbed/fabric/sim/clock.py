@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -36,6 +37,8 @@ class Activity:
         self.ended = False
         self.turn = 0
         """Number of the wait it is in; a wake-up for an earlier wait is void."""
+        self.until_s, self.alarm_s = inf, inf
+        """When it gives up waiting, and when the clock looks whether it has to."""
         self.joiners: list[Activity] = []
         self._clock, self._body = clock, body
         self.greenlet: greenlet | None = None
@@ -48,10 +51,9 @@ class Activity:
         if self.error is not None:
             raise self.error
 
-    def go_on(self) -> None:
-        """Run until it waits or ends."""
-        if self.greenlet is None:
-            self.greenlet = greenlet(self._run)
+    def begin(self) -> None:
+        """Run until it waits or ends for the first time; later it is switched to."""
+        self.greenlet = greenlet(self._run)
         self.greenlet.switch()
 
     def unwind(self) -> None:
@@ -127,14 +129,25 @@ class VirtualClock:
             raise RuntimeError("only an activity of the clock can wait on it")
         return self._current
 
-    def wait(self, reason: str | float, until_s: float | None = None) -> None:
-        """Give up the turn until ``wake`` or ``until_s``, whichever is first. ``reason``: what for."""
+    def wait(
+        self, reason: str | float, until_s: float | None = None, *, likely: bool = True
+    ) -> None:
+        """Give up the turn until ``wake`` or ``until_s``, whichever is first. ``reason``: what for.
+
+        Not ``likely``: a time-out that hardly ever comes. One alarm serves many such waits.
+        """
         activity, hub = self.current(), self._hub
         if self._over or hub is None:
             raise GreenletExit
         activity.waits_for = reason
-        if until_s is not None:
+        activity.until_s = inf
+        if until_s is not None and likely:
             self._push(until_s, activity.turn, activity)
+        elif until_s is not None:
+            activity.until_s = until_s
+            if until_s < activity.alarm_s:
+                activity.alarm_s = until_s
+                self.at(until_s, self._alarm, activity)
         hub.switch()
 
     def wake(self, activity: Activity) -> None:
@@ -155,6 +168,17 @@ class VirtualClock:
         for turn, activity in self._held.pop(owner, []):
             self._push(self.now, turn, activity)
 
+    def _alarm(self, activity: Activity) -> None:
+        """Wake ``activity`` if it has waited long enough; else look again when it will have."""
+        activity.alarm_s = inf
+        if activity.ended or activity.until_s == inf:
+            return
+        if activity.until_s <= self.now:
+            self.wake(activity)
+        else:
+            activity.alarm_s = activity.until_s
+            self.at(activity.until_s, self._alarm, activity)
+
     def _push(self, time_s: float, turn: int, activity: Activity) -> None:
         now = self.now
         due = time_s if time_s > now else now
@@ -172,16 +196,18 @@ class VirtualClock:
         elif action.owner in self._held:
             self._held[action.owner].append((turn, action))
         else:
-            return self._turn_of(action)
+            action.turn += 1
+            action.until_s = inf
+            self._current = action
+            if action.greenlet is None:
+                action.begin()
+            else:
+                action.greenlet.switch()
+            self._current = None
+            return self._over_with(action) if action.ended else None
         return None
 
-    def _turn_of(self, activity: Activity) -> Activity | None:
-        activity.turn += 1
-        self._current = activity
-        activity.go_on()
-        self._current = None
-        if not activity.ended:
-            return None
+    def _over_with(self, activity: Activity) -> Activity:
         del self._activities[activity]
         for joiner in activity.joiners:
             self.wake(joiner)

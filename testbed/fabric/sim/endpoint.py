@@ -34,20 +34,23 @@ class VirtualEndpoint:
 
     def send(self, destinations: Iterable[int], message: Message) -> int:
         """To all destinations side by side; returns when the network stack holds the rest."""
-        message = replace(message, body=bytes(message.body))
+        if not isinstance(message.body, bytes):
+            message = replace(message, body=bytes(message.body))
         size, cost_s = self.frame_bytes(message), self.network.costs.send_s
         numbers = list(destinations)
-        left = _Countdown(self._clock, len(numbers))
+        left = _Countdown(self._clock, len(numbers)) if size > HANDED_OVER_BYTES else None
+        told = None if left is None else left.one
+        begun_s = self._clock.now
         for place, number in enumerate(numbers, 1):
             connection = self._connection(number)
             self.sent[number] = self.sent.get(number, 0) + size
-            if cost_s:
-                at_s = self._clock.now + place * cost_s
-                self._clock.at(at_s, connection.send, message, size, left.one)
+            if place < len(numbers) and cost_s:
+                at_s = begun_s + place * cost_s
+                self._clock.at(at_s, connection.send, message, size, told)
             else:
-                connection.send(message, size, left.one)
-        self._clock.sleep_until(self._clock.now + len(numbers) * cost_s)
-        if size > HANDED_OVER_BYTES:
+                self._clock.sleep_until(begun_s + place * cost_s)
+                connection.send(message, size, told)
+        if left is not None:
             left.wait()
         return size * len(numbers)
 

@@ -70,7 +70,7 @@ class VirtualNetwork:
         """Is told of every change."""
         self._changes = changes
         self._random = Random(f"{seed}/links")
-        self._known: dict[tuple[tuple[int, ...], int, int], _Fixed] = {}
+        self._known: dict[tuple[int, int, int], _Fixed] = {}
 
     def start(self) -> None:
         """This instant is t0."""
@@ -94,8 +94,9 @@ class VirtualNetwork:
 
     def _fixed(self, flow: Flow, size: int) -> _Fixed:
         """What is the same for all frames of ``size`` bytes on a way, until a link changes."""
-        key = (flow.way.there, flow.tightest, size)
-        if key not in self._known:
+        key = (id(flow.way), flow.tightest, size)  # the board keeps ways
+        known = self._known.get(key)
+        if known is None:
             board = self.board
             hops = [hop for hop in flow.way.there if hop != board.free]
             rates = [float(board.capacity[hop]) or np.inf for hop in hops]
@@ -105,8 +106,10 @@ class VirtualNetwork:
             before_s = sum(full / rate for rate in rates[:tight])
             apart_s = before_s + sum(last / rate for rate in rates[tight + 1 :])
             all_s = sum(full / rate for rate in rates)
-            self._known[key] = _Fixed(hops, board.one_way_s(hops), apart_s, all_s, rates[tight])
-        return self._known[key]
+            known = self._known[key] = _Fixed(
+                hops, board.one_way_s(hops), apart_s, all_s, rates[tight]
+            )
+        return known
 
     def _jitter_s(self, flow: Flow, hops: Sequence[int], rate: float) -> float:
         total = 0.0
@@ -142,9 +145,9 @@ class Connection:
         self._network, self._sink = network, sink
         self._way = network.board.way(source.name, sink.name)
         self._memory = Memory()
-        self._waiting: deque[tuple[Message, int, Callable[[], None], float]] = deque()
+        self._waiting: deque[tuple[Message, int, Callable[[], None] | None, float]] = deque()
 
-    def send(self, message: Message, size: int, left: Callable[[], None]) -> None:
+    def send(self, message: Message, size: int, left: Callable[[], None] | None = None) -> None:
         """Send a frame of ``size`` bytes; ``left`` is called when its last byte has left."""
         self._waiting.append((message, size, left, self._network.clock.now))
         if len(self._waiting) == 1:
@@ -158,6 +161,7 @@ class Connection:
         message, size, left, sent_s = self._waiting.popleft()
         first_s, arrived_s = self._network.passage(flow, size)
         self._network.clock.at(arrived_s, self._sink.take, message, size, sent_s, first_s)
-        left()
+        if left is not None:
+            left()
         if self._waiting:
             self._begin()

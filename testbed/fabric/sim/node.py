@@ -28,11 +28,13 @@ class VirtualNode:
         record: Callable[[dict[str, object]], None] | None = None,
         *,
         measured: bool = False,
+        recording: bool = True,
     ) -> None:
         self.name, self.endpoint = endpoint.name, endpoint
         self.rng = Random(f"{seed}/{self.name}")
         self.records: list[dict[str, object]] = []
         self.record = record or self.records.append
+        self.recording = recording
         self._network, self._clock = endpoint.network, endpoint.network.clock
         self._measured = measured
 

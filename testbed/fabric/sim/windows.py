@@ -55,9 +55,9 @@ class Memory:
         """A connection that was idle for long begins more carefully (RFC 2861, as Linux does it)."""
         timeout_s = TIMEOUT_S + self.round_trip_s
         idle_s = now_s - self.sent_s
-        self.threshold = (
-            max(self.threshold, 0.75 * self.window) if idle_s > timeout_s else self.threshold
-        )
+        if idle_s <= timeout_s:
+            return
+        self.threshold = max(self.threshold, 0.75 * self.window)
         while (idle_s := idle_s - timeout_s) > 0 and self.window > INITIAL:
             self.window = max(INITIAL, self.window / 2)
 
