@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib as mpl
 from matplotlib import style as mpl_style
@@ -22,6 +22,7 @@ from testbed.errors import InputError
 COLUMN_IN, PAGE_IN = 3.5, 7.16
 """Widths of a paper's column and page in inches."""
 
+T = TypeVar("T")
 Rows = list[dict[str, Any]]
 
 _STYLE = Path(__file__).with_name("narrows.mplstyle")
@@ -106,10 +107,12 @@ def shade_handle() -> Patch:
 
 
 def save(
-    out: Path, name: str, runs: Sequence[Run],
-    data: Callable[[Sequence[Run]], Rows], draw: Callable[[Sequence[Run]], Figure],
-) -> list[Path]:  # fmt: skip
-    """Write ``name``.png, .pdf and .csv (what is plotted) into ``out``; the same runs give the same bytes."""
+    out: Path, name: str, found: T, data: Callable[[T], Rows], draw: Callable[[T], Figure]
+) -> list[Path]:
+    """Write ``name``.png, .pdf and .csv (what is plotted) into ``out``; what was ``found`` decides every byte.
+
+    ``found``: runs, or the rows of a benchmark.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -120,8 +123,8 @@ def save(
         "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
     }
     with narrows_style():
-        figure = draw(runs)
+        figure = draw(found)
         for path, kind in zip(paths, undated, strict=False):
             figure.savefig(path, format=kind, metadata=dict(undated[kind]))
-    paths[2].write_text(to_csv(data(runs)), encoding="utf-8")
+    paths[2].write_text(to_csv(data(found)), encoding="utf-8")
     return paths

@@ -11,6 +11,7 @@ import typer
 
 from testbed.cli import bench_compress, options
 from testbed.cli.bench_agreement import agreement
+from testbed.cli.bench_scale import scale
 
 if TYPE_CHECKING:
     from testbed.bench.link import Outcome
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 bench_compress.add(app)
 app.command()(agreement)
+app.command()(scale)
 
 Names = Annotated[
     list[str] | None,

@@ -46,6 +46,7 @@ def agreement(
     quiet: options.Quiet = False,
 ) -> None:
     """Step times in virtual time against those on real links, over a matrix of scenarios."""
+    from analysis.benches import draw_agreement
     from testbed.bench.agreement.matrix import ALGORITHMS, CONDITION_NAMES, cells
     from testbed.bench.agreement.run import run
 
@@ -74,6 +75,7 @@ def agreement(
         calibrate=calibrate,
         processes=parallel,
     )
+    draw_agreement(directory, found.rows)
     if as_json:
         json.dump(found.to_json(), sys.stdout, indent=2)
         print()

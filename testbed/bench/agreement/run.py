@@ -22,7 +22,7 @@ from testbed.record.machine import machine
 from testbed.session.interrupt import interruptible
 
 MEASURED, RESULT = "measured.json", "agreement.json"
-_SEND_S, _RECEIVE_S = (0.0, 50e-6, 100e-6, 200e-6), (0.0, 150e-6, 300e-6, 500e-6)
+_SEND_S, _RECEIVE_S = (200e-6, 400e-6, 600e-6), (800e-6, 1000e-6, 1200e-6)
 """What is tried for the constants."""
 
 Say = Callable[[str], None]
