@@ -77,6 +77,10 @@ def _training(scenario: Scenario) -> Iterator[Problem]:
     train, stop = scenario.train, scenario.train.stop
     if stop.steps is None and stop.epochs is None and stop.accuracy is None:
         yield Problem(("train", "stop"), "no end: give steps, epochs or accuracy")
+    if (train.recorded is not None) != (train.gradients == "recorded"):
+        yield Problem(
+            ("train", "recorded"), "`gradients: recorded` and the run's directory belong together"
+        )
     yield from _known(("train", "task"), tasks, train.task)
     yield from _known(("train", "model"), models, train.model)
 

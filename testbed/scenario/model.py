@@ -122,9 +122,11 @@ class Train(Model):
         20, description="Steps between two measurements of test accuracy."
     )
     data: str | None = Field(None, description="Directory with the task's files, if it needs any.")
-    gradients: Literal["real", "none"] = Field(
-        "real", description="`none`: nothing is trained; messages are as large as gradients' are."
+    gradients: Literal["real", "none", "recorded"] = Field(
+        "real",
+        description="`none`: nothing is trained; messages are as large as gradients' are. `recorded`: as in an earlier run.",
     )
+    recorded: str | None = Field(None, description="`recorded`: the earlier run's directory.")
 
 
 class Derived(Model):

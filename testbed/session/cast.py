@@ -85,7 +85,7 @@ class Cast:
         }
 
     def _workshop(self) -> Workshop | None:
-        if self._train.gradients == "none":
+        if self._train.gradients != "real":
             return None
         if sum(spec.role == "worker" for spec in self.specs) <= OWN_WORKERS:
             from testbed.train.workshop import OwnWorkshop

@@ -16,6 +16,7 @@ from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Scenario
 from testbed.scenario.timeline import Timeline
 from testbed.train.job import Job
+from testbed.train.recorded import RecordedRun
 from testbed.train.sizes import Sizes, check_sizes, sizes
 
 _SEED_BOUND, _MOST_SEEDS = 2**31, 1000
@@ -75,6 +76,14 @@ def from_loaded(
     for algorithm in resolved:
         check_momentum(algorithm, scenario.train.optimizer.momentum, where=asked)
         check_sizes(scenario.train, algorithm.controller, where=asked)
+    if (recorded := scenario.train.recorded) is not None:
+        was, given = RecordedRun(Path(recorded)).algorithm, [row.name for row in resolved]
+        if given != [was]:
+            raise InputError(
+                f"the recorded run is one of {was!r}, not of {', '.join(given)}",
+                where=asked,
+                hint=f"Write `algorithms: [{was}]`",
+            )
     if len({algorithm.name for algorithm in resolved}) != len(resolved):
         names = ", ".join(algorithm.name for algorithm in resolved)
         raise InputError(f"an algorithm is asked for twice: {names}", where=asked)
@@ -89,11 +98,11 @@ def from_loaded(
 
 
 def _located(scenario: Scenario, folder: Path) -> Scenario:
-    """The task's data directory is relative to the scenario file, as a trace is."""
-    if scenario.train.data is None:
-        return scenario
-    data = str((folder / scenario.train.data).resolve())
-    return scenario.model_copy(update={"train": scenario.train.model_copy(update={"data": data})})
+    """The task's data directory and a recorded run are relative to the scenario file, as a trace is."""
+    train = scenario.train
+    named = {name: getattr(train, name) for name in ("data", "recorded")}
+    found = {name: str((folder / path).resolve()) for name, path in named.items() if path}
+    return scenario.model_copy(update={"train": train.model_copy(update=found)})
 
 
 class Jobs:
@@ -104,7 +113,9 @@ class Jobs:
         training = [spec for spec in experiment.specs if spec.role != "host"]
         self._names = tuple(spec.name for spec in sorted(training, key=lambda spec: spec.peer))
         self._workers = sum(spec.role == "worker" for spec in training)
-        self._sizes: tuple[Sizes, ...] = ()
+        self._sizes: tuple[tuple[Sizes, ...], ...] = ()
+        recorded = experiment.scenario.train.recorded
+        self._recorded = None if recorded is None else RecordedRun(Path(recorded))
 
     def of(self, spec: NodeSpec) -> Job:
         """The job of one node."""
@@ -127,7 +138,9 @@ class Jobs:
         )
         if scenario.train.gradients == "real" or self._sizes:
             return job
-        self._sizes = sizes(replace(job, device="cpu"))
+        if self._recorded is not None:
+            return replace(job, sizes=self._recorded.sizes(job))
+        self._sizes = (sizes(replace(job, device="cpu")),)
         return replace(job, sizes=self._sizes)
 
 

@@ -36,8 +36,8 @@ class Job:
     """They share the model: a part for each."""
     threads: int = 1
     """Threads that the node computes with."""
-    sizes: tuple[Sizes, ...] = ()
-    """Of its messages to each server, where nothing is trained."""
+    sizes: tuple[tuple[Sizes, ...], ...] = ()
+    """Of its messages by step, and then by server, where nothing is trained; after the last step comes the first."""
     names: tuple[str, ...] = ()
     """Names of all peers, by number, for messages; empty: server, worker-0, worker-1…"""
 
@@ -63,7 +63,7 @@ class Job:
             **{field.name: getattr(self, field.name) for field in fields(self)},
             "algorithm": asdict(self.algorithm),
             "train": self.train.model_dump(mode="json", by_alias=True),
-            "sizes": [asdict(sizes) for sizes in self.sizes],
+            "sizes": [[asdict(sizes) for sizes in step] for step in self.sizes],
             "names": list(self.names),
         }
 
@@ -76,7 +76,9 @@ class Job:
                     **data,
                     "algorithm": Algorithm(**data["algorithm"]),
                     "train": Train.model_validate(data["train"]),
-                    "sizes": tuple(Sizes(**sizes) for sizes in data.get("sizes", ())),
+                    "sizes": tuple(
+                        tuple(Sizes(**sizes) for sizes in step) for step in data.get("sizes", ())
+                    ),
                     "names": tuple(data.get("names", ())),
                 }
             )

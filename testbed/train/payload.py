@@ -6,6 +6,7 @@ real training; there is no loss, no accuracy, and no content.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import nan
 from typing import Any
 from zlib import crc32
@@ -17,6 +18,22 @@ from testbed.train.job import Job
 from testbed.train.pace import Pace
 from testbed.train.peers import exchange_kind, peers
 from testbed.train.seen import seen, way
+from testbed.train.sizes import Sizes
+
+
+def _at(job: Job, step: int) -> tuple[Sizes, ...]:
+    """By server, of ``step``, counted from 1."""
+    return job.sizes[(step - 1) % len(job.sizes)]
+
+
+@lru_cache(maxsize=64)
+def _zeros(size: int) -> bytes:
+    return bytes(size)
+
+
+@lru_cache(maxsize=64)
+def _crc(size: int) -> int:
+    return crc32(bytes(size))
 
 
 class PayloadWorker:
@@ -24,11 +41,6 @@ class PayloadWorker:
 
     def __init__(self, node: Node, job: Job) -> None:
         self._node, self._job = node, job
-        self._payloads = [bytes(sizes.up) for sizes in job.sizes]
-        self._crc = crc32(bytes(sum(map(len, self._payloads))))
-        self._sent = sum(sizes.sent for sizes in job.sizes)
-        self._size = sum(sizes.size for sizes in job.sizes)
-        self._density = float(job.algorithm.options.get("density", 1.0))
         self._pace = Pace(node, job.train.pace)
 
     def prepare(self) -> None:
@@ -41,17 +53,21 @@ class PayloadWorker:
         node, exchange = self._node, self._exchange
         node.sleep_until(0.0)
         step = bytes_up = bytes_down = overruns = 0
+        density = 0.0
         while exchange.last_step != step:
             step += 1
             start_s = node.now()
             overran = self._pace.hold(start_s)
             end_s = node.now()
-            tickets = [exchange.submit(step, i, one) for i, one in enumerate(self._payloads)]
+            sizes = _at(self._job, step)
+            tickets = [exchange.submit(step, i, _zeros(one.up)) for i, one in enumerate(sizes)]
             for ticket in tickets:
                 ticket.wait()
             travel = together([ticket.travel for ticket in tickets])
             if node.recording:
-                node.record(self._record(step, start_s, end_s, overran, travel).to_json())
+                made = self._record(step, (start_s, end_s), sizes, overran, travel)
+                node.record(made.to_json())
+            density += sizes[0].density
             bytes_up += travel.bytes_up
             bytes_down += travel.bytes_down
             overruns += overran
@@ -62,7 +78,7 @@ class PayloadWorker:
             "steps": step,
             "end_s": travel.last_s,
             "parameters": "",
-            "mean_k": self._density,
+            "mean_k": density / step,
             "overruns": overruns,
             "bytes_up": bytes_up,
             "bytes_down": bytes_down,
@@ -71,8 +87,14 @@ class PayloadWorker:
         }
 
     def _record(
-        self, step: int, start_s: float, end_s: float, overran: bool, travel: Travel
+        self,
+        step: int,
+        computed_s: tuple[float, float],
+        sizes: tuple[Sizes, ...],
+        overran: bool,
+        travel: Travel,
     ) -> StepRecord:
+        start_s, end_s = computed_s
         return StepRecord(
             node=self._job.node,
             step=step,
@@ -84,15 +106,15 @@ class PayloadWorker:
             decompress_s=0.0,
             apply_s=0.0,
             end_s=travel.last_s,
-            density=self._density,
-            sent_count=self._sent,
-            size=self._size,
+            density=sizes[0].density,
+            sent_count=sum(one.sent for one in sizes),
+            size=sum(one.size for one in sizes),
             loss=nan,
             accuracy=nan,
             overran=overran,
             compress_cpu_s=0.0,
             apply_cpu_s=0.0,
-            payload_crc=self._crc,
+            payload_crc=_crc(sum(one.up for one in sizes)),
             selection=None,
             controller=None,
         )
@@ -102,8 +124,7 @@ class PayloadServer:
     """A server that answers with zeros."""
 
     def __init__(self, node: Node, job: Job) -> None:
-        self._node, self._job, self._sizes = node, job, job.sizes[job.rank]
-        self._payload = bytes(self._sizes.down)
+        self._node, self._job = node, job
 
     def prepare(self) -> None:
         """Wait for every worker's greeting."""
@@ -116,8 +137,9 @@ class PayloadServer:
         node.sleep_until(0.0)
         last, bytes_down, end_s = self._job.train.stop.steps or 0, 0, 0.0
         for step in range(1, last + 1):
+            sizes = _at(self._job, step)[self._job.rank]
             messages = exchange.gather(step, self._job.rank)
-            sent = exchange.broadcast(step, self._job.rank, self._payload, last=step == last)
+            sent = exchange.broadcast(step, self._job.rank, _zeros(sizes.down), last=step == last)
             bytes_down += sent.frame_bytes
             end_s = sent.end_s
             record = RoundRecord(
@@ -128,7 +150,7 @@ class PayloadServer:
                 send_start_s=sent.start_s,
                 send_end_s=sent.end_s,
                 bytes_down=sent.frame_bytes,
-                union_count=self._sizes.union,
+                union_count=sizes.union,
             )
             node.record(record.to_json())
         exchange.farewell(last)

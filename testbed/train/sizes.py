@@ -24,7 +24,7 @@ _MESSAGES = 2
 class Sizes:
     """What stands for gradients and means: payload bytes ``up`` and ``down``, and elements.
 
-    ``size``: of the model; ``sent``: of a gradient's message; ``union``: of the mean that is sent.
+    ``size``: of the model; ``sent``: of a gradient's message; ``union``: of the mean that is sent. ``density``: asked for.
     """
 
     up: int
@@ -32,6 +32,7 @@ class Sizes:
     size: int
     sent: int
     union: int
+    density: float
 
 
 def check_sizes(train: Train, controller: str, where: str) -> None:
@@ -44,11 +45,11 @@ def check_sizes(train: Train, controller: str, where: str) -> None:
             where=where,
             hint="Give `train.stop.steps`, and nothing else there",
         )
-    if controller != "fixed":
+    if train.gradients == "none" and controller != "fixed":
         raise InputError(
             f"the controller {controller!r} needs gradients, and `train.gradients` is none",
             where=where,
-            hint="Use algorithms of a fixed density, such as topk-0.01",
+            hint="Use algorithms of a fixed density, such as topk-0.01, or `gradients: recorded`",
         )
 
 
@@ -87,4 +88,4 @@ def _of(job: Job, compressor: Compressor, shard: Shard, generator: Generator) ->
     values = torch.randn(size if indices is None else len(indices), generator=generator)
     aggregate.add(Sparse(size, indices, values))
     mean = aggregate.mean(1)
-    return Sizes(up, len(reply.encode(mean, rng)), size, sent, mean.count)
+    return Sizes(up, len(reply.encode(mean, rng)), size, sent, mean.count, density)

@@ -264,3 +264,29 @@ def test_it_needs_nothing_that_only_linux_has(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [entry["verdict"] for entry in json.loads(done.stdout)["runs"]] == ["valid", "valid"]
     assert list((tmp_path / "comparisons").glob("*/figures/*.png"))
+
+
+def test_recorded_sizes_are_sent_again(tmp_path: Path) -> None:
+    first = [
+        Path(entry["dir"])
+        for entry in carried_out(tmp_path / "first", algorithms=["laplace-0.05"]).runs
+    ]
+    again = SCENARIO.replace("[none, topk-0.01]", "[laplace-0.05]").replace(
+        "evaluate_every: 5", f"gradients: recorded, recorded: {first[0]}"
+    )
+    second = Path(carried_out(tmp_path / "second", again).runs[0]["dir"])
+    told = [
+        [(s["node"], s["step"], s["bytes_up"], s["bytes_down"], s["density"], s["sent_count"])
+         for s in read_events(directory)["step"]]
+        for directory in (first[0], second)
+    ]  # fmt: skip
+    assert told[0] == told[1]
+    assert len({each[2] for each in told[0]}) > 1
+    lengths = [read_json(directory / "summary.json")["step_s"] for directory in (first[0], second)]
+    assert lengths[0] == pytest.approx(lengths[1], rel=1e-6)
+    with pytest.raises(InputError, match=r"recorded run is one of 'laplace-0\.05', not of none"):
+        carried_out(tmp_path / "third", again.replace("[laplace-0.05]", "[none]"))
+    more = again.replace("worker, count: 2", "worker, count: 5").replace("steps: 12", "steps: 15")
+    third = Path(carried_out(tmp_path / "more", more).runs[0]["dir"])
+    steps = {(s["node"], s["step"]): s["bytes_up"] for s in read_events(third)["step"]}
+    assert steps["worker-4", 14] == steps["worker-0", 2]
