@@ -87,12 +87,16 @@ Excuse = Callable[[Group], bool]
 """Whether a group of messages cannot be judged for some reason."""
 
 
-def groups(rounds: Records, steps: Records, links: Mapping[int, str]) -> Iterator[Group]:
-    """The groups of all finished rounds. ``links``: each peer number's link (its node's name)."""
+def groups(
+    rounds: Records, steps: Records, links: Mapping[int, str], every: int = 1
+) -> Iterator[Group]:
+    """The groups of all finished rounds. ``links``: each peer number's link (its node's name).
+
+    ``every``: of so many workers, one has its steps recorded.
+    """
     replies: dict[int, list[Mapping[str, Any]]] = {}
     for step in steps:
         replies.setdefault(int(step["step"]), []).append(step)
-    finished = max(map(len, replies.values()), default=0)
     for round_ in rounds:
         number, server, messages = int(round_["step"]), str(round_["node"]), round_["messages"]
         if not messages:
@@ -105,7 +109,7 @@ def groups(rounds: Records, steps: Records, links: Mapping[int, str]) -> Iterato
             number, "up", server, tuple(loads), max(float(m["arrived_s"]) for m in messages)
         )
         came = replies.get(number, [])
-        if came and len(came) == finished:
+        if len(came) == -(-len(messages) // every):
             begin = float(round_["send_start_s"])
             bits = 8.0 * wire_bytes(int(round_["bytes_down"]) // len(messages))
             loads = [Load(load.link, bits, begin) for load in loads]

@@ -126,7 +126,7 @@ def expected_step_s(manifest: Mapping[str, Any], steps: Records, rounds: Records
     every = recorded_every(manifest)
     rounds = [round_ for round_ in rounds if (int(round_["step"]) - 1) % every == 0]
     phases: dict[int, dict[str, list[Group]]] = {}
-    for group in groups(rounds, steps, links):
+    for group in groups(rounds, steps, links, every):
         if any(end not in history for end in group.ends):
             return None
         phases.setdefault(group.step, {}).setdefault(group.direction, []).append(group)

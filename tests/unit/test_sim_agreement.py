@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.bench.agreement import measure
-from testbed.bench.agreement.judge import NEAR, pairs
+from testbed.bench.agreement.judge import FAR, pairs
 from testbed.bench.agreement.matrix import CONDITION_NAMES, Cell
 from testbed.session.experiment import prepare
 from testbed.session.run import run
@@ -27,5 +27,5 @@ def test_steps_are_as_long_as_measured(condition: str, tmp_path: Path) -> None:
     found = pairs(real, {cell: lengths})
     assert len(found) == 2
     assert {each.algorithm: each.error for each in found} == pytest.approx(
-        {"none": 0.0, "topk-0.01": 0.0}, abs=NEAR
+        {"none": 0.0, "topk-0.01": 0.0}, abs=FAR
     )

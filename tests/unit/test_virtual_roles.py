@@ -123,10 +123,11 @@ def test_workers_share_the_servers_link() -> None:
     bits = on_the_wire(int(record["messages"][0]["bytes"]) - 40)
     assert first - PACE_S > bits / LINK.up_bits
     assert second - PACE_S < 2 * bits / LINK.up_bits
-    # both replies share the server's uplink, and end together
+    # both replies share the server's uplink, and end almost together
     replies = [played.of(worker, "step")[0]["arrived_s"] for worker in ("worker-0", "worker-1")]
-    assert replies[0] == replies[1]
-    assert replies[0] - record["send_start_s"] == pytest.approx(2 * bits / LINK.up_bits, rel=0.02)
+    took = [reply - record["send_start_s"] for reply in replies]
+    assert max(took) == pytest.approx(2 * bits / LINK.up_bits, rel=0.02)
+    assert min(took) > 0.8 * max(took)
 
 
 def test_adatopk_replays_to_the_recorded_densities() -> None:
