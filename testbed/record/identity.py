@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,24 +53,24 @@ def class_bytes_expected(links: Records, sockets: Records) -> dict[str, tuple[in
 
 
 def frames_disagree(steps: Records, rounds: Records) -> list[str]:
-    """A sentence for every finished round whose bytes differ between the workers and the server."""
-    up: dict[int, int] = {}
-    down: dict[int, int] = {}
-    count: dict[int, int] = {}
+    """A sentence for every finished round whose bytes differ between the workers and the servers."""
+    sent: dict[int, Counter[str]] = {}
     for step in steps:
         number = int(step["step"])
-        up[number] = up.get(number, 0) + step["bytes_up"]
-        down[number] = down.get(number, 0) + step["bytes_down"]
-        count[number] = count.get(number, 0) + 1
-    wrong = []
+        sent.setdefault(number, Counter()).update(
+            up=int(step["bytes_up"]), down=int(step["bytes_down"]), workers=1
+        )
+    seen: dict[int, Counter[str]] = {}
     for round_ in rounds:
-        number = int(round_["step"])
-        if count.get(number) != len(round_["messages"]):
+        number, messages = int(round_["step"]), round_["messages"]
+        if sent.get(number, Counter())["workers"] != len(messages):
             continue  # cut short: some worker never finished this step
-        arrived, left = sum(int(m["bytes"]) for m in round_["messages"]), round_["bytes_down"]
-        if (arrived, left) != (up[number], down[number]):
-            wrong.append(
-                f"step {number}: the workers counted {up[number]} B up and {down[number]} B down, "
-                f"the server {arrived} B and {left} B; not a byte may differ"
-            )
-    return wrong
+        seen.setdefault(number, Counter()).update(
+            up=sum(int(m["bytes"]) for m in messages), down=int(round_["bytes_down"])
+        )
+    return [
+        f"step {number}: the workers counted {sent[number]['up']} B up and {sent[number]['down']} B down, "
+        f"the server {there['up']} B and {there['down']} B; not a byte may differ"
+        for number, there in seen.items()
+        if (there["up"], there["down"]) != (sent[number]["up"], sent[number]["down"])
+    ]
