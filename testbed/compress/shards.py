@@ -37,11 +37,15 @@ class Shard:
 def cut(layout: Layout, many: int) -> list[Shard]:
     """``many`` shards. Cuts are between two rows of a parameter, as near to equal sizes as that allows.
 
-    Raises InputError when there are fewer rows than that.
+    Raises InputError when there are not rows enough for that.
     """
     if many == 1:
         return [Shard(0, WHOLE, 0, layout)]
-    cuts = [0, *(_row_near(layout, layout.size * i // many) for i in range(1, many)), layout.size]
+    cuts = [0]
+    for i in range(1, many):
+        near = _row_near(layout, layout.size * i // many)
+        cuts.append(near if near > cuts[-1] else _next_row(layout, cuts[-1]))
+    cuts.append(layout.size)
     if any(one >= other for one, other in pairwise(cuts)):
         raise InputError(
             f"a model of {layout.size} parameters cannot be spread over {many} servers",
@@ -61,6 +65,11 @@ def _row(part: Part) -> int:
 def _row_near(layout: Layout, position: int) -> int:
     part = layout.at(position)
     return part.offset + round((position - part.offset) / _row(part)) * _row(part)
+
+
+def _next_row(layout: Layout, position: int) -> int:
+    """Where the row ends that begins at ``position``; the end of all, behind the last."""
+    return position + _row(layout.at(position)) if position < layout.size else position
 
 
 def _pieces(layout: Layout, begin: int, end: int) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -189,7 +189,8 @@ class ParameterServerHub:
             if self._node.now() - silent_from_s < timeout_s:
                 raise _at_step(lost, step) from lost  # a connection ended: the endpoint knows whose
             silent = ", ".join(self._peers.names[peer] for peer in missing)
-            raise NodeLost(silent, step or None, lost.reason) from lost
+            more = "; or it waits for another server" if len(self._peers.servers) > 1 else ""
+            raise NodeLost(silent, step or None, lost.reason + more) from lost
         self.bytes_received += self._node.endpoint.frame_bytes(message)
         return message
 

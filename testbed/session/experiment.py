@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from testbed.algorithms import Algorithm, check_momentum, resolve
+from testbed.compress.layout import Layout
+from testbed.compress.shards import cut
 from testbed.errors import InputError
 from testbed.fabric.base import NodeSpec
 from testbed.scenario.expand import end_settings, expand
@@ -76,6 +78,7 @@ def from_loaded(
     for algorithm in resolved:
         check_momentum(algorithm, scenario.train.optimizer.momentum, where=asked)
         check_sizes(scenario.train, algorithm.controller, where=asked)
+    _check_servers(scenario, str(loaded.source))
     if (recorded := scenario.train.recorded) is not None:
         was, given = RecordedRun(Path(recorded)).algorithm, [row.name for row in resolved]
         if given != [was]:
@@ -95,6 +98,21 @@ def from_loaded(
         algorithms=resolved,
         seeds=list(seeds) or list(scenario.seeds),
     )
+
+
+def _check_servers(scenario: Scenario, where: str) -> None:
+    """Raises InputError where the model cannot be spread over the servers."""
+    many = sum(spec.role == "server" for spec in expand(scenario))
+    if many == 1:
+        return
+    from testbed.train.models import build
+
+    train = scenario.train
+    named = build(train.model, train.task, train.width, 0).named_parameters()
+    try:
+        cut(Layout.of((name, tuple(parameter.shape)) for name, parameter in named), many)
+    except InputError as error:
+        raise InputError(error.message, where=f"{where}: nodes", hint=error.hint) from None
 
 
 def _located(scenario: Scenario, folder: Path) -> Scenario:

@@ -41,13 +41,17 @@ def test_shards_follow_one_another_and_are_about_equal(
         shards = cut(layout, many)
     except InputError as error:
         assert f"cannot be spread over {many} servers" in str(error)
-        assert layout.size < 2 * many * 144  # longer than all rows together could be
+        assert (
+            sum(part.size // (part.rows[1] if len(part.shape) > 1 else 1) for part in layout)
+            < 2 * many
+        )
         return
     assert [shard.number for shard in shards] == list(range(many))
     assert (shards[0].begin, shards[-1].end) == (0, layout.size)
     assert all(one.end == other.begin for one, other in pairwise(shards))
     longest = max(part.rows[1] if len(part.shape) > 1 else 1 for part in layout)
-    assert all(abs(s.layout.size - layout.size / many) <= longest + 1 for s in shards)
+    if layout.size >= 2 * many * longest:
+        assert all(abs(s.layout.size - layout.size / many) <= longest + 1 for s in shards)
 
 
 def test_a_parameter_that_is_cut_keeps_its_rows() -> None:

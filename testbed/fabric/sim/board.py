@@ -45,6 +45,10 @@ class Board:
         self.free = len(self.ends)
         many = self.free + 1
         self.capacity: Floats = np.full(many, np.inf)
+        self.finite: Floats = np.zeros(many)
+        """``capacity``, but 0 of the link that is none."""
+        self.served_bits: Floats = np.zeros(many)
+        """The integral of ``finite`` over time."""
         self.asked_bits: Floats = np.zeros(many)
         self.queue_bits: Floats = np.full(many, np.inf)
         self.delay_s: Floats = np.zeros(many)
@@ -71,6 +75,7 @@ class Board:
         number, asked = self.number[end], shape.impairments
         self.asked_bits[number] = shape.rate_bits
         self.capacity[number] = shape.rate_bits * FRAME_BYTES / (FRAME_BYTES + shape.overhead_bytes)
+        self.finite[number] = self.capacity[number]
         self.queue_bits[number] = 8.0 * shape.queue_bytes
         self.delay_s[number] = asked.delay_ns / 1e9
         self.dropping[number] = shape.drop and not shape.rate_bits

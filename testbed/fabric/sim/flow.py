@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -25,6 +25,8 @@ class Flow:
     start_s: float = 0.0
     waited_s: float = 0.0
     """How long the queues on the way were when it began."""
+    begun_bits: Sequence[float] = ()
+    """What each link of the way will have served (``Board.served_bits``) when it comes to this flow's first bit."""
     tightest: int = -1
     """The link that held it up last."""
     late_s: float = 0.0

@@ -125,9 +125,11 @@ class Flows:
         """Let what is under way go on until now."""
         n, passed_s = self.many, self._clock.now - self._then_s
         self._then_s = self._clock.now
+        self.board.served_bits += passed_s * self.board.finite
         if passed_s <= 0 or not n:
             return
-        sent = self._rate[:n] * passed_s
+        # what ends between two points of the grid has sent no more than it had
+        sent = np.minimum(self._rate[:n] * passed_s, self._left[:n])
         self._left[:n] -= sent
         many = len(self.board.carried_bits)
         self.board.carried_bits += np.bincount(self._there[:n].ravel(), np.repeat(sent, HOPS), many)
@@ -168,8 +170,10 @@ class Flows:
         memories = [flow.memory or Memory() for flow in new]
         self._windows.open(rows, memories, least_s)
         self._limit_queues(np.arange(n, n + len(new)))
-        for flow, waited_s in zip(new, self._wait_s(there).tolist(), strict=True):
-            flow.waited_s = waited_s
+        waited_s = self._wait_s(there)
+        begun = board.served_bits[there] + waited_s[:, None] * board.finite[there]
+        for flow, wait, bits in zip(new, waited_s.tolist(), begun.tolist(), strict=True):
+            flow.waited_s, flow.begun_bits = wait, bits
         self._flows += new
         self._new = []
 
@@ -291,7 +295,8 @@ class Flows:
             return
         with np.errstate(divide="ignore"):
             ends = np.where(self._rate[:n] > 0, self._left[:n] / self._rate[:n], np.inf).min()
-        next_s = min(self._clock.now + ends, self._windows.round_s[:n].min(), self._losses.next_s)
+        rounds = np.where(self._rate[:n] > 0, self._windows.round_s[:n], np.inf).min()
+        next_s = min(self._clock.now + ends, rounds, self._losses.next_s)
         if np.isfinite(next_s):
             self._clock.at(float(next_s), lambda: self._come_back(number))
 

@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     from testbed.fabric.sim.endpoint import VirtualEndpoint
 
 
+_GREETING_BITS = 1_000_000_000
+
+
 class _Fixed(NamedTuple):
-    """Of a way: links, their delay, what storing packets adds to the last and the first of them, the tightest's rate."""
+    """Of a way: links, the tightest's place, their delay, what storing packets adds to the last and the first of them, the tightest's rate."""
 
     hops: list[int]
+    tight: int
     delay_s: float
     apart_s: float
     all_s: float
@@ -61,7 +65,10 @@ class VirtualNetwork:
         costs: Costs = Costs(),
     ) -> None:
         self.clock, self.t0_s, self.costs = clock, 0.0, costs
-        self.board = Board(initial, racks or {}, elsewhere)
+        self._initial = {end: shape for end, shape in initial.items() if not shape.rate_bits}
+        """Outages that begin at t0: until then nodes greet each other."""
+        greeting = dict.fromkeys(self._initial, Shape(_GREETING_BITS, _GREETING_BITS))
+        self.board = Board({**initial, **greeting}, racks or {}, elsewhere)
         self.flows = Flows(clock, self.board, seed, bundle)
         self.endpoints: dict[int, VirtualEndpoint] = {}
         self.at_start: list[Callable[[], None]] = []
@@ -75,6 +82,8 @@ class VirtualNetwork:
     def start(self) -> None:
         """This instant is t0."""
         self.t0_s = self.clock.now
+        for end, shape in self._initial.items():
+            self.flows.change(end, shape)
         for action in self.at_start:
             action()
         changes = iter(self._changes)
@@ -85,10 +94,11 @@ class VirtualNetwork:
 
         Switches store packets: every link but the tightest adds one packet's time.
         """
-        hops, delay_s, apart_s, all_s, rate = self._fixed(flow, size)
+        hops, tight, delay_s, apart_s, all_s, rate = self._fixed(flow, size)
         if self.board.impaired:
             delay_s += self._jitter_s(flow, hops, rate)
-        carried_s = max(self.clock.now, flow.start_s + flow.waited_s + flow.bits / rate)
+        behind = flow.begun_bits[tight] + flow.bits - float(self.board.served_bits[hops[tight]])
+        carried_s = self.clock.now + max(0.0, behind) / rate
         arrived_s = carried_s + apart_s + delay_s + flow.late_s
         return min(flow.start_s + flow.waited_s + all_s + delay_s, arrived_s), arrived_s
 
@@ -107,7 +117,7 @@ class VirtualNetwork:
             apart_s = before_s + sum(last / rate for rate in rates[tight + 1 :])
             all_s = sum(full / rate for rate in rates)
             known = self._known[key] = _Fixed(
-                hops, board.one_way_s(hops), apart_s, all_s, rates[tight]
+                hops, tight, board.one_way_s(hops), apart_s, all_s, rates[tight]
             )
         return known
 
