@@ -46,7 +46,7 @@ def test_an_error_is_simulated_over_measured() -> None:
     found = pairs({JUDGING: {"none": [1.0, 3.0]}}, {JUDGING: {"none": [2.2]}})
     assert [(each.measured_s, each.error) for each in found] == [(2.0, pytest.approx(0.1))]
     assert found[0].half_s == pytest.approx(1.96 * 2**0.5 / 2**0.5)
-    assert misfit(found) == pytest.approx(0.1)
+    assert misfit(found) == pytest.approx((1.0, 0.1))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, median, stdev
@@ -48,9 +48,10 @@ def pairs(measured: Lengths, simulated: Lengths) -> list[Pair]:
     return list(_pairs(measured, simulated))
 
 
-def misfit(found: Iterable[Pair]) -> float:
-    """What calibration makes small: the mean magnitude of the errors."""
-    return fmean(abs(pair.error) for pair in found)
+def misfit(found: Sequence[Pair]) -> tuple[float, float]:
+    """What calibration makes small: the share of runs that are further off than ``NEAR``, then the root mean square."""
+    far = fmean(abs(pair.error) > NEAR for pair in found)
+    return far, fmean(pair.error**2 for pair in found) ** 0.5
 
 
 def verdict(found: Sequence[Pair], about: Mapping[str, Any]) -> Suite:

@@ -22,7 +22,7 @@ from testbed.record.machine import machine
 from testbed.session.interrupt import interruptible
 
 MEASURED, RESULT = "measured.json", "agreement.json"
-_SEND_S, _RECEIVE_S = (200e-6, 400e-6, 600e-6), (800e-6, 1000e-6, 1200e-6)
+_SEND_S, _RECEIVE_S = (400e-6, 600e-6, 800e-6), (800e-6, 1000e-6)
 """What is tried for the constants."""
 
 Say = Callable[[str], None]
@@ -100,15 +100,18 @@ def _read(path: Path) -> tuple[Lengths, dict[str, Any]]:
 def _calibrated(
     paths: dict[Cell, Path], real: Lengths, directory: Path, processes: int, say: Say
 ) -> Costs:
-    """The constants of the least mean error on the half that calibrates, one after the other."""
+    """The constants of the least misfit on the half that calibrates."""
     half = {cell: paths[cell] for cell in real if cell.calibrates}
     if not half:
         raise InputError(
             "no run calibrates", where="--calibrate", hint="Ask for more of the matrix"
         )
-    tried: dict[Costs, float] = {}
+    tried: dict[Costs, tuple[float, float]] = {}
     for costs in (Costs(*each) for each in product(_SEND_S, _RECEIVE_S)):
         there = measure.simulated(half, directory / "virtual", costs, processes, lambda _: None)
         tried[costs] = misfit(pairs({cell: real[cell] for cell in half}, there))
-        say(f"{costs.send_s * 1e6:g} µs, {costs.receive_s * 1e6:g} µs: off by {tried[costs]:.2%}")
+        far, square = tried[costs]
+        say(
+            f"{costs.send_s * 1e6:g} µs, {costs.receive_s * 1e6:g} µs: {far:.1%} too far off, {square:.2%} root mean square"
+        )
     return min(tried, key=lambda costs: tried[costs])
