@@ -67,7 +67,7 @@ class Rig:
 
     def run(self, until_s: float = 60.0) -> dict[str, float]:
         self.clock.run({"wait": lambda: self.clock.sleep_until(until_s)})
-        self.flows.settle_counters()
+        self.flows.advance()
         return self.ended
 
     def carried(self, link: str = "server", direction: str = "down") -> float:

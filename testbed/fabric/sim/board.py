@@ -93,6 +93,14 @@ class Board:
             self._ways[source, sink] = Way(there, back)
         return self._ways[source, sink]
 
+    def wait_s(self, hops: Indices) -> Floats:
+        """How long the queues along ``hops`` (flows, hops) are, added up."""
+        queued = np.minimum(self.queued_bits[hops], self.queue_bits[hops])
+        capacity = self.capacity[hops]
+        wait = np.divide(queued, capacity, out=np.zeros_like(queued), where=capacity > 0)
+        total: Floats = wait.sum(1)
+        return total
+
     def one_way_s(self, hops: Sequence[int]) -> float:
         """The constant delay along ``hops``."""
         return float(self.delay_s[list(hops)].sum())

@@ -18,8 +18,9 @@ from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.flow import Flow
 from testbed.fabric.sim.loss import Losses
 from testbed.fabric.sim.shares import Floats, Indices, share
+from testbed.fabric.sim.small_queues import allowed_bits, weights
 from testbed.fabric.sim.windows import Memory, Windows
-from testbed.scenario.shape import SEGMENT_BYTES, End, Shape
+from testbed.scenario.shape import End, Shape
 
 ROUND_TRIP_S = 100e-6
 """What a round trip takes where links delay nothing: two hosts' network stacks."""
@@ -27,9 +28,6 @@ _PUSHING = 1e3
 """How much more than others a flow gets that does not care for congestion."""
 _EXACT_ENDS, _TOGETHER_S = 512, 0.4e-6
 """In networks of more link directions, what happens within so long for each of them is taken in together."""
-_OWN_BUNDLES, _OWN_S, _BUFFER_BITS = 2, 1 / 1024, 8 * 768.0
-"""A flow has so many bundles in the queue of its own host, or what its pace is for so long, if that is more; a bundle
-counts for that much more than its payload (Linux's TCP Small Queues)."""
 _EMPTY_BITS = 0.5
 """A flow with less than this left has been sent."""
 
@@ -57,7 +55,7 @@ class Flows:
 
     def end(self, flow: Flow) -> float:
         """``flow`` stops here; returns the bits that it has sent."""
-        self._advance()
+        self.advance()
         if flow in self._new:
             self._new.remove(flow)
             return 0.0
@@ -69,7 +67,7 @@ class Flows:
 
     def change(self, end: End, shape: Shape) -> None:
         """A link direction is now as ``shape`` says."""
-        self._advance()
+        self.advance()
         was = bool(self.board.dropping[self.board.number[end]])
         number = self.board.set(end, shape)
         if was and not self.board.dropping[number]:
@@ -77,10 +75,6 @@ class Flows:
         elif not was and self.board.dropping[number]:
             self._losses.stall(number, self._clock.now)
         self._touch()
-
-    def settle_counters(self) -> None:
-        """Bring ``board.carried_bits`` up to now."""
-        self._advance()
 
     def serves(self, number: int) -> bool:
         """Whether something is coming over that direction just now."""
@@ -107,7 +101,7 @@ class Flows:
 
     def _settle(self) -> None:
         self._due = False
-        self._advance()
+        self.advance()
         ended = self._take_out()
         self._take_in()
         if self._flows:
@@ -121,8 +115,8 @@ class Flows:
         for flow in ended:
             flow.done(flow)
 
-    def _advance(self) -> None:
-        """Let what is under way go on until now."""
+    def advance(self) -> None:
+        """Let what is under way go on until now; ``board.carried_bits`` says how far that is."""
         n, passed_s = self.many, self._clock.now - self._then_s
         self._then_s = self._clock.now
         self.board.served_bits += passed_s * self.board.finite
@@ -169,8 +163,8 @@ class Flows:
         least_s = ROUND_TRIP_S + board.delay_s[there].sum(1) + board.delay_s[back].sum(1)
         memories = [flow.memory or Memory() for flow in new]
         self._windows.open(rows, memories, least_s)
-        self._limit_queues(np.arange(n, n + len(new)))
-        waited_s = self._wait_s(there)
+        self._small[rows] = allowed_bits(self._windows.pace(rows), self._bundle)
+        waited_s = board.wait_s(there)
         begun = board.served_bits[there] + waited_s[:, None] * board.finite[there]
         for flow, wait, bits in zip(new, waited_s.tolist(), begun.tolist(), strict=True):
             flow.waited_s, flow.begun_bits = wait, bits
@@ -191,7 +185,7 @@ class Flows:
             luck = self._random.random(len(whole))
             self._windows.grow(whole, self._clock.now, took[lost == 0], out, train_s, luck)
             self._windows.round_s[rows] = np.inf
-            self._limit_queues(rows)
+            self._small[rows] = allowed_bits(self._windows.pace(rows), self._bundle)
 
     def _train_s(self, rows: Indices, took_s: Floats, out: Floats) -> Floats:
         """From the first to the last answer of a round: all of it, or, where no link is full, a burst."""
@@ -208,7 +202,9 @@ class Flows:
         self._last[:n] = np.where(fresh, self._left[:n] <= window_bits, self._last[:n])
         paced = np.where(self._last[:n], np.inf, window_bits / windows.least_s[:n])
         limit = np.where(fixed, self._fixed[:n], paced)
-        weight = np.where(fixed, _PUSHING * window_bits.max(), self._turns(window_bits))
+        first = self._there[:n, 0]
+        weight = weights(first, self.board.own[first], window_bits, self._small[:n])
+        weight = np.where(fixed, _PUSHING * window_bits.max(), weight)
         self._losses.hold(limit, self._flows, self._clock.now)
         self._rate[:n], self._tightest[:n] = share(
             self.board.capacity, self._there[:n], weight, limit
@@ -216,24 +212,6 @@ class Flows:
         self._queue(window_bits)
         rows = np.flatnonzero(fresh)
         windows.round_s[rows] = self._clock.now + self._round_trip_s(rows)
-
-    def _turns(self, window_bits: Floats) -> Floats:
-        """Weights: the windows; among a host's own flows, what each may have in its queue."""
-        n = self.many
-        first, small = self._there[:n, 0], np.minimum(window_bits, self._small[:n])
-        total, queued = np.bincount(first, window_bits), np.bincount(first, small)
-        weight: Floats = np.where(
-            self.board.own[first], small * (total[first] / queued[first]), window_bits
-        )
-        return weight
-
-    def _limit_queues(self, rows: Indices) -> None:
-        """What ``rows`` may have in their hosts' queues, now that their paces have changed."""
-        payload = 8.0 * SEGMENT_BYTES
-        bundles = np.ceil(
-            _OWN_S * self._windows.pace(rows) * payload / (self._bundle * payload + _BUFFER_BITS)
-        )
-        self._small[rows] = np.maximum(_OWN_BUNDLES, bundles) * self._bundle * PACKET_BITS
 
     def _queue(self, window_bits: Floats) -> None:
         """What of the windows is not on its way waits at the tightest link."""
@@ -273,17 +251,8 @@ class Flows:
         hit: Indices = rows[(self._random.random(len(rows)) >= missed) & again]
         return hit
 
-    def _wait_s(self, hops: Indices) -> Floats:
-        """How long the queues along ``hops`` (flows, hops) are, added up."""
-        board = self.board
-        queued = np.minimum(board.queued_bits[hops], board.queue_bits[hops])
-        capacity = board.capacity[hops]
-        wait = np.divide(queued, capacity, out=np.zeros_like(queued), where=capacity > 0)
-        total: Floats = wait.sum(1)
-        return total
-
     def _round_trip_s(self, rows: Indices) -> Floats:
-        waits = self._wait_s(self._there[rows]) + self._wait_s(self._back[rows])
+        waits = self.board.wait_s(self._there[rows]) + self.board.wait_s(self._back[rows])
         total: Floats = self._windows.least_s[rows] + waits
         return total
 

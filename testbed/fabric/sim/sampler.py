@@ -59,7 +59,7 @@ class Sampler:
         self._network.clock.at(self._network.clock.now + EVERY_S, look)
 
     def _look(self, ends: list[End]) -> None:
-        self._network.flows.settle_counters()
+        self._network.flows.advance()
         samples = [self._sample(end) for end in ends]
         self._write([sample.to_json() for sample in samples if sample.to_s > sample.from_s])
 

@@ -142,7 +142,7 @@ class Windows:
         old_s = np.where(first, round_trip_s, self.smooth_s[rows])
         self.smooth_s[rows] = old_s + news * (round_trip_s - old_s)
 
-    def pace(self, rows: Indices) -> Floats:
+    def pace(self, rows: Indices | slice) -> Floats:
         """Packets a second, on average over a moment, that ``rows`` send at most."""
         window = self.window[rows]
         factor = np.where(window < self.threshold[rows] / 2, _PACE_AT_FIRST, _PACE)
