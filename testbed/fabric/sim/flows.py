@@ -258,16 +258,15 @@ class Flows:
 
     def _plan(self) -> None:
         """Come back when the first flow has been sent, or the first round trip is over."""
-        self._planned += 1
-        n, number = self.many, self._planned
+        n, number = self.many, self._planned + 1
+        self._planned = number
         if not n:
             return
         with np.errstate(divide="ignore"):
             ends = np.where(self._rate[:n] > 0, self._left[:n] / self._rate[:n], np.inf).min()
         rounds = np.where(self._rate[:n] > 0, self._windows.round_s[:n], np.inf).min()
-        next_s = min(self._clock.now + ends, rounds, self._losses.next_s)
-        if np.isfinite(next_s):
-            self._clock.at(float(next_s), lambda: self._come_back(number))
+        if np.isfinite(next_s := min(self._clock.now + ends, rounds, self._losses.next_s)):
+            self._clock.at(float(next_s), self._come_back, number)
 
     def _come_back(self, number: int) -> None:
         """What was planned since counts, and nothing before."""
