@@ -9,7 +9,7 @@ from __future__ import annotations
 from testbed.fabric.sim.network import Costs
 from testbed.scenario.model import Sim
 
-COSTS = Costs(send_s=400e-6, receive_s=1000e-6)
+COSTS = Costs(send_s=600e-6, receive_s=1000e-6)
 
 
 def costs_of(asked: Sim) -> Costs:
