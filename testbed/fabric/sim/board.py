@@ -53,9 +53,9 @@ class Board:
         self.queue_bits: Floats = np.full(many, np.inf)
         self.delay_s: Floats = np.zeros(many)
         self.dropping: NDArray[np.bool_] = np.zeros(many, np.bool_)
+        others = {*racks, *elsewhere}
         self.own: NDArray[np.bool_] = np.array(
-            [end.direction == "up" and end.link not in {*racks, *elsewhere} for end in self.ends]
-            + [False]
+            [*(end.direction == "up" and end.link not in others for end in self.ends), False]
         )
         self.carried_bits: Floats = np.zeros(many)
         self.queued_bits: Floats = np.zeros(many)
