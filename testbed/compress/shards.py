@@ -37,7 +37,7 @@ class Shard:
 def cut(layout: Layout, many: int) -> list[Shard]:
     """``many`` shards. Cuts are between two rows of a parameter, as near to equal sizes as that allows.
 
-    Raises InputError when there are not rows enough for that.
+    Raises InputError when there are fewer rows than that.
     """
     if many == 1:
         return [Shard(0, WHOLE, 0, layout)]
@@ -46,6 +46,9 @@ def cut(layout: Layout, many: int) -> list[Shard]:
         near = _row_near(layout, layout.size * i // many)
         cuts.append(near if near > cuts[-1] else _next_row(layout, cuts[-1]))
     cuts.append(layout.size)
+    for i in range(many - 1, 0, -1):  # the last ones may have been pushed to the end
+        if cuts[i] >= cuts[i + 1]:
+            cuts[i] = _row_before(layout, cuts[i + 1])
     if any(one >= other for one, other in pairwise(cuts)):
         raise InputError(
             f"a model of {layout.size} parameters cannot be spread over {many} servers",
@@ -70,6 +73,12 @@ def _row_near(layout: Layout, position: int) -> int:
 def _next_row(layout: Layout, position: int) -> int:
     """Where the row ends that begins at ``position``; the end of all, behind the last."""
     return position + _row(layout.at(position)) if position < layout.size else position
+
+
+def _row_before(layout: Layout, position: int) -> int:
+    """Where the row begins that ends at ``position``; 0, before the first."""
+    part = layout.at(max(0, position - 1))
+    return part.offset + max(0, position - 1 - part.offset) // _row(part) * _row(part)
 
 
 def _pieces(layout: Layout, begin: int, end: int) -> Iterator[tuple[str, tuple[int, ...]]]:
