@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from testbed.cli import options
+from testbed.cli.bench_compress import present, say_unless
 from testbed.errors import InputError
 
 Workers = Annotated[
@@ -61,10 +60,7 @@ def agreement(
 
         become_able("netns")
 
-    def say(text: str) -> None:
-        if not quiet:
-            print(text, file=sys.stderr, flush=True)
-
+    say = say_unless(quiet)
     directory, found = run(
         list(cells(condition or (), workers or (), rate or ())),
         out,
@@ -76,15 +72,7 @@ def agreement(
         processes=parallel,
     )
     draw_agreement(directory, found.rows)
-    if as_json:
-        json.dump(found.to_json(), sys.stdout, indent=2)
-        print()
-    else:
-        from rich.console import Console
-
-        from testbed.cli.suite_table import show
-
-        show(Console(width=options.table_width()), "agreement", found)
+    present("agreement", found.to_json(), found, as_json)
     say(f"results: {directory}")
     if found.met is False:
         raise typer.Exit(1)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from testbed.cli import options
+from testbed.cli.bench_compress import present, say_unless
 
 Workers = Annotated[
     list[int] | None,
@@ -35,20 +34,9 @@ def scale(
     from testbed.bench.scale.growth import SERVERS, WORKERS, Size
     from testbed.bench.scale.run import run
 
-    def say(text: str) -> None:
-        if not quiet:
-            print(text, file=sys.stderr, flush=True)
-
+    say = say_unless(quiet)
     sizes = [Size(many, count) for many in servers or SERVERS for count in workers or WORKERS]
     directory, found = run(sizes, out, say, steps=steps, algorithm=algo)
     draw_scale(directory, found.rows)
-    if as_json:
-        json.dump(found.to_json(), sys.stdout, indent=2)
-        print()
-    else:
-        from rich.console import Console
-
-        from testbed.cli.suite_table import show
-
-        show(Console(width=options.table_width()), "scale", found)
+    present("scale", found.to_json(), found, as_json)
     say(f"results and figure: {directory}")

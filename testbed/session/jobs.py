@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import queue
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from testbed.exchange.endpoint import TcpEndpoint
 from testbed.fabric.base import DATA_PORT
 from testbed.fabric.host import HostClock, HostNode
+from testbed.session.garbage import uncollected
 from testbed.session.lines import Lines
 from testbed.session.traffic_node import Traffic
 from testbed.train.job import Job
@@ -113,7 +111,7 @@ def _train(assignment: Assignment) -> None:
         _connect(assignment, endpoint)
         played = role(node, job, assignment.role)
         played.prepare()
-        with _undisturbed():
+        with uncollected():
             assignment.lines.send("ready")
             _await_start(assignment)
             summary = played.run()
@@ -149,14 +147,3 @@ def _await_start(assignment: Assignment) -> None:
     assignment.traffic.start()
     if (left := -assignment.clock.now()) > 0:
         time.sleep(left)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Without garbage collection: a pause of some milliseconds would be measured as network."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from math import inf
@@ -34,6 +32,7 @@ from testbed.session.consistency import faults
 from testbed.session.description import describe
 from testbed.session.experiment import Experiment, up_places
 from testbed.session.failure import located
+from testbed.session.garbage import uncollected
 from testbed.session.progress import Progress
 from testbed.session.run import VIRTUAL
 
@@ -64,17 +63,6 @@ class VirtualStage:
 
     def collect(self, run: Path) -> None:
         """There is nothing besides the records."""
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without garbage collection, which would look through ten thousand nodes again and again."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 class VirtualTrial:
@@ -138,7 +126,7 @@ class VirtualTrial:
     def run(self) -> None:
         """Train from t0 to the last node's end."""
         try:
-            with _uncollected():
+            with uncollected():
                 summaries = play(self._network, self._cast.roles())
         except NodeLost as lost:
             self._error = located(lost, self._cast.steps)
@@ -159,7 +147,7 @@ class VirtualTrial:
     def conclude(self) -> dict[str, Any]:
         """What nodes count and keep must agree; of links there is nothing to judge."""
         path = self.directory.path
-        with _uncollected():
+        with uncollected():
             summary = summarise(path, self._verdict(path))
         self.directory.write_json("summary.json", summary)
         return entry(summary)

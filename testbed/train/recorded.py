@@ -44,7 +44,10 @@ class RecordedRun:
         rank = job.rank if job.peer >= job.servers else 0
         worker, peer = workers[rank % len(workers)]
         steps = [
-            tuple(self._of(rounds, place, worker, peer) for place in range(len(servers)))
+            tuple(
+                self._of(rounds[name], place, worker, peer)
+                for place, (name, _) in enumerate(servers)
+            )
             for _, rounds in sorted(self._rounds.items())
             if len(rounds) == len(servers)
         ]
@@ -52,11 +55,8 @@ class RecordedRun:
             raise InputError("the recorded run finished no step", where=str(self._directory))
         return tuple(steps)
 
-    def _of(
-        self, rounds: Mapping[str, Mapping[str, Any]], place: int, worker: str, peer: int
-    ) -> Sizes:
+    def _of(self, round_: Mapping[str, Any], place: int, worker: str, peer: int) -> Sizes:
         """What went to one server and came back. Elements are a whole step's, told with the first server."""
-        round_ = rounds[self._nodes("server")[place][0]]
         (up,) = (int(m["bytes"]) for m in round_["messages"] if int(m["sender"]) == peer)
         down = int(round_["bytes_down"]) // len(round_["messages"])
         step = self._steps.get((worker, int(round_["step"])), _NOTHING)
