@@ -30,6 +30,10 @@ class Packed:
     count: int
     """Elements sent."""
     how: Selection | None
+    before: float = 0.0
+    """Σ|p|: of all that there was to send."""
+    sent: float = 0.0
+    """Σ|values| as they are read; 0 where nobody weighs."""
 
 
 class Bucket:
@@ -53,13 +57,16 @@ class Bucket:
             refuse(given.flat, self.layout)
         return given
 
-    def compress(self, given: Compensated, density: float, rng: Random) -> Packed:
-        """The message; ``given`` is what ``compensate`` returned last."""
+    def compress(
+        self, given: Compensated, density: float, rng: Random, *, weigh: bool = False
+    ) -> Packed:
+        """The message; ``given`` is what ``compensate`` returned last. ``weigh``: find ``Packed.sent`` too."""
         sent = self._selector.select(given, density, rng)
         encoded = encode(self._staging.to_host(sent), self._values, rng, self._buffer)
+        mass = float(encoded.values.abs().sum()) if weigh else 0.0
         read = encoded.values.to(given.flat.device)
         self._memory.update(given, replace(sent, values=read))
-        return Packed(encoded.payload, sent.size, sent.count, sent.how)
+        return Packed(encoded.payload, sent.size, sent.count, sent.how, given.sum_abs, mass)
 
     def memory(self) -> dict[str, Tensor]:
         """What was left out, by parameter."""

@@ -27,7 +27,8 @@ class Compressor:
     """
 
     def __init__(self, recipe: Recipe, layouts: Mapping[str, Layout] | None = None) -> None:
-        self.recipe = recipe
+        self.recipe, self.weigh = recipe, False
+        """``weigh``: whether messages say how much of what there was they carry (``Packed.sent``)."""
         self._layouts = dict(layouts or {})
         self._buckets: dict[str, list[Bucket]] = {}
         self._joined: dict[str, PayloadBuffer] = {}
@@ -63,7 +64,7 @@ class Compressor:
         # all are looked at before any memory takes something in
         given = [bucket.compensate(part) for bucket, part in zip(buckets, parts, strict=True)]
         packed = [
-            bucket.compress(compensated, share, rng)
+            bucket.compress(compensated, share, rng, weigh=self.weigh)
             for bucket, compensated, share in zip(buckets, given, densities, strict=True)
         ]
         return self._message(name, packed) if self.recipe.layers else packed[0]
@@ -135,7 +136,8 @@ class Compressor:
         buffer = self._joined.setdefault(name, PayloadBuffer())
         payload = join([one.payload for one in packed], buffer)
         size, count = sum(one.size for one in packed), sum(one.count for one in packed)
-        return Packed(payload, size, count, together(packed))
+        before, sent = sum(one.before for one in packed), sum(one.sent for one in packed)
+        return Packed(payload, size, count, together(packed), before, sent)
 
 
 def _densities(density: float | Sequence[float], count: int) -> list[float]:

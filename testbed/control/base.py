@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from testbed.registry import Registry
 
@@ -22,15 +23,34 @@ class Observation:
     density: float
     """Density requested for the step."""
     link_rate_bits: float | None = None
+    """Asked rate of the worker's own uplink at the end of the step, if the fabric tells."""
     extra: dict[str, float] = field(default_factory=dict)
+    step_s: float | None = None
+    """All of the step, computation and all."""
+    bytes_received: int | None = None
+    learning_rate: float | None = None
+    """That the step was applied with."""
+    held: float | None = None
+    """Σ|p − sent|: what this step's message left for later ones. Watched only (``memory``)."""
+    sent: float | None = None
+    """Σ|sent|, likewise."""
+    layers: dict[str, list[float]] = field(default_factory=dict)
+    """By what is compressed by itself: its elements and its gradient's norm. Watched only (``layers``)."""
 
     def to_json(self) -> dict[str, Any]:
         """As written into the step's record; ``Observation(**…)`` reads it back exactly."""
         return asdict(self)
 
 
+Watched = Literal["memory", "layers"]
+"""What is measured for a controller only if it asks for it, since it costs passes over vectors."""
+
+
 class Controller(Protocol):
-    """Decides the density of every step. Made by its class from options (keyword arguments) and a seed."""
+    """Decides the density of every step. Made by its class from options (keyword arguments) and a seed.
+
+    A class says in ``watches`` what else it wants to see; without that attribute, nothing.
+    """
 
     def density(self) -> float:
         """Density for the coming step, in (0, 1]."""
@@ -47,6 +67,21 @@ class Controller(Protocol):
     def load(self, state: dict[str, Any]) -> None:
         """Continue from what ``state()`` returned."""
         ...
+
+
+@runtime_checkable
+class LayerController(Protocol):
+    """A controller that decides for every parameter; ``density()`` is then their mean by elements."""
+
+    def densities(self, names: Sequence[str]) -> list[float]:
+        """For the coming step, each in (0, 1], in the order of ``names``."""
+        ...
+
+
+def watched(controller: Controller) -> frozenset[Watched]:
+    """What ``controller`` wants to see beyond what every step tells."""
+    asked: frozenset[Watched] = getattr(controller, "watches", frozenset())
+    return asked
 
 
 class ControllerClass(Protocol):

@@ -20,6 +20,7 @@ from testbed.record.events import StepRecord
 from testbed.train.compute import Computed
 from testbed.train.fits import Fits
 from testbed.train.job import Job
+from testbed.train.observing import Observer, Sent
 from testbed.train.pace import Pace
 from testbed.train.seen import way
 from testbed.train.workshop import WorkersComputation, WorkersReplica
@@ -54,7 +55,7 @@ class _Trip:
 
     travel: Travel
     density: float
-    sent_count: int
+    sent: Sent
     compress_cpu_s: float
     payload_crc: int
     how: Selection | None
@@ -74,6 +75,7 @@ class Stepper:
 
     def __init__(self, node: Node, job: Job, tools: Tools) -> None:
         self._node, self._job, self._tools = node, job, tools
+        self._observer = Observer(node, job, tools.controller, tools.replica, tools.compressor)
         self._pace = Pace(node, job.train.pace)
 
     def step(self, step: int, epoch: int) -> StepRecord:
@@ -81,8 +83,10 @@ class Stepper:
         compute = self._compute(step)
         trip, payloads = self._exchange(step)
         applied = self._apply(payloads, epoch)
-        seen = self._observation(step, epoch, compute.result, trip)
-        self._tools.controller.observe(seen)
+        step_s = applied.end_s - compute.start_s
+        seen = self._observer.observe(
+            step, epoch, compute.result, trip.density, trip.travel, trip.sent, step_s
+        )
         return self._record(epoch, seen, compute, trip, applied)
 
     def _compute(self, step: int) -> _Compute:
@@ -98,13 +102,13 @@ class Stepper:
     def _exchange(self, step: int) -> tuple[_Trip, list[Buffer]]:
         """All shards are compressed before the first is sent: phases follow one another."""
         tools, node = self._tools, self._node
-        density = tools.controller.density()
+        density, densities = tools.controller.density(), self._observer.densities()
         cpu_s = node.cpu()
         gradients = tools.replica.flat.gradients
         shards = tools.replica.shards
         packed = [
-            tools.compressor.compress(shard.name, gradients[shard.place], density, node.rng)
-            for shard in shards
+            tools.compressor.compress(shard.name, gradients[shard.place], share, node.rng)
+            for shard, share in zip(shards, densities, strict=True)
         ]
         compress_cpu_s = node.cpu() - cpu_s
         tickets = [
@@ -114,10 +118,10 @@ class Stepper:
         crc = 0  # here it costs nothing: the replies are not there yet
         for one in packed:
             crc = crc32(one.payload, crc)
+        sent = self._observer.sent(packed)
         payloads = [ticket.wait().payload for ticket in tickets]
         travel = base.together([ticket.travel for ticket in tickets])
-        count, how = sum(one.count for one in packed), together(packed)
-        return _Trip(travel, density, count, compress_cpu_s, crc, how), payloads
+        return _Trip(travel, density, sent, compress_cpu_s, crc, together(packed)), payloads
 
     def _apply(self, payloads: list[Buffer], epoch: int) -> _Applied:
         node, replica = self._node, self._tools.replica
@@ -126,19 +130,6 @@ class Stepper:
         decoded_s, cpu_s = node.now(), node.cpu()
         replica.apply(epoch)
         return _Applied(decoded_s, node.now(), node.cpu() - cpu_s)
-
-    def _observation(self, step: int, epoch: int, result: Computed, trip: _Trip) -> Observation:
-        """In model time: dilation makes delays longer and rates lower."""
-        dilation, rate = self._job.dilation, self._node.link_rate()
-        return Observation(
-            step=step,
-            epoch=epoch,
-            delay_s=(trip.travel.last_s - trip.travel.start_s) / dilation,
-            accuracy=result.accuracy,
-            bytes_sent=trip.travel.bytes_up,
-            density=trip.density,
-            link_rate_bits=None if rate is None else rate * dilation,
-        )
 
     def _record(
         self, epoch: int, seen: Observation, compute: _Compute, trip: _Trip, applied: _Applied
@@ -156,7 +147,7 @@ class Stepper:
             apply_s=applied.end_s - applied.decoded_s,
             end_s=applied.end_s,
             density=trip.density,
-            sent_count=trip.sent_count,
+            sent_count=trip.sent.count,
             size=self._tools.replica.flat.size,
             loss=compute.result.loss,
             accuracy=compute.result.accuracy,

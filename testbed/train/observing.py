@@ -1,0 +1,100 @@
+"""Between a step and its controller: it is asked for densities before, and shown what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from testbed.compress.bucket import Packed
+from testbed.compress.compressor import Compressor
+from testbed.control.base import Controller, LayerController, Observation, watched
+from testbed.exchange.base import Travel
+from testbed.node import Node
+from testbed.train.compute import Computed
+from testbed.train.job import Job
+from testbed.train.optimizer import learning_rate
+from testbed.train.workshop import WorkersReplica
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a step's messages carried: of all shards together."""
+
+    count: int
+    before: float
+    """Σ|p|."""
+    mass: float
+    """Σ|sent|."""
+    layers: dict[str, list[float]]
+    """``Observation.layers``."""
+
+
+class Observer:
+    """One worker's side of its controller."""
+
+    def __init__(
+        self, node: Node, job: Job, controller: Controller, replica: WorkersReplica, compressor: Compressor
+    ) -> None:  # fmt: skip
+        self._node, self._job = node, job
+        self._controller, self._replica = controller, replica
+        self._watched = watched(controller)
+        compressor.weigh = "memory" in self._watched
+        layered = job.algorithm.buckets == "layer"
+        self._parts = [
+            [(part.name, part.size) for part in shard.layout]
+            if layered
+            else [(shard.name, shard.layout.size)]
+            for shard in replica.shards
+        ]
+
+    def densities(self) -> list[float | list[float]]:
+        """For the coming step, of every shard."""
+        controller = self._controller
+        if isinstance(controller, LayerController):
+            return [controller.densities([name for name, _ in parts]) for parts in self._parts]
+        return [controller.density()] * len(self._parts)
+
+    def sent(self, packed: Sequence[Packed]) -> Sent:
+        """What ``packed``, a message for every shard, carry. The gradients are still those of the step."""
+        layers = self._norms() if "layers" in self._watched else {}
+        return Sent(
+            count=sum(one.count for one in packed),
+            before=sum(one.before for one in packed),
+            mass=sum(one.sent for one in packed),
+            layers=layers,
+        )
+
+    def observe(
+        self, step: int, epoch: int, result: Computed, density: float, travel: Travel, sent: Sent, step_s: float
+    ) -> Observation:  # fmt: skip
+        """Show the controller a finished step, in model time: dilation makes delays longer and rates lower."""
+        dilation, rate = self._job.dilation, self._node.link_rate()
+        weighed = "memory" in self._watched
+        seen = Observation(
+            step=step,
+            epoch=epoch,
+            delay_s=(travel.last_s - travel.start_s) / dilation,
+            accuracy=result.accuracy,
+            bytes_sent=travel.bytes_up,
+            density=density,
+            link_rate_bits=None if rate is None else rate * dilation,
+            step_s=step_s / dilation,
+            bytes_received=travel.bytes_down,
+            learning_rate=learning_rate(self._job.train.optimizer, epoch),
+            held=max(0.0, sent.before - sent.mass) if weighed else None,
+            sent=sent.mass if weighed else None,
+            layers=sent.layers,
+        )
+        self._controller.observe(seen)
+        return seen
+
+    def _norms(self) -> dict[str, list[float]]:
+        gradients, offset = self._replica.flat.gradients, 0
+        found: dict[str, list[float]] = {}
+        for shard, parts in zip(self._replica.shards, self._parts, strict=True):
+            offset = shard.place.start or 0
+            for name, size in parts:
+                norm = float(gradients[offset : offset + size].norm())
+                found[name] = [float(size), norm]
+                offset += size
+        return found
