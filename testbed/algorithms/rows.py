@@ -44,6 +44,7 @@ ROWS: tuple[Algorithm, ...] = (
     _adatopk("adatopk-slope", "AdaTopK that sees congestion in a least-squares slope.", trend="slope"),
     _adatopk("adatopk-signed", "AdaTopK for which falling accuracy is no growth.", accuracy="signed"),
     _adatopk("adatopk-perbyte", "AdaTopK that looks at delay per byte.", delay="per_byte"),
+    Algorithm("adalag", "topk", "feedback", "adalag", about="AdaLag: seconds for bytes against the lag of what is held back."),
     Algorithm(
         "onebit", memory="feedback", values="onebit", values_options={"per": "row"},
         about="1-bit SGD: signs, and two means for each row of a matrix; error feedback.",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from testbed.control.adalag import AdaLag
 from testbed.control.adatopk import AdaTopK
 from testbed.control.base import controllers
 from testbed.control.fixed import Fixed
 
 controllers.add("fixed", Fixed)
 controllers.add("adatopk", AdaTopK)
+controllers.add("adalag", AdaLag)

@@ -95,6 +95,8 @@ def _flap(event: FlapEvent) -> Iterator[Complaint]:
 def _trace(event: TraceEvent, trace: RateTrace | None) -> Iterator[Complaint]:
     if event.at_end == "loop" and event.repeat != 1:
         yield "repeat", "a loop never ends: use `at_end: hold` or `stop`, or leave `repeat` out"
+    if event.at_end != "loop" and event.offset_per_seed:
+        yield "offset_per_seed", "only a loop can begin anywhere: use `at_end: loop`"
     if trace is None:
         return
     if event.offset >= trace.duration_s:

@@ -43,6 +43,10 @@ class TraceEvent(_LinkEvent):
     offset: Duration = Field(
         Duration(0.0), description="Where in the trace to begin, in the file's own time."
     )
+    offset_per_seed: Duration = Field(
+        Duration(0.0),
+        description="`loop` only: so much later in the trace for every number of the run's seed.",
+    )
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         1.0, description="Factor on the trace's rates."
     )

@@ -16,6 +16,7 @@ from testbed.fabric.base import NodeSpec
 from testbed.scenario.expand import end_settings, expand
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Scenario
+from testbed.scenario.per_seed import for_seed
 from testbed.scenario.timeline import Timeline
 from testbed.train.job import Job
 from testbed.train.recorded import RecordedRun
@@ -48,6 +49,14 @@ class Experiment:
                 hint="Make it, with the files of the task in it, or change `train.data`",
             )
         return (Path(data),)
+
+    def for_seed(self, seed: int) -> Experiment:
+        """This experiment as runs with ``seed`` meet it: links may begin elsewhere in their traces."""
+        loaded = for_seed(self.loaded, seed)
+        if loaded is self.loaded:
+            return self
+        scenario = _located(loaded.wall(), loaded.source.parent)
+        return replace(self, loaded=loaded, scenario=scenario, timeline=loaded.timeline())
 
     @property
     def dilation(self) -> float:

@@ -51,7 +51,8 @@ class RealStage(Session):
         self, algorithm: Algorithm, seed: int, directory: RunDirectory, progress: Progress
     ) -> RealTrial:
         """One trial on this session's nodes."""
-        return RealTrial(self, self._experiment, algorithm, seed, directory, progress)
+        experiment = self._experiment.for_seed(seed)
+        return RealTrial(self, experiment, algorithm, seed, directory, progress)
 
     def collect(self, run: Path) -> None:
         """Logs and the Compose file."""

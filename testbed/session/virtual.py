@@ -59,7 +59,8 @@ class VirtualStage:
         self, algorithm: Algorithm, seed: int, directory: RunDirectory, progress: Progress
     ) -> VirtualTrial:
         """One trial on a clock of its own."""
-        return VirtualTrial(self._experiment, algorithm, seed, directory, progress, self._costs)
+        experiment = self._experiment.for_seed(seed)
+        return VirtualTrial(experiment, algorithm, seed, directory, progress, self._costs)
 
     def collect(self, run: Path) -> None:
         """There is nothing besides the records."""
