@@ -22,6 +22,11 @@ def _adatopk(name: str, about: str, **options: Any) -> Algorithm:
     return Algorithm(name, "topk", "feedback", "adatopk", options, about=about)
 
 
+def _adaptive(name: str, about: str, **options: Any) -> Algorithm:
+    """Exact top-k with error feedback, its density chosen by the controller called ``name``."""
+    return Algorithm(name, "topk", "feedback", name, options, about=about)
+
+
 def _written(name: str, about: str, memory: str = "none", **more: Any) -> Algorithm:
     """All elements, each written as the coding called ``name`` does it."""
     coding = WRITTEN.get(name, Choice(name))
@@ -45,6 +50,11 @@ ROWS: tuple[Algorithm, ...] = (
     _adatopk("adatopk-signed", "AdaTopK for which falling accuracy is no growth.", accuracy="signed"),
     _adatopk("adatopk-perbyte", "AdaTopK that looks at delay per byte.", delay="per_byte"),
     Algorithm("adalag", "topk", "feedback", "adalag", about="AdaLag: seconds for bytes against the lag of what is held back."),
+    _adaptive("dc2-da1", "DC2-style DA1 (a reconstruction): k_max while delay is near its least, else k_min."),
+    _adaptive("dc2-da2", "DC2-style DA2 (a reconstruction): half of k when delay grows, else k up by a hundredth."),
+    _adaptive("dc2-da3", "DC2-style DA3 (a reconstruction): k in proportion to smoothed delay."),
+    _adaptive("dc2-da4", "DC2-style DA4 (a reconstruction): five levels, lenient thresholds of delay."),
+    _adaptive("dc2-da5", "DC2-style DA5 (a reconstruction): five levels, strict thresholds of delay."),
     Algorithm(
         "onebit", memory="feedback", values="onebit", values_options={"per": "row"},
         about="1-bit SGD: signs, and two means for each row of a matrix; error feedback.",

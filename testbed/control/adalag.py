@@ -144,7 +144,7 @@ def intercept(hull: list[Point]) -> float:
         return 0.0
     (left, low), (right, high) = hull[:2]
     at_zero = low - left * (high - low) / (right - left)
-    return min(max(at_zero, 0.0), min(y for _, y in hull))
+    return min(max(at_zero, 0.0), *(seconds for _, seconds in hull))
 
 
 def _turns_left(first: Point, second: Point, third: Point) -> bool:
