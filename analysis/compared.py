@@ -57,6 +57,8 @@ class Compared:
     runs: list[dict[str, Any]]
     algorithms: list[Outcome]
     paired: list[Paired]
+    every_target: bool = False
+    """All targets are told of in words: they were asked for. Else each algorithm's highest."""
 
     @property
     def target(self) -> float | None:
@@ -82,19 +84,18 @@ class Compared:
     def sentences(self) -> Iterator[str]:
         """Everything in words: what was left out, pairs, accuracy against the margin, targets."""
         if invalid := sum(run["verdict"] == "invalid" for run in self.runs):
-            left = "run is" if invalid == 1 else "runs are"
-            yield f"{invalid} of {len(self.runs)} {left} invalid and left out"
+            yield f"{invalid} of {len(self.runs)} runs invalid: left out"
         for outcome in self.algorithms:
             for result in self.paired:
                 if result.algorithm == outcome.algorithm:
                     yield self._said(result, outcome)
-            for reached in outcome.targets:
+            for reached in outcome.targets if self.every_target else outcome.targets[-1:]:
                 yield from reached.sentences()
 
     def _said(self, result: Paired, outcome: Outcome) -> str:
         if result.measure != "accuracy" or outcome.inferiority is None:
             return result.sentence()
-        return f"{result.sentence()}; {outcome.inferiority} by a margin of {self.margin:g}"
+        return f"{result.sentence()}; {outcome.inferiority}, by a margin of {self.margin:g}"
 
 
 def compared(
@@ -123,6 +124,7 @@ def compared(
             _outcome(name, against, summaries, pairs, reached.get(name, []), margin) for name in names
         ],
         paired=pairs,
+        every_target=bool(asked_targets),
     )  # fmt: skip
 
 

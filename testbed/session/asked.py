@@ -8,10 +8,9 @@ from pathlib import Path
 from testbed.scenario.load import Loaded, load
 from testbed.session.experiment import Experiment, from_loaded, parse_seeds
 from testbed.session.resume import Recorded
+from testbed.session.sweep import swept
 
 SEEDS = "1-3"
-SWEEP = ("topk-0.001", "topk-0.003", "topk-0.01", "topk-0.03", "topk-0.1", "topk-0.3")
-"""Fixed densities among which an adaptive one has to be better than the best."""
 
 
 def asked(
@@ -34,14 +33,4 @@ def wanted(loaded: Loaded, algorithms: Sequence[str], *, sweep: bool) -> list[st
     """Names of the algorithms: those given or the scenario's, then the densities of a sweep that are not there."""
     own = [each if isinstance(each, str) else each.name for each in loaded.scenario.algorithms]
     names = list(algorithms) or own
-    there = {_density(name) for name in names}
-    return names + [name for name in SWEEP if sweep and _density(name) not in there]
-
-
-def _density(name: str) -> float | None:
-    """Of a fixed density of exact top-k; ``topk-0.10`` is ``topk-0.1``."""
-    prefix, _, number = name.partition("-")
-    try:
-        return float(number) if prefix == "topk" else None
-    except ValueError:
-        return None
+    return swept(names) if sweep else names
