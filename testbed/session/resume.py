@@ -39,6 +39,10 @@ class Recorded:
         plain = len(self.directory.parts) > 1 and ".." not in self.directory.parts
         return (self.directory if plain else self.directory.resolve()).parent.parent
 
+    def again(self) -> Recorded:
+        """As it is now: it may have gone on since it was read."""
+        return _read(self.directory)
+
     def agree(self, flag: str, given: object, recorded: object) -> None:
         """Raises InputError where a flag says something else than the comparison."""
         if given != recorded:

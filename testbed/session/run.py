@@ -14,7 +14,7 @@ from testbed.record.directory import RunDirectory, comparison_directory
 from testbed.session.comparison import Comparison, Listed, Order
 from testbed.session.experiment import Experiment
 from testbed.session.interrupt import interruptible, shielded
-from testbed.session.lock import machine
+from testbed.session.lock import machine, only_one
 from testbed.session.progress import Progress
 from testbed.session.resume import BEGUN, Recorded
 from testbed.session.stage import Stage
@@ -45,27 +45,37 @@ def run(
     """
     _check(experiment, fabric, parallel)
     progress = Progress(quiet, experiment.dilation, watched_link=experiment.specs[0].name)
-    if earlier is not None:
-        comparison = earlier.resumed(experiment, parallel)
-    else:
-        order = order or [(row, seed) for seed in experiment.seeds for row in experiment.algorithms]
-        loaded = experiment.loaded
-        directory = comparison_directory(out, loaded.scenario.name, loaded.hash)
-        comparison = Comparison(directory, experiment, fabric, order, processes=parallel)
-    if next(comparison.left(), None) is None:
-        return comparison
-    progress.whole = comparison.remaining
-    alone = nullcontext() if fabric == VIRTUAL else machine(progress.say)
-    with interruptible(), alone, _ended(progress, comparison, resuming):
-        if parallel > 1:
-            _all_at_once(experiment, out, parallel, progress, comparison)
+    order = order or [(row, seed) for seed in experiment.seeds for row in experiment.algorithms]
+    with _opened(experiment, fabric, out, order, parallel, earlier) as comparison:
+        if next(comparison.left(), None) is None:
             return comparison
-        progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
-        with _stage(
-            experiment, fabric, comparison.directory, quiet=quiet, keep_failed=keep_failed
-        ) as stage:
-            _in_turn(stage, experiment, out, progress, comparison)
+        alone = nullcontext() if fabric == VIRTUAL else machine(progress.say)
+        with interruptible(), alone, _ended(progress, comparison, resuming):
+            progress.whole = comparison.remaining
+            if parallel > 1:
+                _all_at_once(experiment, out, parallel, progress, comparison)
+                return comparison
+            progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
+            with _stage(
+                experiment, fabric, comparison.directory, quiet=quiet, keep_failed=keep_failed
+            ) as stage:
+                _in_turn(stage, experiment, out, progress, comparison)
     return comparison
+
+
+@contextmanager
+def _opened(
+    experiment: Experiment, fabric: str, out: Path, order: Order, parallel: int, earlier: Recorded | None
+) -> Iterator[Comparison]:  # fmt: skip
+    """A new comparison, or the earlier one with its finished runs, held as long as this lasts."""
+    loaded = experiment.loaded
+    if earlier is not None:
+        with only_one(earlier.directory):
+            yield earlier.again().resumed(experiment, parallel)
+        return
+    directory = comparison_directory(out, loaded.scenario.name, loaded.hash)
+    with only_one(directory):
+        yield Comparison(directory, experiment, fabric, order, processes=parallel)
 
 
 def _check(experiment: Experiment, fabric: str, parallel: int) -> None:

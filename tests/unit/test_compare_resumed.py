@@ -15,6 +15,7 @@ import pytest
 from virtual_run import KILL, SCENARIO
 
 from testbed.record.directory import read_json
+from testbed.session.lock import only_one
 from testbed.session.remaining import Remaining
 
 TEXT = SCENARIO.replace("steps: 12", "steps: 30")
@@ -144,6 +145,15 @@ def test_another_scenario_is_refused(over: tuple[Path, str], tmp_path: Path) -> 
     assert done.returncode == 2 and "the scenario's hash is" in done.stderr
     done = carried_out(other, "--resume", str(tmp_path))
     assert done.returncode == 2 and "holds no comparison.json" in done.stderr
+
+
+def test_one_process_at_a_time_has_a_comparison(over: tuple[Path, str]) -> None:
+    folder, directory = over
+    with only_one(Path(directory)):
+        done = carried_out(folder, "--resume", directory)
+        assert done.returncode == 2 and "carried out by another process" in done.stderr
+    with only_one(Path(directory)):
+        pass
 
 
 def test_a_failed_run_is_run_anew_and_never_counts(tmp_path: Path) -> None:
