@@ -61,7 +61,7 @@ def _cells(outcome: Outcome, found: Compared) -> list[str]:
     return [
         outcome.algorithm + (" (baseline)" if outcome.algorithm == found.baseline else ""),
         _interval(outcome.time_s, "{:.1f}", " s"),
-        times(outcome.speedup),
+        "1" if outcome.algorithm == found.baseline else times(outcome.speedup),
         _target(outcome, found.target),
         accuracy,
         *(_DASH if size is None else megabytes(round(size)) for size in (outcome.bytes_up, outcome.bytes_down)),
