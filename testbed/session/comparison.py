@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from testbed.algorithms import Algorithm
 from testbed.record.directory import COMPARISON, to_json, write_atomically
-from testbed.record.summary import ENTRY
+from testbed.record.summary import ENTRY, finished
 from testbed.session.experiment import Experiment
 from testbed.session.remaining import Remaining
 
@@ -55,7 +55,7 @@ class Comparison:
 
     @property
     def runs(self) -> list[dict[str, Any]]:
-        """Entries as ``--json`` prints them, of all that has begun, in the order of the comparison."""
+        """Entries as ``--json`` prints them, of all that has begun, in the comparison's order."""
         return [self._entries[place] for place in sorted(self._entries)]
 
     def entry(self, place: int) -> dict[str, Any]:
@@ -78,11 +78,15 @@ class Comparison:
         self._save()
 
     def conclude(self, entry: dict[str, Any], took_s: float | None = None) -> None:
-        """The run has come to its end. ``took_s``: seconds of real time, if not those since it was begun."""
+        """What became of a run; one that was cut short is listed and still left to be done.
+
+        ``took_s``: seconds of real time, if not those since it was begun.
+        """
         place = self._place(entry["algorithm"], entry["seed"])
         self._entries[place] = entry
-        self._over.add(place)
-        self.remaining.over(place, took_s or self.remaining.elapsed_s(time.monotonic()))
+        if finished(Path(entry["dir"])) is not None:
+            self._over.add(place)
+            self.remaining.over(place, took_s or self.remaining.elapsed_s(time.monotonic()))
         self._save()
 
     @property

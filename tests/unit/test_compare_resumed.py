@@ -164,6 +164,7 @@ def test_a_failed_run_is_run_anew_and_never_counts(tmp_path: Path) -> None:
         done = carried_out(folder, *how)
         assert done.returncode == 1 and done.stdout == ""
         (directory,) = (folder / "comparisons").iterdir()
+        assert "0 of 2 runs done" in done.stderr
         again = f"To go on: testbed compare {folder / 'virtual.yaml'} --resume comparisons/"
         assert again in done.stderr if not where else "--resume" in done.stderr
         (entry,) = read_json(directory / "comparison.json")["runs"]
