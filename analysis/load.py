@@ -21,6 +21,7 @@ from testbed.record.directory import (
     read_events,
     read_json,
     read_jsonl,
+    run_of,
 )
 from testbed.record.summary import summarise
 
@@ -186,7 +187,7 @@ def _load_some(path: Path) -> Iterator[Run]:
         return
     for entry in read_json(path / COMPARISON).get("runs", []):
         try:
-            yield load(_run_of(path, Path(entry["dir"])))
+            yield load(run_of(path, Path(entry["dir"])))
         except EmptyRun as error:
             _log.warning("left out: %s", error)
 
@@ -197,9 +198,3 @@ def by_algorithm(runs: Iterable[Run]) -> dict[str, list[Run]]:
     for run in runs:
         grouped.setdefault(run.algorithm, []).append(run)
     return grouped
-
-
-def _run_of(comparison: Path, run: Path) -> Path:
-    """Where a comparison's run is: as written, or beside it when both were moved."""
-    moved = comparison.resolve().parent.parent / "runs" / run.name
-    return run if run.exists() or not moved.exists() else moved

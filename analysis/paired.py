@@ -1,24 +1,29 @@
-"""Algorithms against a baseline over several seeds: differences paired by seed, with 95 % intervals."""
+"""Algorithms against a baseline over several seeds: differences and ratios paired by seed, with 95 % intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import sqrt
-from statistics import fmean, stdev
-from typing import Any
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+from analysis.statistics import Interval, interval, ratio
 
 MEASURES = ("time_s", "accuracy", "bytes_up", "bytes_down")
 """What is compared; keys of a run's entry."""
+MARGIN = 0.005
+"""Of accuracy: half a point."""
 
 Entry = Mapping[str, Any]
+BySeed = Mapping[int, float]
+Inferiority = Literal["not inferior", "inferior", "not decided"]
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Mean of ``algorithm`` minus ``baseline`` over their common seeds, with the interval's half width.
+    """``algorithm`` against ``baseline`` over their common seeds, of which there are ``pairs``.
 
-    ``half`` None: fewer than two pairs. ``differs``: the interval leaves out no difference.
+    ``difference``: own minus baseline's. ``speedup``: baseline's ÷ own, geometric mean; of times only.
     """
 
     algorithm: str
@@ -26,75 +31,104 @@ class Paired:
     measure: str
     pairs: int
     baseline_mean: float
-    mean: float
-    half: float | None
+    difference: Interval
+    speedup: Interval | None = None
 
     @property
     def differs(self) -> bool:
         """Whether no difference lies outside the interval."""
-        return self.half is not None and abs(self.mean) > self.half
+        return self.difference.leaves_out(0.0)
 
     def sentence(self) -> str:
         """The comparison in words."""
-        about = f"{self.algorithm} against {self.baseline}, {self.measure}"
-        share = self.mean / self.baseline_mean if self.baseline_mean else float("nan")
-        if self.half is None:
-            return f"{about}: {self.mean:+.4g} ({share:+.1%}), one pair: no interval"
+        mean = self.difference.mean or 0.0
+        share = f" ({mean / self.baseline_mean:+.1%})" if self.baseline_mean else ""
+        about = f"{self.algorithm} against {self.baseline}, {self.measure}: {mean:+.4g}"
+        if self.difference.high is None:
+            return f"{about}{share}{self._ratio()}, one pair: no interval"
         kind = "" if self.differs else "; the interval includes no difference"
-        return (
-            f"{about}: {self.mean:+.4g} ± {self.half:.2g} ({share:+.1%}), {self.pairs} pairs{kind}"
-        )
+        half = self.difference.high - mean
+        return f"{about} ± {half:.2g}{share}{self._ratio()}, {self.pairs} pairs{kind}"
 
     def to_json(self) -> dict[str, Any]:
         """All fields and whether they differ."""
-        return {**asdict(self), "differs": self.differs}
+        return {
+            "algorithm": self.algorithm,
+            "baseline": self.baseline,
+            "measure": self.measure,
+            "pairs": self.pairs,
+            "baseline_mean": self.baseline_mean,
+            **self.difference.to_json(),
+            "speedup": None if self.speedup is None else self.speedup.to_json(),
+            "differs": self.differs,
+        }
+
+    def _ratio(self) -> str:
+        return "" if self.speedup is None else f", speed-up {times(self.speedup)}"
 
 
 def paired(entries: Sequence[Entry], baseline: str | None = None) -> list[Paired]:
     """Every algorithm against ``baseline`` (the first one by default); invalid runs are left out."""
-    sound = [entry for entry in entries if entry["verdict"] != "invalid"]
-    names = list(dict.fromkeys(entry["algorithm"] for entry in sound))
+    names = list(dict.fromkeys(entry["algorithm"] for entry in entries))
     if not names:
         return []
-    against = baseline or names[0]
+    kept, against = sound(entries), baseline or names[0]
     return [
         result
         for name in names
         if name != against
         for measure in MEASURES
-        if (result := _pair(sound, name, against, measure)) is not None
+        if (result := _pair_entries(kept, name, against, measure)) is not None
     ]
 
 
-def _pair(entries: Sequence[Entry], name: str, baseline: str, measure: str) -> Paired | None:
-    mine, theirs = (
-        {entry["seed"]: entry[measure] for entry in entries if entry["algorithm"] == which}
-        for which in (name, baseline)
-    )
-    seeds = sorted(
-        seed
-        for seed in set(mine) & set(theirs)
-        if mine[seed] is not None and theirs[seed] is not None
-    )
+def sound(entries: Sequence[Entry]) -> list[Entry]:
+    """Those that count: runs that ended, and whose links were what was asked for."""
+    return [entry for entry in entries if entry["verdict"] != "invalid"]
+
+
+def pair(name: str, baseline: str, measure: str, mine: BySeed, theirs: BySeed) -> Paired | None:
+    """Of the seeds that both have; None without one."""
+    seeds = sorted(set(mine) & set(theirs))
     if not seeds:
         return None
-    differences = [mine[seed] - theirs[seed] for seed in seeds]
+    own, other = [mine[seed] for seed in seeds], [theirs[seed] for seed in seeds]
     return Paired(
         algorithm=name,
         baseline=baseline,
         measure=measure,
         pairs=len(seeds),
-        baseline_mean=fmean(theirs[seed] for seed in seeds),
-        mean=fmean(differences),
-        half=_half_width(differences),
+        baseline_mean=fmean(other),
+        difference=interval([a - b for a, b in zip(own, other, strict=True)]),
+        speedup=ratio(other, own) if measure.startswith("time") else None,
     )
 
 
-def _half_width(differences: Sequence[float]) -> float | None:
-    """Half the 95 % interval of the mean, by Student's t."""
-    if len(differences) < 2:
-        return None
-    from scipy.stats import t
+def inferiority(difference: Interval, margin: float = MARGIN) -> Inferiority:
+    """What the interval of own minus baseline's accuracy says of a loss of more than ``margin``."""
+    if difference.low is not None and difference.low > -margin:
+        return "not inferior"
+    if difference.high is not None and difference.high < -margin:
+        return "inferior"
+    return "not decided"
 
-    quantile = float(t.ppf(0.975, len(differences) - 1))
-    return quantile * stdev(differences) / sqrt(len(differences))
+
+def times(speedup: Interval) -> str:
+    """A ratio as people read it."""
+    if speedup.mean is None:
+        return "–"
+    if speedup.low is None or speedup.high is None:
+        return f"{speedup.mean:.3g}×"
+    return f"{speedup.mean:.3g}× [{speedup.low:.3g}, {speedup.high:.3g}]"
+
+
+def _pair_entries(entries: Sequence[Entry], name: str, against: str, measure: str) -> Paired | None:
+    mine, theirs = (
+        {
+            entry["seed"]: float(entry[measure])
+            for entry in entries
+            if entry["algorithm"] == which and entry[measure] is not None
+        }
+        for which in (name, against)
+    )
+    return pair(name, against, measure, mine, theirs)

@@ -11,6 +11,7 @@ from analysis.figures import (
     accuracy_over_time,
     density,
     fidelity,
+    pareto,
     phases,
     rate_k_delay,
     speedup_bars,
@@ -42,7 +43,7 @@ FIGURES: tuple[FigureModule, ...] = (
 )
 """Of any runs, in the order of the report."""
 
-OF_SOME: tuple[FigureModule, ...] = (density,)
+OF_SOME: tuple[FigureModule, ...] = (pareto, density)
 """Drawn only of runs that they have data for; they come after the others."""
 
 

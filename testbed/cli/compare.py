@@ -1,24 +1,70 @@
-"""``testbed compare``: several seeds, runs interleaved, differences paired by seed with intervals."""
+"""``testbed compare``: several seeds, runs interleaved, differences paired by seed with intervals; resumable."""
 
 from __future__ import annotations
 
-import json
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from testbed.cli import options
 from testbed.cli.guest import rerun
+from testbed.errors import InputError
+
+if TYPE_CHECKING:
+    from analysis.compared import Compared
+    from testbed.session.comparison import Comparison
+    from testbed.session.resume import Recorded
+
+Fabric = Annotated[
+    str | None,
+    typer.Option(
+        "--fabric", help="Where nodes run: docker, netns (the default), sim.", metavar="NAME"
+    ),
+]
+Seeds = Annotated[
+    str | None,
+    typer.Option("--seed", help="Seeds: 3, 1-5 or 1,4; 1-3 by default.", metavar="SEEDS"),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="Where runs/ and comparisons/ go: here.", metavar="DIR")
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option("--resume", help="Go on with the comparison in this directory.", metavar="DIR"),
+]
+Sweep = Annotated[
+    bool, typer.Option("--sweep", help="Add top-k of six fixed densities, 0.001 to 0.3.")
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option("--baseline", help="Compare with this algorithm, not the first.", metavar="NAME"),
+]
+Targets = Annotated[
+    list[float] | None,
+    typer.Option("--target", help="Time to this test accuracy; may be repeated.", metavar="SHARE"),
+]
+Margin = Annotated[
+    float,
+    typer.Option("--margin", help="A loss of accuracy that would not matter.", metavar="SHARE"),
+]
 
 
 def compare(
     context: typer.Context,
     scenario: options.Scenario,
-    fabric: options.FabricName = "netns",
+    fabric: Fabric = None,
     algo: options.Algorithms = None,
-    seed: options.Seeds = "1-3",
-    out: options.Out = Path(),
+    seed: Seeds = None,
+    out: Out = None,
+    resume: Resume = None,
+    sweep: Sweep = False,
+    baseline: Baseline = None,
+    target: Targets = None,
+    margin: Margin = 0.005,
     as_json: options.Json = False,
     keep: options.Keep = False,
     quiet: options.Quiet = False,
@@ -26,33 +72,112 @@ def compare(
     guest: options.Guest = False,
 ) -> None:
     """Run every algorithm with every seed, interleaved, and pair the differences by seed."""
-    from analysis.paired import paired
-    from testbed.cli.run import present
-    from testbed.session.experiment import parse_seeds, prepare
-    from testbed.session.run import VIRTUAL, interleaved
+    from testbed.session.asked import asked
+    from testbed.session.comparison import interleaved
+    from testbed.session.resume import recorded
+    from testbed.session.run import VIRTUAL
     from testbed.session.run import run as run_all
 
+    _check(target or (), margin)
+    earlier = None if resume is None else recorded(resume, out)
+    fabric, out = _place(earlier, fabric, out)
     if guest:
+        context.params.update(fabric=fabric, out=out)
         rerun(context)
     if fabric != VIRTUAL:
         from testbed.fabric.rootless import become_able
 
         become_able(fabric, keep=keep)
-    experiment = prepare(scenario, algo or (), parse_seeds(seed))
-    order = interleaved(experiment.algorithms, experiment.seeds)
+    experiment = asked(scenario, algo or (), seed, sweep=sweep, earlier=earlier)
+    names = [algorithm.name for algorithm in experiment.algorithms]
+    if baseline is not None and baseline not in names:
+        hint = f"Give one of {', '.join(names)}"
+        raise InputError(f"{baseline!r} is not compared", where="--baseline", hint=hint)
+
+    def resuming(directory: Path) -> str:
+        command = ["testbed", "compare", str(scenario), "--resume", str(directory)]
+        return shlex.join(command + (["--parallel", str(parallel)] if parallel > 1 else []))
+
     comparison = run_all(
-        experiment, fabric, out, quiet=quiet, keep_failed=keep, order=order, parallel=parallel
+        experiment,
+        fabric,
+        out,
+        quiet=quiet,
+        keep_failed=keep,
+        order=interleaved(experiment.algorithms, experiment.seeds),
+        parallel=parallel,
+        earlier=earlier,
+        resuming=resuming,
     )
-    results = paired(comparison.runs)
-    differences = [result.to_json() for result in results]
-    path = comparison.directory / "paired.json"
-    path.write_text(json.dumps(differences, indent=2) + "\n")
-    if as_json:
-        json.dump({"runs": comparison.runs, "paired": differences}, sys.stdout, indent=2)
-        print()
-    else:
-        present(comparison, as_json=False)
-        for result in results:
-            print(result.sentence())
+    _present(
+        comparison,
+        as_json,
+        scenario=experiment.loaded.scenario.name,
+        baseline=baseline,
+        asked_targets=target or (),
+        margin=margin,
+        algorithms=names,
+    )
     if comparison.failed:
         raise typer.Exit(1)
+
+
+def _check(targets: Sequence[float], margin: float) -> None:
+    for target in targets:
+        if not 0 < target <= 1:
+            raise InputError(
+                f"{target:g} is no accuracy", where="--target", hint="Write a share such as 0.9"
+            )
+    if not 0 <= margin < 1:
+        raise InputError(
+            f"{margin:g} is no margin of accuracy", where="--margin", hint="Write a share: 0.005"
+        )
+
+
+def _place(earlier: Recorded | None, fabric: str | None, out: Path | None) -> tuple[str, Path]:
+    """Fabric and ``--out``, from the flags or the comparison that is gone on with. Raises InputError."""
+    if earlier is None:
+        return fabric or "netns", out or Path()
+    if fabric is not None:
+        earlier.agree("--fabric", fabric, earlier.fabric)
+    if out is not None:
+        earlier.agree("--out", out.resolve(), earlier.out.resolve())
+    return earlier.fabric, earlier.out
+
+
+def _present(comparison: Comparison, as_json: bool, **how: Any) -> None:
+    """Figures, tables and ``compared.json`` into the comparison's directory; table and sentences, or JSON, here."""
+    from analysis.compared import compared
+    from testbed.cli.run import draw
+    from testbed.record.directory import SUMMARY, read_json
+
+    summaries = [
+        {**read_json(Path(entry["dir"]) / SUMMARY), "dir": entry["dir"]} for entry in comparison.runs
+    ]  # fmt: skip
+    found = compared(
+        directory=comparison.directory, entries=comparison.runs, summaries=summaries, **how
+    )
+    draw(comparison)
+    text = _written(found, comparison.directory)
+    if as_json:
+        sys.stdout.write(text)
+        return
+    from rich.console import Console
+
+    from analysis.algorithms_table import rich_table
+
+    Console(width=options.table_width()).print(rich_table(found))
+    for sentence in found.sentences():
+        print(sentence)
+
+
+def _written(found: Compared, directory: Path) -> str:
+    from analysis.algorithms_table import rows
+    from analysis.compared import COMPARED
+    from analysis.table import to_csv
+    from testbed.record.directory import to_json, write_atomically
+
+    text = to_json(found.to_json(), indent=2) + "\n"
+    write_atomically(directory / COMPARED, text)
+    write_atomically(directory / "algorithms.csv", to_csv(rows(found)))
+    return text

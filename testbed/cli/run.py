@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from testbed.cli import options
 from testbed.cli.guest import rerun
 
 if TYPE_CHECKING:
-    from testbed.session.run import Comparison
+    from testbed.session.comparison import Comparison
 
 
 def run(
@@ -51,17 +51,27 @@ def present(comparison: Comparison, as_json: bool) -> None:
     """Figures into the comparison's directory, the table (or JSON) on standard output."""
     from rich.console import Console
 
-    from analysis.report import make_figures
-    from analysis.table import comparison_rows, rich_table, to_csv
+    from analysis.table import rich_table
 
-    directories = [Path(entry["dir"]) for entry in comparison.runs]
-    figures = make_figures(directories, comparison.directory / "figures")
-    table = comparison_rows(directories)
-    (comparison.directory / "table.csv").write_text(to_csv(table), encoding="utf-8")
+    table = draw(comparison)
     if as_json:
         json.dump({"runs": comparison.runs}, sys.stdout, indent=2)
         print()
     else:
         Console(width=options.table_width()).print(rich_table(table))
+
+
+def draw(comparison: Comparison) -> list[dict[str, Any]]:
+    """Figures and ``table.csv`` into the comparison's directory; returns the table's rows, one per run."""
+    from rich.console import Console
+
+    from analysis.report import make_figures
+    from analysis.table import comparison_rows, to_csv
+
+    directories = [Path(entry["dir"]) for entry in comparison.runs]
+    figures = make_figures(directories, comparison.directory / "figures")
+    table = comparison_rows(directories)
+    (comparison.directory / "table.csv").write_text(to_csv(table), encoding="utf-8")
     note = Console(stderr=True)
     note.print(f"{len(figures)} figures in {comparison.directory / 'figures'}", highlight=False)
+    return table

@@ -121,6 +121,12 @@ def comparison_directory(out: Path, scenario_name: str, content_hash: str) -> Pa
     return fresh(out / "comparisons", f"{_utc()}_{scenario_name}_{content_hash[:8]}")
 
 
+def run_of(comparison: Path, run: Path) -> Path:
+    """Where a comparison's run is: as written, or beside it when both were moved."""
+    moved = comparison.resolve().parent.parent / "runs" / run.name
+    return run if run.exists() or not moved.exists() else moved
+
+
 def write_atomically(path: Path, text: str) -> Path:
     """Write beside ``path``, then move over it; the text is on disk before its name is."""
     beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")

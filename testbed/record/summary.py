@@ -27,8 +27,11 @@ ENTRY = (
 SELECTION = ("mean_achieved_k", "mean_passes")
 """The keys that say how well ``mean_k`` was met, and at what cost; they follow it in summaries and tables."""
 
-UNFINISHED = Verdict("invalid", ["The run was cut short before its verdict was found."])
-_LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
+UNFINISHED = Verdict(
+    "invalid", ["The run was cut short before its verdict was found."], ended=False
+)
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
+"""Of test accuracy: when each was reached is in every summary."""
 Records = Sequence[Mapping[str, Any]]
 
 
@@ -62,6 +65,14 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
         "time_to_accuracy_s": time_to_accuracy(evaluations, dilation),
         **_step_times(directory, manifest, steps, rounds, dilation),
     }
+
+
+def finished(directory: Path) -> dict[str, Any] | None:
+    """The summary of a run that came to its end, whatever its verdict; None of one that was cut short or failed."""
+    if not (directory / SUMMARY).exists():
+        return None
+    summary = read_json(directory / SUMMARY)
+    return summary if summary.get("ended") else None
 
 
 def entry(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,13 +116,16 @@ def selection_means(steps: Records) -> dict[str, float | None]:
 
 def time_to_accuracy(evaluations: Records, dilation: float) -> dict[str, float]:
     """When each level of test accuracy was first reached; levels never reached are left out."""
-    first: dict[str, float] = {}
-    for level in _LEVELS:
-        for seen in evaluations:
-            if seen["accuracy"] >= level:
-                first[f"{level:g}"] = float(seen["time_s"]) / dilation
-                break
-    return first
+    found = {f"{level:g}": first_reached(evaluations, level, dilation) for level in LEVELS}
+    return {level: time_s for level, time_s in found.items() if time_s is not None}
+
+
+def first_reached(evaluations: Records, level: float, dilation: float) -> float | None:
+    """Model seconds until the first evaluation of at least ``level``; None if there is none."""
+    for seen in sorted(evaluations, key=lambda seen: int(seen["step"])):
+        if seen["accuracy"] >= level:
+            return float(seen["time_s"]) / dilation
+    return None
 
 
 def expected_step_s(manifest: Mapping[str, Any], steps: Records, rounds: Records,
@@ -177,6 +191,6 @@ def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, ro
 def _verdict(directory: Path, verdict: Verdict | None) -> dict[str, Any]:
     if verdict is None and (directory / SUMMARY).exists():
         before = read_json(directory / SUMMARY)
-        return {key: before[key] for key in ("verdict", "reasons", "measures")}
+        return {key: before.get(key) for key in ("verdict", "reasons", "measures", "ended")}
     found = asdict(verdict or UNFINISHED)
-    return {"verdict": found["state"], "reasons": found["reasons"], "measures": found["measures"]}
+    return {"verdict": found.pop("state"), **found}

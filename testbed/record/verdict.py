@@ -27,6 +27,13 @@ class Verdict:
     state: State
     reasons: list[str] = field(default_factory=list)
     measures: dict[str, Any] = field(default_factory=dict)
+    ended: bool = True
+    """False: the run was cut short or failed, and nothing of it is a result."""
+
+    @classmethod
+    def of_failure(cls, error: BaseException) -> Verdict:
+        """On a run that ``error`` ended before its time."""
+        return cls("invalid", [f"The run did not end: {error}"], ended=False)
 
 
 def judge(evidence: Evidence, thresholds: Thresholds = THRESHOLDS) -> Verdict:

@@ -88,7 +88,7 @@ def _verdict(trial: Trial, path: Path) -> Verdict:
     outcome, dilation = trial.outcome, trial.experiment.dilation
     history = LinkHistory(read_jsonl(path / LINKS))
     if outcome.error is not None:
-        cut_short = Verdict("invalid", [f"The run did not end: {outcome.error}"])
+        cut_short = Verdict.of_failure(outcome.error)
         return certify(trial.directory, Evidence(), history, Spans(), dilation, cut_short)
     events = read_events(path)
     names = {spec.peer: spec.name for spec in trial.session.specs}

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from testbed.errors import InputError
+
 CORES_PER_RUN = 8
 """With fewer cores than this, runs wait for each other."""
 
@@ -30,6 +32,27 @@ def machine(say: Callable[[str], None]) -> Iterator[None]:
                 f"{CORES_PER_RUN} on): waiting for it to end"
             )
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def only_one(directory: Path) -> Iterator[None]:
+    """Hold a comparison's directory; the end of the process, however it comes, gives it back.
+
+    Raises InputError when another process has it.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"the comparison in {directory} is being carried out by another process",
+                where="--resume",
+                hint="Wait for its end, or interrupt it first",
+            ) from None
         yield
     finally:
         os.close(descriptor)

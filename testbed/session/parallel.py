@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.synchronize import Event
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
-from testbed.errors import ExperimentError, NarrowsError
+from testbed.algorithms import Algorithm
+from testbed.errors import ExperimentError, Interrupted, NarrowsError
 from testbed.fabric.sim.network import Costs
+from testbed.record.directory import to_json
 from testbed.session.experiment import Experiment, prepare
-
-Outcome = tuple[dict[str, Any] | None, str | None]
-"""A trial's entry, and what ended it before its time."""
 
 
 class Task(NamedTuple):
@@ -26,51 +29,97 @@ class Task(NamedTuple):
     seed: int
     costs: Costs | None = None
     """Of its hosts, if not what the scenario says."""
+    begun: Path | None = None
+    """A file to which a line is added as soon as the run has a directory."""
 
 
-def side_by_side(
-    tasks: Sequence[Task], out: Path, processes: int
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Carry out ``tasks``; yields each one's place among them and its entry, as they come to their end.
+class Finished(NamedTuple):
+    """What became of the task at ``place``: its entry, and the seconds of real time that it took."""
 
-    Raises ExperimentError for a trial that failed, once those that had begun have ended.
+    place: int
+    entry: dict[str, Any]
+    took_s: float
+
+
+class _Outcome(NamedTuple):
+    entry: dict[str, Any] | None
+    error: str | None
+    """What ended it before its time."""
+    took_s: float
+
+
+class _Unlisted:
+    """Keeps account of a single trial, which somebody else lists."""
+
+    def __init__(self, begun: Path | None) -> None:
+        self.entry: dict[str, Any] | None = None
+        self._begun = begun
+
+    def begin(self, directory: Path, algorithm: Algorithm, seed: int) -> None:
+        """One write, so that lines of several processes do not mix."""
+        if self._begun is not None:
+            said = {"dir": str(directory), "algorithm": algorithm.name, "seed": seed}
+            with self._begun.open("ab", buffering=0) as file:
+                file.write(to_json(said).encode() + b"\n")
+
+    def conclude(self, entry: dict[str, Any]) -> None:
+        """This is it."""
+        self.entry = entry
+
+
+def side_by_side(tasks: Sequence[Task], out: Path, processes: int) -> Iterator[Finished]:
+    """Carry out ``tasks``; yields what became of each, as they come to their end.
+
+    Raises ExperimentError for a trial that failed, once those that had begun have ended. An interruption ends
+    all at once.
     """
-    context = get_context(
-        "spawn"
-    )  # a fork would share the threads of libraries, which it does not have
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_alone)
+    # a fork would share the threads of libraries, which it does not have
+    context = get_context("spawn")
+    stop = context.Event()
+    pool = ProcessPoolExecutor(processes, context, initializer=_alone, initargs=(stop,))
     try:
-        places: dict[Future[Outcome], int] = {
-            pool.submit(_trial, task, out): place for place, task in enumerate(tasks)
-        }
+        places = {pool.submit(_trial, task, out): place for place, task in enumerate(tasks)}
         for future in as_completed(places):
-            entry, error = future.result()
+            entry, error, took_s = future.result()
             if entry is not None:
-                yield places[future], entry
+                yield Finished(places[future], entry, took_s)
             if error is not None:
                 raise ExperimentError(error)
+    except (Interrupted, GeneratorExit):
+        stop.set()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _alone() -> None:
-    """Leave it to the parent what a signal to the whole group means."""
+def _alone(stop: Event) -> None:
+    """Leave it to the parent what a signal to the whole group means, and end with the parent, or when told so."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    for ended in (stop.wait, parent.join if parent else stop.wait):
+        Thread(target=_leave_after, args=(ended,), daemon=True).start()
 
 
-def _trial(task: Task, out: Path) -> Outcome:
+def _leave_after(ended: Callable[[], object]) -> None:
+    ended()
+    os._exit(1)
+
+
+def _trial(task: Task, out: Path) -> _Outcome:
     from testbed.session.progress import Progress
-    from testbed.session.run import Unlisted, one
+    from testbed.session.run import one
     from testbed.session.virtual import VirtualStage
 
+    began = time.monotonic()
     experiment = _experiment(task.source, task.algorithm)
-    listed, stage = Unlisted(), VirtualStage(experiment, task.costs)
+    listed, stage = _Unlisted(task.begun), VirtualStage(experiment, task.costs)
     (algorithm,) = experiment.algorithms
+    failure = None
     try:
         one(stage, experiment, algorithm, task.seed, out, Progress(quiet=True), listed)
     except NarrowsError as error:
-        return listed.entry, str(error)
-    return listed.entry, None
+        failure = str(error)
+    return _Outcome(listed.entry, failure, time.monotonic() - began)
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from testbed.session.remaining import Remaining, duration
+
 LINE_EVERY_S = 5.0
 
 
@@ -29,6 +31,8 @@ class _Trial:
     delay_s: float = 0.0
     accuracy: float | None = None
     rate_bits: float | None = None
+    whole: Remaining | None = None
+    """Of the whole comparison."""
 
 
 class Progress:
@@ -40,15 +44,21 @@ class Progress:
         self._trial: _Trial | None = None
         self._spoke = 0.0
         self._live: Live | None = None
+        self.whole: Remaining | None = None
+        """How far the whole comparison is, if there is one."""
+
+    def insist(self, text: str) -> None:
+        """One line that is wanted even by who wants none."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """One line of news."""
         if not self._quiet:
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.insist(text)
 
     def begin(self, label: str, steps: int | None, index: int, count: int) -> None:
         """A run begins: the ``index``-th of ``count``, of at most ``steps`` steps."""
-        self._trial = _Trial(label, steps, index, count)
+        self._trial = _Trial(label, steps, index, count, whole=self.whole)
         self._spoke = time.monotonic()
         if not self._quiet and self._console.is_terminal and self._live is None:
             self._live = Live(console=self._console, refresh_per_second=4, transient=True)
@@ -103,10 +113,12 @@ def _facts(trial: _Trial) -> dict[str, str]:
         "delay": f"{trial.delay_s * 1e3:.0f} ms",
         "accuracy": "-" if trial.accuracy is None else f"{trial.accuracy:.3f}",
     }
-    if trial.steps and trial.began and trial.step > 1:
+    if trial.whole and (whole_s := trial.whole.left_s(time.monotonic())) is not None:
+        facts["left"] = f"about {duration(whole_s)}"
+    elif trial.steps and trial.began and trial.step > 1:
         step_s = (time.monotonic() - trial.began) / (trial.step - 1)
         left = step_s * (trial.steps - trial.step + trial.steps * (trial.count - trial.index))
-        facts["left"] = f"about {left:.0f} s"
+        facts["left"] = f"about {duration(left)}"
     return facts
 
 

@@ -2,93 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from testbed.algorithms import Algorithm
 from testbed.errors import InputError, NarrowsError
-from testbed.record.directory import (
-    COMPARISON,
-    RunDirectory,
-    comparison_directory,
-    to_json,
-    write_atomically,
-)
-from testbed.record.summary import ENTRY
+from testbed.record.directory import RunDirectory, comparison_directory
+from testbed.session.comparison import Comparison, Listed, Order
 from testbed.session.experiment import Experiment
 from testbed.session.interrupt import interruptible, shielded
-from testbed.session.lock import machine
+from testbed.session.lock import machine, only_one
 from testbed.session.progress import Progress
+from testbed.session.resume import BEGUN, Recorded
 from testbed.session.stage import Stage
+
+__all__ = ["VIRTUAL", "Comparison", "one", "run"]
 
 VIRTUAL = "sim"
 """The fabric that is a clock and a model."""
-
-Order = Sequence[tuple[Algorithm, int]]
-
-
-class Listed(Protocol):
-    """Who keeps account of trials."""
-
-    def begin(self, directory: Path, algorithm: Algorithm, seed: int) -> None:
-        """A run has begun."""
-        ...
-
-    def conclude(self, entry: dict[str, Any]) -> None:
-        """It has come to its end."""
-        ...
-
-
-class Unlisted:
-    """Of a single trial: its ``entry``, which somebody else lists."""
-
-    entry: dict[str, Any] | None = None
-
-    def begin(self, directory: Path, algorithm: Algorithm, seed: int) -> None:
-        """Nothing is known yet."""
-
-    def conclude(self, entry: dict[str, Any]) -> None:
-        """This is it."""
-        self.entry = entry
-
-
-class Comparison:
-    """The runs of one ``testbed run`` and where their common results go."""
-
-    def __init__(self, directory: Path, experiment: Experiment) -> None:
-        self.directory, self._loaded = directory, experiment.loaded
-        self.runs: list[dict[str, Any]] = []
-        """Entries as ``--json`` prints them, in the order of running."""
-
-    def begin(self, directory: Path, algorithm: Algorithm, seed: int) -> None:
-        """A run that has begun is listed, as what it is if nobody lives to conclude it."""
-        blank = dict.fromkeys(ENTRY)
-        about = {"dir": str(directory), "algorithm": algorithm.name, "seed": seed}
-        self.runs.append({**blank, **about, "verdict": "invalid"})
-        self._save()
-
-    def conclude(self, entry: dict[str, Any]) -> None:
-        """The run that was begun last has come to its end."""
-        self.runs[-1] = entry
-        self._save()
-
-    def conclude_all(self, entries: list[dict[str, Any]]) -> None:
-        """These are the runs that have come to their end, in the order in which they were asked for."""
-        self.runs = entries
-        self._save()
-
-    def _save(self) -> None:
-        about = {"scenario": self._loaded.scenario.name, "hash": self._loaded.hash}
-        write_atomically(
-            self.directory / COMPARISON, to_json({**about, "runs": self.runs}, indent=2) + "\n"
-        )
-
-    @property
-    def failed(self) -> bool:
-        """Some run is invalid: its links were not what was asked for, or it did not end."""
-        return any(entry["verdict"] == "invalid" for entry in self.runs)
 
 
 def run(
@@ -100,12 +34,52 @@ def run(
     keep_failed: bool = False,
     order: Order | None = None,
     parallel: int = 1,
+    earlier: Recorded | None = None,
+    resuming: Callable[[Path], str] | None = None,
 ) -> Comparison:
     """Carry out every trial in ``order`` (default: seeds outer, algorithms inner).
 
-    ``parallel``: how many at a time, in virtual time only. Raises what ended a trial; what was finished before
-    it, and its own records, are on disk.
+    ``parallel``: how many at a time, in virtual time only. ``earlier``: go on with this comparison, whose order
+    it is then. ``resuming``: the command that goes on with the comparison in a directory, told when this is cut
+    short. Raises what ended a trial; what was finished before it, and its own records, are on disk.
     """
+    _check(experiment, fabric, parallel)
+    progress = Progress(quiet, experiment.dilation, watched_link=experiment.specs[0].name)
+    order = order or [(row, seed) for seed in experiment.seeds for row in experiment.algorithms]
+    with _opened(experiment, fabric, out, order, parallel, earlier) as comparison:
+        if next(comparison.left(), None) is None:
+            return comparison
+        alone = nullcontext() if fabric == VIRTUAL else machine(progress.say)
+        with interruptible(), alone, _ended(progress, comparison, resuming):
+            progress.whole = comparison.remaining
+            if parallel > 1:
+                _all_at_once(experiment, out, parallel, progress, comparison)
+                return comparison
+            progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
+            with _stage(
+                experiment, fabric, comparison.directory, quiet=quiet, keep_failed=keep_failed
+            ) as stage:
+                _in_turn(stage, experiment, out, progress, comparison)
+    return comparison
+
+
+@contextmanager
+def _opened(
+    experiment: Experiment, fabric: str, out: Path, order: Order, parallel: int, earlier: Recorded | None
+) -> Iterator[Comparison]:  # fmt: skip
+    """A new comparison, or the earlier one with its finished runs, held as long as this lasts."""
+    loaded = experiment.loaded
+    if earlier is not None:
+        with only_one(earlier.directory):
+            yield earlier.again().resumed(experiment, parallel)
+        return
+    directory = comparison_directory(out, loaded.scenario.name, loaded.hash)
+    with only_one(directory):
+        yield Comparison(directory, experiment, fabric, order, processes=parallel)
+
+
+def _check(experiment: Experiment, fabric: str, parallel: int) -> None:
+    """Raises InputError or MachineError for what cannot be carried out."""
     if fabric != VIRTUAL:
         if parallel > 1:
             raise InputError(
@@ -117,36 +91,16 @@ def run(
 
         check(experiment.loaded, fabric)
     _ = experiment.folders
-    progress = Progress(quiet, experiment.dilation, watched_link=experiment.specs[0].name)
-    order = order or [(name, seed) for seed in experiment.seeds for name in experiment.algorithms]
-    loaded = experiment.loaded
-    comparison = Comparison(
-        comparison_directory(out, loaded.scenario.name, loaded.hash), experiment
-    )
-    alone = nullcontext() if fabric == VIRTUAL else machine(progress.say)
-    with interruptible(), alone, _ended(progress, comparison):
-        if parallel > 1:
-            _all_at_once(experiment, order, out, parallel, progress, comparison)
-            return comparison
-        progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
-        with _stage(
-            experiment, fabric, comparison.directory, quiet=quiet, keep_failed=keep_failed
-        ) as stage:
-            for index, (algorithm, seed) in enumerate(order, 1):
-                label = f"{algorithm.name} s{seed}"
-                progress.begin(label, experiment.scenario.train.stop.steps, index, len(order))
-                one(stage, experiment, algorithm, seed, out, progress, comparison)
-                progress.say(_news(comparison.runs[-1]))
-    return comparison
 
 
-def interleaved(algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> Order:
-    """All pairs, seed by seed, each time beginning one algorithm later: A B C, B C A, C A B."""
-    return [
-        (algorithms[(turn + index) % len(algorithms)], seed)
-        for turn, seed in enumerate(seeds)
-        for index in range(len(algorithms))
-    ]
+def _in_turn(
+    stage: Stage, experiment: Experiment, out: Path, progress: Progress, comparison: Comparison
+) -> None:
+    steps, count = experiment.scenario.train.stop.steps, len(comparison.order)
+    for place, algorithm, seed in list(comparison.left()):
+        progress.begin(f"{algorithm.name} s{seed}", steps, place + 1, count)
+        one(stage, experiment, algorithm, seed, out, progress, comparison)
+        progress.say(_news(comparison.entry(place), comparison))
 
 
 def _stage(
@@ -162,29 +116,24 @@ def _stage(
     return RealStage(experiment, fabric, directory, quiet=quiet, keep_failed=keep_failed)
 
 
-def _news(entry: dict[str, Any]) -> str:
+def _news(entry: dict[str, Any], comparison: Comparison) -> str:
     accuracy = "-" if entry["accuracy"] is None else f"{entry['accuracy']:.3f}"
     about = f"{entry['verdict']}, {entry['time_s']:.1f} s, accuracy {accuracy}"
-    return f"{entry['algorithm']} s{entry['seed']}: {about}"
+    whole = comparison.remaining.words(time.monotonic())
+    return f"{entry['algorithm']} s{entry['seed']}: {about} ({whole})"
 
 
 def _all_at_once(
-    experiment: Experiment,
-    order: Order,
-    out: Path,
-    parallel: int,
-    progress: Progress,
-    comparison: Comparison,
+    experiment: Experiment, out: Path, parallel: int, progress: Progress, comparison: Comparison
 ) -> None:
     from testbed.session.parallel import Task, side_by_side
 
-    source = experiment.loaded.source
-    tasks = [Task(source, algorithm.name, seed) for algorithm, seed in order]
-    finished: dict[int, dict[str, Any]] = {}
-    for place, entry in side_by_side(tasks, out, parallel):
-        finished[place] = entry
-        comparison.conclude_all([finished[place] for place in sorted(finished)])
-        progress.say(_news(entry))
+    source, begun = experiment.loaded.source, comparison.directory / BEGUN
+    tasks = [Task(source, row.name, seed, begun=begun) for _, row, seed in comparison.left()]
+    progress.say(f"{len(tasks)} runs, {parallel} at a time")
+    for done in side_by_side(tasks, out, parallel):
+        comparison.conclude(done.entry, done.took_s)
+        progress.say(_news(done.entry, comparison))
 
 
 def one(
@@ -223,11 +172,16 @@ def one(
 
 
 @contextmanager
-def _ended(progress: Progress, comparison: Comparison) -> Iterator[None]:
+def _ended(
+    progress: Progress, comparison: Comparison, resuming: Callable[[Path], str] | None
+) -> Iterator[None]:
     try:
         yield
     except NarrowsError:
-        if comparison.runs:
+        if resuming is not None:
+            whole = comparison.remaining.words(time.monotonic())
+            progress.insist(f"{whole}. To go on: {resuming(comparison.directory)}")
+        elif comparison.runs:
             progress.say(
                 f"{len(comparison.runs)} runs were begun; `testbed report {comparison.directory}` "
                 "draws what was recorded"

@@ -155,7 +155,7 @@ class VirtualTrial:
 
     def _verdict(self, path: Path) -> Verdict:
         if self._error is not None:
-            return Verdict("invalid", [f"The run did not end: {self._error}"])
+            return Verdict.of_failure(self._error)
         events = read_events(path)
         steps, epochs = events.get("step", []), events.get("epoch", [])
         if wrong := faults(self._done, steps, epochs, self._cast.recorded):

@@ -1,8 +1,14 @@
-"""Differences paired by seed, against values worked out by hand."""
+"""Differences and ratios paired by seed, accuracy against a margin: against values worked out by hand."""
+
+from math import exp, log
 
 import pytest
 
-from analysis.paired import paired
+from analysis.paired import inferiority, paired
+from analysis.statistics import Interval, interval, ratio
+
+T2 = 4.302652729911275
+"""Student's t for 2 degrees of freedom, 0.975: √(2 · 0.95² / (1 − 0.95²))."""
 
 
 def entry(algorithm: str, seed: int, time_s: float, verdict: str = "valid") -> dict[str, object]:
@@ -27,13 +33,37 @@ RUNS = [
 ]
 
 
+def test_the_quantile_is_students() -> None:
+    assert pytest.approx((2 * 0.95**2 / (1 - 0.95**2)) ** 0.5) == T2
+
+
 def test_mean_and_interval_by_hand() -> None:
     time = next(result for result in paired(RUNS) if result.measure == "time_s")
     assert (time.algorithm, time.baseline, time.pairs) == ("fast", "none", 3)
-    assert time.mean == pytest.approx(-2.5)
-    # Standard deviation 0.5, Student's t for 2 degrees of freedom 4.3027.
-    assert time.half == pytest.approx(4.3027 * 0.5 / 3**0.5, rel=1e-4)
-    assert time.differs and "-22.7%" in time.sentence()
+    # Standard deviation 0.5.
+    half = T2 * 0.5 / 3**0.5
+    found = time.difference
+    assert (found.mean, found.low, found.high) == pytest.approx((-2.5, -2.5 - half, -2.5 + half))
+    assert time.differs and "-22.7%" in time.sentence() and "3 pairs" in time.sentence()
+
+
+def test_the_speedup_is_a_geometric_mean_by_hand() -> None:
+    # Ratios 1, 2 and 4: mean of the logarithms log 2, their standard deviation log 2.
+    found = ratio([3.0, 8.0, 20.0], [3.0, 4.0, 5.0])
+    half = T2 * log(2) / 3**0.5
+    assert found.mean == pytest.approx(2.0)
+    assert (found.low, found.high) == pytest.approx((exp(log(2) - half), exp(log(2) + half)))
+    assert ratio([0.0], [1.0]) == Interval()
+    (time,) = [r for r in paired(RUNS, "fast") if r.measure == "time_s"]
+    assert time.speedup is not None
+    assert time.speedup.mean == pytest.approx((8 / 10 * 8.5 / 11 * 9 / 12) ** (1 / 3))
+    assert all(r.speedup is None for r in paired(RUNS) if r.measure != "time_s")
+
+
+def test_of_few_values_there_is_no_interval() -> None:
+    assert interval([]) == Interval() and interval([None, float("nan")]) == Interval()
+    assert interval([3.0, None]) == Interval(3.0)
+    assert interval([3.0, 3.0]) == Interval(3.0, 3.0, 3.0)
 
 
 def test_no_difference_says_so() -> None:
@@ -42,9 +72,10 @@ def test_no_difference_says_so() -> None:
         for seed in (0, 1, 2, 3)
         for name in "ab"
     ]
-    time = next(result for result in paired(same) if result.measure == "time_s")
+    time, *sizes = paired(same)
     assert not time.differs
     assert "includes no difference" in time.sentence()
+    assert all("includes no difference" in result.sentence() for result in sizes)
 
 
 def test_what_is_missing_or_invalid_is_left_out() -> None:
@@ -54,4 +85,21 @@ def test_what_is_missing_or_invalid_is_left_out() -> None:
     assert all(result.pairs == 3 for result in results)
     assert paired([]) == []
     one = next(iter(paired(RUNS[:2])))
-    assert one.half is None and "no interval" in one.sentence()
+    assert one.difference == Interval(-2.0) and "no interval" in one.sentence()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (-0.0049, 0.1, "not inferior"),
+        (-0.005, 0.1, "not decided"),
+        (-0.1, -0.0051, "inferior"),
+        (-0.1, -0.005, "not decided"),
+        (-0.004, -0.001, "not inferior"),
+        (None, None, "not decided"),
+    ],
+)
+def test_inferiority_is_decided_by_the_ends(
+    low: float | None, high: float | None, said: str
+) -> None:
+    assert inferiority(Interval(0.0, low, high), 0.005) == said

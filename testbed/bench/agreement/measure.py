@@ -62,8 +62,9 @@ def simulated(
         for seed in experiment.seeds
     ]
     found: dict[Cell, Lengths] = {}
-    for place, entry in side_by_side([task for _, task in asked], out, processes):
-        found.setdefault(asked[place][0], {})[entry["algorithm"]] = step_lengths(Path(entry["dir"]))
+    for done in side_by_side([task for _, task in asked], out, processes):
+        lengths = step_lengths(Path(done.entry["dir"]))
+        found.setdefault(asked[done.place][0], {})[done.entry["algorithm"]] = lengths
         say(f"simulated {sum(map(len, found.values()))} of {len(asked)}")
     return found
 

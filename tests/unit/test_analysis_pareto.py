@@ -1,0 +1,70 @@
+"""The figure of time against accuracy: what is plotted, and when it is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from synthetic_run import Recipe, make_run
+
+from analysis.figures import figures_of, pareto
+from analysis.load import Run, load_all
+from analysis.report import make_figures
+from testbed.record.verdict import Verdict
+
+DENSITIES = (0.003, 0.03, 0.3)
+WRONG = Verdict("invalid", ["because"])
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    out = tmp_path_factory.mktemp("out")
+    recipes = [Recipe(f"topk-{k:g}", k, seed, 30) for k in DENSITIES for seed in (1, 2, 3)]
+    recipes += [Recipe("none", 1.0, 1, 30), Recipe("adatopk", None, 1, 30)]
+    return [make_run(out, each) for each in [*recipes, Recipe("none", 1.0, 2, 5, verdict=WRONG)]]
+
+
+@pytest.fixture(scope="module")
+def runs(paths: list[Path]) -> list[Run]:
+    return load_all(paths)
+
+
+def test_the_front_is_of_those_that_nothing_beats() -> None:
+    points = [(3.0, 0.8), (1.0, 0.5), (2.0, 0.9), (2.0, 0.7), (4.0, 0.9), (5.0, 0.95)]
+    assert pareto.front(points) == [(1.0, 0.5), (2.0, 0.9), (5.0, 0.95)]
+    assert pareto.front([]) == []
+
+
+def test_rows_are_means_over_seeds_with_intervals(runs: list[Run]) -> None:
+    rows = {row["algorithm"]: row for row in pareto.data(runs)}
+    assert set(rows) == {"none", "adatopk", *(f"topk-{k:g}" for k in DENSITIES)}
+    sparse = [run.summary for run in runs if run.algorithm == "topk-0.003"]
+    mean = sum(summary["time_s"] for summary in sparse) / 3
+    found = rows["topk-0.003"]
+    assert found["time_s"] == pytest.approx(mean)
+    assert found["time_s_low"] < mean < found["time_s_high"]
+    assert (found["density"], found["seeds"], found["on_front"]) == (0.003, 3, True)
+    assert (rows["none"]["seeds"], rows["none"]["density"]) == (1, None)
+    assert rows["none"]["time_s_low"] is None and not rows["adatopk"]["on_front"]
+    fixed = [row for row in rows.values() if row["density"] is not None]
+    for row in fixed:
+        beaten = any(
+            other["time_s"] <= row["time_s"] and other["accuracy"] >= row["accuracy"]
+            for other in fixed
+            if other is not row
+        )
+        assert row["on_front"] is not beaten
+
+
+def test_it_takes_three_fixed_densities(runs: list[Run]) -> None:
+    assert pareto in figures_of(runs)
+    assert pareto not in figures_of([run for run in runs if run.algorithm != "topk-0.03"])
+
+
+def test_the_figure_names_all(runs: list[Run], paths: list[Path], tmp_path: Path) -> None:
+    figure = pareto.draw(runs)
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert named == ["fixed densities of top-k, Pareto front", "none", "adatopk"]
+    assert {text.get_text() for text in figure.axes[0].texts} == {"0.003", "0.03", "0.3"}
+    drawn = {path.name for path in make_figures(paths, tmp_path)}
+    assert {"pareto.png", "pareto.pdf", "pareto.csv"} <= drawn
