@@ -82,6 +82,7 @@ def test_the_scenario() -> None:
     entries = [item if isinstance(item, str) else Derived.model_validate(item) for item in listed]
     assert [resolve(entry).name for entry in entries] == [
         "none", "topk-0.15", "laplace-0.01+int8", "ada-k05", "topk-forgets", "qsgd-15", "laplace-large",
+        "laplace-da4",
     ]  # fmt: skip
 
 
