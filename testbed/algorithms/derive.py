@@ -18,16 +18,22 @@ _SETTINGS = ("down_memory", "buckets", "dense_below")
 def derive(entry: Derived, base: Algorithm, where: str | None) -> Algorithm:
     """``base`` as ``entry`` changes it, unchecked. Raises InputError for a density that is not fixed.
 
-    Options of a part are added to those that ``base`` gives it, as long as it is the same part.
+    Options of a part are added to those that ``base`` gives it, as long as it is the same part. ``mean_of``
+    stands for a density that is not known here: all is sent.
     """
-    if entry.density is not None and base.controller != "fixed":
+    rule = "fixed" if entry.mean_of is not None else entry.rule or base.controller
+    if entry.density is not None and rule != "fixed":
         raise InputError(
-            f"algorithm {entry.name!r}: its controller {base.controller!r} chooses the density",
+            f"algorithm {entry.name!r}: its controller {rule!r} chooses the density",
             where=where,
-            hint="Leave 'density' out, or start from an algorithm with a fixed one",
+            hint="Leave 'density' out, or write `rule: fixed`",
         )
+    kept = base.options if rule == base.controller else {}
     density = {} if entry.density is None else {"density": entry.density}
-    changes: dict[str, Any] = {"options": {**base.options, **density, **entry.controller}}
+    changes: dict[str, Any] = {
+        "controller": rule,
+        "options": {**kept, **density, **entry.controller},
+    }
     for part in _PARTS:
         changes |= _part(part, entry, base)
     for setting in _SETTINGS:

@@ -27,6 +27,11 @@ def _adaptive(name: str, about: str, **options: Any) -> Algorithm:
     return Algorithm(name, "topk", "feedback", name, options, about=about)
 
 
+def _scheduled(name: str, about: str, form: str) -> Algorithm:
+    options = {"form": form, "from": 0.29, "to": 0.001, "steps": 200}
+    return Algorithm(name, "topk", "feedback", "schedule", options, about=about)
+
+
 def _written(name: str, about: str, memory: str = "none", **more: Any) -> Algorithm:
     """All elements, each written as the coding called ``name`` does it."""
     coding = WRITTEN.get(name, Choice(name))
@@ -55,6 +60,16 @@ ROWS: tuple[Algorithm, ...] = (
     _adaptive("dc2-da3", "DC2-style DA3 (a reconstruction): k in proportion to smoothed delay."),
     _adaptive("dc2-da4", "DC2-style DA4 (a reconstruction): five levels, lenient thresholds of delay."),
     _adaptive("dc2-da5", "DC2-style DA5 (a reconstruction): five levels, strict thresholds of delay."),
+    _adaptive("aimd-delay", "AIMD in the style of NetSenseML: k up while smoothed delay falls, else 0.95 k."),
+    _adaptive("aimd-bdp", "AIMD in the style of NetSenseML: k up while messages are below 0.9 of the bandwidth-delay product."),
+    Algorithm(
+        "accordion", "topk", "feedback", "accordion", buckets="layer",
+        about="Accordion: 0.99 of each layer whose gradient's norm is changing, 0.1 of the others.",
+    ),
+    _scheduled("topk-linear", "Exact top-k, from 0.29 to 0.001 in 200 equal differences.", "linear"),
+    _scheduled("topk-exponential", "Exact top-k, from 0.29 to 0.001 in 200 equal ratios.", "exponential"),
+    Algorithm("dgc-warmup", "dgc", "dgc", "dgc-warmup", about="DGC with its warm-up: 0.25, 0.0625, 0.015625, 0.004, then 0.001 by epoch."),
+    _adaptive("random-walk", "Exact top-k at a random density of mean 0.116, AdaTopK's fixed point.", mean=0.116),
     Algorithm(
         "onebit", memory="feedback", values="onebit", values_options={"per": "row"},
         about="1-bit SGD: signs, and two means for each row of a matrix; error feedback.",

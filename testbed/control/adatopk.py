@@ -23,6 +23,7 @@ from typing import Any
 from testbed.control.adatopk_options import AdaTopKOptions
 from testbed.control.base import Observation
 from testbed.control.options import read_options
+from testbed.control.seed import generator, generator_state
 from testbed.errors import ExperimentError
 
 
@@ -55,12 +56,11 @@ class AdaTopK:
 
     def state(self) -> dict[str, Any]:
         """k, the samples of the window, and the random state, as JSON values."""
-        version, internal, gauss = self._random.getstate()
         return {
             "k": self._k,
             "delays": list(self._delays),
             "accuracies": list(self._accuracies),
-            "random": [version, list(internal), gauss],
+            "random": generator_state(self._random),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -69,8 +69,7 @@ class AdaTopK:
         self._k = float(state["k"])
         self._delays = deque(state["delays"], maxlen=samples)
         self._accuracies = deque(state["accuracies"], maxlen=samples)
-        version, internal, gauss = state["random"]
-        self._random.setstate((version, tuple(internal), gauss))
+        self._random = generator(state["random"])
 
     def _delay(self, seen: Observation) -> float:
         if self.options.delay == "per_byte":

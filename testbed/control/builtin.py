@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from testbed.control.accordion import Accordion
 from testbed.control.adalag import AdaLag
 from testbed.control.adatopk import AdaTopK
+from testbed.control.aimd import AimdBdp, AimdDelay
 from testbed.control.base import controllers
 from testbed.control.delay_aware import Gradient, Lenient, Proportional, Strict, TwoLevel
 from testbed.control.fixed import Fixed
+from testbed.control.random_walk import RandomWalk
+from testbed.control.schedules import DgcWarmup, Schedule, Script
 
 controllers.add("fixed", Fixed)
 controllers.add("adatopk", AdaTopK)
@@ -16,3 +20,10 @@ controllers.add("dc2-da2", Gradient)
 controllers.add("dc2-da3", Proportional)
 controllers.add("dc2-da4", Lenient)
 controllers.add("dc2-da5", Strict)
+controllers.add("aimd-delay", AimdDelay)
+controllers.add("aimd-bdp", AimdBdp)
+controllers.add("accordion", Accordion)
+controllers.add("schedule", Schedule)
+controllers.add("dgc-warmup", DgcWarmup)
+controllers.add("random-walk", RandomWalk)
+controllers.add("script", Script)

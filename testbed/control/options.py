@@ -31,7 +31,9 @@ def read_options(controller: str, model: type[Model], given: Mapping[str, Any]) 
         return model(**given)
     except ValidationError as error:
         wrong = "; ".join(_complaint(detail) for detail in error.errors())
-        known = ", ".join(f"{name} ({field.default})" for name, field in model.model_fields.items())
+        known = ", ".join(
+            f"{field.alias or name} ({field.default})" for name, field in model.model_fields.items()
+        )
         raise InputError(
             f"controller {controller!r}: {wrong}", hint=f"Options and their defaults: {known}"
         ) from error

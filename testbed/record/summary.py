@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from testbed.errors import InputError
 from testbed.record.completion import Group, groups
 from testbed.record.directory import LINKS, MANIFEST, SUMMARY, read_events, read_json, read_jsonl
 from testbed.record.fluid import bottleneck_s
@@ -73,6 +74,20 @@ def finished(directory: Path) -> dict[str, Any] | None:
         return None
     summary = read_json(directory / SUMMARY)
     return summary if summary.get("ended") else None
+
+
+def mean_density(directory: Path) -> float:
+    """``mean_k`` of a finished run. Raises InputError where it is not one, or has no usable mean."""
+    summary = read_json(directory / SUMMARY)
+    mean = summary.get("mean_k")
+    if not summary.get("ended"):
+        raise InputError("the run was cut short", where=str(directory))
+    if not isinstance(mean, int | float) or isinstance(mean, bool) or not 0 < mean <= 1:
+        raise InputError(
+            f"the run has no mean density above 0 and at most 1: its mean_k is {mean!r}",
+            where=str(directory),
+        )
+    return float(mean)
 
 
 def entry(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,9 @@ Times, rates and sizes are those of the file: ``dilation`` is applied once, by `
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from testbed.scenario.events import Event
 from testbed.scenario.link import Fraction, Link, LinkEnd, Model
@@ -154,7 +154,22 @@ class Derived(Model):
     dense_below: Annotated[int, Field(ge=0)] | None = Field(
         None, description="`layer`: parameters of fewer elements are sent whole and exact."
     )
+    rule: str | None = Field(
+        None, description="Another controller, by its name; options of the former one are dropped."
+    )
     controller: dict[str, Any] = Field({}, description="Options of the controller to change.")
+    mean_of: str | None = Field(
+        None,
+        description="A finished run's directory, relative to the file: the density is fixed at that run's mean.",
+    )
+
+    @model_validator(mode="after")
+    def _one_density(self) -> Self:
+        others = {"density": self.density, "rule": self.rule, "controller": self.controller}
+        given = [key for key, value in others.items() if value is not None and value != {}]
+        if self.mean_of is not None and given:
+            raise ValueError(f"`mean_of` says how much is sent, so that `{given[0]}` cannot stand beside it")  # fmt: skip
+        return self
 
 
 class Sim(Model):

@@ -13,9 +13,10 @@ from testbed.compress.layout import Layout
 from testbed.compress.shards import cut
 from testbed.errors import InputError
 from testbed.fabric.base import NodeSpec
+from testbed.record.summary import mean_density
 from testbed.scenario.expand import end_settings, expand
 from testbed.scenario.load import Loaded, load
-from testbed.scenario.model import Scenario
+from testbed.scenario.model import Derived, Scenario
 from testbed.scenario.per_seed import for_seed
 from testbed.scenario.timeline import Timeline
 from testbed.train.job import Job
@@ -83,7 +84,7 @@ def from_loaded(
     derived = {entry.name: entry for entry in scenario.algorithms if not isinstance(entry, str)}
     wanted = [derived.get(name, name) for name in algorithms] or list(scenario.algorithms)
     asked = "--algo" if algorithms else str(loaded.source)
-    resolved = [resolve(entry, where=asked) for entry in wanted]
+    resolved = [resolve(_at_mean(entry, loaded.source), where=asked) for entry in wanted]
     for algorithm in resolved:
         check_momentum(algorithm, scenario.train.optimizer.momentum, where=asked)
         check_sizes(scenario.train, algorithm.controller, where=asked)
@@ -125,11 +126,23 @@ def _check_servers(scenario: Scenario, where: str) -> None:
 
 
 def _located(scenario: Scenario, folder: Path) -> Scenario:
-    """The task's data directory and a recorded run are relative to the scenario file, as a trace is."""
+    """The task's data directory and recorded runs are relative to the scenario file, as a trace is."""
     train = scenario.train
     named = {name: getattr(train, name) for name in ("data", "recorded")}
     found = {name: str((folder / path).resolve()) for name, path in named.items() if path}
     return scenario.model_copy(update={"train": train.model_copy(update=found)})
+
+
+def _at_mean(entry: str | Derived, source: Path) -> str | Derived:
+    """``mean_of`` as the density that it stands for. Raises InputError at ``source`` where there is none."""
+    if isinstance(entry, str) or entry.mean_of is None:
+        return entry
+    try:
+        mean = mean_density((source.parent / entry.mean_of).resolve())
+    except InputError as error:
+        message = f"algorithm {entry.name!r}: mean_of {entry.mean_of!r}: {error}"
+        raise InputError(message, where=str(source)) from None
+    return entry.model_copy(update={"mean_of": None, "rule": "fixed", "density": mean})
 
 
 class Jobs:

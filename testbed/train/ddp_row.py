@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from testbed.algorithms import Algorithm, check, resolve
 from testbed.compress.recipe import Recipe
+from testbed.control.base import controllers, watched
 from testbed.errors import InputError
 
 
 def row_of(algorithm: str | Algorithm | Recipe, density: float | None) -> Algorithm:
-    """The checked row. Raises InputError where ``density`` or its exchange do not suit."""
+    """The checked row. Raises InputError where ``density``, its exchange or its controller do not suit."""
     if isinstance(algorithm, str):
         row = resolve(algorithm)
     elif isinstance(algorithm, Recipe):
@@ -29,6 +30,11 @@ def row_of(algorithm: str | Algorithm | Recipe, density: float | None) -> Algori
             )
         row = replace(row, options={**row.options, "density": density})
     check(row)
+    if "layers" in watched(controllers.get(row.controller)(seed=0, **row.options)):
+        raise InputError(
+            f"algorithm {row.name!r}: its controller {row.controller!r} wants to see the norms of parameters",
+            hint="A hook does not tell them; run it in the testbed",
+        )
     return row
 
 

@@ -29,7 +29,7 @@ def test_every_row_can_be_made(row: Algorithm) -> None:
 def test_names_are_unique_and_no_pattern_takes_one() -> None:
     names = [row.name for row in known()]
     assert len(set(names)) == len(names)
-    assert not any(name.startswith(pattern.prefix) for name in names for pattern in PATTERNS)
+    assert not any(pattern.matches(name) for name in names for pattern in PATTERNS)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
@@ -195,9 +195,25 @@ def test_options_stay_with_their_part() -> None:
     assert resolve("qsgd-4bit").values_options == {"levels": 7}
 
 
+def test_another_rule_for_the_same_sparsifier() -> None:
+    """Options of the former rule are dropped; those of the same one are kept."""
+    other = resolve(derive(**{"from": "topk-0.1"}, rule="dc2-da4", controller={"k_max": 0.5}))
+    assert (other.selector, other.controller, other.options) == ("topk", "dc2-da4", {"k_max": 0.5})
+    same = resolve(derive(**{"from": "adatopk-kd0.1"}, rule="adatopk", controller={"k_max": 0.5}))
+    assert same.options == {"k_dec": 0.1, "k_max": 0.5}
+    fixed = resolve(derive(**{"from": "adatopk-kd0.1"}, rule="fixed", density=0.2))
+    assert (fixed.controller, fixed.options) == ("fixed", {"density": 0.2})
+    script = resolve(derive(**{"from": "topk-0.1"}, rule="script", controller={"densities": [1, 0.1]}))  # fmt: skip
+    assert script.options == {"densities": [1, 0.1]}
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
+        ({"from": "topk-0.1", "rule": "dc2"}, "'mine': unknown controller 'dc2'.*Did you mean 'dc2-da"),
+        ({"from": "topk-0.1", "rule": "adatopk", "density": 0.1}, "'mine': its controller 'adatopk' chooses.*rule: fixed"),
+        ({"from": "adatopk", "rule": "fixed", "controller": {"k_dec": 0.1}}, "'mine': controller 'fixed': unknown option 'k_dec'"),
+        ({"from": "none", "rule": "adatopk"}, "'mine': selector 'dense' takes no density"),
         ({"from": "adatopk", "controller": {"kdec": 0.1}}, "'mine': .*unknown option 'kdec'.*k_dec"),
         ({"from": "adatopk", "controller": {"k_dec": "x"}}, "'mine': controller 'adatopk': k_dec"),
         ({"from": "adatopk", "density": 0.1}, "'mine': its controller 'adatopk' chooses the density"),

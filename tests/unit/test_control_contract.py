@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
-from testbed.control.base import Controller, Observation, controllers
+from testbed.control.base import Controller, LayerController, Observation, controllers, watched
 from testbed.control.seed import controller_seed
 from testbed.errors import InputError
 
 names = pytest.mark.parametrize("name", controllers.names())
+
+
+LAYERS = {"first.weight": 900.0, "first.bias": 30.0, "last.weight": 70.0}
+"""Elements by name."""
 
 
 def observation(step: int, rng: Random, density: float) -> Observation:
@@ -24,6 +28,12 @@ def observation(step: int, rng: Random, density: float) -> Observation:
         bytes_sent=1000 + rng.randrange(1000),
         density=density,
         link_rate_bits=None if step % 3 else 1e8,
+        step_s=None if step % 5 else 0.2 + rng.random(),
+        bytes_received=2000 + rng.randrange(1000),
+        learning_rate=0.1 * 0.9 ** (step // 50),
+        held=rng.random(),
+        sent=rng.random(),
+        layers={name: [many, 10.0 ** rng.uniform(-2, 2)] for name, many in LAYERS.items()},
     )
 
 
@@ -40,6 +50,26 @@ def test_same_seed_same_densities_in_range(name: str) -> None:
     first, second = (drive(controllers.get(name)(seed=3), Random(1), range(200)) for _ in range(2))
     assert first == second
     assert all(0 < density <= 1 for density in first)
+
+
+@names
+def test_densities_of_layers(name: str) -> None:
+    """Each in (0, 1]; together, by elements, what ``density()`` says; for any name, seen or not."""
+    controller = controllers.get(name)(seed=3)
+    if not isinstance(controller, LayerController):
+        return
+    for step in range(200):
+        controller.observe(observation(step, Random(step), controller.density()))
+        each = controller.densities([*LAYERS, "never seen"])
+        assert len(each) == 4
+        assert all(0 < density <= 1 for density in each)
+        weighted = sum(k * many for k, many in zip(each, LAYERS.values(), strict=False))
+        assert controller.density() == pytest.approx(weighted / sum(LAYERS.values()))
+
+
+@names
+def test_what_is_watched_is_known(name: str) -> None:
+    assert watched(controllers.get(name)(seed=0)) <= {"memory", "layers"}
 
 
 @names

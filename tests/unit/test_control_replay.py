@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import typer
 
-from testbed.algorithms import resolve
+from testbed.algorithms import known, resolve
 from testbed.cli.replay_controller import replay_controller
 from testbed.control.adatopk import AdaTopK
 from testbed.control.base import Controller, Observation, controllers
 from testbed.control.fixed import Fixed
 from testbed.control.replay import compare, replay
 from testbed.control.seed import controller_seed
-from testbed.errors import InputError
+from testbed.errors import ExperimentError, InputError
 
 STEPS = 80
 
@@ -144,6 +144,23 @@ def test_command_with_another_controller_is_open_loop(
     assert "open loop, 80 steps, mean density 1 (recorded" in capsys.readouterr().out
     replay_controller(run, controller="adatopk", as_json=True)
     assert json.loads(capsys.readouterr().out)["open_loop"] is False
+
+
+@pytest.mark.parametrize("name", [row.name for row in known() if row.controller not in ("fixed", "accordion")])  # fmt: skip
+def test_command_on_a_run_of_every_rule(
+    name: str, make_run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exact on its own run, and any other rule in open loop."""
+    run = make_run(name)
+    replay_controller(run)
+    assert capsys.readouterr().out.count(f"exact: {STEPS} steps compared, 0 mismatches\n") == 2
+    replay_controller(run, controller="dc2-da4" if name != "dc2-da4" else "aimd-delay")
+    assert capsys.readouterr().out.count(f"open loop, {STEPS} steps, mean density") == 2
+
+
+def test_command_says_what_a_record_lacks(make_run: Callable[..., Path]) -> None:
+    with pytest.raises(ExperimentError, match=r"'accordion': step 0 has no `layers`"):
+        replay_controller(make_run(), controller="accordion")
 
 
 def test_command_on_a_run_that_was_killed(

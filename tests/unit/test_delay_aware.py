@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from math import sqrt
 from statistics import fmean, pstdev
 from typing import Any
@@ -146,7 +147,7 @@ def test_proportional_is_clipped() -> None:
 def test_levels() -> None:
     densities = [Lenient(seed=0).level(number) for number in range(5)]
     assert densities == pytest.approx([0.29, 0.07027, 0.017029, 0.0041267, 0.001], rel=1e-4)
-    ratios = [below / above for above, below in zip(densities, densities[1:], strict=False)]
+    ratios = [below / above for above, below in pairwise(densities)]
     assert ratios == pytest.approx([(LOW / HIGH) ** 0.25] * 4)
 
 

@@ -1,0 +1,140 @@
+"""Accordion (Agarwal et al., MLSys 2021): a layer is sent nearly whole while its gradient's norm is changing.
+
+    |prev − curr| / prev > 0.5, or the learning rate was just reduced, or there is no check yet: k_high, else k_low
+
+for every layer by itself. curr: root mean square of its gradient's norm over the epoch that has just ended; prev: the same
+at the previous check. Checks follow epochs 10, 20, 30, …; the first compares with the first epoch, and up to it everything
+is at k_high. Choices of ours where the rule is silent:
+
+* A controller hears that an epoch ended with the first step of the next one: that step still has the old densities.
+* The learning rate was just reduced: that of the epoch that now begins is below what it was at the previous check. It cannot
+  be told where observations have no ``learning_rate``; norms alone decide then.
+* prev = 0 and curr = 0 is no change; prev = 0 alone is one. A layer that is new at a check is at k_high.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import fsum, hypot, isfinite, sqrt
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from testbed.control.base import Observation, Watched
+from testbed.control.options import Density, Options, read_options
+from testbed.errors import ExperimentError
+
+
+class AccordionOptions(Options):
+    """Options of ``accordion``."""
+
+    k_high: Density = Field(0.99, description="Density of a layer that changes.")
+    k_low: Density = Field(0.1, description="Density of a layer that does not.")
+    threshold: Annotated[float, Field(ge=0.0)] = Field(
+        0.5, description="Relative change of the gradient's norm above which a layer changes."
+    )
+    every_epochs: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        10, description="Epochs between two checks."
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.k_low > self.k_high:
+            raise ValueError(f"k_low {self.k_low} is above k_high {self.k_high}")
+        return self
+
+
+class Accordion:
+    """One agent, for one worker, with a density for every layer; without randomness."""
+
+    watches: ClassVar[frozenset[Watched]] = frozenset({"layers"})
+
+    def __init__(self, *, seed: int, **options: Any) -> None:
+        del seed
+        self.options = read_options("accordion", AccordionOptions, options)
+        self._epoch: int | None = None
+        self._ended = self._steps = 0
+        """Epochs that have ended; steps of the one that has not."""
+        self._lengths: dict[str, float] = {}
+        """√Σ norm² over these steps, by layer."""
+        self._elements: dict[str, float] = {}
+        self._previous: dict[str, float] = {}
+        self._rate: float | None = None
+        """Norms and learning rate of the last check."""
+        self._low: set[str] = set()
+        """Layers at k_low."""
+
+    def densities(self, names: Sequence[str]) -> list[float]:
+        """For the coming step: k_high or k_low for each; k_high for layers that were never seen."""
+        options = self.options
+        return [options.k_low if name in self._low else options.k_high for name in names]
+
+    def density(self) -> float:
+        """Their mean, weighted by elements; k_high before anything was seen."""
+        if not self._elements:
+            return self.options.k_high
+        shares = zip(self.densities([*self._elements]), self._elements.values(), strict=True)
+        return fsum(k * many for k, many in shares) / fsum(self._elements.values())
+
+    def observe(self, seen: Observation) -> None:
+        """Take in the norms of a step; the first step of an epoch ends the one before."""
+        self._check_layers(seen)
+        if self._epoch not in (None, seen.epoch):
+            self._end_epoch(seen.learning_rate)
+        self._epoch = seen.epoch
+        self._steps += 1
+        for name, (many, norm) in seen.layers.items():
+            self._elements[name] = many
+            self._lengths[name] = hypot(self._lengths.get(name, 0.0), norm)
+
+    def state(self) -> dict[str, Any]:
+        """All of it; what is kept by layer, by its name."""
+        return {
+            "epoch": self._epoch,
+            "ended": self._ended,
+            "steps": self._steps,
+            "lengths": dict(self._lengths),
+            "elements": dict(self._elements),
+            "previous": dict(self._previous),
+            "rate": self._rate,
+            "low": sorted(self._low),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Continue exactly where ``state`` was taken; the options must be the same."""
+        self._epoch, self._rate = state["epoch"], state["rate"]
+        self._ended, self._steps = int(state["ended"]), int(state["steps"])
+        self._lengths, self._elements = dict(state["lengths"]), dict(state["elements"])
+        self._previous, self._low = dict(state["previous"]), set(state["low"])
+
+    def _end_epoch(self, rate: float | None) -> None:
+        """``rate``: the learning rate of the epoch that begins."""
+        self._ended += 1
+        norms = {name: length / sqrt(self._steps) for name, length in self._lengths.items()}
+        if self._previous and self._ended % self.options.every_epochs == 0:
+            reduced = rate is not None and self._rate is not None and rate < self._rate
+            self._low = set() if reduced else self._steady(norms)
+            self._previous, self._rate = norms, rate
+        elif not self._previous:
+            self._previous, self._rate = norms, rate
+        self._lengths, self._steps = {}, 0
+
+    def _steady(self, norms: Mapping[str, float]) -> set[str]:
+        """Layers whose norm has hardly changed since the previous check."""
+        threshold, previous = self.options.threshold, self._previous
+        return {
+            name
+            for name, norm in norms.items()
+            if name in previous and abs(previous[name] - norm) <= threshold * previous[name]
+        }
+
+    def _check_layers(self, seen: Observation) -> None:
+        if not seen.layers:
+            raise ExperimentError(
+                f"controller 'accordion': step {seen.step} has no `layers`: norms by parameter were not watched"
+            )
+        wrong = [name for name, (_, norm) in seen.layers.items() if not isfinite(norm)]
+        if wrong:
+            raise ExperimentError(
+                f"controller 'accordion': step {seen.step}: the gradient's norm of {wrong[0]!r} is not finite"
+            )

@@ -1,0 +1,99 @@
+"""Every algorithm whose density changes, in real workers on a virtual clock, and its records run again."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from virtual_setup import ALGORITHMS, Stage
+
+from testbed.algorithms import Algorithm, known, resolve
+from testbed.control.base import controllers
+from testbed.control.replay import compare, replay
+from testbed.control.seed import controller_seed
+from testbed.errors import ExperimentError, InputError
+from testbed.scenario.model import Optimizer, Schedule, Stop
+from testbed.train.ddp_row import row_of
+
+torch.set_num_threads(1)
+NAMES = [row.name for row in known() if row.controller not in ("fixed", "adatopk")]
+STEPS = 25
+"""Five epochs."""
+
+
+def played(row: Algorithm, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
+    """Step records by worker, as they are read from a run's files."""
+    monkeypatch.setitem(ALGORITHMS, row.name, row)
+    schedule = Schedule(name="step", every=3, gamma=0.5)
+    optimizer = Optimizer(lr=0.1, schedule=schedule)
+    stage = Stage(2, row.name, stop=Stop(steps=STEPS), optimizer=optimizer, batch=128)
+    done = stage.play()
+    records = {node: done.of(node, "step") for node in ("worker-0", "worker-1")}
+    return {node: json.loads(json.dumps(steps)) for node, steps in records.items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_trains_and_replays_exactly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = resolve(name)
+    make = controllers.get(row.controller)
+    for rank, steps in enumerate(played(row, monkeypatch).values()):
+        again = partial(make, seed=controller_seed(1, rank), **row.options)
+        assert compare(steps, again).exact
+        assert len(steps) == STEPS
+        assert all(step["sent_count"] >= 1 for step in steps)
+
+
+def test_layers_of_accordion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epoch 2 is compared with 1, by norms; then the learning rate is reduced in epoch 4, seen at the next check."""
+    row = Algorithm(
+        "mine", "topk", "feedback", "accordion", {"every_epochs": 2, "threshold": 0.3}, buckets="layer"
+    )  # fmt: skip
+    (steps, _) = played(row, monkeypatch).values()
+    densities = [step["density"] for step in steps]
+    assert densities[:11] + densities[21:] == pytest.approx([0.99] * 15)
+    assert all(0.1 < density < 0.2 for density in densities[11:21]), "one small layer changed"
+    for step in steps:
+        assert step["sent_count"] / step["size"] == pytest.approx(step["density"], abs=0.01)
+
+
+@pytest.fixture
+def before(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Records of a worker, made before observations had the newer fields."""
+    kept = (
+        "step",
+        "epoch",
+        "delay_s",
+        "accuracy",
+        "bytes_sent",
+        "density",
+        "link_rate_bits",
+        "extra",
+    )
+    (steps, _) = played(resolve("adatopk"), monkeypatch).values()
+    for step in steps:
+        step["controller"] = {key: step["controller"][key] for key in kept}
+    return steps
+
+
+@pytest.mark.parametrize("name", controllers.names())
+def test_records_without_the_newer_fields(name: str, before: list[dict[str, Any]]) -> None:
+    """In open loop: every controller makes do, or says which field it lacks."""
+    try:
+        densities = replay(before, lambda: controllers.get(name)(seed=1))
+    except (ExperimentError, InputError) as error:
+        assert "step 1 has no `layers`" in str(error)
+        assert name == "accordion"
+    else:
+        assert len(densities) == STEPS
+        assert all(0 < density <= 1 for density in densities)
+
+
+def test_a_hook_has_no_norms_to_tell() -> None:
+    assert row_of("dc2-da4", None).controller == "dc2-da4"
+    with pytest.raises(
+        InputError, match=r"'accordion'.*norms of parameters.*run it in the testbed"
+    ):
+        row_of("accordion", None)
