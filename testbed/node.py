@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from random import Random
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -138,6 +138,6 @@ class Node(Protocol):
         """Add one event to the run's records."""
         ...
 
-    def link_rate(self) -> float | None:
-        """Latest asked rate of this node's own uplink in bit/s, if the fabric tells."""
+    def asked_rate(self, link: str, direction: Literal["up", "down"]) -> float | None:
+        """Latest asked rate of a link's direction in bit/s, if the fabric tells this node of that link."""
         ...

@@ -54,7 +54,11 @@ ROWS: tuple[Algorithm, ...] = (
     _adatopk("adatopk-slope", "AdaTopK that sees congestion in a least-squares slope.", trend="slope"),
     _adatopk("adatopk-signed", "AdaTopK for which falling accuracy is no growth.", accuracy="signed"),
     _adatopk("adatopk-perbyte", "AdaTopK that looks at delay per byte.", delay="per_byte"),
-    Algorithm("adalag", "topk", "feedback", "adalag", about="AdaLag: seconds for bytes against the lag of what is held back."),
+    _adaptive("adalag", "AdaLag: the seconds that bytes take against the lag of what is held back."),
+    Algorithm(
+        "oracle", "topk", "feedback", "adalag", {"bytes_take": "known"},
+        about="AdaLag that knows the rates of all links: a bound, not for use.",
+    ),
     _adaptive("dc2-da1", "DC2-style DA1 (a reconstruction): k_max while delay is near its least, else k_min."),
     _adaptive("dc2-da2", "DC2-style DA2 (a reconstruction): half of k when delay grows, else k up by a hundredth."),
     _adaptive("dc2-da3", "DC2-style DA3 (a reconstruction): k in proportion to smoothed delay."),

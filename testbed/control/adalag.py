@@ -11,16 +11,20 @@ Nobody knows when training will end: n is the number of steps made so far, as if
 1/√n, follows the seconds per byte of the network, and is high where bytes cost little.
 
 a is seen in every step (Σ|p| and Σ|sent| are counted). b comes from the communication delay d = α + (seconds for bytes):
-α, what a message of no bytes would take, is where the lower convex hull of all (bytes, delay) seen so far meets 0 bytes.
+α, what a message of no bytes would take, is where the lower convex hull of (bytes, least delay) meets 0 bytes.
 Slow times only lift points above the hull, so that it is known although bandwidth moves.
+
+``bytes_take: known`` is the oracle to compare with: b from the asked rates of the links, as nobody outside of a testbed
+knows them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from math import isfinite, sqrt
+from collections.abc import Iterable
+from math import isfinite, log2, sqrt
 from statistics import median
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -31,6 +35,7 @@ from testbed.errors import ExperimentError
 Point = tuple[float, float]
 _SMOOTHING = 0.1
 """Weight of a step in the mean of a."""
+_BINS, _APART = 4, 1.5
 
 
 class AdaLagOptions(Options):
@@ -40,7 +45,11 @@ class AdaLagOptions(Options):
     k_min: Density = Field(0.001, description="Smallest density.")
     initial_k: Density = Field(0.1, description="Density of the first step.")
     weight: Annotated[float, Field(gt=0.0, le=10.0)] = Field(
-        0.125, description="Share of the held mass's waiting time by which training lags (w)."
+        0.25, description="Share of the held mass's waiting time by which training lags (w)."
+    )
+    bytes_take: Literal["measured", "known"] = Field(
+        "measured",
+        description="Seconds for bytes: as seen in delays, or known from the links' asked rates.",
     )
     recent: Annotated[int, Field(ge=1, le=1000)] = Field(
         9, description="Steps of whose seconds for bytes the median is taken."
@@ -61,18 +70,21 @@ class AdaLagOptions(Options):
 class AdaLag:
     """One agent, for one worker. Nothing in it is random."""
 
-    watches: ClassVar[frozenset[Watched]] = frozenset({"memory"})
-
     def __init__(self, *, seed: int, **options: Any) -> None:
         del seed
         self.options = read_options("adalag", AdaLagOptions, options)
+        self.watches: frozenset[Watched] = frozenset({"memory"})
+        if self.options.bytes_take == "known":
+            self.watches |= {"path"}
         self._steps, self._k = 0, self.options.initial_k
         self._lag: float | None = None
         """a: steps that mass waits, times density."""
-        self._hull: list[Point] = []
-        """Bytes and seconds, ascending in bytes."""
+        self._fastest: dict[int, Point] = {}
+        """Bytes and seconds of the fastest exchange, by size: ``_BINS`` sizes to a doubling."""
         self._recent: deque[tuple[float, float, float]] = deque(maxlen=self.options.recent)
-        """Density, delay and seconds of the last steps."""
+        """Density, delay and all seconds of the last steps."""
+        self._known_s: float | None = None
+        """Seconds that bytes of density 1 take at the links' rates."""
 
     def density(self) -> float:
         """k for the coming step."""
@@ -87,14 +99,15 @@ class AdaLag:
                 "for communication; both must be finite"
             )
         self._steps += 1
-        amount = float(seen.bytes_sent + (seen.bytes_received or 0))
-        self._hull = lower_hull([*self._hull, (amount, seen.delay_s)])
+        self._remember(float(seen.bytes_sent + (seen.bytes_received or 0)), seen.delay_s)
         self._recent.append((seen.density, seen.delay_s, step_s))
+        self._known_s = known_seconds(seen) or self._known_s
         if seen.held is not None and seen.sent:
             lag = seen.density * seen.held / seen.sent
             old = lag if self._lag is None else self._lag
             self._lag = old + _SMOOTHING * (lag - old)
-        if self._lag is not None:
+        blind = self.options.bytes_take == "known" and self._known_s is None
+        if self._lag is not None and not blind:
             self._choose(self._lag)
 
     def state(self) -> dict[str, Any]:
@@ -103,22 +116,41 @@ class AdaLag:
             "steps": self._steps,
             "k": self._k,
             "lag": self._lag,
-            "hull": [list(point) for point in self._hull],
+            "fastest": [list(point) for point in self._fastest.values()],
             "recent": [list(one) for one in self._recent],
+            "known_s": self._known_s,
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue exactly where ``state`` was taken; the options must be the same."""
         self._steps, self._k, self._lag = state["steps"], state["k"], state["lag"]
-        self._hull = [(amount, seconds) for amount, seconds in state["hull"]]
+        self._fastest = {}
+        for amount, delay_s in state["fastest"]:
+            self._remember(amount, delay_s)
+        self._known_s = state["known_s"]
         self._recent.clear()
         self._recent.extend((k, delay_s, step_s) for k, delay_s, step_s in state["recent"])
 
+    def _remember(self, amount: float, delay_s: float) -> None:
+        size = round(_BINS * log2(max(1.0, amount)))
+        if size not in self._fastest or delay_s < self._fastest[size][1]:
+            self._fastest[size] = amount, delay_s
+
+    def _measured(self) -> tuple[float, float]:
+        """b, and T₀ in seconds."""
+        empty_s = intercept(lower_hull(self._fastest.values()))
+        slope = median((delay_s - empty_s) / k for k, delay_s, _ in self._recent)
+        return slope, median(step_s - delay_s + empty_s for _, delay_s, step_s in self._recent)
+
+    def _known(self) -> tuple[float, float]:
+        """The same, from the links' rates."""
+        known_s = self._known_s or 0.0
+        return known_s, median(step_s - known_s * k for k, _, step_s in self._recent)
+
     def _choose(self, lag: float) -> None:
         """The root of the derivative, within what k may be and may change by."""
-        options, empty_s = self.options, intercept(self._hull)
-        slope = median((delay_s - empty_s) / k for k, delay_s, _ in self._recent)
-        rest_s = median(step_s - delay_s + empty_s for _, delay_s, step_s in self._recent)
+        options = self.options
+        slope, rest_s = self._known() if options.bytes_take == "known" else self._measured()
         wanted = options.k_max
         if slope > 0:
             wanted = sqrt(options.weight * lag * max(0.0, rest_s) / (self._steps * slope))
@@ -126,7 +158,16 @@ class AdaLag:
         self._k = min(max(wanted, options.k_min), options.k_max)
 
 
-def lower_hull(points: list[Point]) -> list[Point]:
+def known_seconds(seen: Observation) -> float | None:
+    """What a step's bytes take at the links' rates, for density 1; None where no rate, or an outage, is known."""
+    up, down = seen.share_up_bits, seen.share_down_bits
+    if not up or not down:
+        return None
+    seconds = 8 * (seen.bytes_sent / up + (seen.bytes_received or 0) / down)
+    return seconds / seen.density
+
+
+def lower_hull(points: Iterable[Point]) -> list[Point]:
     """The lower convex hull of ``points``, ascending; of those with equal x the lowest."""
     hull: list[Point] = []
     for point in sorted(points):
@@ -139,12 +180,17 @@ def lower_hull(points: list[Point]) -> list[Point]:
 
 
 def intercept(hull: list[Point]) -> float:
-    """Where the hull's first edge meets x = 0: at least 0, at most its lowest point. 0 for a single point."""
-    if len(hull) < 2:
+    """Where the hull, prolonged, meets x = 0; at least 0, and 0 if it is too short to tell.
+
+    It is prolonged by the line from its lowest point (smaller messages that took longer were slow) to the first that
+    is ``_APART`` times as far: between points close together noise alone decides.
+    """
+    left, low = min(hull, key=lambda point: point[1])
+    far = [(x, y) for x, y in hull if x >= _APART * left]
+    if not far:
         return 0.0
-    (left, low), (right, high) = hull[:2]
-    at_zero = low - left * (high - low) / (right - left)
-    return min(max(at_zero, 0.0), *(seconds for _, seconds in hull))
+    right, high = far[0]
+    return max(0.0, low - left * (high - low) / (right - left))
 
 
 def _turns_left(first: Point, second: Point, third: Point) -> bool:

@@ -34,6 +34,10 @@ class Observation:
     """Σ|p − sent|: what this step's message left for later ones. Watched only (``memory``)."""
     sent: float | None = None
     """Σ|sent|, likewise."""
+    share_up_bits: float | None = None
+    """The least, over the links to the server, of asked rate ÷ workers that share it. Watched only (``path``)."""
+    share_down_bits: float | None = None
+    """Likewise back."""
     layers: dict[str, list[float]] = field(default_factory=dict)
     """By what is compressed by itself: its elements and its gradient's norm. Watched only (``layers``)."""
 
@@ -42,8 +46,8 @@ class Observation:
         return asdict(self)
 
 
-Watched = Literal["memory", "layers"]
-"""What is measured for a controller only if it asks for it, since it costs passes over vectors."""
+Watched = Literal["memory", "layers", "path"]
+"""What is found out for a controller only if it asks for it: it costs passes over vectors, or messages."""
 
 
 class Controller(Protocol):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from testbed.fabric.priority import give_way
 from testbed.node import Endpoint
@@ -83,7 +83,8 @@ class HostNode:
     ) -> None:
         self.name, self.endpoint = name, endpoint
         self.rng = Random(f"{seed}/{name}")
-        self.rate_bits: float | None = None
+        self.rates_bits: dict[tuple[str, str], float] = {}
+        """Asked of links that this node is told of, by name and direction."""
         self._clock, self._record = clock, record
         self.recording = True
         self._recorded: Future[None] | None = None
@@ -130,6 +131,6 @@ class HostNode:
             before.result()
         self._record(event)
 
-    def link_rate(self) -> float | None:
-        """Latest asked rate of this node's uplink, bit/s."""
-        return self.rate_bits
+    def asked_rate(self, link: str, direction: Literal["up", "down"]) -> float | None:
+        """Latest asked rate of a link's direction, bit/s."""
+        return self.rates_bits.get((link, direction))

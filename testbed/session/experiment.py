@@ -11,14 +11,16 @@ from typing import Literal
 from testbed.algorithms import Algorithm, check_momentum, resolve
 from testbed.compress.layout import Layout
 from testbed.compress.shards import cut
+from testbed.control.base import controllers, watched
 from testbed.errors import InputError
 from testbed.fabric.base import NodeSpec
 from testbed.record.summary import mean_density
-from testbed.scenario.expand import end_settings, expand
+from testbed.scenario.expand import end_settings, expand, racks
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Derived, Scenario
 from testbed.scenario.per_seed import for_seed
 from testbed.scenario.timeline import Timeline
+from testbed.session.paths import Paths
 from testbed.train.job import Job
 from testbed.train.recorded import RecordedRun
 from testbed.train.sizes import Sizes, check_sizes, sizes
@@ -154,6 +156,9 @@ class Jobs:
         self._names = tuple(spec.name for spec in sorted(training, key=lambda spec: spec.peer))
         self._workers = sum(spec.role == "worker" for spec in training)
         self._sizes: tuple[tuple[Sizes, ...], ...] = ()
+        self._watched = watched(controllers.get(algorithm.controller)(seed=0, **algorithm.options))
+        if "path" in self._watched:
+            self._paths = Paths(training, racks(experiment.scenario))
         recorded = experiment.scenario.train.recorded
         self._recorded = None if recorded is None else RecordedRun(Path(recorded))
 
@@ -176,6 +181,8 @@ class Jobs:
             sizes=self._sizes,
             names=self._names,
         )
+        if "path" in self._watched and spec.role == "worker":
+            job = replace(job, **self._paths.of(spec.name))
         if scenario.train.gradients == "real" or self._sizes:
             return job
         if self._recorded is not None:

@@ -73,14 +73,12 @@ class Assignment:
         self.lines.send("burst", record=record)
 
     def link(self, sample: dict[str, Any]) -> None:
-        """Take in what the agent saw on one of this node's links."""
-        self.exporter.link(sample)
-        if (
-            self.node is not None
-            and sample["direction"] == "up"
-            and sample["to_s"] > sample["from_s"]
-        ):
-            self.node.rate_bits = sample["asked_bits"] / (sample["to_s"] - sample["from_s"])
+        """Take in what the agent saw on this node's link, or on another one on its way."""
+        if sample["link"] == self.job.node:
+            self.exporter.link(sample)
+        if self.node is not None and sample["to_s"] > sample["from_s"]:
+            asked = sample["asked_bits"] / (sample["to_s"] - sample["from_s"])
+            self.node.rates_bits[sample["link"], sample["direction"]] = asked
 
 
 def run_assignment(assignment: Assignment) -> None:

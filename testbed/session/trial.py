@@ -76,6 +76,8 @@ class Trial:
         self._specs = {spec.name: spec for spec in session.specs}
         self._training = {n: spec for n, spec in self._specs.items() if spec.role != "host"}
         self._steps: dict[str, int] = {}
+        self._hearers = {name: {name} for name in self._specs}
+        """Who is told of a link."""
 
     def shape(self) -> None:
         """Bring every link to its state at t0, and write down what the kernel holds."""
@@ -149,10 +151,13 @@ class Trial:
             "scenario": self.experiment.scenario.name,
             "algorithm": self.algorithm.name,
         }
+        job = self._jobs.of(spec)
+        for link in (*job.way_up, *job.way_down):
+            self._hearers.setdefault(link.link, set()).add(name)
         self.session.switchboard.send(
             name,
             "job",
-            job=self._jobs.of(spec).to_json(),
+            job=job.to_json(),
             role=spec.role,
             peers=peers,
             addresses=addresses,
@@ -212,13 +217,14 @@ class Trial:
         self.progress.event(event)
 
     def _samples(self, samples: list[dict[str, Any]]) -> None:
-        """Called in the agent client's reader thread."""
+        """Called in the agent client's reader thread.
+
+        A node that is paused reads nothing: what was sent to it would fill up, and then hold up everybody.
+        """
         self.directory.link(samples)
         for sample in samples:
             self.progress.link(sample)
-            if sample["kind"] == "sample" and self._listens(sample["link"]):
-                self.session.tell(sample["link"], "link", sample=sample)
-
-    def _listens(self, node: str) -> bool:
-        """One that is paused reads nothing: what was sent to it would fill up, and then hold up everybody."""
-        return node in self._specs and node not in self.session.paused
+            if sample["kind"] == "sample":
+                for name in self._hearers.get(sample["link"], ()):
+                    if name not in self.session.paused:
+                        self.session.tell(name, "link", sample=sample)

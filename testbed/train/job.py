@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -11,6 +11,14 @@ from testbed.algorithms import Algorithm
 from testbed.errors import InputError
 from testbed.scenario.model import Train
 from testbed.train.sizes import Sizes
+
+
+class Shared(NamedTuple):
+    """A link's direction on a worker's way, and how many workers share it."""
+
+    link: str
+    direction: Literal["up", "down"]
+    workers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,11 @@ class Job:
     """Of its messages by step, and then by server, where nothing is trained; after the last step comes the first."""
     names: tuple[str, ...] = ()
     """Names of all peers, by number, for messages; empty: server, worker-0, worker-1…"""
+
+    way_up: tuple[Shared, ...] = ()
+    """A worker's links to the first server, for controllers that watch them."""
+    way_down: tuple[Shared, ...] = ()
+    """And back."""
 
     def peer_name(self, peer: int) -> str:
         """What peer number ``peer`` is called."""
@@ -80,6 +93,8 @@ class Job:
                         tuple(Sizes(**sizes) for sizes in step) for step in data.get("sizes", ())
                     ),
                     "names": tuple(data.get("names", ())),
+                    "way_up": tuple(Shared(*link) for link in data.get("way_up", ())),
+                    "way_down": tuple(Shared(*link) for link in data.get("way_down", ())),
                 }
             )
         except (TypeError, KeyError, ValidationError) as error:

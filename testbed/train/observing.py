@@ -11,7 +11,7 @@ from testbed.control.base import Controller, LayerController, Observation, watch
 from testbed.exchange.base import Travel
 from testbed.node import Node
 from testbed.train.compute import Computed
-from testbed.train.job import Job
+from testbed.train.job import Job, Shared
 from testbed.train.optimizer import learning_rate
 from testbed.train.workshop import WorkersReplica
 
@@ -68,7 +68,7 @@ class Observer:
         self, step: int, epoch: int, result: Computed, density: float, travel: Travel, sent: Sent, step_s: float
     ) -> Observation:  # fmt: skip
         """Show the controller a finished step, in model time: dilation makes delays longer and rates lower."""
-        dilation, rate = self._job.dilation, self._node.link_rate()
+        dilation, rate = self._job.dilation, self._node.asked_rate(self._job.node, "up")
         weighed = "memory" in self._watched
         seen = Observation(
             step=step,
@@ -83,10 +83,21 @@ class Observer:
             learning_rate=learning_rate(self._job.train.optimizer, epoch),
             held=max(0.0, sent.before - sent.mass) if weighed else None,
             sent=sent.mass if weighed else None,
+            share_up_bits=self._share(self._job.way_up),
+            share_down_bits=self._share(self._job.way_down),
             layers=sent.layers,
         )
         self._controller.observe(seen)
         return seen
+
+    def _share(self, way: Sequence[Shared]) -> float | None:
+        """Bit/s of model time; None where the fabric has not told of every link yet."""
+        shares = []
+        for link, direction, workers in way:
+            if (rate := self._node.asked_rate(link, direction)) is None:
+                return None
+            shares.append(rate * self._job.dilation / workers)
+        return min(shares, default=None)
 
     def _norms(self) -> dict[str, list[float]]:
         gradients, offset = self._replica.flat.gradients, 0

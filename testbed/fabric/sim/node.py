@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from random import Random
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from testbed.fabric.sim.clock import Activity
 from testbed.fabric.sim.endpoint import VirtualEndpoint
@@ -66,7 +66,7 @@ class VirtualNode:
         """A queue on the same clock."""
         return VirtualQueue(self._clock, f"{self.name}'s queue")
 
-    def link_rate(self) -> float | None:
-        """Rate asked of its uplink, bit/s."""
+    def asked_rate(self, link: str, direction: Literal["up", "down"]) -> float | None:
+        """Rate asked of any link's direction, bit/s."""
         board = self._network.board
-        return float(board.asked_bits[board.number[End(self.name, "up")]])
+        return float(board.asked_bits[board.number[End(link, direction)]])

@@ -7,6 +7,7 @@ training labels is wrong, so that fitting the training set completely costs accu
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ from testbed.train.tasks.base import Samples
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
+
+Shape = tuple[int, int, int]
+"""Channels, height, width."""
 
 _SEED = 28
 _PROTOTYPES = 4
@@ -39,35 +43,12 @@ class Synthetic:
         self._data = data  # needs no files; takes the argument like every task
 
     def train_set(self) -> Samples:
-        """``x`` (train_count, *inputs), about zero mean and unit variance."""
-        import torch
-
-        x, y, generator = self._draw(self.train_count, stream=1)
-        wrong = torch.rand(len(y), generator=generator) < _WRONG
-        drawn = torch.randint(self.classes, (len(y),), generator=generator)
-        return x, torch.where(wrong, drawn, y)
+        """``x`` (train_count, *inputs), about zero mean and unit variance. Not to be written to."""
+        return _train_set(self.inputs, self.classes, self.train_count)
 
     def test_set(self) -> Samples:
-        """``x`` (test_count, *inputs); every label is right."""
-        x, y, _ = self._draw(self.test_count, stream=2)
-        return x, y
-
-    def _draw(self, count: int, stream: int) -> tuple[Tensor, Tensor, Generator]:
-        import torch
-
-        world = torch.Generator().manual_seed(_SEED)
-        prototypes = _smooth(self.classes * _PROTOTYPES, self.inputs, world)
-        freedom = self.inputs[0] * _COARSE**2
-        disturbances = _smooth(2 * freedom, self.inputs, world)
-        generator = torch.Generator().manual_seed(_SEED + stream)
-        y = torch.randint(self.classes, (count,), generator=generator)
-        kind = y * _PROTOTYPES + torch.randint(_PROTOTYPES, (count,), generator=generator)
-        weights = torch.randn(count, 2 * freedom, generator=generator)
-        x = torch.randn(count, disturbances.shape[1], generator=generator).mul_(_NOISE)
-        deviation = _DISTURBANCE * freedom**0.5
-        x.addmm_(weights, disturbances, alpha=deviation / (2 * freedom) ** 0.5)
-        x.add_(prototypes[kind]).div_((1 + deviation**2 + _NOISE**2) ** 0.5)
-        return x.view(count, *self.inputs), y, generator
+        """``x`` (test_count, *inputs); every label is right. Not to be written to."""
+        return _test_set(self.inputs, self.classes, self.test_count)
 
 
 class SyntheticCifar(Synthetic):
@@ -78,7 +59,41 @@ class SyntheticCifar(Synthetic):
     train_count = 10_000
 
 
-def _smooth(count: int, inputs: tuple[int, int, int], generator: Generator) -> Tensor:
+@lru_cache(maxsize=1)  # runs that follow one another in a process have the same samples
+def _train_set(inputs: Shape, classes: int, count: int) -> Samples:
+    import torch
+
+    x, y, generator = _draw(inputs, classes, count, stream=1)
+    wrong = torch.rand(len(y), generator=generator) < _WRONG
+    drawn = torch.randint(classes, (len(y),), generator=generator)
+    return x, torch.where(wrong, drawn, y)
+
+
+@lru_cache(maxsize=1)
+def _test_set(inputs: Shape, classes: int, count: int) -> Samples:
+    x, y, _ = _draw(inputs, classes, count, stream=2)
+    return x, y
+
+
+def _draw(inputs: Shape, classes: int, count: int, stream: int) -> tuple[Tensor, Tensor, Generator]:
+    import torch
+
+    world = torch.Generator().manual_seed(_SEED)
+    prototypes = _smooth(classes * _PROTOTYPES, inputs, world)
+    freedom = inputs[0] * _COARSE**2
+    disturbances = _smooth(2 * freedom, inputs, world)
+    generator = torch.Generator().manual_seed(_SEED + stream)
+    y = torch.randint(classes, (count,), generator=generator)
+    kind = y * _PROTOTYPES + torch.randint(_PROTOTYPES, (count,), generator=generator)
+    weights = torch.randn(count, 2 * freedom, generator=generator)
+    x = torch.randn(count, disturbances.shape[1], generator=generator).mul_(_NOISE)
+    deviation = _DISTURBANCE * freedom**0.5
+    x.addmm_(weights, disturbances, alpha=deviation / (2 * freedom) ** 0.5)
+    x.add_(prototypes[kind]).div_((1 + deviation**2 + _NOISE**2) ** 0.5)
+    return x.view(count, *inputs), y, generator
+
+
+def _smooth(count: int, inputs: Shape, generator: Generator) -> Tensor:
     """``count`` random smooth patterns of unit variance, (count, channels · height · width)."""
     import torch
     from torch.nn.functional import interpolate
