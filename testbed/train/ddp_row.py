@@ -30,10 +30,10 @@ def row_of(algorithm: str | Algorithm | Recipe, density: float | None) -> Algori
             )
         row = replace(row, options={**row.options, "density": density})
     check(row)
-    if "layers" in watched(controllers.get(row.controller)(seed=0, **row.options)):
+    if asked := watched(controllers.get(row.controller)(seed=0, **row.options)):
         raise InputError(
-            f"algorithm {row.name!r}: its controller {row.controller!r} wants to see the norms of parameters",
-            hint="A hook does not tell them; run it in the testbed",
+            f"algorithm {row.name!r}: its controller {row.controller!r} watches {', '.join(sorted(asked))}",
+            hint="A hook does not tell of that; run it in the testbed",
         )
     return row
 

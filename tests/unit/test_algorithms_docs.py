@@ -94,17 +94,13 @@ def test_every_option_of_adatopk_is_described() -> None:
         assert row.controller != "adatopk" or f"`{row.name}`" in page
 
 
-BEING_WRITTEN = {"adalag"}
-"""Controllers whose page is yet to come; none may stay here."""
-
-
 def test_every_controller_is_described() -> None:
     """Its name, that of every algorithm that has it, and each of its options, somewhere."""
     page = "".join(one.read_text() for one in sorted(DOCS.glob("*.md")))
     told = set(re.findall(r"`([\w.-]+)`", page))
     for row in known():
-        assert row.controller in {"fixed", *BEING_WRITTEN} or row.name in told, row.name
-    for name in set(controllers) - BEING_WRITTEN:
+        assert row.controller == "fixed" or row.name in told, row.name
+    for name in set(controllers):
         options = controllers.get(name)(seed=0).options  # type: ignore[attr-defined]
         fields = {field.alias or key for key, field in type(options).model_fields.items()}
         assert {name, *fields} <= told, name

@@ -23,7 +23,7 @@ from testbed.compress.wire import payload_bytes
 
 torch.set_num_threads(1)
 EVERY = [
-    *(row.name for row in known() if row.controller != "accordion"),  # needs norms; refused
+    *(row.name for row in known() if row.controller not in ("accordion", "adalag")),  # refused
     *(pattern.example for pattern in PATTERNS),
     "laplace-0.01+int8",
     "topk-0.1+qsgd-4bit+layers",
