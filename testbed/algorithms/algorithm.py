@@ -38,6 +38,8 @@ class Algorithm:
     dense_below: int = 0
     """With ``layer``: parameters of fewer elements are sent whole and exact."""
     overlap: bool = False
+    agree: bool = False
+    """Controllers see the largest delay and the mean accuracy of all workers, a step later, in place of their own."""
     about: str = ""
     """A sentence for people."""
 

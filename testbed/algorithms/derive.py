@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from testbed.scenario.model import Derived
 
 _PARTS = ("selector", "values", "memory", "down")
-_SETTINGS = ("down_memory", "buckets", "dense_below")
+_SETTINGS = ("down_memory", "buckets", "dense_below", "agree")
 
 
 def derive(entry: Derived, base: Algorithm, where: str | None) -> Algorithm:

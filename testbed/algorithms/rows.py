@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from testbed.algorithms.algorithm import Algorithm
@@ -25,6 +26,12 @@ def _adatopk(name: str, about: str, **options: Any) -> Algorithm:
 def _adaptive(name: str, about: str, **options: Any) -> Algorithm:
     """Exact top-k with error feedback, its density chosen by the controller called ``name``."""
     return Algorithm(name, "topk", "feedback", name, options, about=about)
+
+
+def _delay_aware(number: int, rule: str) -> Algorithm:
+    """One of the family; its workers agree on the largest delay."""
+    name, about = f"dc2-da{number}", f"DC2-style DA{number} (a reconstruction): {rule}"
+    return replace(_adaptive(name, about), agree=True)
 
 
 def _scheduled(name: str, about: str, form: str) -> Algorithm:
@@ -53,17 +60,18 @@ ROWS: tuple[Algorithm, ...] = (
     _adatopk("adatopk-eps0.9", "AdaTopK with ε = 0.9 of its Table 2 for raising.", p_inc=0.9),
     _adatopk("adatopk-slope", "AdaTopK that sees congestion in a least-squares slope.", trend="slope"),
     _adatopk("adatopk-signed", "AdaTopK for which falling accuracy is no growth.", accuracy="signed"),
+    replace(_adatopk("adatopk-agreed", "AdaTopK whose workers agree on delay and accuracy."), agree=True),
     _adatopk("adatopk-perbyte", "AdaTopK that looks at delay per byte.", delay="per_byte"),
     _adaptive("adalag", "AdaLag: the seconds that bytes take against the lag of what is held back."),
     Algorithm(
         "oracle", "topk", "feedback", "adalag", {"bytes_take": "known"},
         about="AdaLag that knows the rates of all links: a bound, not for use.",
     ),
-    _adaptive("dc2-da1", "DC2-style DA1 (a reconstruction): k_max while delay is near its least, else k_min."),
-    _adaptive("dc2-da2", "DC2-style DA2 (a reconstruction): half of k when delay grows, else k up by a hundredth."),
-    _adaptive("dc2-da3", "DC2-style DA3 (a reconstruction): k in proportion to smoothed delay."),
-    _adaptive("dc2-da4", "DC2-style DA4 (a reconstruction): five levels, lenient thresholds of delay."),
-    _adaptive("dc2-da5", "DC2-style DA5 (a reconstruction): five levels, strict thresholds of delay."),
+    _delay_aware(1, "k_max while delay is near its least, else k_min."),
+    _delay_aware(2, "half of k when delay grows, else k up by a hundredth."),
+    _delay_aware(3, "k in proportion to smoothed delay."),
+    _delay_aware(4, "five levels, lenient thresholds of delay."),
+    _delay_aware(5, "five levels, strict thresholds of delay."),
     _adaptive("aimd-delay", "AIMD in the style of NetSenseML: k up while smoothed delay falls, else 0.95 k."),
     _adaptive("aimd-bdp", "AIMD in the style of NetSenseML: k up while messages are below 0.9 of the bandwidth-delay product."),
     Algorithm(

@@ -157,6 +157,10 @@ class Derived(Model):
     rule: str | None = Field(
         None, description="Another controller, by its name; options of the former one are dropped."
     )
+    agree: bool | None = Field(
+        None,
+        description="Controllers see all workers' largest delay and mean accuracy, a step later.",
+    )
     controller: dict[str, Any] = Field({}, description="Options of the controller to change.")
     mean_of: str | None = Field(
         None,

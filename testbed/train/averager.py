@@ -10,6 +10,7 @@ from testbed.errors import WireError
 from testbed.exchange.kinds import ServerSide
 from testbed.node import Buffer, Message, Node
 from testbed.record.events import RoundRecord
+from testbed.train.agreement import Note, agreed, detached
 from testbed.train.job import Job
 from testbed.train.reply import Reply
 from testbed.train.seen import seen
@@ -29,10 +30,12 @@ class Averager:
         number = self._shard.number
         messages = self._exchange.gather(step, number)
         gathered_s = self._node.now()
-        mean = self._mean(messages)
+        gradients, note = self._apart(messages)
+        mean = self._mean(messages, gradients)
         payload = self._reply.encode(mean, self._node.rng)
         aggregate_s = self._node.now() - gathered_s
-        sent = self._exchange.broadcast(step, number, payload, last=last)
+        reply = payload if note is None else note.attached(payload)
+        sent = self._exchange.broadcast(step, number, reply, last=last)
         self.bytes_down += sent.frame_bytes
         return payload, RoundRecord(
             node=self._job.node,
@@ -45,12 +48,19 @@ class Averager:
             union_count=mean.count,
         )
 
-    def _mean(self, messages: list[Message]) -> Sparse:
+    def _apart(self, messages: list[Message]) -> tuple[list[Buffer], Note | None]:
+        """Gradients, and what workers agree upon; None where they do not, or another server sees to it."""
+        if not self._job.algorithm.agree or self._shard.number:
+            return [message.body for message in messages], None
+        parts = [detached(message.body) for message in messages]
+        return [payload for payload, _ in parts], agreed([note for _, note in parts])
+
+    def _mean(self, messages: list[Message], gradients: list[Buffer]) -> Sparse:
         """The mean gradient, added up by rank so that it is the same in every run."""
         self._aggregate.reset()
-        for message in messages:
+        for message, gradient in zip(messages, gradients, strict=True):
             try:
-                read = read_message(message.body, self._shard.layout, self._scratch)
+                read = read_message(gradient, self._shard.layout, self._scratch)
                 self._aggregate.add(read)
             except WireError as error:
                 name = self._job.peer_name(message.sender)

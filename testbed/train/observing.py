@@ -10,6 +10,7 @@ from testbed.compress.compressor import Compressor
 from testbed.control.base import Controller, LayerController, Observation, watched
 from testbed.exchange.base import Travel
 from testbed.node import Node
+from testbed.train.agreement import Note
 from testbed.train.compute import Computed
 from testbed.train.job import Job, Shared
 from testbed.train.optimizer import learning_rate
@@ -38,6 +39,8 @@ class Observer:
         self._node, self._job = node, job
         self._controller, self._replica = controller, replica
         self._watched = watched(controller)
+        self._last: Observation | None = None
+        self._agreed = Note()
         compressor.weigh = "memory" in self._watched
         layered = job.algorithm.buckets == "layer"
         self._parts = [
@@ -66,8 +69,11 @@ class Observer:
 
     def observe(
         self, step: int, epoch: int, result: Computed, density: float, travel: Travel, sent: Sent, step_s: float
-    ) -> Observation:  # fmt: skip
-        """Show the controller a finished step, in model time: dilation makes delays longer and rates lower."""
+    ) -> Observation | None:  # fmt: skip
+        """Show the controller a finished step, in model time: dilation makes delays longer and rates lower.
+
+        Returns what it was shown.
+        """
         dilation, rate = self._job.dilation, self._node.asked_rate(self._job.node, "up")
         weighed = "memory" in self._watched
         seen = Observation(
@@ -87,8 +93,24 @@ class Observer:
             share_down_bits=self._share(self._job.way_down),
             layers=sent.layers,
         )
-        self._controller.observe(seen)
-        return seen
+        return self._shown(seen)
+
+    def note(self) -> Note | None:
+        """What goes with the coming step's gradient; None where workers do not agree."""
+        return Note.of(self._last) if self._job.algorithm.agree else None
+
+    def agree(self, note: Note) -> None:
+        """What came with the reply: about the step before."""
+        self._agreed = note
+
+    def _shown(self, seen: Observation) -> Observation | None:
+        """What the controller was shown: this step or, where workers agree, the one before as all met it."""
+        shown: Observation | None = seen
+        if self._job.algorithm.agree:
+            shown, self._last = self._agreed.upon(self._last), seen
+        if shown is not None:
+            self._controller.observe(shown)
+        return shown
 
     def _share(self, way: Sequence[Shared]) -> float | None:
         """Bit/s of model time; None where the fabric has not told of every link yet."""

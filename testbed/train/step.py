@@ -17,6 +17,7 @@ from testbed.exchange.base import Travel
 from testbed.exchange.kinds import WorkerSide
 from testbed.node import Buffer, Node
 from testbed.record.events import StepRecord
+from testbed.train.agreement import detached
 from testbed.train.compute import Computed
 from testbed.train.fits import Fits
 from testbed.train.job import Job
@@ -87,7 +88,7 @@ class Stepper:
         seen = self._observer.observe(
             step, epoch, compute.result, trip.density, trip.travel, trip.sent, step_s
         )
-        return self._record(epoch, seen, compute, trip, applied)
+        return self._record(step, epoch, seen, compute, trip, applied)
 
     def _compute(self, step: int) -> _Compute:
         start_s = self._node.now()
@@ -111,15 +112,21 @@ class Stepper:
             for shard, share in zip(shards, densities, strict=True)
         ]
         compress_cpu_s = node.cpu() - cpu_s
+        bodies: list[Buffer] = [one.payload for one in packed]
+        if (note := self._observer.note()) is not None:
+            bodies[0] = note.attached(bodies[0])
         tickets = [
-            tools.exchange.submit(step, shard.number, one.payload)
-            for shard, one in zip(shards, packed, strict=True)
+            tools.exchange.submit(step, shard.number, body)
+            for shard, body in zip(shards, bodies, strict=True)
         ]
         crc = 0  # here it costs nothing: the replies are not there yet
         for one in packed:
             crc = crc32(one.payload, crc)
         sent = self._observer.sent(packed)
         payloads = [ticket.wait().payload for ticket in tickets]
+        if note is not None:
+            payloads[0], told = detached(payloads[0])
+            self._observer.agree(told)
         travel = base.together([ticket.travel for ticket in tickets])
         return _Trip(travel, density, sent, compress_cpu_s, crc, together(packed)), payloads
 
@@ -132,12 +139,12 @@ class Stepper:
         return _Applied(decoded_s, node.now(), node.cpu() - cpu_s)
 
     def _record(
-        self, epoch: int, seen: Observation, compute: _Compute, trip: _Trip, applied: _Applied
-    ) -> StepRecord:
+        self, step: int, epoch: int, seen: Observation | None, compute: _Compute, trip: _Trip, applied: _Applied
+    ) -> StepRecord:  # fmt: skip
         travel = trip.travel
         return StepRecord(
             node=self._job.node,
-            step=seen.step,
+            step=step,
             epoch=epoch,
             start_s=compute.start_s,
             compute_s=compute.end_s - compute.start_s,
@@ -156,5 +163,5 @@ class Stepper:
             apply_cpu_s=applied.apply_cpu_s,
             payload_crc=trip.payload_crc,
             selection=None if trip.how is None else asdict(trip.how),
-            controller=seen.to_json(),
+            controller=None if seen is None else seen.to_json(),
         )

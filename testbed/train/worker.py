@@ -31,7 +31,9 @@ class Worker:
         job, row = self._job, self._job.algorithm
         self._exchange = exchange_kind(job).worker(self._node, peers(job))
         make_controller = controllers.get(row.controller, where=f"algorithm {row.name!r}")
-        controller = make_controller(seed=controller_seed(job.seed, job.rank), **row.options)
+        controller = make_controller(
+            seed=controller_seed(job.seed, 0 if row.agree else job.rank), **row.options
+        )
         self._replica, computation = self._workshop.equip(job)
         self._batches = computation.batches
         compressor = WatchedCompressor(job, self._replica)

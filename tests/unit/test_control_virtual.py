@@ -93,7 +93,5 @@ def test_records_without_the_newer_fields(name: str, before: list[dict[str, Any]
 
 def test_a_hook_has_no_norms_to_tell() -> None:
     assert row_of("dc2-da4", None).controller == "dc2-da4"
-    with pytest.raises(
-        InputError, match=r"'accordion.*watches layers.*run it in the testbed"
-    ):
+    with pytest.raises(InputError, match=r"'accordion.*watches layers.*run it in the testbed"):
         row_of("accordion", None)

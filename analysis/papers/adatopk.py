@@ -1,0 +1,70 @@
+"""What the AdaTopK paper (Huang and Gao) says of a dynamic network, held against a comparison of ours.
+
+python -m analysis.papers.adatopk comparisons/<…>_paper-adatopk_<…>
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from analysis.papers.claim import Row, Runs, above, as_much, no_loss, page, written
+
+FAMILY = tuple(f"dc2-da{number}" for number in range(1, 6))
+ABLATIONS = ("fixed-at-mean", "walk-at-mean", "topk-0.15", "adalag")
+_PERCENT, _POINTS, _K = "{:.1%}", "{:+.2%}", "{:+.4f}"
+
+
+def rows(runs: Runs) -> Iterator[Row]:
+    """All claims, in the order of the page."""
+    yield from _times(runs)
+    yield from _accuracies(runs)
+    yield from _orderings(runs)
+    yield from _band(runs)
+
+
+def _times(runs: Runs) -> Iterator[Row]:
+    found = runs.saved("adatopk", "none")
+    yield Row("AdaTopK saves time against no compression", "29 %", written(found, _PERCENT), as_much(found, 0.29))  # fmt: skip
+    for name in FAMILY:
+        found = runs.saved("adatopk", name)
+        yield Row(f"… against {name}", "15 % (DC2)", written(found, _PERCENT), as_much(found, 0.15))
+    for name in ABLATIONS:
+        found = runs.saved("adatopk", name)
+        claim = "more" if name == "topk-0.15" else "–"
+        yield Row(f"… against {name}", claim, written(found, _PERCENT), above(found))
+
+
+def _accuracies(runs: Runs) -> Iterator[Row]:
+    for name in ("none", *FAMILY, *ABLATIONS):
+        found = runs.difference("adatopk", name, "accuracy")
+        yield Row(f"AdaTopK loses no accuracy against {name} (margin 0.5 points)", "none lost" if name == "none" else "–", written(found, _POINTS), no_loss(found))  # fmt: skip
+
+
+def _orderings(runs: Runs) -> Iterator[Row]:
+    found = runs.decline("adatopk")
+    yield Row("AdaTopK's k starts high and declines (first tenth − second half)", "yes", written(found, _K), above(found))  # fmt: skip
+    found = runs.decline("dc2-da2")
+    yield Row("DA2's k is high, then low", "yes", written(found, _K), above(found))
+    found = runs.difference("dc2-da4", "dc2-da5", "mean_k")
+    yield Row("mean k: DA4 above DA5", "yes", written(found, _K), above(found))
+    for name in ("dc2-da2", "dc2-da5"):
+        found = runs.saved(name, "dc2-da4")
+        yield Row(f"time: {name} below DA4", "yes", written(found, _PERCENT), above(found))
+    for name in (*FAMILY[:1], *FAMILY[2:], "adatopk", "none", "topk-0.15"):
+        found = runs.difference(name, "dc2-da2", "accuracy")
+        yield Row(f"accuracy: DA2 below {name}", "lowest", written(found, _POINTS), above(found))
+
+
+def _band(runs: Runs) -> Iterator[Row]:
+    for name in runs.names():
+        if name.startswith("adatopk-"):
+            saved, lost = runs.saved(name, "none"), runs.difference(name, "none", "accuracy")
+            verdicts = f"{as_much(saved, 0.29)} / {no_loss(lost)}"
+            found = f"{written(saved, _PERCENT)}; {written(lost, _POINTS)}"
+            yield Row(f"{name}: time saved; accuracy, against none", "29 %; none lost", found, verdicts)  # fmt: skip
+
+
+if __name__ == "__main__":
+    print(page(list(rows(Runs(Path(sys.argv[1]))))))  # noqa: T201

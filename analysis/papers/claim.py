@@ -1,0 +1,118 @@
+"""A claim, and what an interval says of it. Differences and ratios are paired by seed (docs/comparing.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.load import load_all
+from analysis.paired import MARGIN, inferiority, sound
+from analysis.statistics import Interval, interval, ratio
+from testbed.errors import InputError
+from testbed.record.directory import COMPARISON, SUMMARY, read_json
+
+HOLDS, NOT, OPEN = "holds", "does not", "not supported"
+_EARLY, _LATE = 0.1, 0.5
+"""Shares of a run's steps: the first tenth, and the second half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a page. ``found``: in the claim's unit."""
+
+    claim: str
+    paper: str
+    found: str
+    verdict: str
+
+
+class Runs:
+    """The sound runs of a comparison: a value for every algorithm and seed."""
+
+    def __init__(self, comparison: Path) -> None:
+        entries = read_json(comparison / COMPARISON)["runs"]
+        summaries = [read_json(Path(entry["dir"]) / SUMMARY) for entry in entries]
+        self._kept = sound(summaries)
+
+    def names(self) -> list[str]:
+        """Algorithms, in the order of the comparison."""
+        return list(dict.fromkeys(str(each["algorithm"]) for each in self._kept))
+
+    def values(self, algorithm: str, measure: str) -> dict[int, float]:
+        """By seed. Raises InputError where there is no such run."""
+        found = {
+            int(each["seed"]): float(each[measure])
+            for each in self._kept
+            if each["algorithm"] == algorithm
+        }
+        if not found:
+            raise InputError(f"the comparison has no sound run of {algorithm!r}")
+        return found
+
+    def difference(self, mine: str, theirs: str, measure: str) -> Interval:
+        """Mine minus theirs."""
+        a, b = self._pairs(mine, theirs, measure)
+        return interval([x - y for x, y in zip(a, b, strict=True)])
+
+    def saved(self, mine: str, theirs: str) -> Interval:
+        """Share of their time that mine does not take."""
+        share = ratio(*self._pairs(mine, theirs, "time_s"))
+        ends = (share.mean, share.high, share.low)
+        return Interval(*(None if end is None else 1 - end for end in ends))
+
+    def decline(self, algorithm: str) -> Interval:
+        """Mean density of the first tenth of the steps minus that of the second half, by seed."""
+        paths = [Path(each["dir"]) for each in self._kept if each["algorithm"] == algorithm]
+        return interval([_decline(run.per_step("density")) for run in load_all(paths)])
+
+    def _pairs(self, mine: str, theirs: str, measure: str) -> tuple[list[float], list[float]]:
+        a, b = self.values(mine, measure), self.values(theirs, measure)
+        seeds = sorted(set(a) & set(b))
+        return [a[seed] for seed in seeds], [b[seed] for seed in seeds]
+
+
+def above(found: Interval, bound: float = 0.0) -> str:
+    """Of the claim that something is above ``bound``."""
+    if not found.leaves_out(bound):
+        return OPEN
+    return HOLDS if (found.mean or 0.0) > bound else NOT
+
+
+def as_much(found: Interval, claimed: float) -> str:
+    """Of the claim of a saving: none is shown; less than claimed; as much, or more."""
+    if not found.leaves_out(0.0):
+        return OPEN
+    return NOT if found.high is not None and found.high < claimed else HOLDS
+
+
+def no_loss(found: Interval, margin: float = MARGIN) -> str:
+    """Of the claim that accuracy is not lost, by non-inferiority."""
+    said: Mapping[str, str] = {"not inferior": HOLDS, "inferior": NOT}
+    return said.get(inferiority(found, margin), OPEN)
+
+
+def written(found: Interval, form: str) -> str:
+    """Mean and interval as a page has them."""
+    ends = (found.mean, found.low, found.high)
+    mean, low, high = ("–" if end is None else form.format(end) for end in ends)
+    return f"{mean} [{low}, {high}]"
+
+
+def page(rows: list[Row]) -> str:
+    """A table in Markdown."""
+    head = ["| claim | paper | here: mean [95 % interval] | |", "| --- | --- | --- | --- |"]
+    return "\n".join(
+        head + [f"| {r.claim} | {r.paper} | {r.found} | **{r.verdict}** |" for r in rows]
+    )
+
+
+Judge = Callable[[Interval], str]
+
+
+def _decline(density: Any) -> float:
+    early = max(1, round(_EARLY * len(density)))
+    return float(np.mean(density[:early]) - np.mean(density[round(_LATE * len(density)) :]))

@@ -1,0 +1,60 @@
+"""Controllers that see what all workers met: on the wire, and in a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import isnan
+
+import pytest
+from test_control_virtual import played
+
+from testbed.algorithms import resolve
+from testbed.control.base import Observation, controllers
+from testbed.control.replay import compare
+from testbed.control.seed import controller_seed
+from testbed.errors import WireError
+from testbed.train.agreement import Note, agreed, detached
+
+SEEN = Observation(step=3, epoch=1, delay_s=0.25, accuracy=0.5, bytes_sent=10, density=0.1)
+
+
+def test_a_note_travels_behind_its_payload() -> None:
+    body = Note.of(SEEN).attached(memoryview(b"gradient"))
+    assert len(body) == len(b"gradient") + 16
+    payload, note = detached(body)
+    assert bytes(payload) == b"gradient" and note == Note(0.25, 0.5)
+
+
+@pytest.mark.parametrize("size", [0, 15])
+def test_too_few_bytes(size: int) -> None:
+    with pytest.raises(WireError, match=f"{size} B are too few"):
+        detached(bytes(size))
+
+
+def test_the_largest_delay_and_the_mean_accuracy() -> None:
+    assert agreed([Note(0.1, 0.25), Note(0.3, 0.75), Note(0.2, 0.5)]) == Note(0.3, 0.5)
+    assert isnan(agreed([Note(0.1, 0.2), Note()]).delay_s), "one has nothing to tell yet"
+
+
+def test_upon_a_step() -> None:
+    assert Note().upon(SEEN) is None and Note(0.5, 0.75).upon(None) is None
+    assert Note(0.5, 0.75).upon(SEEN) == replace(SEEN, delay_s=0.5, accuracy=0.75)
+
+
+@pytest.mark.parametrize("name", ["adatopk-agreed", "dc2-da2", "dc2-da5"])
+def test_all_workers_have_the_same_density(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = resolve(name)
+    first, second = played(row, monkeypatch).values()
+    assert [step["density"] for step in first] == [step["density"] for step in second]
+    assert first[0]["controller"] is None, "nothing to see before the first step has been told"
+    for mine, theirs, before in zip(first[1:], second[1:], first, strict=False):
+        assert mine["controller"]["step"] == before["step"]
+        assert mine["controller"]["delay_s"] == theirs["controller"]["delay_s"] >= before["delay_s"]
+    make = partial(controllers.get(row.controller), seed=controller_seed(1, 0), **row.options)
+    assert compare(first, make).exact and compare(second, make).exact
+
+
+def test_without_agreement_workers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = played(resolve("adatopk"), monkeypatch).values()
+    assert [step["density"] for step in first] != [step["density"] for step in second]
