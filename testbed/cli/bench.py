@@ -11,6 +11,7 @@ import typer
 
 from testbed.cli import bench_compress, options
 from testbed.cli.bench_agreement import agreement
+from testbed.cli.bench_control import control
 from testbed.cli.bench_scale import scale
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ app = typer.Typer(
 bench_compress.add(app)
 app.command()(agreement)
 app.command()(scale)
+app.command()(control)
 
 Names = Annotated[
     list[str] | None,

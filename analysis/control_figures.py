@@ -1,0 +1,203 @@
+"""Figures of ``testbed bench control``: one for each controller, and the regrets of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from analysis.style import PAGE_IN, Rows, new_figure, save
+from testbed.bench.response.waveforms import CHANGE_S
+
+Found = Mapping[str, Any]
+"""As ``step_responses.json`` holds it."""
+_ROW_IN, _HEAD_IN = 1.45, 0.7
+_OWN, _STILL, _BEST = "#0072B2", "#56B4E9", "#D55E00"
+_MOST = 1.0
+"""Regret at which colours end."""
+
+
+class _Of(NamedTuple):
+    """What one figure is drawn from."""
+
+    found: Found
+    algorithm: str
+    rows: Sequence[Mapping[str, Any]]
+
+
+def draw_control(out: Path, found: Found) -> list[Path]:
+    """control_<algorithm>.png, .pdf and .csv for every controller, and control_regrets, into ``out``."""
+    paths = []
+    names = [str(row["algorithm"]) for row in found["rows"]]
+    for name in dict.fromkeys(each for each in names if not each.startswith("(")):
+        rows = [row for row in found["rows"] if row["algorithm"] == name]
+        paths += save(out, f"control_{name}", _Of(found, name, rows), _series, _controller)
+    return paths + save(out, "control_regrets", found, _regret_rows, _regrets)
+
+
+def _series(of: _Of) -> Rows:
+    """Every point that is plotted: waveform, series, time in s and value (k, or bit/s)."""
+    return [
+        {"waveform": row["waveform"], "series": series, "time_s": time_s, "value": value}
+        for row in of.rows
+        for series, points in _lines(of, row).items()
+        for time_s, value in zip(*points, strict=True)
+    ]
+
+
+def _lines(of: _Of, row: Mapping[str, Any]) -> dict[str, tuple[Sequence[float], Sequence[float]]]:
+    """Times and values by series."""
+    waveform = str(row["waveform"])
+    curve = of.found["curves"][waveform][of.algorithm]
+    lines = {"k": (curve["start_s"], curve["density"])}
+    if still := _still(of, row):
+        lines["k, constant link"] = (still["start_s"], still["density"])
+    if best := of.found["bounds"].get(waveform):
+        plan = best["plan"]
+        lines["k, programme"] = (plan["starts_s"], plan["densities"])
+    rates = of.found["rates"][waveform]
+    lines["rate"] = ([at for at, _ in rates], [rate for _, rate in rates])
+    return lines
+
+
+def _still(of: _Of, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The run on a constant link that this one is held against, if any."""
+    if row["responds"] is None:
+        return None
+    name = "constant-20" if row["waveform"] == "step-up" else "constant-100"
+    still: Mapping[str, Any] | None = of.found["curves"].get(name, {}).get(of.algorithm)
+    return still
+
+
+def _controller(of: _Of) -> Figure:
+    """A panel for every waveform."""
+    figure = new_figure(PAGE_IN, _HEAD_IN + _ROW_IN * len(of.rows))
+    panels = figure.subplots(len(of.rows), 1, squeeze=False)[:, 0]
+    for axes, row in zip(panels, of.rows, strict=True):
+        _panel(axes, of, row)
+    panels[-1].set_xlabel("Model time (s)")
+    handles = [
+        Line2D([], [], color=_OWN),
+        Line2D([], [], color=_STILL, linestyle=":"),
+        Line2D([], [], color=_BEST, linewidth=0.8),
+        Patch(color="0.88"),
+        Line2D([], [], color="black", marker="v", linestyle=""),
+    ]
+    labels = ["k", "k, constant link", "k, programme", "asked rate", "target reached"]
+    figure.legend(
+        handles, labels, title=of.algorithm, title_fontsize="large", loc="outside upper center", ncols=5,
+    )  # fmt: skip
+    return figure
+
+
+def _panel(axes: Axes, of: _Of, row: Mapping[str, Any]) -> None:
+    lines, end_s = _lines(of, row), _end_s(of, row)
+    rate = axes.twinx()
+    at, bits = lines["rate"]
+    heights = [each / 1e6 for each in [*bits, bits[-1]]]
+    rate.fill_between([*at, end_s], heights, step="post", color="0.88", linewidth=0)
+    rate.set(ylim=(0, 130), ylabel="Mbit/s", yticks=(0, 50, 100))
+    rate.spines["right"].set_visible(True)
+    rate.grid(False)
+    axes.set_zorder(rate.get_zorder() + 1)
+    axes.patch.set_visible(False)
+    if "k, constant link" in lines:
+        axes.step(*lines["k, constant link"], where="post", color=_STILL, linestyle=":")
+    if "k, programme" in lines:
+        axes.step(*lines["k, programme"], where="post", color=_BEST, linewidth=0.8)
+    axes.step(*lines["k"], where="post", color=_OWN)
+    _marks(axes, row)
+    axes.set(yscale="log", ylim=(7e-4, 1.4), xlim=(0, end_s), ylabel="Density k")
+    axes.set_title(_said(row), loc="left", fontsize=8)
+
+
+def _end_s(of: _Of, row: Mapping[str, Any]) -> float:
+    """The end of the run, s."""
+    return float(of.found["curves"][row["waveform"]][of.algorithm]["end_s"][-1])
+
+
+def _marks(axes: Axes, row: Mapping[str, Any]) -> None:
+    """The change, the response, and when the target was reached."""
+    axes.axvline(CHANGE_S, color="black", linewidth=0.6, linestyle="--")
+    if (answer := row["response_s"]) is not None:
+        axes.axvline(CHANGE_S + answer, color="black", linewidth=0.6)
+        axes.axvspan(CHANGE_S, CHANGE_S + answer, ymin=0.94, color="black", linewidth=0)
+    if (time_s := row["time_s"]) is not None:
+        axes.plot([time_s], [1.0], marker="v", color="black", clip_on=False)
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    """What the row found, in a line."""
+    parts = [str(row["waveform"])]
+    if row["responds"] is not None:
+        parts.append(_answer(row))
+    parts.append(f"mean k {row['mean_k']:.3g}")
+    if row["regret_fixed"] is not None:
+        parts.append(
+            f"{row['target']:g} reached at {row['time_s']:.1f} s, "
+            f"{row['regret_fixed']:+.0%} against {row['best_fixed']}, "
+            f"{row['regret_programme']:+.0%} against the programme"
+        )
+    return "; ".join(parts)
+
+
+def _answer(row: Mapping[str, Any]) -> str:
+    if not row["responds"]:
+        return "no response"
+    if row["response_s"] is None:
+        return f"k × {row['factor']:.2g}, not settled"
+    over = f", overshoot {row['overshoot']:.0%}" if row["overshoot"] >= 0.05 else ""
+    return f"k × {row['factor']:.2g} in {row['response_s']:.1f} s{over}"
+
+
+def _regret_rows(found: Found) -> Rows:
+    keys = ("algorithm", "waveform", "time_s", "regret_fixed", "regret_programme")
+    return [{key: row.get(key) for key in keys} for row in found["rows"]]
+
+
+def _regrets(found: Found) -> Figure:
+    """Left against the best fixed density, right against the programme."""
+    rows = found["rows"]
+    names = sorted({row["algorithm"] for row in rows}, key=lambda name: _order(rows, name))
+    waveforms = list(dict.fromkeys(row["waveform"] for row in rows))
+    figure = new_figure(PAGE_IN, 0.9 + 0.21 * len(names))
+    panels = figure.subplots(1, 2, sharey=True)
+    titles = {
+        "regret_fixed": "against the best fixed k",
+        "regret_programme": "against the programme",
+    }
+    for axes, (key, title) in zip(panels, titles.items(), strict=True):
+        table = np.full((len(names), len(waveforms)), np.nan)
+        for row in rows:
+            if (value := row.get(key)) is not None:
+                table[names.index(row["algorithm"]), waveforms.index(row["waveform"])] = value
+        _heat(axes, table)
+        axes.set_xticks(range(len(waveforms)), waveforms, rotation=30, ha="right")
+        axes.set_title(f"Regret {title} (%)")
+    panels[0].set_yticks(range(len(names)), names)
+    return figure
+
+
+def _order(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    """Mean regret against the programme; without any, last."""
+    own = [
+        row["regret_programme"]
+        for row in rows
+        if row["algorithm"] == name and row["regret_programme"] is not None
+    ]
+    return float(np.mean(own)) if own else float("inf")
+
+
+def _heat(axes: Axes, table: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+    """Numbers on their colours: blue is faster, red slower."""
+    axes.imshow(table, cmap="RdBu_r", vmin=-_MOST, vmax=_MOST, aspect="auto", alpha=0.75)
+    axes.grid(False)
+    for (i, j), value in np.ndenumerate(table):
+        said = "–" if np.isnan(value) else f"{100 * value:.0f}"
+        axes.text(j, i, said, ha="center", va="center", fontsize=7)
