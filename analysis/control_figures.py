@@ -19,8 +19,8 @@ Found = Mapping[str, Any]
 """As ``step_responses.json`` holds it."""
 _ROW_IN, _HEAD_IN = 1.45, 0.7
 _OWN, _STILL, _BEST = "#0072B2", "#56B4E9", "#D55E00"
-_MOST = 1.0
-"""Regret at which colours end."""
+_MOST = 4.0
+"""Ratio of times at which colours end."""
 
 
 class _Of(NamedTuple):
@@ -114,7 +114,7 @@ def _panel(axes: Axes, of: _Of, row: Mapping[str, Any]) -> None:
     axes.step(*lines["k"], where="post", color=_OWN)
     _marks(axes, row)
     axes.set(yscale="log", ylim=(7e-4, 1.4), xlim=(0, end_s), ylabel="Density k")
-    axes.set_title(_said(row), loc="left", fontsize=8)
+    axes.set_title(_said(row), loc="left", fontsize=7.5)
 
 
 def _end_s(of: _Of, row: Mapping[str, Any]) -> float:
@@ -127,9 +127,9 @@ def _marks(axes: Axes, row: Mapping[str, Any]) -> None:
     axes.axvline(CHANGE_S, color="black", linewidth=0.6, linestyle="--")
     if (answer := row["response_s"]) is not None:
         axes.axvline(CHANGE_S + answer, color="black", linewidth=0.6)
-        axes.axvspan(CHANGE_S, CHANGE_S + answer, ymin=0.94, color="black", linewidth=0)
+        axes.axvspan(CHANGE_S, CHANGE_S + answer, ymax=0.025, color="black", linewidth=0)
     if (time_s := row["time_s"]) is not None:
-        axes.plot([time_s], [1.0], marker="v", color="black", clip_on=False)
+        axes.plot([time_s], [0.8], marker="v", color="black")
 
 
 def _said(row: Mapping[str, Any]) -> str:
@@ -140,9 +140,8 @@ def _said(row: Mapping[str, Any]) -> str:
     parts.append(f"mean k {row['mean_k']:.3g}")
     if row["regret_fixed"] is not None:
         parts.append(
-            f"{row['target']:g} reached at {row['time_s']:.1f} s, "
-            f"{row['regret_fixed']:+.0%} against {row['best_fixed']}, "
-            f"{row['regret_programme']:+.0%} against the programme"
+            f"{row['target']:g} at {row['time_s']:.1f} s: {row['regret_fixed']:+.0%} to {row['best_fixed']}, "
+            f"{row['regret_programme']:+.0%} to the programme"
         )
     return "; ".join(parts)
 
@@ -196,8 +195,10 @@ def _order(rows: Sequence[Mapping[str, Any]], name: str) -> float:
 
 def _heat(axes: Axes, table: np.ndarray[Any, np.dtype[np.float64]]) -> None:
     """Numbers on their colours: blue is faster, red slower."""
-    axes.imshow(table, cmap="RdBu_r", vmin=-_MOST, vmax=_MOST, aspect="auto", alpha=0.75)
+    ratio, end = np.log1p(table), np.log(_MOST)
+    axes.imshow(ratio, cmap="RdBu_r", vmin=-end, vmax=end, aspect="auto")
     axes.grid(False)
     for (i, j), value in np.ndenumerate(table):
-        said = "–" if np.isnan(value) else f"{100 * value:.0f}"
-        axes.text(j, i, said, ha="center", va="center", fontsize=7)
+        said = "–" if np.isnan(value) else f"{100 * value:+.0f}"
+        colour = "white" if abs(ratio[i, j]) > 0.7 * end else "black"
+        axes.text(j, i, said, ha="center", va="center", fontsize=7, color=colour)

@@ -22,7 +22,7 @@ Algorithms = Annotated[
 Steps = Annotated[int, typer.Option("--steps", help="Of every run.", min=20, max=10_000)]
 Target = Annotated[
     float | None,
-    typer.Option("--target", help="Accuracy that times are taken at.", min=0.0, max=1.0),
+    typer.Option("--target", help="Accuracy that times are taken at.", min=0.01, max=1.0),
 ]
 Again = Annotated[
     Path | None, typer.Option("--again", help="Judge the runs of an earlier call.", metavar="DIR")
