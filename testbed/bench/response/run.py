@@ -28,7 +28,7 @@ FIXED: Mapping[str, float] = {
 """Densities of the sweep, by algorithm."""
 ALGORITHMS = (
     "adatopk", "adatopk-slope", "adatopk-perbyte", "dc2-da1", "dc2-da2", "dc2-da3", "dc2-da4", "dc2-da5",
-    "adalag", "aimd-delay", "aimd-bdp", "accordion", "topk-linear", "topk-exponential", "random-walk",
+    "adalag", "oracle", "aimd-delay", "aimd-bdp", "accordion", "topk-linear", "topk-exponential", "random-walk",
 )  # fmt: skip
 _PLAY = "programme"
 

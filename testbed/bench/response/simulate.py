@@ -32,7 +32,7 @@ def simulate(asked: Iterable[Task], out: Path, processes: int, say: Say) -> Runs
     """Directories by the name of the scenario's file and the algorithm."""
     tasks = list(asked)
     found: Runs = {}
-    for number, (place, entry) in enumerate(side_by_side(tasks, out, processes), 1):
+    for number, (place, entry, _) in enumerate(side_by_side(tasks, out, processes), 1):
         task = tasks[place]
         found.setdefault(task.source.stem, {})[task.algorithm] = Path(entry["dir"])
         say(f"simulated {task.source.stem} with {task.algorithm}, {number} of {len(tasks)}")
