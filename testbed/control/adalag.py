@@ -12,7 +12,8 @@ Nobody knows when training will end: n is the number of steps made so far, as if
 
 a is seen in every step (Σ|p| and Σ|sent| are counted). b comes from the communication delay d = α + (seconds for bytes):
 α, what a message of no bytes would take, is where the lower convex hull of (bytes, least delay) meets 0 bytes.
-Slow times only lift points above the hull, so that it is known although bandwidth moves.
+Slow times only lift points above the hull; when a message shows that bytes take less than half as long as others did, those others
+are forgotten, as the link has become faster. Where the hull is too short to tell, α stays what it was.
 
 ``bytes_take: known`` is the oracle to compare with: b from the asked rates of the links, as nobody outside of a testbed
 knows them.
@@ -35,7 +36,7 @@ from testbed.errors import ExperimentError
 Point = tuple[float, float]
 _SMOOTHING = 0.1
 """Weight of a step in the mean of a."""
-_BINS, _APART = 4, 1.5
+_BINS, _APART, _FASTER = 4, 1.5, 2.0
 
 
 class AdaLagOptions(Options):
@@ -81,6 +82,8 @@ class AdaLag:
         """a: steps that mass waits, times density."""
         self._fastest: dict[int, Point] = {}
         """Bytes and seconds of the fastest exchange, by size: ``_BINS`` sizes to a doubling."""
+        self._empty_s = 0.0
+        """α."""
         self._recent: deque[tuple[float, float, float]] = deque(maxlen=self.options.recent)
         """Density, delay and all seconds of the last steps."""
         self._known_s: float | None = None
@@ -93,13 +96,15 @@ class AdaLag:
     def observe(self, seen: Observation) -> None:
         """Take in a step and choose anew. Without ``held`` and ``sent`` (old records) k stays."""
         step_s = seen.delay_s if seen.step_s is None else seen.step_s
-        if not (isfinite(seen.delay_s) and isfinite(step_s)):
+        told = (seen.delay_s, step_s, seen.held or 0.0, seen.sent or 0.0)
+        if not all(isfinite(number) and number >= 0 for number in told):
             raise ExperimentError(
-                f"controller 'adalag': step {seen.step} took {step_s} s, {seen.delay_s} s of them "
-                "for communication; both must be finite"
+                f"controller 'adalag': step {seen.step} took {step_s} s, {seen.delay_s} s of them for communication, and left "
+                f"{seen.held} of {seen.sent}: all must be finite, and none below 0"
             )
         self._steps += 1
-        self._remember(float(seen.bytes_sent + (seen.bytes_received or 0)), seen.delay_s)
+        amount = float(seen.bytes_sent + (seen.bytes_received or 0))
+        self._remember(max(1.0, amount), seen.delay_s)
         self._recent.append((seen.density, seen.delay_s, step_s))
         self._known_s = known_seconds(seen) or self._known_s
         if seen.held is not None and seen.sent:
@@ -116,7 +121,8 @@ class AdaLag:
             "steps": self._steps,
             "k": self._k,
             "lag": self._lag,
-            "fastest": [list(point) for point in self._fastest.values()],
+            "fastest": [[size, *point] for size, point in self._fastest.items()],
+            "empty_s": self._empty_s,
             "recent": [list(one) for one in self._recent],
             "known_s": self._known_s,
         }
@@ -124,21 +130,35 @@ class AdaLag:
     def load(self, state: dict[str, Any]) -> None:
         """Continue exactly where ``state`` was taken; the options must be the same."""
         self._steps, self._k, self._lag = state["steps"], state["k"], state["lag"]
-        self._fastest = {}
-        for amount, delay_s in state["fastest"]:
-            self._remember(amount, delay_s)
+        self._fastest = {size: (amount, delay_s) for size, amount, delay_s in state["fastest"]}
+        self._empty_s = state["empty_s"]
         self._known_s = state["known_s"]
         self._recent.clear()
         self._recent.extend((k, delay_s, step_s) for k, delay_s, step_s in state["recent"])
 
     def _remember(self, amount: float, delay_s: float) -> None:
-        size = round(_BINS * log2(max(1.0, amount)))
+        """Take in an exchange, and find α anew."""
+        self._forget(amount, delay_s)
+        size = round(_BINS * log2(amount))
         if size not in self._fastest or delay_s < self._fastest[size][1]:
             self._fastest[size] = amount, delay_s
+        least_s = min(seconds for _, seconds in self._fastest.values())
+        told = intercept(lower_hull(self._fastest.values()))
+        self._empty_s = min(self._empty_s if told is None else told, least_s)
+
+    def _forget(self, amount: float, delay_s: float) -> None:
+        """What is dearer by more than ``_FASTER`` than this one, byte for byte."""
+        per_byte = _FASTER * max(0.0, delay_s - self._empty_s) / amount
+        if per_byte:
+            self._fastest = {
+                size: (other, seconds)
+                for size, (other, seconds) in self._fastest.items()
+                if (seconds - self._empty_s) / other <= per_byte
+            }
 
     def _measured(self) -> tuple[float, float]:
         """b, and T₀ in seconds."""
-        empty_s = intercept(lower_hull(self._fastest.values()))
+        empty_s = self._empty_s
         slope = median((delay_s - empty_s) / k for k, delay_s, _ in self._recent)
         return slope, median(step_s - delay_s + empty_s for _, delay_s, step_s in self._recent)
 
@@ -179,8 +199,8 @@ def lower_hull(points: Iterable[Point]) -> list[Point]:
     return hull
 
 
-def intercept(hull: list[Point]) -> float:
-    """Where the hull, prolonged, meets x = 0; at least 0, and 0 if it is too short to tell.
+def intercept(hull: list[Point]) -> float | None:
+    """Where the hull, prolonged, meets x = 0, at least 0; None if it is too short to tell.
 
     It is prolonged by the line from its lowest point (smaller messages that took longer were slow) to the first that
     is ``_APART`` times as far: between points close together noise alone decides.
@@ -188,7 +208,7 @@ def intercept(hull: list[Point]) -> float:
     left, low = min(hull, key=lambda point: point[1])
     far = [(x, y) for x, y in hull if x >= _APART * left]
     if not far:
-        return 0.0
+        return None
     right, high = far[0]
     return max(0.0, low - left * (high - low) / (right - left))
 

@@ -63,6 +63,19 @@ def test_bytes_that_become_dearer_lower_k_by_the_root_of_it() -> None:
     assert after[-1] == pytest.approx(before / 2 * sqrt(200 / 229), rel=0.05)
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+@pytest.mark.parametrize("faster", [5.0, 10.0])
+def test_a_link_that_becomes_faster_is_noticed(faster: float, noise: float) -> None:
+    """As on a link that was as fast from the start, but for what was decided before."""
+    rng, changed, steady = Random(4), AdaLag(seed=0), AdaLag(seed=0)
+    for step in range(1, 141):
+        for controller, price in ((changed, 2.0 if step <= 100 else 2.0 / faster), (steady, 2.0)):
+            per_k_s = price * (1 + noise * rng.uniform(-1, 1))
+            seen = observation(step, controller.density(), per_k_s=per_k_s, empty_s=0.01)
+            controller.observe(seen)
+    assert changed.density() / steady.density() == pytest.approx(sqrt(faster), rel=0.15)
+
+
 def test_where_bytes_cost_nothing_k_is_as_large_as_it_may_be() -> None:
     assert played(AdaLag(seed=0), 60, per_k_s=0.0, empty_s=0.02)[-1] == 0.29
 
@@ -137,12 +150,12 @@ def test_lower_hull() -> None:
 @pytest.mark.parametrize(
     ("hull", "at_zero"),
     [
-        ([(5.0, 2.0)], 0.0),
+        ([(5.0, 2.0)], None),
         ([(2.0, 3.0), (4.0, 5.0)], 1.0),
         ([(2.0, 1.0), (4.0, 5.0)], 0.0),
-        ([(2.0, 3.0), (2.5, 4.0)], 0.0),
+        ([(2.0, 3.0), (2.5, 4.0)], None),
         ([(1.0, 4.0), (2.0, 3.0), (4.0, 5.0)], 1.0),
     ],
 )
-def test_intercept(hull: list[tuple[float, float]], at_zero: float) -> None:
+def test_intercept(hull: list[tuple[float, float]], at_zero: float | None) -> None:
     assert intercept(hull) == at_zero
