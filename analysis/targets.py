@@ -36,11 +36,12 @@ class Reached:
         return Interval() if self.paired is None else self.paired.speedup or Interval()
 
     def to_json(self) -> dict[str, Any]:
-        """Seeds that reached it, mean time, speed-up and of how many pairs."""
+        """Seeds that reached it, their time; of the pairs the difference and the speed-up."""
         return {
             "reached": self.reached,
             "seeds": self.seeds,
-            "time_s": self.time_s.mean,
+            "time_s": self.time_s.to_json(),
+            "difference": None if self.paired is None else self.paired.difference.to_json(),
             "speedup": self.speedup.to_json(),
             "pairs": self.reached if self.is_baseline else self.paired.pairs if self.paired else 0,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,10 +83,12 @@ def above(found: Interval, bound: float = 0.0) -> str:
 
 
 def as_much(found: Interval, claimed: float) -> str:
-    """Of the claim of a saving: none is shown; less than claimed; as much, or more."""
-    if not found.leaves_out(0.0):
+    """Of the claim that so much is saved, or more: all of the interval is below it, above it, or neither."""
+    if found.low is None or found.high is None:
         return OPEN
-    return NOT if found.high is not None and found.high < claimed else HOLDS
+    if found.high < claimed:
+        return NOT
+    return HOLDS if found.low >= claimed else OPEN
 
 
 def no_loss(found: Interval, margin: float = MARGIN) -> str:
@@ -108,9 +110,6 @@ def page(rows: list[Row]) -> str:
     return "\n".join(
         head + [f"| {r.claim} | {r.paper} | {r.found} | **{r.verdict}** |" for r in rows]
     )
-
-
-Judge = Callable[[Interval], str]
 
 
 def _decline(density: Any) -> float:

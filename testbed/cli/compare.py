@@ -47,6 +47,7 @@ Targets = Annotated[
     list[float] | None,
     typer.Option("--target", help="Time to this test accuracy; may be repeated.", metavar="SHARE"),
 ]
+DEFAULT_MARGIN = 0.005
 Margin = Annotated[
     float,
     typer.Option("--margin", help="A loss of accuracy that would not matter.", metavar="SHARE"),
@@ -64,7 +65,7 @@ def compare(
     sweep: Sweep = False,
     baseline: Baseline = None,
     target: Targets = None,
-    margin: Margin = 0.005,
+    margin: Margin = DEFAULT_MARGIN,
     as_json: options.Json = False,
     keep: options.Keep = False,
     quiet: options.Quiet = False,
@@ -94,9 +95,11 @@ def compare(
         hint = f"Give one of {', '.join(names)}"
         raise InputError(f"{baseline!r} is not compared", where="--baseline", hint=hint)
 
+    again = _flags(baseline, target or (), margin, parallel=parallel, as_json=as_json)
+
     def resuming(directory: Path) -> str:
-        command = ["testbed", "compare", str(scenario), "--resume", str(directory)]
-        return shlex.join(command + (["--parallel", str(parallel)] if parallel > 1 else []))
+        command = ["testbed", "compare", str(scenario), "--resume", str(directory), *again]
+        return shlex.join(command)
 
     comparison = run_all(
         experiment,
@@ -120,6 +123,18 @@ def compare(
     )
     if comparison.failed:
         raise typer.Exit(1)
+
+
+def _flags(
+    baseline: str | None, targets: Sequence[float], margin: float, *, parallel: int, as_json: bool
+) -> list[str]:
+    """What a comparison does not keep of how it was asked for."""
+    flags = [] if baseline is None else ["--baseline", baseline]
+    for target in targets:
+        flags += ["--target", f"{target:g}"]
+    flags += [] if margin == DEFAULT_MARGIN else ["--margin", f"{margin:g}"]
+    flags += [] if parallel == 1 else ["--parallel", str(parallel)]
+    return flags + (["--json"] if as_json else [])
 
 
 def _check(targets: Sequence[float], margin: float) -> None:

@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from synthetic_run import Recipe, make_run
@@ -86,9 +87,13 @@ def test_without_a_target_levels_are_those_that_all_runs_of_both_reached() -> No
     said = of(RUNS).to_json()["targets"]
     assert set(said["none"]) == {"0.5", "0.9"} and set(said["fast"]) == {"0.5"}
     assert said["fast"]["0.5"] == {
-        "reached": 2, "seeds": 2, "time_s": 2.25, "pairs": 2,
+        "reached": 2, "seeds": 2, "pairs": 2,
         "speedup": {"mean": pytest.approx(2.0), "low": pytest.approx(2.0), "high": pytest.approx(2.0)},
+        "time_s": ANY, "difference": ANY,
     }  # fmt: skip
+    time_s, difference = said["fast"]["0.5"]["time_s"], said["fast"]["0.5"]["difference"]
+    assert time_s["mean"] == 2.25 and time_s["low"] < 2.25 < time_s["high"]
+    assert difference["low"] < difference["mean"] == -2.25 < difference["high"]
     assert of(RUNS).target == 0.5
 
 

@@ -30,11 +30,14 @@ def test_above(found: Interval, verdict: str) -> None:
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (Interval(0.27, 0.25, 0.30), "holds"),
+        (Interval(0.27, 0.25, 0.30), "not supported"),
+        (Interval(0.10, 0.01, 0.30), "not supported"),
+        (Interval(0.29, 0.29, 0.29), "holds"),
         (Interval(0.40, 0.35, 0.45), "holds"),
         (Interval(0.20, 0.18, 0.22), "does not"),
         (Interval(-0.20, -0.22, -0.18), "does not"),
-        (Interval(0.01, -0.02, 0.04), "not supported"),
+        (Interval(0.01, -0.02, 0.04), "does not"),
+        (Interval(0.4), "not supported"),
     ],
 )
 def test_as_much_as_claimed(found: Interval, verdict: str) -> None:
