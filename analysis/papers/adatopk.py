@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from analysis.statistics import interval
 from analysis.papers.claim import Row, Runs, above, as_much, no_loss, page, written
+from analysis.statistics import interval
 
 FAMILY = tuple(f"dc2-da{number}" for number in range(1, 6))
 ABLATIONS = ("fixed-at-mean", "walk-at-mean", "topk-0.15")
