@@ -44,7 +44,7 @@ def replay_controller(
     same = (wanted.controller, wanted.options) == (recorded.controller, recorded.options)
     make = controllers.get(wanted.controller)
     replays = [
-        (name, rank, compare(records, partial(make, seed=controller_seed(seed, 0 if wanted.agree else rank), **wanted.options)))
+        (name, rank, compare(records, partial(make, seed=controller_seed(seed, 0 if recorded.agree else rank), **wanted.options)))
         for name, rank, records in _workers(run, node)
     ]  # fmt: skip
     if as_json:

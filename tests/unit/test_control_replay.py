@@ -49,7 +49,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         (tmp_path / "manifest.json").write_text(json.dumps(manifest))
         for rank, node in enumerate(["left", "right"]):
             controller = controllers.get(algorithm.controller)(
-                seed=controller_seed(seed, rank), **algorithm.options
+                seed=controller_seed(seed, 0 if algorithm.agree else rank), **algorithm.options
             )
             lines = map(json.dumps, worker(node, controller, Random(rank)))
             path = tmp_path / "events" / f"worker-{rank}.jsonl"
