@@ -53,7 +53,7 @@ def look(index: int) -> dict[str, Any]:
     return {
         "color": colours[index % len(colours)],
         "linestyle": _LINES[index % len(_LINES)],
-        "marker": _MARKERS[index % len(_MARKERS)],
+        "marker": _MARKERS[(index + index // len(colours)) % len(_MARKERS)],
     }
 
 

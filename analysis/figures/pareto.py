@@ -20,6 +20,8 @@ LEAST = 3
 """Fixed densities that it takes to draw a front."""
 _LOG_SPAN = 3.0
 """Times that span more than this factor are drawn on a logarithmic axis."""
+_FEW, _LEGEND_IN = 8, 0.1
+"""Algorithms beside the fixed densities for which the legend has room, and inches for each one more."""
 _FIXED = "0.25"
 _OPEN: dict[str, Any] = {
     "markersize": 8,
@@ -58,11 +60,11 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 def draw(runs: Sequence[Run]) -> Figure:
     """Crosses as long as the intervals; the front as a line; a marker of its own for every other algorithm."""
     rows = data(runs)
-    figure = new_figure(PAGE_IN, 3.9)
+    others = [row for row in rows if row["density"] is None]
+    figure = new_figure(PAGE_IN, 3.9 + _LEGEND_IN * max(0, len(others) - _FEW))
     axes = figure.add_subplot()
     handles: list[Any] = [_front(axes, rows)]
-    labels = ["fixed densities of top-k, Pareto front"]
-    others = [row for row in rows if row["density"] is None]
+    labels = ["Pareto front of fixed k"]
     for index, row in enumerate(others):
         handles.append(_cross(axes, row, {**look(index), **_OPEN}))
         labels.append(row["algorithm"])

@@ -83,12 +83,12 @@ def above(found: Interval, bound: float = 0.0) -> str:
 
 
 def as_much(found: Interval, claimed: float) -> str:
-    """Of the claim that so much is saved, or more: all of the interval is below it, above it, or neither."""
+    """Of the claim that so much is saved: the interval lies below it, or reaches it and is all above half of it, or neither."""
     if found.low is None or found.high is None:
         return OPEN
     if found.high < claimed:
         return NOT
-    return HOLDS if found.low >= claimed else OPEN
+    return HOLDS if found.low >= claimed / 2 else OPEN
 
 
 def no_loss(found: Interval, margin: float = MARGIN) -> str:

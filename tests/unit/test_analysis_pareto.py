@@ -64,7 +64,7 @@ def test_it_takes_three_fixed_densities(runs: list[Run]) -> None:
 def test_the_figure_names_all(runs: list[Run], paths: list[Path], tmp_path: Path) -> None:
     figure = pareto.draw(runs)
     named = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert named == ["fixed densities of top-k, Pareto front", "none", "adatopk"]
+    assert named == ["Pareto front of fixed k", "none", "adatopk"]
     assert {text.get_text() for text in figure.axes[0].texts} == {"0.003", "0.03", "0.3"}
     drawn = {path.name for path in make_figures(paths, tmp_path)}
     assert {"pareto.png", "pareto.pdf", "pareto.csv"} <= drawn
