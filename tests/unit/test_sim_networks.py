@@ -61,3 +61,14 @@ def test_what_links_deliver_is_what_was_sent_in_large_networks_too(tmp_path: Pat
     )
     needed = 8 * sum(round_["bytes_down"] for round_ in read_events(directory)["round"])
     assert needed < delivered < 1.1 * needed
+
+
+def test_jitter_does_not_change_the_order_of_messages(tmp_path: Path) -> None:
+    """The server's goodbye comes before its last update, however much later it was on the way."""
+    ends = "{rate: 20 Mbit/s, queue: 50 ms, delay: 20 ms, jitter: 20 ms}"
+    text = SCENARIO.replace("{rate: 20 Mbit/s, queue: 50 ms}", ends).replace(
+        "steps: 12", "steps: 2"
+    )
+    text = text.replace("seeds: [1]", "seeds: [1, 2, 3, 4, 5, 6]")
+    done = carried_out(tmp_path, text)
+    assert [run["verdict"] for run in done.runs] == ["valid"] * 12

@@ -156,6 +156,8 @@ class Connection:
         self._way = network.board.way(source.name, sink.name)
         self._memory = Memory()
         self._waiting: deque[tuple[Message, int, Callable[[], None] | None, float]] = deque()
+        self._arrived_s = 0.0
+        """When the last message has come: what overtakes it on the way is read after it."""
 
     def send(self, message: Message, size: int, left: Callable[[], None] | None = None) -> None:
         """Send a frame of ``size`` bytes; ``left`` is called when its last byte has left."""
@@ -169,7 +171,9 @@ class Connection:
 
     def _left(self, flow: Flow) -> None:
         message, size, left, sent_s = self._waiting.popleft()
-        first_s, arrived_s = self._network.passage(flow, size)
+        passed = self._network.passage(flow, size)
+        first_s, arrived_s = (max(time_s, self._arrived_s) for time_s in passed)
+        self._arrived_s = arrived_s
         self._network.clock.at(arrived_s, self._sink.take, message, size, sent_s, first_s)
         if left is not None:
             left()
