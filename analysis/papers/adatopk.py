@@ -70,4 +70,4 @@ def _band(runs: Runs) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    print(page(list(rows(Runs(Path(sys.argv[1]))))))  # noqa: T201
+    sys.stdout.write(page(list(rows(Runs(Path(sys.argv[1]))))) + "\n")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analysis.paired import MARGIN
 from testbed.cli import options
 from testbed.cli.guest import rerun
 from testbed.errors import InputError
@@ -47,7 +48,6 @@ Targets = Annotated[
     list[float] | None,
     typer.Option("--target", help="Time to this test accuracy; may be repeated.", metavar="SHARE"),
 ]
-DEFAULT_MARGIN = 0.005
 Margin = Annotated[
     float,
     typer.Option("--margin", help="A loss of accuracy that would not matter.", metavar="SHARE"),
@@ -65,7 +65,7 @@ def compare(
     sweep: Sweep = False,
     baseline: Baseline = None,
     target: Targets = None,
-    margin: Margin = DEFAULT_MARGIN,
+    margin: Margin = MARGIN,
     as_json: options.Json = False,
     keep: options.Keep = False,
     quiet: options.Quiet = False,
@@ -132,7 +132,7 @@ def _flags(
     flags = [] if baseline is None else ["--baseline", baseline]
     for target in targets:
         flags += ["--target", f"{target:g}"]
-    flags += [] if margin == DEFAULT_MARGIN else ["--margin", f"{margin:g}"]
+    flags += [] if margin == MARGIN else ["--margin", f"{margin:g}"]
     flags += [] if parallel == 1 else ["--parallel", str(parallel)]
     return flags + (["--json"] if as_json else [])
 

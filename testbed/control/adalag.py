@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from testbed.control.base import Observation, Watched
-from testbed.control.options import Density, Options, read_options
+from testbed.control.options import Density, Options, check_initial, read_options
 from testbed.errors import ExperimentError
 
 Point = tuple[float, float]
@@ -61,10 +61,7 @@ class AdaLagOptions(Options):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if not self.k_min <= self.initial_k <= self.k_max:
-            raise ValueError(
-                f"initial_k {self.initial_k} is outside [k_min {self.k_min}, k_max {self.k_max}]"
-            )
+        check_initial(self.initial_k, self.k_min, self.k_max)
         return self
 
 

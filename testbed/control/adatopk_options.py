@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from testbed.control.options import Density, Options, Share
+from testbed.control.options import Density, Options, Share, check_initial
 
 Weight = Annotated[float, Field(ge=0.0)]
 
@@ -65,10 +65,7 @@ class AdaTopKOptions(Options):
     def _ordered(self) -> Self:
         if self.k_min > self.k_max:
             raise ValueError(f"k_min {self.k_min} is above k_max {self.k_max}")
-        if self.initial_k is not None and not self.k_min <= self.initial_k <= self.k_max:
-            raise ValueError(
-                f"initial_k {self.initial_k} is outside [k_min {self.k_min}, k_max {self.k_max}]"
-            )
+        check_initial(self.first_k, self.k_min, self.k_max)
         return self
 
     @property

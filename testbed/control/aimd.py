@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 
 from testbed.control.base import Observation
 from testbed.control.delays import measured
-from testbed.control.options import Density, Options, Share, read_options
+from testbed.control.options import Density, Options, Share, check_initial, read_options
 
 
 class AimdOptions(Options):
@@ -39,10 +39,7 @@ class AimdOptions(Options):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if not self.k_min <= self.initial_k <= self.k_max:
-            raise ValueError(
-                f"initial_k {self.initial_k} is outside [k_min {self.k_min}, k_max {self.k_max}]"
-            )
+        check_initial(self.initial_k, self.k_min, self.k_max)
         return self
 
 

@@ -22,6 +22,12 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+def check_initial(initial_k: float, k_min: float, k_max: float) -> None:
+    """For validators: raises ValueError where the first density is outside the limits."""
+    if not k_min <= initial_k <= k_max:
+        raise ValueError(f"initial_k {initial_k} is outside [k_min {k_min}, k_max {k_max}]")
+
+
 Model = TypeVar("Model", bound=Options)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from testbed.record.asked import Asked
 from testbed.record.spans import Spans
 from testbed.scenario.impairments import Impairments
+from testbed.scenario.route import route
 from testbed.scenario.shape import End
 
 _TAIL = 4
@@ -35,11 +36,7 @@ class Ways:
 
     def way(self, source: str | None, sink: str | None) -> list[End]:
         """The link directions that a packet passes, in order."""
-        here, there = self._rack_of.get(source or ""), self._rack_of.get(sink or "")
-        up = [source, here if here != there else None]
-        down = [there if here != there else None, sink]
-        passed = [End(link, "up") for link in up if link]
-        return [*passed, *(End(link, "down") for link in down if link)]
+        return route(self._rack_of, source, sink)
 
     def racks_on(self, source: str, sink: str) -> bool:
         """Whether a rack's link is on the way."""

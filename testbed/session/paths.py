@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 from testbed.fabric.base import NodeSpec, RackSpec
+from testbed.scenario.route import route
 from testbed.train.job import Shared
-
-Hop = tuple[str, Literal["up", "down"]]
 
 
 class Ways(TypedDict):
@@ -26,21 +25,16 @@ class Paths:
         self._rack = {member: rack.name for rack in racks for member in rack.members}
         self._server = next(spec.name for spec in specs if spec.role == "server")
         workers = [spec.name for spec in specs if spec.role == "worker"]
-        self._up = Counter(hop for name in workers for hop in self._hops(name, self._server))
-        self._down = Counter(hop for name in workers for hop in self._hops(self._server, name))
+        self._up = Counter(end for name in workers for end in route(self._rack, name, self._server))
+        self._down = Counter(
+            end for name in workers for end in route(self._rack, self._server, name)
+        )
 
     def of(self, worker: str) -> Ways:
         """Each link with the number of workers whose messages pass it that way."""
-        up, down = self._hops(worker, self._server), self._hops(self._server, worker)
+        up = route(self._rack, worker, self._server)
+        down = route(self._rack, self._server, worker)
         return {
-            "way_up": tuple(Shared(*hop, self._up[hop]) for hop in up),
-            "way_down": tuple(Shared(*hop, self._down[hop]) for hop in down),
+            "way_up": tuple(Shared(end.link, end.direction, self._up[end]) for end in up),
+            "way_down": tuple(Shared(end.link, end.direction, self._down[end]) for end in down),
         }
-
-    def _hops(self, source: str, sink: str) -> list[Hop]:
-        here, there = self._rack.get(source), self._rack.get(sink)
-        hops: list[Hop] = [(source, "up")]
-        if here != there:
-            hops += [(here, "up")] if here else []
-            hops += [(there, "down")] if there else []
-        return [*hops, (sink, "down")]

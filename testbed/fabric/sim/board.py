@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from testbed.fabric.sim.shares import Floats, Indices
 from testbed.scenario.impairments import NONE, Impairments
+from testbed.scenario.route import route
 from testbed.scenario.shape import FRAME_BYTES, End, Shape
 
 PACKET_BITS = 8.0 * FRAME_BYTES
@@ -106,12 +107,5 @@ class Board:
         return float(self.delay_s[list(hops)].sum())
 
     def _hops(self, source: str, sink: str) -> tuple[int, ...]:
-        ends = [End(source, "up"), End(sink, "down")]
-        ours, theirs = self._rack.get(source), self._rack.get(sink)
-        if ours != theirs:
-            ends[1:1] = [
-                *([End(ours, "up")] if ours else []),
-                *([End(theirs, "down")] if theirs else []),
-            ]
-        numbers = [self.number[end] for end in ends]
+        numbers = [self.number[end] for end in route(self._rack, source, sink)]
         return (*numbers, *[self.free] * (HOPS - len(numbers)))
