@@ -78,9 +78,13 @@ class Run:
 
     @property
     def server(self) -> str:
-        """Name of the server node, which is also its link's."""
+        """Name of the server node, which is also its link's; of the first worker, where there is none."""
         nodes: Mapping[str, Mapping[str, Any]] = self.manifest["nodes"]
-        return next(name for name, node in nodes.items() if node["role"] == "server")
+        roles = [
+            (node["role"] != "server", node["role"] != "worker", name)
+            for name, node in nodes.items()
+        ]
+        return min(roles)[-1]
 
     @cached_property
     def steps(self) -> NDArray[np.float64]:

@@ -47,12 +47,29 @@ class ExperimentError(NarrowsError):
 
 
 class NodeLost(ExperimentError):
-    """A node died, or was not heard of in time. ``hearsay``: another node says so."""
+    """A node died, or was not heard of in time. ``hearsay``: another node says so.
 
-    def __init__(self, node: str, step: int | None, reason: str, *, hearsay: bool = False) -> None:
-        self.node, self.step, self.reason, self.hearsay = node, step, reason, hearsay
+    ``phase``: what whoever noticed it was doing (``sending``, ``gathering``, ``receiving``, …), if that is known.
+    """
+
+    def __init__(
+        self, node: str, step: int | None, reason: str, *, phase: str | None = None, hearsay: bool = False
+    ) -> None:  # fmt: skip
+        self.node, self.step, self.reason = node, step, reason
+        self.phase, self.hearsay = phase, hearsay
         at = "before its first step" if step is None else f"at step {step}"
-        super().__init__(f"node {node!r} was lost {at}: {reason}")
+        while_ = f", while {phase}" if phase else ""
+        super().__init__(f"node {node!r} was lost {at}{while_}: {reason}")
+
+    def during(self, step: int, phase: str) -> NodeLost:
+        """The same, with step and phase where it does not know them."""
+        return NodeLost(
+            self.node,
+            (step or None) if self.step is None else self.step,
+            self.reason,
+            phase=self.phase or phase,
+            hearsay=self.hearsay,
+        )
 
 
 class LinkError(ExperimentError):

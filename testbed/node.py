@@ -7,7 +7,7 @@ roles cannot tell. Everything blocks; there is one thread of control per activit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from random import Random
@@ -54,6 +54,21 @@ class Endpoint(Protocol):
 
         Returns the frame bytes sent, headers included, summed over destinations.
         Raises NodeLost when a destination cannot be reached.
+        """
+        ...
+
+    def form_groups(self, groups: Sequence[frozenset[int]]) -> None:
+        """Name the sets of peers that will be multicast to, before t0; all nodes name the same in the same order.
+
+        Raises MachineError where this network has no multicast.
+        """
+        ...
+
+    def multicast(self, group: int, message: Message) -> int:
+        """Hand ``message`` to every member of ``groups[group]`` but oneself, as one copy on this node's link.
+
+        It is as reliable as ``send``; returns when the last byte is handed over, while repairs may still be
+        under way. Returns the frame bytes, once however many members. Raises NodeLost.
         """
         ...
 

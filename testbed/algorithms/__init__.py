@@ -5,7 +5,7 @@ given by a scenario that derives it.
 """
 
 from testbed.algorithms.algorithm import Algorithm
-from testbed.algorithms.fit import check, check_momentum
+from testbed.algorithms.fit import check, check_momentum, check_nodes
 from testbed.algorithms.names import known, resolve
 from testbed.algorithms.patterns import PATTERNS, Pattern
 from testbed.algorithms.rows import ROWS
@@ -19,6 +19,7 @@ __all__ = [
     "Pattern",
     "check",
     "check_momentum",
+    "check_nodes",
     "known",
     "resolve",
 ]

@@ -33,6 +33,8 @@ class Algorithm:
     down_memory: str = "none"
     """What the server does with what its replies lack of the mean."""
     exchange: str = "ps"
+    """How it travels."""
+    exchange_options: dict[str, Any] = field(default_factory=dict)
     buckets: str = "whole"
     """``whole``: the model is one vector. ``layer``: every parameter is compressed by itself."""
     dense_below: int = 0

@@ -11,7 +11,7 @@ from testbed.errors import InputError
 if TYPE_CHECKING:
     from testbed.scenario.model import Derived
 
-_PARTS = ("selector", "values", "memory", "down")
+_PARTS = ("selector", "values", "memory", "down", "exchange")
 _SETTINGS = ("down_memory", "buckets", "dense_below", "agree")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from testbed.algorithms.algorithm import Algorithm
 from testbed.compress.base import codings, needs_all, selectors, takes_density
@@ -12,6 +13,9 @@ from testbed.control.base import Controller, controllers
 from testbed.errors import InputError
 from testbed.exchange import builtin as _builtin
 from testbed.exchange.kinds import exchanges
+
+if TYPE_CHECKING:
+    from testbed.scenario.model import Scenario
 
 del _builtin
 
@@ -41,13 +45,32 @@ def check_momentum(algorithm: Algorithm, momentum: float, where: str | None = No
         )
 
 
+def check_nodes(algorithm: Algorithm, scenario: Scenario, where: str | None = None) -> None:
+    """Raise InputError where the exchange lacks a server, or a server that sees an accuracy to stop at."""
+    groups = [group for group in scenario.nodes.values() if group.role == "server"]
+    if exchanges.get(algorithm.exchange).server is not None:
+        if not groups:
+            raise InputError(
+                f"algorithm {algorithm.name!r} exchanges by {algorithm.exchange!r}, and there is no server",
+                where=where,
+                hint="Add `server: {role: server}` to `nodes`",
+            )
+    elif scenario.train.stop.accuracy is not None:
+        raise InputError(
+            f"algorithm {algorithm.name!r} exchanges by {algorithm.exchange!r}, without a server that could stop "
+            "the run at an accuracy",
+            where=where,
+            hint="Stop at `steps` or `epochs`",
+        )
+
+
 def _made(algorithm: Algorithm) -> Controller:
     """Every part once; the controller, to look at."""
     layout = Layout.whole("mean", 1)
     algorithm.recipe.check()
     algorithm.downward(layout)
     Recipe(memory=Choice(algorithm.down_memory)).make_memory(layout)
-    exchanges.get(algorithm.exchange)
+    exchanges.get(algorithm.exchange).check(algorithm.exchange_options)
     return controllers.get(algorithm.controller)(seed=0, **algorithm.options)
 
 

@@ -50,6 +50,8 @@ ROWS: tuple[Algorithm, ...] = (
     Algorithm("none", about="Uncompressed float32: the baseline."),
     _written("fp16", "IEEE 754 half precision both ways.", down="fp16"),
     _written("bf16", "bfloat16 both ways.", down="bf16"),
+    Algorithm("ssgd", exchange="peers", about="Synchronous SGD among peers: everybody's gradient to everybody, a copy each."),
+    Algorithm("ssgd-multicast", exchange="multicast", about="Synchronous SGD among peers by IP multicast: one copy on the sender's link."),
     _adatopk("adatopk", "AdaTopK, Algorithm 1 as printed; k_dec = k_min."),
     _adatopk("adatopk-kd0.05", "AdaTopK with k_dec = 0.05.", k_dec=0.05),
     _adatopk("adatopk-kd0.1", "AdaTopK with k_dec = 0.1.", k_dec=0.1),

@@ -13,7 +13,7 @@ from testbed.scenario.timeline import Timeline
 
 
 def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
-    """What an uncompressed step costs at mean rates, in model time; None without torch to count.
+    """What an uncompressed step costs at mean rates, in model time; None without torch to count, or a server.
 
     In either phase the slowest link direction counts: a server's carries every worker's message.
     """
@@ -24,6 +24,8 @@ def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
         return None
     from testbed.exchange.frame import HEADER_BYTES
 
+    if not any(group.role == "server" for group in loaded.scenario.nodes.values()):
+        return None
     train = loaded.scenario.train
     parameters = parameter_count(train.model, train.task, train.width)
     frame = HEADER_BYTES + payload_bytes(parameters, parameters)

@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from testbed.node import Buffer
+from testbed.node import Buffer, Message
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a ticket brings: a mean gradient (or parameters) of a version, as a payload."""
+    """What a ticket brings: a mean gradient (or parameters) of a version, as a payload.
 
-    kind: Literal["gradient", "parameters"]
+    ``gradients``: nobody has averaged yet. ``parts`` are all workers' messages by rank, one's own among them.
+    """
+
+    kind: Literal["gradient", "parameters", "gradients"]
     version: int
-    payload: Buffer
+    payload: Buffer = b""
+    parts: Sequence[Message] = ()
 
 
 @dataclass(frozen=True, slots=True)

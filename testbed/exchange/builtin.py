@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from testbed.exchange.kinds import exchanges
+from testbed.exchange.peers import MULTICAST, UNICAST
 from testbed.exchange.ps import PARAMETER_SERVER
 
 exchanges.add("ps", PARAMETER_SERVER)
+exchanges.add("peers", UNICAST)
+exchanges.add("multicast", MULTICAST)

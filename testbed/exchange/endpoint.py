@@ -10,11 +10,11 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from testbed.errors import NodeLost, WireError
+from testbed.errors import MachineError, NodeLost, WireError
 from testbed.exchange.connection import Connection
 from testbed.exchange.frame import HEADER_BYTES
 from testbed.exchange.tcp_info import SocketCounters
@@ -80,6 +80,14 @@ class TcpEndpoint:
             for peer, finished in tickets:
                 self._reached(peer, finished)
         return len(connections) * self.frame_bytes(message)
+
+    def form_groups(self, groups: Sequence[frozenset[int]]) -> None:
+        """TCP has none."""
+        raise MachineError(f"there is no multicast here, and {len(groups)} groups were asked for")
+
+    def multicast(self, group: int, message: Message) -> int:
+        """TCP has none."""
+        raise MachineError(f"there is no multicast here: {message.kind.name} to group {group}")
 
     def receive(self, timeout: float) -> Message:
         """See ``testbed.node.Endpoint``. A message that is still coming in is waited for."""

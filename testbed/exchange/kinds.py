@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from testbed.exchange.base import Exchange
 from testbed.node import Buffer, Message, Node
+from testbed.options import Options, read
 from testbed.registry import Registry
+
+Carries = Literal["payload", "vector", "blocks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,15 @@ class Peers:
     names: Mapping[int, str]
     timeout_s: float
     """Longest time a worker may need from one message to the next: computing, sending, outages."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The algorithm's ``exchange_options``."""
+    last_step: int | None = None
+    """The step the run ends with, where no server says so."""
+
+    @property
+    def others(self) -> list[int]:
+        """All workers but oneself, by rank."""
+        return [peer for peer in self.workers if peer != self.own]
 
     def server_of(self, bucket: int) -> int:
         """Who answers for ``bucket``."""
@@ -32,9 +44,15 @@ class Peers:
 class WorkerSide(Exchange, Protocol):
     """An exchange as a worker uses it: ``greet``, then ``submit`` for every bucket and step, ``close``."""
 
-    bytes_sent: int
-    bytes_received: int
-    """Frame bytes so far, of every kind of frame."""
+    @property
+    def bytes_sent(self) -> int:
+        """Frame bytes so far, of every kind of frame."""
+        ...
+
+    @property
+    def bytes_received(self) -> int:
+        """The same of what came."""
+        ...
 
     @property
     def last_step(self) -> int | None:
@@ -86,7 +104,19 @@ class ExchangeKind:
     """Both sides of one way to exchange gradients."""
 
     worker: Callable[[Node, Peers], WorkerSide]
-    server: Callable[[Node, Peers], ServerSide]
+    server: Callable[[Node, Peers], ServerSide] | None = None
+    """None: workers are each other's peers; a scenario's servers stand aside."""
+    carries: Carries = "payload"
+    """What ``submit`` is given and an update holds: a ``payload`` as the compressor writes it; the whole gradient and its
+    mean as a float32 ``vector``; int32 ``blocks`` (blocks, size), and their mean as a float32 vector."""
+    multicasts: bool = False
+    """Whether its messages go to several peers as one copy."""
+    options: type[Options] = Options
+    """What ``exchange_options`` may say."""
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise InputError for options that it does not have."""
+        read("exchange_options", self.options, options)
 
 
 exchanges: Registry[ExchangeKind] = Registry("exchange", "narrows.exchanges")

@@ -82,7 +82,10 @@ class ParameterServer:
 
     def _send(self, server: int, kind: Kind, step: int, bucket: int, body: Buffer) -> int:
         message = Message(kind, step, bucket, self._peers.own, body)
-        sent = self._node.endpoint.send([server], message)
+        try:
+            sent = self._node.endpoint.send([server], message)
+        except NodeLost as lost:
+            raise lost.during(step, "sending") from lost
         self.bytes_sent += sent
         return sent
 
@@ -90,7 +93,7 @@ class ParameterServer:
         try:
             message = self._node.endpoint.receive(self._peers.timeout_s * _PATIENCE)
         except NodeLost as lost:
-            raise _at_step(lost, step) from lost
+            raise lost.during(step, "receiving") from lost
         self.bytes_received += self.frame_bytes(message)
         return message
 
@@ -167,7 +170,7 @@ class ParameterServerHub:
         try:
             sent = self._node.endpoint.send(self._peers.workers, message)
         except NodeLost as lost:
-            raise _at_step(lost, step) from lost
+            raise lost.during(step, "sending") from lost
         self.bytes_sent += sent
         return sent
 
@@ -187,10 +190,11 @@ class ParameterServerHub:
             message = self._node.endpoint.receive(timeout_s)
         except NodeLost as lost:
             if self._node.now() - silent_from_s < timeout_s:
-                raise _at_step(lost, step) from lost  # a connection ended: the endpoint knows whose
+                # a connection ended: the endpoint knows whose
+                raise lost.during(step, "gathering") from lost
             silent = ", ".join(self._peers.names[peer] for peer in missing)
             more = "; or it waits for another server" if len(self._peers.servers) > 1 else ""
-            raise NodeLost(silent, step or None, lost.reason + more) from lost
+            raise NodeLost(silent, step or None, lost.reason + more, phase="gathering") from lost
         self.bytes_received += self._node.endpoint.frame_bytes(message)
         return message
 
@@ -208,10 +212,6 @@ class ParameterServerHub:
             f"while {kind.name} of step {step}, bucket {bucket} was due "
             f"from {', '.join(self._peers.names[peer] for peer in missing)}"
         )
-
-
-def _at_step(lost: NodeLost, step: int) -> NodeLost:
-    return lost if lost.step is not None else NodeLost(lost.node, step or None, lost.reason)
 
 
 PARAMETER_SERVER = ExchangeKind(ParameterServer, ParameterServerHub)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from math import inf
 from typing import Any
@@ -91,14 +92,19 @@ def _known(place: Place, registry: Registry[Any], name: str) -> Iterator[Problem
 
 
 def _algorithms(scenario: Scenario) -> Iterator[Problem]:
-    from testbed.algorithms import check_momentum, resolve
+    from testbed.algorithms import check_momentum, check_nodes, resolve
 
     momentum = scenario.train.optimizer.momentum
+
+    def check_one(entry: str | Derived) -> None:
+        row = resolve(entry)
+        check_momentum(row, momentum)
+        check_nodes(row, scenario)
 
     if not scenario.algorithms:
         yield Problem(("algorithms",), "no algorithm: name one, such as `none`")
     for i, entry in enumerate(scenario.algorithms):
-        yield from _caught(("algorithms", i), lambda e=entry: check_momentum(resolve(e), momentum))  # type: ignore[misc]
+        yield from _caught(("algorithms", i), partial(check_one, entry))
     names = [entry.name if isinstance(entry, Derived) else entry for entry in scenario.algorithms]
     for name in _repeated(names):
         yield Problem(("algorithms",), f"{name!r} is there twice")

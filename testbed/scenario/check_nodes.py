@@ -22,8 +22,6 @@ MAX_HAPPENING = 1_000_000
 def check_nodes(scenario: Scenario) -> Iterator[Problem]:
     """Roles: servers, workers, and hosts that compute nothing."""
     servers = [name for name, group in scenario.nodes.items() if group.role == "server"]
-    if not servers:
-        yield Problem(("nodes",), "no server: add `server: {role: server}`")
     many = sum(scenario.nodes[name].count or 1 for name in servers)
     if many > 1 and scenario.train.stop.accuracy is not None:
         yield Problem(

@@ -148,6 +148,8 @@ class Derived(Model):
     down_memory: str | None = Field(
         None, description="What becomes of what the server's replies lack of the mean."
     )
+    exchange: str | None = Field(None, description="How it travels.")
+    exchange_options: dict[str, Any] = Field({}, description="Options of the exchange to change.")
     buckets: Literal["whole", "layer"] | None = Field(
         None, description="Compress the model as one vector, or every parameter by itself."
     )

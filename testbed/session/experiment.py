@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from testbed.algorithms import Algorithm, check_momentum, resolve
+from testbed.algorithms import Algorithm, check_momentum, check_nodes, resolve
 from testbed.compress.layout import Layout
 from testbed.compress.shards import cut
 from testbed.control.base import controllers, watched
 from testbed.errors import InputError
+from testbed.exchange import builtin as _builtin
+from testbed.exchange.kinds import exchanges
 from testbed.fabric.base import NodeSpec
 from testbed.record.summary import mean_density
 from testbed.scenario.expand import end_settings, expand, racks
@@ -24,6 +26,8 @@ from testbed.session.paths import Paths
 from testbed.train.job import Job
 from testbed.train.recorded import RecordedRun
 from testbed.train.sizes import Sizes, check_sizes, sizes
+
+del _builtin
 
 _SEED_BOUND, _MOST_SEEDS = 2**31, 1000
 
@@ -90,6 +94,7 @@ def from_loaded(
     for algorithm in resolved:
         check_momentum(algorithm, scenario.train.optimizer.momentum, where=asked)
         check_sizes(scenario.train, algorithm.controller, where=asked)
+        check_nodes(algorithm, scenario, where=asked)
     _check_servers(scenario, str(loaded.source))
     if (recorded := scenario.train.recorded) is not None:
         was, given = RecordedRun(Path(recorded)).algorithm, [row.name for row in resolved]
@@ -115,7 +120,7 @@ def from_loaded(
 def _check_servers(scenario: Scenario, where: str) -> None:
     """Raises InputError where the model cannot be spread over the servers."""
     many = sum(spec.role == "server" for spec in expand(scenario))
-    if many == 1:
+    if many <= 1:
         return
     from testbed.train.models import build
 
@@ -157,7 +162,9 @@ class Jobs:
         self._workers = sum(spec.role == "worker" for spec in training)
         self._sizes: tuple[tuple[Sizes, ...], ...] = ()
         self._watched = watched(controllers.get(algorithm.controller)(seed=0, **algorithm.options))
-        if "path" in self._watched:
+        led = exchanges.get(algorithm.exchange).server is not None
+        self._on_paths = led and "path" in self._watched
+        if self._on_paths:
             self._paths = Paths(training, racks(experiment.scenario))
         recorded = experiment.scenario.train.recorded
         self._recorded = None if recorded is None else RecordedRun(Path(recorded))
@@ -181,7 +188,7 @@ class Jobs:
             sizes=self._sizes,
             names=self._names,
         )
-        if "path" in self._watched and spec.role == "worker":
+        if self._on_paths and spec.role == "worker":
             job = replace(job, **self._paths.of(spec.name))
         if scenario.train.gradients == "real" or self._sizes:
             return job

@@ -28,8 +28,13 @@ class Failures:
         self._ranked.append((0 if certain else 2 if hearsay else 1, error))
 
     def cause(self) -> NarrowsError:
-        """The first of the highest rank."""
-        return min(self._ranked, key=lambda item: item[0])[1]
+        """The first of the highest rank. Of a lost node, others may know in what phase they missed it."""
+        found = min(self._ranked, key=lambda item: item[0])[1]
+        if not isinstance(found, NodeLost) or found.phase is not None:
+            return found
+        lost = [error for _, error in self._ranked if isinstance(error, NodeLost)]
+        told = next((e for e in lost if e.node == found.node and e.phase is not None), None)
+        return found if told is None else found.during(told.step or 0, str(told.phase))
 
     @staticmethod
     def reported(node: str, message: dict[str, Any]) -> NarrowsError:
@@ -39,7 +44,11 @@ class Failures:
             kind = _BY_EXIT_CODE.get(message.get("exit_code", 1), ExperimentError)
             return kind(f"node {node!r}: {text}")
         return NodeLost(
-            str(message["node"]), message.get("step"), f"{node} says: {text}", hearsay=True
+            str(message["node"]),
+            message.get("step"),
+            f"{node} says: {text}",
+            phase=message.get("phase"),
+            hearsay=True,
         )
 
 
@@ -48,4 +57,4 @@ def located(lost: NodeLost, steps: Mapping[str, int]) -> NodeLost:
     if lost.step is not None:
         return lost
     step = steps.get(lost.node, 0) + 1
-    return NodeLost(lost.node, step, lost.reason, hearsay=lost.hearsay)
+    return NodeLost(lost.node, step, lost.reason, phase=lost.phase, hearsay=lost.hearsay)

@@ -14,6 +14,7 @@ from testbed.session.garbage import uncollected
 from testbed.session.lines import Lines
 from testbed.session.traffic_node import Traffic
 from testbed.train.job import Job
+from testbed.train.peers import exchange_kind
 from testbed.train.roles import role
 
 if TYPE_CHECKING:
@@ -127,12 +128,15 @@ def _train(assignment: Assignment) -> None:
 
 
 def _connect(assignment: Assignment, endpoint: TcpEndpoint) -> None:
-    """Servers listen; workers connect to them."""
-    if assignment.role == "server":
-        endpoint.listen(assignment.addresses[assignment.job.peer], DATA_PORT)
-    else:
-        for server in assignment.job.server_peers():
-            endpoint.connect(server, assignment.addresses[server], DATA_PORT, CONNECT_S)
+    """Servers listen; workers connect to them. Without servers everybody listens, and connects to those before it."""
+    job, addresses = assignment.job, assignment.addresses
+    alone = exchange_kind(job).server is None
+    if alone or assignment.role == "server":
+        endpoint.listen(addresses[job.peer], DATA_PORT)
+    if assignment.role == "worker":
+        earlier = [peer for peer in job.worker_peers() if peer < job.peer]
+        for peer in earlier if alone else job.server_peers():
+            endpoint.connect(peer, addresses[peer], DATA_PORT, CONNECT_S)
 
 
 def _await_start(assignment: Assignment) -> None:

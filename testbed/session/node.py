@@ -86,7 +86,9 @@ class NodeProcess:
             self._report(error, f"{type(error).__name__}: {error}")
 
     def _report(self, error: Exception, text: str) -> None:
-        about = {"node": error.node, "step": error.step} if isinstance(error, NodeLost) else {}
+        about = {}
+        if isinstance(error, NodeLost):
+            about = {"node": error.node, "step": error.step, "phase": error.phase}
         code = getattr(error, "exit_code", 1)
         self.lines.send("error", message=text, error=type(error).__name__, exit_code=code, **about)
 

@@ -8,6 +8,7 @@ keeps what is its own: its gradient, its memory, its controller, its randomness.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -132,17 +133,24 @@ class SharedReplica:
 
     def decode(self, shard: Shard, payload: Buffer) -> None:
         """Whoever is first takes in the update for all; the others' must be the same."""
+        self._once(shard.number, payload, lambda: self._common.replica.decode(shard, payload))
+
+    def _once(self, number: int, payload: Buffer, take: Callable[[], None]) -> None:
         common = self._common
-        if self._version == common.version and shard.number not in common.decoded:
-            common.replica.decode(shard, payload)
-            common.decoded[shard.number] = bytes(payload)
+        if self._version == common.version and number not in common.decoded:
+            take()
+            common.decoded[number] = bytes(payload)
             return
         late = self._version + 1 == common.version
         theirs = common.applied if late else common.decoded
-        if self._version + late != common.version or payload != theirs.get(shard.number):
+        if self._version + late != common.version or payload != theirs.get(number):
             raise ExperimentError(
                 "workers that share a replica got different updates: their exchange is not bulk-synchronous"
             )
+
+    def take(self, mean: Buffer) -> None:
+        """As ``decode``, of the whole gradient."""
+        self._once(0, mean, lambda: self._common.replica.take(mean))
 
     def apply(self, epoch: int) -> None:
         """Make the step, if nobody has."""

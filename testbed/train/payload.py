@@ -16,7 +16,7 @@ from testbed.node import Node
 from testbed.record.events import RoundRecord, StepRecord
 from testbed.train.job import Job
 from testbed.train.pace import Pace
-from testbed.train.peers import exchange_kind, peers
+from testbed.train.peers import exchange_kind, peers, served
 from testbed.train.seen import seen, way
 from testbed.train.sizes import Sizes
 
@@ -45,7 +45,8 @@ class PayloadWorker:
 
     def prepare(self) -> None:
         """Greet every server."""
-        self._exchange = exchange_kind(self._job).worker(self._node, peers(self._job))
+        job = self._job
+        self._exchange = exchange_kind(job).worker(self._node, peers(job, job.train.stop.steps))
         self._exchange.greet()
 
     def run(self) -> dict[str, Any]:
@@ -128,7 +129,7 @@ class PayloadServer:
 
     def prepare(self) -> None:
         """Wait for every worker's greeting."""
-        self._exchange = exchange_kind(self._job).server(self._node, peers(self._job))
+        self._exchange = served(self._job)(self._node, peers(self._job))
         self._exchange.welcome()
 
     def run(self) -> dict[str, Any]:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from testbed.errors import InputError
 from testbed.exchange import builtin as _builtin
-from testbed.exchange.kinds import ExchangeKind, Peers, exchanges
+from testbed.exchange.kinds import ExchangeKind, Peers, ServerSide, exchanges
+from testbed.node import Node
 from testbed.train.job import Job
 
 del _builtin
+
+ServedKind = Callable[[Node, Peers], ServerSide]
+
+
+def served(job: Job) -> ServedKind:
+    """The server's side of that exchange. Raises InputError where it has none."""
+    kind = exchange_kind(job)
+    if kind.server is None:
+        raise InputError(f"the exchange {job.algorithm.exchange!r} has no server")
+    return kind.server
 
 
 def exchange_kind(job: Job) -> ExchangeKind:
@@ -24,14 +35,19 @@ def exchange_kind(job: Job) -> ExchangeKind:
     return exchanges.get(row.exchange, where=f"algorithm {row.name!r}")
 
 
-def peers(job: Job) -> Peers:
-    """All peers of ``job``. A worker is silent while it computes, so its pace adds to the timeout."""
+def peers(job: Job, last_step: int | None = None) -> Peers:
+    """All peers of ``job``. A worker is silent while it computes, so its pace adds to the timeout.
+
+    ``last_step``: where it is known by numbers.
+    """
     return Peers(
         own=job.peer,
         servers=job.server_peers(),
         workers=job.worker_peers(),
         names=_Names(job),
         timeout_s=job.peer_timeout_s + (job.train.pace or 0.0),
+        options=job.algorithm.exchange_options,
+        last_step=last_step,
     )
 
 

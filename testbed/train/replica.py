@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
 from testbed.compress.compressor import Compressor
 from testbed.compress.shards import Shard, cut
+from testbed.errors import WireError
 from testbed.node import Buffer
 from testbed.train.device import Landing, settle, synchronise
 from testbed.train.flat import FlatModel, parameter_hash
@@ -21,7 +23,7 @@ class Replica:
         train = job.train
         self.device = settle(job.device, job.threads)
         self.flat = FlatModel(build(train.model, train.task, train.width, job.seed), self.device)
-        self.shards = cut(self.flat.layout, job.servers)
+        self.shards = cut(self.flat.layout, max(1, job.servers))
         self._landing = Landing(self.flat.size, self.device)
         self._settings = train.optimizer
         self._optimizer = Sgd(self._settings, self.flat.parameters)
@@ -39,6 +41,14 @@ class Replica:
     def decode(self, shard: Shard, payload: Buffer) -> None:
         """Take in a shard's update; when all are there, ``apply`` makes the step. Raises WireError."""
         self._codec.decompress(shard.name, payload, self._landing.host[shard.place])
+
+    def take(self, mean: Buffer) -> None:
+        """Take in the whole mean gradient, float32 (size,) as bytes. Raises WireError for another size."""
+        if memoryview(mean).nbytes != 4 * self.flat.size:
+            raise WireError(
+                f"a mean gradient has {4 * self.flat.size} B, got {memoryview(mean).nbytes}"
+            )
+        self._landing.host.numpy()[:] = np.frombuffer(mean, np.float32)
 
     def apply(self, epoch: int) -> None:
         """x ← x − η·(what was decoded)."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from testbed.node import Node
+from testbed.train.bystander import Bystander
 from testbed.train.job import Job
+from testbed.train.peers import exchange_kind
 
 if TYPE_CHECKING:
     from testbed.train.workshop import Workshop
@@ -25,6 +27,8 @@ class Role(Protocol):
 
 def role(node: Node, job: Job, name: str, workshop: Workshop | None = None) -> Role:
     """The role ``name`` (server or worker) of ``job``. ``workshop``: what equips workers, if not their own."""
+    if name == "server" and exchange_kind(job).server is None:
+        return Bystander(node, job)
     if job.sizes:
         from testbed.train.payload import PayloadServer, PayloadWorker
 

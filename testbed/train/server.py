@@ -10,7 +10,7 @@ from testbed.train.averager import Averager
 from testbed.train.batches import Batches
 from testbed.train.data import open_task
 from testbed.train.job import Job
-from testbed.train.peers import exchange_kind, peers
+from testbed.train.peers import peers, served
 from testbed.train.rehearsal import rehearse
 from testbed.train.replica import Replica
 from testbed.train.stop import Stopping
@@ -34,7 +34,7 @@ class ShardServer:
         Raises InputError or MachineError when the job cannot be done here, NodeLost for a missing worker.
         """
         job = self._job
-        self._exchange = exchange_kind(job).server(self._node, peers(job))
+        self._exchange = served(job)(self._node, peers(job))
         replica = Replica(job)
         count = len(open_task(job.train).train_set()[1])
         self._batches = Batches(count, job.train.batch, job.workers, job.seed)

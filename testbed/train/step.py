@@ -6,22 +6,19 @@ where sending begins, decompression begins when the reply's last byte has come. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from zlib import crc32
 
-from testbed.compress.base import Selection
-from testbed.compress.compressor import Compressor, together
-from testbed.control.base import Controller, Observation
-from testbed.exchange import base
-from testbed.exchange.base import Travel
+from testbed.control.base import Observation
+from testbed.exchange.base import Travel, Update, together
 from testbed.exchange.kinds import WorkerSide
-from testbed.node import Buffer, Node
+from testbed.node import Node
 from testbed.record.events import StepRecord
-from testbed.train.agreement import detached
+from testbed.train.carrier import Carrier, Freight
 from testbed.train.compute import Computed
 from testbed.train.fits import Fits
 from testbed.train.job import Job
-from testbed.train.observing import Observer, Sent
+from testbed.train.observing import Observer
 from testbed.train.pace import Pace
 from testbed.train.seen import way
 from testbed.train.workshop import WorkersComputation, WorkersReplica
@@ -33,8 +30,8 @@ class Tools:
 
     replica: WorkersReplica
     computation: WorkersComputation
-    controller: Controller
-    compressor: Compressor
+    observer: Observer
+    carrier: Carrier
     fits: Fits
     exchange: WorkerSide
 
@@ -52,14 +49,11 @@ class _Compute:
 
 @dataclass(frozen=True, slots=True)
 class _Trip:
-    """A gradient's way to the server and the mean's way back."""
+    """A gradient's way to the others and the mean's way back."""
 
     travel: Travel
-    density: float
-    sent: Sent
+    freight: Freight
     compress_cpu_s: float
-    payload_crc: int
-    how: Selection | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +70,17 @@ class Stepper:
 
     def __init__(self, node: Node, job: Job, tools: Tools) -> None:
         self._node, self._job, self._tools = node, job, tools
-        self._observer = Observer(node, job, tools.controller, tools.replica, tools.compressor)
         self._pace = Pace(node, job.train.pace)
 
     def step(self, step: int, epoch: int) -> StepRecord:
         """Compute, exchange, apply; then the controller learns how it went."""
         compute = self._compute(step)
-        trip, payloads = self._exchange(step)
-        applied = self._apply(payloads, epoch)
+        trip, updates = self._exchange(step)
+        applied = self._apply(updates, epoch)
         step_s = applied.end_s - compute.start_s
-        seen = self._observer.observe(
-            step, epoch, compute.result, trip.density, trip.travel, trip.sent, step_s
+        freight = trip.freight
+        seen = self._tools.observer.observe(
+            step, epoch, compute.result, freight.density, trip.travel, freight.sent, step_s
         )
         return self._record(step, epoch, seen, compute, trip, applied)
 
@@ -100,48 +94,28 @@ class Stepper:
         overran = self._pace.hold(start_s)
         return _Compute(result, start_s, busy_s, self._node.now(), overran)
 
-    def _exchange(self, step: int) -> tuple[_Trip, list[Buffer]]:
-        """All shards are compressed before the first is sent: phases follow one another."""
-        tools, node = self._tools, self._node
-        density, densities = tools.controller.density(), self._observer.densities()
-        cpu_s = node.cpu()
-        gradients = tools.replica.flat.gradients
-        shards = tools.replica.shards
-        packed = [
-            tools.compressor.compress(shard.name, gradients[shard.place], share, node.rng)
-            for shard, share in zip(shards, densities, strict=True)
-        ]
-        compress_cpu_s = node.cpu() - cpu_s
-        bodies: list[Buffer] = [one.payload for one in packed]
-        if (note := self._observer.note()) is not None:
-            bodies[0] = note.attached(bodies[0])
-        tickets = [
-            tools.exchange.submit(step, shard.number, body)
-            for shard, body in zip(shards, bodies, strict=True)
-        ]
-        crc = 0  # here it costs nothing: the replies are not there yet
-        for one in packed:
-            crc = crc32(one.payload, crc)
-        sent = self._observer.sent(packed)
-        payloads = [ticket.wait().payload for ticket in tickets]
-        if note is not None:
-            payloads[0], told = detached(payloads[0])
-            self._observer.agree(told)
-        travel = base.together([ticket.travel for ticket in tickets])
-        return _Trip(travel, density, sent, compress_cpu_s, crc, together(packed)), payloads
+    def _exchange(self, step: int) -> tuple[_Trip, list[Update]]:
+        """Everything is packed before the first bucket is sent: phases follow one another."""
+        tools, cpu_s = self._tools, self._node.cpu()
+        parcels = tools.carrier.pack()
+        compress_cpu_s = self._node.cpu() - cpu_s
+        tickets = [tools.exchange.submit(step, bucket, body) for bucket, body in parcels]
+        freight = tools.carrier.freight()  # here it costs nothing: the replies are not there yet
+        updates = [ticket.wait() for ticket in tickets]
+        travel = together([ticket.travel for ticket in tickets])
+        return _Trip(travel, freight, compress_cpu_s), updates
 
-    def _apply(self, payloads: list[Buffer], epoch: int) -> _Applied:
-        node, replica = self._node, self._tools.replica
-        for shard, payload in zip(replica.shards, payloads, strict=True):
-            replica.decode(shard, payload)
+    def _apply(self, updates: Sequence[Update], epoch: int) -> _Applied:
+        node, tools = self._node, self._tools
+        tools.carrier.unpack(updates)
         decoded_s, cpu_s = node.now(), node.cpu()
-        replica.apply(epoch)
+        tools.replica.apply(epoch)
         return _Applied(decoded_s, node.now(), node.cpu() - cpu_s)
 
     def _record(
         self, step: int, epoch: int, seen: Observation | None, compute: _Compute, trip: _Trip, applied: _Applied
     ) -> StepRecord:  # fmt: skip
-        travel = trip.travel
+        travel, freight = trip.travel, trip.freight
         return StepRecord(
             node=self._job.node,
             step=step,
@@ -153,15 +127,15 @@ class Stepper:
             decompress_s=applied.decoded_s - travel.last_s,
             apply_s=applied.end_s - applied.decoded_s,
             end_s=applied.end_s,
-            density=trip.density,
-            sent_count=trip.sent.count,
+            density=freight.density,
+            sent_count=freight.sent.count,
             size=self._tools.replica.flat.size,
             loss=compute.result.loss,
             accuracy=compute.result.accuracy,
             overran=compute.overran,
             compress_cpu_s=trip.compress_cpu_s,
             apply_cpu_s=applied.apply_cpu_s,
-            payload_crc=trip.payload_crc,
-            selection=None if trip.how is None else asdict(trip.how),
+            payload_crc=freight.crc,
+            selection=None if freight.how is None else asdict(freight.how),
             controller=None if seen is None else seen.to_json(),
         )

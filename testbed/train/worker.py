@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.control.base import controllers
+from testbed.compress.compressor import Compressor
+from testbed.control.base import Controller, controllers
 from testbed.control.seed import controller_seed
+from testbed.exchange.kinds import ExchangeKind
 from testbed.node import Node
 from testbed.record.events import EpochRecord, StepRecord
+from testbed.train.carrier import Carrier, PayloadCarrier, VectorCarrier
 from testbed.train.fits import Fits, WatchedCompressor
 from testbed.train.job import Job
+from testbed.train.observing import Observer
 from testbed.train.peers import exchange_kind, peers
 from testbed.train.step import Stepper, Tools
+from testbed.train.stop import Stopping
 from testbed.train.watch import Watch
 from testbed.train.workshop import OwnWorkshop, Workshop
 
@@ -29,25 +34,29 @@ class Worker:
         Raises InputError or MachineError when the job cannot be done here.
         """
         job, row = self._job, self._job.algorithm
-        self._exchange = exchange_kind(job).worker(self._node, peers(job))
         make_controller = controllers.get(row.controller, where=f"algorithm {row.name!r}")
         controller = make_controller(
             seed=controller_seed(job.seed, 0 if row.agree else job.rank), **row.options
         )
         self._replica, computation = self._workshop.equip(job)
         self._batches = computation.batches
+        kind, stop = exchange_kind(job), Stopping(job.train.stop, self._batches.steps_per_epoch)
+        self._exchange = kind.worker(self._node, peers(job, stop.limit))
         compressor = WatchedCompressor(job, self._replica)
+        observer = Observer(self._node, job, controller, self._replica, compressor)
         tools = Tools(
             self._replica,
             computation,
-            controller,
-            compressor,
+            observer,
+            self._carrier(kind, controller, compressor, observer),
             Fits(job, self._replica, compressor),
             self._exchange,
         )
         self._stepper = Stepper(self._node, job, tools)
         self._watch = None
-        if job.servers > 1 and job.rank == 0:  # none of the servers has all parameters
+        if job.rank == 0 and (
+            job.servers > 1 or kind.server is None
+        ):  # no server has all parameters
             self._watch = Watch(self._node, job, self._replica)
             self._watch.rehearse()
         self._exchange.greet()
@@ -73,6 +82,15 @@ class Worker:
         if self._watch is not None:
             self._watch.end(step, totals.end_s)
         return self._summary(totals)
+
+    def _carrier(
+        self, kind: ExchangeKind, controller: Controller, compressor: Compressor, observer: Observer
+    ) -> Carrier:
+        if kind.carries == "vector":
+            return VectorCarrier(self._replica)
+        return PayloadCarrier(
+            self._node, self._job, self._replica, controller, compressor, observer
+        )
 
     def _epoch_record(self, step: int) -> EpochRecord:
         epoch = self._batches.epoch(step)

@@ -49,6 +49,10 @@ class WorkersReplica(Protocol):
         """Take in a shard's update."""
         ...
 
+    def take(self, mean: Buffer) -> None:
+        """Take in the whole mean gradient, float32 (size,) as bytes."""
+        ...
+
     def apply(self, epoch: int) -> None:
         """Make the step."""
         ...

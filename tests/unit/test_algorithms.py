@@ -242,7 +242,7 @@ def test_derived_that_cannot_be(fields: dict[str, Any], sentence: str) -> None:
 
 
 def test_unknown_exchange() -> None:
-    with pytest.raises(InputError, match=r"unknown exchange 'carrier-pigeon'.*Known: ps"):
+    with pytest.raises(InputError, match=r"unknown exchange 'carrier-pigeon'.*Known: .*peers, ps"):
         check(Algorithm("x", exchange="carrier-pigeon"))
 
 

@@ -173,7 +173,9 @@ def test_a_broken_connection_is_blamed_on_its_peer() -> None:
         raise NodeLost("worker-0", None, "its connection was closed")
 
     bench.nodes[0].endpoint.receive = broken  # type: ignore[method-assign]
-    with pytest.raises(NodeLost, match="'worker-0' was lost at step 3: its connection was closed"):
+    with pytest.raises(
+        NodeLost, match="'worker-0' was lost at step 3, while gathering: its connection"
+    ):
         bench.run(lambda: bench.hub.gather(3, 0))
 
 

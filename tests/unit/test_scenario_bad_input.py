@@ -57,7 +57,7 @@ REPLACED = [
     ("count: 2", "count: 0", "s.yaml:4: nodes.worker.count: 0 does not work"),
     ("count: 2", f"count: {'9' * 5000}", "s.yaml:4: '9999"),
     ("count: 2}", "count: 10000}\n  more: {role: host, count: 2000}", "nodes: more than 12000 nodes"),
-    ("  server: {role: server}\n", "", "s.yaml:2: nodes: no server: add `server: {role: server}`"),
+    ("  server: {role: server}\n", "", "Add `server: {role: server}` to `nodes`"),
     ("{role: worker, count: 2}", "{role: server}", "s.yaml:2: nodes: no worker"),
     ("worker: {", "worker-0: {role: worker}\n  worker: {", "two things are called 'worker-0'"),
     ("worker: {", "all: {", "s.yaml:4: nodes.all: 'all' means something else"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from testbed.errors import NodeLost
+from testbed.errors import MachineError, NodeLost
 from testbed.exchange.frame import HEADER_BYTES
 from testbed.fabric.sim.clock import Activity, VirtualClock
 from testbed.fabric.sim.network import Connection, VirtualNetwork
@@ -53,6 +53,14 @@ class VirtualEndpoint:
         if left is not None:
             left.wait()
         return size * len(numbers)
+
+    def form_groups(self, groups: Sequence[frozenset[int]]) -> None:
+        """Not yet modelled."""
+        raise MachineError(f"there is no multicast here, and {len(groups)} groups were asked for")
+
+    def multicast(self, group: int, message: Message) -> int:
+        """Not yet modelled."""
+        raise MachineError(f"there is no multicast here: {message.kind.name} to group {group}")
 
     def receive(self, timeout: float) -> Message:
         """The next message. Raises NodeLost when for ``timeout`` of virtual time nothing has been coming in."""

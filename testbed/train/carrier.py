@@ -1,0 +1,126 @@
+"""What a worker sends of its gradient, and what it makes of what comes back: one class per ``ExchangeKind.carries``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+from zlib import crc32
+
+from testbed.compress.base import Selection
+from testbed.compress.bucket import Packed
+from testbed.compress.compressor import Compressor, together
+from testbed.control.base import Controller
+from testbed.exchange.base import Update
+from testbed.node import Buffer, Node
+from testbed.train.agreement import Note, detached
+from testbed.train.job import Job
+from testbed.train.mean import Mean
+from testbed.train.observing import Observer, Sent
+from testbed.train.workshop import WorkersReplica
+
+
+@dataclass(frozen=True, slots=True)
+class Freight:
+    """What is recorded of a step's messages. ``density``: asked for; ``crc``: CRC-32 of all of them."""
+
+    density: float
+    sent: Sent
+    crc: int
+    how: Selection | None
+
+
+class Carrier(Protocol):
+    """Between a worker's gradient and its exchange. Calls come in this order, once a step."""
+
+    def pack(self) -> list[tuple[int, Buffer]]:
+        """Buckets and what to submit for them, of the gradient as it is now."""
+        ...
+
+    def freight(self) -> Freight:
+        """Of what was packed; asked for while it is under way, when it costs nothing."""
+        ...
+
+    def unpack(self, updates: Sequence[Update]) -> None:
+        """Take in the mean, so that the replica can apply it. Raises WireError."""
+        ...
+
+
+class PayloadCarrier:
+    """Compressed payloads, one for each shard; the mean comes as such too, or is taken here of everybody's."""
+
+    def __init__(
+        self, node: Node, job: Job, replica: WorkersReplica,
+        controller: Controller, compressor: Compressor, observer: Observer,
+    ) -> None:  # fmt: skip
+        self._node, self._job, self._replica = node, job, replica
+        self._controller, self._compressor, self._observer = controller, compressor, observer
+        self._means: list[Mean] = []
+        self._packed: list[Packed] = []
+        self._density = 1.0
+        self._note: Note | None = None
+
+    def pack(self) -> list[tuple[int, Buffer]]:
+        """All shards are compressed before the first is sent: phases follow one another."""
+        self._density, densities = self._controller.density(), self._observer.densities()
+        gradients, shards = self._replica.flat.gradients, self._replica.shards
+        self._packed = [
+            self._compressor.compress(shard.name, gradients[shard.place], share, self._node.rng)
+            for shard, share in zip(shards, densities, strict=True)
+        ]
+        bodies: list[Buffer] = [one.payload for one in self._packed]
+        self._note = self._observer.note()
+        if self._note is not None:
+            bodies[0] = self._note.attached(bodies[0])
+        return [(shard.number, body) for shard, body in zip(shards, bodies, strict=True)]
+
+    def freight(self) -> Freight:
+        """See ``Carrier``."""
+        crc = 0
+        for one in self._packed:
+            crc = crc32(one.payload, crc)
+        sent = self._observer.sent(self._packed)
+        return Freight(self._density, sent, crc, together(self._packed))
+
+    def unpack(self, updates: Sequence[Update]) -> None:
+        """See ``Carrier``."""
+        for place, (shard, update) in enumerate(zip(self._replica.shards, updates, strict=True)):
+            payload, note = self._mean(place, update)
+            if note is not None:
+                self._observer.agree(note)
+            self._replica.decode(shard, payload)
+
+    def _mean(self, place: int, update: Update) -> tuple[Buffer, Note | None]:
+        if update.kind == "gradients":
+            if not self._means:
+                self._means = [Mean(self._job, shard) for shard in self._replica.shards]
+            # all peers draw alike: else their means, and then their replicas, would differ
+            rng = Random(f"{self._job.seed}/mean/{place}/{update.version}")
+            payload, _, note = self._means[place].of(update.parts, rng)
+            return payload, note
+        if self._note is None or place:
+            return update.payload, None
+        return detached(update.payload)
+
+
+class VectorCarrier:
+    """The whole gradient as it is, float32; the exchange itself adds up."""
+
+    def __init__(self, replica: WorkersReplica) -> None:
+        self._replica = replica
+        self._sent: Buffer = b""
+
+    def pack(self) -> list[tuple[int, Buffer]]:
+        """The gradient's own memory, where it is on the host."""
+        self._sent = self._replica.flat.gradients.cpu().numpy().data.cast("B")
+        return [(0, self._sent)]
+
+    def freight(self) -> Freight:
+        """All is sent."""
+        return Freight(1.0, Sent(self._replica.flat.size, 0.0, 0.0, {}), crc32(self._sent), None)
+
+    def unpack(self, updates: Sequence[Update]) -> None:
+        """See ``Carrier``."""
+        (update,) = updates
+        self._replica.take(update.payload)
