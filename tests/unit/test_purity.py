@@ -16,6 +16,7 @@ PURE = sorted(
         *(ROOT / "compress").rglob("*.py"),
         *(ROOT / "scenario").rglob("*.py"),
         *(ROOT / "traces").rglob("*.py"),
+        *(ROOT / "exchange" / "coded").rglob("*.py"),
         ROOT / "exchange" / "ps.py",
         ROOT / "exchange" / "kinds.py",
     }
