@@ -130,7 +130,7 @@ def test_the_slowest_link_sets_the_pace() -> None:
     adders, _ = added_up(3, 30_000, rates=[RATE, RATE / 10, RATE])
     even, _ = added_up(3, 30_000)
     slow, fast = (max(a.travels[0].last_s for a in each) for each in (adders, even))
-    assert slow == pytest.approx(10 * fast, rel=0.02)
+    assert slow == pytest.approx(10 * fast, rel=0.05)
 
 
 def test_a_gradient_of_another_size_is_refused() -> None:
