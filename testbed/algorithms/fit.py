@@ -29,6 +29,7 @@ def check(algorithm: Algorithm, where: str | None = None) -> None:
         _check_density(algorithm, controller)
         _check_values(algorithm)
         _check_buckets(algorithm)
+        _check_carried(algorithm)
     except InputError as error:
         message = f"algorithm {algorithm.name!r}: {error.message}"
         raise InputError(message, where=where, hint=error.hint) from error
@@ -115,6 +116,21 @@ def _check_buckets(algorithm: Algorithm) -> None:
             f"dense_below {algorithm.dense_below} with buckets {algorithm.buckets!r}",
             hint="It is a number of elements, and means something only with `buckets: layer`",
         )
+
+
+def _check_carried(algorithm: Algorithm) -> None:
+    """What an exchange carries as it is cannot be compressed."""
+    if exchanges.get(algorithm.exchange).carries == "payload":
+        return
+    plain = Algorithm(algorithm.name, exchange=algorithm.exchange)
+    parts = ("selector", "memory", "values", "down", "down_memory", "buckets", "agree")
+    for part in parts:
+        if (given := getattr(algorithm, part)) != getattr(plain, part):
+            raise InputError(
+                f"the exchange {algorithm.exchange!r} carries gradients as they are, and {part} is {given!r}",
+                hint="Compressed gradients travel by "
+                + _listed(name for name in exchanges if exchanges.get(name).carries == "payload"),
+            )
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from testbed.exchange.kinds import exchanges
 from testbed.exchange.peers import MULTICAST, UNICAST
 from testbed.exchange.ps import PARAMETER_SERVER
+from testbed.exchange.ring import RING
 
 exchanges.add("ps", PARAMETER_SERVER)
 exchanges.add("peers", UNICAST)
 exchanges.add("multicast", MULTICAST)
+exchanges.add("ring", RING)

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from functools import partial
 
 from testbed.errors import NodeLost
-from testbed.exchange.base import Travel, Update
+from testbed.exchange.base import Ticket, Travel, Update
 from testbed.exchange.gathering import Gathering
 from testbed.exchange.kinds import ExchangeKind, Peers
 from testbed.node import Buffer, Kind, Message, Node
@@ -49,7 +49,7 @@ class PeerExchange:
             self.send([peer], Kind.HELLO, 0, 0, b"")
         self._gathering.collect(Kind.HELLO, 0, 0, later, self._peers.timeout_s + _PREPARATION_S)
 
-    def submit(self, step: int, bucket: int, payload: Buffer) -> PeerTicket:
+    def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
         """Send a bucket's payload to all others; returns when its last byte is handed over."""
         start_s = self._node.now()
         message = Message(Kind.GRADIENT, step, bucket, self._peers.own, payload)

@@ -11,6 +11,7 @@ from zlib import crc32
 from testbed.compress.base import Selection
 from testbed.compress.bucket import Packed
 from testbed.compress.compressor import Compressor, together
+from testbed.compress.finite import refuse
 from testbed.control.base import Controller
 from testbed.exchange.base import Update
 from testbed.node import Buffer, Node
@@ -112,7 +113,8 @@ class VectorCarrier:
         self._sent: Buffer = b""
 
     def pack(self) -> list[tuple[int, Buffer]]:
-        """The gradient's own memory, where it is on the host."""
+        """The gradient's own memory, where it is on the host. Raises GradientError for NaN or infinity."""
+        refuse(self._replica.flat.gradients, self._replica.flat.layout)
         self._sent = self._replica.flat.gradients.cpu().numpy().data.cast("B")
         return [(0, self._sent)]
 

@@ -6,6 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from testbed.compress.compressor import Compressor
+from testbed.compress.finite import refuse
 from testbed.compress.shards import Shard, cut
 from testbed.errors import WireError
 from testbed.node import Buffer
@@ -43,12 +44,16 @@ class Replica:
         self._codec.decompress(shard.name, payload, self._landing.host[shard.place])
 
     def take(self, mean: Buffer) -> None:
-        """Take in the whole mean gradient, float32 (size,) as bytes. Raises WireError for another size."""
+        """Take in the whole mean gradient, float32 (size,) as bytes.
+
+        Raises WireError for another size, GradientError for a mean that is not finite.
+        """
         if memoryview(mean).nbytes != 4 * self.flat.size:
             raise WireError(
                 f"a mean gradient has {4 * self.flat.size} B, got {memoryview(mean).nbytes}"
             )
         self._landing.host.numpy()[:] = np.frombuffer(mean, np.float32)
+        refuse(self._landing.host, self.flat.layout, what="mean gradient")
 
     def apply(self, epoch: int) -> None:
         """x ← x − η·(what was decoded)."""

@@ -61,9 +61,13 @@ def sizes(job: Job) -> tuple[Sizes, ...]:
     """
     import torch
 
+    from testbed.train.peers import exchange_kind
     from testbed.train.replica import Replica
 
     replica = Replica(job)
+    if exchange_kind(job).carries == "vector":
+        size = replica.flat.size
+        return (Sizes(4 * size, 4 * size, size, size, size, 1.0),)
     compressor, generator = replica.compressor(job), torch.Generator().manual_seed(0)
     return tuple(_of(job, compressor, shard, generator) for shard in replica.shards)
 
