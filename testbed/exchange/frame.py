@@ -25,11 +25,15 @@ MAGIC, VERSION = b"NRWS", 1
 _LAYOUT = struct.Struct("<4sBBHQIHHQq")
 HEADER_BYTES = _LAYOUT.size
 MAX_BODY = 4 << 30
+_KINDS = {int(kind): kind for kind in Kind}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Header:
-    """A frame's header; ``sent_ns`` is on the monotonic clock that all nodes of a host share."""
+    """A frame's header; ``sent_ns`` is on the monotonic clock that all nodes of a host share.
+
+    Not to be changed; it is not frozen, since that costs more than all else of it.
+    """
 
     kind: Kind
     sender: int
@@ -47,17 +51,21 @@ class Header:
         )  # fmt: skip
 
     @classmethod
-    def unpack(cls, raw: bytes | bytearray | memoryview) -> Header:
-        """Read 40 bytes. Raises WireError naming what is wrong; nothing is allocated from the length."""
+    def unpack(cls, raw: bytes | bytearray | memoryview, most_bytes: int = MAX_BODY) -> Header:
+        """Read 40 bytes. Raises WireError naming what is wrong; nothing is allocated from the length.
+
+        ``most_bytes``: of a body, where less than ``MAX_BODY`` can have been sent.
+        """
         if len(raw) != HEADER_BYTES:
             raise WireError(f"a frame header has {HEADER_BYTES} bytes, got {len(raw)}")
-        magic, version, kind, sender, run, step, bucket, _, length, sent_ns = _LAYOUT.unpack(raw)
+        magic, version, number, sender, run, step, bucket, _, length, sent_ns = _LAYOUT.unpack(raw)
         if magic != MAGIC:
             raise WireError(f"not a frame: it begins with {magic!r} instead of {MAGIC!r}")
         if version != VERSION:
             raise WireError(f"frame version {version}, this side speaks {VERSION}")
-        if kind not in Kind._value2member_map_:
-            raise WireError(f"unknown frame kind {kind}")
-        if length > MAX_BODY:
-            raise WireError(f"frame body of {length} B is over the limit of {MAX_BODY} B")
-        return cls(Kind(kind), sender, run, step, bucket, length, sent_ns)
+        if (kind := _KINDS.get(number)) is None:
+            raise WireError(f"unknown frame kind {number}")
+        if length > min(most_bytes, MAX_BODY):
+            limit = min(most_bytes, MAX_BODY)
+            raise WireError(f"frame body of {length} B is over the limit of {limit} B")
+        return cls(kind, sender, run, step, bucket, length, sent_ns)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from testbed.scenario.shape import SEGMENT_HEADER_BYTES
 
 # Offsets in the kernel's struct tcp_info (include/uapi/linux/tcp.h).
+_LAST_RECEIVED_MS = 52
 _RETRANSMITS, _BYTES_RECEIVED, _SEGMENTS_OUT, _LEAST_RTT = 100, 128, 136, 148
 _BYTES_SENT, _BYTES_RETRANSMITTED = 200, 208
 _LENGTH = 216
@@ -39,9 +40,7 @@ class SocketCounters:
 
 def read_counters(connected: socket.socket) -> SocketCounters:
     """Read a connected TCP socket's counters (Linux 4.19 or newer)."""
-    info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-    if len(info) < _LENGTH:
-        raise OSError(f"the kernel's tcp_info has {len(info)} bytes, {_LENGTH} are needed")
+    info = _info(connected)
     (retransmits,) = struct.unpack_from("=I", info, _RETRANSMITS)
     (segments_out,) = struct.unpack_from("=I", info, _SEGMENTS_OUT)
     bytes_sent, bytes_retransmitted = struct.unpack_from("=QQ", info, _BYTES_SENT)
@@ -55,3 +54,16 @@ def read_counters(connected: socket.socket) -> SocketCounters:
         retransmits,
         None if least_rtt == _UNKNOWN else least_rtt,
     )
+
+
+def silent_s(connected: socket.socket) -> float:
+    """Since when no data has come over a connected TCP socket, s, to a kernel's tick."""
+    (milliseconds,) = struct.unpack_from("=I", _info(connected), _LAST_RECEIVED_MS)
+    return float(milliseconds) / 1e3
+
+
+def _info(connected: socket.socket) -> bytes:
+    info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    if len(info) < _LENGTH:
+        raise OSError(f"the kernel's tcp_info has {len(info)} bytes, {_LENGTH} are needed")
+    return info

@@ -7,11 +7,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from testbed.exchange.choose import ENDPOINTS, Way, endpoint_for
 from testbed.exchange.endpoint import TcpEndpoint
+from testbed.exchange.loop import LoopEndpoint
 from testbed.fabric.base import DATA_PORT
 from testbed.fabric.host import HostClock, HostNode
 from testbed.session.garbage import uncollected
 from testbed.session.lines import Lines
+from testbed.session.message_sizes import expected_bytes, most_bytes
 from testbed.session.traffic_node import Traffic
 from testbed.train.job import Job
 from testbed.train.peers import exchange_kind
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from testbed.record.exporter import Exporter
 
 CONNECT_S = 30.0
+GREETING_S = 120.0
+"""Workers connect, and introduce themselves once they are prepared: that may take them so long."""
 
 
 @dataclass
@@ -96,12 +101,15 @@ def run_assignment(assignment: Assignment) -> None:
 def _train(assignment: Assignment) -> None:
     """Connect, prepare, report ready, wait for t0, run, report done."""
     job = assignment.job
-    endpoint = TcpEndpoint(
+    way = _way(assignment)
+    endpoint = ENDPOINTS[way](
         job.peer,
         job.run,
         names=assignment.peers,
         clock=assignment.clock.seconds,
         silence_s=job.peer_timeout_s,
+        greeting_s=GREETING_S,
+        most_bytes=most_bytes(job),
     )
     node = assignment.node = HostNode(
         job.node, job.seed, endpoint, assignment.clock, assignment.record
@@ -120,14 +128,28 @@ def _train(assignment: Assignment) -> None:
             for peer, counted in endpoint.counters().items()
         }
         assignment.lines.send(
-            "done", summary=summary, counters=counters, strangers=endpoint.strangers
+            "done",
+            summary=summary,
+            counters=counters,
+            strangers=endpoint.strangers,
+            endpoint=way,
         )
     finally:
         endpoint.close()
         node.close()
 
 
-def _connect(assignment: Assignment, endpoint: TcpEndpoint) -> None:
+def _way(assignment: Assignment) -> Way:
+    """Threads or one loop, by whom this node has connections with and how much is sent over them."""
+    job = assignment.job
+    if exchange_kind(job).server is None:
+        peers = job.workers - 1
+    else:
+        peers = job.workers if assignment.role == "server" else job.servers
+    return endpoint_for(peers, expected_bytes(job))
+
+
+def _connect(assignment: Assignment, endpoint: TcpEndpoint | LoopEndpoint) -> None:
     """Servers listen; workers connect to them. Without servers everybody listens, and connects to those before it."""
     job, addresses = assignment.job, assignment.addresses
     alone = exchange_kind(job).server is None

@@ -1,44 +1,28 @@
-"""Framed TCP over loopback: real sockets, three peers."""
+"""Framed TCP over loopback: real sockets, three peers, threads and one loop."""
+
+from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from endpoint_rig import KINDS, RUN, Either, endpoint, free_port, star
 
 from testbed.errors import NodeLost
-from testbed.exchange.endpoint import TcpEndpoint
 from testbed.exchange.frame import HEADER_BYTES, Header
 from testbed.node import Kind, Message
 from testbed.scenario.shape import SEGMENT_HEADER_BYTES
 
-NAMES = {0: "server", 1: "worker-0", 2: "worker-1"}
-RUN = 0xFEED
-Trio = tuple[TcpEndpoint, TcpEndpoint, TcpEndpoint, int]
+Trio = tuple[Either, Either, Either, int]
 
 
-def endpoint(number: int) -> TcpEndpoint:
-    return TcpEndpoint(number, RUN, names=NAMES, clock=lambda ns: ns / 1e9, silence_s=2.0)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return int(held.getsockname()[1])
-
-
-@pytest.fixture
-def trio() -> Iterator[Trio]:
-    server, one, two, port = endpoint(0), endpoint(1), endpoint(2), free_port()
-    server.listen("127.0.0.1", port)
-    for peer in (one, two):
-        peer.connect(0, "127.0.0.1", port, 5.0)
-        peer.send([0], Message(Kind.HELLO, 0, 0, peer.number, b""))
-    greeted = {server.receive(5.0).sender for _ in range(2)}
-    assert greeted == {1, 2}
-    yield server, one, two, port
-    for peer in (server, one, two):
-        peer.close()
+@pytest.fixture(params=KINDS)
+def trio(request: pytest.FixtureRequest) -> Iterator[Trio]:
+    with star(request.param, 2) as ((server, one, two), port):
+        yield server, one, two, port
 
 
 def test_a_gradient_arrives_whole_with_its_times(trio: Trio) -> None:
@@ -73,6 +57,75 @@ def test_buffers_of_neighbouring_steps_are_apart(trio: Trio) -> None:
     first, second = server.receive(5.0), server.receive(5.0)
     assert bytes(first.body) == b"\x00" * 100
     assert bytes(second.body) == b"\x01" * 100
+
+
+def test_frames_of_all_lengths_follow_each_other(trio: Trio) -> None:
+    server, one, _, _ = trio
+    lengths = [0, 1000, 10, 70_000, 70_000, 1, 0, 65_536, 3, 300_000, 5, 5]
+    for step, length in enumerate(lengths):
+        one.send([0], Message(Kind.GRADIENT, step, step, 1, bytes([step]) * length))
+    for step, length in enumerate(lengths):
+        got = server.receive(5.0)
+        assert (got.step, bytes(got.body)) == (step, bytes([step]) * length)
+        assert got.sent_s < got.arrived_s <= got.last_s
+
+
+def test_both_may_send_at_once_more_than_the_kernel_holds(trio: Trio) -> None:
+    server, one, two, _ = trio
+    size = 32 << 20
+    bodies = {peer.number: bytes([peer.number + 1]) * size for peer in (server, one, two)}
+
+    def work(peer: Either, others: list[int]) -> None:
+        peer.send(others, Message(Kind.UPDATE, 1, 0, peer.number, bodies[peer.number]))
+
+    pairs = ((server, [1, 2]), (one, [0]), (two, [0]))
+    threads = [threading.Thread(target=work, args=pair, daemon=True) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    assert not any(thread.is_alive() for thread in threads)
+    for peer, count in ((server, 2), (one, 1), (two, 1)):
+        for got in [peer.receive(5.0) for _ in range(count)]:
+            assert bytes(got.body) == bodies[got.sender]
+
+
+def test_two_threads_of_a_node_may_send_while_a_third_receives(trio: Trio) -> None:
+    server, one, _, _ = trio
+    got = list[Message]()
+
+    def receive() -> None:
+        got.extend(one.receive(10.0) for _ in range(20))
+
+    def send(bucket: int) -> None:
+        for step in range(20):
+            body = bytes([bucket]) * (1 << 20)
+            one.send([0], Message(Kind.GRADIENT, step, bucket, 1, body))
+
+    activities = [threading.Thread(target=receive, daemon=True)]
+    activities += [threading.Thread(target=send, args=(n,), daemon=True) for n in range(2)]
+    for activity in activities:
+        activity.start()
+    for step in range(40):
+        message = server.receive(10.0)
+        assert set(bytes(message.body)) == {message.bucket}
+        if step % 2:
+            server.send([1, 2], Message(Kind.UPDATE, step, 0, 0, b"u" * 1000))
+    for activity in activities:
+        activity.join(10.0)
+    assert [message.step for message in got] == list(range(1, 40, 2))
+
+
+def test_what_comes_while_the_role_computes_is_read(trio: Trio) -> None:
+    server, one, _, _ = trio
+    size = 16 << 20
+    sender = threading.Thread(
+        target=one.send, args=([0], Message(Kind.GRADIENT, 1, 0, 1, b"z" * size)), daemon=True
+    )
+    sender.start()
+    sender.join(10.0)
+    assert not sender.is_alive()  # the kernel alone would not hold so much
+    assert len(server.receive(5.0).body) == size
 
 
 def test_the_kernels_count_is_the_frames(trio: Trio) -> None:
@@ -123,6 +176,7 @@ def test_a_stranger_is_dropped_and_counted(trio: Trio) -> None:
     assert bytes(server.receive(5.0).body) == b"still here"
 
 
-def test_nobody_listens() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_nobody_listens(kind: type[Either]) -> None:
     with pytest.raises(NodeLost, match=r"'server'.*cannot connect"):
-        endpoint(1).connect(0, "127.0.0.1", free_port(), 0.1)
+        endpoint(kind, 1).connect(0, "127.0.0.1", free_port(), 0.1)

@@ -1,0 +1,32 @@
+"""When bytes came to the host's network stack: the kernel's own time stamps of what is received."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+
+Ancillary = list[tuple[int, int, bytes]]
+
+_SO_TIMESTAMPNS = 35
+"""Asks for arrival times of what is received; Python has no name for it."""
+_TIMESPEC = struct.Struct("@ll")
+STAMP_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
+"""Room for a stamp in what ``recvmsg_into`` brings beside the bytes."""
+
+
+def ask_for_stamps(connected: socket.socket) -> None:
+    """From now on every ``recvmsg_into`` says when the last of its bytes came."""
+    connected.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+
+
+def stamp(ancillary: Ancillary) -> int:
+    """The kernel's time of arrival, ns of the monotonic clock, or now where it gives none."""
+    now_ns = time.monotonic_ns()
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS:
+            seconds, nanoseconds = _TIMESPEC.unpack_from(data)
+            # The kernel stamps with the wall clock; the difference of the clocks is read at once.
+            arrived_ns: int = now_ns - (time.time_ns() - (seconds * 1_000_000_000 + nanoseconds))
+            return min(arrived_ns, now_ns)
+    return now_ns

@@ -1,0 +1,42 @@
+"""Which endpoint suits a node: threads or one loop, by the sizes of its messages and the number of its peers.
+
+Measured on two processors, rounds of a server with its workers, a process each (``testbed bench exchange``; the
+first measurements, of bare sockets: rounds/s of one loop over those of a thread per peer):
+
+| peers | 1 KB | 100 KB | 5 MB | 44 MB |
+| --- | --- | --- | --- | --- |
+| 4 | 1.69 | 1.26 | 0.96 | 0.85 |
+| 16 | 1.94 | 1.33 | | |
+
+A loop saves the switches between threads, which small messages consist of; threads copy large ones side by side.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from testbed.exchange.endpoint import TcpEndpoint
+from testbed.exchange.loop import LoopEndpoint
+
+Way = Literal["threads", "loop"]
+
+ENDPOINTS: dict[Way, type[TcpEndpoint] | type[LoopEndpoint]] = {
+    "threads": TcpEndpoint,
+    "loop": LoopEndpoint,
+}
+
+
+class Crossing(NamedTuple):
+    """Up to so many peers, one loop is faster for messages of fewer bytes than these."""
+
+    peers: float
+    bytes: float
+
+
+CROSSINGS = (Crossing(8, 1e6), Crossing(float("inf"), 4e6))
+
+
+def endpoint_for(peers: int, message_bytes: float) -> Way:
+    """The way for a node with so many peers, whose messages are about so long."""
+    crossing = next(row for row in CROSSINGS if peers <= row.peers)
+    return "loop" if message_bytes < crossing.bytes else "threads"

@@ -1,0 +1,115 @@
+"""Frames out of a stream, with as few calls into the kernel as their sizes allow.
+
+A small frame that is as long as the one before comes with a single call, header and body; of a large one the
+body is read to where it stays. Nothing is read beyond the end that is expected, so that a frame's time of arrival
+is that of its own last byte; where a frame is shorter than the one before, a next one that waits already may be read
+with it, and both bear the later time.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+from testbed.errors import WireError
+from testbed.exchange.arrival import STAMP_SPACE, Ancillary, stamp
+from testbed.exchange.frame import HEADER_BYTES, Header
+from testbed.node import Message
+
+STAGE_BYTES = 1 << 16
+"""Bodies up to this size are read together with their header, and copied."""
+
+
+class Inflow:
+    """The receiving half of a connection; blocking sockets and others.
+
+    Bodies lie in buffers that are used again: those of two messages of a bucket may be under way.
+    ``most_bytes``: of a body; may be changed between frames.
+    """
+
+    def __init__(
+        self, connected: socket.socket, run: int, clock: Callable[[int], float], most_bytes: int
+    ) -> None:
+        self.most_bytes = most_bytes
+        self._socket, self._run, self._clock = connected, run, clock
+        self._stage = bytearray(HEADER_BYTES + 1024)
+        self._staged = 0
+        """Bytes at the beginning of the stage that no frame has taken yet."""
+        self._expected = 0
+        self._buffers: dict[tuple[int, int], bytearray] = {}
+        self._header: Header | None = None
+        self._body = memoryview(b"")
+        self._filled = 0
+        self._first_s = 0.0
+        self._ancillary: Ancillary = []
+
+    @property
+    def staged(self) -> bool:
+        """Whether something is at hand already that a poll of the socket knows nothing of."""
+        return self._staged > 0 and self._header is None
+
+    def read(self) -> Message | None:
+        """One call into the kernel at most; the frame that it completed, or None while there is more to come.
+
+        Raises EOFError at the end of the stream, BlockingIOError where nothing is there, WireError for bytes
+        that are not a frame of this run or end inside one, OSError when the peer is lost.
+        """
+        if self._header is None:
+            if self._staged < HEADER_BYTES:
+                self._fill_stage()
+            if self._staged < HEADER_BYTES:
+                return None
+            self._begin()
+        else:
+            self._filled += self._receive(self._body[self._filled :], socket.MSG_WAITALL)
+        return self._complete() if self._filled == len(self._body) else None
+
+    def _fill_stage(self) -> None:
+        """At most to the end of a frame as long as the last one."""
+        ahead = self._expected if self._expected <= STAGE_BYTES else 0
+        wanted = HEADER_BYTES + ahead
+        if len(self._stage) < wanted:
+            self._stage = self._stage.ljust(wanted, b"\0")
+        self._staged += self._receive(memoryview(self._stage)[self._staged : wanted], 0)
+
+    def _begin(self) -> None:
+        """The header is there, and perhaps some of the body, and perhaps of what comes next."""
+        self._first_s = self._clock(time.monotonic_ns())
+        stage = memoryview(self._stage)
+        header = Header.unpack(stage[:HEADER_BYTES], self.most_bytes)
+        if header.run != self._run:
+            raise WireError(f"frame of run {header.run:x} in run {self._run:x}")
+        self._header, self._body = header, memoryview(self._buffer(header))[: header.length]
+        end = min(self._staged, HEADER_BYTES + header.length)
+        self._filled = end - HEADER_BYTES
+        self._body[: self._filled] = stage[HEADER_BYTES:end]
+        if left := self._staged - end:
+            self._stage[:left] = self._stage[end : self._staged]
+        self._staged = left
+
+    def _complete(self) -> Message:
+        header, body, clock = self._header, self._body, self._clock
+        assert header is not None
+        self._header, self._expected = None, header.length
+        arrived_s = clock(stamp(self._ancillary))
+        return Message(
+            header.kind, header.step, header.bucket, header.sender, body, clock(header.sent_ns),
+            self._first_s, arrived_s, clock(time.monotonic_ns()),
+        )  # fmt: skip
+
+    def _receive(self, into: memoryview, flags: int) -> int:
+        count, self._ancillary, _, _ = self._socket.recvmsg_into([into], STAMP_SPACE, flags)
+        if count == 0:
+            if self._header is None and self._staged == 0:
+                raise EOFError("the stream ended")
+            raise WireError("the stream ended inside a frame")
+        return count
+
+    def _buffer(self, header: Header) -> bytearray:
+        """The buffer that the message two steps before used, if it is long enough."""
+        slot = (header.bucket, header.step % 2)
+        held = self._buffers.get(slot)
+        if held is None or len(held) < header.length:
+            held = self._buffers[slot] = bytearray(header.length)
+        return held

@@ -1,0 +1,176 @@
+"""What endpoints on sockets share: who the peers are, who is none, what the kernel counted.
+
+Frames that are not ours are counted and their connection is dropped; nobody but a peer has memory taken for a body.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from testbed.errors import MachineError, NodeLost, WireError
+from testbed.exchange.doorway import GREETING_BYTES, GREETING_S, Doorway
+from testbed.exchange.frame import HEADER_BYTES, MAX_BODY
+from testbed.exchange.stream import Stream, Terms
+from testbed.exchange.tcp_info import SocketCounters
+from testbed.node import Kind, Message
+
+S = TypeVar("S", bound=Stream)
+
+_MOST_UNREAD = 1 << 14
+"""Messages of a peer that wait to be received; in a run it is two steps' buckets."""
+_TICK_S = 0.01
+"""The kernel's clock of what came last is not finer."""
+_BACKLOG = 1024
+
+
+class SocketEndpoint(Generic[S]):
+    """The common part of ``TcpEndpoint`` and ``LoopEndpoint``.
+
+    ``clock`` turns nanoseconds of the host's monotonic clock into the run's seconds; ``names`` gives
+    peers their names for error messages; ``silence_s`` is how long unanswered data is waited for,
+    ``greeting_s`` how long somebody who has connected may say nothing; ``most_bytes``: of a peer's body.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        run: int,
+        *,
+        names: Mapping[int, str],
+        clock: Callable[[int], float],
+        silence_s: float,
+        greeting_s: float = GREETING_S,
+        most_bytes: int = MAX_BODY,
+    ) -> None:
+        self.number, self.run = number, run
+        self.strangers = 0
+        """Connections dropped because what came over them was not a frame of this run, or nothing."""
+        self._names, self._terms = names, Terms(run, clock, silence_s, most_bytes)
+        self._doorway: Doorway[S] = Doorway(greeting_s)
+        self._peers: dict[int, S] = {}
+        self._least_rtt_us: dict[int, int] = {}
+        self._listener: socket.socket | None = None
+        self._closing = False
+        self._set_up()
+
+    def connect(self, peer: int, address: str, port: int, timeout_s: float) -> None:
+        """Connect to ``peer``, again and again until it listens. Raises NodeLost after ``timeout_s``."""
+        give_up = time.monotonic() + timeout_s
+        while True:
+            try:
+                connected = socket.create_connection((address, port), timeout=timeout_s)
+                break
+            except OSError as error:
+                if time.monotonic() > give_up:
+                    raise NodeLost(self._name(peer), None, f"cannot connect: {error}") from error
+                time.sleep(0.05)
+        connected.settimeout(None)
+        self._adopt(peer, self._wrap(connected, self._terms.most_bytes))
+
+    def frame_bytes(self, message: Message) -> int:
+        """See ``testbed.node.Endpoint``."""
+        body = message.body
+        return HEADER_BYTES + (len(body) if isinstance(body, bytes) else memoryview(body).nbytes)
+
+    def form_groups(self, groups: Sequence[frozenset[int]]) -> None:
+        """TCP has none."""
+        raise MachineError(f"there is no multicast here, and {len(groups)} groups were asked for")
+
+    def multicast(self, group: int, message: Message) -> int:
+        """TCP has none."""
+        raise MachineError(f"there is no multicast here: {message.kind.name} to group {group}")
+
+    def counters(self) -> dict[int, SocketCounters]:
+        """What the kernel counted on each peer's connection so far.
+
+        The kernel forgets a least round-trip time after minutes; that of connecting, on idle links, is kept here.
+        """
+        now = {peer: stream.counters() for peer, stream in list(self._peers.items())}
+        return {peer: self._with_least(peer, counted) for peer, counted in now.items()}
+
+    def _set_up(self) -> None:
+        """What an endpoint needs besides."""
+        raise NotImplementedError
+
+    def _wrap(self, connected: socket.socket, most_bytes: int) -> S:
+        """A connection of the endpoint's own kind."""
+        raise NotImplementedError
+
+    def _put(self, item: Message | NodeLost) -> None:
+        """Have ``receive`` return it, or raise it, after everything that came before."""
+        raise NotImplementedError
+
+    def _adopt(self, peer: int, stream: S, first: Message | None = None) -> None:
+        """``stream`` is ``peer``'s from now on; ``first`` is what it introduced itself with."""
+        stream.trust(self._terms.most_bytes)
+        with suppress(OSError):  # a peer that is gone already is found out by who reads
+            if (least := stream.counters().least_rtt_us) is not None:
+                self._least_rtt_us[peer] = least
+        self._peers[peer] = stream
+        if first is not None:
+            self._deliver(peer, stream, first)
+
+    def _open(self, address: str, port: int) -> socket.socket:
+        self._listener = socket.create_server((address, port), backlog=_BACKLOG)
+        return self._listener
+
+    def _let_in(self, accepted: socket.socket, address: str) -> S:
+        """Somebody who has to introduce itself; when there are too many, another one is shut out for it."""
+        stream = self._wrap(accepted, GREETING_BYTES)
+        if (out := self._doorway.admit(stream, address, time.monotonic())) is not None:
+            out.shut()
+        return stream
+
+    def _shut_overdue(self) -> None:
+        """Those who have been silent for too long; whoever reads them drops them."""
+        for stream in self._doorway.overdue(time.monotonic()):
+            stream.shut()
+
+    def _check_greeting(self, first: Message | None) -> Message:
+        """The first frame says who it is. Raises WireError for a stranger."""
+        if first is None or first.kind is not Kind.HELLO or first.sender not in self._names:
+            raise WireError("the first frame is not a greeting of a known peer")
+        if first.sender in self._peers:
+            raise WireError(f"peer {first.sender} is connected already")
+        return first
+
+    def _deliver(self, peer: int, stream: S, message: Message) -> None:
+        """Hand a peer's message to the role. Raises WireError for what it has no reason to send."""
+        if message.sender != peer:
+            raise WireError(f"it sent a frame of {self._name(message.sender)}")
+        stream.delivered += 1
+        if stream.delivered - stream.taken > _MOST_UNREAD:
+            raise WireError(f"more than {_MOST_UNREAD} messages of it wait to be received")
+        self._put(message)
+
+    def _received(self, item: Message | NodeLost) -> Message:
+        """What was taken out of the inbox. Raises it where it is a loss."""
+        if isinstance(item, NodeLost):
+            raise item
+        self._peers[item.sender].taken += 1
+        return item
+
+    def _still_coming(self, timeout: float) -> bool:
+        """Whether bytes of a message have come in the last ``timeout`` seconds."""
+        recent_s = timeout - _TICK_S
+        return any(stream.silent_s() < recent_s for stream in list(self._peers.values()))
+
+    def _silence(self, timeout: float) -> NodeLost:
+        missing = ", ".join(self._name(peer) for peer in sorted(self._peers)) or "any peer"
+        return NodeLost(missing, None, f"nothing was received for {timeout:g} s")
+
+    def _unreachable(self, peer: int, error: OSError) -> NodeLost:
+        return NodeLost(self._name(peer), None, f"cannot send: {error}")
+
+    def _with_least(self, peer: int, counted: SocketCounters) -> SocketCounters:
+        seen = (self._least_rtt_us.get(peer), counted.least_rtt_us)
+        known = [time_us for time_us in seen if time_us is not None]
+        return replace(counted, least_rtt_us=min(known, default=None))
+
+    def _name(self, peer: int) -> str:
+        return self._names.get(peer, f"peer {peer}")

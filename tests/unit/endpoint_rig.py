@@ -1,0 +1,53 @@
+"""Endpoints of either kind over loopback, for tests."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from testbed.exchange.endpoint import TcpEndpoint
+from testbed.exchange.loop import LoopEndpoint
+from testbed.node import Kind, Message
+
+NAMES = {0: "server", 1: "worker-0", 2: "worker-1"}
+RUN = 0xFEED
+Either = TcpEndpoint | LoopEndpoint
+KINDS: tuple[type[Either], ...] = (TcpEndpoint, LoopEndpoint)
+
+
+def endpoint(kind: type[Either], number: int, **others: Any) -> Either:
+    """One that waits for silent peers for 2 s."""
+    settings = {"names": NAMES, "clock": lambda ns: ns / 1e9, "silence_s": 2.0, **others}
+    return kind(number, RUN, **settings)
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        return int(held.getsockname()[1])
+
+
+def hello(peer: int) -> Message:
+    """A peer's first frame."""
+    return Message(Kind.HELLO, 0, 0, peer, b"")
+
+
+@contextmanager
+def star(kind: type[Either], workers: int, **server: Any) -> Iterator[tuple[list[Either], int]]:
+    """A server, number 0, that so many workers have greeted, and its port."""
+    with ExitStack() as stack:
+        everybody = [endpoint(kind, 0, **server)]
+        stack.callback(everybody[0].close)
+        port = free_port()
+        everybody[0].listen("127.0.0.1", port)
+        for number in range(1, workers + 1):
+            worker = endpoint(kind, number)
+            stack.callback(worker.close)
+            worker.connect(0, "127.0.0.1", port, 5.0)
+            worker.send([0], hello(number))
+            everybody.append(worker)
+        greeted = {everybody[0].receive(5.0).sender for _ in range(workers)}
+        assert greeted == set(range(1, workers + 1))
+        yield everybody, port
