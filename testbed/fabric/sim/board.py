@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ PACKET_BITS = 8.0 * FRAME_BYTES
 """Of a packet of full size."""
 
 HOPS = 4
-"""The longest way: a node's link, its rack's, the other rack's, the other node's."""
+"""The longest way between two nodes: the one's link, its rack's, the other rack's, the other node's."""
 
 
 class Way(NamedTuple):
@@ -94,6 +94,12 @@ class Board:
             self._ways[source, sink] = Way(there, back)
         return self._ways[source, sink]
 
+    def tree(self, ways: Iterable[Way]) -> Way:
+        """Every link of ``ways`` from one node to several, each once, the sender's first; no way back."""
+        links = dict.fromkeys(hop for way in ways for hop in way.there if hop != self.free)
+        nothing = (self.free,) * HOPS
+        return Way((*links, *nothing[len(links) :]), nothing)
+
     def wait_s(self, hops: Indices) -> Floats:
         """How long the queues along ``hops`` (flows, hops) are, added up."""
         queued = np.minimum(self.queued_bits[hops], self.queue_bits[hops])
@@ -101,6 +107,16 @@ class Board:
         wait = np.divide(queued, capacity, out=np.zeros_like(queued), where=capacity > 0)
         total: Floats = wait.sum(1)
         return total
+
+    def round_trip_s(self, way: Way) -> float:
+        """What the links of ``way`` take there and back, for one packet, just now."""
+        both = [*way.there, *way.back]
+        return self.one_way_s(both) + float(self.wait_s(np.array([both]))[0])
+
+    def narrowest_bits(self, hops: Indices) -> Floats:
+        """The capacity in bit/s of the narrowest link along ``hops`` (flows, hops), and 1 in an outage."""
+        least: Floats = np.maximum(self.capacity[hops].min(1), 1.0)
+        return least
 
     def one_way_s(self, hops: Sequence[int]) -> float:
         """The constant delay along ``hops``."""

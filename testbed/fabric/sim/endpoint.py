@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from testbed.errors import MachineError, NodeLost
+from testbed.errors import NodeLost
 from testbed.exchange.frame import HEADER_BYTES
 from testbed.fabric.sim.clock import Activity, VirtualClock
-from testbed.fabric.sim.network import Connection, VirtualNetwork
+from testbed.fabric.sim.connection import Connection
+from testbed.fabric.sim.multicast import Multicasts
+from testbed.fabric.sim.network import VirtualNetwork
 from testbed.fabric.sim.queue import VirtualQueue
 from testbed.node import Message
 from testbed.scenario.shape import End
@@ -21,21 +23,24 @@ class VirtualEndpoint:
     """A node's place on the network. What is sent is copied, as a network would: buffers can be used again."""
 
     def __init__(self, network: VirtualNetwork, number: int, name: str) -> None:
-        self.name, self.network = name, network
+        self.name, self.network, self._number = name, network, number
         self._clock = network.clock
         self._inbox: VirtualQueue[Message] = VirtualQueue(network.clock, f"{name}'s inbox")
         self._connections: dict[int, Connection] = {}
+        self._groups: list[frozenset[int]] = []
+        self._multicasts = Multicasts(network)
         self._free_s = 0.0
         self._down = network.board.number[End(name, "down")]
         self.sent: dict[int, int] = {}
         self.received: dict[int, int] = {}
         """Frame bytes by peer."""
+        self.multicast_sent = 0
+        """Frame bytes, each once for all that they were meant for."""
         network.endpoints[number] = self
 
     def send(self, destinations: Iterable[int], message: Message) -> int:
         """To all destinations side by side; returns when the network stack holds the rest."""
-        if not isinstance(message.body, bytes):
-            message = replace(message, body=bytes(message.body))
+        message = _copied(message)
         size, cost_s = self.frame_bytes(message), self.network.costs.send_s
         numbers = list(destinations)
         left = _Countdown(self._clock, len(numbers)) if size > HANDED_OVER_BYTES else None
@@ -55,12 +60,24 @@ class VirtualEndpoint:
         return size * len(numbers)
 
     def form_groups(self, groups: Sequence[frozenset[int]]) -> None:
-        """Not yet modelled."""
-        raise MachineError(f"there is no multicast here, and {len(groups)} groups were asked for")
+        """From now on messages can be multicast to these sets of peers, by their numbers in this order."""
+        self._groups = list(groups)
 
     def multicast(self, group: int, message: Message) -> int:
-        """Not yet modelled."""
-        raise MachineError(f"there is no multicast here: {message.kind.name} to group {group}")
+        """To all of a group side by side, as one copy; returns when all of it has been sent once."""
+        message, size = _copied(message), self.frame_bytes(message)
+        members = sorted(self._groups[group] - {self._number})
+        if not members:
+            return 0
+        connections = [self._connection(number) for number in members]
+        for number in members:
+            self._check_member(number, group)
+        self.multicast_sent += size
+        self._clock.sleep_until(self._clock.now + self.network.costs.send_s)
+        left = _Countdown(self._clock, 1)
+        self._multicasts.send(message, size, left.one, connections)
+        left.wait()
+        return size
 
     def receive(self, timeout: float) -> Message:
         """The next message. Raises NodeLost when for ``timeout`` of virtual time nothing has been coming in."""
@@ -95,6 +112,12 @@ class VirtualEndpoint:
         else:
             self._inbox.put(read)
 
+    def _check_member(self, number: int, group: int) -> None:
+        """Raises NodeLost when a peer does not listen to a group."""
+        other = self.network.endpoints[number]
+        if other._groups[group : group + 1] != [self._groups[group]]:
+            raise NodeLost(other.name, None, f"it has not joined group {group}")
+
     def _connection(self, number: int) -> Connection:
         if number not in self._connections:
             if number not in self.network.endpoints:
@@ -102,6 +125,12 @@ class VirtualEndpoint:
             sink = self.network.endpoints[number]
             self._connections[number] = Connection(self.network, self, sink)
         return self._connections[number]
+
+
+def _copied(message: Message) -> Message:
+    """With a body that nobody changes."""
+    body = message.body
+    return message if isinstance(body, bytes) else replace(message, body=bytes(body))
 
 
 class _Countdown:

@@ -1,8 +1,8 @@
 """Everything that is under way on the modelled links, and who gets how much of them when.
 
-A flow is what one connection has to send at a time. Between two events (a flow begins or ends, a link changes, a
-round trip is over) all rates are constant, so nothing is computed in between. What happens at one instant is
-taken in together: a thousand flows that begin at once are shared out once.
+A flow is what one connection has to send at a time, or one node to a group. Between two events (a flow begins
+or ends, a link changes, a round trip is over) all rates are constant, so nothing is computed in between. What
+happens at one instant is taken in together: a thousand flows that begin at once are shared out once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from testbed.fabric.sim.board import HOPS, PACKET_BITS, Board
 from testbed.fabric.sim.clock import VirtualClock
-from testbed.fabric.sim.flow import Flow
+from testbed.fabric.sim.flow import Flow, note_queues, ways
 from testbed.fabric.sim.loss import Losses
-from testbed.fabric.sim.shares import Floats, Indices, share
+from testbed.fabric.sim.shares import Floats, Indices, evened, share
 from testbed.fabric.sim.small_queues import allowed_bits, weights
 from testbed.fabric.sim.windows import Memory, Windows
 from testbed.scenario.shape import End, Shape
@@ -38,11 +38,13 @@ class Flows:
     def __init__(self, clock: VirtualClock, board: Board, seed: int = 0, bundle: int = 1) -> None:
         self.board, self._clock = board, clock
         self._bundle = bundle
-        self._losses = Losses(board, seed)
+        self.losses = Losses(board, seed)
         self._random = np.random.default_rng(seed)
         self._flows: list[Flow] = []
         self._new: list[Flow] = []
-        self._make_rows(64)
+        self._multicasts = False
+        """Whether anything was multicast yet."""
+        self._make_rows(64, HOPS)
         self._then_s, self._due, self._planned = 0.0, False, 0
 
     def begin(self, flow: Flow) -> None:
@@ -50,6 +52,9 @@ class Flows:
         flow.start_s = self._clock.now
         if flow.memory is not None:
             flow.memory.restart(flow.start_s)
+        if flow.legs:
+            self._multicasts = True
+            self._widen(len(flow.way.there))
         self._new.append(flow)
         self._touch()
 
@@ -71,9 +76,9 @@ class Flows:
         was = bool(self.board.dropping[self.board.number[end]])
         number = self.board.set(end, shape)
         if was and not self.board.dropping[number]:
-            self._losses.resume(self._crossing(number), self._clock.now)
+            self.losses.resume(self._crossing(number), self._clock.now)
         elif not was and self.board.dropping[number]:
-            self._losses.stall(number, self._clock.now)
+            self.losses.stall(number, self._clock.now)
         self._touch()
 
     def serves(self, number: int) -> bool:
@@ -125,8 +130,9 @@ class Flows:
         # what ends between two points of the grid has sent no more than it had
         sent = np.minimum(self._rate[:n] * passed_s, self._left[:n])
         self._left[:n] -= sent
-        many = len(self.board.carried_bits)
-        self.board.carried_bits += np.bincount(self._there[:n].ravel(), np.repeat(sent, HOPS), many)
+        there, many = self._there[:n], len(self.board.carried_bits)
+        per_link = np.repeat(sent, there.shape[1])
+        self.board.carried_bits += np.bincount(there.ravel(), per_link, many)
 
     def _take_out(self) -> list[Flow]:
         """Those that have sent everything."""
@@ -139,7 +145,7 @@ class Flows:
         ended = [self._flows[row] for row in rows.tolist()]
         for flow, row, trip_s in zip(ended, rows.tolist(), trips.tolist(), strict=True):
             flow.tightest = int(self._tightest[row])
-            flow.late_s = trip_s * self._losses.at_end(flow, float(self._windows.window[row]))
+            flow.late_s = trip_s * self.losses.at_end(flow, float(self._windows.window[row]))
         self._windows.close(rows, [flow.memory for flow in ended], self._clock.now)
         kept = np.flatnonzero(~empty)
         for column in self._columns:
@@ -153,21 +159,18 @@ class Flows:
             return
         n, new, board = self.many, self._new, self.board
         if n + len(new) > len(self._left):
-            self._make_rows(2 * (n + len(new)))
+            self._make_rows(2 * (n + len(new)), self._there.shape[1])
         rows = slice(n, n + len(new))
-        there, back = np.array([f.way.there for f in new]), np.array([f.way.back for f in new])
+        there, back = ways(new, self._there.shape[1], board.free)
         self._there[rows], self._back[rows] = there, back
         self._left[rows] = [flow.bits for flow in new]
         self._fixed[rows] = [flow.limit_bits for flow in new]
-        self._rate[rows], self._tightest[rows] = 0.0, -1
+        self._rate[rows], self._tightest[rows], self._last[rows] = 0.0, -1, True
         least_s = ROUND_TRIP_S + board.delay_s[there].sum(1) + board.delay_s[back].sum(1)
         memories = [flow.memory or Memory() for flow in new]
         self._windows.open(rows, memories, least_s)
         self._small[rows] = allowed_bits(self._windows.pace(rows), self._bundle)
-        waited_s = board.wait_s(there)
-        begun = board.served_bits[there] + waited_s[:, None] * board.finite[there]
-        for flow, wait, bits in zip(new, waited_s.tolist(), begun.tolist(), strict=True):
-            flow.waited_s, flow.begun_bits = wait, bits
+        note_queues(board, new, there)
         self._flows += new
         self._new = []
 
@@ -176,36 +179,33 @@ class Flows:
         rows = np.flatnonzero(self._windows.round_s[:n] <= self._clock.now + 1e-12)
         if len(rows):
             took = self._round_trip_s(rows)
-            lost = self._losses.in_round(rows, self._flows, self._rate[rows] * took / PACKET_BITS)
+            lost = self.losses.in_round(rows, self._flows, self._rate[rows] * took / PACKET_BITS)
             self._left[rows] += lost * PACKET_BITS
             self._windows.cut(rows[lost > 0], self._clock.now)
             whole = rows[lost == 0]
             out = self._rate[whole] * took[lost == 0] / PACKET_BITS
-            train_s = self._train_s(whole, took[lost == 0], out)
+            burst_s = out * PACKET_BITS / self.board.narrowest_bits(self._there[whole])
+            # from the first to the last answer: all of it, or, where no link is full, a burst
+            train_s = np.where(self._tightest[whole] >= 0, took[lost == 0], burst_s)
             luck = self._random.random(len(whole))
             self._windows.grow(whole, self._clock.now, took[lost == 0], out, train_s, luck)
             self._windows.round_s[rows] = np.inf
             self._small[rows] = allowed_bits(self._windows.pace(rows), self._bundle)
 
-    def _train_s(self, rows: Indices, took_s: Floats, out: Floats) -> Floats:
-        """From the first to the last answer of a round: all of it, or, where no link is full, a burst."""
-        narrowest = np.maximum(self.board.capacity[self._there[rows]].min(1), 1.0)
-        burst_s = out * PACKET_BITS / narrowest
-        train_s: Floats = np.where(self._tightest[rows] >= 0, took_s, burst_s)
-        return train_s
-
     def _share(self) -> None:
         n, windows = self.many, self._windows
         window_bits = windows.window[:n] * PACKET_BITS
-        fixed = np.isfinite(self._fixed[:n])
-        fresh = np.isinf(windows.round_s[:n]) & ~fixed
+        fixed, windowed = np.isfinite(self._fixed[:n]), np.isinf(self._fixed[:n])
+        fresh = np.isinf(windows.round_s[:n]) & windowed
         self._last[:n] = np.where(fresh, self._left[:n] <= window_bits, self._last[:n])
         paced = np.where(self._last[:n], np.inf, window_bits / windows.least_s[:n])
         limit = np.where(fixed, self._fixed[:n], paced)
         first = self._there[:n, 0]
         weight = weights(first, self.board.own[first], window_bits, self._small[:n])
+        if self._multicasts:
+            weight = evened(weight, windowed)
         weight = np.where(fixed, _PUSHING * window_bits.max(), weight)
-        self._losses.hold(limit, self._flows, self._clock.now)
+        self.losses.hold(limit, self._flows, self._clock.now)
         self._rate[:n], self._tightest[:n] = share(
             self.board.capacity, self._there[:n], weight, limit
         )
@@ -218,7 +218,7 @@ class Flows:
         n, board = self.many, self.board
         waiting = np.maximum(0.0, window_bits - self._rate[:n] * self._windows.least_s[:n])
         waiting = np.minimum(waiting, self._left[:n])
-        waiting[np.isfinite(self._fixed[:n])] = 0.0
+        waiting[~np.isinf(self._fixed[:n])] = 0.0
         held = self._tightest[:n] >= 0
         pressed = held & board.own[self._tightest[:n]]
         waiting = np.where(pressed, np.minimum(waiting, self._small[:n]), waiting)
@@ -235,21 +235,15 @@ class Flows:
             there = (self._tightest[: self.many] == number) & np.isinf(self._fixed[: self.many])
             rows = np.flatnonzero(there)
             lost = board.queued_bits[number] - board.queue_bits[number]
-            hit = self._hit(rows, lost / PACKET_BITS)
+            luck = self._random.random(len(rows))
+            trips = self._round_trip_s(rows)
+            hit = self._windows.hit(rows, lost / PACKET_BITS, self._clock.now, trips, luck)
             if len(hit):
                 hit_any = True
                 board.drops[number] += max(1, round(lost / PACKET_BITS))
                 self._windows.cut(hit, self._clock.now)
                 self._windows.round_s[hit] = np.inf
         return hit_any
-
-    def _hit(self, rows: Indices, lost: float) -> Indices:
-        """Who of ``rows`` is among those that lose ``lost`` packets, and has not been so for a round trip."""
-        windows = self._windows.window[rows]
-        missed = (1 - min(1.0, lost / max(windows.sum(), 1.0))) ** windows
-        again = self._clock.now - self._windows.cut_s[rows] > self._round_trip_s(rows)
-        hit: Indices = rows[(self._random.random(len(rows)) >= missed) & again]
-        return hit
 
     def _round_trip_s(self, rows: Indices) -> Floats:
         waits = self.board.wait_s(self._there[rows]) + self.board.wait_s(self._back[rows])
@@ -265,7 +259,7 @@ class Flows:
         with np.errstate(divide="ignore"):
             ends = np.where(self._rate[:n] > 0, self._left[:n] / self._rate[:n], np.inf).min()
         rounds = np.where(self._rate[:n] > 0, self._windows.round_s[:n], np.inf).min()
-        if np.isfinite(next_s := min(self._clock.now + ends, rounds, self._losses.next_s)):
+        if np.isfinite(next_s := min(self._clock.now + ends, rounds, self.losses.next_s)):
             self._clock.at(float(next_s), self._come_back, number)
 
     def _come_back(self, number: int) -> None:
@@ -273,10 +267,10 @@ class Flows:
         if number == self._planned:
             self._touch()
 
-    def _make_rows(self, rows: int) -> None:
-        """Make room for ``rows`` flows, with those that there are."""
+    def _make_rows(self, rows: int, hops: int) -> None:
+        """Make room for ``rows`` flows over ``hops`` links each, with those that there are."""
         old = self._columns if self._flows else ()
-        self._there: Indices = np.zeros((rows, HOPS), np.int64)
+        self._there: Indices = np.zeros((rows, hops), np.int64)
         self._back: Indices = np.zeros((rows, HOPS), np.int64)
         self._left: Floats = np.zeros(rows)
         self._rate: Floats = np.zeros(rows)
@@ -289,6 +283,12 @@ class Flows:
         self._windows = Windows(rows)
         for new, before in zip(self._columns, old, strict=False):
             new[: len(before)] = before
+
+    def _widen(self, hops: int) -> None:
+        """Make room for ways of so many links: what is multicast has one for every member."""
+        if (more := hops - self._there.shape[1]) > 0:
+            free = self.board.free
+            self._there = np.pad(self._there, ((0, 0), (0, more)), constant_values=free)
 
     @property
     def _columns(self) -> tuple[NDArray[Any], ...]:

@@ -50,6 +50,19 @@ class Losses:
             return _PROBED
         return _REPAIRED if self._drawn(flow, last - _TAIL) else 0
 
+    def on_link(self, number: int, packets: int) -> int:
+        """How many of ``packets`` a direction loses; it counts them."""
+        asked = self._board.impaired.get(number)
+        if asked is None or packets <= 0 or not (share := mean_loss(asked)):
+            return 0
+        lost = self._lost(number, asked, share, packets)
+        self._board.drops[number] += lost
+        return lost
+
+    def last_of(self, number: int, lost: int) -> float:
+        """Where among the packets of a message, from 0 to 1, the last of ``lost`` ones was that are anywhere in it."""
+        return float(self._random[number].random() ** (1 / lost))
+
     def stall(self, number: int, now_s: float) -> None:
         """From now on a direction drops everything."""
         self._stalled[number] = now_s
@@ -83,14 +96,7 @@ class Losses:
 
     def _drawn(self, flow: Flow, packets: int) -> int:
         """Packets out of ``packets`` that are lost on the way; each direction counts its own."""
-        total = 0
-        for number in flow.way.there:
-            asked = self._board.impaired.get(number)
-            if asked is not None and packets > 0 and (share := mean_loss(asked)):
-                lost = self._lost(number, asked, share, packets)
-                self._board.drops[number] += lost
-                total += lost
-        return total
+        return sum(self.on_link(number, packets) for number in flow.way.there)
 
     def _lost(self, number: int, asked: Impairments, share: float, packets: int) -> int:
         """Bursts count as one: as many losses as bursts, each so long."""

@@ -1,8 +1,7 @@
-"""All nodes of a run on modelled links, and the connections between them."""
+"""All nodes of a run on modelled links, and how long what they send is on its way."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -10,14 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from testbed.fabric.sim.board import Board
+from testbed.fabric.sim.board import PACKET_BITS, Board
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.flow import Flow
 from testbed.fabric.sim.flows import Flows
 from testbed.fabric.sim.jitter import extra_s
-from testbed.fabric.sim.windows import Memory
-from testbed.node import Message
-from testbed.scenario.shape import SEGMENT_BYTES, End, LinkChange, Shape, wire_bytes
+from testbed.scenario.shape import SEGMENT_BYTES, End, LinkChange, Shape
 
 if TYPE_CHECKING:
     from testbed.fabric.sim.endpoint import VirtualEndpoint
@@ -77,7 +74,7 @@ class VirtualNetwork:
         """Is told of every change."""
         self._changes = changes
         self._random = Random(f"{seed}/links")
-        self._known: dict[tuple[int, int, int], _Fixed] = {}
+        self._known: dict[tuple[int, int, float], _Fixed] = {}
 
     def start(self) -> None:
         """This instant is t0."""
@@ -89,12 +86,12 @@ class VirtualNetwork:
         changes = iter(self._changes)
         self._follow(changes, next(changes, None))
 
-    def passage(self, flow: Flow, size: int) -> tuple[float, float]:
-        """When the first packet and all of a frame of ``size`` bytes arrive whose last bit leaves now.
+    def passage(self, flow: Flow) -> tuple[float, float]:
+        """When the first packet and all of ``flow`` arrive, whose last bit leaves now.
 
         Switches store packets: every link but the tightest adds one packet's time.
         """
-        hops, tight, delay_s, apart_s, all_s, rate = self._fixed(flow, size)
+        hops, tight, delay_s, apart_s, all_s, rate = self._fixed(flow)
         if self.board.impaired:
             delay_s += self._jitter_s(flow, hops, rate)
         behind = flow.begun_bits[tight] + flow.bits - float(self.board.served_bits[hops[tight]])
@@ -102,16 +99,16 @@ class VirtualNetwork:
         arrived_s = carried_s + apart_s + delay_s + flow.late_s
         return min(flow.start_s + flow.waited_s + all_s + delay_s, arrived_s), arrived_s
 
-    def _fixed(self, flow: Flow, size: int) -> _Fixed:
-        """What is the same for all frames of ``size`` bytes on a way, until a link changes."""
-        key = (id(flow.way), flow.tightest, size)  # the board keeps ways
+    def _fixed(self, flow: Flow) -> _Fixed:
+        """What is the same for all flows of that size on a way, until a link changes."""
+        key = (id(flow.way), flow.tightest, flow.bits)  # the board keeps ways
         known = self._known.get(key)
         if known is None:
             board = self.board
             hops = [hop for hop in flow.way.there if hop != board.free]
             rates = [float(board.capacity[hop]) or np.inf for hop in hops]
-            full = 8.0 * wire_bytes(min(size, SEGMENT_BYTES))
-            last = 8.0 * wire_bytes((size - 1) % SEGMENT_BYTES + 1)
+            full = min(flow.bits, PACKET_BITS)
+            last = (flow.bits - 8) % PACKET_BITS + 8
             tight = hops.index(flow.tightest) if flow.tightest in hops else rates.index(min(rates))
             before_s = sum(full / rate for rate in rates[:tight])
             apart_s = before_s + sum(last / rate for rate in rates[tight + 1 :])
@@ -144,38 +141,3 @@ class VirtualNetwork:
             self._follow(changes, due)
 
         self.clock.at(self.t0_s + change.time_s, apply)
-
-
-class Connection:
-    """From one node to another: messages follow each other, in order."""
-
-    def __init__(
-        self, network: VirtualNetwork, source: VirtualEndpoint, sink: VirtualEndpoint
-    ) -> None:
-        self._network, self._sink = network, sink
-        self._way = network.board.way(source.name, sink.name)
-        self._memory = Memory()
-        self._waiting: deque[tuple[Message, int, Callable[[], None] | None, float]] = deque()
-        self._arrived_s = 0.0
-        """When the last message has come: what overtakes it on the way is read after it."""
-
-    def send(self, message: Message, size: int, left: Callable[[], None] | None = None) -> None:
-        """Send a frame of ``size`` bytes; ``left`` is called when its last byte has left."""
-        self._waiting.append((message, size, left, self._network.clock.now))
-        if len(self._waiting) == 1:
-            self._begin()
-
-    def _begin(self) -> None:
-        bits = 8.0 * wire_bytes(self._waiting[0][1])
-        self._network.flows.begin(Flow(self._way, bits, self._left, self._memory))
-
-    def _left(self, flow: Flow) -> None:
-        message, size, left, sent_s = self._waiting.popleft()
-        passed = self._network.passage(flow, size)
-        first_s, arrived_s = (max(time_s, self._arrived_s) for time_s in passed)
-        self._arrived_s = arrived_s
-        self._network.clock.at(arrived_s, self._sink.take, message, size, sent_s, first_s)
-        if left is not None:
-            left()
-        if self._waiting:
-            self._begin()

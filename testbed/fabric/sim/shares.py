@@ -39,6 +39,13 @@ def share(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> Sh
     return _fill(capacity, paths, weight, limit)
 
 
+def evened(weight: Floats, windowed: NDArray[np.bool_]) -> Floats:
+    """Weights (flows,) with which flows that have no window get as much as those that have one, on average."""
+    mean = weight[windowed].mean() if windowed.any() else 1.0
+    even: Floats = np.where(windowed, weight, mean)
+    return even
+
+
 def _fill(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> Shares:
     flows, hops = paths.shape
     rate, tightest = np.zeros(flows), np.full(flows, -1, np.int64)

@@ -148,6 +148,16 @@ class Windows:
         factor = np.where(window < self.threshold[rows] / 2, _PACE_AT_FIRST, _PACE)
         return factor * window / np.maximum(self.smooth_s[rows], self.least_s[rows])
 
+    def hit(
+        self, rows: Indices, lost: float, now_s: float, round_trip_s: Floats, luck: Floats
+    ) -> Indices:
+        """Who of ``rows`` is among those that lose ``lost`` packets, and has not been so for a round trip."""
+        windows = self.window[rows]
+        missed = (1 - min(1.0, lost / max(windows.sum(), 1.0))) ** windows
+        again = now_s - self.cut_s[rows] > round_trip_s
+        hit: Indices = rows[(luck >= missed) & again]
+        return hit
+
     def cut(self, rows: Indices, now_s: float) -> None:
         """``rows`` have lost packets. (Fast convergence: who has not come back to where it was gives way.)"""
         window, origin = self.window[rows], self.origin[rows]
