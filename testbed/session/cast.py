@@ -28,6 +28,9 @@ _WRITE_EVERY_S, _WRITE_SHARE = 1.0, 10.0
 _RUN = 1
 """Marks the frames of a run on real fabrics; here no others can come between."""
 
+MULTICAST = "multicast"
+"""Among the peers of a node's counters: all groups together."""
+
 
 class Cast:
     """Servers and workers on ``network``. Records are written once in a while, and by ``flush``."""
@@ -73,15 +76,18 @@ class Cast:
         self._write_at_s = now_s + max(_WRITE_EVERY_S, _WRITE_SHARE * (now_s - begun_s))
 
     def counters(self, name: str) -> dict[str, dict[str, int]]:
-        """What the network counted of a node's frames, by peer."""
+        """What the network counted of a node's frames, by peer; what it multicast is nobody's alone."""
         endpoint = self._endpoints[name]
+        peers = endpoint.sent.keys() | endpoint.received.keys()
+        counted = {
+            self._names[peer]: (endpoint.sent.get(peer, 0), endpoint.received.get(peer, 0))
+            for peer in peers
+        }
+        if endpoint.multicast_sent:
+            counted[MULTICAST] = (endpoint.multicast_sent, 0)
         return {
-            self._names[peer]: {
-                "bytes_sent": endpoint.sent.get(peer, 0),
-                "bytes_retransmitted": 0,
-                "bytes_received": endpoint.received.get(peer, 0),
-            }
-            for peer in endpoint.sent.keys() | endpoint.received.keys()
+            peer: {"bytes_sent": sent, "bytes_retransmitted": 0, "bytes_received": received}
+            for peer, (sent, received) in counted.items()
         }
 
     def _workshop(self) -> Workshop | None:
