@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from testbed.fabric.sim.board import PACKET_BITS
-from testbed.fabric.sim.connection import Connection, Frame
+from testbed.fabric.sim.connection import Connection
 from testbed.fabric.sim.flow import FAIR_SHARE, Flow
 from testbed.fabric.sim.flows import ROUND_TRIP_S
 from testbed.fabric.sim.network import VirtualNetwork
@@ -44,8 +44,7 @@ class Multicasts:
         members: Sequence[Connection],
     ) -> None:
         """Send a frame of ``size`` bytes to all ``members`` as one copy; ``left``: see ``Connection.send``."""
-        frame = Frame(message, size, left, self._network.clock.now)
-        self._waiting.append(_Delivery(self._network, frame, members))
+        self._waiting.append(_Delivery(self._network, message, size, left, members))
         if len(self._waiting) == 1:
             self._begin()
 
@@ -53,7 +52,7 @@ class Multicasts:
         self._waiting[0].begin(self._left)
 
     def _left(self) -> None:
-        left = self._waiting.popleft().frame.left
+        left = self._waiting.popleft().left
         if left is not None:
             left()
         if self._waiting:
@@ -75,16 +74,22 @@ class _Delivery:
     """A message until all of ``members`` have all of it."""
 
     def __init__(
-        self, network: VirtualNetwork, frame: Frame, members: Sequence[Connection]
+        self,
+        network: VirtualNetwork,
+        message: Message,
+        size: int,
+        left: Callable[[], None] | None,
+        members: Sequence[Connection],
     ) -> None:
-        self.frame, self._network = frame, network
+        self.left, self._network = left, network
+        self._frame = message, size, network.clock.now
         self._shares = {member: _Share(member.enter()) for member in members}
 
     def begin(self, left: Callable[[], None]) -> None:
         """Send all of it to everybody; ``left`` is called when it has been sent, whatever was lost."""
         members = list(self._shares)
         self._expect(members)
-        self._send(members, 8.0 * packet_bytes(self.frame.size), left)
+        self._send(members, 8.0 * packet_bytes(self._frame[1]), left)
 
     def _expect(self, members: Sequence[Connection]) -> None:
         for member in members:
@@ -112,7 +117,7 @@ class _Delivery:
             share.first_s = min(share.first_s, first_s)
             share.arrived_s = max(share.arrived_s, arrived_s)
             if not share.missing:
-                member.arrive(share.place, self.frame, share.first_s, share.arrived_s)
+                member.arrive(share.place, *self._frame, share.first_s, share.arrived_s)
 
     def _repair(self, flow: Flow, members: Sequence[Connection]) -> None:
         """What links have lost of ``flow`` is sent again, a round trip after the last of it was lost."""
