@@ -72,9 +72,9 @@ def _check_workers(algorithm: Algorithm, scenario: Scenario, where: str | None) 
     kind, train = exchanges.get(algorithm.exchange), scenario.train
     workers = sum(g.count or 1 for g in scenario.nodes.values() if g.role == "worker")
     try:
-        if kind.carries != "payload" and train.gradients != "real":
+        if kind.carries == "blocks" and train.gradients != "real":
             raise InputError(
-                f"exchange {algorithm.exchange!r} adds up gradients, and `train.gradients` is {train.gradients}",
+                f"exchange {algorithm.exchange!r} has blocks of gradients computed, and `train.gradients` is {train.gradients}",
                 hint="Use `gradients: real`",
             )
         kind.suits(algorithm.exchange_options, workers, train.batch)

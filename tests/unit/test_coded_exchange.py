@@ -223,8 +223,8 @@ def test_names_and_options() -> None:
     for wrong, says in (
         ("combined-r16", "'16' is no r"),
         ({"name": "x", "from": "cssgd-r2", "exchange_options": {"q": 4}}, "unknown option 'q'"),
-        ({"name": "x", "from": "topk-0.1", "exchange": "coded"}, "adds up whole gradients"),
-        ({"name": "x", "from": "cssgd-r2", "values": "fp16"}, "adds up whole gradients"),
+        ({"name": "x", "from": "topk-0.1", "exchange": "coded"}, "carries gradients as they are"),
+        ({"name": "x", "from": "cssgd-r2", "values": "fp16"}, "carries gradients as they are"),
     ):
         with pytest.raises(InputError, match=says):
             resolve(wrong if isinstance(wrong, str) else Derived.model_validate(wrong))
