@@ -47,7 +47,8 @@ def check_momentum(algorithm: Algorithm, momentum: float, where: str | None = No
 
 
 def check_nodes(algorithm: Algorithm, scenario: Scenario, where: str | None = None) -> None:
-    """Raise InputError where the exchange lacks a server, or a server that sees an accuracy to stop at."""
+    """Raise InputError where the exchange lacks a server, or a server that sees an accuracy to stop at, or cannot do with
+    the workers that there are."""
     groups = [group for group in scenario.nodes.values() if group.role == "server"]
     if exchanges.get(algorithm.exchange).server is not None:
         if not groups:
@@ -63,6 +64,23 @@ def check_nodes(algorithm: Algorithm, scenario: Scenario, where: str | None = No
             where=where,
             hint="Stop at `steps` or `epochs`",
         )
+    _check_workers(algorithm, scenario, where)
+
+
+def _check_workers(algorithm: Algorithm, scenario: Scenario, where: str | None) -> None:
+    """So many workers, with such batches, and gradients or none."""
+    kind, train = exchanges.get(algorithm.exchange), scenario.train
+    workers = sum(g.count or 1 for g in scenario.nodes.values() if g.role == "worker")
+    try:
+        if kind.carries == "blocks" and train.gradients != "real":
+            raise InputError(
+                f"exchange {algorithm.exchange!r} has blocks of gradients computed, and `train.gradients` is {train.gradients}",
+                hint="Use `gradients: real`",
+            )
+        kind.suits(algorithm.exchange_options, workers, train.batch)
+    except InputError as error:
+        message = f"algorithm {algorithm.name!r}: {error.message}"
+        raise InputError(message, where=where, hint=error.hint) from error
 
 
 def _made(algorithm: Algorithm) -> Controller:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from testbed.algorithms.algorithm import Algorithm
+from testbed.algorithms.coded import CODED
 from testbed.errors import InputError
 
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e-?\d+)?", re.ASCII)
@@ -32,6 +33,7 @@ DENSITY = Number(
     "density", "a share of the elements, above 0 and at most 1", "0.15", lambda x: 0 < x <= 1
 )
 MAGNITUDE = Number("tau", "a magnitude, above 1e-37", "0.001", lambda x: 1e-37 < x < 1e38)
+REDUNDANCY = Number("r", "a whole number from 1 to 15", "2", lambda x: 1 <= x <= 15 and x % 1 == 0)
 RANK = Number("rank", "a whole number from 1 to 64", "2", lambda x: 1 <= x <= 64 and x % 1 == 0)
 
 
@@ -99,6 +101,16 @@ def _rank(rank: float) -> dict[str, Any]:
     return {"values_options": {"rank": int(rank)}}
 
 
+def _coded(prefix: str) -> Pattern:
+    """``<prefix>-r<r>``, beside the row ``<prefix>-auto``."""
+    row = CODED[prefix]
+
+    def set_(r: float) -> dict[str, Any]:
+        return {"exchange_options": {**row.exchange_options, "r": int(r)}}
+
+    return Pattern(f"{prefix}-r", REDUNDANCY, replace(row, name=f"{prefix}-r"), set_)
+
+
 PATTERNS: tuple[Pattern, ...] = (
     _share("topk", "Exact top-k by torch.topk, with error feedback."),
     _share("radix", "Exact top-k by the digits of the magnitudes, with error feedback."),
@@ -134,5 +146,6 @@ PATTERNS: tuple[Pattern, ...] = (
         Algorithm("powersgd-r", memory="feedback", values="lowrank", about="PowerSGD: two thin matrices for each parameter, warm start; error feedback."),
         _rank,
     ),
+    *map(_coded, CODED),
 )  # fmt: skip
 """Every pattern of names."""

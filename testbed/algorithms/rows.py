@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from testbed.algorithms.algorithm import Algorithm
+from testbed.algorithms.coded import CODED
 from testbed.compress.recipe import Choice
 
 WRITTEN: dict[str, Choice] = {
@@ -54,6 +55,7 @@ ROWS: tuple[Algorithm, ...] = (
     Algorithm("ssgd-multicast", exchange="multicast", about="Synchronous SGD among peers by IP multicast: one copy on the sender's link."),
     Algorithm("ring", exchange="ring", about="Ring all-reduce: 2(n − 1) messages of an n-th of the gradient, float32."),
     Algorithm("ring-bf16", exchange="ring", exchange_options={"values": "bf16"}, about="Ring all-reduce of bfloat16; sums are float32."),
+    *(replace(row, name=f"{name}-auto", about=f"{row.about.rstrip('.')}; r is chosen after three steps.") for name, row in CODED.items()),
     _adatopk("adatopk", "AdaTopK, Algorithm 1 as printed; k_dec = k_min."),
     _adatopk("adatopk-kd0.05", "AdaTopK with k_dec = 0.05.", k_dec=0.05),
     _adatopk("adatopk-kd0.1", "AdaTopK with k_dec = 0.1.", k_dec=0.1),

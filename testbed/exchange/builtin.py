@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from testbed.exchange.coded.exchange import CODED
 from testbed.exchange.kinds import exchanges
 from testbed.exchange.peers import MULTICAST, UNICAST
 from testbed.exchange.ps import PARAMETER_SERVER
@@ -11,3 +12,4 @@ exchanges.add("ps", PARAMETER_SERVER)
 exchanges.add("peers", UNICAST)
 exchanges.add("multicast", MULTICAST)
 exchanges.add("ring", RING)
+exchanges.add("coded", CODED)

@@ -36,6 +36,25 @@ class Gathering:
         del self._waiting[kind, step, bucket]
         return [here[peer] for peer in senders]
 
+    def any(self, kind: Kind, step: int, missing: Collection[int], timeout_s: float) -> Message:
+        """The next message of that kind and step, of whatever bucket. ``missing``: whom something is waited for from.
+
+        Raises as ``collect``.
+        """
+        while (found := self._came(kind, step)) is None:
+            self._take(self._receive(kind, step, missing, timeout_s), kind, step)
+        return found
+
+    def _came(self, kind: Kind, step: int) -> Message | None:
+        """One that waits here; the first bucket goes first."""
+        for slot, here in self._waiting.items():
+            if slot[:2] == (kind, step):
+                _, message = here.popitem()
+                if not here:
+                    del self._waiting[slot]
+                return message
+        return None
+
     def _receive(
         self, kind: Kind, step: int, missing: Collection[int], timeout_s: float
     ) -> Message:

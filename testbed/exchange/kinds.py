@@ -73,6 +73,18 @@ class Sent:
     frame_bytes: int
 
 
+class BlocksSide(WorkerSide, Protocol):
+    """A worker's side of an exchange that carries blocks."""
+
+    def samples(self, count: int) -> list[slice]:
+        """Where this worker's blocks of the coming step are in the mini-batch of all workers, ``count`` samples."""
+        ...
+
+    def report(self, saturated: int) -> None:
+        """How many elements of the blocks that are submitted next did not fit."""
+        ...
+
+
 class ServerSide(Protocol):
     """An exchange as the server uses it: ``welcome``; ``gather``, ``broadcast`` per step; ``farewell``."""
 
@@ -113,6 +125,10 @@ class ExchangeKind:
     """Whether its messages go to several peers as one copy."""
     options: type[Options] = Options
     """What ``exchange_options`` may say."""
+    suits: Callable[[Mapping[str, Any], int, int], None] = lambda _options, _workers, _batch: None
+    """Raises InputError where so many workers, with batches of so many samples, cannot exchange like this."""
+    work: Callable[[Mapping[str, Any], int], float] = lambda _options, _workers: 1.0
+    """Samples that one of so many workers computes at most, in its batches."""
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise InputError for options that it does not have."""

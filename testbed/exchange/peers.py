@@ -26,13 +26,13 @@ class PeerExchange:
 
     def __init__(self, node: Node, peers: Peers, *, multicast: bool = False) -> None:
         self._node, self._peers, self._multicast = node, peers, multicast
-        self._gathering = Gathering(node, peers)
+        self.gathering = Gathering(node, peers)
         self.bytes_sent = 0
 
     @property
     def bytes_received(self) -> int:
         """Frame bytes so far."""
-        return self._gathering.bytes_received
+        return self.gathering.bytes_received
 
     @property
     def last_step(self) -> int | None:
@@ -47,7 +47,7 @@ class PeerExchange:
         later = [peer for peer in self._peers.others if peer > self._peers.own]
         for peer in earlier:
             self.send([peer], Kind.HELLO, 0, 0, b"")
-        self._gathering.collect(Kind.HELLO, 0, 0, later, self._peers.timeout_s + _PREPARATION_S)
+        self.gathering.collect(Kind.HELLO, 0, 0, later, self._peers.timeout_s + _PREPARATION_S)
 
     def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
         """Send a bucket's payload to all others; returns when its last byte is handed over."""
@@ -65,7 +65,7 @@ class PeerExchange:
 
     def gather(self, step: int, bucket: int) -> list[Message]:
         """The others' GRADIENT for ``bucket`` of ``step``, by rank. Raises NodeLost, WireError."""
-        return self._gathering.collect(
+        return self.gathering.collect(
             Kind.GRADIENT, step, bucket, self._peers.others, self._peers.timeout_s
         )
 
@@ -73,7 +73,7 @@ class PeerExchange:
         """Say goodbye, and stay until all others have: what they lack is repeated until then."""
         step = self._peers.last_step or 0
         self.send(self._peers.others, Kind.BYE, step, 0, b"")
-        self._gathering.collect(Kind.BYE, step, 0, self._peers.others, self._peers.timeout_s)
+        self.gathering.collect(Kind.BYE, step, 0, self._peers.others, self._peers.timeout_s)
 
     def send(
         self, destinations: Collection[int], kind: Kind, step: int, bucket: int, body: Buffer

@@ -1,6 +1,6 @@
 """The records of a run, one JSON object a line. Schema version 1; times in seconds after t0, wall clock.
 
-``events/<role>-<rank>.jsonl`` holds ``step``, ``fit``, ``round``, ``evaluation`` and ``epoch`` events, each with
+``events/<role>-<rank>.jsonl`` holds ``step``, ``fit``, ``coded``, ``redundancy``, ``round``, ``evaluation`` and ``epoch`` events, each with
 ``v``, ``kind`` and ``node``; ``links.jsonl`` holds ``change``, ``sample``, ``mismatch``, ``host`` and ``disturbed`` lines
 (``LinkChanged``, ``LinkSample``, ``LinkMismatch``, ``HostSample``, ``Disturbed``).
 """
@@ -100,6 +100,42 @@ class FitRecord(Event):
     """``w1_laplace`` over ``b``: comparable between steps and parameters."""
     normal: float
     """``w1_normal`` over ``b``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodedRecord(Event):
+    """One step of a coded exchange as one worker saw it."""
+
+    kind = "coded"
+    node: str
+    step: int
+    r: int
+    """The redundancy: by how many workers each sample was computed."""
+    packets: int
+    """That this worker sent."""
+    bytes_sent: int
+    """Their frame bytes; of a multicast once, as on the worker's own link."""
+    received: dict[str, int]
+    """Frame bytes that came, by sender."""
+    saturated: int
+    """Elements of this worker's blocks that were beyond the range of the fixed point."""
+    t_calc_s: float
+    """From the end of the step before's exchange to the first packet."""
+    t_comm_s: float
+    """From when the last one began to send until all had come."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedundancyRecord(Event):
+    """The redundancy that a coded exchange has from ``step`` on, as all workers decided alike."""
+
+    kind = "redundancy"
+    node: str
+    step: int
+    r: int
+    why: str
+    table: list[dict[str, float]]
+    """``{"r", "calc_s", "comm_s"}``: what was expected of each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,9 @@ class Batches:
                 where="train.batch",
                 hint=f"Use a batch of at most {count // workers}",
             )
-        self._count, self._batch, self._workers, self._seed = count, batch, workers, seed
+        self.batch = batch
+        """Samples of one worker."""
+        self._count, self._workers, self._seed = count, workers, seed
         self._drawn: tuple[int, Tensor] | None = None
 
     def epoch(self, step: int) -> int:
@@ -41,8 +43,14 @@ class Batches:
     def indices(self, step: int, rank: int) -> Tensor:
         """Positions in the training set, int64 (batch,)."""
         position = (step - 1) % self.steps_per_epoch
-        start = (position * self._workers + rank) * self._batch
-        return self._permutation(self.epoch(step))[start : start + self._batch]
+        start = (position * self._workers + rank) * self.batch
+        return self._permutation(self.epoch(step))[start : start + self.batch]
+
+    def whole(self, step: int) -> Tensor:
+        """Of all workers, by rank: int64 (workers · batch,)."""
+        many = self._workers * self.batch
+        start = (step - 1) % self.steps_per_epoch * many
+        return self._permutation(self.epoch(step))[start : start + many]
 
     def _permutation(self, epoch: int) -> Tensor:
         import torch

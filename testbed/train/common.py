@@ -8,7 +8,7 @@ keeps what is its own: its gradient, its memory, its controller, its randomness.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +22,7 @@ from testbed.compress.shards import Shard
 from testbed.errors import ExperimentError
 from testbed.node import Buffer
 from testbed.train.batches import Batches
-from testbed.train.compute import Computed
+from testbed.train.compute import Computed, Floats, sum_blocks
 from testbed.train.data import on_device, open_task
 from testbed.train.job import Job
 from testbed.train.rehearsal import rehearse
@@ -87,6 +87,12 @@ class _Common:
                 self._compute(step, first, min(self._workers, first + many))
             self._step = step
         return Computed(self._loss[rank], self._accuracy[rank])
+
+    def blocks(self, step: int, places: Sequence[slice], rows: Floats) -> Computed:
+        """As ``Computation.blocks``, with the parameters that all have."""
+        chosen = self.batches.whole(step).to(self._x.device)
+        parts, flat = [chosen[place] for place in places], self.replica.flat
+        return sum_blocks(flat, (self._x, self._y), parts, rows, self.batches.batch)
 
     def fingerprint(self) -> str:
         """Hash of the parameters as they are."""
@@ -175,3 +181,7 @@ class SharedComputation:
     def gradients(self, step: int) -> Computed:
         """Computed with everybody's when the first one asks."""
         return self._common.computed(step, self._rank)
+
+    def blocks(self, step: int, places: Sequence[slice], rows: Floats) -> Computed:
+        """Computed for whoever asks."""
+        return self._common.blocks(step, places, rows)

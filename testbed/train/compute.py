@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from testbed.train.batches import Batches
@@ -12,6 +16,8 @@ from testbed.train.device import synchronise
 from testbed.train.flat import FlatModel
 from testbed.train.job import Job
 
+Floats = NDArray[np.float32]
+
 
 @dataclass(frozen=True, slots=True)
 class Computed:
@@ -19,6 +25,8 @@ class Computed:
 
     loss: float
     accuracy: float
+    share: float = 1.0
+    """Samples that were computed, in batches of one worker: a pace is for one."""
 
 
 class Computation:
@@ -41,3 +49,29 @@ class Computation:
         correct = (logits.argmax(1) == y).sum()
         synchronise(self._device)
         return Computed(float(loss.detach()), int(correct) / len(y))
+
+    def blocks(self, step: int, places: Sequence[slice], rows: Floats) -> Computed:
+        """Set each of ``rows`` to the sum of the gradients of samples ``places`` of all workers' batches of ``step``."""
+        chosen = self.batches.whole(step).to(self._device)
+        parts = [chosen[place] for place in places]
+        return sum_blocks(self._flat, (self._x, self._y), parts, rows, self.batches.batch)
+
+
+def sum_blocks(
+    flat: FlatModel, data: tuple[Tensor, Tensor], chosen: Sequence[Tensor], rows: Floats, batch: int
+) -> Computed:
+    """For each block of samples ``chosen``, the sum of their gradients in its row; bit by bit the same on every worker.
+
+    ``data``: all samples and labels. Loss and accuracy are means over all blocks, ``batch`` samples are one worker's share.
+    """
+    (x, y), loss_sum, correct, samples = data, 0.0, 0, 0
+    for indices, row in zip(chosen, rows, strict=True):
+        flat.gradients.zero_()
+        logits, labels = flat.forward(x[indices]), y[indices]
+        loss = cross_entropy(logits, labels, reduction="sum")
+        loss.backward()  # type: ignore[no-untyped-call]
+        row[:] = flat.gradients.cpu().numpy()
+        loss_sum += float(loss.detach())
+        correct += int((logits.argmax(1) == labels).sum())
+        samples += len(labels)
+    return Computed(loss_sum / samples, correct / samples, samples / batch)

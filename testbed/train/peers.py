@@ -40,12 +40,14 @@ def peers(job: Job, last_step: int | None = None) -> Peers:
 
     ``last_step``: where it is known by numbers.
     """
+    row = job.algorithm
+    share = exchanges.get(row.exchange).work(row.exchange_options, job.workers)
     return Peers(
         own=job.peer,
         servers=job.server_peers(),
         workers=job.worker_peers(),
         names=_Names(job),
-        timeout_s=job.peer_timeout_s + (job.train.pace or 0.0),
+        timeout_s=job.peer_timeout_s + (job.train.pace or 0.0) * share,
         options=job.algorithm.exchange_options,
         last_step=last_step,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 from testbed.control.base import Observation
 from testbed.exchange.base import Travel, Update, together
@@ -21,7 +22,15 @@ from testbed.train.job import Job
 from testbed.train.observing import Observer
 from testbed.train.pace import Pace
 from testbed.train.seen import way
-from testbed.train.workshop import WorkersComputation, WorkersReplica
+from testbed.train.workshop import WorkersReplica
+
+
+class Computing(Protocol):
+    """Forward and backward pass."""
+
+    def gradients(self, step: int) -> Computed:
+        """Of this worker's part of the mini-batch of ``step``, to where its carrier takes them from."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +38,9 @@ class Tools:
     """What a worker's step is made with."""
 
     replica: WorkersReplica
-    computation: WorkersComputation
-    observer: Observer
+    computation: Computing
     carrier: Carrier
+    observer: Observer
     fits: Fits
     exchange: WorkerSide
 
@@ -91,7 +100,7 @@ class Stepper:
         if self._tools.fits.due(step):
             for fitted in self._node.background(lambda: list(self._tools.fits.report(step))):
                 self._node.record(fitted.to_json())
-        overran = self._pace.hold(start_s)
+        overran = self._pace.hold(start_s, result.share)
         return _Compute(result, start_s, busy_s, self._node.now(), overran)
 
     def _exchange(self, step: int) -> tuple[_Trip, list[Update]]:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from testbed.compress.compressor import Compressor
 from testbed.control.base import Controller, controllers
 from testbed.control.seed import controller_seed
-from testbed.exchange.kinds import ExchangeKind
+from testbed.exchange.kinds import BlocksSide, ExchangeKind
 from testbed.node import Node
 from testbed.record.events import EpochRecord, StepRecord
+from testbed.train.blocks import BlockComputation, BlocksCarrier
 from testbed.train.carrier import Carrier, PayloadCarrier, VectorCarrier
 from testbed.train.fits import Fits, WatchedCompressor
 from testbed.train.job import Job
 from testbed.train.observing import Observer
 from testbed.train.peers import exchange_kind, peers
-from testbed.train.step import Stepper, Tools
+from testbed.train.step import Computing, Stepper, Tools
 from testbed.train.stop import Stopping
 from testbed.train.watch import Watch
-from testbed.train.workshop import OwnWorkshop, Workshop
+from testbed.train.workshop import OwnWorkshop, WorkersComputation, Workshop
 
 
 class Worker:
@@ -46,9 +47,8 @@ class Worker:
         observer = Observer(self._node, job, controller, self._replica, compressor)
         tools = Tools(
             self._replica,
-            computation,
+            *self._loading(kind, computation, controller, compressor, observer),
             observer,
-            self._carrier(kind, controller, compressor, observer),
             Fits(job, self._replica, compressor),
             self._exchange,
         )
@@ -83,12 +83,24 @@ class Worker:
             self._watch.end(step, totals.end_s)
         return self._summary(totals)
 
-    def _carrier(
-        self, kind: ExchangeKind, controller: Controller, compressor: Compressor, observer: Observer
-    ) -> Carrier:
+    def _loading(
+        self,
+        kind: ExchangeKind,
+        computation: WorkersComputation,
+        controller: Controller,
+        compressor: Compressor,
+        observer: Observer,
+    ) -> tuple[Computing, Carrier]:
+        """What is computed for the exchange, and what carries it there."""
+        if kind.carries == "blocks":
+            side = cast(BlocksSide, self._exchange)
+            of_blocks = BlockComputation(
+                self._job, computation, self._replica.parameters.numel(), side
+            )
+            return of_blocks, BlocksCarrier(self._replica, of_blocks, side)
         if kind.carries == "vector":
-            return VectorCarrier(self._replica)
-        return PayloadCarrier(
+            return computation, VectorCarrier(self._replica)
+        return computation, PayloadCarrier(
             self._node, self._job, self._replica, controller, compressor, observer
         )
 

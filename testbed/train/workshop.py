@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -11,7 +12,7 @@ from testbed.compress.layout import Layout
 from testbed.compress.shards import Shard
 from testbed.node import Buffer
 from testbed.train.batches import Batches
-from testbed.train.compute import Computation, Computed
+from testbed.train.compute import Computation, Computed, Floats
 from testbed.train.job import Job
 from testbed.train.rehearsal import rehearse
 from testbed.train.replica import Replica
@@ -69,6 +70,10 @@ class WorkersComputation(Protocol):
 
     def gradients(self, step: int) -> Computed:
         """Set the replica's gradients to those of this worker's batch of ``step``."""
+        ...
+
+    def blocks(self, step: int, places: Sequence[slice], rows: Floats) -> Computed:
+        """Set ``rows`` to sums of gradients over parts of all workers' batches of ``step``."""
         ...
 
 

@@ -11,7 +11,7 @@ from coded_rig import ALL, MOST, blocks, direct, exchanged, rounds
 
 from testbed.errors import ExperimentError, InputError, WireError
 from testbed.exchange.coded.header import Header, header_bytes
-from testbed.exchange.coded.load import loads, most_work, total_load
+from testbed.exchange.coded.load import block_count, loads, most_work, total_load
 from testbed.exchange.coded.plan import length
 from testbed.exchange.coded.schemes import scheme
 
@@ -55,6 +55,7 @@ def test_formulas_are_what_packets_take(name: str, nodes: int, r: int) -> None:
         assert len(own) == load.packets == len(plan.packets[node])
         payload = sum(len(body) - header_bytes(len(packet.pieces)) for packet, body in own)
         assert payload == load.bytes(size)
+        assert len(plan.holders) == block_count(name, nodes, r)
         assert plan.work(node, 840) == 840 * load.work / nodes
 
 
@@ -193,7 +194,7 @@ def test_nothing_is_told_too_early() -> None:
     [
         ("literl", 4, 2, "unknown scheme 'literl'"),
         ("literal", 4, 4, r"r = 4 with 4 workers.*at most 3"),
-        ("grouped", 4, 0, "from 1 to 15"),
+        ("grouped", 4, 0, "from 1 on"),
         ("grouped", 17, 2, "2 to 16"),
         ("grouped", 1, 1, "2 to 16"),
     ],

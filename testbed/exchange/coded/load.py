@@ -37,6 +37,13 @@ def loads(scheme: str, nodes: int, r: int) -> list[Load]:
     return [of(m, alone=len(clusters) == 1) for m in clusters for _ in range(m)]
 
 
+def block_count(scheme: str, nodes: int, r: int) -> int:
+    """Blocks that a mini-batch is cut into."""
+    if scheme == "literal":
+        return comb(nodes, r)
+    return -(-nodes // r) if scheme == "replicated" else nodes
+
+
 def total_load(scheme: str, nodes: int, r: int) -> Fraction:
     """Elements that all nodes together send in a step, in sizes of a gradient."""
     return sum((load.share for load in loads(scheme, nodes, r)), Fraction(0))

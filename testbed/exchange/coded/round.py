@@ -48,6 +48,11 @@ class Round:
             self._contribute(Vector("block", block))
         self._to_add = [one for one in scheme.sums if node in one.holders]
 
+    @property
+    def phases(self) -> int:
+        """Of the scheme."""
+        return self._scheme.phases
+
     def packets(self, phase: int) -> Iterator[tuple[Packet, memoryview]]:
         """What this node sends in ``phase``, each with its body; all phases before must be complete."""
         if phase and not self.complete(phase - 1):

@@ -98,7 +98,16 @@ SCHEMES: dict[str, Callable[[int, int], Scheme]] = {
 @lru_cache(maxsize=64)
 def scheme(name: str, nodes: int, r: int) -> Scheme:
     """The scheme called ``name``. Raises InputError for an unknown one and for numbers that make none."""
-    check(name, r)
+    check(name, nodes, r)
+    return SCHEMES[name](nodes, r)
+
+
+def check(name: str, nodes: int, r: int) -> None:
+    """Raise InputError for what makes no scheme."""
+    if name not in SCHEMES:
+        raise InputError(f"unknown scheme {name!r}", hint=f"Known: {', '.join(SCHEMES)}")
+    if r < 1:
+        raise InputError(f"redundancy r = {r}", hint="r is a whole number from 1 on")
     if not 2 <= nodes <= MOST_NODES:
         raise InputError(
             f"coded exchange of {nodes} workers", hint=f"It takes 2 to {MOST_NODES} of them"
@@ -107,17 +116,6 @@ def scheme(name: str, nodes: int, r: int) -> Scheme:
         raise InputError(
             f"redundancy r = {r} with {nodes} workers: each sample would be computed by every one of them",
             hint=f"r is at most {nodes - 1} here",
-        )
-    return SCHEMES[name](nodes, r)
-
-
-def check(name: str, r: int) -> None:
-    """Raise InputError for what is no scheme whatever the number of workers."""
-    if name not in SCHEMES:
-        raise InputError(f"unknown scheme {name!r}", hint=f"Known: {', '.join(SCHEMES)}")
-    if isinstance(r, bool) or not isinstance(r, int) or not 1 <= r < MOST_NODES:
-        raise InputError(
-            f"redundancy r = {r!r}", hint=f"r is a whole number from 1 to {MOST_NODES - 1}"
         )
 
 
