@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from testbed.exchange.gloo import ALL_GATHER, ALL_REDUCE, ALL_REDUCE_BF16
 from testbed.exchange.kinds import exchanges
 from testbed.exchange.peers import MULTICAST, UNICAST
 from testbed.exchange.ps import PARAMETER_SERVER
@@ -11,3 +12,6 @@ exchanges.add("ps", PARAMETER_SERVER)
 exchanges.add("peers", UNICAST)
 exchanges.add("multicast", MULTICAST)
 exchanges.add("ring", RING)
+exchanges.add("allreduce", ALL_REDUCE)
+exchanges.add("allreduce-bf16", ALL_REDUCE_BF16)
+exchanges.add("allgather", ALL_GATHER)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.exchange.endpoint import TcpEndpoint
 from testbed.fabric.base import DATA_PORT
-from testbed.fabric.host import HostClock, HostNode
+from testbed.fabric.host import DataNetwork, HostClock, HostNode
 from testbed.session.garbage import uncollected
 from testbed.session.lines import Lines
 from testbed.session.traffic_node import Traffic
@@ -104,8 +104,9 @@ def _train(assignment: Assignment) -> None:
         silence_s=job.peer_timeout_s,
     )
     node = assignment.node = HostNode(
-        job.node, job.seed, endpoint, assignment.clock, assignment.record
-    )
+        job.node, job.seed, endpoint, assignment.clock, assignment.record,
+        DataNetwork(job.peer, assignment.peers, assignment.addresses),
+    )  # fmt: skip
     try:
         _connect(assignment, endpoint)
         played = role(node, job, assignment.role)
@@ -114,14 +115,16 @@ def _train(assignment: Assignment) -> None:
             assignment.lines.send("ready")
             _await_start(assignment)
             summary = played.run()
+        carried = node.carried()
         node.close()
         counters = {
             assignment.peers[peer]: counted.to_json()
             for peer, counted in endpoint.counters().items()
         }
         assignment.lines.send(
-            "done", summary=summary, counters=counters, strangers=endpoint.strangers
-        )
+            "done", summary=summary, counters=counters, strangers=endpoint.strangers,
+            interface=None if carried is None else carried.to_json(),
+        )  # fmt: skip
     finally:
         endpoint.close()
         node.close()
