@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testbed.exchange.gloo import ALL_GATHER, ALL_REDUCE, ALL_REDUCE_BF16
+from testbed.exchange.gloo import ALL_GATHER, ALL_REDUCE, ALL_REDUCE_BF16, DDP
 from testbed.exchange.kinds import exchanges
 from testbed.exchange.peers import MULTICAST, UNICAST
 from testbed.exchange.ps import PARAMETER_SERVER
@@ -15,3 +15,4 @@ exchanges.add("ring", RING)
 exchanges.add("allreduce", ALL_REDUCE)
 exchanges.add("allreduce-bf16", ALL_REDUCE_BF16)
 exchanges.add("allgather", ALL_GATHER)
+exchanges.add("ddp", DDP)

@@ -13,12 +13,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import PositiveInt
+
 from testbed.errors import NodeLost
 from testbed.exchange.base import Ticket, Travel, Update
 from testbed.exchange.kinds import ExchangeKind, Peers
 from testbed.exchange.peers import PeerExchange
 from testbed.group import Group
 from testbed.node import Buffer, Kind, Message, Node
+from testbed.options import Options
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +31,13 @@ _PREPARATION_S = 120.0
 _MOMENT_S = 1.0
 """From gloo's complaint to the end of a connection of ours, which has a name."""
 _LENGTH_BYTES = 8
+
+
+class BucketOptions(Options):
+    """Bytes from which on a bucket is full, and the first one; PyTorch's own defaults."""
+
+    bucket_bytes: PositiveInt = 25 << 20
+    first_bucket_bytes: PositiveInt = 1 << 20
 
 
 class GlooExchange(PeerExchange):
@@ -186,4 +196,4 @@ class GlooTicket:
 ALL_REDUCE = ExchangeKind(AllReduce, carries="vector")
 ALL_REDUCE_BF16 = ExchangeKind(partial(AllReduce, kind="bfloat16"), carries="vector")
 ALL_GATHER = ExchangeKind(AllGather)
-DDP = ExchangeKind(AllReduce, carries="vector", overlaps=True)
+DDP = ExchangeKind(AllReduce, carries="vector", overlaps=True, options=BucketOptions)
