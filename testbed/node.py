@@ -13,6 +13,8 @@ from enum import IntEnum
 from random import Random
 from typing import Generic, Literal, Protocol, TypeVar
 
+from testbed.group import Group
+
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
@@ -144,6 +146,14 @@ class Node(Protocol):
 
     def queue(self) -> Queue[T]:
         """A new queue for this node's activities."""
+        ...
+
+    def group(self, members: Sequence[int], patience_s: float, timeout_s: float) -> Group:
+        """A group of ``members`` (peers, by rank), who all ask for it, before t0; there is one at most.
+
+        They are waited for ``patience_s``, and an operation may take ``timeout_s``. Raises MachineError where nodes
+        cannot have one, NodeLost when the others do not come.
+        """
         ...
 
     recording: bool

@@ -132,6 +132,11 @@ PATTERNS: tuple[Pattern, ...] = (
     _share("mstopk", "MSTop-k: approximate threshold in many small steps; error feedback."),
     _share("dryden", "Dryden's adaptive quantisation: 1 bit for each element sent; error feedback.", values="onebit"),
     Pattern(
+        "allgather-topk-", DENSITY,
+        Algorithm("allgather-topk-", "topk", "feedback", exchange="allgather", about="Exact top-k, everybody's gathered by PyTorch's gloo; error feedback."),
+        _density,
+    ),
+    Pattern(
         "threshold-", MAGNITUDE,
         Algorithm("threshold-", "threshold", "feedback", about="Hard threshold with error feedback: all of at least that magnitude."),
         _threshold,

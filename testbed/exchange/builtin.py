@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from testbed.exchange.coded.exchange import CODED
+from testbed.exchange.gloo import ALL_GATHER, ALL_REDUCE, ALL_REDUCE_BF16, DDP
 from testbed.exchange.kinds import exchanges
 from testbed.exchange.peers import MULTICAST, UNICAST
 from testbed.exchange.ps import PARAMETER_SERVER
@@ -13,3 +14,7 @@ exchanges.add("peers", UNICAST)
 exchanges.add("multicast", MULTICAST)
 exchanges.add("ring", RING)
 exchanges.add("coded", CODED)
+exchanges.add("allreduce", ALL_REDUCE)
+exchanges.add("allreduce-bf16", ALL_REDUCE_BF16)
+exchanges.add("allgather", ALL_GATHER)
+exchanges.add("ddp", DDP)

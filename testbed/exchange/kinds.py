@@ -123,6 +123,8 @@ class ExchangeKind:
     mean as a float32 ``vector``; int32 ``blocks`` (blocks, size), and their mean as a float32 vector."""
     multicasts: bool = False
     """Whether its messages go to several peers as one copy."""
+    overlaps: bool = False
+    """Whether parts of a vector are submitted while the backward pass goes on: buckets count from its end."""
     options: type[Options] = Options
     """What ``exchange_options`` may say."""
     suits: Callable[[Mapping[str, Any], int, int], None] = lambda _options, _workers, _batch: None

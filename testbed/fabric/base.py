@@ -21,6 +21,9 @@ CONTROL_PORT = 7077
 DATA_PORT = 7078
 """Where a server listens on the data network."""
 
+GROUP_PORT = 7079
+"""Where the first member of a process group answers the others, on its data address."""
+
 METRICS_PORT = 9464
 """Where every node's Prometheus exporter answers, on its control address."""
 

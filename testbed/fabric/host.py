@@ -5,12 +5,16 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from random import Random
 from typing import Generic, Literal, TypeVar
 
+from testbed.errors import MachineError
+from testbed.fabric.base import GROUP_PORT
 from testbed.fabric.priority import give_way
+from testbed.group import Carried, Group
 from testbed.node import Endpoint
 
 T = TypeVar("T")
@@ -70,8 +74,20 @@ class HostClock:
         return self.seconds(time.monotonic_ns())
 
 
+@dataclass(frozen=True, slots=True)
+class DataNetwork:
+    """All peers on it, by number. ``own``: this node's."""
+
+    own: int
+    names: Mapping[int, str]
+    addresses: Mapping[int, str]
+
+
 class HostNode:
-    """``testbed.node.Node`` for one run. ``seed`` is the run's; each node draws from its own stream."""
+    """``testbed.node.Node`` for one run. ``seed`` is the run's; each node draws from its own stream.
+
+    Without ``network`` it can have no group.
+    """
 
     def __init__(
         self,
@@ -80,12 +96,15 @@ class HostNode:
         endpoint: Endpoint,
         clock: HostClock,
         record: Callable[[dict[str, object]], None],
+        network: DataNetwork | None = None,
     ) -> None:
         self.name, self.endpoint = name, endpoint
         self.rng = Random(f"{seed}/{name}")
         self.rates_bits: dict[tuple[str, str], float] = {}
         """Asked of links that this node is told of, by name and direction."""
         self._clock, self._record = clock, record
+        self._network = network
+        self._group: Group | None = None
         self.recording = True
         self._recorded: Future[None] | None = None
         self._background = ThreadPoolExecutor(1, "background", initializer=give_way)
@@ -115,12 +134,37 @@ class HostNode:
         """A queue between this node's threads."""
         return HostQueue()
 
+    def group(self, members: Sequence[int], patience_s: float, timeout_s: float) -> Group:
+        """By gloo, on the data network."""
+        network = self._network
+        if network is None:
+            raise MachineError("this node knows of no data network")
+        from testbed.fabric.gloo import GlooGroup, Meeting
+
+        meeting = Meeting(
+            members=[network.names[peer] for peer in members],
+            own=list(members).index(network.own),
+            own_address=network.addresses[network.own],
+            address=network.addresses[members[0]],
+            port=GROUP_PORT,
+            patience_s=patience_s,
+            timeout_s=timeout_s,
+        )
+        self._group = GlooGroup(meeting, self.now)
+        return self._group
+
+    def carried(self) -> Carried | None:
+        """What the data interface has carried since there is a group; None without one."""
+        return None if self._group is None else self._group.carried()
+
     def record(self, event: dict[str, object]) -> None:
         """Hand ``event`` to the run's records, when nothing more urgent is to be done."""
         self._recorded = self._background.submit(self._hand_over, event, self._recorded)
 
     def close(self) -> None:
-        """Hand over the last records and end the background thread. Raises what lost a record."""
+        """Hand over the last records, end the background thread and the group. Raises what lost a record."""
+        if self._group is not None:
+            self._group.close()
         self._background.shutdown()
         if self._recorded is not None:
             self._recorded.result()

@@ -71,6 +71,9 @@ class StepRecord(Event):
     """How the elements were chosen (``compress.base.Selection``); None where nothing is known of it."""
     controller: dict[str, Any] | None
     """The ``Observation`` given to the controller after this step; None without one."""
+    overlap_s: float = 0.0
+    """Communication before computation ended, which is in none of the phases: where gradients travel while others are
+    still computed."""
 
 
 @dataclass(frozen=True, slots=True)

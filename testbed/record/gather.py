@@ -53,10 +53,20 @@ def gather(
     )
 
 
-def unaccounted(asked: Asked, crossed: Iterable[str]) -> dict[str, str]:
-    """By place, why the sockets' bytes are not all there is. ``crossed``: links that carry other traffic."""
-    names = set(crossed)
-    found = {str(end): "other traffic goes over it" for end in asked.ends if end.link in names}
+def unaccounted(
+    asked: Asked, crossed: Iterable[str], uncounted: Iterable[str] = ()
+) -> dict[str, str]:
+    """By place, why the sockets' bytes are not all there is.
+
+    ``crossed``: links that carry other traffic. ``uncounted``: nodes whose gradients a library carries.
+    """
+    names, without = set(crossed), set(uncounted)
+    found = {
+        str(end): "gloo keeps no count of its bytes" for end in asked.ends if end.link in without
+    }
+    for end in asked.ends:
+        if end.link in names:
+            found.setdefault(str(end), "other traffic goes over it")
     copying = {end for end in asked.ends if any(s.impairments.duplicate for s in asked.shapes(end))}
     for end in asked.ends if copying else []:
         if end in copying or end.direction == "down":

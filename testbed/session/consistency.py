@@ -23,6 +23,7 @@ def faults(
         *_replicas([*epochs, *(_final(node, message) for node, message in done.items())]),
         *_missing(done, steps, workers if recorded is None else recorded),
         *_frames(done),
+        *_bypassed(done),
     ]
 
 
@@ -51,6 +52,20 @@ def _missing(done: Messages, steps: Records, workers: Iterable[str]) -> Iterator
         made, kept = done[node]["summary"]["steps"], recorded[node]
         if kept != made:
             yield f"{node} made {made} steps, but {kept} are in the records"
+
+
+def _bypassed(done: Messages) -> Iterator[str]:
+    """What a library moves is on the node's interface, at least: a sentence for each way in which it was not."""
+    for node, message in done.items():
+        if (seen := message.get("interface")) is None:
+            continue
+        for way, name in (("sent", "bytes_up"), ("received", "bytes_down")):
+            least = message["summary"][name]
+            if seen[way] < least:
+                yield (
+                    f"the interface {seen['interface']} of {node} {way} {seen[way]} B, but gradients alone are "
+                    f"{least} B: they went another way"
+                )
 
 
 def _frames(done: Messages) -> Iterator[str]:

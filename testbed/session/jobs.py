@@ -11,7 +11,7 @@ from testbed.exchange.choose import ENDPOINTS, Way, endpoint_for
 from testbed.exchange.endpoint import TcpEndpoint
 from testbed.exchange.loop import LoopEndpoint
 from testbed.fabric.base import DATA_PORT
-from testbed.fabric.host import HostClock, HostNode
+from testbed.fabric.host import DataNetwork, HostClock, HostNode
 from testbed.session.garbage import uncollected
 from testbed.session.lines import Lines
 from testbed.session.message_sizes import expected_bytes, most_bytes
@@ -112,8 +112,9 @@ def _train(assignment: Assignment) -> None:
         most_bytes=most_bytes(job),
     )
     node = assignment.node = HostNode(
-        job.node, job.seed, endpoint, assignment.clock, assignment.record
-    )
+        job.node, job.seed, endpoint, assignment.clock, assignment.record,
+        DataNetwork(job.peer, assignment.peers, assignment.addresses),
+    )  # fmt: skip
     try:
         _connect(assignment, endpoint)
         played = role(node, job, assignment.role)
@@ -122,6 +123,7 @@ def _train(assignment: Assignment) -> None:
             assignment.lines.send("ready")
             _await_start(assignment)
             summary = played.run()
+        carried = node.carried()
         node.close()
         counters = {
             assignment.peers[peer]: counted.to_json()
@@ -133,6 +135,7 @@ def _train(assignment: Assignment) -> None:
             counters=counters,
             strangers=endpoint.strangers,
             endpoint=way,
+            interface=None if carried is None else carried.to_json(),
         )
     finally:
         endpoint.close()

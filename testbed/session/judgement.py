@@ -139,13 +139,18 @@ def _evidence(
         rounds=rounds,
         nodes=nodes_seen(happening, history.nodes, seconds),
         sockets=_sockets(outcome.done),
-        unaccounted=unaccounted(asked, outcome.crossed),
+        unaccounted=unaccounted(asked, outcome.crossed, _with_groups(outcome.done)),
         completion=measure(
             rounds, steps, names, timeline.bits, why_not, ways.delay_s, ways.overhead
         ),
         foreign_drops={"the host's receive backlog": outcome.backlog_drops},
         faults=faults(outcome.done, steps, events.get("epoch", [])),
     )
+
+
+def _with_groups(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The nodes that exchanged gradients by a process group."""
+    return [node for node, message in done.items() if message.get("interface") is not None]
 
 
 def _trips(done: Mapping[str, Mapping[str, Any]]) -> Iterator[Trip]:

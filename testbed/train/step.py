@@ -46,7 +46,7 @@ class Tools:
 
 
 @dataclass(frozen=True, slots=True)
-class _Compute:
+class Compute:
     """``start_s`` to ``end_s``, of which ``busy_s`` was work."""
 
     result: Computed
@@ -57,12 +57,14 @@ class _Compute:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trip:
+class Trip:
     """A gradient's way to the others and the mean's way back."""
 
     travel: Travel
     freight: Freight
     compress_cpu_s: float
+    overlap_s: float = 0.0
+    """What was before the computation ended; ``travel`` is of what was after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Stepper:
         )
         return self._record(step, epoch, seen, compute, trip, applied)
 
-    def _compute(self, step: int) -> _Compute:
+    def _compute(self, step: int) -> Compute:
         start_s = self._node.now()
         result = self._node.background(lambda: self._tools.computation.gradients(step))
         busy_s = self._node.now() - start_s
@@ -101,9 +103,9 @@ class Stepper:
             for fitted in self._node.background(lambda: list(self._tools.fits.report(step))):
                 self._node.record(fitted.to_json())
         overran = self._pace.hold(start_s, result.share)
-        return _Compute(result, start_s, busy_s, self._node.now(), overran)
+        return Compute(result, start_s, busy_s, self._node.now(), overran)
 
-    def _exchange(self, step: int) -> tuple[_Trip, list[Update]]:
+    def _exchange(self, step: int) -> tuple[Trip, list[Update]]:
         """Everything is packed before the first bucket is sent: phases follow one another."""
         tools, cpu_s = self._tools, self._node.cpu()
         parcels = tools.carrier.pack()
@@ -112,7 +114,7 @@ class Stepper:
         freight = tools.carrier.freight()  # here it costs nothing: the replies are not there yet
         updates = [ticket.wait() for ticket in tickets]
         travel = together([ticket.travel for ticket in tickets])
-        return _Trip(travel, freight, compress_cpu_s), updates
+        return Trip(travel, freight, compress_cpu_s), updates
 
     def _apply(self, updates: Sequence[Update], epoch: int) -> _Applied:
         node, tools = self._node, self._tools
@@ -122,7 +124,7 @@ class Stepper:
         return _Applied(decoded_s, node.now(), node.cpu() - cpu_s)
 
     def _record(
-        self, step: int, epoch: int, seen: Observation | None, compute: _Compute, trip: _Trip, applied: _Applied
+        self, step: int, epoch: int, seen: Observation | None, compute: Compute, trip: Trip, applied: _Applied
     ) -> StepRecord:  # fmt: skip
         travel, freight = trip.travel, trip.freight
         return StepRecord(
@@ -144,6 +146,7 @@ class Stepper:
             overran=compute.overran,
             compress_cpu_s=trip.compress_cpu_s,
             apply_cpu_s=applied.apply_cpu_s,
+            overlap_s=trip.overlap_s,
             payload_crc=freight.crc,
             selection=None if freight.how is None else asdict(freight.how),
             controller=None if seen is None else seen.to_json(),

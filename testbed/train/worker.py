@@ -52,7 +52,7 @@ class Worker:
             Fits(job, self._replica, compressor),
             self._exchange,
         )
-        self._stepper = Stepper(self._node, job, tools)
+        self._stepper = _stepper(kind)(self._node, job, tools)
         self._watch = None
         if job.rank == 0 and (
             job.servers > 1 or kind.server is None
@@ -122,6 +122,15 @@ class Worker:
             "bytes_sent": self._exchange.bytes_sent,
             "bytes_received": self._exchange.bytes_received,
         }
+
+
+def _stepper(kind: ExchangeKind) -> type[Stepper]:
+    """Imported when it is wanted."""
+    if not kind.overlaps:
+        return Stepper
+    from testbed.train.overlap import OverlappingStepper
+
+    return OverlappingStepper
 
 
 class _Totals:

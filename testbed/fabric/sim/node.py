@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Literal, TypeVar
 
+from testbed.errors import MachineError
 from testbed.fabric.sim.clock import Activity
 from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.fabric.sim.queue import VirtualQueue
+from testbed.group import Group
 from testbed.scenario.shape import End
 
 T = TypeVar("T")
@@ -65,6 +67,14 @@ class VirtualNode:
     def queue(self) -> VirtualQueue[T]:
         """A queue on the same clock."""
         return VirtualQueue(self._clock, f"{self.name}'s queue")
+
+    def group(self, members: Sequence[int], patience_s: float, timeout_s: float) -> Group:
+        """A library's sockets know nothing of virtual time."""
+        del members, patience_s, timeout_s
+        raise MachineError(
+            "gloo needs a real network, and there is none in virtual time",
+            fix="Take --fabric netns or docker, or the algorithm 'ring'",
+        )
 
     def asked_rate(self, link: str, direction: Literal["up", "down"]) -> float | None:
         """Rate asked of any link's direction, bit/s."""
