@@ -73,11 +73,11 @@ class Gathering:
 
     def _take(self, message: Message, kind: Kind, step: int) -> None:
         name = self._peers.names.get(message.sender, f"peer {message.sender}")
-        if message.kind is Kind.BYE and kind is not Kind.BYE and message.step != step:
+        near = step <= message.step <= step + self._ahead
+        if message.kind is Kind.BYE and kind is not Kind.BYE and not near:
             raise NodeLost(name, step or None, "it said goodbye before the end")
         slot = message.kind, message.step, message.bucket
         here = self._waiting.setdefault(slot, {})
-        near = step <= message.step <= step + self._ahead
         if message.sender not in self._peers.workers or not near or message.sender in here:
             raise WireError(
                 f"{name} sent {message.kind.name} of step {message.step}, bucket {message.bucket}, "

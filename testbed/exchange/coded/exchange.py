@@ -83,7 +83,7 @@ class CodedExchange:
         """What this node sends in a phase, one packet after the other. Raises NodeLost."""
         for packet, body in round_.packets(phase):
             message = Message(Kind.GRADIENT, step, packet.number, self._peers.own, body)
-            group = self._groups.of(self._redundancy.scheme.r, packet)
+            group = self._groups.of(packet)
             try:
                 if group is None:
                     to = [self._peers.workers[rank] for rank in packet.destinations]

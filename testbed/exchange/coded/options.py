@@ -17,7 +17,7 @@ from testbed.options import Options, read
 AUTO = "auto"
 _MOST_BLOCKS = 4096
 """Of more, packets would be smaller than what it takes to send one."""
-_MOST_GROUPS = 400
+_MOST_GROUPS = 512
 """Bridges keep a table of them, and every group that a node is in costs it a filter."""
 
 
