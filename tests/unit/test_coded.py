@@ -55,6 +55,8 @@ def test_formulas_are_what_packets_take(name: str, nodes: int, r: int) -> None:
         assert len(own) == load.packets == len(plan.packets[node])
         payload = sum(len(body) - header_bytes(len(packet.pieces)) for packet, body in own)
         assert payload == load.bytes(size)
+        received = [p.elements(size) for p, _ in sent if node in p.destinations]
+        assert sum(received) == load.received * size
         assert len(plan.holders) == block_count(name, nodes, r)
         assert plan.work(node, 840) == 840 * load.work / nodes
 
@@ -67,7 +69,7 @@ def test_sizes_that_do_not_divide_cost_at_most_an_element_per_packet(
     for size in (1, 13, 97):
         for node, load in enumerate(loads(name, nodes, r)):
             elements = sum(packet.elements(size) for packet in plan.packets[node])
-            assert abs(elements - load.share * size) < load.packets * 2
+            assert abs(elements - load.sent * size) < load.packets * 2
 
 
 @pytest.mark.parametrize(("nodes", "r"), [(3, 2), (4, 2), (6, 3), (8, 1), (8, 3), (12, 2), (12, 5)])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from math import inf, nan
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from testbed.exchange.coded.choose import choose_r
+from testbed.exchange.coded.load import most_received, most_work, total_load
 from testbed.exchange.coded.quantize import POISON, mean, narrowed, quantize
+from testbed.exchange.coded.schemes import SCHEMES
 
 MOST = 0x7FFFFFFF
 
@@ -63,16 +67,40 @@ def test_sums_fit_again_whatever_saturates(blocks: int) -> None:
 
 
 def test_much_communication_asks_for_redundancy_and_much_computation_for_none() -> None:
-    assert choose_r("combined", 8, t_calc_s=1.0, t_comm_s=0.1).r == 1
-    assert choose_r("combined", 8, t_calc_s=0.01, t_comm_s=10.0).r == 7
-    assert choose_r("literal", 10, t_calc_s=0.1, t_comm_s=0.4).r == 1  # up to r = 7 it sends more
+    for way in ("up", "down"):
+        assert choose_r("combined", 8, 1.0, 0.1, way).r == 1
+        assert choose_r("combined", 8, 0.01, 10.0, way).r == 7
+        assert choose_r("literal", 10, 0.1, 0.4, way).r == 1  # up to r = 7 it sends more
     assert choose_r("literal", 3, t_calc_s=0.1, t_comm_s=1.0).r == 2
 
 
 def test_the_best_of_the_table_is_chosen_and_told() -> None:
-    chosen = choose_r("replicated", 10, t_calc_s=0.1, t_comm_s=1.0)
+    chosen = choose_r("replicated", 10, 0.1, 1.0, "up")
     assert [one.r for one in chosen.table] == list(range(1, 10))
     assert chosen.r == min(chosen.table, key=lambda one: one.step_s).r == 4
     assert chosen.table[4].calc_s == pytest.approx(0.5)
     assert chosen.table[4].comm_s == pytest.approx(0.2)
     assert "shortest with r = 4 (r = 1: 0.1 + 1 = 1.1 s; r = 2: 0.2 + 0.5 = 0.7 s" in chosen.why
+
+
+def test_down_links_have_what_all_others_send() -> None:
+    chosen = choose_r("replicated", 10, t_calc_s=0.1, t_comm_s=0.9)
+    assert [round(one.comm_s, 6) for one in chosen.table[:5]] == [0.9, 0.4, 0.3, 0.2, 0.1]
+    combined = choose_r("combined", 12, t_calc_s=0.1, t_comm_s=0.6)
+    assert [round(combined.table[r - 1].comm_s, 6) for r in (1, 2, 3, 5, 11)] == [
+        0.6, 0.4, 0.3, 0.2, 0.1,
+    ]  # fmt: skip
+
+
+def test_the_page_has_the_right_table() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "coded.md").read_text()
+    rows = re.findall(r"^\| (\d+), (\d+) \| (.*) \|$", page, re.MULTILINE)
+    assert len(rows) >= 5
+    for nodes, r, cells in rows:
+        assert cells == " | ".join(cell(name, int(nodes), int(r)) for name in SCHEMES)
+
+
+def cell(name: str, nodes: int, r: int) -> str:
+    sent = float(total_load(name, nodes, r) / nodes)
+    received, work = most_received(name, nodes, r), most_work(name, nodes, r)
+    return f"{sent:.3g}, {float(received):.3g}, {float(work):.3g}"

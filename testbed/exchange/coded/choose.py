@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from testbed.exchange.coded.load import most_work, total_load
+from testbed.exchange.coded.load import most_received, most_work, total_load
+
+Way = Literal["up", "down"]
 
 
 class Prediction(NamedTuple):
@@ -31,25 +33,31 @@ class Choice(NamedTuple):
     table: tuple[Prediction, ...]
 
 
-def predict(scheme: str, nodes: int, t_calc_s: float, t_comm_s: float) -> tuple[Prediction, ...]:
+def predict(
+    scheme: str, nodes: int, t_calc_s: float, t_comm_s: float, bottleneck: Way = "down"
+) -> tuple[Prediction, ...]:
     """For every r below ``nodes``: work(r)·T_calc + T_comm·load(r)/load(1), with the times measured at r = 1.
 
-    The paper's r·T_calc + T_comm/r, with what the scheme really computes and sends.
+    The paper's r·T_calc + T_comm/r, with what the scheme really computes and sends. ``bottleneck``: load is what all send
+    where links are slower ``up``; where they are not, it is what comes down to one node, which is more.
     """
-    least = total_load(scheme, nodes, 1)
+    load = total_load if bottleneck == "up" else most_received
+    least = load(scheme, nodes, 1)
     return tuple(
         Prediction(
             r,
             t_calc_s * float(most_work(scheme, nodes, r)),
-            t_comm_s * float(total_load(scheme, nodes, r) / least),
+            t_comm_s * float(load(scheme, nodes, r) / least),
         )
         for r in range(1, nodes)
     )
 
 
-def choose_r(scheme: str, nodes: int, t_calc_s: float, t_comm_s: float) -> Choice:
+def choose_r(
+    scheme: str, nodes: int, t_calc_s: float, t_comm_s: float, bottleneck: Way = "down"
+) -> Choice:
     """The r of the shortest step; of several the least."""
-    table = predict(scheme, nodes, t_calc_s, t_comm_s)
+    table = predict(scheme, nodes, t_calc_s, t_comm_s, bottleneck)
     best = min(table, key=lambda one: (one.step_s, one.r))
     others = "; ".join(str(one) for one in table)
     why = (

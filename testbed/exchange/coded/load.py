@@ -12,29 +12,30 @@ ELEMENT_BYTES = 4
 
 
 class Load(NamedTuple):
-    """What a node sends in a step: packets, and elements in sizes of a gradient. ``work``: samples in own shares."""
+    """A node's step: packets that it sends, elements sent and received in sizes of a gradient, samples in own batches."""
 
     packets: int
-    share: Fraction
+    sent: Fraction
+    received: Fraction
     work: Fraction
 
     def bytes(self, size: int) -> Fraction:
-        """Bytes of elements for gradients of ``size`` elements; a packet's parts are rounded up to whole ones."""
-        return self.share * size * ELEMENT_BYTES
+        """Bytes of the elements sent, for gradients of ``size`` elements; parts are rounded up to whole ones."""
+        return self.sent * size * ELEMENT_BYTES
 
 
 def loads(scheme: str, nodes: int, r: int) -> list[Load]:
     """By node."""
     if scheme == "literal":
         many = comb(nodes - 1, r)
-        return [Load(many, Fraction(many, r), Fraction(r))] * nodes
+        return [Load(many, Fraction(many, r), Fraction(many), Fraction(r))] * nodes
     if scheme == "replicated":
-        groups = -(-nodes // r)
-        members = _sizes(nodes, groups)
-        return [Load(1, Fraction(1, m), Fraction(nodes, groups)) for m in members for _ in range(m)]
+        sizes = _sizes(nodes, -(-nodes // r))
+        others, work = Fraction(len(sizes) - 1), Fraction(nodes, len(sizes))
+        return [Load(1, Fraction(1, m), others, work) for m in sizes for _ in range(m)]
     clusters = _sizes(nodes, -(-nodes // (r + 1)))
     of = _grouped if scheme == "grouped" else _combined
-    return [of(m, alone=len(clusters) == 1) for m in clusters for _ in range(m)]
+    return [of(m, len(clusters)) for m in clusters for _ in range(m)]
 
 
 def block_count(scheme: str, nodes: int, r: int) -> int:
@@ -46,24 +47,32 @@ def block_count(scheme: str, nodes: int, r: int) -> int:
 
 def total_load(scheme: str, nodes: int, r: int) -> Fraction:
     """Elements that all nodes together send in a step, in sizes of a gradient."""
-    return sum((load.share for load in loads(scheme, nodes, r)), Fraction(0))
+    return sum((load.sent for load in loads(scheme, nodes, r)), Fraction(0))
+
+
+def most_received(scheme: str, nodes: int, r: int) -> Fraction:
+    """Elements that come to the node that receives most."""
+    return max(load.received for load in loads(scheme, nodes, r))
 
 
 def most_work(scheme: str, nodes: int, r: int) -> Fraction:
-    """Samples that the busiest node computes, in shares of one without redundancy: r where groups are full."""
+    """Samples that the busiest node computes, in batches of its own: r where groups are full."""
     return max(load.work for load in loads(scheme, nodes, r))
 
 
-def _grouped(m: int, *, alone: bool) -> Load:
+def _grouped(m: int, clusters: int) -> Load:
     inside = Fraction(1, m - 1) if m > 1 else Fraction(0)
-    outside = Fraction(0) if alone else Fraction(1, m)
-    return Load((m > 1) + (not alone), inside + outside, Fraction(max(1, m - 1)))
+    outside = Fraction(1, m) if clusters > 1 else Fraction(0)
+    received = Fraction((m > 1) + clusters - 1)
+    work = Fraction(max(1, m - 1))
+    return Load((m > 1) + (clusters > 1), inside + outside, received, work)
 
 
-def _combined(m: int, *, alone: bool) -> Load:
-    del alone  # members need each other's slices too
+def _combined(m: int, clusters: int) -> Load:
+    """What comes inside is as much as the slice of one's own, which does not come."""
     inside = Fraction(1, m * (m - 1)) if m > 1 else Fraction(0)
-    return Load(1 + (m > 1), inside + Fraction(1, m), Fraction(max(1, m - 1)))
+    received = Fraction(clusters if m > 1 else clusters - 1)
+    return Load(1 + (m > 1), inside + Fraction(1, m), received, Fraction(max(1, m - 1)))
 
 
 def _sizes(nodes: int, many: int) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from testbed.errors import InputError
+from testbed.exchange.coded.choose import Way
 from testbed.exchange.coded.groups import Groups
 from testbed.exchange.coded.load import block_count, most_work
 from testbed.exchange.coded.plan import Scheme
@@ -22,10 +23,14 @@ _MOST_GROUPS = 512
 
 
 class CodedOptions(Options):
-    """``scheme``: see ``schemes``. ``r``: how many workers compute each sample; ``auto``: what is best is found out."""
+    """``scheme``: see ``schemes``. ``r``: how many workers compute each sample; ``auto``: what is best is found out.
+
+    ``bottleneck``: for ``auto``, the direction of the links that limits.
+    """
 
     scheme: Literal["literal", "replicated", "grouped", "combined"] = "literal"
     r: Literal["auto"] | int = Field(2)
+    bottleneck: Way = "down"
 
     def redundancies(self, nodes: int) -> list[int]:
         """All that a run among ``nodes`` may use, the first one first."""

@@ -21,6 +21,7 @@ class Redundancy:
         self.schemes = candidates(options, nodes)
         self.scheme: Scheme = self.schemes[0]
         """That of the step to come."""
+        self._bottleneck = options.bottleneck
         self._open = options.r == AUTO
 
     def learn(self, step: int, notes: Sequence[Note]) -> Choice | None:
@@ -35,7 +36,7 @@ class Redundancy:
         if isnan(t_calc_s + t_comm_s):
             return None
         first = self.schemes[0]
-        choice = choose_r(first.name, first.nodes, t_calc_s, t_comm_s)
+        choice = choose_r(first.name, first.nodes, t_calc_s, t_comm_s, self._bottleneck)
         self.scheme = next(plan for plan in self.schemes if plan.r == choice.r)
         return choice
 
