@@ -105,6 +105,12 @@ def test_each_destination_lacks_just_one_piece_of_a_packet(name: str, nodes: int
             assert packet.sender not in packet.destinations
 
 
+def test_packets_of_the_same_number_load_all_nodes_alike() -> None:
+    plan = scheme("literal", 8, 3)
+    for sent in zip(*plan.packets, strict=True):
+        assert {sum(node in packet.destinations for packet in sent) for node in range(8)} == {3}
+
+
 def test_literal_with_sixteen_nodes() -> None:
     plan = scheme("literal", 16, 2)
     gradients = blocks(plan, 5, seed=1)

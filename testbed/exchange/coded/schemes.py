@@ -24,12 +24,12 @@ def literal(nodes: int, r: int) -> Scheme:
     numbered rank(i) of the blocks S∖{k}, k ≠ i, to S∖{i}: n·C(n−1,r)/r·D in all."""
     subsets = list(combinations(range(nodes), r))
     numbers = {subset: number for number, subset in enumerate(subsets)}
-    groups = list(combinations(range(nodes), r + 1))
 
     def drafts(node: int) -> Iterator[_Draft]:
-        for group in groups:
-            if node in group:
-                yield 0, frozenset(group) - {node}, _coded(node, group, numbers)
+        # everybody's n-th packet goes equally far round: at any time all links have as much to carry
+        for steps in combinations(range(1, nodes), r):
+            others = frozenset((node + step) % nodes for step in steps)
+            yield 0, others, _coded(node, tuple(sorted(others | {node})), numbers)
 
     return _scheme("literal", nodes, r, [frozenset(subset) for subset in subsets], drafts)
 
