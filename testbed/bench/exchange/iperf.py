@@ -13,7 +13,6 @@ from testbed.bench.exchange.crew import node_name
 from testbed.bench.exchange.part import SERVER
 from testbed.bench.exchange.sample import Sample
 from testbed.bench.lab import Lab
-from testbed.bench.observer import busy_s
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric.enter import command_in
 from testbed.links.process import environment
@@ -25,13 +24,13 @@ _PATIENCE_S, _OMITTED_S = 30.0, 1
 
 def measure(lab: Lab, cell: Cell, seconds: int) -> Sample:
     """Rounds as they would be if each phase went at the speed of the flows. Raises ExperimentError."""
+    began_s = _children_s()
     with ExitStack() as stack:
         for number in cell.numbers[1:]:
             stack.callback(_end, _serve(lab, number))
-        began_s = busy_s()
         up = _all(lab, cell, seconds, ())
         down = _all(lab, cell, seconds, ("--reverse",))
-        cpu_s = busy_s() - began_s
+    cpu_s = _children_s() - began_s
     carried = (up + down) / 8 * (seconds + _OMITTED_S)
     round_s = 8 * cell.nodes * cell.bytes * (1 / up + 1 / down)
     return Sample([round_s], cpu_s / (carried / 1e9))
@@ -93,6 +92,12 @@ def _start(lab: Lab, number: int, arguments: list[str]) -> subprocess.Popen[str]
         raise MachineError(
             f"{PROGRAM} cannot be started: {error}", fix="Run `make setup`."
         ) from error
+
+
+def _children_s() -> float:
+    """Processor seconds of all processes that have been started from here and have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -19,7 +19,6 @@ from testbed.bench.exchange.sample import Sample, bypass
 from testbed.bench.exchange.table import IPERF
 from testbed.bench.figures import queue_bytes
 from testbed.bench.lab import CONGESTION, Lab
-from testbed.bench.observer import busy_s
 from testbed.errors import ExperimentError
 from testbed.links.client import LinkSettings
 from testbed.links.topology import NIC
@@ -90,10 +89,9 @@ class Bench:
         timekeeper = min(tasks)
         round_s = float(warm[timekeeper]["round_s"])
         rounds = self._rounds(round_s, cell)
-        began_s = busy_s()
         hands.tell(dict.fromkeys(tasks, f"go {rounds}"))
         told = hands.answers(tasks, _SET_UP_S + rounds * max(patience_s, _ROUND_FACTOR * round_s))
-        cpu_s = busy_s() - began_s
+        cpu_s = sum(float(said["cpu_s"]) for said in told.values())
         hands.tell(dict.fromkeys(tasks, "count"))
         counted = _counted(hands.answers(tasks, _SET_UP_S))
         hands.answers(tasks, _SET_UP_S)

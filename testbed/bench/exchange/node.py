@@ -1,7 +1,7 @@
 """A node's process: ``python -m testbed.bench.exchange.node``; tasks and answers are lines of JSON.
 
 Told a task, it connects; told ``warm``, it makes a few rounds and says how long one took; told ``go N``, it makes N and says
-how long each took; told ``count``, what its interface has carried meanwhile.
+how long each took, and the processor's time; told ``count``, what its interface has carried meanwhile.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def _carry_out(task: Task) -> None:
         _rounds(part, range(1, task.warm_up + 1))
         _say(round_s=(time.monotonic() - began) / task.warm_up)
         count = int(_told("go"))
-        before = carried(task.device)
+        before, busy_s = carried(task.device), time.process_time()
         with uncollected():
             seconds = _rounds(part, range(task.warm_up + 1, task.warm_up + count + 1))
-        _say(seconds=seconds)
+        _say(seconds=seconds, cpu_s=time.process_time() - busy_s)
         _told("count")
         received, sent = (now - was for now, was in zip(carried(task.device), before, strict=True))
         _say(received=received, sent=sent)

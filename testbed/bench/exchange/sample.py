@@ -13,7 +13,8 @@ from testbed.bench.figures import median, percentile, times
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """``rounds_s``: how long each took; ``carried``: bytes over what had to be carried, at the interface where least was."""
+    """``rounds_s``: how long each took; ``cpu_s_per_gb``: processor seconds of all nodes' processes per 10⁹ bytes of gradients
+    and sums; ``carried``: bytes over what had to be carried, at the interface where least was."""
 
     rounds_s: Sequence[float]
     cpu_s_per_gb: float | None
