@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from analysis.style import PAGE_IN, Rows, heading, look, new_figure, save
 
@@ -24,6 +25,11 @@ def draw_agreement(out: Path, rows: BenchRows) -> list[Path]:
 def draw_scale(out: Path, rows: BenchRows) -> list[Path]:
     """Step time by its parts, memory and time to simulate it into ``out``: scale.png, .pdf and .csv."""
     return save(out, "scale", rows, _rows, _scale)
+
+
+def draw_exchange(out: Path, rows: BenchRows) -> list[Path]:
+    """Rounds per second by size, a panel for each link, into ``out``: exchange.png, .pdf and .csv."""
+    return save(out, "exchange", rows, _rows, _exchange)
 
 
 def _rows(rows: BenchRows) -> Rows:
@@ -100,6 +106,34 @@ def _simulation(axes: Axes, rows: BenchRows, servers: Sequence[int]) -> None:
     axes.set(xscale="log", yscale="log", xlabel="Workers")
     axes.set_title("To simulate it")
     axes.legend(fontsize=6)
+
+
+def _exchange(rows: BenchRows) -> Figure:
+    """Side by side, the links; one below the other, the numbers of nodes."""
+    links, nodes = ([*dict.fromkeys(row[key] for row in rows)] for key in ("link", "nodes"))
+    names = list(dict.fromkeys(str(row["exchange"]) for row in rows))
+    figure = new_figure(PAGE_IN, 0.9 + 2.2 * len(nodes))
+    places = figure.subplots(len(nodes), len(links), sharex=True, squeeze=False)
+    handles = []
+    for down, many in enumerate(nodes):
+        for along, link in enumerate(links):
+            axes = places[down, along]
+            here = [row for row in rows if row["link"] == link and row["nodes"] == many]
+            handles = [_speeds(axes, here, name, index) for index, name in enumerate(names)]
+            axes.set(xscale="log", yscale="log", title=f"{link}, {many} nodes")
+            if along == 0:
+                axes.set_ylabel("Rounds per second")
+            if many == nodes[-1]:
+                axes.set_xlabel("Gradient (B)")
+    heading(figure, "Rounds of gradients", handles, names)
+    return figure
+
+
+def _speeds(axes: Axes, rows: BenchRows, name: str, index: int) -> Line2D:
+    same = [row for row in rows if row["exchange"] == name and row["rounds_per_s"] is not None]
+    same.sort(key=lambda row: int(row["bytes"]))
+    sizes, speeds = [row["bytes"] for row in same], [row["rounds_per_s"] for row in same]
+    return axes.plot(sizes, speeds, **look(index), markersize=3)[0]
 
 
 def _sorted(rows: BenchRows, servers: int) -> list[Mapping[str, Any]]:

@@ -12,6 +12,7 @@ import typer
 from testbed.cli import bench_compress, options
 from testbed.cli.bench_agreement import agreement
 from testbed.cli.bench_control import control
+from testbed.cli.bench_exchange import exchange
 from testbed.cli.bench_scale import scale
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ bench_compress.add(app)
 app.command()(agreement)
 app.command()(scale)
 app.command()(control)
+app.command()(exchange)
 
 Names = Annotated[
     list[str] | None,

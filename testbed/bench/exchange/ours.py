@@ -1,0 +1,117 @@
+"""Rounds of the project's own exchanges, over the endpoints that runs use."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from testbed.bench.exchange.part import SERVER, Part, Task, Vector, add, gradient
+from testbed.errors import InputError
+from testbed.exchange import builtin as _builtin
+from testbed.exchange.choose import ENDPOINTS, Way
+from testbed.exchange.endpoint import TcpEndpoint
+from testbed.exchange.kinds import ExchangeKind, Peers, ServerSide, exchanges
+from testbed.exchange.loop import LoopEndpoint
+from testbed.fabric.host import HostClock, HostNode
+from testbed.node import Buffer
+
+del _builtin
+
+_CONNECT_S = 60.0
+
+
+def make(task: Task, kind: str, way: Way) -> Part:
+    """A node's part in rounds of the exchange ``kind``."""
+    exchange = exchanges.get(kind)
+    endpoint = _connected(task, exchange, way)
+    if task.own == SERVER:
+        if exchange.server is None:
+            raise InputError(f"the exchange {kind!r} has no server")
+        return _Server(task, _node(task, endpoint), endpoint, exchange)
+    return _Worker(task, _node(task, endpoint), endpoint, exchange)
+
+
+class _Worker:
+    def __init__(
+        self,
+        task: Task,
+        node: HostNode,
+        endpoint: TcpEndpoint | LoopEndpoint,
+        exchange: ExchangeKind,
+    ) -> None:
+        self._node, self._endpoint = node, endpoint
+        self._side = exchange.worker(node, _peers(task, exchange))
+        self._own = gradient(task)
+        self._total = np.empty_like(self._own)
+        self._side.greet()
+
+    def round(self, step: int) -> None:
+        """Submit the gradient, and wait; what others sent as it was is added here."""
+        update = self._side.submit(step, 0, self._own.data.cast("B")).wait()
+        if update.parts:
+            add([_vector(part.body) for part in update.parts], self._total)
+
+    def close(self) -> None:
+        """Say goodbye."""
+        self._side.close()
+        self._endpoint.close()
+        self._node.close()
+
+
+class _Server:
+    def __init__(
+        self,
+        task: Task,
+        node: HostNode,
+        endpoint: TcpEndpoint | LoopEndpoint,
+        exchange: ExchangeKind,
+    ) -> None:
+        assert exchange.server is not None
+        self._node, self._endpoint = node, endpoint
+        self._side: ServerSide = exchange.server(node, _peers(task, exchange))
+        self._total = np.empty(task.bytes // 4, dtype=np.float32)
+        self._side.welcome()
+
+    def round(self, step: int) -> None:
+        """Gather, add, broadcast."""
+        messages = self._side.gather(step, 0)
+        add([_vector(message.body) for message in messages], self._total)
+        self._side.broadcast(step, 0, self._total.data.cast("B"))
+
+    def close(self) -> None:
+        """Wait for the workers' goodbyes."""
+        self._side.farewell(0)
+        self._endpoint.close()
+        self._node.close()
+
+
+def _connected(task: Task, exchange: ExchangeKind, way: Way) -> TcpEndpoint | LoopEndpoint:
+    """As nodes of a run connect: workers to the server, or to those before them where there is none."""
+    clock = HostClock()
+    endpoint = ENDPOINTS[way](
+        task.own, task.run, names=_names(task), clock=clock.seconds, silence_s=task.timeout_s,
+        greeting_s=_CONNECT_S,
+    )  # fmt: skip
+    alone = exchange.server is None
+    if alone or task.own == SERVER:
+        endpoint.listen(task.addresses[task.own], task.port)
+    if task.own != SERVER:
+        for peer in range(1, task.own) if alone else [SERVER]:
+            endpoint.connect(peer, task.addresses[peer], task.port, _CONNECT_S)
+    return endpoint
+
+
+def _node(task: Task, endpoint: TcpEndpoint | LoopEndpoint) -> HostNode:
+    return HostNode(_names(task)[task.own], 0, endpoint, HostClock(), lambda _: None)
+
+
+def _peers(task: Task, exchange: ExchangeKind) -> Peers:
+    servers = [] if exchange.server is None else [SERVER]
+    return Peers(task.own, servers, task.workers, _names(task), task.timeout_s)
+
+
+def _names(task: Task) -> dict[int, str]:
+    return {SERVER: "server", **{number: f"worker-{number - 1}" for number in task.workers}}
+
+
+def _vector(body: Buffer) -> Vector:
+    return np.frombuffer(body, dtype=np.float32)

@@ -1,0 +1,76 @@
+"""What is compared: a row for each exchange. Imported where it is wanted: some need PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from testbed.bench.exchange.part import SERVER, Part, Task
+from testbed.errors import InputError
+
+Loads = Callable[[int, int], Sequence[float]]
+"""Of a number of nodes and the bytes of a gradient: bytes on the busiest link direction, in each phase of a round."""
+
+
+def through_server(nodes: int, size: int) -> Sequence[float]:
+    """Everything into the server, then everything out of it."""
+    return nodes * size, nodes * size
+
+
+def to_all(nodes: int, size: int) -> Sequence[float]:
+    """Every node receives all others' while it sends its own to each of them."""
+    return ((nodes - 1) * size,)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An exchange. ``make``: ``module:function`` that returns a node's part; its further arguments are ``options``."""
+
+    name: str
+    make: str
+    loads: Loads = through_server
+    served: bool = True
+    """Whether a server takes part."""
+    copies: Callable[[int], tuple[float, float]] = lambda _nodes: (1.0, 1.0)
+    """Of a gradient's size, what one of so many nodes receives in a round, and sends: else it went elsewhere."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def part(self, task: Task) -> Part:
+        """A node's part, connected."""
+        module, _, function = self.make.partition(":")
+        made: Part = getattr(import_module(module), function)(task, **self.options)
+        return made
+
+    def carried(self, own: int, nodes: int, size: int) -> tuple[float, float]:
+        """Bytes that a node's interface receives and sends at least in a round."""
+        received, sent = (nodes, nodes) if own == SERVER else self.copies(nodes)
+        return received * size, sent * size
+
+
+_OURS = "testbed.bench.exchange.ours:make"
+IPERF = "iperf3"
+"""No exchange: what the links carry, as rounds."""
+
+EXCHANGES = {
+    row.name: row
+    for row in (
+        Entry("ps-threads", _OURS, options={"kind": "ps", "way": "threads"}),
+        Entry("ps-loop", _OURS, options={"kind": "ps", "way": "loop"}),
+        Entry("gloo", "testbed.bench.exchange.gloo:make"),
+        Entry("rpc", "testbed.bench.exchange.rpc:make"),
+        Entry(IPERF, ""),
+    )
+}
+
+
+def entry(name: str) -> Entry:
+    """A row by its name. Raises InputError for one that there is none of."""
+    if name not in EXCHANGES:
+        raise InputError(
+            f"there is no exchange {name!r} to measure",
+            where="--exchange",
+            hint=f"There are {', '.join(EXCHANGES)}",
+        )
+    return EXCHANGES[name]
