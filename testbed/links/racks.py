@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from testbed.fabric.base import Cable, Interface, Place, RackSpec
-from testbed.links import devices, namespaces
+from testbed.links import devices, multicast, namespaces
 from testbed.links.neighbours import add_forwarding
 from testbed.links.netlink import KernelRefused, Netlink
 
@@ -158,6 +158,9 @@ def _build_rack(alias: str, rack: RackWires, home: str, inner: Netlink, made: Ra
             Interface(home, uplink.index, rack.uplink),
             Interface(core_netns, port.index, rack.port),
         )
+        multicast.prune(inner, bridge.index)
+        multicast.always_router(inner, uplink.index)
+        multicast.no_router(outer, port.index)
         switch_mac = devices.device(outer, core).mac
         for name, member in rack.members.items():
             _yield_address(outer, member.port.index, switch_mac)
