@@ -21,7 +21,6 @@ from testbed.links import multicast, racks
 from testbed.links.end_report import end_report
 from testbed.links.locate import locate
 from testbed.links.neighbours import Resident, acquaint, bridge_of
-from testbed.links.netlink import Netlink
 from testbed.links.probe import probe
 from testbed.links.racks import RackPlan
 from testbed.links.realtime import PRIORITY, become_realtime
@@ -96,8 +95,7 @@ class Agent:
         residents = [Resident(**resident) for resident in request["residents"]]
         bridge = bridge_of(Resident(**request["switch"]))
         acquaint([*residents, bridge])
-        with Netlink(bridge.netns) as netlink:
-            multicast.prune(netlink, bridge.index)
+        multicast.prune(bridge.netns, bridge.index)
 
     def do_unbuild(self, _: Object) -> list[str]:
         """Remove everything that was made."""

@@ -15,9 +15,11 @@ SETTINGS = {
     "net.ipv4.tcp_no_metrics_save": "1",
     "net.ipv4.tcp_rmem": "4096 4194304 16777216",
     "net.ipv4.tcp_wmem": "4096 4194304 16777216",
-    # A node may be in many multicast groups, and says so several times: it is not asked again.
+    # A node may be in many multicast groups, and says so several times: it is not asked again. Bridges say nothing.
     "net.ipv4.igmp_max_memberships": "1024",
-    "net.ipv4.igmp_qrv": "6",
+    "net.ipv4.igmp_qrv": "3",
+    "net.ipv4.conf.default.igmpv3_unsolicited_report_interval": "100",
+    "net.ipv4.igmp_link_local_mcast_reports": "0",
 }
 """As sysctl(8) calls them; a network namespace has its own. Compose sets the same (``compose/base.yaml``)."""
 

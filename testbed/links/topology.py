@@ -63,7 +63,7 @@ def build(plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
         data = devices.add_bridge(inner, SWITCH)
         devices.add_address(inner, data.index, plan.switch_address, plan.prefix_bits)
         devices.set_up(inner, data.index)
-        multicast.prune(inner, data.index)
+        multicast.prune(switch, data.index)
         control = devices.add_bridge(host, plan.control_bridge)
         devices.set_alias(host, control.index, plan.alias)
         _without_ipv6(plan.control_bridge)

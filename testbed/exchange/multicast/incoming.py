@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from testbed.errors import WireError
-from testbed.exchange.frame import HEADER_BYTES, Header
+from testbed.exchange.frame import HEADER_BYTES, MAX_BODY, Header
 from testbed.exchange.multicast.packet import PAYLOAD, packets_of, ranges
 
 MOST_AHEAD = 32_768
 """Packets between the highest index so far and the next one; no sender has that many under way."""
 
 
+class Frames(NamedTuple):
+    """What frames a receiver takes: of which run, and how long their bodies may be."""
+
+    run: int
+    most_bytes: int = MAX_BODY
+
+
 class Incoming:
     """One message of one sender."""
 
-    def __init__(self, run: int, sender: int) -> None:
-        self._run, self._sender = run, sender
+    def __init__(self, frames: Frames, sender: int) -> None:
+        self._frames, self._sender = frames, sender
         self.header: Header | None = None
         self.stream = bytearray()
         self.reached = 0
@@ -68,7 +77,7 @@ class Incoming:
 
     def _begin(self, payload: memoryview) -> None:
         """The first packet says how long the frame is."""
-        header = Header.unpack(payload[:HEADER_BYTES])
+        header = Header.unpack(payload[:HEADER_BYTES], self._frames.most_bytes)
         whole = HEADER_BYTES + header.length
         total = packets_of(whole)
         late = max(self._early, default=0)
@@ -80,7 +89,7 @@ class Incoming:
                 len(part) == min(PAYLOAD, whole - n * PAYLOAD) for n, part in self._early.items()
             )
         )
-        if header.run != self._run or header.sender != self._sender or not fits:
+        if header.run != self._frames.run or header.sender != self._sender or not fits:
             raise WireError("the frame is not what its packets say")
         self.header, self._total, self.stream = header, total, bytearray(whole)
         self._place(0, payload)

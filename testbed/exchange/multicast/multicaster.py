@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from testbed.errors import NodeLost, WireError
-from testbed.exchange.frame import HEADER_BYTES, Header
+from testbed.exchange.frame import HEADER_BYTES, MAX_BODY, Header
 from testbed.exchange.multicast.batch import Address, Receiver
 from testbed.exchange.multicast.counters import Counters
-from testbed.exchange.multicast.incoming import Incoming
+from testbed.exchange.multicast.incoming import Frames, Incoming
 from testbed.exchange.multicast.outgoing import Outgoing
 from testbed.exchange.multicast.packet import DATAGRAM, MAGIC, Flag, Report, fold
 from testbed.exchange.multicast.packet import HEADER_BYTES as PACKET_HEADER
@@ -37,7 +37,7 @@ class Multicaster:
     """Made where its sockets shall be: in the calling thread's network namespace. Raises OSError.
 
     ``clock`` turns nanoseconds of the host's monotonic clock into the run's seconds; ``addresses`` are the peers'
-    on the data network, by number; ``deliver`` is called in this object's thread.
+    on the data network, by number; ``deliver`` is called in this object's thread; ``most_bytes``: of a peer's body.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Multicaster:
         addresses: Mapping[int, str],
         port: int,
         deliver: Callable[[Message | NodeLost], None],
+        most_bytes: int = MAX_BODY,
     ) -> None:
         self.own, self.run = own, run
         self._fold, self._names, self._clock = fold(run), names, clock
@@ -61,7 +62,9 @@ class Multicaster:
         peers = {peer: Address(address, port) for peer, address in addresses.items()}
         transmitter = Transmitter(own, self._fold, self._sockets, self._counters)
         self._sending = Sending(transmitter, peers, silence_s, self._lose)
-        self._receiving = Receiving(run, transmitter, peers, self._counters, self._complete)
+        self._receiving = Receiving(
+            Frames(run, most_bytes), transmitter, peers, self._counters, self._complete
+        )
         self._members: dict[int, frozenset[int]] = {}
         self._numbers: dict[int, int] = {}
         self._lost: dict[int, NodeLost] = {}
@@ -116,9 +119,14 @@ class Multicaster:
         """What has been sent and received so far."""
         return self._counters
 
-    def bytes_arrived(self) -> int:
-        """Bytes that have come, of whole messages and others."""
-        return self._counters.received.bytes
+    @property
+    def idle(self) -> bool:
+        """Whether members have confirmed everything that was sent."""
+        return self._sending.idle and not self._coming
+
+    def silent_s(self) -> float:
+        """Since when no part of a message has come."""
+        return time.monotonic() - self._receiving.heard_s
 
     def close(self) -> None:
         """Leave all groups, once members have confirmed what was sent, or are silent."""
@@ -175,7 +183,7 @@ class Multicaster:
     def _over(self, quiet_s: float) -> bool:
         """Whoever closes stays a little, to confirm to those who have not heard it."""
         quiet = time.monotonic() - quiet_s > _LINGER_S
-        return self._closing.is_set() and self._sending.idle and not self._coming and quiet
+        return self._closing.is_set() and self.idle and quiet
 
     def _patience_ms(self) -> float:
         left_s = min(self._sending.next_s() - time.monotonic(), _LOOK_S)

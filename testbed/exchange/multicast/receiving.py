@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from testbed.errors import WireError
 from testbed.exchange.multicast.batch import Address
 from testbed.exchange.multicast.counters import Counters
-from testbed.exchange.multicast.incoming import Incoming
+from testbed.exchange.multicast.incoming import Frames, Incoming
 from testbed.exchange.multicast.packet import PAYLOAD, Flag, Report
 from testbed.exchange.multicast.stream import Stream, Way
 from testbed.exchange.multicast.transmitter import Transmitter
@@ -34,16 +34,18 @@ class Receiving:
 
     def __init__(
         self,
-        run: int,
+        frames: Frames,
         transmitter: Transmitter,
         addresses: Mapping[int, Address],
         counters: Counters,
         deliver: Callable[[Incoming, int], None],
     ) -> None:
-        self._run, self._transmitter, self._addresses = run, transmitter, addresses
+        self._frames, self._transmitter, self._addresses = frames, transmitter, addresses
         self._counters, self._deliver = counters, deliver
         self.senders: dict[int, frozenset[int]] = {}
         """Of each group that this node is in, who else is."""
+        self.heard_s = float("-inf")
+        """When the last part of a message came."""
         self._streams: dict[tuple[int, int], Stream] = {}
         self._ways: dict[int, Way] = {}
         self._due: dict[tuple[int, int, int], Datagram] = {}
@@ -56,9 +58,9 @@ class Receiving:
         place = (datagram.sender, datagram.group)
         stream = self._streams.get(place)
         if stream is None:
-            stream = self._streams[place] = Stream(self._run, datagram.sender)
+            stream = self._streams[place] = Stream(self._frames, datagram.sender)
         number, part = stream.find(datagram.number)
-        stream.heard_s = datagram.read_ns / 1e9
+        self.heard_s = stream.heard_s = datagram.read_ns / 1e9
         news = self._put(part, datagram) if not datagram.flags & Flag.PROBE else False
         if news or datagram.flags & Flag.ASK:
             self._due[datagram.sender, datagram.group, number] = datagram

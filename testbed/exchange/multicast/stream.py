@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from testbed.errors import WireError
-from testbed.exchange.multicast.incoming import Incoming
+from testbed.exchange.multicast.incoming import Frames, Incoming
 from testbed.exchange.multicast.packet import since
 
 AHEAD = 64
@@ -40,7 +40,7 @@ class Way:
 class Stream:
     """A sender's messages to one group, in their order."""
 
-    run: int
+    frames: Frames
     sender: int
     next: int = 0
     """The number, not folded, of the first message that has not been delivered."""
@@ -56,7 +56,7 @@ class Stream:
         if ahead < 0:
             return number, None
         if number not in self.parts:
-            self.parts[number] = Incoming(self.run, self.sender)
+            self.parts[number] = Incoming(self.frames, self.sender)
         return number, self.parts[number]
 
     def ready(self) -> list[Incoming]:
