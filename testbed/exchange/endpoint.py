@@ -10,11 +10,12 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from testbed.errors import NodeLost, WireError
 from testbed.exchange.connection import Connection
+from testbed.exchange.multicast.multicaster import Multicaster
 from testbed.exchange.socket_endpoint import SocketEndpoint
 from testbed.node import Kind, Message
 
@@ -30,6 +31,8 @@ class TcpEndpoint(SocketEndpoint[Connection]):
     def _set_up(self) -> None:
         self._inbox: _Inbox = queue.SimpleQueue()
         self._changed = threading.Condition()
+        self.multicaster: Multicaster | None = None
+        """What carries messages to groups, if anything does; it gives what comes to ``deliver``."""
 
     def listen(self, address: str, port: int) -> None:
         """Accept peers from now on; each introduces itself with the first frame it sends."""
@@ -49,6 +52,27 @@ class TcpEndpoint(SocketEndpoint[Connection]):
                 self._reached(peer, finished)
         return len(connections) * self.frame_bytes(message)
 
+    def form_groups(self, groups: Sequence[frozenset[int]]) -> None:
+        """See ``testbed.node.Endpoint``."""
+        if self.multicaster is None:
+            super().form_groups(groups)
+        else:
+            self.multicaster.form_groups(groups)
+
+    def multicast(self, group: int, message: Message) -> int:
+        """See ``testbed.node.Endpoint``."""
+        if self.multicaster is None:
+            return super().multicast(group, message)
+        return self.multicaster.send(group, message)
+
+    def deliver(self, item: Message | NodeLost) -> None:
+        """Have ``receive`` return, or raise, what has come another way than over TCP."""
+        if isinstance(item, Message):
+            self._peers[item.sender].delivered += 1
+            self._put(item)
+        elif not self._closing:
+            self._put(item)
+
     def receive(self, timeout: float) -> Message:
         """See ``testbed.node.Endpoint``. A message that is still coming in is waited for."""
         while True:
@@ -61,6 +85,8 @@ class TcpEndpoint(SocketEndpoint[Connection]):
     def close(self) -> None:
         """Close every connection; peers see an end of stream."""
         self._closing = True
+        if self.multicaster is not None:
+            self.multicaster.close()
         if self._listener is not None:
             with suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
@@ -69,6 +95,10 @@ class TcpEndpoint(SocketEndpoint[Connection]):
             connection.shut()
         for connection in self._peers.values():
             connection.close()
+
+    def _still_coming(self, timeout: float) -> bool:
+        recent = self.multicaster is not None and self.multicaster.silent_s() < timeout
+        return recent or super()._still_coming(timeout)
 
     def _put(self, item: Message | NodeLost) -> None:
         self._inbox.put(item)

@@ -24,6 +24,9 @@ DATA_PORT = 7078
 GROUP_PORT = 7079
 """Where the first member of a process group answers the others, on its data address."""
 
+MULTICAST_PORT = 7080
+"""Where multicasts, and reports on them, arrive on the data network (UDP)."""
+
 METRICS_PORT = 9464
 """Where every node's Prometheus exporter answers, on its control address."""
 

@@ -151,10 +151,21 @@ def move(netlink: Netlink, index: int, netns: str) -> None:
         netlink.request(_SET, 0, _ifinfo(index) + attribute(_NETNS_FD, descriptor))
 
 
+def set_bridge(netlink: Netlink, index: int, *values: bytes) -> None:
+    """Change attributes of a bridge."""
+    info = nested(_INFO, attribute(_INFO_KIND, "bridge"), nested(_INFO_DATA, *values))
+    netlink.request(_NEW, 0, _ifinfo(index) + info)
+
+
+def set_port(netlink: Netlink, index: int, *values: bytes) -> None:
+    """Change attributes of a bridge's port."""
+    head = _IFINFO.pack(_BRIDGE_FAMILY, 0, index, 0, 0)
+    netlink.request(_SET, 0, head + nested(_PORT_SETTINGS, *values))
+
+
 def flood_nothing(netlink: Netlink, index: int) -> None:
     """Have a bridge send to this port only what it knows to be behind it, but for broadcasts."""
-    head = _IFINFO.pack(_BRIDGE_FAMILY, 0, index, 0, 0)
-    netlink.request(_SET, 0, head + nested(_PORT_SETTINGS, attribute(_FLOOD, b"\0")))
+    set_port(netlink, index, attribute(_FLOOD, b"\0"))
 
 
 def silence(netlink: Netlink, index: int) -> None:

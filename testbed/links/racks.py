@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from testbed.fabric.base import Cable, Interface, Place, RackSpec
-from testbed.links import devices, namespaces
+from testbed.links import devices, multicast, namespaces, tcp_settings
 from testbed.links.neighbours import add_forwarding
 from testbed.links.netlink import KernelRefused, Netlink
 
@@ -110,7 +111,7 @@ def install(
 
 def build(plan: RackPlan) -> Racks:
     """Make everything. Raises OSError; what was made by then is for ``remove``."""
-    home = namespaces.make(plan.netns) if plan.own else namespaces.path_of(plan.netns)
+    home = _own_namespace(plan.netns) if plan.own else namespaces.path_of(plan.netns)
     racks = Racks({}, {})
     with Netlink(home) as inner:
         if plan.own:
@@ -138,6 +139,13 @@ def remove(plan: RackPlan) -> list[str]:
     return failures
 
 
+def _own_namespace(name: str) -> str:
+    path = namespaces.make(name)
+    with namespaces.inside(path), suppress(OSError):  # a container may not be allowed to
+        tcp_settings.settle()
+    return path
+
+
 def _build_rack(alias: str, rack: RackWires, home: str, inner: Netlink, made: Racks) -> None:
     core_netns = _core(rack)
     with Netlink(core_netns) as outer:
@@ -149,6 +157,7 @@ def _build_rack(alias: str, rack: RackWires, home: str, inner: Netlink, made: Ra
             )
         bridge = devices.add_bridge(inner, rack.bridge)
         _connect(inner, bridge.index, None)
+        multicast.prune(home, bridge.index)
         port = devices.add_veth(outer, rack.port, rack.uplink, home)
         devices.set_alias(outer, port.index, alias)
         _connect(outer, port.index, core)
@@ -158,6 +167,8 @@ def _build_rack(alias: str, rack: RackWires, home: str, inner: Netlink, made: Ra
             Interface(home, uplink.index, rack.uplink),
             Interface(core_netns, port.index, rack.port),
         )
+        multicast.always_router(inner, uplink.index)
+        multicast.no_router(outer, port.index)
         switch_mac = devices.device(outer, core).mac
         for name, member in rack.members.items():
             _yield_address(outer, member.port.index, switch_mac)

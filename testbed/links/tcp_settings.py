@@ -1,4 +1,4 @@
-"""How TCP is set in every node's network namespace.
+"""How TCP, and multicast, are set in every node's network namespace.
 
 What one algorithm's connections have learned about a link must not be where the next one's begin. And a whole
 message must fit into the kernel at either end: else a link falls silent whenever the process that should hand
@@ -15,6 +15,11 @@ SETTINGS = {
     "net.ipv4.tcp_no_metrics_save": "1",
     "net.ipv4.tcp_rmem": "4096 4194304 16777216",
     "net.ipv4.tcp_wmem": "4096 4194304 16777216",
+    # A node may be in many multicast groups, and says so several times: it is not asked again. Bridges say nothing.
+    "net.ipv4.igmp_max_memberships": "1024",
+    "net.ipv4.igmp_qrv": "3",
+    "net.ipv4.conf.default.igmpv3_unsolicited_report_interval": "100",
+    "net.ipv4.igmp_link_local_mcast_reports": "0",
 }
 """As sysctl(8) calls them; a network namespace has its own. Compose sets the same (``compose/base.yaml``)."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.fabric.base import Interface
-from testbed.links import devices, namespaces, tcp_settings
+from testbed.links import devices, multicast, namespaces, tcp_settings
 from testbed.links.neighbours import Resident, acquaint, add_forwarding
 from testbed.links.netlink import Netlink
 
@@ -63,6 +63,7 @@ def build(plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
         data = devices.add_bridge(inner, SWITCH)
         devices.add_address(inner, data.index, plan.switch_address, plan.prefix_bits)
         devices.set_up(inner, data.index)
+        multicast.prune(switch, data.index)
         control = devices.add_bridge(host, plan.control_bridge)
         devices.set_alias(host, control.index, plan.alias)
         _without_ipv6(plan.control_bridge)

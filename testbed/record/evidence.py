@@ -66,7 +66,8 @@ class Evidence:
     rounds: Records = ()
     """``RoundRecord`` objects of the server."""
     sockets: Records = ()
-    """Per data socket ``{"node", "peer", "bytes_sent", "segs_out"}``, node and peer by name."""
+    """Per data socket ``{"node", "peer", "bytes_sent", "segs_out"}``, node and peer by name.
+    Of multicasts see ``identity.class_bytes_expected``."""
     unaccounted: Mapping[str, str] = field(default_factory=dict)
     """By place: why the sockets do not account for all its bytes."""
     completion: Mapping[str, Any] | None = None

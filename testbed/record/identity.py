@@ -18,19 +18,23 @@ def class_bytes_expected(links: Records, sockets: Records) -> dict[str, tuple[in
     on the way was sent but never counted at the class: it takes away at least a bare header and at
     most a full bundle (``gso_max_segs`` frames; 1 if the report does not say). What a rack's link loses may
     be missing at any node's down link. Links that no socket names are left out.
+
+    A multicast is one copy on its sender's link and one on each member's: records of it name one side only, and
+    ``by`` whom it was sent; their datagrams have ``header_bytes``.
     """
     if not sockets:
         return {}
     result = {}
-    nodes = {str(socket[side]) for socket in sockets for side in ("node", "peer")}
+    nodes = {str(socket[side]) for socket in sockets for side in ("node", "peer") if socket[side]}
+    bare = min(_header(socket) for socket in sockets)
     for link in links:
         node, direction = link["link"], link["direction"]
         if node not in nodes:
             continue  # a rack's link: no socket is its own
         side = "node" if direction == "up" else "peer"
         mine = [socket for socket in sockets if socket[side] == node]
-        senders = {str(socket["node"]) for socket in mine}
-        sent = sum(s["bytes_sent"] + SEGMENT_HEADER_BYTES * s["segs_out"] for s in mine)
+        senders = {str(socket.get("by", socket["node"])) for socket in mine}
+        sent = sum(s["bytes_sent"] + _header(s) * s["segs_out"] for s in mine)
         least = most = 0
         for other in links:
             own = other["link"] == node and other["direction"] == direction
@@ -43,13 +47,17 @@ def class_bytes_expected(links: Records, sockets: Records) -> dict[str, tuple[in
                 lost = int(other.get("line_lost") or 0) + int(other.get("line_limit") or 0)
                 most += (drops + lost) * FRAME_BYTES * int(other.get("gso_max_segs") or 1)
                 # A packet lost one hop earlier may have been meant for another node.
-                least += drops * SEGMENT_HEADER_BYTES if own else 0
+                least += drops * bare if own else 0
         result[f"{node} {direction}"] = (
             int(link["class_bytes"]),
             float(sent - most),
             float(sent - least),
         )
     return result
+
+
+def _header(socket: Mapping[str, Any]) -> int:
+    return int(socket.get("header_bytes", SEGMENT_HEADER_BYTES))
 
 
 def frames_disagree(steps: Records, rounds: Records) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 Messages = Mapping[str, Mapping[str, Any]]
-"""Every node's ``done`` message by its name: ``{"summary", "counters", "strangers"}``."""
+"""Every node's ``done`` message by its name: ``{"summary", "counters", "multicast", "strangers"}``."""
 Records = Iterable[Mapping[str, Any]]
 
 
@@ -74,6 +74,9 @@ def _frames(done: Messages) -> Iterator[str]:
         sockets = message["counters"].values()
         sent = sum(s["bytes_sent"] - s["bytes_retransmitted"] for s in sockets)
         received = sum(s["bytes_received"] for s in sockets)
+        if multicast := message.get("multicast"):
+            sent += multicast["frame_bytes_sent"]
+            received += multicast["frame_bytes_received"]
         counted = message["summary"]
         # The kernel counts the end of a stream as a byte, and a peer may have ended its own already.
         ends = received - counted["bytes_received"]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from testbed.exchange.choose import ENDPOINTS, Way, endpoint_for
 from testbed.exchange.endpoint import TcpEndpoint
 from testbed.exchange.loop import LoopEndpoint
-from testbed.fabric.base import DATA_PORT
+from testbed.exchange.multicast.multicaster import Multicaster
+from testbed.fabric.base import DATA_PORT, MULTICAST_PORT
 from testbed.fabric.host import DataNetwork, HostClock, HostNode
 from testbed.session.garbage import uncollected
 from testbed.session.lines import Lines
@@ -116,6 +117,7 @@ def _train(assignment: Assignment) -> None:
         DataNetwork(job.peer, assignment.peers, assignment.addresses),
     )  # fmt: skip
     try:
+        multicaster = _multicaster(assignment, endpoint)
         _connect(assignment, endpoint)
         played = role(node, job, assignment.role)
         played.prepare()
@@ -133,6 +135,7 @@ def _train(assignment: Assignment) -> None:
             "done",
             summary=summary,
             counters=counters,
+            multicast=None if multicaster is None else _counted(assignment, multicaster),
             strangers=endpoint.strangers,
             endpoint=way,
             interface=None if carried is None else carried.to_json(),
@@ -145,11 +148,42 @@ def _train(assignment: Assignment) -> None:
 def _way(assignment: Assignment) -> Way:
     """Threads or one loop, by whom this node has connections with and how much is sent over them."""
     job = assignment.job
+    if exchange_kind(job).multicasts:
+        return "threads"  # one of which multicasts
     if exchange_kind(job).server is None:
         peers = job.workers - 1
     else:
         peers = job.workers if assignment.role == "server" else job.servers
     return endpoint_for(peers, expected_bytes(job))
+
+
+def _multicaster(
+    assignment: Assignment, endpoint: TcpEndpoint | LoopEndpoint
+) -> Multicaster | None:
+    """What carries a worker's messages to groups, where the exchange has any."""
+    job = assignment.job
+    multicasts = exchange_kind(job).multicasts and assignment.role == "worker"
+    if not multicasts or not isinstance(endpoint, TcpEndpoint):
+        return None
+    endpoint.multicaster = Multicaster(
+        job.peer,
+        job.run,
+        names=assignment.peers,
+        clock=assignment.clock.seconds,
+        silence_s=job.peer_timeout_s,
+        addresses={peer: assignment.addresses[peer] for peer in job.worker_peers()},
+        port=MULTICAST_PORT,
+        most_bytes=most_bytes(job),
+        deliver=endpoint.deliver,
+    )
+    return endpoint.multicaster
+
+
+def _counted(assignment: Assignment, multicaster: Multicaster) -> dict[str, Any]:
+    """What was multicast, peers by name."""
+    counted = multicaster.counters().to_json()
+    named = {assignment.peers[peer]: amount for peer, amount in counted["to"].items()}
+    return {**counted, "to": named}
 
 
 def _connect(assignment: Assignment, endpoint: TcpEndpoint | LoopEndpoint) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from testbed.exchange.multicast.packet import HEADERS_ON_LINK
 from testbed.record.asked import Asked
 from testbed.record.certificate import CERTIFICATE, certificate
 from testbed.record.completion import groups, measure
@@ -163,13 +164,24 @@ def _trips(done: Mapping[str, Mapping[str, Any]]) -> Iterator[Trip]:
 
 def _sockets(done: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Socket counters by the names of both ends, out of the nodes' last messages."""
-    return [
-        {
-            "node": node,
-            "peer": peer,
-            "bytes_sent": counted["bytes_sent"],
-            "segs_out": counted["segments_out"],
-        }
+    connections = [
+        _counted(node, peer, counted["bytes_sent"], counted["segments_out"])
         for node, message in done.items()
         for peer, counted in message["counters"].items()
     ]
+    return [*connections, *_multicasts(done)]
+
+
+def _multicasts(done: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What nodes multicast: on their own links once, and on the link of each member."""
+    for node, message in done.items():
+        if counted := message.get("multicast"):
+            common = {"by": node, "header_bytes": HEADERS_ON_LINK}
+            sent = counted["sent"]
+            yield {**_counted(node, None, sent["bytes"], sent["packets"]), **common}
+            for peer, came in counted["to"].items():
+                yield {**_counted(None, peer, came["bytes"], came["packets"]), **common}
+
+
+def _counted(node: str | None, peer: str | None, octets: int, packets: int) -> dict[str, Any]:
+    return {"node": node, "peer": peer, "bytes_sent": octets, "segs_out": packets}
