@@ -45,12 +45,12 @@ class Crowd:
         When nobody says anything for the timeout, it is ``awaited`` who are lost. Raises NodeLost when that
         are more than may be.
         """
-        begun_s, timeout_s = self._node.now(), self._peers.timeout_s
         try:
-            message = self._node.endpoint.receive(timeout_s)
+            message = self._node.endpoint.receive(self._peers.timeout_s)
         except NodeLost as lost:
-            ended = self._node.now() - begun_s < timeout_s  # a connection: the endpoint knows whose
-            for peer in [self._number(lost)] if ended else list(awaited):
+            # Of a connection that ended the endpoint knows whose; of silence it names everybody.
+            ended = self._numbers.get(lost.node)
+            for peer in list(awaited) if ended is None else [ended]:
                 self._lose(peer, step, lost.reason)
             return None
         self.bytes_received += self._node.endpoint.frame_bytes(message)
@@ -89,11 +89,6 @@ class Crowd:
             raise NodeLost(names, None, lost.reason, phase="greeting") from lost
         self.bytes_received += self._node.endpoint.frame_bytes(message)
         return message
-
-    def _number(self, lost: NodeLost) -> int:
-        if lost.node not in self._numbers:
-            raise lost
-        return self._numbers[lost.node]
 
     def _lose(self, peer: int, step: int, reason: str) -> None:
         if peer not in self.here:
