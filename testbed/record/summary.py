@@ -29,6 +29,9 @@ ENTRY = (
 SELECTION = ("mean_achieved_k", "mean_passes")
 """The keys that say how well ``mean_k`` was met, and at what cost; they follow it in summaries and tables."""
 
+STALENESS = ("mean_staleness", "max_staleness")
+"""The keys that say how old an asynchronous server's gradients were; without a value in other runs."""
+
 UNFINISHED = Verdict(
     "invalid", ["The run was cut short before its verdict was found."], ended=False
 )

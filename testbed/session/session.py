@@ -245,7 +245,10 @@ class Session:
                 failures.add(error)
         for lost in self._dead():
             failures.add(lost, certain=True)
-        return failures.cause()
+        cause = failures.cause()
+        if isinstance(cause, NodeLost) and (event := self.killed.get(cause.node)) is not None:
+            return NodeLost(cause.node, cause.step, event, phase=cause.phase)
+        return cause
 
     def _dead(self) -> list[NodeLost]:
         """The nodes that have ended and are missed: killed hosts and spare workers are not."""
