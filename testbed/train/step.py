@@ -15,6 +15,7 @@ from testbed.exchange.base import Travel, Update, together
 from testbed.exchange.kinds import WorkerSide
 from testbed.node import Node
 from testbed.record.events import StepRecord
+from testbed.train.batches import Batches
 from testbed.train.carrier import Carrier, Freight
 from testbed.train.compute import Computed
 from testbed.train.fits import Fits
@@ -27,6 +28,11 @@ from testbed.train.workshop import WorkersReplica
 
 class Computing(Protocol):
     """Forward and backward pass."""
+
+    @property
+    def batches(self) -> Batches:
+        """Which samples, and which epoch, a step has."""
+        ...
 
     def gradients(self, step: int) -> Computed:
         """Of this worker's part of the mini-batch of ``step``, to where its carrier takes them from."""
