@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.load import Run
 from testbed.record.directory import SUMMARY, read_json
-from testbed.record.summary import SELECTION
+from testbed.record.summary import SELECTION, STALENESS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 COLUMNS = (
     "algorithm", "seed", "verdict", "steps", "time_s", "speedup", "accuracy", "bytes_up", "bytes_down", "mean_k",
-    *SELECTION,
+    *SELECTION, *STALENESS,
 )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def _speedup(dense: Mapping[str, Any] | None, entry: Mapping[str, Any]) -> float
 
 def _cell(entry: Mapping[str, Any], key: str) -> Any:
     """Runs of before selections were recorded have none."""
-    return entry.get(key) if key in SELECTION else entry[key]
+    return entry.get(key) if key in (*SELECTION, *STALENESS) else entry[key]
 
 
 def _or_dash(value: float | None, form: str) -> str:

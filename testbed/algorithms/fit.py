@@ -30,6 +30,7 @@ def check(algorithm: Algorithm, where: str | None = None) -> None:
         _check_values(algorithm)
         _check_buckets(algorithm)
         _check_carried(algorithm)
+        _check_exchange(algorithm)
     except InputError as error:
         message = f"algorithm {algorithm.name!r}: {error.message}"
         raise InputError(message, where=where, hint=error.hint) from error
@@ -50,6 +51,7 @@ def check_nodes(algorithm: Algorithm, scenario: Scenario, where: str | None = No
     """Raise InputError where the exchange lacks a server, or a server that sees an accuracy to stop at, or cannot do with
     the workers that there are."""
     groups = [group for group in scenario.nodes.values() if group.role == "server"]
+    check_many(algorithm, scenario, where)
     if exchanges.get(algorithm.exchange).server is not None:
         if not groups:
             raise InputError(
@@ -81,6 +83,52 @@ def _check_workers(algorithm: Algorithm, scenario: Scenario, where: str | None) 
     except InputError as error:
         message = f"algorithm {algorithm.name!r}: {error.message}"
         raise InputError(message, where=where, hint=error.hint) from error
+
+
+def check_many(algorithm: Algorithm, scenario: Scenario, where: str | None) -> None:
+    """Raise InputError for too many servers, too few workers, or an exchange that needs real gradients."""
+    kind, named = exchanges.get(algorithm.exchange), f"algorithm {algorithm.name!r}"
+    many = {
+        role: sum(group.count or 1 for group in scenario.nodes.values() if group.role == role)
+        for role in ("server", "worker")
+    }
+    if kind.most_servers is not None and many["server"] > kind.most_servers:
+        raise InputError(
+            f"{named} exchanges by {algorithm.exchange!r}, which has one server, and there are {many['server']}",
+            where=where,
+            hint="Write `server: {role: server}`",
+        )
+    spares = kind.spares(algorithm.exchange_options, many["worker"])
+    if spares >= many["worker"] > 0:
+        raise InputError(
+            f"{named} does not wait for {spares} workers, and there are only {many['worker']}",
+            where=where,
+            hint=f"Write at most {many['worker'] - 1}",
+        )
+    if not kind.lockstep and scenario.train.gradients != "real":
+        raise InputError(
+            f"{named} exchanges by {algorithm.exchange!r}, and `train.gradients` is {scenario.train.gradients}",
+            where=where,
+            hint="Without gradients only exchanges in lockstep can be run: leave `gradients` out",
+        )
+
+
+def _check_exchange(algorithm: Algorithm) -> None:
+    """What comes back must be something that the exchange can bring."""
+    kind = exchanges.get(algorithm.exchange)
+    if algorithm.agree and not kind.agrees:
+        raise InputError(
+            f"exchange {algorithm.exchange!r} has no step at which all workers could agree",
+            hint="Write `agree: false`",
+        )
+    if kind.down is None:
+        return
+    if algorithm.down not in kind.down or algorithm.down_memory != "none":
+        raise InputError(
+            f"exchange {algorithm.exchange!r} sends parameters down, and cannot write them as "
+            f"{algorithm.down!r} with memory {algorithm.down_memory!r}",
+            hint=f"Write `down: ` one of {_listed(kind.down)}, and no `down_memory`",
+        )
 
 
 def _made(algorithm: Algorithm) -> Controller:

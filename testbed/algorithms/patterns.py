@@ -34,6 +34,12 @@ DENSITY = Number(
 )
 MAGNITUDE = Number("tau", "a magnitude, above 1e-37", "0.001", lambda x: 1e-37 < x < 1e38)
 REDUNDANCY = Number("r", "a whole number from 1 to 15", "2", lambda x: 1 <= x <= 15 and x % 1 == 0)
+BOUND = Number(
+    "bound", "a whole number of steps from 0", "3", lambda x: 0 <= x < 2**31 and x % 1 == 0
+)
+BACKUPS = Number(
+    "b", "a whole number of workers from 1", "1", lambda x: 1 <= x < 2**15 and x % 1 == 0
+)
 RANK = Number("rank", "a whole number from 1 to 64", "2", lambda x: 1 <= x <= 64 and x % 1 == 0)
 
 
@@ -111,6 +117,14 @@ def _coded(prefix: str) -> Pattern:
     return Pattern(f"{prefix}-r", REDUNDANCY, replace(row, name=f"{prefix}-r"), set_)
 
 
+def _bound(bound: float) -> dict[str, Any]:
+    return {"exchange_options": {"bound": int(bound)}}
+
+
+def _backups(backups: float) -> dict[str, Any]:
+    return {"exchange_options": {"backups": int(backups)}}
+
+
 PATTERNS: tuple[Pattern, ...] = (
     _share("topk", "Exact top-k by torch.topk, with error feedback."),
     _share("radix", "Exact top-k by the digits of the magnitudes, with error feedback."),
@@ -152,5 +166,15 @@ PATTERNS: tuple[Pattern, ...] = (
         _rank,
     ),
     *map(_coded, CODED),
+    Pattern(
+        "asgd-s", BOUND,
+        Algorithm("asgd-s", exchange="ps-async", about="Stale synchronous parallel: asynchronous SGD whose fastest worker is at most so many steps ahead of the slowest."),
+        _bound,
+    ),
+    Pattern(
+        "backup-", BACKUPS,
+        Algorithm("backup-", exchange="ps-backup", about="Synchronous SGD with backup workers: a step does not wait for the last b gradients, and drops them."),
+        _backups,
+    ),
 )  # fmt: skip
 """Every pattern of names."""

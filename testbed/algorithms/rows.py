@@ -59,6 +59,7 @@ ROWS: tuple[Algorithm, ...] = (
     Algorithm("allreduce", exchange="allreduce", about="PyTorch's gloo: one float32 all-reduce of the whole gradient."),
     Algorithm("allreduce-bf16", exchange="allreduce-bf16", about="PyTorch's gloo: one all-reduce in bfloat16, sums and all."),
     Algorithm("ddp", exchange="ddp", about="As DistributedDataParallel: float32 all-reduces of 25 MiB buckets by gloo during the backward pass."),
+    Algorithm("asgd", exchange="ps-async", about="Asynchronous SGD: the server applies each gradient when it comes, and answers its sender with parameters."),
     _adatopk("adatopk", "AdaTopK, Algorithm 1 as printed; k_dec = k_min."),
     _adatopk("adatopk-kd0.05", "AdaTopK with k_dec = 0.05.", k_dec=0.05),
     _adatopk("adatopk-kd0.1", "AdaTopK with k_dec = 0.1.", k_dec=0.1),

@@ -20,6 +20,8 @@ class Update:
     version: int
     payload: Buffer = b""
     parts: Sequence[Message] = ()
+    more: Sequence[Update] = ()
+    """Of the steps that follow, as far as they are there already: whoever is behind takes them in as well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,13 @@ from testbed.exchange.gloo import ALL_GATHER, ALL_REDUCE, ALL_REDUCE_BF16, DDP
 from testbed.exchange.kinds import exchanges
 from testbed.exchange.peers import MULTICAST, UNICAST
 from testbed.exchange.ps import PARAMETER_SERVER
+from testbed.exchange.ps_async import ASYNCHRONOUS
+from testbed.exchange.ps_backup import BACKUP
 from testbed.exchange.ring import RING
 
 exchanges.add("ps", PARAMETER_SERVER)
+exchanges.add("ps-async", ASYNCHRONOUS)
+exchanges.add("ps-backup", BACKUP)
 exchanges.add("peers", UNICAST)
 exchanges.add("multicast", MULTICAST)
 exchanges.add("ring", RING)

@@ -32,6 +32,8 @@ class Inflow:
         self, connected: socket.socket, run: int, clock: Callable[[int], float], most_bytes: int
     ) -> None:
         self.most_bytes = most_bytes
+        self.reuses = True
+        """False: every body has a buffer of its own."""
         self._socket, self._run, self._clock = connected, run, clock
         self._stage = bytearray(HEADER_BYTES + 1024)
         self._staged = 0
@@ -107,7 +109,9 @@ class Inflow:
         return count
 
     def _buffer(self, header: Header) -> bytearray:
-        """The buffer that the message two steps before used, if it is long enough."""
+        """The buffer that the message two steps before used, if it is long enough and may be used again."""
+        if not self.reuses:
+            return bytearray(header.length)
         slot = (header.bucket, header.step % 2)
         held = self._buffers.get(slot)
         if held is None or len(held) < header.length:

@@ -88,8 +88,15 @@ class BlocksSide(WorkerSide, Protocol):
 class ServerSide(Protocol):
     """An exchange as the server uses it: ``welcome``; ``gather``, ``broadcast`` per step; ``farewell``."""
 
-    bytes_sent: int
-    bytes_received: int
+    @property
+    def bytes_sent(self) -> int:
+        """Frame bytes so far, of every kind of frame."""
+        ...
+
+    @property
+    def bytes_received(self) -> int:
+        """The same of what came."""
+        ...
 
     def welcome(self) -> None:
         """Wait until every worker has made itself known. Raises NodeLost naming who did not."""
@@ -109,6 +116,11 @@ class ServerSide(Protocol):
     def farewell(self, step: int) -> None:
         """Wait until every worker has the update of ``step``, the last, and has said goodbye."""
         ...
+
+
+def no_spares(options: Mapping[str, Any], workers: int) -> int:  # noqa: ARG001
+    """Nobody may be lost."""
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +143,18 @@ class ExchangeKind:
     """Raises InputError where so many workers, with batches of so many samples, cannot exchange like this."""
     work: Callable[[Mapping[str, Any], int], float] = lambda _options, _workers: 1.0
     """Samples that one of so many workers computes at most, in its batches."""
+    lockstep: bool = True
+    """Nobody is more than a step ahead of anybody, and all of a step's gradients are in its mean."""
+    asynchronous: bool = False
+    """Updates are parameters; workers' replicas differ, and the server's is the model."""
+    agrees: bool = True
+    """Whether what controllers agree upon can go with gradients."""
+    most_servers: int | None = None
+    """None: any number may share the model."""
+    down: tuple[str, ...] | None = None
+    """Codings that can write what comes back; None: all."""
+    spares: Callable[[Mapping[str, Any], int], int] = no_spares
+    """How many workers may be lost without an end to the run, by ``exchange_options`` and their number."""
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise InputError for options that it does not have."""

@@ -10,9 +10,10 @@ UPDATE; a worker answers with a BYE once it has all updates.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Literal
 
 from testbed.errors import NodeLost, WireError
-from testbed.exchange.base import Travel, Update
+from testbed.exchange.base import Ticket, Travel, Update
 from testbed.exchange.kinds import ExchangeKind, Peers, Sent
 from testbed.node import Buffer, Kind, Message, Node
 
@@ -27,8 +28,11 @@ _PREPARATION_S = 120.0
 class ParameterServer:
     """A worker's side."""
 
+    brings: Literal["gradient", "parameters"] = "gradient"
+    """What its updates hold."""
+
     def __init__(self, node: Node, peers: Peers) -> None:
-        self._node, self._peers = node, peers
+        self._node, self._peers, self._patience = node, peers, _PATIENCE
         self._arrived: dict[tuple[int, int], Message] = {}
         self._last_step: int | None = None
         self.bytes_sent = self.bytes_received = 0
@@ -43,7 +47,7 @@ class ParameterServer:
         for server in self._peers.servers:
             self._send(server, Kind.HELLO, 0, 0, b"")
 
-    def submit(self, step: int, bucket: int, payload: Buffer) -> PsTicket:
+    def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
         """Send a bucket's payload to its server; returns when its last byte is handed over."""
         start_s = self._node.now()
         frame_bytes = self._send(
@@ -91,7 +95,7 @@ class ParameterServer:
 
     def _receive(self, step: int) -> Message:
         try:
-            message = self._node.endpoint.receive(self._peers.timeout_s * _PATIENCE)
+            message = self._node.endpoint.receive(self._peers.timeout_s * self._patience)
         except NodeLost as lost:
             raise lost.during(step, "receiving") from lost
         self.bytes_received += self.frame_bytes(message)
@@ -115,7 +119,7 @@ class PsTicket:
         self._travel: Travel | None = None
 
     def wait(self) -> Update:
-        """The mean gradient of the step."""
+        """The mean gradient of the step, or whatever else the server answers with."""
         reply = self._exchange.update(self._step, self._bucket)
         self._travel = Travel(
             start_s=self._start_s,
@@ -127,7 +131,7 @@ class PsTicket:
             bytes_up=self._bytes_up,
             bytes_down=self._exchange.frame_bytes(reply),
         )
-        return Update("gradient", reply.step, reply.body)
+        return Update(self._exchange.brings, reply.step, reply.body)
 
     @property
     def travel(self) -> Travel:

@@ -28,6 +28,8 @@ class Terms:
     """How long unanswered data is waited for."""
     most_bytes: int = MAX_BODY
     """Of a body, as far as peers of this run have a reason to send one."""
+    lockstep: bool = True
+    """Nobody has more than two messages of a bucket under way, so that buffers can be used again."""
 
 
 class Stream:
@@ -37,6 +39,7 @@ class Stream:
         self.socket, self.sending = connected, threading.Lock()
         self._run = terms.run
         self._inflow = Inflow(connected, terms.run, terms.clock, most_bytes)
+        self._inflow.reuses = terms.lockstep
         self.delivered = self.taken = 0
         """Messages handed to the endpoint, and those of them that the role has received."""
         _tune(connected, terms.silence_s)

@@ -1,7 +1,8 @@
 """The records of a run, one JSON object a line. Schema version 1; times in seconds after t0, wall clock.
 
-``events/<role>-<rank>.jsonl`` holds ``step``, ``fit``, ``coded``, ``redundancy``, ``round``, ``evaluation`` and ``epoch`` events, each with
-``v``, ``kind`` and ``node``; ``links.jsonl`` holds ``change``, ``sample``, ``mismatch``, ``host`` and ``disturbed`` lines
+``events/<role>-<rank>.jsonl`` holds ``step``, ``fit``, ``coded``, ``redundancy``, ``round``, ``gradient``, ``dropped``, ``lost``,
+``evaluation`` and ``epoch`` events, each with ``v``, ``kind`` and ``node``; ``links.jsonl`` holds ``change``, ``sample``,
+``mismatch``, ``host`` and ``disturbed`` lines
 (``LinkChanged``, ``LinkSample``, ``LinkMismatch``, ``HostSample``, ``Disturbed``).
 """
 
@@ -74,6 +75,8 @@ class StepRecord(Event):
     overlap_s: float = 0.0
     """Communication before computation ended, which is in none of the phases: where gradients travel while others are
     still computed."""
+    skipped: int = 0
+    """Steps that follow and were not computed: with backup workers, those whose updates were there already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,9 @@ class Exporter:
             self._steps.labels(**self._labels).inc()
             self._count("up", sum(message["bytes"] for message in event["messages"]))
             self._count("down", event["bytes_down"])
+        elif event.get("kind") == "gradient":
+            self._steps.labels(**self._labels).inc()
+            self._count("up", event["bytes"])
         elif event.get("kind") == "evaluation":
             self._accuracy.labels(**self._labels, data="test").set(event["accuracy"])
 

@@ -14,6 +14,7 @@ from testbed.record.completion import Group, groups
 from testbed.record.directory import LINKS, MANIFEST, SUMMARY, read_events, read_json, read_jsonl
 from testbed.record.fluid import bottleneck_s
 from testbed.record.history import LinkHistory
+from testbed.record.lost import Events, dropped, led_steps, lost_workers, staleness
 from testbed.record.verdict import Verdict
 from testbed.scenario.shape import End
 
@@ -27,6 +28,9 @@ ENTRY = (
 
 SELECTION = ("mean_achieved_k", "mean_passes")
 """The keys that say how well ``mean_k`` was met, and at what cost; they follow it in summaries and tables."""
+
+STALENESS = ("mean_staleness", "max_staleness")
+"""The keys that say how old an asynchronous server's gradients were; without a value in other runs."""
 
 UNFINISHED = Verdict(
     "invalid", ["The run was cut short before its verdict was found."], ended=False
@@ -47,7 +51,7 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
     steps, rounds = events.get("step", []), events.get("round", [])
     evaluations = sorted(events.get("evaluation", []), key=lambda seen: int(seen["step"]))
     dilation = float(manifest["dilation"])
-    wall_s = max((float(step["end_s"]) for step in steps), default=0.0)
+    wall_s = _ended_s(events)
     up, down = _bytes(manifest, steps, rounds)
     return {
         "dir": str(directory),
@@ -56,7 +60,7 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
         **_verdict(directory, verdict),
         "time_s": wall_s / dilation,
         "wall_s": wall_s,
-        "steps": finished_steps(steps, manifest),
+        "steps": _steps(events, manifest),
         "accuracy": float(evaluations[-1]["accuracy"]) if evaluations else None,
         "bytes_up": up,
         "bytes_down": down,
@@ -65,6 +69,9 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
         "phases_s": phase_means(steps, dilation),
         "time_to_accuracy_s": time_to_accuracy(evaluations, dilation),
         **_step_times(directory, manifest, steps, rounds, dilation),
+        **staleness(events),
+        "dropped": dropped(events, _names(manifest)),
+        "lost": lost_workers(events),
     }
 
 
@@ -93,6 +100,24 @@ def mean_density(directory: Path) -> float:
 def entry(summary: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a summary that is listed."""
     return {key: summary[key] for key in ENTRY}
+
+
+def _ended_s(events: Events) -> float:
+    """When the last update was applied: by a worker, or by an asynchronous server, whose parameters are the model's."""
+    gradients = events.get("gradient", [])
+    if gradients:
+        return max(float(gradient["applied_s"]) for gradient in gradients)
+    return max((float(step["end_s"]) for step in events.get("step", [])), default=0.0)
+
+
+def _steps(events: Events, manifest: Mapping[str, Any]) -> int:
+    workers = sum(node["role"] == "worker" for node in manifest["nodes"].values())
+    led = led_steps(events, workers)
+    return finished_steps(events.get("step", []), manifest) if led is None else led
+
+
+def _names(manifest: Mapping[str, Any]) -> dict[int, str]:
+    return {int(node["peer"]): name for name, node in manifest["nodes"].items()}
 
 
 def finished_steps(steps: Records, manifest: Mapping[str, Any]) -> int:
@@ -151,7 +176,7 @@ def expected_step_s(manifest: Mapping[str, Any], steps: Records, rounds: Records
     mean over steps (of those of which not all workers are recorded, over every so-many-th). Without a pace the
     mean time of the computation stands for it. None: unknown.
     """
-    links = {int(node["peer"]): name for name, node in manifest["nodes"].items()}
+    links = _names(manifest)
     every = recorded_every(manifest)
     rounds = [round_ for round_ in rounds if (int(round_["step"]) - 1) % every == 0]
     phases: dict[int, dict[str, list[Group]]] = {}

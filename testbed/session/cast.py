@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from testbed.algorithms import Algorithm
+from testbed.errors import InputError
+from testbed.exchange.kinds import exchanges
 from testbed.fabric.base import NodeSpec
 from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.fabric.sim.network import VirtualNetwork
@@ -51,9 +53,13 @@ class Cast:
         self.recorded_every = -(-len(workers) // _RECORDED)
         """The records of every so-many-th worker's steps are kept."""
         self.recorded = [w.name for w in workers if w.rank % self.recorded_every == 0]
+        kind = exchanges.get(algorithm.exchange)
+        self.spares = kind.spares(algorithm.exchange_options, len(workers))
+        """How many workers the run can do without."""
         self.steps: dict[str, int] = {}
         """The last step that each node has finished."""
         self._names = {spec.peer: spec.name for spec in self.specs}
+        self._exchange = algorithm.exchange
         self._train, self._seed = experiment.scenario.train, seed
         self._jobs = Jobs(experiment, algorithm, seed, _RUN)
         self._network, self._directory, self._progress = network, directory, progress
@@ -74,6 +80,10 @@ class Cast:
         self._records.clear()
         now_s = time.monotonic()
         self._write_at_s = now_s + max(_WRITE_EVERY_S, _WRITE_SHARE * (now_s - begun_s))
+
+    def record(self, spec: NodeSpec, event: dict[str, Any]) -> None:
+        """Something about a node that it did not record itself."""
+        self._records.setdefault((spec.role, spec.rank), []).append(event)
 
     def counters(self, name: str) -> dict[str, dict[str, int]]:
         """What the network counted of a node's frames, by peer; what it multicast is nobody's alone."""
@@ -97,6 +107,12 @@ class Cast:
             from testbed.train.workshop import OwnWorkshop
 
             return OwnWorkshop()
+        if not exchanges.get(self._exchange).lockstep:
+            raise InputError(
+                f"more than {OWN_WORKERS} simulated workers share one replica, and by {self._exchange!r} they would "
+                "need one each",
+                hint=f"Simulate at most {OWN_WORKERS} workers",
+            )
         from testbed.train.common import CommonWorkshop
 
         return CommonWorkshop()

@@ -12,19 +12,29 @@ Records = Iterable[Mapping[str, Any]]
 
 
 def faults(
-    done: Messages, steps: Records, epochs: Records, recorded: Collection[str] | None = None
+    done: Messages,
+    steps: Records,
+    epochs: Records,
+    recorded: Collection[str] | None = None,
+    *,
+    lost: bool = False,
 ) -> list[str]:
     """Everything that does not agree; nothing, in a sound run that came to its end.
 
-    ``recorded``: the workers whose steps are recorded; None: all.
+    ``recorded``: the workers whose steps are recorded; None: all. ``lost``: a worker was lost, and what was
+    under way between it and a server with it: the server's frames are not counted.
     """
     workers = [node for node, message in done.items() if message["summary"]["role"] == "worker"]
     return [
         *_replicas([*epochs, *(_final(node, message) for node, message in done.items())]),
         *_missing(done, steps, workers if recorded is None else recorded),
-        *_frames(done),
         *_bypassed(done),
+        *_frames({node: said for node, said in done.items() if not (lost and _serves(said))}),
     ]
+
+
+def _serves(message: Mapping[str, Any]) -> bool:
+    return bool(message["summary"]["role"] == "server")
 
 
 def _final(node: str, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +59,8 @@ def _replicas(hashed: Records) -> Iterator[str]:
 def _missing(done: Messages, steps: Records, workers: Iterable[str]) -> Iterator[str]:
     recorded = Counter(step["node"] for step in steps)
     for node in workers:
-        made, kept = done[node]["summary"]["steps"], recorded[node]
+        summary, kept = done[node]["summary"], recorded[node]
+        made = summary.get("made", summary["steps"])
         if kept != made:
             yield f"{node} made {made} steps, but {kept} are in the records"
 

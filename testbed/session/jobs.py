@@ -111,6 +111,7 @@ def _train(assignment: Assignment) -> None:
         silence_s=job.peer_timeout_s,
         greeting_s=GREETING_S,
         most_bytes=most_bytes(job),
+        lockstep=exchange_kind(job).lockstep,
     )
     node = assignment.node = HostNode(
         job.node, job.seed, endpoint, assignment.clock, assignment.record,
@@ -147,10 +148,12 @@ def _train(assignment: Assignment) -> None:
 
 def _way(assignment: Assignment) -> Way:
     """Threads or one loop, by whom this node has connections with and how much is sent over them."""
-    job = assignment.job
-    if exchange_kind(job).multicasts:
-        return "threads"  # one of which multicasts
-    if exchange_kind(job).server is None:
+    job, kind = assignment.job, exchange_kind(assignment.job)
+    if kind.multicasts or not kind.lockstep:
+        return (
+            "threads"  # one of them multicasts, or several activities send while another receives
+        )
+    if kind.server is None:
         peers = job.workers - 1
     else:
         peers = job.workers if assignment.role == "server" else job.servers

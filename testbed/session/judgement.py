@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from testbed.exchange.kinds import exchanges
 from testbed.exchange.multicast.packet import HEADERS_ON_LINK
 from testbed.record.asked import Asked
 from testbed.record.certificate import CERTIFICATE, certificate
@@ -24,6 +25,7 @@ from testbed.record.disturbed import disturbed
 from testbed.record.excuses import excuses
 from testbed.record.gather import Trip, gather, unaccounted
 from testbed.record.history import LinkHistory
+from testbed.record.lost import lost_reasons, lost_workers
 from testbed.record.node_events import nodes_seen
 from testbed.record.spans import Spans
 from testbed.record.summary import entry, summarise
@@ -94,14 +96,21 @@ def _verdict(trial: Trial, path: Path) -> Verdict:
     events = read_events(path)
     names = {spec.peer: spec.name for spec in trial.session.specs}
     under_way = Spans(
-        (group.start_s, group.last_s)
-        for group in groups(events.get("round", []), events.get("step", []), names)
+        [
+            *(
+                (group.start_s, group.last_s)
+                for group in groups(events.get("round", []), events.get("step", []), names)
+            ),
+            *((float(g["sent_s"]), float(g["arrived_s"])) for g in events.get("gradient", [])),
+        ]
     )
     evidence = _evidence(trial, path, events, history, under_way, names)
     trial.directory.write_json(
         EVIDENCE, {"links": evidence.links, "sockets": evidence.sockets, "nodes": outcome.done}
     )
-    return certify(trial.directory, evidence, history, under_way, dilation)
+    verdict = judge(evidence)
+    verdict = replace(verdict, reasons=[*verdict.reasons, *lost_reasons(events)])
+    return certify(trial.directory, evidence, history, under_way, dilation, verdict)
 
 
 def _evidence(
@@ -131,27 +140,43 @@ def _evidence(
         trips=list(_trips(outcome.done)),
         ways=ways,
     )
+    # Gradients that no mean waits for travel between those of a round, which alone say nothing of a link.
+    followed = rounds if exchanges.get(trial.algorithm.exchange).lockstep else []
+    crossed = unaccounted(asked, outcome.crossed, _with_groups(outcome.done))
     happening = node_changes(scenario)
     servers = sum(spec.role == "server" for spec in trial.experiment.specs)
     why_not = excuses(history, ways, flows(scenario), happening, until_s, THRESHOLDS, servers)
     return replace(
         found,
         steps=steps,
-        rounds=rounds,
+        rounds=followed,
         nodes=nodes_seen(happening, history.nodes, seconds),
         sockets=_sockets(outcome.done),
-        unaccounted=unaccounted(asked, outcome.crossed, _with_groups(outcome.done)),
+        unaccounted={**_uncounted(lost_workers(events), trial), **crossed},
         completion=measure(
-            rounds, steps, names, timeline.bits, why_not, ways.delay_s, ways.overhead
+            followed, steps, names, timeline.bits, why_not, ways.delay_s, ways.overhead
         ),
         foreign_drops={"the host's receive backlog": outcome.backlog_drops},
-        faults=faults(outcome.done, steps, events.get("epoch", [])),
+        faults=faults(
+            outcome.done, steps, events.get("epoch", []), lost=bool(lost_workers(events))
+        ),
     )
 
 
 def _with_groups(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The nodes that exchanged gradients by a process group."""
     return [node for node, message in done.items() if message.get("interface") is not None]
+
+
+def _uncounted(lost: Sequence[str], trial: Trial) -> dict[str, str]:
+    """By place: what a lost worker's sockets had counted is lost with it."""
+    servers = [spec.name for spec in trial.experiment.specs if spec.role == "server"]
+    racks_of = [rack.name for rack in racks(trial.experiment.scenario)]
+    return {
+        f"{link} {direction}": f"{', '.join(lost)} was lost, and the counts of its sockets"
+        for link in ([*lost, *servers, *racks_of] if lost else [])
+        for direction in ("up", "down")
+    }
 
 
 def _trips(done: Mapping[str, Mapping[str, Any]]) -> Iterator[Trip]:

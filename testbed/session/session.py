@@ -30,6 +30,7 @@ from testbed.fabric.base import (
 from testbed.fabric.builtin import fabrics
 from testbed.session.failure import Failures
 from testbed.session.interrupt import shielded
+from testbed.session.spare import Spare
 from testbed.session.switchboard import Switchboard
 
 START_S = float(os.environ.get("NARROWS_START_S", "90"))
@@ -61,6 +62,7 @@ class Session:
         self.killed: dict[str, str] = {}
         """Nodes that an event of the scenario has killed, each with what to say of it."""
         self.paused: set[str] = set()
+        self.spare = Spare()
         self.specs, self.directory, self.keep_failed = specs, directory, keep_failed
         self.fabric_name = fabric
         self.context = RunContext(
@@ -114,18 +116,36 @@ class Session:
         """
         give_up = time.monotonic() + timeout_s
         while (left := give_up - time.monotonic()) > 0:
+            got = None
             try:
                 self._look()
                 got = self.switchboard.receive(min(left, 0.2))
+                if got is not None and got[1]["type"] == "error":
+                    raise Failures.reported(*got)
             except Interrupted:
                 raise
             except NarrowsError as error:
+                node = got[0] if got is not None else None
+                if isinstance(error, NodeLost) and (lost := self.forgive(error, node)) is not None:
+                    yield lost.node, {"type": "lost", "reason": lost.reason}
+                    continue
                 raise self._cause(error) from error
-            if got is None:
-                continue
-            if got[1]["type"] == "error":
-                raise self._cause(Failures.reported(*got))
-            yield got
+            if got is not None:
+                yield got
+
+    def forgive(self, lost: NodeLost, reporter: str | None = None) -> NodeLost | None:
+        """Go on without a node, if the run can: its processes are ended, so that it does not come back half-way.
+
+        ``reporter``: the node that misses another; a worker that does is itself what was cut off. None: the
+        run cannot.
+        """
+        name = lost.node if reporter is None or reporter not in self.spare.nodes else reporter
+        if name not in self.spare.lost and not self.spare.lose(name):
+            return None
+        self.switchboard.dismiss(name)
+        self.paused.discard(name)
+        self.fabric.kill(name)
+        return NodeLost(name, lost.step, self.killed.get(name) or lost.reason)
 
     def tell(self, node: str, kind: str, **fields: Any) -> None:
         """Send something that may be missed: a node that is gone is noticed by ``messages``."""
@@ -140,6 +160,8 @@ class Session:
 
     def resume(self, node: str) -> None:
         """Let a paused node go on."""
+        if node in self.spare.lost:
+            return
         self.fabric.resume(node)
         self.switchboard.expect(node)
         self.paused.discard(node)
@@ -152,17 +174,19 @@ class Session:
             self.switchboard.dismiss(node)
         self.fabric.kill(node)
 
-    def restart(self, host: str) -> None:
-        """Start a killed host again; it says ``up`` when it is there."""
-        self.fabric.restart(host)
-        self.killed.pop(host, None)
+    def restart(self, node: str) -> None:
+        """Start a killed node again; it says ``up`` when it is there."""
+        self.fabric.restart(node)
+        self.killed.pop(node, None)
 
     def revive(self) -> None:
-        """See to it that every host is there, whatever happened to it in an earlier run."""
-        for host in self._hosts() & set(self.killed):
-            self.restart(host)
+        """See to it that every node is there that an earlier run has gone on without."""
+        absent = self._hosts() & set(self.killed) | set(self.spare.lost)
+        for node in absent:
+            self.restart(node)
+        self.spare = Spare()
         messages = self.messages(START_S)
-        while missing := self._hosts() - set(self.switchboard.connected()):
+        while missing := (self._hosts() | absent) - set(self.switchboard.connected()):
             if next(messages, None) is None:
                 raise ExperimentError(f"not back: {', '.join(sorted(missing))}")
 
@@ -221,14 +245,17 @@ class Session:
                 failures.add(error)
         for lost in self._dead():
             failures.add(lost, certain=True)
-        return failures.cause()
+        cause = failures.cause()
+        if isinstance(cause, NodeLost) and (event := self.killed.get(cause.node)) is not None:
+            return NodeLost(cause.node, cause.step, event, phase=cause.phase)
+        return cause
 
     def _dead(self) -> list[NodeLost]:
-        """The nodes that have ended and are missed: hosts that an event has killed are not."""
+        """The nodes that have ended and are missed: killed hosts and spare workers are not."""
         return [
             NodeLost(name, None, self.killed.get(name) or f"{how}{self._last_words(name)}")
             for name, how in self.fabric.dead().items()
-            if not (name in self.killed and name in self._hosts())
+            if not ((name in self.killed and name in self._hosts()) or name in self.spare.lost)
         ]
 
     def _last_words(self, name: str) -> str:

@@ -11,7 +11,9 @@ from typing import Any
 
 from testbed.algorithms import Algorithm
 from testbed.errors import ExperimentError, NarrowsError, NodeLost
+from testbed.exchange.kinds import exchanges
 from testbed.links.client import LinkReport
+from testbed.record.apart_events import LostRecord
 from testbed.record.directory import RunDirectory
 from testbed.scenario.node_events import node_changes
 from testbed.scenario.traffic import flows
@@ -23,6 +25,7 @@ from testbed.session.failure import located
 from testbed.session.host_watch import HostWatch
 from testbed.session.progress import Progress
 from testbed.session.session import Session
+from testbed.session.spare import Spare
 from testbed.session.traffic import CrossTraffic, crossed_links, failure
 
 PREPARE_S = 120.0
@@ -76,6 +79,7 @@ class Trial:
         self._specs = {spec.name: spec for spec in session.specs}
         self._training = {n: spec for n, spec in self._specs.items() if spec.role != "host"}
         self._steps: dict[str, int] = {}
+        self._lost: set[str] = set()
         self._hearers = {name: {name} for name in self._specs}
         """Who is told of a link."""
 
@@ -109,6 +113,7 @@ class Trial:
             for name in self._specs:
                 self.session.switchboard.send(name, "start", t0_ns=t0_ns)
             disturbances = Disturbances(self.session, self._changes, t0_ns, self.directory.link)
+            self.session.spare = self._spare()
             self._await_all("done", self._training, None)
             disturbances.stop()
             self._end_traffic()
@@ -172,8 +177,9 @@ class Trial:
             return
         for node, message in self.session.messages(timeout_s or float("inf")):
             self._take(node, message)
-            if message["type"] == kind:
+            if message["type"] in (kind, "lost"):
                 missing.discard(node)
+            missing -= set(self.session.spare.lost)
             if not missing:
                 return
         raise ExperimentError(f"after {timeout_s:g} s not {kind}: {', '.join(sorted(missing))}")
@@ -185,12 +191,30 @@ class Trial:
             self._record(node, message["event"])
         elif kind == "burst":
             self._burst(message["record"])
+        elif kind == "lost":
+            self._lose(node, message["reason"])
         elif kind == "done":
             self.outcome.done[node] = message
         elif kind == "up" and self._t0_ns is not None:
             self._hand_job(node)
         elif kind == "ready" and self._t0_ns is not None:
             self.session.switchboard.send(node, "start", t0_ns=self._t0_ns)
+
+    def _spare(self) -> Spare:
+        """The workers that the exchange can do without."""
+        workers = [name for name, spec in self._training.items() if spec.role == "worker"]
+        kind, row = exchanges.get(self.algorithm.exchange), self.algorithm
+        return Spare(workers, kind.spares(row.exchange_options, len(workers)))
+
+    def _lose(self, node: str, reason: str) -> None:
+        """The session goes on without ``node``: once, in its own records."""
+        if node in self._lost or self._t0_ns is None:
+            return
+        self._lost.add(node)
+        spec, at_s = self._specs[node], (time.monotonic_ns() - self._t0_ns) / 1e9
+        step = self._steps.get(node, 0) + 1
+        record = LostRecord(node, node, step, at_s, reason)
+        self.directory.event(spec.role, spec.rank, record.to_json())
 
     def _burst(self, record: dict[str, Any]) -> None:
         """Raises ExperimentError when it came to nothing and the scenario is not the reason."""
@@ -212,9 +236,17 @@ class Trial:
     def _record(self, node: str, event: dict[str, Any]) -> None:
         spec = self._specs[node]
         self.directory.event(spec.role, spec.rank, event)
+        if event["kind"] == "lost":
+            self._give_up(event)
         if "step" in event:
             self._steps[node] = event["step"]
         self.progress.event(event)
+
+    def _give_up(self, event: dict[str, Any]) -> None:
+        """The server goes on without a worker: so does the session. Raises NodeLost where it cannot."""
+        lost = NodeLost(event["lost"], event["step"], event["reason"])
+        if event["lost"] not in self.outcome.done and self.session.forgive(lost) is None:
+            raise lost
 
     def _samples(self, samples: list[dict[str, Any]]) -> None:
         """Called in the agent client's reader thread.

@@ -19,8 +19,10 @@ from testbed.fabric.sim.play import play
 from testbed.fabric.sim.sampler import SAMPLED_ENDS, Sampler
 from testbed.fabric.sim.traffic import bursts
 from testbed.links.plan import segments
+from testbed.record.apart_events import LostRecord
 from testbed.record.directory import RunDirectory, read_events
 from testbed.record.events import SCHEMA, NodeChanged
+from testbed.record.lost import lost_reasons
 from testbed.record.summary import entry, summarise
 from testbed.record.verdict import Verdict
 from testbed.scenario.expand import racks
@@ -102,6 +104,7 @@ class VirtualTrial:
         self._network.at_start += [self._sampler.start, self._plan_node_changes]
         self._done: dict[str, dict[str, Any]] = {}
         self._error: BaseException | None = None
+        self._lost = 0
 
     def shape(self) -> None:
         """Write down how every link begins."""
@@ -158,9 +161,12 @@ class VirtualTrial:
             return Verdict.of_failure(self._error)
         events = read_events(path)
         steps, epochs = events.get("step", []), events.get("epoch", [])
-        if wrong := faults(self._done, steps, epochs, self._cast.recorded):
-            return Verdict("invalid", wrong)
-        return Verdict("valid", ["virtual time: links are modelled", *self._not_modelled()])
+        lost = lost_reasons(events)
+        recorded = [name for name in self._cast.recorded if name in self._done]
+        if wrong := faults(self._done, steps, epochs, recorded, lost=bool(lost)):
+            return Verdict("invalid", [*wrong, *lost])
+        modelled = ["virtual time: links are modelled", *self._not_modelled()]
+        return Verdict("valid", [*modelled, *lost])
 
     def _not_modelled(self) -> Iterator[str]:
         """What the scenario asks for and has no effect here."""
@@ -186,13 +192,27 @@ class VirtualTrial:
         for change in node_changes(self.experiment.scenario):
             network.clock.at(network.t0_s + change.time_s, partial(self._apply, change))
 
+    def _kill(self, node: str, reason: str) -> None:
+        """Raises NodeLost where the run cannot do without it."""
+        spec = next(spec for spec in self._cast.specs if spec.name == node)
+        if spec.role != "worker" or self._lost >= self._cast.spares:
+            raise NodeLost(node, None, reason)
+        self._lost += 1
+        clock = self._network.clock
+        clock.kill(node)
+        for endpoint in self._network.endpoints.values():
+            endpoint.lose(spec.peer, node)
+        at_s, step = clock.now - self._network.t0_s, self._cast.steps.get(node, 0) + 1
+        lost = LostRecord(node, node, step, at_s, reason)
+        self._cast.record(spec, lost.to_json())
+
     def _apply(self, change: NodeChange) -> None:
         node, clock = change.node, self._network.clock
         self.directory.link(
             NodeChanged(node, change.action, change.time_s, change.time_s).to_json()
         )
-        if change.action == "kill" and any(spec.name == node for spec in self._cast.specs):
-            raise NodeLost(node, None, f"the scenario's event at {change.time_s:g} s killed it")
+        if change.action == "kill" and clock.running(node):
+            self._kill(node, f"the scenario's event at {change.time_s:g} s killed it")
         for flow in self._traffic:
             (flow.leave if change.action in ("pause", "kill") else flow.join)(node)
         if change.action == "pause":

@@ -158,6 +158,10 @@ class SharedReplica:
         """As ``decode``, of the whole gradient."""
         self._once(0, mean, lambda: self._common.replica.take(mean))
 
+    def adopt(self) -> None:
+        """Not here: parameters of one's own are none of everybody's."""
+        raise ExperimentError("workers that share a replica were given parameters of their own")
+
     def apply(self, epoch: int) -> None:
         """Make the step, if nobody has."""
         if self._version == self._common.version:

@@ -55,6 +55,11 @@ class Replica:
         self._landing.host.numpy()[:] = np.frombuffer(mean, np.float32)
         refuse(self._landing.host, self.flat.layout, what="mean gradient")
 
+    def adopt(self) -> None:
+        """x ← what was decoded: parameters, not a gradient."""
+        self.flat.parameters.copy_(self._landing.deliver())
+        synchronise(self.device)
+
     def apply(self, epoch: int) -> None:
         """x ← x − η·(what was decoded)."""
         self._optimizer.apply(self._landing.deliver(), epoch)

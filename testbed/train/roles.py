@@ -33,6 +33,10 @@ def role(node: Node, job: Job, name: str, workshop: Workshop | None = None) -> R
         from testbed.train.payload import PayloadServer, PayloadWorker
 
         return PayloadServer(node, job) if name == "server" else PayloadWorker(node, job)
+    if name == "server" and exchange_kind(job).asynchronous:
+        from testbed.train.async_server import AsyncServer
+
+        return AsyncServer(node, job)
     if name == "server":
         from testbed.train.server import Server, ShardServer
 

@@ -10,6 +10,7 @@ from testbed.train.averager import Averager
 from testbed.train.batches import Batches
 from testbed.train.data import open_task
 from testbed.train.job import Job
+from testbed.train.losses import Losses
 from testbed.train.peers import peers, served
 from testbed.train.rehearsal import rehearse
 from testbed.train.replica import Replica
@@ -35,6 +36,7 @@ class ShardServer:
         """
         job = self._job
         self._exchange = served(job)(self._node, peers(job))
+        self._losses = Losses(self._node, job, self._exchange)
         replica = Replica(job)
         count = len(open_task(job.train).train_set()[1])
         self._batches = Batches(count, job.train.batch, job.workers, job.seed)
@@ -58,8 +60,10 @@ class ShardServer:
             self._apply(step, payload)
             self._end_s = self._node.now()
             self._node.record(record.to_json())
+            self._losses.note(step)
             self._after(step, last=last)
         self._exchange.farewell(self._step)
+        self._losses.note(self._step)
         return {
             "role": "server",
             "node": self._job.node,

@@ -15,6 +15,7 @@ from testbed.exchange.base import Travel, Update, together
 from testbed.exchange.kinds import WorkerSide
 from testbed.node import Node
 from testbed.record.events import StepRecord
+from testbed.train.batches import Batches
 from testbed.train.carrier import Carrier, Freight
 from testbed.train.compute import Computed
 from testbed.train.fits import Fits
@@ -27,6 +28,11 @@ from testbed.train.workshop import WorkersReplica
 
 class Computing(Protocol):
     """Forward and backward pass."""
+
+    @property
+    def batches(self) -> Batches:
+        """Which samples, and which epoch, a step has."""
+        ...
 
     def gradients(self, step: int) -> Computed:
         """Of this worker's part of the mini-batch of ``step``, to where its carrier takes them from."""
@@ -74,6 +80,8 @@ class _Applied:
     decoded_s: float
     end_s: float
     apply_cpu_s: float
+    skipped: int
+    """Later steps that were taken in as well."""
 
 
 class Stepper:
@@ -120,8 +128,15 @@ class Stepper:
         node, tools = self._node, self._tools
         tools.carrier.unpack(updates)
         decoded_s, cpu_s = node.now(), node.cpu()
-        tools.replica.apply(epoch)
-        return _Applied(decoded_s, node.now(), node.cpu() - cpu_s)
+        if updates[0].kind == "parameters":
+            tools.replica.adopt()
+        else:
+            tools.replica.apply(epoch)
+        for later in updates[0].more:
+            tools.carrier.unpack([later])
+            tools.replica.apply(tools.computation.batches.epoch(later.version))
+        skipped = len(updates[0].more)
+        return _Applied(decoded_s, node.now(), node.cpu() - cpu_s, skipped)
 
     def _record(
         self, step: int, epoch: int, seen: Observation | None, compute: Compute, trip: Trip, applied: _Applied
@@ -150,4 +165,5 @@ class Stepper:
             payload_crc=freight.crc,
             selection=None if freight.how is None else asdict(freight.how),
             controller=None if seen is None else seen.to_json(),
+            skipped=applied.skipped,
         )

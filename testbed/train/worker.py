@@ -42,6 +42,7 @@ class Worker:
         self._replica, computation = self._workshop.equip(job)
         self._batches = computation.batches
         kind, stop = exchange_kind(job), Stopping(job.train.stop, self._batches.steps_per_epoch)
+        self._asynchronous = kind.asynchronous
         self._exchange = kind.worker(self._node, peers(job, stop.limit))
         compressor = WatchedCompressor(job, self._replica)
         observer = Observer(self._node, job, controller, self._replica, compressor)
@@ -73,7 +74,8 @@ class Worker:
             record = self._stepper.step(step, self._batches.epoch(step))
             self._node.record(record.to_json())
             totals.add(record)
-            if self._batches.ends_epoch(step):
+            step += record.skipped
+            if self._batches.ends_epoch(step) and not self._asynchronous:
                 self._node.record(self._epoch_record(step).to_json())
             if self._watch is not None:
                 list(self._watch.accuracies(wait=False))
@@ -81,7 +83,7 @@ class Worker:
         self._exchange.close()
         if self._watch is not None:
             self._watch.end(step, totals.end_s)
-        return self._summary(totals)
+        return self._summary(step, totals)
 
     def _loading(
         self,
@@ -108,13 +110,14 @@ class Worker:
         epoch = self._batches.epoch(step)
         return EpochRecord(self._job.node, epoch, step, self._replica.fingerprint())
 
-    def _summary(self, totals: _Totals) -> dict[str, Any]:
+    def _summary(self, step: int, totals: _Totals) -> dict[str, Any]:
         return {
             "role": "worker",
             "node": self._job.node,
-            "steps": totals.steps,
+            "steps": step,
+            "made": totals.steps,
             "end_s": totals.end_s,
-            "parameters": self._replica.fingerprint(),
+            "parameters": None if self._asynchronous else self._replica.fingerprint(),
             "mean_k": totals.density / totals.steps,
             "overruns": totals.overruns,
             "bytes_up": totals.bytes_up,

@@ -54,6 +54,10 @@ class WorkersReplica(Protocol):
         """Take in the whole mean gradient, float32 (size,) as bytes."""
         ...
 
+    def adopt(self) -> None:
+        """Take what was decoded for parameters."""
+        ...
+
     def apply(self, epoch: int) -> None:
         """Make the step."""
         ...

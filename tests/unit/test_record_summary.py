@@ -10,8 +10,8 @@ import pytest
 from synthetic_run import PACE_S, WORKERS, Recipe, make_run
 
 from testbed.errors import InputError
+from testbed.record import apart_events, names
 from testbed.record import events as event_types
-from testbed.record import names
 from testbed.record.completion import measure
 from testbed.record.directory import SUMMARY, read_events, read_json, read_jsonl
 from testbed.record.history import LinkHistory
@@ -126,7 +126,7 @@ def test_without_a_manifest_there_is_no_summary(tmp_path: Path) -> None:
 def test_every_field_and_metric_is_documented(run: Path) -> None:
     text = DOCS.read_text()
     kinds = [
-        kind for kind in vars(event_types).values()
+        kind for kind in (vars(event_types) | vars(apart_events)).values()
         if isinstance(kind, type) and issubclass(kind, event_types.Event) and kind is not event_types.Event
     ]  # fmt: skip
     assert len(kinds) >= 6

@@ -98,12 +98,12 @@ class DockerFabric:
         self.objects.resume(name)
 
     def kill(self, name: str) -> None:
-        """Kill a host's processes inside its container, or a worker with its container."""
+        """Kill a node's processes inside its container, or a server with its container."""
         self.objects.resume(name)
-        self.objects.signal(name, KILL if self.specs[name].role == "host" else "SIGKILL")
+        self.objects.signal(name, "SIGKILL" if self.specs[name].role == "server" else KILL)
 
     def restart(self, name: str) -> None:
-        """Start a killed host's processes again, in the same container with the same links."""
+        """Start a killed node's processes again, in the same container with the same links."""
         self.objects.signal(name, START)
 
     def keep(self) -> None:

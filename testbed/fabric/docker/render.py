@@ -112,7 +112,7 @@ def _node(spec: NodeSpec, plan: Plan, templates: Templates) -> Document:
     service["hostname"] = spec.name
     control = f"{gateway(plan.control)}:{CONTROL_PORT}"
     options = ["--name", spec.name, "--control", control, "--role", spec.role]
-    module = "testbed.fabric.docker.keeper" if spec.role == "host" else "testbed.session.node"
+    module = "testbed.session.node" if spec.role == "server" else "testbed.fabric.docker.keeper"
     service["command"] = ["python", "-m", module, *options]
     service["labels"] = {RUN_LABEL: plan.id, NODE_LABEL: spec.name}
     if plan.folders:

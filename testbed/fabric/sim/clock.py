@@ -83,6 +83,9 @@ class VirtualClock:
         self._due: list[_Due] = []
         self._order = count()
         self._activities: dict[Activity, None] = {}
+        self._missing: set[Activity] = set()
+        self._killed: set[str] = set()
+        self._lost: set[Activity] = set()
         self._held: dict[str, list[tuple[int, Activity]]] = {}
         self._current: Activity | None = None
         self._hub: greenlet | None = None
@@ -107,11 +110,12 @@ class VirtualClock:
         """Run ``bodies`` side by side until all have returned; their results by name.
 
         The first error of one of them ends the run and is raised. What they have spawned and is still
-        waiting at the end is unwound. Raises Deadlock when nothing can go on. ``owners``: by name.
+        waiting at the end is unwound. Raises Deadlock when nothing can go on. ``owners``: by name. Who was killed
+        has no result.
         """
         owners, self._hub = owners or {}, getcurrent()
         mains = [self.spawn(name, body, owners.get(name, "")) for name, body in bodies.items()]
-        missing = set(mains)
+        missing = self._missing = set(mains)
         try:
             while missing:
                 ended = self._next()
@@ -121,7 +125,7 @@ class VirtualClock:
                         raise ended.error
         finally:
             self._unwind()
-        return {activity.name: activity.result for activity in mains}
+        return {activity.name: activity.result for activity in mains if activity not in self._lost}
 
     def current(self) -> Activity:
         """The activity that is running."""
@@ -163,8 +167,21 @@ class VirtualClock:
         """From now on no activity of ``owner`` gets its turn."""
         self._held.setdefault(owner, [])
 
+    def kill(self, owner: str) -> None:
+        """From now on no activity of ``owner`` gets its turn, and nobody waits for the end of it."""
+        self.hold(owner)
+        self._killed.add(owner)
+        self._lost |= {activity for activity in self._missing if activity.owner == owner}
+        self._missing -= self._lost
+
+    def running(self, owner: str) -> bool:
+        """Whether what ``run`` was given for ``owner`` has not ended."""
+        return any(activity.owner == owner for activity in self._missing)
+
     def release(self, owner: str) -> None:
         """What ``owner``'s activities have missed since ``hold``, they do now."""
+        if owner in self._killed:
+            return
         for turn, activity in self._held.pop(owner, []):
             self._push(self.now, turn, activity)
 

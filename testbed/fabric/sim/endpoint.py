@@ -25,7 +25,9 @@ class VirtualEndpoint:
     def __init__(self, network: VirtualNetwork, number: int, name: str) -> None:
         self.name, self.network, self._number = name, network, number
         self._clock = network.clock
-        self._inbox: VirtualQueue[Message] = VirtualQueue(network.clock, f"{name}'s inbox")
+        self._inbox: VirtualQueue[Message | NodeLost] = VirtualQueue(
+            network.clock, f"{name}'s inbox"
+        )
         self._connections: dict[int, Connection] = {}
         self._groups: list[frozenset[int]] = []
         self._multicasts = Multicasts(network)
@@ -83,7 +85,7 @@ class VirtualEndpoint:
         """The next message. Raises NodeLost when for ``timeout`` of virtual time nothing has been coming in."""
         while True:
             try:
-                return self._inbox.get(timeout)
+                item = self._inbox.get(timeout)
             except TimeoutError:
                 if self.network.flows.serves(self._down):
                     continue
@@ -91,6 +93,14 @@ class VirtualEndpoint:
                 raise NodeLost(
                     ", ".join(others), None, f"nothing was received for {timeout:g} s"
                 ) from None
+            if isinstance(item, NodeLost):
+                raise item
+            return item
+
+    def lose(self, number: int, name: str) -> None:
+        """A peer was killed: where there was a connection with it, its end is heard of."""
+        if number in self.sent or number in self.received:
+            self._inbox.put(NodeLost(name, None, "its connection was closed"))
 
     def frame_bytes(self, message: Message) -> int:
         """Header and body."""

@@ -1,0 +1,84 @@
+"""Real runs of exchanges that are not in lockstep, and of workers that are killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_rig import Command, Write
+
+WAIT_S = 180.0
+"""Another run may have the machine."""
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]
+
+
+def summaries(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("runs/*/summary.json"))]
+
+
+def killed_after_some_steps(command: Command, node: str) -> float:
+    command.until(lambda: len(command.steps()) > 10, WAIT_S)
+    os.kill(command.node(node), signal.SIGKILL)
+    return time.monotonic()
+
+
+def ended(command: Command, folder: Path) -> list[dict[str, Any]]:
+    """The summaries of runs that all came to their end; of a busy machine they may say so."""
+    code, _, err = command.finish(WAIT_S)
+    found = summaries(folder)
+    assert all(run["ended"] for run in found), err
+    assert code == any(run["verdict"] == "invalid" for run in found), err
+    wrong = [run["measures"].get("consistency") for run in found]
+    assert not any(isinstance(one, dict) for one in wrong), wrong
+    return found
+
+
+def test_asynchronous_and_backup_runs_end_well(
+    tmp_path: Path, scenario: Write, nothing_left: set[str]
+) -> None:
+    path = scenario(steps=30, algorithms="asgd, asgd-s1, backup-1")
+    free, bound, backup = ended(Command(tmp_path, "run", path), tmp_path)
+    for run in (free, bound, backup):
+        assert run["ended"] and run["steps"] == 30 and run["lost"] == []
+    for run in (free, bound):
+        assert run["mean_staleness"] is not None and run["accuracy"] > 0.5
+    assert bound["max_staleness"] <= 3  # two steps of one worker between two of the other
+
+
+@pytest.mark.parametrize("algorithm", ["asgd", "backup-1"])
+def test_a_run_goes_on_without_a_killed_worker_and_the_next_has_it_back(
+    tmp_path: Path, scenario: Write, nothing_left: set[str], algorithm: str
+) -> None:
+    command = Command(tmp_path, "run", scenario(steps=40, algorithms=f"{algorithm}, none"))
+    killed_after_some_steps(command, "worker-1")
+    first, second = ended(command, tmp_path)
+    assert (first["lost"], first["ended"], first["steps"]) == (["worker-1"], True, 40)
+    assert any("worker-1 was lost" in reason for reason in first["reasons"])
+    assert (second["lost"], second["ended"], second["steps"]) == ([], True, 40)
+
+
+def test_in_lockstep_the_loss_of_one_is_the_end(
+    tmp_path: Path, scenario: Write, nothing_left: set[str]
+) -> None:
+    command = Command(tmp_path, "run", scenario(steps=2000, algorithms="none"))
+    killed = killed_after_some_steps(command, "worker-1")
+    code, _, err = command.finish(30.0)
+    assert code == 1 and time.monotonic() - killed < 10.0
+    assert re.search(r"node 'worker-1' was lost at step \d+, while (gathering|sending)", err), err
+
+
+def test_a_worker_that_hangs_is_gone_on_without(
+    tmp_path: Path, scenario: Write, nothing_left: set[str]
+) -> None:
+    command = Command(tmp_path, "run", scenario(steps=200, algorithms="asgd"))
+    command.until(lambda: len(command.steps()) > 10, WAIT_S)
+    os.kill(command.node("worker-0"), signal.SIGSTOP)
+    (run,) = ended(command, tmp_path)
+    assert (run["lost"], run["steps"]) == (["worker-0"], 200)

@@ -1,0 +1,94 @@
+"""Workers some of whom may be lost, over loopback: real sockets, peers that take nothing and peers that go."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from endpoint_rig import NAMES, RUN, Either, endpoint, free_port, hello, star
+
+from testbed.errors import NodeLost
+from testbed.exchange.crowd import Crowd
+from testbed.exchange.endpoint import TcpEndpoint
+from testbed.exchange.frame import Header
+from testbed.exchange.kinds import Peers
+from testbed.fabric.host import HostClock, HostNode
+from testbed.node import Kind, Message
+from testbed.session.spare import Spare
+
+LARGE = bytes(64 << 20)
+"""More than the sockets of both ends hold."""
+
+
+@pytest.fixture
+def trio() -> Iterator[tuple[Crowd, Either, Either]]:
+    with closing(endpoint(TcpEndpoint, 0, lockstep=False)) as server:
+        port = free_port()
+        server.listen("127.0.0.1", port)
+        with (
+            closing(endpoint(TcpEndpoint, 1)) as one,
+            closing(endpoint(TcpEndpoint, 2)) as two,
+        ):
+            for worker in (one, two):
+                worker.connect(0, "127.0.0.1", port, 5.0)
+                worker.send([0], hello(worker.number))
+            node = HostNode("server", 1, server, HostClock(), lambda _: None)
+            crowd = Crowd(node, Peers(0, [0], [1, 2], NAMES, 5.0), 1)
+            crowd.welcome()
+            yield crowd, one, two
+            crowd.leave()
+            node.close()
+
+
+def test_a_peer_that_takes_nothing_holds_up_nobody() -> None:
+    port = free_port()
+    with closing(endpoint(TcpEndpoint, 0, lockstep=False)) as server:
+        server.listen("127.0.0.1", port)
+        with (
+            socket.create_connection(("127.0.0.1", port)) as stuck,
+            closing(endpoint(TcpEndpoint, 2)) as two,
+        ):
+            header = Header(Kind.HELLO, 1, RUN, 0, 0, 0, time.monotonic_ns())
+            stuck.sendall(header.pack())  # and it never reads
+            two.connect(0, "127.0.0.1", port, 5.0)
+            two.send([0], hello(2))
+            node = HostNode("server", 1, server, HostClock(), lambda _: None)
+            crowd = Crowd(node, Peers(0, [0], [1, 2], NAMES, 5.0), 1)
+            crowd.welcome()
+            crowd.post(1, Kind.UPDATE, 1, LARGE)
+            crowd.post(2, Kind.UPDATE, 1, b"parameters")
+            assert bytes(two.receive(5.0).body) == b"parameters"
+            node.close()
+
+
+def test_who_goes_is_lost_once_and_nobody_more(trio: tuple[Crowd, Either, Either]) -> None:
+    crowd, one, two = trio
+    one.close()
+    assert crowd.receive(3, [1, 2]) is None
+    assert crowd.here == [2] and [lost.node for lost in crowd.lost] == ["worker-0"]
+    assert crowd.lost[0].step == 3
+    two.send([0], Message(Kind.GRADIENT, 3, 0, 2, b"late"))
+    message = crowd.receive(3, [2])
+    assert message is not None and bytes(message.body) == b"late"
+    two.close()
+    with pytest.raises(NodeLost, match="'worker-1' was lost at step 3, while gathering"):
+        crowd.receive(3, [2])
+
+
+def test_out_of_lockstep_every_message_keeps_its_bytes() -> None:
+    with star(TcpEndpoint, 1, lockstep=False) as ((server, worker), _):
+        for step in range(6):
+            worker.send([0], Message(Kind.GRADIENT, step, 0, 1, bytes([step]) * 100_000))
+        came = [server.receive(5.0) for _ in range(6)]
+    assert [bytes(message.body) for message in came] == [bytes([n]) * 100_000 for n in range(6)]
+
+
+def test_as_many_may_be_lost_as_are_spare() -> None:
+    spare = Spare(["worker-0", "worker-1"], 1)
+    assert not spare.lose("server")
+    assert spare.lose("worker-1") and spare.lose("worker-1")
+    assert not spare.lose("worker-0")
+    assert spare.lost == ["worker-1"]
