@@ -11,6 +11,7 @@ import typer
 
 from testbed.cli import bench_compress, options
 from testbed.cli.bench_agreement import agreement
+from testbed.cli.bench_coded import coded
 from testbed.cli.bench_control import control
 from testbed.cli.bench_exchange import exchange
 from testbed.cli.bench_scale import scale
@@ -27,6 +28,7 @@ app.command()(agreement)
 app.command()(scale)
 app.command()(control)
 app.command()(exchange)
+app.command()(coded)
 
 Names = Annotated[
     list[str] | None,
