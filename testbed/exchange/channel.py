@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from contextlib import suppress
 
 from testbed.exchange.stream import Stream, Terms
 from testbed.node import Message
@@ -71,6 +70,7 @@ class Channel(Stream):
         self.failure, self._out = error, []
 
     def _send(self, parts: list[bytes | memoryview]) -> int:
-        with suppress(BlockingIOError):
+        try:
             return self.socket.sendmsg(parts)
-        return 0
+        except BlockingIOError:
+            return 0

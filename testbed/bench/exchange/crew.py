@@ -20,7 +20,7 @@ from testbed.fabric.enter import command_in
 from testbed.links.process import environment, module_command
 
 _Answer = tuple[int, dict[str, Any] | None]
-_END_S = 5.0
+_END_S = 60.0
 
 
 def node_name(number: int) -> str:

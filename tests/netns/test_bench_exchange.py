@@ -1,0 +1,49 @@
+"""The exchange benchmark once, short: over the network, against the bare link, with nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.links.process import environment
+
+PROGRAM = "from testbed.cli.bench import app; app()"
+FIELDS = {
+    "exchange", "nodes", "bytes", "link", "rounds_per_s", "line_rate_fraction", "p99_ms", "cpu_s_per_gb",
+}  # fmt: skip
+
+
+@pytest.mark.timeout(400)
+def test_every_exchange_once(state: Path, tmp_path: Path) -> None:
+    names = ("ps-threads", "ps-loop", "gloo", "rpc", "iperf3")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", PROGRAM, "exchange", "--quick", "--json"),
+            *("--out", str(tmp_path), "--nodes", "2", "--bytes", "400000"),
+            *("--link", "unshaped", "--link", "50 Mbit/s"),
+        ],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["machine"]["cpu"]["count"] >= 1
+    rows = {(row["exchange"], row["link"]): row for row in found["results"]}
+    assert set(rows) == {(name, link) for name in names for link in ("unshaped", "50 Mbit/s")}
+    for (name, link), row in rows.items():
+        assert set(row) >= FIELDS
+        assert row["failures"] == 0, row
+        assert row["rounds_per_s"] > 0
+        # no more than both phases at once, each at the rate
+        assert link == "unshaped" or 0.3 < row["line_rate_fraction"] < 2.1, row
+        assert (row["line_rate_fraction"] is None) == (link == "unshaped")
+        assert name == "iperf3" or row["carried"] > 1.0
+    (written,) = tmp_path.glob("measurements/*/exchange.json")
+    assert json.loads(written.read_text()) == found
+    assert not list(state.glob("*.journal"))

@@ -1,0 +1,100 @@
+"""The arithmetic of the exchange benchmark, and one of its rounds over loopback."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from testbed.bench.exchange.cell import Cell, Link, check_bytes
+from testbed.bench.exchange.part import Part, Task, add, gradient
+from testbed.bench.exchange.sample import Sample, bypass, row
+from testbed.bench.exchange.table import EXCHANGES, entry
+from testbed.errors import InputError
+from testbed.scenario.shape import FRAME_BYTES, SEGMENT_BYTES
+
+SLOW = Link.parse("100 Mbit/s")
+
+
+def task(own: int, nodes: int, name: str, port: int = 0, size: int = 4000) -> Task:
+    addresses = dict.fromkeys(range(nodes + 1), "127.0.0.1")
+    return Task(name, own, nodes, size, addresses, port, "lo", 1, 7, 10.0)
+
+
+def test_a_round_through_a_server_takes_its_link_twice() -> None:
+    cell = Cell("ps-loop", 4, 1_000_000, SLOW)
+    assert cell.least_s == pytest.approx(2 * 4e6 * 8 / 1e8 * FRAME_BYTES / SEGMENT_BYTES, rel=1e-3)
+    assert cell.moved == 2 * 4 * 1_000_000
+    assert Cell("ps-loop", 4, 1_000_000, Link.parse("unshaped")).least_s is None
+
+
+def test_links_are_rates() -> None:
+    assert Link.parse("1.3 Gbit/s").rate_bits == 1_300_000_000
+    for wrong in ("fast", "100", "0 Mbit/s"):
+        with pytest.raises(InputError, match="--link"):
+            Link.parse(wrong)
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    with pytest.raises(InputError, match="There are ps-threads"):
+        entry("carrier-pigeon")
+    for wrong in (0, 1001):
+        with pytest.raises(InputError, match="float32"):
+            check_bytes([1000, wrong])
+
+
+def test_bytes_that_went_elsewhere_are_missed() -> None:
+    cell = Cell("rpc", 2, 1000, SLOW)
+    honest = {0: (20_500, 20_400), 1: (10_300, 10_200), 2: (10_300, 10_100)}
+    assert bypass(cell, 10, honest) == pytest.approx(1.01)
+    assert bypass(cell, 10, {**honest, 1: (10_300, 400)}) == pytest.approx(0.04)
+
+
+def test_a_row_is_made_of_medians() -> None:
+    cell = Cell("gloo", 4, 1_000_000, SLOW)
+    assert cell.least_s is not None
+    samples = [Sample([cell.least_s * k] * 10, 1.0, 1.1) for k in (1, 2, 4)]
+    made = row(cell, samples, ["it broke"])
+    assert made["rounds_per_s"] == pytest.approx(0.5 / cell.least_s)
+    assert made["line_rate_fraction"] == pytest.approx(0.5)
+    assert made["p99_ms"] == pytest.approx(2e3 * cell.least_s)
+    assert (made["failure"], made["failures"]) == ("it broke", 1)
+    nothing = row(cell, [], [])
+    assert nothing["rounds_per_s"] is None
+
+
+def test_a_task_survives_its_journey() -> None:
+    given = task(1, 3, "ps-loop")
+    assert Task.from_json(given.to_json()) == given
+
+
+def test_gradients_are_added_in_order_of_rank() -> None:
+    vectors = [gradient(task(own, 3, "ps-loop")) for own in (1, 2, 3)]
+    total = np.empty_like(vectors[0])
+    assert set(add(vectors, total)) == {6.0}
+
+
+@pytest.mark.parametrize("name", [name for name in EXCHANGES if name.startswith("ps-")])
+def test_three_nodes_and_a_server_make_rounds(name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = int(held.getsockname()[1])
+    parts: dict[int, Part] = {}
+
+    def make(own: int) -> None:
+        parts[own] = entry(name).part(task(own, 3, name, port))
+
+    def work(own: int) -> None:
+        for step in (1, 2, 3):
+            parts[own].round(step)
+        parts[own].close()
+
+    for activity in (make, work):
+        threads = [threading.Thread(target=activity, args=(own,), daemon=True) for own in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20.0)
+        assert not any(thread.is_alive() for thread in threads)
+    assert set(parts) == set(range(4))
