@@ -32,6 +32,8 @@ class RackWires:
     uplink: str
     port: str
     members: dict[str, Cable]
+    multicasts: bool = True
+    """Whether there are members of multicast groups beyond its cable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,16 @@ def plan_racks(
         for number, spec in enumerate(specs)
     )
     return RackPlan(alias, switch or f"nw-{tag}-racks", switch is None, racks)
+
+
+def plan_core(tag: str, alias: str, places: Mapping[str, Place]) -> RackPlan:
+    """One rack that all nodes are in: the core for other racks, in a namespace made for it.
+
+    For multicasts: the host's firewall lets none of them through a bridge that it looks at.
+    """
+    members = {name: place.cable for name, place in places.items()}
+    wires = RackWires("core", "core", "coreup", f"nw{tag}-core", members, multicasts=False)
+    return RackPlan(alias, f"nw-{tag}-racks", True, (wires,))
 
 
 def install(
@@ -167,7 +179,8 @@ def _build_rack(alias: str, rack: RackWires, home: str, inner: Netlink, made: Ra
             Interface(home, uplink.index, rack.uplink),
             Interface(core_netns, port.index, rack.port),
         )
-        multicast.always_router(inner, uplink.index)
+        if rack.multicasts:
+            multicast.always_router(inner, uplink.index)
         multicast.no_router(outer, port.index)
         switch_mac = devices.device(outer, core).mac
         for name, member in rack.members.items():
