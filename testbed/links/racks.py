@@ -32,8 +32,6 @@ class RackWires:
     uplink: str
     port: str
     members: dict[str, Cable]
-    multicasts: bool = True
-    """Whether there are members of multicast groups beyond its cable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ def plan_core(tag: str, alias: str, places: Mapping[str, Place]) -> RackPlan:
     For multicasts: the host's firewall lets none of them through a bridge that it looks at.
     """
     members = {name: place.cable for name, place in places.items()}
-    wires = RackWires("core", "core", "coreup", f"nw{tag}-core", members, multicasts=False)
+    wires = RackWires("core", "core", "coreup", f"nw{tag}-core", members)
     return RackPlan(alias, f"nw-{tag}-racks", True, (wires,))
 
 
@@ -179,8 +177,7 @@ def _build_rack(alias: str, rack: RackWires, home: str, inner: Netlink, made: Ra
             Interface(home, uplink.index, rack.uplink),
             Interface(core_netns, port.index, rack.port),
         )
-        if rack.multicasts:
-            multicast.always_router(inner, uplink.index)
+        multicast.no_router(inner, uplink.index)
         multicast.no_router(outer, port.index)
         switch_mac = devices.device(outer, core).mac
         for name, member in rack.members.items():
