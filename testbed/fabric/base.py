@@ -104,6 +104,8 @@ class RunContext:
     quiet: bool = False
     folders: tuple[Path, ...] = ()
     """Folders that every node must be able to read under these very paths: a task's data."""
+    multicast: bool = False
+    """Whether nodes send multicasts."""
 
 
 class Fabric(Protocol):

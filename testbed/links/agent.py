@@ -51,7 +51,7 @@ class Agent:
         self._shaper = Shaper()
         self._replay: Replay | None = None
         self._topology: TopologyPlan | None = None
-        self._racks: RackPlan | None = None
+        self._racks: list[RackPlan] = []
         self.keep = False
 
     def answer(self, request: Object) -> Object:
@@ -67,11 +67,12 @@ class Agent:
         if self._replay is not None:
             self._replay.finish()
         failures = self._shaper.remove()
-        if self._racks is not None:
-            failures += racks.remove(self._racks)
+        for plan in reversed(self._racks):
+            failures += racks.remove(plan)
         if self._topology is not None:
             failures += remove(self._topology)
-        self._replay = self._topology = self._racks = None
+        self._replay = self._topology = None
+        self._racks = []
         return failures
 
     def do_capabilities(self, _: Object) -> Object:
@@ -87,8 +88,9 @@ class Agent:
 
     def do_racks(self, request: Object) -> Object:
         """Put nodes into racks."""
-        self._racks = RackPlan.from_json(request["plan"])
-        return racks.build(self._racks).to_json()
+        plan = RackPlan.from_json(request["plan"])
+        self._racks.append(plan)
+        return racks.build(plan).to_json()
 
     def do_acquaint(self, request: Object) -> None:
         """Have everyone on a data network know everyone else beforehand."""

@@ -20,7 +20,7 @@ _MEMBERSHIP, _OTHER_QUERIER = 31, 32
 _ROUTER_PORT = 25
 _WEEK = 7 * 86_400 * 100
 """In hundredths of a second."""
-_NO, _YES, _ALWAYS, _THIRD = b"\0", b"\1", b"\2", b"\3"
+_NO, _YES, _THIRD = b"\0", b"\1", b"\3"
 _ALL_HOSTS = "224.0.0.1"
 _ALL_HOSTS_MAC = bytes.fromhex("01005e000001")
 
@@ -49,13 +49,11 @@ def prune(netns: str | None, bridge: int) -> None:
 
 
 def no_router(netlink: Netlink, port: int) -> None:
-    """There is a switch behind this port, which needs no multicasts that nobody behind it has joined."""
+    """There is a switch behind this port, which needs no multicasts that nobody behind it has joined.
+
+    Reports of who joins (IGMP version 3) go everywhere, so that it is known of every port.
+    """
     devices.set_port(netlink, port, attribute(_ROUTER_PORT, _NO))
-
-
-def always_router(netlink: Netlink, port: int) -> None:
-    """Behind this port is the rest of the network: it is sent all multicasts, and hears who joins what."""
-    devices.set_port(netlink, port, attribute(_ROUTER_PORT, _ALWAYS))
 
 
 def _question(source: bytes) -> bytes:

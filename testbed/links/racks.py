@@ -95,6 +95,16 @@ def plan_racks(
     return RackPlan(alias, switch or f"nw-{tag}-racks", switch is None, racks)
 
 
+def plan_core(tag: str, alias: str, places: Mapping[str, Place]) -> RackPlan:
+    """One rack that all nodes are in: the core for other racks, in a namespace made for it.
+
+    For multicasts: the host's firewall lets none of them through a bridge that it looks at.
+    """
+    members = {name: place.cable for name, place in places.items()}
+    wires = RackWires("core", "core", "coreup", f"nw{tag}-core", members)
+    return RackPlan(alias, f"nw-{tag}-racks", True, (wires,))
+
+
 def install(
     agent: Agent, plan: RackPlan, places: Mapping[str, Place]
 ) -> tuple[dict[str, Cable], dict[str, Place]]:
@@ -167,7 +177,7 @@ def _build_rack(alias: str, rack: RackWires, home: str, inner: Netlink, made: Ra
             Interface(home, uplink.index, rack.uplink),
             Interface(core_netns, port.index, rack.port),
         )
-        multicast.always_router(inner, uplink.index)
+        multicast.no_router(inner, uplink.index)
         multicast.no_router(outer, port.index)
         switch_mac = devices.device(outer, core).mac
         for name, member in rack.members.items():

@@ -14,6 +14,7 @@ from testbed.session.judgement import conclude
 from testbed.session.progress import Progress
 from testbed.session.session import Session
 from testbed.session.trial import Trial
+from testbed.train.peers import multicasts
 
 
 class RealTrial(Trial):
@@ -44,6 +45,7 @@ class RealStage(Session):
             keep_failed=keep_failed,
             folders=experiment.folders,
             racks=racks(experiment.scenario),
+            multicast=any(multicasts(algorithm) for algorithm in experiment.algorithms),
         )
         self._experiment = experiment
 

@@ -57,6 +57,7 @@ class Session:
         keep_failed: bool = False,
         folders: tuple[Path, ...] = (),
         racks: Sequence[RackSpec] = (),
+        multicast: bool = False,
     ) -> None:
         self.racks = tuple(racks)
         self.killed: dict[str, str] = {}
@@ -66,7 +67,7 @@ class Session:
         self.specs, self.directory, self.keep_failed = specs, directory, keep_failed
         self.fabric_name = fabric
         self.context = RunContext(
-            secrets.token_hex(3), directory, secrets.token_hex(16), quiet, folders
+            secrets.token_hex(3), directory, secrets.token_hex(16), quiet, folders, multicast
         )
         self.fabric = fabrics.get(fabric)(self.context)
         self._board: Switchboard | None = None

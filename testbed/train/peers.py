@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from testbed.algorithms import Algorithm
 from testbed.errors import InputError
 from testbed.exchange import builtin as _builtin
 from testbed.exchange.kinds import ExchangeKind, Peers, ServerSide, exchanges
@@ -33,6 +34,11 @@ def exchange_kind(job: Job) -> ExchangeKind:
             "buckets 'whole' or 'layer', no overlap",
         )
     return exchanges.get(row.exchange, where=f"algorithm {row.name!r}")
+
+
+def multicasts(algorithm: Algorithm) -> bool:
+    """Whether one message of its exchange goes to several nodes. Raises InputError for an exchange that is not known."""
+    return exchanges.get(algorithm.exchange, where=f"algorithm {algorithm.name!r}").multicasts
 
 
 def peers(job: Job, last_step: int | None = None) -> Peers:

@@ -14,7 +14,7 @@ from netns_rig import MBIT, Rig, assert_nothing_left, make_rig, names_of, rate_o
 
 from testbed.errors import MachineError, NodeLost
 from testbed.exchange.endpoint import TcpEndpoint
-from testbed.fabric.base import DATA_PORT, RackSpec
+from testbed.fabric.base import DATA_PORT, Interface, RackSpec
 from testbed.fabric.netns_plan import run_alias, run_tag
 from testbed.links import namespaces
 from testbed.links.racks import install, plan_racks
@@ -144,6 +144,15 @@ def test_a_dead_member_is_named(ten: Rig) -> None:
             assert bytes(nodes.receive(number).body) == BODY
 
 
+def packets(interface: Interface) -> int:
+    """That a device has received and sent."""
+    with namespaces.inside(interface.netns):
+        folder = Path("/proc/thread-self/net/dev").read_text().splitlines()
+    name = f"{interface.name}:"
+    fields = next(line.split(":")[1].split() for line in folder if line.strip().startswith(name))
+    return int(fields[1]) + int(fields[9])
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_racks_get_what_their_members_are_in(tmp_path: Path, state: Path, own: bool) -> None:
     """``own``: the racks' bridges in a namespace made for them, as where nodes are containers."""
@@ -154,7 +163,7 @@ def test_racks_get_what_their_members_are_in(tmp_path: Path, state: Path, own: b
     try:
         switch = None if own else rig.fabric._plan.switch_netns
         plan = plan_racks(run_tag(run), run_alias(run), racks, rig.places, switch)
-        _, rig.places = install(rig.agent, plan, rig.places)
+        cables, rig.places = install(rig.agent, plan, rig.places)
         with casters(rig.places) as nodes:
             nodes.form([frozenset({0, 3}), frozenset({1, 2}), frozenset({0, 1})])
             time.sleep(1.5)
@@ -162,9 +171,12 @@ def test_racks_get_what_their_members_are_in(tmp_path: Path, state: Path, own: b
                 nodes.settle()
                 others = [p for p in rig.places.values() if p.spec.peer not in (sender, member)]
                 before = [carried(place)["received"] for place in others]
+                uplink = packets(cables["a"].nic)
                 nodes.send(sender, group, 0, BODY)
                 assert bytes(nodes.receive(member).body) == BODY
                 assert [carried(place)["received"] for place in others] == before
+                crossed = 1 in (sender, member) and 2 not in (sender, member)
+                assert (packets(cables["a"].nic) > uplink) == crossed
     finally:
         rig.fabric.destroy()
         assert_nothing_left(mine)

@@ -30,7 +30,7 @@ from testbed.fabric.docker.subnets import free_subnets, routed
 from testbed.fabric.netns_plan import run_alias, run_tag
 from testbed.fabric.netns_sweep import sweep
 from testbed.links.journal import KEPT, Journal, start_time
-from testbed.links.racks import install, plan_racks
+from testbed.links.racks import install, plan_core, plan_racks
 from testbed.setup import images
 from testbed.setup.command import answer
 from testbed.setup.paths import in_checkout
@@ -77,8 +77,12 @@ class DockerFabric:
         places = {name: self._place(spec, containers[name]) for name, spec in self.specs.items()}
         assert self.plan is not None
         self.agent.acquaint(places.values(), str(gateway(self.plan.data)))
-        run = self.context.id
-        plan = plan_racks(run_tag(run), run_alias(run), self._racks, places)
+        tag, alias = run_tag(self.context.id), run_alias(self.context.id)
+        core = None
+        if self.context.multicast:
+            _, places = install(self.agent, plan := plan_core(tag, alias, places), places)
+            core = plan.netns
+        plan = plan_racks(tag, alias, self._racks, places, core)
         self.racks, places = install(self.agent, plan, places)
         return places
 
@@ -162,7 +166,7 @@ class DockerFabric:
             data=data,
             control=control,
             shaper=not _is_root(),
-            racks=bool(self._racks),
+            racks=bool(self._racks) or self.context.multicast,
             folders=self.context.folders,
             gpus=gpus,
         )
