@@ -17,7 +17,10 @@ PURE = sorted(
         *(ROOT / "scenario").rglob("*.py"),
         *(ROOT / "traces").rglob("*.py"),
         *(ROOT / "exchange" / "coded").rglob("*.py"),
+        ROOT / "exchange" / "crowd.py",
         ROOT / "exchange" / "ps.py",
+        ROOT / "exchange" / "ps_async.py",
+        ROOT / "exchange" / "ps_backup.py",
         ROOT / "exchange" / "kinds.py",
         ROOT / "exchange" / "ring.py",
     }
