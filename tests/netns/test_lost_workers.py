@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from command_rig import Command, Write
 
-WAIT_S = 180.0
+WAIT_S = 300.0
 """Another run may have the machine."""
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(700)]
 
 
 def summaries(folder: Path) -> list[dict[str, Any]]:
