@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -151,7 +152,8 @@ def overlapped(directory: Path) -> list[float]:
 
 
 def test_buckets_travel_while_others_are_computed(runs: dict[str, Path]) -> None:
-    assert min(overlapped(runs["small-buckets"])) > 0.1
+    shares = overlapped(runs["small-buckets"])
+    assert min(shares) > 0 and median(shares) > 0.1
     assert set(overlapped(runs["allreduce"])) == {0.0}
     for step in read_events(runs["small-buckets"])["step"]:
         phases = (
@@ -173,7 +175,7 @@ def test_a_killed_worker_is_named(tmp_path: Path, nothing_left: set[str]) -> Non
     path.write_text(text)
     arguments = ("run", str(path), "--fabric", "netns", "--algo", "allreduce")
     command = Command(tmp_path, *arguments)
-    command.until(lambda: len(command.steps()) > 10)
+    command.until(lambda: len(command.steps()) > 10, 150.0)  # it may have to wait for the machine
     os.kill(command.node("worker-1"), signal.SIGKILL)
     killed = time.monotonic()
     code, _, err = command.finish(30.0)

@@ -1,4 +1,4 @@
-"""Every algorithm that can be named, in a real worker and server on a virtual clock."""
+"""Every algorithm with a server that can be named, in a real worker and server on a virtual clock."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from testbed.scenario.model import Optimizer, Stop
 torch.set_num_threads(1)
 STEPS = 4
 NAMES = [
-    *(row.name for row in known() if row.controller == "fixed"),
-    *(pattern.example for pattern in PATTERNS),
+    *(row.name for row in known() if row.controller == "fixed" and row.exchange == "ps"),
+    *(pattern.example for pattern in PATTERNS if pattern.row.exchange == "ps"),
     "adatopk",
     "none+layers",
     "topk-0.1+qsgd-4bit+layers",

@@ -23,8 +23,13 @@ from testbed.compress.wire import payload_bytes
 
 torch.set_num_threads(1)
 EVERY = [
-    *(row.name for row in known() if row.controller not in ("accordion", "adalag")),  # refused
-    *(pattern.example for pattern in PATTERNS),
+    # the others are refused
+    *(
+        r.name
+        for r in known()
+        if r.controller not in ("accordion", "adalag") and r.exchange == "ps"
+    ),
+    *(pattern.example for pattern in PATTERNS if pattern.row.exchange == "ps"),
     "laplace-0.01+int8",
     "topk-0.1+qsgd-4bit+layers",
 ]
