@@ -45,12 +45,13 @@ class Gathering:
         return [here[peer] for peer in senders]
 
     def any(self, kind: Kind, step: int, missing: Collection[int], timeout_s: float) -> Message:
-        """The next message of that kind and step, of whatever bucket. ``missing``: whom something is waited for from.
+        """The next message of that kind and step, of whatever bucket. ``missing``: whom something is waited for from,
+        and who may themselves wait for what this node sends then.
 
         Raises as ``collect``.
         """
         while (found := self._came(kind, step)) is None:
-            self._take(self._receive(kind, step, missing, timeout_s), kind, step)
+            self._take(self._receive(kind, step, missing, timeout_s, missing), kind, step)
         return found
 
     def _came(self, kind: Kind, step: int) -> Message | None:
@@ -69,7 +70,7 @@ class Gathering:
         step: int,
         missing: Collection[int],
         timeout_s: float,
-        waiting: Collection[int] = (),
+        waiting: Collection[int],
     ) -> Message:
         try:
             message = self._node.endpoint.receive(timeout_s, missing, waiting)
