@@ -28,6 +28,7 @@ SHORT = 1 << 14
 """Values of the rounds in which nothing is to happen."""
 SOON_S = 0.1
 """After the beginning of a phase that lasts."""
+SETTLED_S = 0.3
 
 
 def say(kind: str, **fields: Any) -> None:
@@ -42,8 +43,9 @@ class Halts:
         self._where = step, phase
 
     def at(self, step: int, phase: str) -> None:
-        """Stop here until a line comes in."""
+        """Stop here until a line comes in; what was sent before has arrived by then."""
         if (step, phase) == self._where:
+            time.sleep(SETTLED_S)
             say("halted")
             sys.stdin.readline()
 

@@ -16,7 +16,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from stranger import Listening, visit, visits
+
 from testbed.bench.lab import Lab
+from testbed.fabric.base import Interface
 from testbed.links import htb
 from testbed.links.client import LinkSettings
 from testbed.links.netlink import Netlink
@@ -150,6 +153,13 @@ class Arena:
     def netns(self, place: str) -> str:
         return self._lab.netns(place)
 
+    def nic(self, place: str) -> Interface:
+        return self._lab.places[place].nic
+
+    @property
+    def switch(self) -> str:
+        return self._lab.switch
+
     def rate(self, place: str, bits: int) -> None:
         """Of its uplink."""
         nic = self._lab.places[place].nic
@@ -165,15 +175,14 @@ class Arena:
 
 class _Play:
     def __init__(self, arena: Arena, case: Case, group: int) -> None:
-        self._arena, self._case = arena, case
+        self._arena, self._case, self._run = arena, case, 1000 + group
         servers = 1 if case.exchange.startswith("ps") else 0
         self._names = {
             n: "server" if n < servers else f"worker-{n - servers}" for n in range(NODES)
         }
         self._places = {name: arena.place(group, n) for n, name in self._names.items()}
-        self._processes = {
-            name: self._start(n, name, servers, group) for n, name in self._names.items()
-        }
+        self._listening = Listening(arena.nic(self._places[case.victim]))
+        self._processes = {name: self._start(n, name, servers) for n, name in self._names.items()}
 
     def run(self) -> Outcome:
         place = self._places[self._case.victim]
@@ -187,16 +196,17 @@ class _Play:
             self._strike(victim, place)
             return self._outcome(time.monotonic())
         finally:
+            self._listening.end()
             for process in self._processes.values():
                 process.end()
             if self._case.fault == "cut off":
                 self._arena.cable(place, "up")
             self._arena.rate(place, RATE_BITS)
 
-    def _start(self, number: int, name: str, servers: int, group: int) -> Process:
+    def _start(self, number: int, name: str, servers: int) -> Process:
         case, place = self._case, self._places[name]
         plan = {
-            "own": number, "run": 1000 + group, "names": self._names, "servers": servers,
+            "own": number, "run": self._run, "names": self._names, "servers": servers,
             "workers": NODES - servers, "exchange": case.exchange, "options": {}, "way": case.way,
             "timeout_s": TIMEOUT_S, "values": VALUES, "long": HALT_STEP, "steps": STEPS,
             "addresses": {n: self._arena.address(p) for n, p in enumerate(self._places.values())},
@@ -217,16 +227,22 @@ class _Play:
             "paused": lambda: os.kill(victim.popen.pid, signal.SIGSTOP),
             "cut off": lambda: self._arena.cable(place, "down"),
             "slow": lambda: self._arena.rate(place, RATE_BITS // 10),
+            "visited": lambda: self._visit(place),
         }
         strikes[self._case.fault]()
-        if self._case.fault in ("cut off", "slow"):
+        if self._case.fault not in ("killed", "paused"):
             victim.tell()
 
+    def _visit(self, place: str) -> None:
+        """A stranger calls at the victim's; the last worker is one that it is not."""
+        said = visits(self._run, NODES - 1, self._listening.end())
+        visit(self._arena.switch, self._arena.address(place), said)
+
     def _outcome(self, struck_s: float) -> Outcome:
-        patience_s = _SLOW_S if self._case.fault == "slow" else 2 * WITHIN_S
+        patience_s = _SLOW_S if self._case.fault in ("slow", "visited") else 2 * WITHIN_S
         said: dict[str, dict[str, Any] | None] = {}
         for name, process in self._processes.items():
-            if name != self._case.victim or self._case.fault in ("cut off", "slow"):
+            if name != self._case.victim or self._case.fault not in ("killed", "paused"):
                 left_s = struck_s + patience_s - time.monotonic()
                 said[name] = process.until("done", "error", timeout_s=max(0.0, left_s))
         now_s = time.monotonic()

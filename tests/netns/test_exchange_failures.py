@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from exchange_rig import HALT_STEP, NODES, STEPS, WITHIN_S, Arena, Case, Outcome, place_name
+from stranger import VISITS
 
 from testbed.bench.lab import lab
 from testbed.bench.setup import Setup
@@ -23,6 +24,11 @@ VICTIMS = (("ps", "worker-1"), ("ps", "server"), ("peers", "worker-1"), ("ring",
 
 CASES = [
     Case(*who, phase, fault) for who, phase, fault in product(VICTIMS, PHASES, (*DEADLY, "slow"))
+]
+CASES += [
+    Case(exchange, victim, "receive", "visited", way)
+    for exchange, victim in (("ps", "server"), ("peers", "worker-0"), ("ring", "worker-0"))
+    for way in ("threads", "loop")
 ]
 LATER = ("receive", "aggregate")
 """Phases in which the others may have come further than the victim when they notice."""
@@ -48,7 +54,7 @@ def played(
         yield {case: executor.submit(arena.play, case) for case in dict.fromkeys(asked)}
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.fault != "slow"], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.fault in DEADLY], ids=str)
 def test_a_lost_peer_is_named_with_step_and_phase(
     case: Case, played: Played, record_property: Note
 ) -> None:
@@ -72,3 +78,11 @@ def test_a_slow_peer_is_waited_for(case: Case, played: Played, record_property: 
     record_property("told", outcome.told())
     assert all(line and line["kind"] == "done" for line in outcome.said.values()), outcome.told()
     assert set(outcome.steps.values()) == {STEPS}
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.fault == "visited"], ids=str)
+def test_strangers_are_counted_and_change_nothing(case: Case, played: Played) -> None:
+    outcome = played[case].result()
+    assert all(line and line["kind"] == "done" for line in outcome.said.values()), outcome.told()
+    counted = {name: line and line["strangers"] for name, line in outcome.counts.items()}
+    assert counted == {name: VISITS if name == case.victim else 0 for name in counted}
