@@ -91,7 +91,7 @@ class TcpEndpoint(SocketEndpoint[Connection]):
         self, timeout: float, awaited: Collection[int], waiting: Collection[int], begun_s: float
     ) -> None:
         if self.multicaster is not None:
-            for peer in awaited:
+            for peer in self._peers.keys() & set(awaited):
                 self._peers[peer].heard(self.multicaster.heard_s(peer))
         super()._look(timeout, awaited, waiting, begun_s)
 
