@@ -7,7 +7,7 @@ roles cannot tell. Everything blocks; there is one thread of control per activit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from random import Random
@@ -26,6 +26,8 @@ class Kind(IntEnum):
     GRADIENT = 2
     UPDATE = 3
     BYE = 4
+    WAITING = 5
+    """Endpoints among themselves; roles see none."""
 
 
 @dataclass(slots=True)
@@ -74,8 +76,14 @@ class Endpoint(Protocol):
         """
         ...
 
-    def receive(self, timeout: float) -> Message:
-        """The next message from any peer, within ``timeout`` seconds. Raises NodeLost otherwise."""
+    def receive(
+        self, timeout: float, awaited: Collection[int] = (), waiting: Collection[int] = ()
+    ) -> Message:
+        """The next message from any peer, within ``timeout`` seconds. Raises NodeLost otherwise.
+
+        ``awaited``: it names those of them of whom nothing has come for so long, whatever comes from others.
+        ``waiting``: who waits for this node; they are told that it waits itself.
+        """
         ...
 
     def frame_bytes(self, message: Message) -> int:

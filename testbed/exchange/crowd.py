@@ -39,18 +39,19 @@ class Crowd:
             outgoing = self._outgoing[peer] = self._node.queue()
             self._node.spawn(partial(self._write, peer, outgoing))
 
-    def receive(self, step: int, awaited: Collection[int]) -> Message | None:
+    def receive(
+        self, step: int, awaited: Collection[int], waiting: Collection[int] = ()
+    ) -> Message | None:
         """The next message; None when somebody was lost instead, or one who had been has sent it.
 
-        When nobody says anything for the timeout, it is ``awaited`` who are lost. Raises NodeLost when that
-        are more than may be.
+        Those of ``awaited`` who say nothing for the timeout are lost. Raises NodeLost when that are more than may be.
+        ``waiting``: who can do nothing until the server goes on.
         """
         try:
-            message = self._node.endpoint.receive(self._peers.timeout_s)
+            message = self._node.endpoint.receive(self._peers.timeout_s, awaited, waiting)
         except NodeLost as lost:
-            # Of a connection that ended the endpoint knows whose; of silence it names everybody.
-            ended = self._numbers.get(lost.node)
-            for peer in list(awaited) if ended is None else [ended]:
+            named = [self._numbers[name] for name in lost.node.split(", ") if name in self._numbers]
+            for peer in named or list(awaited):
                 self._lose(peer, step, lost.reason)
             return None
         self.bytes_received += self._node.endpoint.frame_bytes(message)

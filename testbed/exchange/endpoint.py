@@ -10,7 +10,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 from testbed.errors import NodeLost, WireError
@@ -73,15 +73,6 @@ class TcpEndpoint(SocketEndpoint[Connection]):
         elif not self._closing:
             self._put(item)
 
-    def receive(self, timeout: float) -> Message:
-        """See ``testbed.node.Endpoint``. A message that is still coming in is waited for."""
-        while True:
-            try:
-                return self._received(self._inbox.get(timeout=timeout))
-            except queue.Empty:
-                if not self._still_coming(timeout):
-                    raise self._silence(timeout) from None
-
     def close(self) -> None:
         """Close every connection; peers see an end of stream."""
         self._closing = True
@@ -96,12 +87,26 @@ class TcpEndpoint(SocketEndpoint[Connection]):
         for connection in self._peers.values():
             connection.close()
 
+    def _look(
+        self, timeout: float, awaited: Collection[int], waiting: Collection[int], begun_s: float
+    ) -> None:
+        if self.multicaster is not None:
+            for peer in self._peers.keys() & set(awaited):
+                self._peers[peer].heard(self.multicaster.heard_s(peer))
+        super()._look(timeout, awaited, waiting, begun_s)
+
     def _still_coming(self, timeout: float) -> bool:
         recent = self.multicaster is not None and self.multicaster.silent_s() < timeout
         return recent or super()._still_coming(timeout)
 
     def _put(self, item: Message | NodeLost) -> None:
         self._inbox.put(item)
+
+    def _next(self, timeout: float) -> Message | NodeLost | None:
+        try:
+            return self._inbox.get(timeout=timeout)
+        except queue.Empty:
+            return None
 
     def _wrap(self, connected: socket.socket, most_bytes: int) -> Connection:
         return Connection(connected, self._terms, most_bytes)

@@ -24,25 +24,34 @@ class Gathering:
         self.bytes_received = 0
 
     def collect(
-        self, kind: Kind, step: int, bucket: int, senders: Collection[int], timeout_s: float
+        self,
+        kind: Kind,
+        step: int,
+        bucket: int,
+        senders: Collection[int],
+        timeout_s: float,
+        waiting: Collection[int] = (),
     ) -> list[Message]:
         """One message of that kind, step and bucket from each of ``senders``, in their order.
+
+        ``waiting``: who can do nothing until this node goes on.
 
         Raises NodeLost naming who is missing, step and phase; WireError for a message that has no place.
         """
         here = self._waiting.setdefault((kind, step, bucket), {})
         while missing := [peer for peer in senders if peer not in here]:
-            self._take(self._receive(kind, step, missing, timeout_s), kind, step)
+            self._take(self._receive(kind, step, missing, timeout_s, waiting), kind, step)
         del self._waiting[kind, step, bucket]
         return [here[peer] for peer in senders]
 
     def any(self, kind: Kind, step: int, missing: Collection[int], timeout_s: float) -> Message:
-        """The next message of that kind and step, of whatever bucket. ``missing``: whom something is waited for from.
+        """The next message of that kind and step, of whatever bucket. ``missing``: whom something is waited for from,
+        and who may themselves wait for what this node sends then.
 
         Raises as ``collect``.
         """
         while (found := self._came(kind, step)) is None:
-            self._take(self._receive(kind, step, missing, timeout_s), kind, step)
+            self._take(self._receive(kind, step, missing, timeout_s, missing), kind, step)
         return found
 
     def _came(self, kind: Kind, step: int) -> Message | None:
@@ -56,18 +65,17 @@ class Gathering:
         return None
 
     def _receive(
-        self, kind: Kind, step: int, missing: Collection[int], timeout_s: float
+        self,
+        kind: Kind,
+        step: int,
+        missing: Collection[int],
+        timeout_s: float,
+        waiting: Collection[int],
     ) -> Message:
-        phase, silent_from_s = PHASES.get(kind, "receiving"), self._node.now()
         try:
-            message = self._node.endpoint.receive(timeout_s)
+            message = self._node.endpoint.receive(timeout_s, missing, waiting)
         except NodeLost as lost:
-            if self._node.now() - silent_from_s < timeout_s:
-                raise lost.during(
-                    step, phase
-                ) from lost  # a connection ended: the endpoint knows whose
-            silent = ", ".join(self._peers.names[peer] for peer in missing)
-            raise NodeLost(silent, step or None, lost.reason, phase=phase) from lost
+            raise lost.during(step, PHASES.get(kind, "receiving")) from lost
         self.bytes_received += self._node.endpoint.frame_bytes(message)
         return message
 

@@ -59,19 +59,6 @@ class LoopEndpoint(SocketEndpoint[Channel]):
                 raise self._unreachable(channel.peer, channel.failure) from channel.failure
         return len(channels) * self.frame_bytes(message)
 
-    def receive(self, timeout: float) -> Message:
-        """See ``testbed.node.Endpoint``. A message that is still coming in is waited for."""
-        inbox = self._inbox
-        while True:
-            try:
-                item = inbox.popleft()
-            except IndexError:
-                came = self._turns.until(inbox.__len__, time.monotonic() + timeout)
-                if not (came or self._still_coming(timeout)):
-                    raise self._silence(timeout) from None
-            else:
-                return self._received(item)
-
     def close(self) -> None:
         """Close every connection; peers see an end of stream."""
         if self._closing:
@@ -86,6 +73,12 @@ class LoopEndpoint(SocketEndpoint[Channel]):
 
     def _wrap(self, connected: socket.socket, most_bytes: int) -> Channel:
         return Channel(connected, self._terms, most_bytes)
+
+    def _next(self, timeout: float) -> Message | NodeLost | None:
+        inbox = self._inbox
+        if inbox or self._turns.until(inbox.__len__, time.monotonic() + timeout):
+            return inbox.popleft()
+        return None
 
     def _put(self, item: Message | NodeLost) -> None:
         self._inbox.append(item)

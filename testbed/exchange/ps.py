@@ -17,9 +17,8 @@ from testbed.exchange.base import Ticket, Travel, Update
 from testbed.exchange.kinds import ExchangeKind, Peers, Sent
 from testbed.node import Buffer, Kind, Message, Node
 
-_PATIENCE = 2.0
-"""Workers wait for the server this much longer than the server for workers: so it is the server that
-finds out who is missing, not a worker that waits for the same missing one."""
+_PATIENCE = 1.5
+"""Workers wait for the server this much longer than the server for workers: it may have more to do than they."""
 
 _PREPARATION_S = 120.0
 """How much longer a greeting is waited for: nodes load data and build models at their own speed."""
@@ -58,7 +57,7 @@ class ParameterServer:
     def update(self, step: int, bucket: int) -> Message:
         """The server's UPDATE for ``bucket`` of ``step``. Raises NodeLost, or WireError for another."""
         while (step, bucket) not in self._arrived:
-            message = self._receive(step)
+            message = self._receive(step, self._peers.server_of(bucket))
             if message.kind is Kind.BYE:
                 self._last_step = message.step
             elif self._due(message, step):
@@ -93,9 +92,12 @@ class ParameterServer:
         self.bytes_sent += sent
         return sent
 
-    def _receive(self, step: int) -> Message:
+    def _receive(self, step: int, server: int | None = None) -> Message:
+        server = self._peers.servers[0] if server is None else server
+        others = [other for other in self._peers.servers if other != server]
+        patience_s = self._peers.timeout_s * self._patience
         try:
-            message = self._node.endpoint.receive(self._peers.timeout_s * self._patience)
+            message = self._node.endpoint.receive(patience_s, [server], others)
         except NodeLost as lost:
             raise lost.during(step, "receiving") from lost
         self.bytes_received += self.frame_bytes(message)
@@ -182,23 +184,19 @@ class ParameterServerHub:
         arrived: dict[int, Message] = {}
         missing = dict.fromkeys(self._peers.workers)
         while missing:
-            message = self._receive(step, missing, timeout_s)
+            message = self._receive(step, missing, arrived, timeout_s)
             self._check(message, kind, step, bucket, missing)
             arrived[message.sender] = message
             del missing[message.sender]
         return [arrived[peer] for peer in self._peers.workers]
 
-    def _receive(self, step: int, missing: Collection[int], timeout_s: float) -> Message:
-        silent_from_s = self._node.now()
+    def _receive(
+        self, step: int, missing: Collection[int], waiting: Collection[int], timeout_s: float
+    ) -> Message:
         try:
-            message = self._node.endpoint.receive(timeout_s)
+            message = self._node.endpoint.receive(timeout_s, missing, waiting)
         except NodeLost as lost:
-            if self._node.now() - silent_from_s < timeout_s:
-                # a connection ended: the endpoint knows whose
-                raise lost.during(step, "gathering") from lost
-            silent = ", ".join(self._peers.names[peer] for peer in missing)
-            more = "; or it waits for another server" if len(self._peers.servers) > 1 else ""
-            raise NodeLost(silent, step or None, lost.reason + more, phase="gathering") from lost
+            raise lost.during(step, "gathering") from lost
         self.bytes_received += self._node.endpoint.frame_bytes(message)
         return message
 

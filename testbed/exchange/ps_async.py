@@ -110,7 +110,7 @@ class AsyncHub:
     def gather(self, step: int, bucket: int) -> list[Message]:
         """The next gradient, whosever it is. Raises NodeLost when too many are lost, WireError."""
         while True:
-            message = self._crowd.receive(step, self._busy())
+            message = self._crowd.receive(step, self._busy(), list(self._owed))
             if message is None:
                 self._answer()  # the slowest may be gone
                 continue

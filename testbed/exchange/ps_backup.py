@@ -156,7 +156,7 @@ class BackupHub:
         first: dict[int, Message] = {}
         while len(first) < self._needed:
             awaited = [peer for peer in self._crowd.here if peer not in first]
-            message = self._crowd.receive(step, awaited)
+            message = self._crowd.receive(step, awaited, list(first))
             if message is None:
                 continue
             if self._late(message, step):

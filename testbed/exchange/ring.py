@@ -80,8 +80,9 @@ class RingExchange(PeerExchange):
 
     def take(self, step: int, hop: int, count: int) -> tuple[Message, Floats]:
         """From the worker before: the message, and its ``count`` values. Raises NodeLost, WireError."""
-        senders, timeout_s = [self._before], self._peers.timeout_s
-        (message,) = self.gathering.collect(Kind.GRADIENT, step, hop, senders, timeout_s)
+        (message,) = self.gathering.collect(
+            Kind.GRADIENT, step, hop, [self._before], self._peers.timeout_s, [self._next]
+        )
         try:
             return message, self._read(np.frombuffer(message.body, np.uint8), count, self._room)
         except WireError as error:

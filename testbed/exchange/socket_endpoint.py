@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -17,6 +17,7 @@ from testbed.exchange.doorway import GREETING_BYTES, GREETING_S, Doorway
 from testbed.exchange.frame import HEADER_BYTES, MAX_BODY
 from testbed.exchange.stream import Stream, Terms
 from testbed.exchange.tcp_info import SocketCounters
+from testbed.exchange.vigil import LOOKS, Vigil
 from testbed.node import Kind, Message
 
 S = TypeVar("S", bound=Stream)
@@ -53,6 +54,7 @@ class SocketEndpoint(Generic[S]):
         self.strangers = 0
         """Connections dropped because what came over them was not a frame of this run, or nothing."""
         self._names, self._terms = names, Terms(run, clock, silence_s, most_bytes, lockstep)
+        self._vigil = Vigil()
         self._doorway: Doorway[S] = Doorway(greeting_s)
         self._peers: dict[int, S] = {}
         self._least_rtt_us: dict[int, int] = {}
@@ -95,12 +97,22 @@ class SocketEndpoint(Generic[S]):
         now = {peer: stream.counters() for peer, stream in list(self._peers.items())}
         return {peer: self._with_least(peer, counted) for peer, counted in now.items()}
 
+    @property
+    def excuses(self) -> tuple[int, int]:
+        """Bytes of frames, sent and received, by which nodes that wait told each other so; no role counts them."""
+        streams = list(self._peers.values())
+        return sum(s.excuses_out for s in streams), sum(s.excuses_in for s in streams)
+
     def _set_up(self) -> None:
         """What an endpoint needs besides."""
         raise NotImplementedError
 
     def _wrap(self, connected: socket.socket, most_bytes: int) -> S:
         """A connection of the endpoint's own kind."""
+        raise NotImplementedError
+
+    def _next(self, timeout: float) -> Message | NodeLost | None:
+        """The oldest item of what was put; None after ``timeout`` seconds without one."""
         raise NotImplementedError
 
     def _put(self, item: Message | NodeLost) -> None:
@@ -145,6 +157,9 @@ class SocketEndpoint(Generic[S]):
         """Hand a peer's message to the role. Raises WireError for what it has no reason to send."""
         if message.sender != peer:
             raise WireError(f"it sent a frame of {self._name(message.sender)}")
+        if message.kind is Kind.WAITING:
+            stream.excuse(message, time.monotonic())
+            return
         stream.delivered += 1
         if stream.delivered - stream.taken > _MOST_UNREAD:
             raise WireError(f"more than {_MOST_UNREAD} messages of it wait to be received")
@@ -155,15 +170,45 @@ class SocketEndpoint(Generic[S]):
         if isinstance(item, NodeLost):
             raise item
         self._peers[item.sender].taken += 1
+        self._vigil.came(item.sender)
         return item
+
+    def receive(
+        self, timeout: float, awaited: Collection[int] = (), waiting: Collection[int] = ()
+    ) -> Message:
+        """See ``testbed.node.Endpoint``. A message that is still coming in is waited for."""
+        look_s, begun_s = timeout / LOOKS if awaited else timeout, time.monotonic()
+        if awaited and self._vigil.due(timeout, begun_s):
+            self._look(timeout, awaited, waiting, begun_s)
+        while (item := self._next(look_s)) is None:
+            if awaited:
+                self._look(timeout, awaited, waiting, begun_s)
+            elif not self._still_coming(timeout):
+                raise self._silence(self._peers, timeout)
+        return self._received(item)
+
+    def _look(
+        self, timeout: float, awaited: Collection[int], waiting: Collection[int], begun_s: float
+    ) -> None:
+        """Now and then while nothing comes. Raises NodeLost; tells those who wait for this node."""
+        now_s = time.monotonic()
+        self._vigil.look(awaited, begun_s, now_s)
+        if lost := self._vigil.lost(self._peers, timeout, now_s):
+            raise self._silence(lost, timeout)
+        if not self._vigil.lasts(timeout, now_s):
+            return
+        silent_ms = int(1e3 * self._vigil.silent_s(self._peers, now_s))
+        for peer in waiting:
+            if peer in self._peers:
+                self._peers[peer].say(Message(Kind.WAITING, silent_ms, 0, self.number, b""))
 
     def _still_coming(self, timeout: float) -> bool:
         """Whether bytes of a message have come in the last ``timeout`` seconds."""
         recent_s = timeout - _TICK_S
         return any(stream.silent_s() < recent_s for stream in list(self._peers.values()))
 
-    def _silence(self, timeout: float) -> NodeLost:
-        missing = ", ".join(self._name(peer) for peer in sorted(self._peers)) or "any peer"
+    def _silence(self, silent: Iterable[int], timeout: float) -> NodeLost:
+        missing = ", ".join(self._name(peer) for peer in sorted(silent)) or "any peer"
         return NodeLost(missing, None, f"nothing was received for {timeout:g} s")
 
     def _unreachable(self, peer: int, error: OSError) -> NodeLost:

@@ -10,10 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from testbed.exchange.arrival import ask_for_stamps
-from testbed.exchange.frame import MAX_BODY, Header
+from testbed.exchange.frame import HEADER_BYTES, MAX_BODY, Header
 from testbed.exchange.inflow import Inflow
-from testbed.exchange.tcp_info import SocketCounters, read_counters, silent_s
+from testbed.exchange.tcp_info import SocketCounters, moved_bytes, read_counters, silent_s
 from testbed.node import Message
+
+_PAUSE_S = 0.001
+"""Until the kernel may take the rest of a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,11 @@ class Stream:
         self._inflow.reuses = terms.lockstep
         self.delivered = self.taken = 0
         """Messages handed to the endpoint, and those of them that the role has received."""
+        self.excused = 0.0, 0.0
+        """When its peer said last that it waits, and when whom it waits for was last heard of (monotonic clock)."""
+        self.excuses_in = self.excuses_out = 0
+        """Bytes of frames that say so."""
+        self._most_moved, self._moved_s = 0, 0.0
         _tune(connected, terms.silence_s)
 
     def trust(self, most_bytes: int) -> None:
@@ -67,6 +75,43 @@ class Stream:
             return silent_s(self.socket)
         except OSError:
             return float("inf")
+
+    def moved_s(self, now_s: float) -> float:
+        """When bytes of messages were last seen to have come, or to have been taken in; ``now_s`` if now."""
+        with suppress(OSError):
+            moved = moved_bytes(self.socket) - self.excuses_in - self.excuses_out
+            if moved > self._most_moved:
+                self._most_moved, self._moved_s = moved, now_s
+        return self._moved_s
+
+    def heard(self, at_s: float) -> None:
+        """Something of its peer's came another way."""
+        self._moved_s = max(self._moved_s, at_s)
+
+    def excuse(self, message: Message, now_s: float) -> None:
+        """Its peer waits itself: ``step`` of the message is for how long without a sign of life, ms."""
+        self.excuses_in += HEADER_BYTES
+        self.excused = now_s, now_s - message.step / 1e3
+
+    def say(self, message: Message) -> None:
+        """Send a frame without a body if the kernel takes it at once and nobody is sending; else there is no need for it."""
+        if not self.sending.acquire(blocking=False):
+            return
+        try:
+            header, _ = self.frame(message)
+            left = memoryview(header)
+            while left:
+                try:
+                    left = left[self.socket.send(left, socket.MSG_DONTWAIT) :]
+                except BlockingIOError:
+                    if len(left) == len(header):
+                        return
+                    time.sleep(_PAUSE_S)
+            self.excuses_out += len(header)
+        except OSError:
+            return  # whoever reads from it finds out
+        finally:
+            self.sending.release()
 
     def shut(self) -> None:
         """End the stream in both directions; whoever waits for it is told."""

@@ -10,7 +10,7 @@ from testbed.scenario.shape import SEGMENT_HEADER_BYTES
 
 # Offsets in the kernel's struct tcp_info (include/uapi/linux/tcp.h).
 _LAST_RECEIVED_MS = 52
-_RETRANSMITS, _BYTES_RECEIVED, _SEGMENTS_OUT, _LEAST_RTT = 100, 128, 136, 148
+_RETRANSMITS, _BYTES_ACKED, _BYTES_RECEIVED, _SEGMENTS_OUT, _LEAST_RTT = 100, 120, 128, 136, 148
 _BYTES_SENT, _BYTES_RETRANSMITTED = 200, 208
 _LENGTH = 216
 _UNKNOWN = 0xFFFFFFFF
@@ -60,6 +60,12 @@ def silent_s(connected: socket.socket) -> float:
     """Since when no data has come over a connected TCP socket, s, to a kernel's tick."""
     (milliseconds,) = struct.unpack_from("=I", _info(connected), _LAST_RECEIVED_MS)
     return float(milliseconds) / 1e3
+
+
+def moved_bytes(connected: socket.socket) -> int:
+    """Bytes that have come over a connected TCP socket, and those of its own that the other side has."""
+    acknowledged, received = struct.unpack_from("=QQ", _info(connected), _BYTES_ACKED)
+    return int(acknowledged) + int(received)
 
 
 def _info(connected: socket.socket) -> bytes:

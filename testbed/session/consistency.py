@@ -80,7 +80,7 @@ def _bypassed(done: Messages) -> Iterator[str]:
 
 
 def _frames(done: Messages) -> Iterator[str]:
-    """The application's own bytes are the frames it counted, HELLO and BYE among them."""
+    """The application's own bytes are the frames it counted, HELLO and BYE among them, and those of its endpoint."""
     for node, message in done.items():
         sockets = message["counters"].values()
         sent = sum(s["bytes_sent"] - s["bytes_retransmitted"] for s in sockets)
@@ -89,6 +89,8 @@ def _frames(done: Messages) -> Iterator[str]:
             sent += multicast["frame_bytes_sent"]
             received += multicast["frame_bytes_received"]
         counted = message["summary"]
+        excuses_out, excuses_in = message.get("excuses", (0, 0))
+        sent, received = sent - excuses_out, received - excuses_in
         # The kernel counts the end of a stream as a byte, and a peer may have ended its own already.
         ends = received - counted["bytes_received"]
         if sent != counted["bytes_sent"] or not 0 <= ends <= len(sockets):

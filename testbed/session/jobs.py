@@ -138,6 +138,7 @@ def _train(assignment: Assignment) -> None:
             counters=counters,
             multicast=None if multicaster is None else _counted(assignment, multicaster),
             strangers=endpoint.strangers,
+            excuses=endpoint.excuses,
             endpoint=way,
             interface=None if carried is None else carried.to_json(),
         )

@@ -74,6 +74,7 @@ class Multicaster:
         self._closing = threading.Event()
         self._failure: Exception | None = None
         self._look_s = 0.0
+        self._heard_s: dict[int, float] = {}
         self._thread = threading.Thread(target=self._serve, name="multicast", daemon=True)
         self._thread.start()
 
@@ -123,6 +124,10 @@ class Multicaster:
     def idle(self) -> bool:
         """Whether members have confirmed everything that was sent."""
         return self._sending.idle and not self._coming
+
+    def heard_s(self, peer: int) -> float:
+        """When anything last came of ``peer``, by the monotonic clock."""
+        return self._heard_s.get(peer, 0.0)
 
     def silent_s(self) -> float:
         """Since when no part of a message has come."""
@@ -225,6 +230,7 @@ class Multicaster:
             raise WireError("not of this run")
         if sender == self.own:
             return  # a loopback interface gives everybody everything
+        self._heard_s[sender] = read_ns / 1e9
         if flags & Flag.REPORT:
             report, done = Report.unpack(bytes(payload)), bool(flags & Flag.DONE)
             self._sending.heard(sender, (group, number), index, done, report, stamp_us)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from testbed.errors import NodeLost
@@ -81,7 +81,12 @@ class VirtualEndpoint:
         left.wait()
         return size
 
-    def receive(self, timeout: float) -> Message:
+    def receive(
+        self,
+        timeout: float,
+        awaited: Collection[int] = (),
+        waiting: Collection[int] = (),  # noqa: ARG002
+    ) -> Message:
         """The next message. Raises NodeLost when for ``timeout`` of virtual time nothing has been coming in."""
         while True:
             try:
@@ -89,9 +94,8 @@ class VirtualEndpoint:
             except TimeoutError:
                 if self.network.flows.serves(self._down):
                     continue
-                others = (e.name for e in self.network.endpoints.values() if e is not self)
                 raise NodeLost(
-                    ", ".join(others), None, f"nothing was received for {timeout:g} s"
+                    ", ".join(self._names(awaited)), None, f"nothing was received for {timeout:g} s"
                 ) from None
             if isinstance(item, NodeLost):
                 raise item
@@ -101,6 +105,11 @@ class VirtualEndpoint:
         """A peer was killed: where there was a connection with it, its end is heard of."""
         if number in self.sent or number in self.received:
             self._inbox.put(NodeLost(name, None, "its connection was closed"))
+
+    def _names(self, awaited: Collection[int]) -> Iterable[str]:
+        known = self.network.endpoints
+        silent = [known[peer] for peer in awaited if peer in known] or known.values()
+        return (endpoint.name for endpoint in silent if endpoint is not self)
 
     def frame_bytes(self, message: Message) -> int:
         """Header and body."""

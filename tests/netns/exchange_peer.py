@@ -1,0 +1,167 @@
+"""A node of an exchange as a process of its own: ``exchange_peer.py PLAN``, without torch, in any namespace.
+
+Does rounds as a run's nodes do, and says on standard output what becomes of them, an object a line. At the phase of
+the step that the plan names it says ``halted``, and waits for a line on standard input where it can.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from testbed.errors import NarrowsError
+from testbed.exchange import builtin as _builtin
+from testbed.exchange.choose import ENDPOINTS
+from testbed.exchange.kinds import Peers, ServerSide, WorkerSide, exchanges
+from testbed.fabric.base import DATA_PORT
+from testbed.fabric.host import HostClock, HostNode
+
+del _builtin
+
+SHORT = 1 << 14
+"""Values of the rounds in which nothing is to happen."""
+SOON_S = 0.1
+"""After the beginning of a phase that lasts."""
+SETTLED_S = 0.3
+
+
+def say(kind: str, **fields: Any) -> None:
+    sys.stdout.write(json.dumps({"kind": kind, "at_s": time.monotonic(), **fields}) + "\n")
+    sys.stdout.flush()
+
+
+class Halts:
+    """Where the plan has the process stop."""
+
+    def __init__(self, step: int, phase: str) -> None:
+        self._where = step, phase
+
+    def at(self, step: int, phase: str) -> None:
+        """Stop here until a line comes in; what was sent before has arrived by then."""
+        if (step, phase) == self._where:
+            time.sleep(SETTLED_S)
+            say("halted")
+            sys.stdin.readline()
+
+    def during(self, step: int, phase: str) -> None:
+        """Say so while the phase that begins now goes on."""
+        if (step, phase) == self._where:
+            threading.Timer(SOON_S, say, ["halted"]).start()
+
+
+class Rounds:
+    """Steps of an exchange, whose results are known beforehand: worker r sends values r + 1 + step."""
+
+    def __init__(self, plan: dict[str, Any], halts: Halts) -> None:
+        self._plan, self._halts = plan, halts
+        self._step_s = 0.0
+
+    def values(self, step: int) -> int:
+        return int(self._plan["values"]) if step == self._plan["long"] else SHORT
+
+    def vector(self, rank: int, step: int) -> Any:
+        return np.full(self.values(step), rank + 1 + step, np.float32)
+
+    def work(self, side: WorkerSide, rank: int) -> None:
+        for step in range(1, self._plan["steps"] + 1):
+            self._halts.at(step, "before")
+            self._halts.during(step, "send")
+            ticket = side.submit(step, 0, self.vector(rank, step).tobytes())
+            self._halts.during(step, "receive")
+            update = ticket.wait()
+            parts = [part.body for part in update.parts] or [update.payload]
+            self._check(np.mean([np.frombuffer(part, np.float32) for part in parts], 0), step)
+            self._halts.at(step, "aggregate")
+            say("step", step=step)
+        side.close()
+
+    def serve(self, side: ServerSide) -> None:
+        last = self._plan["steps"]
+        for step in range(1, last + 1):
+            self._halts.at(step, "before")
+            self._halts.during(step, "receive")
+            came = side.gather(step, 0)
+            self._halts.at(step, "aggregate")
+            mean = np.mean([np.frombuffer(one.body, np.float32) for one in came], 0)
+            self._halts.during(step, "send")
+            side.broadcast(step, 0, mean.tobytes(), last=step == last)
+            say("step", step=step)
+        side.farewell(last)
+
+    def _check(self, mean: Any, step: int) -> None:
+        expected = np.mean([self.vector(rank, step)[0] for rank in range(self._plan["workers"])])
+        if mean.shape != (self.values(step),) or not np.allclose(mean, expected):
+            raise AssertionError(f"step {step}: {mean[:4]} of {mean.shape}, not {expected}")
+
+
+def main() -> None:
+    plan = json.loads(sys.argv[1])
+    names = {int(number): name for number, name in plan["names"].items()}
+    clock = HostClock()
+    endpoint = ENDPOINTS[plan["way"]](
+        plan["own"],
+        plan["run"],
+        names=names,
+        clock=clock.seconds,
+        silence_s=plan["timeout_s"],
+        most_bytes=1 << 27,
+    )
+    node = HostNode(names[plan["own"]], 1, endpoint, clock, list[object]().append)
+    try:
+        guarded(lambda: take_part(plan, names, node))
+        say("counts", strangers=endpoint.strangers)
+    finally:
+        endpoint.close()
+
+
+def take_part(plan: dict[str, Any], names: dict[int, str], node: HostNode) -> None:
+    kind, servers = exchanges.get(plan["exchange"]), plan["servers"]
+    workers = list(range(servers, servers + plan["workers"]))
+    own, addresses = plan["own"], plan["addresses"]
+    peers = Peers(
+        own, list(range(servers)), workers, names, plan["timeout_s"], plan["options"], plan["steps"]
+    )
+    alone, serves = kind.server is None, own < servers
+    if alone or serves:
+        node.endpoint.listen(addresses[str(own)], DATA_PORT)
+    if not serves:
+        for peer in [peer for peer in workers if peer < own] if alone else range(servers):
+            node.endpoint.connect(peer, addresses[str(peer)], DATA_PORT, 60.0)
+    rounds = Rounds(plan, Halts(plan["halt_step"], plan["halt_phase"]))
+    if serves:
+        assert kind.server is not None
+        hub = kind.server(node, peers)
+        hub.welcome()
+        begin()
+        rounds.serve(hub)
+    else:
+        side = kind.worker(node, peers)
+        side.greet()
+        begin()
+        rounds.work(side, workers.index(own))
+
+
+def begin() -> None:
+    """As the barrier of a run."""
+    say("ready")
+    sys.stdin.readline()
+
+
+def guarded(work: Callable[[], None]) -> None:
+    """Say how it ended."""
+    try:
+        work()
+        say("done")
+    except NarrowsError as error:
+        about = {name: getattr(error, name, None) for name in ("node", "step", "phase")}
+        say("error", type=type(error).__name__, message=str(error), **about)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Who is taken for lost, and when: of peers that send, that are silent, and that wait themselves."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+from endpoint_rig import KINDS, Either, star
+
+from testbed.errors import NodeLost
+from testbed.exchange.frame import HEADER_BYTES
+from testbed.exchange.vigil import Vigil
+from testbed.node import Kind, Message
+
+T = 8.0
+
+
+@dataclass
+class Peer:
+    moved: float = 0.0
+    excused: tuple[float, float] = (0.0, 0.0)
+
+    def moved_s(self, now_s: float) -> float:  # noqa: ARG002
+        return self.moved
+
+
+def watching(*awaited: int, begun_s: float = 100.0) -> Vigil:
+    vigil = Vigil()
+    vigil.look(awaited, begun_s, begun_s)
+    return vigil
+
+
+def test_a_silent_peer_is_lost_though_others_send() -> None:
+    peers = {1: Peer(), 2: Peer(moved=107.0)}
+    assert watching(1, 2).lost(peers, T, 107.9) == []
+    assert watching(1, 2).lost(peers, T, 108.0) == [1]
+
+
+def test_a_wait_goes_on_from_one_look_to_the_next_until_a_message_comes() -> None:
+    vigil, peers = watching(1, 2), {1: Peer(), 2: Peer()}
+    vigil.look([1, 2], 107.0, 107.0)
+    assert vigil.lost(peers, T, 108.0) == [1, 2]
+    vigil.came(2)
+    vigil.look([1, 2], 107.0, 107.0)
+    assert vigil.lost(peers, T, 108.0) == [1]
+
+
+def test_one_that_waits_itself_is_given_time_to_find_out() -> None:
+    peers = {1: Peer(excused=(108.0, 100.0))}
+    assert watching(1).lost(peers, T, 111.9) == []
+    assert watching(1).lost(peers, T, 112.0) == [1]
+
+
+def test_one_that_hears_of_whom_it_waits_for_is_waited_for() -> None:
+    peers = {1: Peer(excused=(120.0, 119.0))}
+    assert watching(1).lost(peers, T, 123.0) == []
+
+
+def test_one_that_says_nothing_any_more_is_not_excused() -> None:
+    peers = {1: Peer(excused=(104.0, 104.0))}
+    assert watching(1).lost(peers, T, 112.0) == [1]
+
+
+def test_others_are_told_only_of_waits_that_last() -> None:
+    vigil = watching(1)
+    assert not vigil.lasts(T, 101.9) and vigil.lasts(T, 102.0)
+    assert vigil.silent_s({1: Peer(moved=101.0)}, 104.0) == 3.0
+    vigil.came(1)
+    assert not vigil.lasts(T, 102.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_silent_one_is_named_between_messages_of_another(kind: type[Either]) -> None:
+    with star(kind, 2) as ((server, talker, _), _port), ThreadPoolExecutor(1) as beside:
+        talking = beside.submit(talk, talker)
+        with pytest.raises(NodeLost, match=r"'worker-1'.*nothing was received for"):
+            while not talking.done():
+                assert server.receive(0.4, [1, 2]).sender == 1
+
+
+def talk(peer: Either) -> None:
+    """For longer than anybody is waited for."""
+    for step in range(100):
+        peer.send([0], Message(Kind.GRADIENT, step, 0, 1, b"g"))
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_those_who_wait_are_told_and_roles_see_nothing_of_it(kind: type[Either]) -> None:
+    with star(kind, 2) as ((server, worker, _), _port):
+        with pytest.raises(NodeLost, match="'worker-1'"):
+            server.receive(0.4, [2], [1])
+        server.send([1], Message(Kind.UPDATE, 1, 0, 0, b"u"))
+        assert worker.receive(5.0, [0]).kind is Kind.UPDATE
+        told, heard = server.excuses[0], worker.excuses[1]
+        assert told == heard > 0 and told % HEADER_BYTES == 0
+        counted = worker.counters()[0].bytes_received
+        assert counted == heard + HEADER_BYTES + 1
