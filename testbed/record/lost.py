@@ -17,7 +17,7 @@ def lost_workers(events: Events) -> list[str]:
 
 
 def lost_reasons(events: Events) -> list[str]:
-    """A sentence for each of them: what the first who said so said."""
+    """A sentence for each of them."""
     return [_sentence(name, events["lost"]) for name in lost_workers(events)]
 
 
@@ -48,7 +48,8 @@ def led_steps(events: Events, workers: int) -> int | None:
 
 def _sentence(name: str, lost: Sequence[Mapping[str, Any]]) -> str:
     said = [event for event in lost if event["lost"] == name]
-    first = min(said, key=lambda event: float(event["time_s"]))
+    # what the session says of it comes first: it knows of events, a server of connections alone
+    first = min(said, key=lambda event: (event["node"] != name, float(event["time_s"])))
     step = next((event["step"] for event in said if event["step"] is not None), None)
     at = "" if step is None else f" at step {step}"
     return f"{name} was lost{at}, {float(first['time_s']):.1f} s after t0 ({first['reason']}), and the run went on without it"

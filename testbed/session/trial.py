@@ -245,8 +245,11 @@ class Trial:
     def _give_up(self, event: dict[str, Any]) -> None:
         """The server goes on without a worker: so does the session. Raises NodeLost where it cannot."""
         lost = NodeLost(event["lost"], event["step"], event["reason"])
-        if event["lost"] not in self.outcome.done and self.session.forgive(lost) is None:
+        if event["lost"] in self.outcome.done:
+            return
+        if (forgiven := self.session.forgive(lost)) is None:
             raise lost
+        self._lose(forgiven.node, forgiven.reason)
 
     def _samples(self, samples: list[dict[str, Any]]) -> None:
         """Called in the agent client's reader thread.
