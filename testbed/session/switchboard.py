@@ -40,6 +40,7 @@ class Switchboard:
         self._started: set[str] = set()
         self._inbox: queue.SimpleQueue[Inbound] = queue.SimpleQueue()
         self._closing = False
+        self._looked = 0.0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def send(self, node: str, kind: str, **fields: Any) -> None:
@@ -56,6 +57,8 @@ class Switchboard:
 
         Raises NodeLost for a node that has gone or fallen silent; its step is for the caller to fill in.
         """
+        if time.monotonic() - self._looked > HEARTBEAT_S:
+            self._check_silence()  # also while others have much to say
         try:
             node, message = self._inbox.get(timeout=timeout_s)
         except queue.Empty:
@@ -99,7 +102,7 @@ class Switchboard:
             lines.close()
 
     def _check_silence(self) -> None:
-        now = time.monotonic()
+        now = self._looked = time.monotonic()
         for node, heard in list(self._heard.items()):
             most_s = SILENCE_S if node in self._started else PREPARING_S
             if now - heard > most_s and node not in self._excused:

@@ -50,6 +50,21 @@ def test_a_silent_node_is_lost(board: Switchboard) -> None:
     lines.close()
 
 
+def test_a_silent_node_is_lost_while_another_has_much_to_say(
+    board: Switchboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.05)
+    silent, talking = node(board, "worker-0"), node(board, "noise-0")
+    time.sleep(0.3)
+    for _ in range(50):
+        talking.send("event", event={})
+    time.sleep(0.1)
+    with pytest.raises(NodeLost, match="'worker-0'.*no sign of life"):
+        board.receive(5.0)
+    silent.close()
+    talking.close()
+
+
 def test_a_node_that_prepares_may_be_silent_for_longer(
     board: Switchboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
