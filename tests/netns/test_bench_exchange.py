@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.bench.exchange.table import EXCHANGES
 from testbed.links.process import environment
 
 PROGRAM = "from testbed.cli.bench import app; app()"
@@ -17,13 +18,13 @@ FIELDS = {
 }  # fmt: skip
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_every_exchange_once(state: Path, tmp_path: Path) -> None:
-    names = ("ps-threads", "ps-loop", "gloo", "rpc", "iperf3")
+    names = tuple(EXCHANGES)
     done = subprocess.run(
         [
             *(sys.executable, "-c", PROGRAM, "exchange", "--quick", "--json"),
-            *("--out", str(tmp_path), "--nodes", "2", "--bytes", "400000"),
+            *("--out", str(tmp_path), "--nodes", "3", "--bytes", "400000"),
             *("--link", "unshaped", "--link", "50 Mbit/s"),
         ],
         capture_output=True,

@@ -11,7 +11,7 @@ import pytest
 from testbed.bench.exchange.cell import Cell, Link, check_bytes
 from testbed.bench.exchange.part import Part, Task, add, gradient
 from testbed.bench.exchange.sample import Sample, bypass, row
-from testbed.bench.exchange.table import EXCHANGES, entry
+from testbed.bench.exchange.table import entry
 from testbed.errors import InputError
 from testbed.scenario.shape import FRAME_BYTES, SEGMENT_BYTES
 
@@ -19,7 +19,7 @@ SLOW = Link.parse("100 Mbit/s")
 
 
 def task(own: int, nodes: int, name: str, port: int = 0, size: int = 4000) -> Task:
-    addresses = dict.fromkeys(range(nodes + 1), "127.0.0.1")
+    addresses = {number: f"127.0.0.{number + 1}" for number in range(nodes + 1)}
     return Task(name, own, nodes, size, addresses, port, "lo", 1, 7, 10.0)
 
 
@@ -76,8 +76,8 @@ def test_gradients_are_added_in_order_of_rank() -> None:
     assert set(add(vectors, total)) == {6.0}
 
 
-@pytest.mark.parametrize("name", [name for name in EXCHANGES if name.startswith("ps-")])
-def test_three_nodes_and_a_server_make_rounds(name: str) -> None:
+@pytest.mark.parametrize("name", ["ps-threads", "ps-loop", "peers", "ring"])
+def test_three_nodes_make_rounds(name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = int(held.getsockname()[1])
     parts: dict[int, Part] = {}
@@ -88,13 +88,24 @@ def test_three_nodes_and_a_server_make_rounds(name: str) -> None:
     def work(own: int) -> None:
         for step in (1, 2, 3):
             parts[own].round(step)
-        parts[own].close()
+        done.append(own)
 
-    for activity in (make, work):
-        threads = [threading.Thread(target=activity, args=(own,), daemon=True) for own in range(4)]
+    done, numbers = list[int](), Cell(name, 3, 4000, SLOW).numbers
+    for activity in (make, work, lambda own: parts[own].close()):
+        threads = [threading.Thread(target=activity, args=(own,), daemon=True) for own in numbers]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(20.0)
         assert not any(thread.is_alive() for thread in threads)
-    assert set(parts) == set(range(4))
+    assert set(done) == set(numbers)
+
+
+def test_every_row_says_what_passes_its_busiest_link() -> None:
+    for name, least in (("ps-loop", 8.0), ("peers", 3.0), ("ring", 1.5), ("allreduce", 1.5)):
+        cell = Cell(name, 4, 1_000_000, SLOW)
+        assert cell.least_s == pytest.approx(
+            least * 8e6 / 1e8 * FRAME_BYTES / SEGMENT_BYTES, rel=0.01
+        )
+        ways = [sum(cell.entry.carried(own, 4, 1_000_000)) for own in cell.numbers]
+        assert min(ways) > 0

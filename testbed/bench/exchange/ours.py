@@ -7,11 +7,13 @@ import numpy as np
 from testbed.bench.exchange.part import SERVER, Part, Task, Vector, add, gradient
 from testbed.errors import InputError
 from testbed.exchange import builtin as _builtin
-from testbed.exchange.choose import ENDPOINTS, Way
+from testbed.exchange.choose import ENDPOINTS, Way, endpoint_for
 from testbed.exchange.endpoint import TcpEndpoint
+from testbed.exchange.frame import MAX_BODY
 from testbed.exchange.kinds import ExchangeKind, Peers, ServerSide, exchanges
 from testbed.exchange.loop import LoopEndpoint
-from testbed.fabric.host import HostClock, HostNode
+from testbed.exchange.multicast.multicaster import Multicaster
+from testbed.fabric.host import DataNetwork, HostClock, HostNode
 from testbed.node import Buffer
 
 del _builtin
@@ -19,9 +21,10 @@ del _builtin
 _CONNECT_S = 60.0
 
 
-def make(task: Task, kind: str, way: Way) -> Part:
-    """A node's part in rounds of the exchange ``kind``."""
+def make(task: Task, kind: str, way: Way | None = None) -> Part:
+    """A node's part in rounds of the exchange ``kind``. ``way``: None for the one that a run would take."""
     exchange = exchanges.get(kind)
+    way = "threads" if exchange.multicasts else way or endpoint_for(task.nodes, task.bytes)
     endpoint = _connected(task, exchange, way)
     if task.own == SERVER:
         if exchange.server is None:
@@ -89,8 +92,14 @@ def _connected(task: Task, exchange: ExchangeKind, way: Way) -> TcpEndpoint | Lo
     clock = HostClock()
     endpoint = ENDPOINTS[way](
         task.own, task.run, names=_names(task), clock=clock.seconds, silence_s=task.timeout_s,
-        greeting_s=_CONNECT_S,
+        greeting_s=_CONNECT_S, lockstep=exchange.lockstep,
     )  # fmt: skip
+    if exchange.multicasts and isinstance(endpoint, TcpEndpoint):
+        endpoint.multicaster = Multicaster(
+            task.own, task.run, names=_names(task), clock=clock.seconds, silence_s=task.timeout_s,
+            addresses={peer: task.addresses[peer] for peer in task.workers}, port=task.port,
+            most_bytes=MAX_BODY, deliver=endpoint.deliver,
+        )  # fmt: skip
     alone = exchange.server is None
     if alone or task.own == SERVER:
         endpoint.listen(task.addresses[task.own], task.port)
@@ -101,7 +110,8 @@ def _connected(task: Task, exchange: ExchangeKind, way: Way) -> TcpEndpoint | Lo
 
 
 def _node(task: Task, endpoint: TcpEndpoint | LoopEndpoint) -> HostNode:
-    return HostNode(_names(task)[task.own], 0, endpoint, HostClock(), lambda _: None)
+    network = DataNetwork(task.own, _names(task), task.addresses)
+    return HostNode(network.names[task.own], 0, endpoint, HostClock(), lambda _: None, network)
 
 
 def _peers(task: Task, exchange: ExchangeKind) -> Peers:

@@ -24,6 +24,11 @@ def to_all(nodes: int, size: int) -> Sequence[float]:
     return ((nodes - 1) * size,)
 
 
+def around(nodes: int, size: int) -> Sequence[float]:
+    """As many segments as nodes go round twice, but for the last hop; every hop is a phase."""
+    return (size / nodes,) * (2 * (nodes - 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An exchange. ``make``: ``module:function`` that returns a node's part; its further arguments are ``options``."""
@@ -49,6 +54,18 @@ class Entry:
         return received * size, sent * size
 
 
+def _others(nodes: int) -> tuple[float, float]:
+    return float(nodes - 1), float(nodes - 1)
+
+
+def _one_copy(nodes: int) -> tuple[float, float]:
+    return float(nodes - 1), 1.0
+
+
+def _twice_around(nodes: int) -> tuple[float, float]:
+    return 2 * (nodes - 1) / nodes, 2 * (nodes - 1) / nodes
+
+
 _OURS = "testbed.bench.exchange.ours:make"
 IPERF = "iperf3"
 """No exchange: what the links carry, as rounds."""
@@ -58,6 +75,10 @@ EXCHANGES = {
     for row in (
         Entry("ps-threads", _OURS, options={"kind": "ps", "way": "threads"}),
         Entry("ps-loop", _OURS, options={"kind": "ps", "way": "loop"}),
+        Entry("peers", _OURS, to_all, False, _others, {"kind": "peers"}),
+        Entry("multicast", _OURS, to_all, False, _one_copy, {"kind": "multicast"}),
+        Entry("ring", _OURS, around, False, _twice_around, {"kind": "ring"}),
+        Entry("allreduce", _OURS, around, False, _twice_around, {"kind": "allreduce"}),
         Entry("gloo", "testbed.bench.exchange.gloo:make"),
         Entry("rpc", "testbed.bench.exchange.rpc:make"),
         Entry(IPERF, ""),
