@@ -76,14 +76,14 @@ class TcpEndpoint(SocketEndpoint[Connection]):
     def close(self) -> None:
         """Close every connection; peers see an end of stream."""
         self._closing = True
-        if self.multicaster is not None:
-            self.multicaster.close()
-        if self._listener is not None:
+        if self._listener is not None:  # first: peers of the next run must not find this run's
             with suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
         for connection in self._doorway.all():
             connection.shut()
+        if self.multicaster is not None:
+            self.multicaster.close()
         for connection in self._peers.values():
             connection.close()
 
