@@ -17,7 +17,7 @@ from threading import Thread
 from typing import Any
 
 from testbed.errors import ExperimentError
-from testbed.links import multicast, racks
+from testbed.links import racks
 from testbed.links.end_report import end_report
 from testbed.links.locate import locate
 from testbed.links.neighbours import Resident, acquaint, bridge_of
@@ -95,9 +95,7 @@ class Agent:
     def do_acquaint(self, request: Object) -> None:
         """Have everyone on a data network know everyone else beforehand."""
         residents = [Resident(**resident) for resident in request["residents"]]
-        bridge = bridge_of(Resident(**request["switch"]))
-        acquaint([*residents, bridge])
-        multicast.prune(bridge.netns, bridge.index)
+        acquaint([*residents, bridge_of(Resident(**request["switch"]))])
 
     def do_unbuild(self, _: Object) -> list[str]:
         """Remove everything that was made."""

@@ -16,20 +16,18 @@ from testbed.links.namespaces import inside
 from testbed.links.netlink import Netlink, attribute
 
 _ROUTER, _SNOOPING, _QUERIER, _VERSION = 22, 23, 25, 43
-_MEMBERSHIP, _OTHER_QUERIER = 31, 32
+_MEMBERSHIP, _OTHER_QUERIER, _QUERY, _RESPONSE, _STARTUP = 31, 32, 33, 34, 35
 _ROUTER_PORT = 25
-_WEEK = 7 * 86_400 * 100
+_AT_ONCE, _DAY = 10, 86_400 * 100
 """In hundredths of a second."""
+_WEEK = 7 * _DAY
 _NO, _YES, _THIRD = b"\0", b"\1", b"\3"
 _ALL_HOSTS = "224.0.0.1"
 _ALL_HOSTS_MAC = bytes.fromhex("01005e000001")
 
 
 def prune(netns: str | None, bridge: int) -> None:
-    """Have the bridge of that index send multicasts to members only. Raises OSError where it cannot.
-
-    What is plugged in already hears the question.
-    """
+    """Have the bridge of that index send multicasts to members only. Raises OSError where it cannot."""
     with Netlink(netns) as netlink:
         long = struct.pack("=Q", _WEEK)
         devices.set_bridge(
@@ -43,9 +41,22 @@ def prune(netns: str | None, bridge: int) -> None:
             attribute(_OTHER_QUERIER, long),
         )
         found = devices.device(netlink, bridge)
-    with inside(netns), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
-        raw.bind((found.name, 0))
-        raw.send(_question(bytes.fromhex(found.mac.replace(":", ""))))
+    try:
+        with inside(netns), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
+            raw.bind((found.name, 0))
+            raw.send(_question(bytes.fromhex(found.mac.replace(":", ""))))
+    except PermissionError:
+        _ask_itself(netns, bridge)
+
+
+def _ask_itself(netns: str | None, bridge: int) -> None:
+    """Where an agent may not send frames (without CAP_NET_RAW) the bridge asks: each port once when it is plugged in."""
+    times = {_QUERY: _DAY, _STARTUP: _DAY, _RESPONSE: _AT_ONCE}
+    with Netlink(netns) as netlink:
+        values = [attribute(kind, struct.pack("=Q", length)) for kind, length in times.items()]
+        devices.set_bridge(netlink, bridge, *values)
+        # Only now: it begins with a question, whose time to answer is that of the moment.
+        devices.set_bridge(netlink, bridge, attribute(_QUERIER, _YES))
 
 
 def no_router(netlink: Netlink, port: int) -> None:

@@ -13,6 +13,7 @@ from standing import Standing, left_of
 
 from testbed.fabric.base import NodeSpec, RackSpec, RunContext
 from testbed.fabric.docker import DockerFabric
+from testbed.fabric.docker import fabric as module
 from testbed.links.namespaces import NAMED
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
@@ -40,8 +41,12 @@ else:
 """
 
 
-@pytest.fixture(params=["plain", "racked"])
-def standing(request: pytest.FixtureRequest, image: str, tmp_path: Path) -> Iterator[Standing]:
+@pytest.fixture(params=["plain", "racked", "not root"])
+def standing(
+    request: pytest.FixtureRequest, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Standing]:
+    """``not root``: the agent is in the shaper's container, as members of the docker group have it."""
+    monkeypatch.setattr(module, "_is_root", lambda: request.param != "not root")
     run = secrets.token_hex(3)
     fabric = DockerFabric(RunContext(run, tmp_path / run, "a-token", quiet=True, multicast=True))
     racks = [RackSpec("a", ("worker-0", "worker-1"))] if request.param == "racked" else []
