@@ -59,7 +59,7 @@ def test_a_silent_node_is_lost_while_another_has_much_to_say(
     for _ in range(50):
         talking.send("event", event={})
     time.sleep(0.1)
-    with pytest.raises(NodeLost, match="'worker-0'.*no sign of life"):
+    with pytest.raises(NodeLost, match=r"'worker-0'.*no sign of life"):
         board.receive(5.0)
     silent.close()
     talking.close()
