@@ -28,13 +28,13 @@ class Plan:
     share: float = 0.05
     shares: tuple[float, ...] = SHARES
     schemes: tuple[str, ...] = SCHEMES
-    rates: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
+    rates: tuple[float, ...] = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
     """Learning rates that are tried in virtual time, for SSGD and ASGD apart."""
     steps: int = 30
     """Of every measurement of a step's time."""
     most: int = 400
     """Steps within which the accuracy must be reached."""
-    every: int = 5
+    every: int = 2
     """Steps from one evaluation to the next, where the accuracy is looked for."""
     seed: int = 1
 
