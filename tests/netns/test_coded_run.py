@@ -34,7 +34,8 @@ def told(folder: Path, fabric: str) -> dict[str, dict[str, list[dict[str, Any]]]
     assert out, err
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for run in json.loads(out)["runs"]:
-        found = runs.setdefault(run["algorithm"], {"summary": [run]})
+        summary = json.loads((Path(run["dir"]) / "summary.json").read_text())
+        found = runs.setdefault(run["algorithm"], {"summary": [summary]})
         for events in sorted(Path(run["dir"]).glob("events/*")):
             for line in events.read_text().splitlines():
                 event = json.loads(line)
