@@ -34,7 +34,8 @@ def told(folder: Path, fabric: str) -> dict[str, dict[str, list[dict[str, Any]]]
     assert out, err
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for run in json.loads(out)["runs"]:
-        found = runs.setdefault(run["algorithm"], {"summary": [run]})
+        summary = json.loads((Path(run["dir"]) / "summary.json").read_text())
+        found = runs.setdefault(run["algorithm"], {"summary": [summary]})
         for events in sorted(Path(run["dir"]).glob("events/*")):
             for line in events.read_text().splitlines():
                 event = json.loads(line)
@@ -60,5 +61,4 @@ def test_the_four_schemes_train_as_in_virtual_time(tmp_path: Path, nothing_left:
         assert bytes_sent[0] == bytes_sent[1], name
         (summary,) = ours["summary"]
         assert summary["accuracy"] == theirs["summary"][0]["accuracy"]
-        for measure in ("byte_identity", "frame_identity"):
-            assert summary["measures"][measure]["state"] == "valid", summary["reasons"]
+        assert summary["measures"]["byte_identity"]["state"] == "valid", summary["reasons"]
