@@ -117,6 +117,7 @@ def _train(assignment: Assignment) -> None:
         job.node, job.seed, endpoint, assignment.clock, assignment.record,
         DataNetwork(job.peer, assignment.peers, assignment.addresses),
     )  # fmt: skip
+    multicaster = None
     try:
         multicaster = _multicaster(assignment, endpoint)
         _connect(assignment, endpoint)
@@ -142,6 +143,10 @@ def _train(assignment: Assignment) -> None:
             endpoint=way,
             interface=None if carried is None else carried.to_json(),
         )
+    except BaseException:
+        if multicaster is not None:
+            multicaster.abandon()
+        raise
     finally:
         endpoint.close()
         node.close()

@@ -72,6 +72,7 @@ class Multicaster:
         self._lock = threading.Lock()
         self._bell, self._ear = socket.socketpair(type=socket.SOCK_DGRAM)
         self._closing = threading.Event()
+        self._abandoned = False
         self._failure: Exception | None = None
         self._look_s = 0.0
         self._heard_s: dict[int, float] = {}
@@ -133,6 +134,10 @@ class Multicaster:
         """Since when no part of a message has come."""
         return time.monotonic() - self._receiving.heard_s
 
+    def abandon(self) -> None:
+        """``close`` is not to wait for anybody: something went wrong, and others are to hear of it soon."""
+        self._abandoned = True
+
     def close(self) -> None:
         """Leave all groups, once members have confirmed what was sent, or are silent."""
         self._closing.set()
@@ -188,7 +193,7 @@ class Multicaster:
     def _over(self, quiet_s: float) -> bool:
         """Whoever closes stays a little, to confirm to those who have not heard it."""
         quiet = time.monotonic() - quiet_s > _LINGER_S
-        return self._closing.is_set() and self.idle and quiet
+        return self._closing.is_set() and (self._abandoned or (self.idle and quiet))
 
     def _patience_ms(self) -> float:
         left_s = min(self._sending.next_s() - time.monotonic(), _LOOK_S)
