@@ -17,7 +17,7 @@ from testbed.exchange.base import Ticket, Travel, Update
 from testbed.exchange.kinds import ExchangeKind, Peers, Sent
 from testbed.node import Buffer, Kind, Message, Node
 
-_PATIENCE = 1.5
+_PATIENCE = 1.25
 """Workers wait for the server this much longer than the server for workers: it may have more to do than they."""
 
 _PREPARATION_S = 120.0

@@ -183,6 +183,7 @@ class SocketEndpoint(Generic[S]):
         while (item := self._next(look_s)) is None:
             if awaited:
                 self._look(timeout, awaited, waiting, begun_s)
+                look_s = self._vigil.rest_s(self._peers, timeout, time.monotonic())
             elif not self._still_coming(timeout):
                 raise self._silence(self._peers, timeout)
         return self._received(item)

@@ -58,6 +58,14 @@ class Vigil:
             if self._silent_s(peer, heard, now_s) >= self._limit_s(peer, heard, timeout_s, now_s)
         ]
 
+    def rest_s(self, heard: Mapping[int, Heard], timeout_s: float, now_s: float) -> float:
+        """Until the next look: a while, or less if somebody will be lost before."""
+        left_s = [
+            self._limit_s(peer, heard, timeout_s, now_s) - self._silent_s(peer, heard, now_s)
+            for peer in self._since
+        ]
+        return max(0.0, min([timeout_s / LOOKS, *left_s]))
+
     def lasts(self, timeout_s: float, now_s: float) -> bool:
         """Whether somebody is waited for so long that those who wait for this node are to be told."""
         return any(now_s >= since_s + timeout_s / LOOKS for since_s in self._since.values())

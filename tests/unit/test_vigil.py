@@ -63,6 +63,13 @@ def test_one_that_says_nothing_any_more_is_not_excused() -> None:
     assert watching(1).lost(peers, T, 112.0) == [1]
 
 
+def test_the_next_look_is_in_time() -> None:
+    peers = {1: Peer(moved=103.0), 2: Peer()}
+    assert watching(1).rest_s(peers, T, 103.0) == T / 4
+    assert watching(1, 2).rest_s(peers, T, 107.5) == 0.5
+    assert watching(1, 2).rest_s(peers, T, 109.0) == 0.0
+
+
 def test_others_are_told_only_of_waits_that_last() -> None:
     vigil = watching(1)
     assert not vigil.lasts(T, 101.9) and vigil.lasts(T, 102.0)
