@@ -155,6 +155,8 @@ class TcpEndpoint(SocketEndpoint[Connection]):
             reason = str(error)
         if not (said_goodbye or self._closing):
             self._put(NodeLost(self._name(peer), None, reason))
+            if self.multicaster is not None:
+                self.multicaster.gone(peer, reason)
 
     def _connection(self, peer: int) -> Connection:
         with self._changed:

@@ -184,7 +184,9 @@ class ParameterServerHub:
         arrived: dict[int, Message] = {}
         missing = dict.fromkeys(self._peers.workers)
         while missing:
-            message = self._receive(step, missing, arrived, timeout_s)
+            # who has said goodbye waits for nothing, and may be gone
+            waiting = () if kind is Kind.BYE else arrived
+            message = self._receive(step, missing, waiting, timeout_s)
             self._check(message, kind, step, bucket, missing)
             arrived[message.sender] = message
             del missing[message.sender]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from testbed.exchange.arrival import ask_for_stamps
 from testbed.exchange.frame import HEADER_BYTES, MAX_BODY, Header
 from testbed.exchange.inflow import Inflow
-from testbed.exchange.tcp_info import SocketCounters, moved_bytes, read_counters, silent_s
+from testbed.exchange.tcp_info import Moved, SocketCounters, moved, read_counters, silent_s
 from testbed.node import Message
 
 _PAUSE_S = 0.001
@@ -49,7 +49,7 @@ class Stream:
         """When its peer said last that it waits, and when whom it waits for was last heard of (monotonic clock)."""
         self.excuses_in = self.excuses_out = 0
         """Bytes of frames that say so."""
-        self._most_moved, self._moved_s = 0, 0.0
+        self._moved, self._moved_s = Moved(0, 0, 0), 0.0
         _tune(connected, terms.silence_s)
 
     def trust(self, most_bytes: int) -> None:
@@ -77,11 +77,20 @@ class Stream:
             return float("inf")
 
     def moved_s(self, now_s: float) -> float:
-        """When bytes of messages were last seen to have come, or to have been taken in; ``now_s`` if now."""
+        """When bytes of messages were last seen to have come, or to have been taken in; ``now_s`` if now.
+
+        What is short is taken in by the peer's kernel, whatever its process does: that is no sign of life.
+        """
         with suppress(OSError):
-            moved = moved_bytes(self.socket) - self.excuses_in - self.excuses_out
-            if moved > self._most_moved:
-                self._most_moved, self._moved_s = moved, now_s
+            before, now = self._moved, moved(self.socket)
+            long = before.waiting and now.waiting
+            came = now.received - self.excuses_in > before.received
+            if long and now.acknowledged > before.acknowledged:
+                self._moved_s = now_s
+            elif came:
+                self._moved_s = max(self._moved_s, now_s - silent_s(self.socket))
+            most = max(before.received, now.received - self.excuses_in)
+            self._moved = Moved(most, now.acknowledged, now.waiting)
         return self._moved_s
 
     def heard(self, at_s: float) -> None:

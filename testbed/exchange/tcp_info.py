@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import struct
+import termios
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from testbed.scenario.shape import SEGMENT_HEADER_BYTES
 
@@ -62,10 +65,19 @@ def silent_s(connected: socket.socket) -> float:
     return float(milliseconds) / 1e3
 
 
-def moved_bytes(connected: socket.socket) -> int:
-    """Bytes that have come over a connected TCP socket, and those of its own that the other side has."""
+class Moved(NamedTuple):
+    """Bytes of a connected TCP socket: received, acknowledged by the other side, and handed over but not yet that."""
+
+    received: int
+    acknowledged: int
+    waiting: int
+
+
+def moved(connected: socket.socket) -> Moved:
+    """Read them."""
     acknowledged, received = struct.unpack_from("=QQ", _info(connected), _BYTES_ACKED)
-    return int(acknowledged) + int(received)
+    (waiting,) = struct.unpack("=i", fcntl.ioctl(connected, termios.TIOCOUTQ, bytes(4)))
+    return Moved(received, acknowledged, waiting)
 
 
 def _info(connected: socket.socket) -> bytes:

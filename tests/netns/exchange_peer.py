@@ -18,8 +18,10 @@ import numpy as np
 from testbed.errors import NarrowsError
 from testbed.exchange import builtin as _builtin
 from testbed.exchange.choose import ENDPOINTS
-from testbed.exchange.kinds import Peers, ServerSide, WorkerSide, exchanges
-from testbed.fabric.base import DATA_PORT
+from testbed.exchange.endpoint import TcpEndpoint
+from testbed.exchange.kinds import ExchangeKind, Peers, ServerSide, WorkerSide, exchanges
+from testbed.exchange.multicast.multicaster import Multicaster
+from testbed.fabric.base import DATA_PORT, MULTICAST_PORT
 from testbed.fabric.host import HostClock, HostNode
 
 del _builtin
@@ -28,6 +30,8 @@ SHORT = 1 << 14
 """Values of the rounds in which nothing is to happen."""
 SOON_S = 0.1
 """After the beginning of a phase that lasts."""
+SAMPLES = 60
+"""Of a coded exchange's mini-batch."""
 SETTLED_S = 0.3
 
 
@@ -58,9 +62,8 @@ class Halts:
 class Rounds:
     """Steps of an exchange, whose results are known beforehand: worker r sends values r + 1 + step."""
 
-    def __init__(self, plan: dict[str, Any], halts: Halts) -> None:
-        self._plan, self._halts = plan, halts
-        self._step_s = 0.0
+    def __init__(self, plan: dict[str, Any], halts: Halts, kind: ExchangeKind) -> None:
+        self._plan, self._halts, self._kind = plan, halts, kind
 
     def values(self, step: int) -> int:
         return int(self._plan["values"]) if step == self._plan["long"] else SHORT
@@ -69,20 +72,24 @@ class Rounds:
         return np.full(self.values(step), rank + 1 + step, np.float32)
 
     def work(self, side: WorkerSide, rank: int) -> None:
-        for step in range(1, self._plan["steps"] + 1):
+        step = 0
+        while step != side.last_step:
+            step += 1
+            time.sleep(self._plan["pace_s"])
             self._halts.at(step, "before")
             self._halts.during(step, "send")
-            ticket = side.submit(step, 0, self.vector(rank, step).tobytes())
+            ticket = side.submit(step, 0, self._payload(side, rank, step))
             self._halts.during(step, "receive")
             update = ticket.wait()
             parts = [part.body for part in update.parts] or [update.payload]
             self._check(np.mean([np.frombuffer(part, np.float32) for part in parts], 0), step)
             self._halts.at(step, "aggregate")
+            step += len(update.more)
             say("step", step=step)
         side.close()
 
     def serve(self, side: ServerSide) -> None:
-        last = self._plan["steps"]
+        last, self._told = self._plan["steps"], 0
         for step in range(1, last + 1):
             self._halts.at(step, "before")
             self._halts.during(step, "receive")
@@ -92,9 +99,24 @@ class Rounds:
             self._halts.during(step, "send")
             side.broadcast(step, 0, mean.tobytes(), last=step == last)
             say("step", step=step)
+            if crowd := getattr(side, "crowd", None):
+                for lost in crowd.lost[self._told :]:
+                    self._told += 1
+                    say("lost", node=lost.node, step=lost.step, phase=lost.phase)
         side.farewell(last)
 
+    def _payload(self, side: WorkerSide, rank: int, step: int) -> Any:
+        """Vectors; or blocks, whose values are not looked at afterwards."""
+        if self._kind.carries != "blocks":
+            return self.vector(rank, step).tobytes()
+        shape = len(side.samples(SAMPLES)), self.values(step)  # type: ignore[attr-defined]
+        return np.full(shape, step, np.int32).data.cast("B")
+
     def _check(self, mean: Any, step: int) -> None:
+        if self._kind.carries == "blocks" or not self._kind.lockstep:
+            if len(set(mean)) != 1:
+                raise AssertionError(f"step {step}: {mean[:4]} of {mean.shape}")
+            return
         expected = np.mean([self.vector(rank, step)[0] for rank in range(self._plan["workers"])])
         if mean.shape != (self.values(step),) or not np.allclose(mean, expected):
             raise AssertionError(f"step {step}: {mean[:4]} of {mean.shape}, not {expected}")
@@ -103,21 +125,43 @@ class Rounds:
 def main() -> None:
     plan = json.loads(sys.argv[1])
     names = {int(number): name for number, name in plan["names"].items()}
+    kind = exchanges.get(plan["exchange"])
     clock = HostClock()
-    endpoint = ENDPOINTS[plan["way"]](
+    endpoint: Any = ENDPOINTS[plan["way"]](
         plan["own"],
         plan["run"],
         names=names,
         clock=clock.seconds,
         silence_s=plan["timeout_s"],
         most_bytes=1 << 27,
+        lockstep=kind.lockstep,
     )
+    if kind.multicasts:
+        multicast(endpoint, plan, names, clock)
     node = HostNode(names[plan["own"]], 1, endpoint, clock, list[object]().append)
     try:
         guarded(lambda: take_part(plan, names, node))
-        say("counts", strangers=endpoint.strangers)
+        datagrams = endpoint.multicaster.counters().strangers if kind.multicasts else 0
+        say("counts", strangers=endpoint.strangers, datagrams=datagrams)
     finally:
         endpoint.close()
+
+
+def multicast(
+    endpoint: TcpEndpoint, plan: dict[str, Any], names: dict[int, str], clock: HostClock
+) -> None:
+    """All nodes are workers."""
+    endpoint.multicaster = Multicaster(
+        plan["own"],
+        plan["run"],
+        names=names,
+        clock=clock.seconds,
+        silence_s=plan["timeout_s"],
+        addresses={int(peer): address for peer, address in plan["addresses"].items()},
+        port=MULTICAST_PORT,
+        most_bytes=1 << 27,
+        deliver=endpoint.deliver,
+    )
 
 
 def take_part(plan: dict[str, Any], names: dict[int, str], node: HostNode) -> None:
@@ -133,7 +177,7 @@ def take_part(plan: dict[str, Any], names: dict[int, str], node: HostNode) -> No
     if not serves:
         for peer in [peer for peer in workers if peer < own] if alone else range(servers):
             node.endpoint.connect(peer, addresses[str(peer)], DATA_PORT, 60.0)
-    rounds = Rounds(plan, Halts(plan["halt_step"], plan["halt_phase"]))
+    rounds = Rounds(plan, Halts(plan["halt_step"], plan["halt_phase"]), kind)
     if serves:
         assert kind.server is not None
         hub = kind.server(node, peers)

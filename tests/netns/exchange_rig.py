@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from stranger import Listening, visit, visits
+from stranger import Listening, datagrams, throw, visit, visits
 
 from testbed.bench.lab import Lab
 from testbed.fabric.base import Interface
@@ -30,6 +30,9 @@ RATE_BITS, VALUES = 40_000_000, 2_000_000
 TIMEOUT_S, WITHIN_S = 5.0, 10.0
 """How long a peer may be silent; until when everybody has to know it."""
 HALT_STEP, STEPS = 3, 5
+CARRY_ON = ("ps-async", "ps-backup")
+"""Exchanges that go on without a worker; so long that it happens while they do."""
+MANY_STEPS, PACE_S = 36, 0.3
 NODES = 3
 """Of each exchange."""
 _START_S, _SLOW_S = 90.0, 120.0
@@ -107,6 +110,8 @@ class Outcome:
     after_s: dict[str, float]
     steps: dict[str, int]
     counts: dict[str, dict[str, Any] | None]
+    lost: list[dict[str, Any]]
+    """What a server said of workers that it goes on without; ``at_s`` after the fault."""
 
     @property
     def survivors(self) -> list[str]:
@@ -114,7 +119,7 @@ class Outcome:
 
     def told(self) -> str:
         """In words, for whoever reads a failure."""
-        lines = []
+        lines = [f"lost after {line['at_s']:.1f} s: {line}" for line in self.lost]
         for name, line in self.said.items():
             what = "nothing" if line is None else line.get("message", line["kind"])
             lines.append(f"{name} after {self.after_s[name]:.1f} s: {what}")
@@ -208,7 +213,9 @@ class _Play:
         plan = {
             "own": number, "run": self._run, "names": self._names, "servers": servers,
             "workers": NODES - servers, "exchange": case.exchange, "options": {}, "way": case.way,
-            "timeout_s": TIMEOUT_S, "values": VALUES, "long": HALT_STEP, "steps": STEPS,
+            "timeout_s": TIMEOUT_S, "values": VALUES, "long": HALT_STEP,
+            "steps": MANY_STEPS if case.exchange in CARRY_ON else STEPS,
+            "pace_s": PACE_S if case.exchange in CARRY_ON else 0.0,
             "addresses": {n: self._arena.address(p) for n, p in enumerate(self._places.values())},
             "halt_step": HALT_STEP, "halt_phase": case.phase if name == case.victim else "",
         }  # fmt: skip
@@ -235,11 +242,14 @@ class _Play:
 
     def _visit(self, place: str) -> None:
         """A stranger calls at the victim's; the last worker is one that it is not."""
-        said = visits(self._run, NODES - 1, self._listening.end())
-        visit(self._arena.switch, self._arena.address(place), said)
+        heard, address = self._listening.end(), self._arena.address(place)
+        visit(self._arena.switch, address, visits(self._run, NODES - 1, heard))
+        if self._case.exchange == "multicast":
+            throw(self._arena.switch, address, datagrams(heard))
 
     def _outcome(self, struck_s: float) -> Outcome:
-        patience_s = _SLOW_S if self._case.fault in ("slow", "visited") else 2 * WITHIN_S
+        lasting = self._case.fault in ("slow", "visited") or self._case.exchange in CARRY_ON
+        patience_s = _SLOW_S if lasting else 2 * WITHIN_S
         said: dict[str, dict[str, Any] | None] = {}
         for name, process in self._processes.items():
             if name != self._case.victim or self._case.fault not in ("killed", "paused"):
@@ -256,6 +266,12 @@ class _Play:
                 for name, p in self._processes.items()
             },
             {name: p.until("counts", timeout_s=1.0) for name, p in self._processes.items()},
+            [
+                {**line, "at_s": line["at_s"] - struck_s}
+                for process in self._processes.values()
+                for line in process.lines
+                if line["kind"] == "lost"
+            ],
         )
 
 

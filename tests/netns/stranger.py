@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from testbed.exchange.frame import HEADER_BYTES, MAGIC, Header
-from testbed.fabric.base import DATA_PORT, Interface
+from testbed.exchange.multicast.packet import DATAGRAM
+from testbed.fabric.base import DATA_PORT, MULTICAST_PORT, Interface
 from testbed.links.namespaces import inside
 from testbed.node import Kind
 
 _ETHERNET_BYTES, _LOOK_S = 14, 0.5
+_RUN_AT, _DATAGRAM = 4, -1
+"""Where a datagram says which run it is of; the place of a kept one beside kinds of frames."""
 
 
 class Listening:
@@ -40,28 +43,46 @@ class Listening:
     def _listen(self) -> None:
         while not self._ended:
             with suppress(TimeoutError):
-                packet = self._socket.recv(1 << 16)
-                payload = _payload(packet)
-                if payload.startswith(MAGIC) and len(payload) >= HEADER_BYTES:
+                protocol, payload = _payload(self._socket.recv(1 << 16))
+                framed = payload.startswith(MAGIC) and len(payload) >= HEADER_BYTES
+                if protocol == socket.IPPROTO_TCP and framed:
                     self._heard.setdefault(payload[5], payload)
+                elif protocol == socket.IPPROTO_UDP and len(payload) == DATAGRAM:
+                    self._heard.setdefault(_DATAGRAM, payload)
 
 
-def _payload(packet: bytes) -> bytes:
-    """Of a TCP segment in IPv4 in Ethernet."""
+def datagrams(heard: dict[int, bytes]) -> list[bytes]:
+    """What a stranger sends to multicast's port; the last is a peer's, which has come already."""
+    genuine = heard[_DATAGRAM]
+    other_run = genuine[:_RUN_AT] + bytes([genuine[_RUN_AT] ^ 1]) + genuine[_RUN_AT + 1 :]
+    return [os.urandom(1000), b"", genuine[:5], other_run, genuine]
+
+
+def throw(netns: str, address: str, thrown: Sequence[bytes]) -> None:
+    """Send all of it."""
+    with inside(netns), socket.socket(type=socket.SOCK_DGRAM) as throwing:
+        for one in thrown:
+            throwing.sendto(one, (address, MULTICAST_PORT))
+
+
+def _payload(packet: bytes) -> tuple[int, bytes]:
+    """Protocol and payload of what is in IPv4 in Ethernet."""
     internet = packet[_ETHERNET_BYTES:]
-    if len(internet) < 40 or internet[0] >> 4 != 4 or internet[9] != socket.IPPROTO_TCP:
-        return b""
-    (length,) = struct.unpack_from("!H", internet, 2)
+    if len(internet) < 40 or internet[0] >> 4 != 4:
+        return -1, b""
+    (length,), protocol = struct.unpack_from("!H", internet, 2), internet[9]
     segment = internet[4 * (internet[0] & 15) : length]
-    return segment[4 * (segment[12] >> 4) :]
+    header = 8 if protocol == socket.IPPROTO_UDP else 4 * (segment[12] >> 4)
+    return protocol, segment[header:]
 
 
-VISITS = 9
+VISITS, DATAGRAMS = 9, 4
+"""How many of ``visits`` and ``datagrams`` are counted as strangers'; a datagram that came already is a duplicate."""
 
 
 def visits(run: int, sender: int, heard: dict[int, bytes]) -> list[bytes]:
     """What a stranger says, a connection each. ``sender``: a peer who is connected already."""
-    greeting, gradient = heard[Kind.HELLO][:HEADER_BYTES], heard[Kind.GRADIENT]
+    greeting, gradient = heard[Kind.HELLO][:HEADER_BYTES], heard.get(Kind.GRADIENT, b"NRWS")
     return [
         os.urandom(4096),
         greeting[: HEADER_BYTES // 2],

@@ -110,6 +110,12 @@ def test_the_end_of_a_stream_is_counted_as_a_byte_by_the_kernel() -> None:
     assert len(faults({"server": message}, [], [])) == 1
 
 
+def test_what_endpoints_say_to_each_other_is_no_frame_of_a_role() -> None:
+    message = {**done("server", sent=460), "excuses": (40, 80)}
+    message["summary"]["bytes_received"] = 220
+    assert faults({"server": message}, [], []) == []
+
+
 STEPS = [{"node": "worker-0", "step": step} for step in (1, 2)]
 
 

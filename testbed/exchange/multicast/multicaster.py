@@ -76,6 +76,7 @@ class Multicaster:
         self._failure: Exception | None = None
         self._look_s = 0.0
         self._heard_s: dict[int, float] = {}
+        self._gone: deque[tuple[int, str]] = deque()
         self._thread = threading.Thread(target=self._serve, name="multicast", daemon=True)
         self._thread.start()
 
@@ -125,6 +126,12 @@ class Multicaster:
     def idle(self) -> bool:
         """Whether members have confirmed everything that was sent."""
         return self._sending.idle and not self._coming
+
+    def gone(self, peer: int, reason: str) -> None:
+        """It is known otherwise that ``peer`` was lost: nothing waits for it any more."""
+        self._gone.append((peer, reason))
+        with suppress(OSError):
+            self._bell.send(b"!")
 
     def heard_s(self, peer: int) -> float:
         """When anything last came of ``peer``, by the monotonic clock."""
@@ -178,6 +185,8 @@ class Multicaster:
             ready = {descriptor for descriptor, _ in poll.poll(self._patience_ms())}
             if self._ear.fileno() in ready:
                 self._ear.recv(16)
+                while self._gone:
+                    self._lose(*self._gone.popleft())
                 while self._coming:
                     self._sending.begin(self._coming.popleft())
             for readable in (self._sockets.own, self._sockets.groups):

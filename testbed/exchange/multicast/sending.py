@@ -109,12 +109,17 @@ class Sending:
     def ask(self, now_s: float) -> None:
         """Ask about messages of which too long nothing was heard, and give up members that never answer."""
         for message in list(self._active.values()):
+            if message.sent and message.asked:
+                self._give_up(message, now_s)
             if message.sent and now_s >= message.ask_s:
-                for member in message.waiting():
-                    heard_s = max(self._heard_s.get(member, 0.0), message.begun_s)
-                    if message.asked and now_s - heard_s > self._silence_s:
-                        self._lost(member, f"it confirmed nothing for {self._silence_s:g} s")
                 self._probe(message, now_s)
+
+    def _give_up(self, message: Outgoing, now_s: float) -> None:
+        """Whoever has been silent for too long, however long it is until the next question."""
+        for member in message.waiting():
+            heard_s = max(self._heard_s.get(member, 0.0), message.begun_s)
+            if now_s - heard_s > self._silence_s:
+                self._lost(member, f"it confirmed nothing for {self._silence_s:g} s")
 
     def next_s(self) -> float:
         """When ``transmit`` or ``ask`` has something to do, unless something is heard before."""
