@@ -54,11 +54,11 @@ CASES += [Case(*who, *what) for who, what in product((("coded", "worker-1"), *AS
 # A slow uplink matters while something is sent.
 CASES += [Case(*who, "send", "slow") for who in (*VICTIMS, ("coded", "worker-1"))]
 CASES += [
-    Case(exchange, victim, "receive", "visited", way)
+    Case(exchange, victim, "before", "visited", way)
     for exchange, victim in (("ps", "server"), ("peers", "worker-0"), ("ring", "worker-0"))
     for way in ("threads", "loop")
 ]
-CASES += [Case("multicast", "worker-0", "receive", "visited")]
+CASES += [Case("multicast", "worker-0", "before", "visited")]
 LATER = ("receive", "aggregate")
 """Phases in which the others may have come further than the victim when they notice."""
 
