@@ -140,7 +140,9 @@ def main() -> None:
         multicast(endpoint, plan, names, clock)
     node = HostNode(names[plan["own"]], 1, endpoint, clock, list[object]().append)
     try:
-        guarded(lambda: take_part(plan, names, node))
+        ended_well = guarded(lambda: take_part(plan, names, node))
+        if kind.multicasts and not ended_well:
+            endpoint.multicaster.abandon()
         datagrams = endpoint.multicaster.counters().strangers if kind.multicasts else 0
         say("counts", strangers=endpoint.strangers, datagrams=datagrams)
     finally:
@@ -197,14 +199,16 @@ def begin() -> None:
     sys.stdin.readline()
 
 
-def guarded(work: Callable[[], None]) -> None:
-    """Say how it ended."""
+def guarded(work: Callable[[], None]) -> bool:
+    """Say how it ended; whether it ended well."""
     try:
         work()
         say("done")
+        return True
     except NarrowsError as error:
         about = {name: getattr(error, name, None) for name in ("node", "step", "phase")}
         say("error", type=type(error).__name__, message=str(error), **about)
+        return False
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ class Sending:
     def ask(self, now_s: float) -> None:
         """Ask about messages of which too long nothing was heard, and give up members that never answer."""
         for message in list(self._active.values()):
-            if message.sent and message.asked:
+            if message.sent:
                 self._give_up(message, now_s)
             if message.sent and now_s >= message.ask_s:
                 self._probe(message, now_s)
