@@ -30,7 +30,9 @@ def test_a_killed_worker_is_named_with_its_step(
     code, _, err = command.finish(30.0)
     assert time.monotonic() - killed < 10.0
     assert code == 1
-    assert re.search(r"node 'worker-1' was lost at step \d+(, while \w+)?: killed by signal 9", err), err
+    assert re.search(
+        r"node 'worker-1' was lost at step \d+(, while \w+)?: killed by signal 9", err
+    ), err
     assert len(command.steps()) > 10
     summary = json.loads(next(tmp_path.glob("runs/*/summary.json")).read_text())
     assert summary["verdict"] == "invalid" and summary["steps"] > 0
