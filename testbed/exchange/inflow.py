@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from testbed.errors import WireError
 from testbed.exchange.arrival import STAMP_SPACE, Ancillary, stamp
-from testbed.exchange.frame import HEADER_BYTES, Header
+from testbed.exchange.frame import HEADER_BYTES, Fields, fields_of
 from testbed.node import Message
 
 STAGE_BYTES = 1 << 16
@@ -40,7 +40,7 @@ class Inflow:
         """Bytes at the beginning of the stage that no frame has taken yet."""
         self._expected = 0
         self._buffers: dict[tuple[int, int], bytearray] = {}
-        self._header: Header | None = None
+        self._header: Fields | None = None
         self._body = memoryview(b"")
         self._filled = 0
         self._first_s = 0.0
@@ -79,11 +79,13 @@ class Inflow:
         """The header is there, and perhaps some of the body, and perhaps of what comes next."""
         self._first_s = self._clock(time.monotonic_ns())
         stage = memoryview(self._stage)
-        header = Header.unpack(stage[:HEADER_BYTES], self.most_bytes)
-        if header.run != self._run:
-            raise WireError(f"frame of run {header.run:x} in run {self._run:x}")
-        self._header, self._body = header, memoryview(self._buffer(header))[: header.length]
-        end = min(self._staged, HEADER_BYTES + header.length)
+        header = fields_of(stage[:HEADER_BYTES], self.most_bytes)
+        _, _, run, step, bucket, length, _ = header
+        if run != self._run:
+            raise WireError(f"frame of run {run:x} in run {self._run:x}")
+        self._header = header
+        self._body = memoryview(self._buffer(step, bucket, length))[:length]
+        end = min(self._staged, HEADER_BYTES + length)
         self._filled = end - HEADER_BYTES
         self._body[: self._filled] = stage[HEADER_BYTES:end]
         if left := self._staged - end:
@@ -91,12 +93,12 @@ class Inflow:
         self._staged = left
 
     def _complete(self) -> Message:
-        header, body, clock = self._header, self._body, self._clock
-        assert header is not None
-        self._header, self._expected = None, header.length
+        assert self._header is not None
+        kind, sender, _, step, bucket, self._expected, sent_ns = self._header
+        self._header, clock = None, self._clock
         arrived_s = clock(stamp(self._ancillary))
         return Message(
-            header.kind, header.step, header.bucket, header.sender, body, clock(header.sent_ns),
+            kind, step, bucket, sender, self._body, clock(sent_ns),
             self._first_s, arrived_s, clock(time.monotonic_ns()),
         )  # fmt: skip
 
@@ -108,12 +110,12 @@ class Inflow:
             raise WireError("the stream ended inside a frame")
         return count
 
-    def _buffer(self, header: Header) -> bytearray:
+    def _buffer(self, step: int, bucket: int, length: int) -> bytearray:
         """The buffer that the message two steps before used, if it is long enough and may be used again."""
         if not self.reuses:
-            return bytearray(header.length)
-        slot = (header.bucket, header.step % 2)
+            return bytearray(length)
+        slot = (bucket, step % 2)
         held = self._buffers.get(slot)
-        if held is None or len(held) < header.length:
-            held = self._buffers[slot] = bytearray(header.length)
+        if held is None or len(held) < length:
+            held = self._buffers[slot] = bytearray(length)
         return held

@@ -19,6 +19,7 @@ from select import EPOLLIN, EPOLLOUT
 
 from testbed.errors import NodeLost, WireError
 from testbed.exchange.channel import Channel
+from testbed.exchange.frame import Frame, framed
 from testbed.exchange.socket_endpoint import SocketEndpoint
 from testbed.exchange.turns import FOREVER_S, Turns
 from testbed.node import Kind, Message
@@ -50,7 +51,8 @@ class LoopEndpoint(SocketEndpoint[Channel]):
         Whoever sends to several begins with the lowest, so that no two senders wait for each other.
         """
         channels = [self._channel(peer) for peer in sorted(destinations)]
-        held = [channel for channel in channels if not self._begin(channel, message)]
+        frame = framed(message, self._terms.run, time.monotonic_ns())
+        held = [channel for channel in channels if not self._begin(channel, frame)]
         if held:
             self._finish(held)
         for channel in channels:
@@ -94,11 +96,11 @@ class LoopEndpoint(SocketEndpoint[Channel]):
             raise NodeLost(self._name(peer), None, "it never connected")
         return self._peers[peer]
 
-    def _begin(self, channel: Channel, message: Message) -> bool:
+    def _begin(self, channel: Channel, frame: Frame) -> bool:
         """Hand over what the kernel takes at once; whether nothing is left to be done."""
         channel.sending.acquire()
         try:
-            done = channel.begin(message)
+            done = channel.begin(frame)
         except OSError as error:
             channel.fail(error)
             done = True

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from testbed.exchange.arrival import ask_for_stamps
-from testbed.exchange.frame import HEADER_BYTES, MAX_BODY, Header
+from testbed.exchange.frame import HEADER_BYTES, MAX_BODY, Frame, framed
 from testbed.exchange.inflow import Inflow
 from testbed.exchange.tcp_info import Moved, SocketCounters, moved, read_counters, silent_s
 from testbed.node import Message
@@ -56,14 +56,9 @@ class Stream:
         """It is a peer's: longer frames may come."""
         self._inflow.most_bytes = most_bytes
 
-    def frame(self, message: Message) -> tuple[bytes, memoryview]:
-        """Header and body as they go out now."""
-        body = memoryview(message.body).cast("B")
-        header = Header(
-            message.kind, message.sender, self._run, message.step, message.bucket, len(body),
-            time.monotonic_ns(),
-        )  # fmt: skip
-        return header.pack(), body
+    def frame(self, message: Message) -> Frame:
+        """Header and body as they go out now, to this peer or to several."""
+        return framed(message, self._run, time.monotonic_ns())
 
     def counters(self) -> SocketCounters:
         """What the kernel counted so far."""

@@ -24,10 +24,17 @@ SETTINGS = {
 """As sysctl(8) calls them; a network namespace has its own. Compose sets the same (``compose/base.yaml``)."""
 
 
+FILTERS = ("iptables", "ip6tables", "arptables")
+"""What bridges hand every packet to, where a host's engine has loaded br_netfilter: switches of ours filter nothing."""
+
+
 def settle() -> None:
     """Set the calling thread's namespace up, before any socket is made in it."""
     for name, value in SETTINGS.items():
         _file(name).write_text(value)
+    for name in FILTERS:
+        if (file := _file(f"net.bridge.bridge-nf-call-{name}")).exists():
+            file.write_text("0")
 
 
 def remembers_connections(netns: str | None) -> bool:
