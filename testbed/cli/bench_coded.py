@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,12 @@ Schemes = Annotated[
 ]
 
 
+Rates = Annotated[
+    list[float] | None,
+    typer.Option("--rate", help="Only these learning rates; may be repeated.", min=1e-9),
+]
+
+
 def coded(
     scenario: Annotated[Path, typer.Argument(help="A scenario with peers and one server.")],
     accuracy: Accuracy = 0.82,
@@ -34,6 +41,7 @@ def coded(
     steps: Steps = 30,
     most: Most = 400,
     algo: Schemes = None,
+    rate: Rates = None,
     fabric: options.FabricName = "netns",
     parallel: options.Parallel = 1,
     out: options.Out = Path(),
@@ -47,6 +55,8 @@ def coded(
 
     chosen = tuple(dict.fromkeys((BASE, *(algo or SCHEMES))))
     asked = Plan(accuracy, share, schemes=chosen, steps=steps, most=most)
+    if rate:
+        asked = replace(asked, rates=tuple(rate))
     become_able(fabric)
     say = say_unless(quiet)
     bench = Bench(scenario, asked, out, say, parallel)

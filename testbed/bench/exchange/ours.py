@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from testbed.bench.exchange.part import SERVER, Part, Task, Vector, add, gradient
 from testbed.errors import InputError
 from testbed.exchange import builtin as _builtin
 from testbed.exchange.choose import ENDPOINTS, Way, endpoint_for
+from testbed.exchange.coded.exchange import CodedExchange
 from testbed.exchange.endpoint import TcpEndpoint
 from testbed.exchange.frame import MAX_BODY
 from testbed.exchange.kinds import ExchangeKind, Peers, ServerSide, exchanges
@@ -19,10 +23,14 @@ from testbed.node import Buffer
 del _builtin
 
 _CONNECT_S = 60.0
+_SAMPLES = 1 << 16
+"""Of a mini-batch that is cut into blocks: any number that leaves something for each."""
 
 
-def make(task: Task, kind: str, way: Way | None = None) -> Part:
-    """A node's part in rounds of the exchange ``kind``. ``way``: None for the one that a run would take."""
+def make(
+    task: Task, kind: str, way: Way | None = None, options: Mapping[str, Any] | None = None
+) -> Part:
+    """A node's part in rounds of the exchange ``kind`` with ``options``. ``way``: None for the one that a run would take."""
     exchange = exchanges.get(kind)
     way = "threads" if exchange.multicasts else way or endpoint_for(task.nodes, task.bytes)
     endpoint = _connected(task, exchange, way)
@@ -30,7 +38,7 @@ def make(task: Task, kind: str, way: Way | None = None) -> Part:
         if exchange.server is None:
             raise InputError(f"the exchange {kind!r} has no server")
         return _Server(task, _node(task, endpoint), endpoint, exchange)
-    return _Worker(task, _node(task, endpoint), endpoint, exchange)
+    return _Worker(task, _node(task, endpoint), endpoint, exchange, options or {})
 
 
 class _Worker:
@@ -40,16 +48,21 @@ class _Worker:
         node: HostNode,
         endpoint: TcpEndpoint | LoopEndpoint,
         exchange: ExchangeKind,
+        options: Mapping[str, Any],
     ) -> None:
         self._node, self._endpoint = node, endpoint
-        self._side = exchange.worker(node, _peers(task, exchange))
+        self._side = exchange.worker(node, _peers(task, exchange, options))
         self._own = gradient(task)
         self._total = np.empty_like(self._own)
+        self._body: Buffer = self._own.data.cast("B")
+        if isinstance(self._side, CodedExchange):
+            blocks = len(self._side.samples(_SAMPLES))
+            self._body = bytes(blocks * task.bytes)  # zeros: whoever has a block has the same
         self._side.greet()
 
     def round(self, step: int) -> None:
         """Submit the gradient, and wait; what others sent as it was is added here."""
-        update = self._side.submit(step, 0, self._own.data.cast("B")).wait()
+        update = self._side.submit(step, 0, self._body).wait()
         if update.parts:
             add([_vector(part.body) for part in update.parts], self._total)
 
@@ -114,9 +127,11 @@ def _node(task: Task, endpoint: TcpEndpoint | LoopEndpoint) -> HostNode:
     return HostNode(network.names[task.own], 0, endpoint, HostClock(), lambda _: None, network)
 
 
-def _peers(task: Task, exchange: ExchangeKind) -> Peers:
+def _peers(task: Task, exchange: ExchangeKind, options: Mapping[str, Any] | None = None) -> Peers:
     servers = [] if exchange.server is None else [SERVER]
-    return Peers(task.own, servers, task.workers, _names(task), task.timeout_s)
+    return Peers(
+        task.own, servers, task.workers, _names(task), task.timeout_s, options=options or {}
+    )
 
 
 def _names(task: Task) -> dict[int, str]:

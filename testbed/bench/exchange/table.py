@@ -9,6 +9,7 @@ from typing import Any
 
 from testbed.bench.exchange.part import SERVER, Part, Task
 from testbed.errors import InputError
+from testbed.exchange.coded.load import loads, most_received
 
 Loads = Callable[[int, int], Sequence[float]]
 """Of a number of nodes and the bytes of a gradient: bytes on the busiest link direction, in each phase of a round."""
@@ -66,6 +67,20 @@ def _twice_around(nodes: int) -> tuple[float, float]:
     return 2 * (nodes - 1) / nodes, 2 * (nodes - 1) / nodes
 
 
+def _coded(name: str, scheme: str, r: int) -> Entry:
+    """Block gradients by a scheme; the busiest link is that of the node that receives most."""
+
+    def received(nodes: int, size: int) -> Sequence[float]:
+        return (float(most_received(scheme, nodes, r)) * size,)
+
+    def least(nodes: int) -> tuple[float, float]:
+        each = loads(scheme, nodes, r)
+        return float(min(one.received for one in each)), float(min(one.sent for one in each))
+
+    options = {"kind": "coded", "options": {"scheme": scheme, "r": r}}
+    return Entry(name, _OURS, received, False, least, options)
+
+
 _OURS = "testbed.bench.exchange.ours:make"
 IPERF = "iperf3"
 """No exchange: what the links carry, as rounds."""
@@ -78,6 +93,10 @@ EXCHANGES = {
         Entry("peers", _OURS, to_all, False, _others, {"kind": "peers"}),
         Entry("multicast", _OURS, to_all, False, _one_copy, {"kind": "multicast"}),
         Entry("ring", _OURS, around, False, _twice_around, {"kind": "ring"}),
+        _coded("cssgd-r2", "literal", 2),
+        _coded("replicated-r2", "replicated", 2),
+        _coded("grouped-r3", "grouped", 3),
+        _coded("combined-r3", "combined", 3),
         Entry("allreduce", _OURS, around, False, _twice_around, {"kind": "allreduce"}),
         Entry("gloo", "testbed.bench.exchange.gloo:make"),
         Entry("rpc", "testbed.bench.exchange.rpc:make"),
