@@ -9,6 +9,7 @@ from testbed.algorithms import PATTERNS, SUFFIXES, Algorithm, known
 from testbed.cli import options
 from testbed.compress.base import codings, memories, selectors
 from testbed.control.base import controllers
+from testbed.exchange.kinds import exchanges
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,7 +32,7 @@ def _table() -> Table:
     from rich.table import Column, Table
 
     table = Table(
-        Column("name", no_wrap=True), "selector", "values", "memory", "controller", "down", "about",
+        Column("name", no_wrap=True), "selector", "values", "memory", "controller", "down", "exchange", "about",
         box=None,
     )  # fmt: skip
     for row in known():
@@ -39,14 +40,15 @@ def _table() -> Table:
     for pattern in PATTERNS:
         table.add_row(str(pattern), *_cells(pattern.row, pattern.row.controller), pattern.about)
     for suffix in SUFFIXES:
-        table.add_row(suffix.form, "", "", "", "", "", suffix.about)
+        table.add_row(suffix.form, *[""] * 6, suffix.about)
     return table
 
 
 def _cells(row: Algorithm, controller: str) -> list[str]:
     down = row.down if row.down_memory == "none" else f"{row.down} + {row.down_memory}"
     values = _changed(row.values, row.values_options)
-    return [row.selector, values, row.memory, controller, down]
+    exchange = _changed(row.exchange, row.exchange_options)
+    return [row.selector, values, row.memory, controller, down, exchange]
 
 
 def _listing() -> dict[str, Any]:
@@ -73,6 +75,7 @@ def _parts() -> dict[str, list[str]]:
         "values": codings.names(),
         "memories": memories.names(),
         "controllers": controllers.names(),
+        "exchanges": exchanges.names(),
     }
 
 
