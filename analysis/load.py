@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.errors import InputError
+from testbed.exchange.kinds import exchanges
 from testbed.record.directory import (
     COMPARISON,
     LINKS,
@@ -78,8 +79,10 @@ class Run:
 
     @property
     def server(self) -> str:
-        """Name of the server node, which is also its link's; of the first worker, where there is none."""
+        """Name of the server node, which is also its link's; of the first worker, where none takes part."""
         nodes: Mapping[str, Mapping[str, Any]] = self.manifest["nodes"]
+        if exchanges.get(self.manifest["algorithm"].get("exchange", "ps")).server is None:
+            nodes = {name: node for name, node in nodes.items() if node["role"] != "server"}
         roles = [
             (node["role"] != "server", node["role"] != "worker", name)
             for name, node in nodes.items()

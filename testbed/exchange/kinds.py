@@ -80,6 +80,11 @@ class BlocksSide(WorkerSide, Protocol):
         """Where this worker's blocks of the coming step are in the mini-batch of all workers, ``count`` samples."""
         ...
 
+    @property
+    def over(self) -> float:
+        """What the sum of a block's gradients is divided by before it is written: the same for all blocks."""
+        ...
+
     def report(self, saturated: int) -> None:
         """How many elements of the blocks that are submitted next did not fit."""
         ...

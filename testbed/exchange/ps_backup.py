@@ -40,14 +40,13 @@ class BackupWorker(ParameterServer):
     def __init__(self, node: Node, peers: Peers) -> None:
         super().__init__(node, peers)
         self._came: Queue[Message | NodeLost] = node.queue()
-
-    def greet(self) -> None:
-        """Send HELLO, and listen from then on."""
-        super().greet()
-        self._node.spawn(self._listen)
+        self._listens = False
 
     def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
-        """Send a gradient; returns when its last byte is handed over."""
+        """Send a gradient; returns when its last byte is handed over. From the first one on, listen."""
+        if not self._listens:  # not before: others may still prepare
+            self._listens = True
+            self._node.spawn(self._listen)
         start_s = self._node.now()
         server = self._peers.server_of(bucket)
         frame_bytes = self._send(server, Kind.GRADIENT, step, bucket, payload)

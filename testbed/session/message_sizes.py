@@ -27,8 +27,6 @@ def most_bytes(job: Job) -> int:
     """What no message of a job can exceed, generously."""
     if job.sizes:
         return min(MAX_BODY, int(expected_bytes(job)) + _MOST_BESIDE)
-    if exchange_kind(job).carries == "blocks":
-        return MAX_BODY  # several gradients in one message: how many, the exchange knows
     return min(MAX_BODY, _parameters(job) * _MOST_PER_ELEMENT + _MOST_BESIDE)
 
 

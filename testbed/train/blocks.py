@@ -60,7 +60,7 @@ class BlocksCarrier:
         rows = self._computation.rows
         fixed, saturated = rows.view(np.int32), 0
         for row, into in zip(rows, fixed, strict=True):
-            counted = quantize(row, into)
+            counted = quantize(row, into, self._exchange.over)
             saturated += counted.saturated
             if counted.poisoned:
                 raise _diverged(into, self._replica.flat.layout)

@@ -16,7 +16,7 @@ from testbed.errors import InputError, NodeLost
 from testbed.exchange.coded.exchange import CodedExchange
 from testbed.exchange.coded.groups import Groups
 from testbed.exchange.coded.header import header_bytes
-from testbed.exchange.coded.options import work
+from testbed.exchange.coded.options import check_run, work
 from testbed.exchange.coded.schemes import scheme
 from testbed.exchange.frame import HEADER_BYTES
 from testbed.exchange.kinds import Peers
@@ -165,11 +165,18 @@ def test_steps_follow_one_another_though_some_are_ahead() -> None:
         return body
 
     results = bench.run(*map(takes_part, range(5)))
-    of_a_sample = 10 / 0x7FFFFFFF / 10
+    of_a_block = 10 / 0x7FFFFFFF / 3
     total = sum(start + 1 for start in (0, 3, 6))
-    expected = [np.float32(total * step * of_a_sample) for step in (1, 2, 3)]
+    expected = [np.float32(total * step * of_a_block) for step in (1, 2, 3)]
     assert results == [pytest.approx(expected)] * 5
     assert {side.last_step for side in bench.sides} == {3}
+
+
+def test_switches_and_nodes_bear_so_many_groups_and_no_more() -> None:
+    check_run({"scheme": "literal", "r": 2}, 16, 24)
+    check_run({"scheme": "literal", "r": "auto"}, 10, 32)
+    with pytest.raises(InputError, match="needs 4368 multicast groups"):
+        check_run({"scheme": "literal", "r": 4}, 16, 200)
 
 
 def test_travel_is_known_after_waiting() -> None:
@@ -200,7 +207,6 @@ def test_travel_is_known_after_waiting() -> None:
         (("count: 5", "count: 17"), "combined-r2", "17 workers. It takes 2 to 16"),
         (("batch: 24", "batch: 1"), "cssgd-r2", r"5 samples, into 10 blocks\. Use a batch of at least 2"),
         (("count: 5", "count: 15"), "cssgd-r5", "15 workers, 360 samples, into 3003 blocks"),
-        (("count: 5", "count: 16"), "cssgd-r2", "needs 560 multicast groups"),
         (("pace: 100 ms", "pace: 100 ms, gradients: none"), "grouped-r2", "`train.gradients` is none"),
     ],
 )  # fmt: skip

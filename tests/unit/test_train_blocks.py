@@ -31,6 +31,8 @@ class Asks:
         assert count == 4 * 32
         return list(self.places)
 
+    over = 4.0
+
     def report(self, saturated: int) -> None:
         self.saturated = saturated
 
@@ -78,9 +80,10 @@ def test_workers_that_share_a_model_compute_blocks_too() -> None:
 def test_what_is_sent_is_fixed_point_in_the_order_of_blocks() -> None:
     _, _, of_blocks, carrier, asks = worker(0, [slice(0, 64), slice(64, 128)])
     of_blocks.gradients(1)
-    of_blocks.rows[1, 7] = 12.0
-    beyond = int((np.abs(of_blocks.rows) > LIMIT).sum())
-    expected = np.clip(of_blocks.rows.copy(), -LIMIT, LIMIT).astype(np.float64) * MOST / LIMIT
+    of_blocks.rows[1, 7] = 4 * LIMIT + 1
+    divided = of_blocks.rows.astype(np.float64) / asks.over
+    beyond = int((np.abs(divided) > LIMIT).sum())
+    expected = np.clip(divided, -LIMIT, LIMIT) * MOST / LIMIT
     ((bucket, payload),) = carrier.pack()
     fixed = np.frombuffer(payload, np.int32).reshape(2, -1)
     assert bucket == 0

@@ -63,6 +63,11 @@ class CodedExchange:
         plan, self._samples = self._redundancy.scheme, count
         return [plan.samples(block, count) for block in plan.blocks[self._rank]]
 
+    @property
+    def over(self) -> float:
+        """The mean number of samples in a block of the coming step."""
+        return self._samples / len(self._redundancy.scheme.holders)
+
     def report(self, saturated: int) -> None:
         """How many elements of the blocks that are submitted next were cut off."""
         self._saturated = saturated
@@ -104,7 +109,7 @@ class CodedExchange:
 
     def total(self, step: int, round_: Round, seen: Seen) -> memoryview:
         """The mean as float32 bytes; what was seen is recorded, and with ``auto`` the redundancy may change."""
-        found = mean(round_.total(), self._samples)
+        found = mean(round_.total(), len(self._redundancy.scheme.holders))
         record = seen.record(self._node.name, self._redundancy.scheme.r, self._peers.names)
         self._node.record(record.to_json())
         self._t_comm_s, self._ended_s = seen.t_comm_s, self._node.now()

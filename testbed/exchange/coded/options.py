@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -18,8 +19,8 @@ from testbed.options import Options, read
 AUTO = "auto"
 _MOST_BLOCKS = 4096
 """Of more, packets would be smaller than what it takes to send one."""
-_MOST_GROUPS = 512
-"""Bridges keep a table of them, and every group that a node is in costs it a filter."""
+_MOST_GROUPS, _MOST_OF_ONE = 4000, 1000
+"""Bridges keep a table of all; and what a node may be in (``net.ipv4.igmp_max_memberships``)."""
 
 
 class CodedOptions(Options):
@@ -54,11 +55,13 @@ def check_run(given: Mapping[str, Any], workers: int, batch: int) -> None:
     for r in options.redundancies(workers):
         check(options.scheme, workers, r)
         _check_blocks(options.scheme, workers, r, batch)
-    groups = len(Groups(candidates(options, workers), range(workers)).sets)
-    if groups > _MOST_GROUPS:
+    groups = Groups(candidates(options, workers), range(workers)).sets
+    of_one = max(Counter(worker for group in groups for worker in group).values(), default=0)
+    if len(groups) > _MOST_GROUPS or of_one > _MOST_OF_ONE:
         raise InputError(
-            f"scheme {options.scheme!r} with r = {options.r} needs {groups} multicast groups among {workers} workers",
-            hint=f"At most {_MOST_GROUPS} are possible: use another r or scheme, or fewer workers",
+            f"scheme {options.scheme!r} with r = {options.r} needs {len(groups)} multicast groups among {workers} "
+            f"workers, {of_one} with one of them in it",
+            hint=f"{_MOST_GROUPS} and {_MOST_OF_ONE} are possible: use another r or scheme, or fewer workers",
         )
 
 

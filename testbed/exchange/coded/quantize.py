@@ -3,6 +3,8 @@
     ±10  ↔  0x7FFFFFFF / 0x80000001        a step is 20 / (2³² − 2) = 4.66e-9
 
 Rounded to nearest, ties to even; what is beyond ±10 is cut off there and counted. 0x80000000 stands for no number.
+The paper bounds the sum over a block, so that larger blocks are cut off sooner. Here sums are divided by the mean number of
+samples in a block, the same for all blocks: what is bounded is about the gradient of a mean sample, whatever the redundancy.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ class Counted:
     poisoned: int
 
 
-def quantize(gradient: Floats, into: Fixed) -> Counted:
-    """Write ``gradient`` (float32 (size,)) to ``into`` (int32 (size,)).
+def quantize(gradient: Floats, into: Fixed, over: float = 1.0) -> Counted:
+    """Write ``gradient`` / ``over`` (float32 (size,)) to ``into`` (int32 (size,)).
 
     The caller refuses a gradient of which elements were poisoned: here nobody knows its parameters' names.
     """
@@ -42,7 +44,7 @@ def quantize(gradient: Floats, into: Fixed) -> Counted:
     saturated = poisoned = 0
     for begin in range(0, len(gradient), _CHUNK):
         values = gradient[begin : begin + _CHUNK]
-        scaled = np.multiply(values, _SCALE, out=scratch[: len(values)], dtype=np.float64)
+        scaled = np.multiply(values, _SCALE / over, out=scratch[: len(values)], dtype=np.float64)
         np.rint(scaled, out=scaled)
         # a comparison with NaN is false, so that one lands here too
         if not (scaled.min() >= -MOST and scaled.max() <= MOST):
@@ -52,10 +54,10 @@ def quantize(gradient: Floats, into: Fixed) -> Counted:
     return Counted(saturated, poisoned)
 
 
-def mean(total: Sums, samples: int) -> Floats:
-    """The mean gradient, float32 (size,), of which ``total`` (int64 (size,)) is the sum over ``samples``."""
+def mean(total: Sums, many: float) -> Floats:
+    """The mean gradient, float32 (size,), of which ``total`` (int64 (size,)) is ``many`` times as much."""
     found = np.empty(len(total), np.float32)
-    scale = LIMIT / MOST / samples
+    scale = LIMIT / MOST / many
     for begin in range(0, len(total), _CHUNK):
         found[begin : begin + _CHUNK] = total[begin : begin + _CHUNK] * scale
     return found
