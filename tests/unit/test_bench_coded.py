@@ -48,7 +48,7 @@ def test_a_variant_changes_what_it_says_and_nothing_else() -> None:
 
 
 def test_savings_are_of_the_time_to_the_accuracy() -> None:
-    step = {"verdict": "valid", "bytes_up": 3e6, "steps": 30}
+    step = {"verdict": "valid", "bytes_up": 3e6, "steps": 30, "saturated": 0}
     timed = {"ssgd-multicast": {**step, "step_s": 1.0}, "replicated-r5": {**step, "step_s": 0.4}}
     known = {
         "steps": 50,

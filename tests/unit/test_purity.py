@@ -19,6 +19,8 @@ PURE = sorted(
         *(ROOT / "exchange" / "coded").rglob("*.py"),
         ROOT / "exchange" / "crowd.py",
         ROOT / "exchange" / "ps.py",
+        ROOT / "exchange" / "peers.py",
+        ROOT / "exchange" / "gathering.py",
         ROOT / "exchange" / "ps_async.py",
         ROOT / "exchange" / "ps_backup.py",
         ROOT / "exchange" / "kinds.py",

@@ -11,7 +11,10 @@ Row = dict[str, Any]
 
 
 def rows(known: Mapping[str, Any]) -> Iterator[Row]:
-    """A row for every scheme and c: on real links first, then in virtual time."""
+    """A row for every scheme and c: on real links first, then in virtual time.
+
+    Schemes share the steps of SSGD as long as nothing ``saturated``: else they compute another gradient.
+    """
     steps, plan = int(known["steps"]), known["plan"]
     real = known["steps_real"]
     yield from _rows("real", plan["share"], steps, real, known["async_real"]["time_s"])
@@ -34,10 +37,11 @@ def _rows(
             "saved_ssgd": 1 - taken_s / base_s,
             "saved_asgd": None if async_s is None else 1 - taken_s / async_s,
             "sent_mb_step": found["bytes_up"] / max(1, found["steps"]) / 1e6,
+            "saturated": found["saturated"],
             "verdict": found["verdict"],
         }
     yield {
         "links": links, "c": share, "scheme": ASYNC, "step_s": None, "time_s": async_s,
         "saved_ssgd": None if async_s is None else 1 - async_s / base_s, "saved_asgd": 0.0,
-        "sent_mb_step": None, "verdict": None,
+        "sent_mb_step": None, "saturated": None, "verdict": None,
     }  # fmt: skip

@@ -169,8 +169,15 @@ class Bench:
             "phases_s",
             "dir",
         )
-        summaries = [read_json(path / SUMMARY) for path in paths]
-        return {each["algorithm"]: {key: each[key] for key in kept} for each in summaries}
+        found = {}
+        for path in paths:
+            summary = read_json(path / SUMMARY)
+            told = read_events(path).get("coded", [])
+            cut_off = sum(int(event["saturated"]) for event in told)
+            found[summary["algorithm"]] = {key: summary[key] for key in kept} | {
+                "saturated": cut_off
+            }
+        return found
 
     def _reached(self, run: Path) -> float | None:
         """Model seconds to the accuracy."""

@@ -113,7 +113,8 @@ class Multicaster:
                 outgoing = Outgoing(group, number, members, header + body)
                 self._coming.append(outgoing)
             self._bell.send(b"!")
-            outgoing.handed_over.wait()
+            while not outgoing.handed_over.wait(_LOOK_S):
+                self._check(members)  # the thread that sends may have ended meanwhile
             self._check(members)
         self._counters.frame_bytes_sent += len(header) + len(body)
         return len(header) + len(body)
