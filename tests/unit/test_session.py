@@ -116,6 +116,19 @@ def test_what_endpoints_say_to_each_other_is_no_frame_of_a_role() -> None:
     assert faults({"server": message}, [], []) == []
 
 
+def test_what_a_nodes_own_queue_refused_at_first_is_counted_again_in_whole_segments() -> None:
+    counted = 1_000_000
+
+    def found(sent: int) -> list[str]:
+        message = done("server", sent=counted)
+        message["counters"]["peer"]["bytes_sent"] = sent + 20  # 20 of them a second time
+        return faults({"server": message}, [], [])
+
+    assert found(counted) == found(counted + 1448) == found(counted + 3 * 1448) == []
+    for wrong in (counted - 1448, counted + 1447, counted + 4 * 1448):
+        assert len(found(wrong)) == 1
+
+
 STEPS = [{"node": "worker-0", "step": step} for step in (1, 2)]
 
 
