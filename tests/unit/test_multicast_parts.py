@@ -29,7 +29,6 @@ from testbed.exchange.multicast.packet import (
 )
 from testbed.exchange.multicast.sockets import group_address
 from testbed.exchange.multicast.stream import AHEAD, Stream, Way
-from testbed.exchange.multicast.window import LEAST, TARGET_US, RoundTrip, Window
 from testbed.node import Kind
 
 RUN, SENDER = 0xFEED_0000_BEEF, 3
@@ -249,57 +248,6 @@ def test_done_when_every_member_has_it() -> None:
     assert not message.repairs
     with pytest.raises(ValueError, match="report"):
         outgoing(3).heard(1, 1, False, Report(0, 0, ()), 0, 1.0)
-
-
-def settle(window: Window, delay_us: float, trips: int = 60) -> None:
-    for trip in range(trips):
-        window.progressed(int(window.packets), int(delay_us), trip * 0.02, limited=True)
-
-
-def test_the_window_doubles_until_there_is_delay_and_then_holds_it() -> None:
-    window = Window()
-    for _ in range(5):
-        window.progressed(int(window.packets), 0, 0.0, limited=True)
-    assert window.packets == 128
-    settle(window, TARGET_US)
-    assert window.packets == 128
-    settle(window, 4 * TARGET_US)
-    assert window.packets == LEAST
-    settle(window, TARGET_US / 2)
-    assert window.packets > 20
-
-
-def test_the_window_grows_only_where_it_was_in_the_way() -> None:
-    window = Window()
-    window.progressed(4, 0, 0.0, limited=False)
-    assert window.packets == 4
-
-
-def test_losses_count_with_delay_or_in_numbers_and_once_a_round_trip() -> None:
-    window = Window(packets=100, starting=False)
-    window.lost(0.01, 0, 1.0, 0.02)
-    assert window.packets == 100
-    window.lost(0.01, TARGET_US, 1.0, 0.02)
-    once = window.packets
-    window.lost(0.5, TARGET_US, 1.01, 0.02)
-    assert once == window.packets < 100
-    window.lost(0.5, 0, 1.1, 0.02)
-    assert window.packets < once
-
-
-def test_delay_that_never_goes_is_not_of_ones_own_making() -> None:
-    window = Window(packets=3, starting=False)
-    settle(window, 9 * TARGET_US, 200)
-    assert window.resting(4.0)
-    settle(window, 0)
-    assert not window.resting(4.0)
-
-
-def test_patience_grows_with_questions_in_vain() -> None:
-    trip = RoundTrip()
-    for _ in range(100):
-        trip.measured(0.05)
-    assert 0.05 <= trip.patience_s(0) < trip.patience_s(1) <= trip.patience_s(20) == 0.5
 
 
 def test_a_run_is_folded() -> None:
