@@ -16,7 +16,7 @@ STAMP_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
 
 
 def ask_for_stamps(connected: socket.socket) -> None:
-    """From now on every ``recvmsg_into`` says when the last of its bytes came."""
+    """From now on every call that receives messages says when the last of their bytes came."""
     connected.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
 

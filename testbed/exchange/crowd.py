@@ -7,11 +7,8 @@ from collections.abc import Collection
 from functools import partial
 
 from testbed.errors import NodeLost, WireError
-from testbed.exchange.kinds import Peers
+from testbed.exchange.kinds import PREPARATION_S, Peers
 from testbed.node import Buffer, Kind, Message, Node, Queue
-
-_PREPARATION_S = 120.0
-"""How much longer a greeting is waited for: nodes load data and build models at their own speed."""
 
 
 class Crowd:
@@ -29,7 +26,7 @@ class Crowd:
         """Receive every worker's HELLO: before the beginning nobody may be missing."""
         missing = set(self.here)
         while missing:
-            message = self._next(self._peers.timeout_s + _PREPARATION_S, missing)
+            message = self._next(self._peers.timeout_s + PREPARATION_S, missing)
             if message.kind is not Kind.HELLO or message.sender not in missing:
                 raise WireError(
                     f"{self.name(message.sender)} sent {message.kind.name} before the start"

@@ -17,7 +17,7 @@ from pydantic import PositiveInt
 
 from testbed.errors import NodeLost
 from testbed.exchange.base import Ticket, Travel, Update
-from testbed.exchange.kinds import ExchangeKind, Peers
+from testbed.exchange.kinds import PREPARATION_S, ExchangeKind, Peers
 from testbed.exchange.peers import PeerExchange
 from testbed.group import Group
 from testbed.node import Buffer, Kind, Message, Node
@@ -26,8 +26,6 @@ from testbed.options import Options
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PREPARATION_S = 120.0
-"""How much longer the others are waited for: nodes load data and build models at their own speed."""
 _MOMENT_S = 1.0
 """From gloo's complaint to the end of a connection of ours, which has a name."""
 _LENGTH_BYTES = 8
@@ -53,7 +51,7 @@ class GlooExchange(PeerExchange):
         """All workers are members of one group when this returns."""
         super().greet()
         timeout_s = self._peers.timeout_s
-        self.group = self._node.group(self._peers.workers, timeout_s + _PREPARATION_S, timeout_s)
+        self.group = self._node.group(self._peers.workers, timeout_s + PREPARATION_S, timeout_s)
 
     def close(self) -> None:
         """Nobody needs the group any more when all have said goodbye."""

@@ -13,6 +13,9 @@ from testbed.registry import Registry
 
 Carries = Literal["payload", "vector", "blocks"]
 
+PREPARATION_S = 120.0
+"""How much longer a greeting is waited for: nodes load data and build models at their own speed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Peers:

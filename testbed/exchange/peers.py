@@ -14,11 +14,8 @@ from functools import partial
 from testbed.errors import NodeLost
 from testbed.exchange.base import Ticket, Travel, Update
 from testbed.exchange.gathering import Gathering
-from testbed.exchange.kinds import ExchangeKind, Peers
+from testbed.exchange.kinds import PREPARATION_S, ExchangeKind, Peers
 from testbed.node import Buffer, Kind, Message, Node
-
-_PREPARATION_S = 120.0
-"""How much longer a greeting is waited for: nodes load data and build models at their own speed."""
 
 
 class PeerExchange:
@@ -47,7 +44,7 @@ class PeerExchange:
         later = [peer for peer in self._peers.others if peer > self._peers.own]
         for peer in earlier:
             self.send([peer], Kind.HELLO, 0, 0, b"")
-        self.gathering.collect(Kind.HELLO, 0, 0, later, self._peers.timeout_s + _PREPARATION_S)
+        self.gathering.collect(Kind.HELLO, 0, 0, later, self._peers.timeout_s + PREPARATION_S)
 
     def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
         """Send a bucket's payload to all others; returns when its last byte is handed over."""

@@ -14,14 +14,11 @@ from typing import Literal
 
 from testbed.errors import NodeLost, WireError
 from testbed.exchange.base import Ticket, Travel, Update
-from testbed.exchange.kinds import ExchangeKind, Peers, Sent
+from testbed.exchange.kinds import PREPARATION_S, ExchangeKind, Peers, Sent
 from testbed.node import Buffer, Kind, Message, Node
 
 _PATIENCE = 1.25
 """Workers wait for the server this much longer than the server for workers: it may have more to do than they."""
-
-_PREPARATION_S = 120.0
-"""How much longer a greeting is waited for: nodes load data and build models at their own speed."""
 
 
 class ParameterServer:
@@ -152,7 +149,7 @@ class ParameterServerHub:
 
     def welcome(self) -> None:
         """Receive every worker's HELLO."""
-        self._collect(Kind.HELLO, 0, 0, self._peers.timeout_s + _PREPARATION_S)
+        self._collect(Kind.HELLO, 0, 0, self._peers.timeout_s + PREPARATION_S)
 
     def gather(self, step: int, bucket: int) -> list[Message]:
         """Every worker's GRADIENT, by rank. A message out of place is an error, not ignored: in a bulk

@@ -41,7 +41,6 @@ _MESSAGE = np.dtype(
     }
 )
 """The kernel's ``struct mmsghdr`` where pointers have 64 bits."""
-SO_TIMESTAMPNS = 35
 _CONTROL = 64
 _SLOT = 1536
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from ipaddress import IPv4Address
 
 from testbed.errors import MachineError
-from testbed.exchange.multicast.batch import SO_TIMESTAMPNS
+from testbed.exchange.arrival import ask_for_stamps
 from testbed.exchange.multicast.packet import fold
 
 _MULTICAST_ALL = 49
@@ -87,7 +87,7 @@ def _receiver(address: str, port: int) -> socket.socket:
     made.setblocking(False)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
-    made.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    ask_for_stamps(made)
     made.setsockopt(socket.IPPROTO_IP, _MULTICAST_ALL, 0)
     made.bind((address, port))
     return made
