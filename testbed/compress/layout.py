@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 
 
@@ -26,6 +27,25 @@ class Part:
         if len(self.shape) < 2:
             return 1, self.size
         return self.shape[0], prod(self.shape[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The parameters that one module owns: what is computed, and needed, at one time."""
+
+    name: str
+    """The module's path; empty for the whole model's own parameters."""
+    parts: tuple[Part, ...]
+
+    @property
+    def begin(self) -> int:
+        """Its first element."""
+        return self.parts[0].offset
+
+    @property
+    def end(self) -> int:
+        """The element after its last."""
+        return self.parts[-1].offset + self.parts[-1].size
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +79,13 @@ class Layout:
     def size(self) -> int:
         """Elements of the vector."""
         return self.parts[-1].offset + self.parts[-1].size if self.parts else 0
+
+    def layers(self) -> list[Layer]:
+        """In the order of the parameters: those that follow one another and belong to the same module."""
+        found: list[Layer] = []
+        for name, parts in groupby(self.parts, key=lambda part: part.name.rpartition(".")[0]):
+            found.append(Layer(name, tuple(parts)))
+        return found
 
     def __iter__(self) -> Iterator[Part]:
         return iter(self.parts)

@@ -40,20 +40,32 @@ class Observation:
     """Likewise back."""
     layers: dict[str, list[float]] = field(default_factory=dict)
     """By what is compressed by itself: its elements and its gradient's norm. Watched only (``layers``)."""
+    buckets: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By the name of what is compressed by itself, how it travelled. Watched only (``buckets``). ``elements``; ``sent``:
+    of them; ``left_s``: computation that was left when its gradient was there; ``compress_s``; ``delay_s``: from the
+    first byte handed over to holding the aggregate; ``send_s``: until the last byte was handed over; ``bytes_up``,
+    ``bytes_down``. Parameters of one bucket share its times, and have their elements' share of compression."""
+    curves: dict[str, list[float]] = field(default_factory=dict)
+    """By the same names: ‖p‖², and then the share of it that is left out at each of ``LEVELS``. Watched only (``curves``),
+    at every ``curves_every``-th step."""
 
     def to_json(self) -> dict[str, Any]:
         """As written into the step's record; ``Observation(**…)`` reads it back exactly."""
         return asdict(self)
 
 
-Watched = Literal["memory", "layers", "path"]
+LEVELS: tuple[float, ...] = tuple(2.0 ** (-number / 2) for number in range(23))
+"""Densities, from 1 to 1/2048, at which error curves are told."""
+
+Watched = Literal["memory", "layers", "path", "buckets", "curves"]
 """What is found out for a controller only if it asks for it: it costs passes over vectors, or messages."""
 
 
 class Controller(Protocol):
     """Decides the density of every step. Made by its class from options (keyword arguments) and a seed.
 
-    A class says in ``watches`` what else it wants to see; without that attribute, nothing.
+    A class says in ``watches`` what else it wants to see; without that attribute, nothing. ``curves_every``: steps
+    between two error curves, from the first step on; 1 without that attribute.
     """
 
     def density(self) -> float:
