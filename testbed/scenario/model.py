@@ -117,6 +117,10 @@ class Train(Model):
     pace: Duration | None = Field(
         None, description="Hold each step's computation to this time, as an accelerator's would be."
     )
+    profile: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
+        None,
+        description="How that time is shared among layers: `measured` (the default), `constant`, one that ships, or a file.",
+    )
     stop: Stop = Field(Stop(steps=100), description="When a run ends.")
     evaluate_every: Annotated[int, Field(ge=1)] = Field(
         20, description="Steps between two measurements of test accuracy."

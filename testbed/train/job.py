@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from testbed.algorithms import Algorithm
 from testbed.errors import InputError
 from testbed.scenario.model import Train
+from testbed.train.profile import LayerTimes, Profile
 from testbed.train.sizes import Sizes
 
 
@@ -53,6 +54,8 @@ class Job:
     """A worker's links to the first server, for controllers that watch them."""
     way_down: tuple[Shared, ...] = ()
     """And back."""
+    profile: Profile | None = None
+    """How long layers compute, where the scenario has that from a file: in proportion, the whole is ``train.pace``."""
 
     def peer_name(self, peer: int) -> str:
         """What peer number ``peer`` is called."""
@@ -78,6 +81,7 @@ class Job:
             "train": self.train.model_dump(mode="json", by_alias=True),
             "sizes": [[asdict(sizes) for sizes in step] for step in self.sizes],
             "names": list(self.names),
+            "profile": None if self.profile is None else asdict(self.profile),
         }
 
     @classmethod
@@ -95,7 +99,15 @@ class Job:
                     "names": tuple(data.get("names", ())),
                     "way_up": tuple(Shared(*link) for link in data.get("way_up", ())),
                     "way_down": tuple(Shared(*link) for link in data.get("way_down", ())),
+                    "profile": _profile(data.get("profile")),
                 }
             )
         except (TypeError, KeyError, ValidationError) as error:
             raise InputError(f"this is not a job: {error}") from error
+
+
+def _profile(data: dict[str, Any] | None) -> Profile | None:
+    if data is None:
+        return None
+    layers = tuple(LayerTimes(**layer) for layer in data["layers"])
+    return Profile(layers, data["source"], data["about"])
