@@ -39,7 +39,13 @@ class Algorithm:
     """``whole``: the model is one vector. ``layer``: every parameter is compressed by itself."""
     dense_below: int = 0
     """With ``layer``: parameters of fewer elements are sent whole and exact."""
+    bucket_bytes: int = 0
+    """Layers travel in buckets of so many bytes (float32) or more, from the last to the first; 0: all in one message."""
     overlap: bool = False
+    """Buckets travel while others are still computed, and the next step begins as they come back."""
+    order: str = "forward"
+    """With ``overlap``, of buckets that wait to be sent, goes first: ``forward``, what the next forward pass needs first;
+    ``backward``, what has waited longest."""
     agree: bool = False
     """Controllers see the largest delay and the mean accuracy of all workers, a step later, in place of their own."""
     about: str = ""

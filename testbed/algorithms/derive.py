@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from testbed.scenario.model import Derived
 
 _PARTS = ("selector", "values", "memory", "down", "exchange")
-_SETTINGS = ("down_memory", "buckets", "dense_below", "agree")
+_SETTINGS = (
+    "down_memory", "buckets", "dense_below", "bucket_bytes", "overlap", "order", "agree",
+)  # fmt: skip
 
 
 def derive(entry: Derived, base: Algorithm, where: str | None) -> Algorithm:

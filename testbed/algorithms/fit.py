@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 del _builtin
 
 BUCKETS = ("whole", "layer")
+ORDERS = ("forward", "backward")
 
 
 def check(algorithm: Algorithm, where: str | None = None) -> None:
@@ -31,6 +32,7 @@ def check(algorithm: Algorithm, where: str | None = None) -> None:
         _check_buckets(algorithm)
         _check_carried(algorithm)
         _check_exchange(algorithm)
+        _check_overlap(algorithm)
     except InputError as error:
         message = f"algorithm {algorithm.name!r}: {error.message}"
         raise InputError(message, where=where, hint=error.hint) from error
@@ -77,6 +79,11 @@ def _check_workers(algorithm: Algorithm, scenario: Scenario, where: str | None) 
         if kind.carries == "blocks" and train.gradients != "real":
             raise InputError(
                 f"exchange {algorithm.exchange!r} has blocks of gradients computed, and `train.gradients` is {train.gradients}",
+                hint="Use `gradients: real`",
+            )
+        if algorithm.bucket_bytes and train.gradients != "real":
+            raise InputError(
+                f"buckets are made of layers, and `train.gradients` is {train.gradients}",
                 hint="Use `gradients: real`",
             )
         kind.suits(algorithm.exchange_options, workers, train.batch)
@@ -181,6 +188,26 @@ def _check_buckets(algorithm: Algorithm) -> None:
         raise InputError(
             f"dense_below {algorithm.dense_below} with buckets {algorithm.buckets!r}",
             hint="It is a number of elements, and means something only with `buckets: layer`",
+        )
+
+
+def _check_overlap(algorithm: Algorithm) -> None:
+    """What travels in buckets needs an exchange of buckets, and what overlaps travels in buckets."""
+    if algorithm.order not in ORDERS:
+        raise InputError(f"unknown order {algorithm.order!r}", hint=f"Known: {_listed(ORDERS)}")
+    if algorithm.overlap and not algorithm.bucket_bytes:
+        raise InputError(
+            "overlap without bucket_bytes: one message cannot leave before all of it is there",
+            hint="Write `bucket_bytes`, such as `64 KiB`",
+        )
+    if algorithm.bucket_bytes < 0:
+        raise InputError(f"bucket_bytes {algorithm.bucket_bytes}: it is a size")
+    if algorithm.bucket_bytes and not exchanges.get(algorithm.exchange).buckets:
+        able = [name for name in exchanges if exchanges.get(name).buckets]
+        raise InputError(
+            f"the exchange {algorithm.exchange!r} sends a gradient in one message, and bucket_bytes is "
+            f"{algorithm.bucket_bytes}",
+            hint=f"Buckets travel by {_listed(able)}",
         )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import isfinite
 from random import Random
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from testbed.compress.base import Compensated, Selection
+from testbed.compress.base import Compensated, Selection, Sparse
 from testbed.compress.finite import refuse
 from testbed.compress.layout import Layout
 from testbed.compress.payload import PayloadBuffer
@@ -18,6 +20,17 @@ from testbed.compress.portable import as_arrays, as_tensors
 from testbed.compress.recipe import Recipe
 from testbed.compress.staging import Staging
 from testbed.compress.wire import encode
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One parameter's share of a message: elements that are sent, and bytes.
+
+    Where it shares a payload with others, so many bytes of it as it has of the elements sent.
+    """
+
+    count: int
+    bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,8 @@ class Packed:
     """Σ|p|: of all that there was to send."""
     sent: float = 0.0
     """Σ|values| as they are read; 0 where nobody weighs."""
+    parts: tuple[Share, ...] = ()
+    """What each parameter has of it; empty where nobody itemises."""
 
 
 class Bucket:
@@ -58,15 +73,28 @@ class Bucket:
         return given
 
     def compress(
-        self, given: Compensated, density: float, rng: Random, *, weigh: bool = False
-    ) -> Packed:
-        """The message; ``given`` is what ``compensate`` returned last. ``weigh``: find ``Packed.sent`` too."""
+        self, given: Compensated, density: float, rng: Random,
+        *, weigh: bool = False, itemise: bool = False,
+    ) -> Packed:  # fmt: skip
+        """The message; ``given`` is what ``compensate`` returned last.
+
+        ``weigh``, ``itemise``: find ``Packed.sent`` and ``Packed.parts`` too.
+        """
         sent = self._selector.select(given, density, rng)
         encoded = encode(self._staging.to_host(sent), self._values, rng, self._buffer)
         mass = float(encoded.values.abs().sum()) if weigh else 0.0
         read = encoded.values.to(given.flat.device)
         self._memory.update(given, replace(sent, values=read))
-        return Packed(encoded.payload, sent.size, sent.count, sent.how, given.sum_abs, mass)
+        parts = self._shares(sent, len(encoded.payload)) if itemise else ()
+        return Packed(encoded.payload, sent.size, sent.count, sent.how, given.sum_abs, mass, parts)
+
+    def _shares(self, sent: Sparse, length: int) -> tuple[Share, ...]:
+        ends = [part.offset + part.size for part in self.layout]
+        if sent.indices is not None:
+            bounds = torch.tensor(ends, device=sent.indices.device)
+            ends = torch.searchsorted(sent.indices, bounds).tolist()
+        counts = [end - begin for begin, end in pairwise([0, *ends])]
+        return tuple(Share(count, length * count / max(1, sent.count)) for count in counts)
 
     def memory(self) -> dict[str, Tensor]:
         """What was left out, by parameter."""

@@ -27,8 +27,8 @@ class Compressor:
     """
 
     def __init__(self, recipe: Recipe, layouts: Mapping[str, Layout] | None = None) -> None:
-        self.recipe, self.weigh = recipe, False
-        """``weigh``: whether messages say how much of what there was they carry (``Packed.sent``)."""
+        self.recipe, self.weigh, self.itemise = recipe, False, False
+        """Whether messages say how much of what there was they carry, and of which parameters (``Packed.parts``)."""
         self._layouts = dict(layouts or {})
         self._buckets: dict[str, list[Bucket]] = {}
         self._joined: dict[str, PayloadBuffer] = {}
@@ -64,7 +64,7 @@ class Compressor:
         # all are looked at before any memory takes something in
         given = [bucket.compensate(part) for bucket, part in zip(buckets, parts, strict=True)]
         packed = [
-            bucket.compress(compensated, share, rng, weigh=self.weigh)
+            bucket.compress(compensated, share, rng, weigh=self.weigh, itemise=self.itemise)
             for bucket, compensated, share in zip(buckets, given, densities, strict=True)
         ]
         return self._message(name, packed) if self.recipe.layers else packed[0]
@@ -137,7 +137,8 @@ class Compressor:
         payload = join([one.payload for one in packed], buffer)
         size, count = sum(one.size for one in packed), sum(one.count for one in packed)
         before, sent = sum(one.before for one in packed), sum(one.sent for one in packed)
-        return Packed(payload, size, count, together(packed), before, sent)
+        parts = tuple(share for one in packed for share in one.parts)
+        return Packed(payload, size, count, together(packed), before, sent, parts)
 
 
 def _densities(density: float | Sequence[float], count: int) -> list[float]:

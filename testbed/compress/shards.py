@@ -1,4 +1,4 @@
-"""A flat vector cut into pieces of about equal size, one for each of several servers. Pure."""
+"""A flat vector in pieces that travel by themselves: of about equal size for several servers, or layer by layer. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from math import prod
 from testbed.compress.layout import Layout, Part
 from testbed.errors import InputError
 
+_WIDTH = 4
+"""Bytes of a float32."""
+
 WHOLE = "whole"
 """The bucket that holds the whole model, where there is one server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Elements ``begin`` to ``end`` of the vector: a bucket by itself, ``number`` in frames and among servers."""
+    """Elements ``begin`` to ``end`` of the vector: a bucket by itself, with its ``number`` in frames."""
 
     number: int
     name: str
@@ -58,6 +61,24 @@ def cut(layout: Layout, many: int) -> list[Shard]:
         Shard(number, f"shard-{number}", begin, Layout.of(_pieces(layout, begin, end)))
         for number, (begin, end) in enumerate(pairwise(cuts))
     ]
+
+
+def in_buckets(layout: Layout, least_bytes: int) -> list[Shard]:
+    """Layers from the last to the first, which is the order in which a backward pass computes them.
+
+    Layers join the bucket before them until it has ``least_bytes`` or more (float32); none is parted.
+    """
+    found: list[Shard] = []
+    layers = layout.layers()
+    end = len(layers)
+    for number in reversed(range(end)):
+        begin = layers[number].begin
+        if number == 0 or _WIDTH * (layers[end - 1].end - begin) >= least_bytes:
+            parts = [part for layer in layers[number:end] for part in layer.parts]
+            own = Layout.of((part.name, part.shape) for part in parts)
+            found.append(Shard(len(found), f"bucket-{len(found)}", begin, own))
+            end = number
+    return found
 
 
 def _row(part: Part) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from testbed.node import Buffer, Message
@@ -40,6 +40,17 @@ class Travel:
     """The reply's last byte had been read."""
     bytes_up: int
     bytes_down: int
+
+    def after(self, time_s: float) -> Travel:
+        """What of it was after ``time_s``; all of the bytes."""
+        return replace(
+            self,
+            start_s=max(self.start_s, time_s),
+            sent_s=max(self.sent_s, time_s),
+            first_s=max(self.first_s, time_s),
+            arrived_s=max(self.arrived_s, time_s),
+            last_s=max(self.last_s, time_s),
+        )
 
 
 def together(travels: Sequence[Travel]) -> Travel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -126,6 +126,25 @@ class ServerSide(Protocol):
         ...
 
 
+class BucketsSide(WorkerSide, Protocol):
+    """A worker's side of an exchange of several buckets a step."""
+
+    def arrived(self, step: int, under_way: Collection[int]) -> int:
+        """One of the buckets ``under_way`` whose ticket's ``wait`` would return at once; blocks until there is one.
+
+        Others may be added to ``under_way`` meanwhile. Raises NodeLost, WireError.
+        """
+        ...
+
+
+class BucketsServer(ServerSide, Protocol):
+    """A server's side of it."""
+
+    def gather_any(self, step: int, buckets: Collection[int]) -> tuple[int, list[Message]]:
+        """The first of ``buckets`` of which every worker's message is there, and these, by rank. Raises as ``gather``."""
+        ...
+
+
 def no_spares(options: Mapping[str, Any], workers: int) -> int:  # noqa: ARG001
     """Nobody may be lost."""
     return 0
@@ -143,6 +162,9 @@ class ExchangeKind:
     mean as a float32 ``vector``; int32 ``blocks`` (blocks, size), and their mean as a float32 vector."""
     multicasts: bool = False
     """Whether its messages go to several peers as one copy."""
+    buckets: bool = False
+    """Whether what it carries may come in several buckets a step, in any order: its sides are ``BucketsSide`` and
+    ``BucketsServer``."""
     overlaps: bool = False
     """Whether parts of a vector are submitted while the backward pass goes on: buckets count from its end."""
     options: type[Options] = Options

@@ -54,17 +54,14 @@ class ParameterServer:
     def update(self, step: int, bucket: int) -> Message:
         """The server's UPDATE for ``bucket`` of ``step``. Raises NodeLost, or WireError for another."""
         while (step, bucket) not in self._arrived:
-            message = self._receive(step, self._peers.server_of(bucket))
-            if message.kind is Kind.BYE:
-                self._last_step = message.step
-            elif self._due(message, step):
-                self._arrived[step, message.bucket] = message
-            else:
-                raise WireError(
-                    f"{self._peers.names[message.sender]} sent {message.kind.name} of step "
-                    f"{message.step} while the update of step {step} was waited for"
-                )
+            self._take(step, {self._peers.server_of(bucket)})
         return self._arrived.pop((step, bucket))
+
+    def arrived(self, step: int, under_way: Collection[int]) -> int:
+        """See ``testbed.exchange.kinds.BucketsSide``."""
+        while not (there := [bucket for bucket in under_way if (step, bucket) in self._arrived]):
+            self._take(step, {self._peers.server_of(bucket) for bucket in [*under_way]})
+        return there[0]
 
     def close(self) -> None:
         """Say goodbye to the servers."""
@@ -74,6 +71,19 @@ class ParameterServer:
     def frame_bytes(self, message: Message) -> int:
         """Bytes of ``message`` on the wire, as a frame."""
         return self._node.endpoint.frame_bytes(message)
+
+    def _take(self, step: int, servers: Collection[int]) -> None:
+        """The next message while an update of ``step`` is waited for, from one of ``servers``."""
+        message = self._receive(step, servers)
+        if message.kind is Kind.BYE:
+            self._last_step = message.step
+        elif self._due(message, step):
+            self._arrived[step, message.bucket] = message
+        else:
+            raise WireError(
+                f"{self._peers.names[message.sender]} sent {message.kind.name} of step "
+                f"{message.step} while the update of step {step} was waited for"
+            )
 
     def _due(self, message: Message, step: int) -> bool:
         """Whether it is an update of ``step`` from the server that answers for its bucket."""
@@ -89,12 +99,12 @@ class ParameterServer:
         self.bytes_sent += sent
         return sent
 
-    def _receive(self, step: int, server: int | None = None) -> Message:
-        server = self._peers.servers[0] if server is None else server
-        others = [other for other in self._peers.servers if other != server]
+    def _receive(self, step: int, servers: Collection[int] = ()) -> Message:
+        awaited = servers or self._peers.servers[:1]
+        others = [other for other in self._peers.servers if other not in awaited]
         patience_s = self._peers.timeout_s * self._patience
         try:
-            message = self._node.endpoint.receive(patience_s, [server], others)
+            message = self._node.endpoint.receive(patience_s, awaited, others)
         except NodeLost as lost:
             raise lost.during(step, "receiving") from lost
         self.bytes_received += self.frame_bytes(message)
@@ -145,6 +155,8 @@ class ParameterServerHub:
 
     def __init__(self, node: Node, peers: Peers) -> None:
         self._node, self._peers = node, peers
+        self._parts: dict[int, dict[int, Message]] = {}
+        """Of buckets of a step that are not complete, by sender."""
         self.bytes_sent = self.bytes_received = 0
 
     def welcome(self) -> None:
@@ -155,6 +167,26 @@ class ParameterServerHub:
         """Every worker's GRADIENT, by rank. A message out of place is an error, not ignored: in a bulk
         synchronous run nobody has a reason to send one, and what was counted would be wrong."""
         return self._collect(Kind.GRADIENT, step, bucket, self._peers.timeout_s)
+
+    def gather_any(self, step: int, buckets: Collection[int]) -> tuple[int, list[Message]]:
+        """See ``testbed.exchange.kinds.BucketsServer``."""
+        workers = self._peers.workers
+        parts = self._parts
+        while True:
+            lacking = [
+                worker
+                for worker in workers
+                if any(worker not in parts.get(bucket, ()) for bucket in buckets)
+            ]
+            waiting = [worker for worker in workers if worker not in lacking]
+            message = self._receive(step, lacking, waiting, self._peers.timeout_s)
+            bucket = message.bucket if message.bucket in buckets else min(buckets)
+            here = parts.setdefault(bucket, {})
+            self._check(message, Kind.GRADIENT, step, bucket, [w for w in workers if w not in here])
+            here[message.sender] = message
+            if len(here) == len(workers):
+                del parts[bucket]
+                return bucket, [here[worker] for worker in workers]
 
     def broadcast(self, step: int, bucket: int, payload: Buffer, *, last: bool = False) -> Sent:
         """One UPDATE to all workers at once, after a BYE if it is the ``last``."""
@@ -215,4 +247,4 @@ class ParameterServerHub:
         )
 
 
-PARAMETER_SERVER = ExchangeKind(ParameterServer, ParameterServerHub)
+PARAMETER_SERVER = ExchangeKind(ParameterServer, ParameterServerHub, buckets=True)

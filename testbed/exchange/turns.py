@@ -63,8 +63,7 @@ class Turns:
                 self._busy = True
                 return True
             self._wanting += 1
-            if self._cared:
-                os.eventfd_write(self.waker, 1)
+            os.eventfd_write(self.waker, 1)
             self._free.wait(left_s)
             self._wanting -= 1
             return False

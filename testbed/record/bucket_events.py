@@ -23,8 +23,10 @@ class BucketRecord(Event):
     """The last of its gradients was there."""
     pack_s: float
     """Its compression began, which may have waited for other buckets'."""
+    packed_s: float
+    """It had ended; the message may then have waited for others to be sent."""
     start_s: float
-    """Its first byte was handed over; compressed until then."""
+    """Its first byte was handed over."""
     sent_s: float
     """Its last byte was handed over."""
     first_s: float

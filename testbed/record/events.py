@@ -75,6 +75,8 @@ class StepRecord(Event):
     overlap_s: float = 0.0
     """Communication before computation ended, which is in none of the phases: where gradients travel while others are
     still computed."""
+    stall_s: float = 0.0
+    """Of compute_s: waiting for parameters of layers that were still under way from the step before."""
     skipped: int = 0
     """Steps that follow and were not computed: with backup workers, those whose updates were there already."""
 

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from testbed.scenario.events import Event
 from testbed.scenario.link import Fraction, Link, LinkEnd, Model
-from testbed.units import Duration, Rate
+from testbed.units import Duration, Rate, Size
 
 __all__ = ["Derived", "Link", "LinkEnd", "NodeGroup", "Rack", "Scenario", "Traffic", "Train"]
 
@@ -159,6 +159,17 @@ class Derived(Model):
     )
     dense_below: Annotated[int, Field(ge=0)] | None = Field(
         None, description="`layer`: parameters of fewer elements are sent whole and exact."
+    )
+    bucket_bytes: Size | None = Field(
+        None,
+        description="Layers travel in buckets of so much or more, from the last to the first; 0: all in one message.",
+    )
+    overlap: bool | None = Field(
+        None,
+        description="Buckets travel while others are computed; the next step begins as they return.",
+    )
+    order: Literal["forward", "backward"] | None = Field(
+        None, description="`overlap`: which bucket is sent first: needed first, or computed first."
     )
     rule: str | None = Field(
         None, description="Another controller, by its name; options of the former one are dropped."

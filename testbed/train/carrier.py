@@ -58,39 +58,59 @@ class PayloadCarrier:
         self._node, self._job, self._replica = node, job, replica
         self._controller, self._compressor, self._observer = controller, compressor, observer
         self._means: list[Mean] = []
-        self._packed: list[Packed] = []
+        self._packed: dict[int, Packed] = {}
         self._density = 1.0
+        self._densities: list[float | list[float]] = []
         self._note: Note | None = None
+        row, shards = job.algorithm, replica.shards
+        self._rngs = [node.rng] * len(shards)
+        if row.bucket_bytes:
+            # each its own: in which order they are compressed depends on when they are there
+            self._rngs = [Random(f"{job.seed}/{job.node}/{shard.name}") for shard in shards]
 
     def pack(self) -> list[tuple[int, Buffer]]:
         """All shards are compressed before the first is sent: phases follow one another."""
-        self._density, densities = self._controller.density(), self._observer.densities()
-        gradients, shards = self._replica.flat.gradients, self._replica.shards
-        self._packed = [
-            self._compressor.compress(shard.name, gradients[shard.place], share, self._node.rng)
-            for shard, share in zip(shards, densities, strict=True)
-        ]
-        bodies: list[Buffer] = [one.payload for one in self._packed]
-        self._note = self._observer.note()
-        if self._note is not None:
-            bodies[0] = self._note.attached(bodies[0])
-        return [(shard.number, body) for shard, body in zip(shards, bodies, strict=True)]
+        self.open()
+        return [(place, self.pack_shard(place)) for place in range(len(self._replica.shards))]
+
+    def open(self) -> None:
+        """Before the first shard of a step: what its controller wants of it."""
+        self._packed, self._note = {}, self._observer.note()
+        self._density, self._densities = self._controller.density(), self._observer.densities()
+
+    def pack_shard(self, place: int) -> Buffer:
+        """The body for one of the replica's shards, whose number is its place."""
+        replica, rng = self._replica, self._rngs[place]
+        shard, density = replica.shards[place], self._densities[place]
+        gradient = replica.flat.gradients[shard.place]
+        packed = self._compressor.compress(shard.name, gradient, density, rng)
+        self._packed[place] = packed
+        if self._note is None or place:
+            return packed.payload
+        return self._note.attached(packed.payload)
+
+    def packed(self, place: int) -> tuple[Packed, float | list[float]]:
+        """What ``pack_shard`` made last, and the densities that were asked for."""
+        return self._packed[place], self._densities[place]
 
     def freight(self) -> Freight:
         """See ``Carrier``."""
-        crc = 0
-        for one in self._packed:
+        packed, crc = [self._packed[place] for place in sorted(self._packed)], 0
+        for one in packed:
             crc = crc32(one.payload, crc)
-        sent = self._observer.sent(self._packed)
-        return Freight(self._density, sent, crc, together(self._packed))
+        return Freight(self._density, self._observer.sent(packed), crc, together(packed))
 
     def unpack(self, updates: Sequence[Update]) -> None:
         """See ``Carrier``."""
-        for place, (shard, update) in enumerate(zip(self._replica.shards, updates, strict=True)):
-            payload, note = self._mean(place, update)
-            if note is not None:
-                self._observer.agree(note)
-            self._replica.decode(shard, payload)
+        for place, update in enumerate(updates):
+            self.unpack_shard(place, update)
+
+    def unpack_shard(self, place: int, update: Update) -> None:
+        """Take in the mean of one shard. Raises WireError."""
+        payload, note = self._mean(place, update)
+        if note is not None:
+            self._observer.agree(note)
+        self._replica.decode(self._replica.shards[place], payload)
 
     def _mean(self, place: int, update: Update) -> tuple[Buffer, Note | None]:
         if update.kind == "gradients":

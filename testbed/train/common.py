@@ -171,6 +171,13 @@ class SharedReplica:
             common.applied, common.decoded = common.decoded, {}
         self._version += 1
 
+    def apply_shard(self, shard: Shard, epoch: int) -> None:
+        """Others may not have it yet: ``all_applied`` makes the whole step."""
+
+    def all_applied(self, epoch: int) -> None:
+        """As ``apply``."""
+        self.apply(epoch)
+
     def fingerprint(self) -> str:
         """Hash of the common parameters."""
         return self._common.fingerprint()

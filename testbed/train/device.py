@@ -38,6 +38,9 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+_ALL = slice(None)
+
+
 class Landing:
     """Where a received vector is decoded: page-locked host memory in front of an accelerator.
 
@@ -50,8 +53,8 @@ class Landing:
         self.host = torch.zeros(size, pin_memory=remote)
         self._there = torch.empty(size, device=device) if remote else self.host
 
-    def deliver(self) -> Tensor:
-        """The vector on the device; valid until ``host`` is written again."""
+    def deliver(self, place: slice = _ALL) -> Tensor:
+        """The vector, or that part of it, on the device; valid until ``host`` is written again."""
         if self._there is not self.host:
-            self._there.copy_(self.host, non_blocking=True)
-        return self._there
+            self._there[place].copy_(self.host[place], non_blocking=True)
+        return self._there[place]

@@ -16,6 +16,7 @@ from testbed.compress import fit
 from testbed.compress.base import Compensated
 from testbed.compress.compressor import Compressor
 from testbed.compress.recipe import Choice
+from testbed.compress.shards import Shard
 from testbed.record.events import FitRecord
 from testbed.train.job import Job
 from testbed.train.workshop import WorkersReplica
@@ -40,6 +41,7 @@ class WatchedCompressor(Compressor):
         super().__init__(
             replace(recipe, selector=selector), {s.name: s.layout for s in replica.shards}
         )
+        self.itemise = bool(job.algorithm.bucket_bytes) or recipe.layers
 
     def compensated(self, name: str, flat: Tensor) -> Iterator[tuple[str, Compensated]]:
         """What ``compress`` of ``flat`` would choose from, by the name of a bucket's first parameter.
@@ -68,15 +70,24 @@ class Fits:
 
         Raises GradientError for NaN or infinity.
         """
-        job, row = self._job, self._job.algorithm
-        rng = Random(f"{job.seed}/{job.node}/fit/{step}")
-        layered, gradients = row.buckets == "layer", self._replica.flat.gradients
+        rng = Random(f"{self._job.seed}/{self._job.node}/fit/{step}")
         for shard in self._replica.shards:
-            for name, given in self._compressor.compensated(shard.name, gradients[shard.place]):
-                size = given.flat.numel()
-                if size and not (layered and size < row.dense_below):
-                    found = fit.report(given.flat, rng, given.sum_abs)
-                    yield _record(job.node, step, name if layered else shard.name, size, found)
+            yield from self._of(step, shard, rng)
+
+    def of(self, step: int, shard: Shard) -> Iterator[FitRecord]:
+        """The same of one shard alone."""
+        yield from self._of(
+            step, shard, Random(f"{self._job.seed}/{self._job.node}/fit/{step}/{shard.name}")
+        )
+
+    def _of(self, step: int, shard: Shard, rng: Random) -> Iterator[FitRecord]:
+        job, row = self._job, self._job.algorithm
+        layered, gradients = row.buckets == "layer", self._replica.flat.gradients
+        for name, given in self._compressor.compensated(shard.name, gradients[shard.place]):
+            size = given.flat.numel()
+            if size and not (layered and size < row.dense_below):
+                found = fit.report(given.flat, rng, given.sum_abs)
+                yield _record(job.node, step, name if layered else shard.name, size, found)
 
 
 def _record(node: str, step: int, bucket: str, size: int, found: fit.Fit) -> FitRecord:

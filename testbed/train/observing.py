@@ -68,7 +68,8 @@ class Observer:
         )
 
     def observe(
-        self, step: int, epoch: int, result: Computed, density: float, travel: Travel, sent: Sent, step_s: float
+        self, step: int, epoch: int, result: Computed, density: float, travel: Travel, sent: Sent, step_s: float,
+        buckets: dict[str, dict[str, float]] | None = None,
     ) -> Observation | None:  # fmt: skip
         """Show the controller a finished step, in model time: dilation makes delays longer and rates lower.
 
@@ -92,6 +93,7 @@ class Observer:
             share_up_bits=self._share(self._job.way_up),
             share_down_bits=self._share(self._job.way_down),
             layers=sent.layers,
+            buckets=buckets or {} if "buckets" in self._watched else {},
         )
         return self._shown(seen)
 

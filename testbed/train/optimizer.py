@@ -10,6 +10,8 @@ from testbed.scenario.model import Optimizer
 if TYPE_CHECKING:
     from torch import Tensor
 
+_ALL = slice(None)
+
 
 class Sgd:
     """g ← g + λ·x;  v ← μ·v + g;  x ← x − η·v (with Nesterov: x − η·(g + μ·v)); as ``torch.optim.SGD``.
@@ -23,19 +25,21 @@ class Sgd:
         self._velocity = parameters.new_zeros(parameters.shape) if settings.momentum else None
         self._scratch = parameters.new_empty(parameters.shape)
 
-    def apply(self, gradient: Tensor, epoch: int) -> None:
-        """One step with ``gradient`` (float32 (size,), consumed); ``epoch`` counts from 1."""
-        settings, scratch = self._settings, self._scratch
+    def apply(self, gradient: Tensor, epoch: int, place: slice = _ALL) -> None:
+        """One step with ``gradient`` (float32 (size,), consumed) for the elements ``place``; ``epoch`` counts from 1."""
+        settings, scratch = self._settings, self._scratch[place]
+        parameters = self._parameters[place]
         if settings.weight_decay:
-            gradient.add_(scratch.copy_(self._parameters).mul_(settings.weight_decay))
+            gradient.add_(scratch.copy_(parameters).mul_(settings.weight_decay))
         direction = gradient
         if self._velocity is not None:
-            self._velocity.mul_(settings.momentum).add_(gradient)
-            direction = self._velocity
+            velocity = self._velocity[place]
+            velocity.mul_(settings.momentum).add_(gradient)
+            direction = velocity
             if settings.nesterov:
-                direction = gradient.add_(scratch.copy_(self._velocity).mul_(settings.momentum))
+                direction = gradient.add_(scratch.copy_(velocity).mul_(settings.momentum))
         rate = learning_rate(settings, epoch)
-        self._parameters.sub_(scratch.copy_(direction).mul_(rate))
+        parameters.sub_(scratch.copy_(direction).mul_(rate))
 
 
 def learning_rate(settings: Optimizer, epoch: int) -> float:

@@ -8,19 +8,18 @@ are as long against each other, and layer against layer, as they are here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
 from testbed.errors import MachineError
-from testbed.exchange.base import Ticket, Travel, Update, together
+from testbed.exchange.base import Ticket, Update, together
 from testbed.exchange.gloo import BucketOptions
 from testbed.node import Node
 from testbed.options import read
 from testbed.train.backward import Backward, buckets, shares
 from testbed.train.job import Job
 from testbed.train.replica import Replica
-from testbed.train.step import Compute, Stepper, Tools, Trip
+from testbed.train.step import Compute, Finished, Stepper, Tools, Trip
 
 _REHEARSALS = 5
 
@@ -28,8 +27,8 @@ _REHEARSALS = 5
 class OverlappingStepper(Stepper):
     """Makes a worker's steps. Raises MachineError for a replica that is not the worker's own."""
 
-    def __init__(self, node: Node, job: Job, tools: Tools) -> None:
-        super().__init__(node, job, tools)
+    def __init__(self, node: Node, job: Job, tools: Tools, finished: Finished) -> None:
+        super().__init__(node, job, tools, finished)
         replica = tools.replica
         if not isinstance(replica, Replica):
             raise MachineError("workers that share a model cannot tell when a gradient is there")
@@ -96,19 +95,7 @@ class OverlappingStepper(Stepper):
         for bucket, ticket in zip(self._buckets, self._tickets, strict=True):
             self._mean[bucket.place] = np.frombuffer(ticket.wait().payload, np.float32)
         travel = together([ticket.travel for ticket in self._tickets])
-        left = _after(travel, self._computed_s)
+        left = travel.after(self._computed_s)
         overlap_s = min(travel.last_s, self._computed_s) - travel.start_s
         update = Update("gradient", step, self._mean.data.cast("B"))
         return Trip(left, freight, compress_cpu_s, max(0.0, overlap_s)), [update]
-
-
-def _after(travel: Travel, time_s: float) -> Travel:
-    """What of it was after ``time_s``."""
-    return replace(
-        travel,
-        start_s=max(travel.start_s, time_s),
-        sent_s=max(travel.sent_s, time_s),
-        first_s=max(travel.first_s, time_s),
-        arrived_s=max(travel.arrived_s, time_s),
-        last_s=max(travel.last_s, time_s),
-    )

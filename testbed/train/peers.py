@@ -27,12 +27,6 @@ def served(job: Job) -> ServedKind:
 def exchange_kind(job: Job) -> ExchangeKind:
     """The exchange of ``job``'s algorithm. Raises InputError for one that is not known."""
     row = job.algorithm
-    if row.buckets not in ("whole", "layer") or row.overlap:
-        raise InputError(
-            f"algorithm {row.name!r} asks for buckets {row.buckets!r}, overlap {row.overlap}",
-            hint="This exchange sends the whole gradient in one message after the backward pass: "
-            "buckets 'whole' or 'layer', no overlap",
-        )
     return exchanges.get(row.exchange, where=f"algorithm {row.name!r}")
 
 

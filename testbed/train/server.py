@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.node import Buffer, Node
+from testbed.node import Node
 from testbed.record.events import EpochRecord
-from testbed.train.averager import Averager
+from testbed.train.averager import Answers, Averager, BucketsAverager
 from testbed.train.batches import Batches
 from testbed.train.data import open_task
 from testbed.train.job import Job
@@ -19,9 +19,9 @@ from testbed.train.watch import Watch
 
 
 class ShardServer:
-    """One of several servers: averages its shard, and keeps no parameters. ``prepare``, then ``run`` from t0 on.
+    """One of several servers: averages its shards, and keeps no parameters. ``prepare``, then ``run`` from t0 on.
 
-    Its rank says which shard. It decides which step is the last, as the others do, by numbers alone: a run
+    Its rank says which: they go round. It decides which step is the last, as the others do, by numbers alone: a run
     with several servers has no accuracy to stop at, and the first worker measures it.
     """
 
@@ -41,7 +41,9 @@ class ShardServer:
         count = len(open_task(job.train).train_set()[1])
         self._batches = Batches(count, job.train.batch, job.workers, job.seed)
         self._stopping = Stopping(job.train.stop, self._batches.steps_per_epoch)
-        self._averager = Averager(self._node, job, self._exchange, replica.shards[job.rank])
+        averager = BucketsAverager if job.algorithm.bucket_bytes else Averager
+        own = [shard for shard in replica.shards if shard.number % job.servers == job.rank]
+        self._averager = averager(self._node, job, self._exchange, own)
         rehearse(job, replica)
         self._equip(replica)
         self._exchange.welcome()
@@ -56,8 +58,8 @@ class ShardServer:
         while not last:
             step = self._step = self._step + 1
             last = self._ends(step)
-            payload, record = self._averager.round(step, last=last)
-            self._apply(step, payload)
+            answers, record = self._averager.round(step, last=last)
+            self._apply(step, answers)
             self._end_s = self._node.now()
             self._node.record(record.to_json())
             self._losses.note(step)
@@ -81,7 +83,7 @@ class ShardServer:
     def _ends(self, step: int) -> bool:
         return self._stopping.ends(step)
 
-    def _apply(self, step: int, payload: Buffer) -> None:
+    def _apply(self, step: int, answers: Answers) -> None:
         """The reply of ``step`` has been sent."""
 
     def _after(self, step: int, *, last: bool) -> None:
@@ -109,8 +111,9 @@ class Server(ShardServer):
             self._stopping.saw(accuracy)
         return super()._ends(step)
 
-    def _apply(self, step: int, payload: Buffer) -> None:
-        self._replica.decode(self._replica.shards[0], payload)
+    def _apply(self, step: int, answers: Answers) -> None:
+        for shard in self._replica.shards:
+            self._replica.decode(shard, answers[shard.number])
         self._replica.apply(self._batches.epoch(step))
 
     def _after(self, step: int, *, last: bool) -> None:

@@ -6,7 +6,7 @@ where sending begins, decompression begins when the reply's last byte has come. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
@@ -24,6 +24,13 @@ from testbed.train.observing import Observer
 from testbed.train.pace import Pace
 from testbed.train.seen import way
 from testbed.train.workshop import WorkersReplica
+
+Finished = Callable[[StepRecord], None]
+"""Told of every step when all of it is done, and the parameters are as it leaves them."""
+
+
+Buckets = dict[str, dict[str, float]]
+"""``Observation.buckets``."""
 
 
 class Computing(Protocol):
@@ -74,7 +81,7 @@ class Trip:
 
 
 @dataclass(frozen=True, slots=True)
-class _Applied:
+class Applied:
     """When the reply was decoded and when it was applied."""
 
     decoded_s: float
@@ -87,21 +94,26 @@ class _Applied:
 class Stepper:
     """Makes a worker's steps, each with its record."""
 
-    def __init__(self, node: Node, job: Job, tools: Tools) -> None:
+    def __init__(self, node: Node, job: Job, tools: Tools, finished: Finished) -> None:
         self._node, self._job, self._tools = node, job, tools
+        self._finished = finished
         self._pace = Pace(node, job.train.pace)
 
-    def step(self, step: int, epoch: int) -> StepRecord:
-        """Compute, exchange, apply; then the controller learns how it went."""
+    def step(self, step: int, epoch: int) -> int:
+        """Compute, exchange, apply; then the controller learns how it went, and ``finished`` is told.
+
+        Returns the number of the last step that was made: a later one where some were skipped.
+        """
         compute = self._compute(step)
         trip, updates = self._exchange(step)
         applied = self._apply(updates, epoch)
         step_s = applied.end_s - compute.start_s
-        freight = trip.freight
+        freight, buckets = trip.freight, self._told(step, compute, applied)
         seen = self._tools.observer.observe(
-            step, epoch, compute.result, freight.density, trip.travel, freight.sent, step_s
+            step, epoch, compute.result, freight.density, trip.travel, freight.sent, step_s, buckets
         )
-        return self._record(step, epoch, seen, compute, trip, applied)
+        self._finished(self._record(step, epoch, seen, compute, trip, applied))
+        return step + applied.skipped
 
     def _compute(self, step: int) -> Compute:
         start_s = self._node.now()
@@ -124,7 +136,7 @@ class Stepper:
         travel = together([ticket.travel for ticket in tickets])
         return Trip(travel, freight, compress_cpu_s), updates
 
-    def _apply(self, updates: Sequence[Update], epoch: int) -> _Applied:
+    def _apply(self, updates: Sequence[Update], epoch: int) -> Applied:
         node, tools = self._node, self._tools
         tools.carrier.unpack(updates)
         decoded_s, cpu_s = node.now(), node.cpu()
@@ -136,10 +148,14 @@ class Stepper:
             tools.carrier.unpack([later])
             tools.replica.apply(tools.computation.batches.epoch(later.version))
         skipped = len(updates[0].more)
-        return _Applied(decoded_s, node.now(), node.cpu() - cpu_s, skipped)
+        return Applied(decoded_s, node.now(), node.cpu() - cpu_s, skipped)
+
+    def _told(self, step: int, compute: Compute, applied: Applied) -> Buckets:  # noqa: ARG002
+        """How what is compressed by itself travelled, where that is known."""
+        return {}
 
     def _record(
-        self, step: int, epoch: int, seen: Observation | None, compute: Compute, trip: Trip, applied: _Applied
+        self, step: int, epoch: int, seen: Observation | None, compute: Compute, trip: Trip, applied: Applied
     ) -> StepRecord:  # fmt: skip
         travel, freight = trip.travel, trip.freight
         return StepRecord(

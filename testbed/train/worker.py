@@ -28,6 +28,7 @@ class Worker:
     def __init__(self, node: Node, job: Job, workshop: Workshop | None = None) -> None:
         self._node, self._job = node, job
         self._workshop = workshop or OwnWorkshop()
+        self._totals = _Totals()
 
     def prepare(self) -> None:
         """Load data, build the model, pay first-time costs, and greet the server.
@@ -53,7 +54,7 @@ class Worker:
             Fits(job, self._replica, compressor),
             self._exchange,
         )
-        self._stepper = _stepper(kind)(self._node, job, tools)
+        self._stepper = _stepper(kind, job)(self._node, job, tools, self._finished)
         self._watch = None
         if job.rank == 0 and (
             job.servers > 1 or kind.server is None
@@ -68,22 +69,24 @@ class Worker:
         Raises NodeLost, WireError, or GradientError when training diverges.
         """
         self._node.sleep_until(0.0)
-        step, totals = 0, _Totals()
+        step, totals = 0, self._totals
         while self._exchange.last_step != step:
-            step += 1
-            record = self._stepper.step(step, self._batches.epoch(step))
-            self._node.record(record.to_json())
-            totals.add(record)
-            step += record.skipped
-            if self._batches.ends_epoch(step) and not self._asynchronous:
-                self._node.record(self._epoch_record(step).to_json())
-            if self._watch is not None:
-                list(self._watch.accuracies(wait=False))
-                self._watch.applied(step, record.end_s, last=self._exchange.last_step == step)
+            step = self._stepper.step(step + 1, self._batches.epoch(step + 1))
         self._exchange.close()
         if self._watch is not None:
             self._watch.end(step, totals.end_s)
         return self._summary(step, totals)
+
+    def _finished(self, record: StepRecord) -> None:
+        """Everything that a step leaves behind."""
+        self._node.record(record.to_json())
+        self._totals.add(record)
+        step = record.step + record.skipped
+        if self._batches.ends_epoch(step) and not self._asynchronous:
+            self._node.record(self._epoch_record(step).to_json())
+        if self._watch is not None:
+            list(self._watch.accuracies(wait=False))
+            self._watch.applied(step, record.end_s, last=self._exchange.last_step == step)
 
     def _loading(
         self,
@@ -127,13 +130,22 @@ class Worker:
         }
 
 
-def _stepper(kind: ExchangeKind) -> type[Stepper]:
+def _stepper(kind: ExchangeKind, job: Job) -> type[Stepper]:
     """Imported when it is wanted."""
-    if not kind.overlaps:
-        return Stepper
-    from testbed.train.overlap import OverlappingStepper
+    row = job.algorithm
+    if kind.overlaps:
+        from testbed.train.overlap import OverlappingStepper
 
-    return OverlappingStepper
+        return OverlappingStepper
+    if row.overlap:
+        from testbed.train.layered import LayeredStepper
+
+        return LayeredStepper
+    if row.bucket_bytes or row.buckets == "layer":
+        from testbed.train.bucketed import BucketedStepper
+
+        return BucketedStepper
+    return Stepper
 
 
 class _Totals:

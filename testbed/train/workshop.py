@@ -62,6 +62,14 @@ class WorkersReplica(Protocol):
         """Make the step."""
         ...
 
+    def apply_shard(self, shard: Shard, epoch: int) -> None:
+        """Make the step for what was decoded of ``shard``; ``all_applied`` follows when it was made for all."""
+        ...
+
+    def all_applied(self, epoch: int) -> None:
+        """The step is made when this returns."""
+        ...
+
     def fingerprint(self) -> str:
         """Hash of the parameters."""
         ...

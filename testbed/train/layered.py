@@ -1,0 +1,204 @@
+"""A worker's step, layer by layer: buckets leave while earlier layers still compute, and the next step begins as they come back.
+
+A step lasts from when its first layer has its parameters until the next step's has. What a step sends comes back during the
+next one's forward pass too, so its record is complete only at the end of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from testbed.compress.layout import Layer
+from testbed.compress.shards import Shard
+from testbed.exchange.base import Travel, together
+from testbed.node import Node
+from testbed.record.bucket_events import BucketRecord, PassRecord
+from testbed.record.events import StepRecord
+from testbed.train.beside import Beside
+from testbed.train.carrier import Freight
+from testbed.train.compute import Computed
+from testbed.train.job import Job
+from testbed.train.layer_clock import LayerClock
+from testbed.train.layer_passes import HookedPasses, Passes, Spans, WholePasses
+from testbed.train.profile import LayerTimes, Profile
+from testbed.train.profile_of import profile_of
+from testbed.train.replica import Replica
+from testbed.train.seen import way as phases
+from testbed.train.step import Finished, Stepper, Tools
+from testbed.train.way import Way, told
+
+
+@dataclass(slots=True)
+class _Made:
+    """A step as far as it has come."""
+
+    step: int
+    epoch: int
+    start_s: float
+    computed_s: float = 0.0
+    end_s: float = 0.0
+    stall_s: float = 0.0
+    overran: bool = False
+    forward: Spans = field(default_factory=dict)
+    backward: Spans = field(default_factory=dict)
+    result: list[Computed] = field(default_factory=list)
+    freight: list[Freight] = field(default_factory=list)
+    ways: dict[int, Way] = field(default_factory=dict)
+    applied: set[int] = field(default_factory=set)
+    apply_cpu_s: float = 0.0
+
+
+class LayeredStepper(Stepper):
+    """Makes a worker's steps."""
+
+    def __init__(self, node: Node, job: Job, tools: Tools, finished: Finished) -> None:
+        super().__init__(node, job, tools, finished)
+        self._layers = tools.replica.flat.layout.layers()
+        self._buckets = _buckets(self._layers, tools.replica.shards)
+        self._passes = _passes(node, tools, self._layers)
+        self._times = self._held()
+        self._clock = LayerClock(node, held=self._times is not None)
+        self._beside = Beside(node, job, tools)
+        self._before: _Made | None = None
+        """The step whose buckets are still coming back."""
+
+    def step(self, step: int, epoch: int) -> int:
+        """See ``Stepper``; ``finished`` is told of a step during the one after it."""
+        start_s = self._node.now() if self._before is None else self._before.end_s
+        made = _Made(step, epoch, start_s)
+        self._clock.begin(start_s)
+        self._forward(made)
+        self._backward(made)
+        made.end_s = self._apply_one(made, self._buckets[0])
+        self._before = made
+        if self._tools.exchange.last_step == step:
+            self._take_in(made)
+        return step
+
+    def _forward(self, made: _Made) -> None:
+        self._passes.begin(made.step)
+        for number, layer in enumerate(self._layers):
+            if self._before is not None:
+                self._clock.there(self._apply_one(self._before, self._buckets[number]))
+            from_s = self._node.now()
+            self._passes.permit(number)
+            if self._times is not None:
+                self._clock.hold(self._times[number].forward_s)
+                made.forward[layer.name] = [from_s, self._node.now()]
+        if self._before is not None:
+            self._take_in(self._before)
+
+    def _backward(self, made: _Made) -> None:
+        """Nothing is left to come back when this begins."""
+        self._beside.begin(made.step)
+        made.ways = self._beside.ways
+        for number in reversed(range(len(self._layers))):
+            from_s = self._node.now()
+            if self._times is not None:
+                self._clock.hold(self._times[number].backward_s)
+            self._passes.computed(number)
+            self._clock.done()
+            made.backward[self._layers[number].name] = [from_s, self._node.now()]
+            if number == 0 or self._buckets[number - 1] != self._buckets[number]:
+                self._beside.ready(self._buckets[number])
+        made.computed_s = self._node.now()
+        made.result.append(self._passes.result())
+        made.stall_s, made.overran = self._clock.stall_s, self._clock.overran
+        if self._times is None:
+            made.forward, made.backward = self._passes.spans()
+        made.freight.append(self._beside.freight())
+
+    def _apply_one(self, made: _Made, bucket: int) -> float:
+        """When the parameters of a bucket were as ``made`` leaves them: now, if nobody has asked for them before."""
+        way = self._beside.wait(bucket)
+        if bucket not in made.applied:
+            cpu_s, replica = self._node.cpu(), self._tools.replica
+            replica.apply_shard(replica.shards[bucket], made.epoch)
+            made.applied.add(bucket)
+            if len(made.applied) == len(made.ways):
+                replica.all_applied(made.epoch)
+            made.apply_cpu_s += self._node.cpu() - cpu_s
+            way.applied_s = self._node.now()
+        return way.applied_s
+
+    def _take_in(self, made: _Made) -> None:
+        """All that is still to come of a step; it is finished then."""
+        for bucket in made.ways:
+            self._apply_one(made, bucket)
+        self._before = None
+        node, name = self._node, self._job.node
+        records = [made.ways[bucket].record(name, made.step) for bucket in sorted(made.ways)]
+        for record in records:
+            node.record(record.to_json())
+        node.record(PassRecord(name, made.step, made.forward, made.backward).to_json())
+        self._finished(self._record_of(made, records))
+
+    def _record_of(self, made: _Made, records: Sequence[BucketRecord]) -> StepRecord:
+        """Phases after the computation are those of the bucket that the next step waits for first."""
+        job, tools, (result,), (freight,) = self._job, self._tools, made.result, made.freight
+        travel = together([way.travel for way in made.ways.values()])
+        seen = tools.observer.observe(
+            made.step, made.epoch, result, freight.density, travel, freight.sent,
+            made.end_s - made.start_s,
+            told(records, made.computed_s, job.dilation, layered=job.algorithm.buckets == "layer"),
+        )  # fmt: skip
+        first = made.ways[self._buckets[0]]
+        left = first.travel.after(made.computed_s)
+        decoded_s = max(first.decoded_s, made.computed_s)
+        return StepRecord(
+            node=job.node,
+            step=made.step,
+            epoch=made.epoch,
+            start_s=made.start_s,
+            compute_s=made.computed_s - made.start_s,
+            busy_s=self._busy_s(made),
+            **phases(_with_bytes(left, travel), made.computed_s),
+            decompress_s=decoded_s - left.last_s,
+            apply_s=made.end_s - decoded_s,
+            end_s=made.end_s,
+            density=freight.density,
+            sent_count=freight.sent.count,
+            size=tools.replica.flat.size,
+            loss=result.loss,
+            accuracy=result.accuracy,
+            overran=made.overran,
+            compress_cpu_s=sum(way.compress_cpu_s for way in made.ways.values()),
+            apply_cpu_s=made.apply_cpu_s,
+            overlap_s=travel.last_s - travel.start_s - (left.last_s - left.start_s),
+            stall_s=made.stall_s,
+            payload_crc=freight.crc,
+            selection=None if freight.how is None else asdict(freight.how),
+            controller=None if seen is None else seen.to_json(),
+        )
+
+    def _busy_s(self, made: _Made) -> float:
+        """The passes, without what they waited for."""
+        spans = [*made.forward.values(), *made.backward.values()]
+        return sum(to_s - from_s for from_s, to_s in spans)
+
+    def _held(self) -> Sequence[LayerTimes] | None:
+        names = [layer.name for layer in self._layers]
+        found = profile_of(self._job, names, self._measured)
+        return None if found is None else found.layers
+
+    def _measured(self) -> Profile:
+        """All layers alike: a computation on a virtual clock takes no time."""
+        return Profile.constant([layer.name for layer in self._layers], 1.0)
+
+
+def _passes(node: Node, tools: Tools, layers: Sequence[Layer]) -> Passes:
+    """Workers that share a model compute all at once."""
+    compute = tools.computation.gradients
+    if isinstance(tools.replica, Replica):
+        return HookedPasses(node, compute, layers, tools.replica.flat.module)
+    return WholePasses(node, compute, layers)
+
+
+def _buckets(layers: Sequence[Layer], shards: Sequence[Shard]) -> list[int]:
+    """By layer, the bucket that it is in."""
+    return [next(s.number for s in shards if s.begin <= layer.begin < s.end) for layer in layers]
+
+
+def _with_bytes(left: Travel, whole: Travel) -> Travel:
+    return replace(left, bytes_up=whole.bytes_up, bytes_down=whole.bytes_down)
