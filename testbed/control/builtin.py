@@ -6,9 +6,12 @@ from testbed.control.accordion import Accordion
 from testbed.control.adalag import AdaLag
 from testbed.control.adatopk import AdaTopK
 from testbed.control.aimd import AimdBdp, AimdDelay
+from testbed.control.algc import Algc
 from testbed.control.base import controllers
 from testbed.control.delay_aware import Gradient, Lenient, Proportional, Strict, TwoLevel
 from testbed.control.fixed import Fixed
+from testbed.control.lags import Lags
+from testbed.control.lgreco import Lgreco
 from testbed.control.random_walk import RandomWalk
 from testbed.control.schedules import DgcWarmup, Schedule, Script
 
@@ -23,6 +26,9 @@ controllers.add("dc2-da5", Strict)
 controllers.add("aimd-delay", AimdDelay)
 controllers.add("aimd-bdp", AimdBdp)
 controllers.add("accordion", Accordion)
+controllers.add("algc", Algc)
+controllers.add("lags", Lags)
+controllers.add("lgreco", Lgreco)
 controllers.add("schedule", Schedule)
 controllers.add("dgc-warmup", DgcWarmup)
 controllers.add("random-walk", RandomWalk)

@@ -1,0 +1,78 @@
+"""L-GreCo (Markov et al., MLSys 2024): the fewest bytes whose error is at most that of one density for all layers.
+
+    least Σ bytes_l(k_l)    with    Σ E_l(k_l) ≤ α·Σ E_l(k),    k/2 ≤ k_l ≤ 2·k
+
+every 100 steps, by a dynamic programme over errors in 10 000 parts. k: the user's density; E_l(k): energy that top-k leaves of
+layer l. Choices of ours: each worker decides for itself, by the mean of the curves since its last decision; errors are rounded up, so that the
+bound is kept, and where nothing keeps it after rounding, or nothing is shorter, all layers have k.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from testbed.control.curves import error_at
+from testbed.control.knapsack import cheapest
+from testbed.control.layered import Layered, LayeredOptions
+from testbed.control.options import Density
+from testbed.control.way import Known
+
+
+class LgrecoOptions(LayeredOptions):
+    """Options of ``lgreco``."""
+
+    density: Density = Field(0.01, description="Of all layers in the setting to compare with (k).")
+    tolerance: Annotated[float, Field(gt=0.0, le=100.0)] = Field(
+        1.0, description="Error that is allowed, by that of this setting (α)."
+    )
+    factor: Annotated[float, Field(gt=1.0, le=1000.0)] = Field(
+        2.0, description="Most that a layer's density differs from it by."
+    )
+    levels: Annotated[int, Field(ge=1, le=50)] = Field(
+        4, description="Densities to choose from above it, and as many below, in equal ratios."
+    )
+    every: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        100, description="Steps between two decisions."
+    )
+
+
+class Lgreco(Layered[LgrecoOptions]):
+    """One agent, for one worker."""
+
+    name, model = "lgreco", LgrecoOptions
+    watches = frozenset({"buckets", "curves"})
+
+    def __init__(self, *, seed: int, **options: Any) -> None:
+        super().__init__(seed=seed, **options)
+        given = self.options
+        steps = range(-given.levels, given.levels + 1)
+        ratios = [given.factor ** (step / given.levels) for step in steps]
+        self._choices = sorted({min(1.0, given.density * ratio) for ratio in ratios})
+
+    @property
+    def first(self) -> float:
+        """k."""
+        return self.options.density
+
+    def _decided(self, known: Known) -> dict[str, float]:
+        names, k = known.names, self.options.density
+        curves = self._curves.means(names)
+        uniform = dict.fromkeys(names, k)
+        allowed = self.options.tolerance * sum(error_at(curves[name], k) for name in names)
+        if not allowed:
+            return uniform
+        costs = [[self._bytes(known, name, one) for one in self._choices] for name in names]
+        errors = [[error_at(curves[name], one) for one in self._choices] for name in names]
+        found = cheapest(costs, errors, allowed)
+        if found is None:
+            return uniform
+        chosen = {name: self._choices[n] for name, n in zip(names, found, strict=True)}
+        shorter = sum(self._bytes(known, *one) for one in chosen.items()) < sum(
+            self._bytes(known, *one) for one in uniform.items()
+        )
+        return chosen if shorter else uniform
+
+    def _bytes(self, known: Known, name: str, density: float) -> float:
+        return known.sizes.up(self._elements[name], density)

@@ -1,0 +1,116 @@
+"""Bytes shared out, and errors kept to: against every combination there is."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+from random import Random
+
+import numpy as np
+import pytest
+
+from testbed.control.allot import Cost, highest, ladder, least_error, one_for_all
+from testbed.control.base import LEVELS
+from testbed.control.curves import error_at
+from testbed.control.knapsack import PARTS, cheapest
+from testbed.control.sizes import Sizes
+
+STEPS = ladder(0.01, 0.5)[::2]
+SIZES = Sizes(ratio=1.5)
+
+
+def random_curve(rng: Random) -> list[float]:
+    """Falls from sparse to dense, bent as that of exact top-k is."""
+    energy, bend = 10.0 ** rng.uniform(-2, 2), 10.0 ** rng.uniform(0, 3)
+    return [energy * (1 - k) / (1 + bend * k) for k in LEVELS]
+
+
+def problem(seed: int, many: int = 4) -> tuple[dict[str, list[float]], dict[str, Cost], float]:
+    """Curves, costs, and a budget between the least and the most that they can take."""
+    rng = Random(seed)
+    curves = {f"l{n}": random_curve(rng) for n in range(many)}
+    sizes = {name: float(round(10.0 ** rng.uniform(2, 5))) for name in curves}
+    costs: dict[str, Cost] = {name: partial(SIZES.busy, size) for name, size in sizes.items()}
+    least, most = (sum(cost(k) for cost in costs.values()) for k in (STEPS[0], STEPS[-1]))
+    return curves, costs, least + rng.random() * (most - least)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_least_error_against_every_combination(seed: int) -> None:
+    curves, costs, budget = problem(seed)
+    best = min(
+        sum(error_at(curves[name], k) for name, k in zip(curves, chosen, strict=True))
+        for chosen in product(STEPS, repeat=len(curves))
+        if sum(costs[name](k) for name, k in zip(curves, chosen, strict=True)) <= budget
+    )
+    found = least_error(curves, costs, budget, STEPS)
+    spent = sum(costs[name](k) for name, k in found.items())
+    error = sum(error_at(curves[name], k) for name, k in found.items())
+    assert spent <= budget * (1 + 1e-9)
+    assert spent == pytest.approx(budget, rel=1e-6), "there is a use for every byte"
+    assert error <= best * (1 + 0.02)
+    uniform = one_for_all(costs, budget, STEPS[0], STEPS[-1])
+    assert error <= sum(error_at(curve, uniform) for curve in curves.values()) * (1 + 1e-9)
+
+
+def test_more_bytes_nowhere_fewer_elements() -> None:
+    curves, costs, _ = problem(3, many=6)
+    before = dict.fromkeys(curves, 0.0)
+    for budget in np.geomspace(100, 1e7, 60):
+        found = least_error(curves, costs, float(budget), STEPS)
+        assert all(found[name] >= before[name] for name in curves)
+        before = found
+    assert set(before.values()) == {STEPS[-1]}
+
+
+def test_nothing_to_spend_and_nothing_to_gain() -> None:
+    curves, costs, _ = problem(4)
+    assert set(least_error(curves, costs, 0.0, STEPS).values()) == {STEPS[0]}
+    flat = {name: [0.0] * len(LEVELS) for name in curves}
+    assert set(least_error(flat, costs, 1e9, STEPS).values()) == {STEPS[0]}
+    assert set(least_error(curves, costs, float("inf"), STEPS).values()) == {STEPS[-1]}
+
+
+def test_one_for_all_is_the_highest_that_fits() -> None:
+    _, costs, budget = problem(5)
+    k = one_for_all(costs, budget, 0.001, 1.0)
+    assert sum(cost(k) for cost in costs.values()) <= budget
+    assert sum(cost(k * 1.001) for cost in costs.values()) > budget
+    assert one_for_all(costs, 0.0, 0.001, 1.0) == 0.001
+    assert one_for_all(costs, 1e12, 0.001, 1.0) == 1.0
+    assert highest(lambda k: 1000 * k, 10.0, 0.001, 1.0) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_knapsack_against_every_combination(seed: int) -> None:
+    """No dearer than what keeps to the bound with a ten-thousandth less for every item, and the bound is kept."""
+    rng = Random(seed)
+    many, choices = 4, 5
+    costs = [sorted(rng.uniform(1, 100) for _ in range(choices)) for _ in range(many)]
+    errors = [sorted((rng.uniform(0, 10) for _ in range(choices)), reverse=True) for _ in costs]
+    allowed = rng.uniform(5, 25)
+    found = cheapest(costs, errors, allowed)
+
+    def least(bound: float) -> float | None:
+        totals = [
+            sum(costs[i][c] for i, c in enumerate(chosen))
+            for chosen in product(range(choices), repeat=many)
+            if sum(errors[i][c] for i, c in enumerate(chosen)) <= bound
+        ]
+        return min(totals, default=None)
+
+    strict = least(allowed * (1 - many / PARTS))
+    if found is None:
+        assert strict is None
+        return
+    assert sum(errors[i][c] for i, c in enumerate(found)) <= allowed * (1 + 1e-9)
+    cost, best = sum(costs[i][c] for i, c in enumerate(found)), least(allowed)
+    assert best is not None
+    assert cost >= best - 1e-9
+    assert strict is None or cost <= strict + 1e-9
+
+
+def test_knapsack_says_when_nothing_fits() -> None:
+    assert cheapest([[1.0, 2.0]], [[5.0, 3.0]], 2.9) is None
+    assert cheapest([[1.0, 2.0]], [[5.0, 3.0]], 3.0) == [1]
+    assert cheapest([], [], 1.0) == []

@@ -1,0 +1,154 @@
+"""What rules for every layer reckon with: bytes by density, seconds by bytes, buckets of several parameters."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from layered_rig import LAYERS, observation
+
+from testbed.compress.wire import payload_bytes
+from testbed.control.base import LEVELS
+from testbed.control.curves import error_at
+from testbed.control.line import Line, fitted
+from testbed.control.messages import messages, usual
+from testbed.control.sizes import Sizes, payload
+from testbed.control.way import Way
+from testbed.errors import ExperimentError
+
+NOTHING = Line()
+
+
+@pytest.mark.parametrize("size", [1, 500, 40_000, 3_000_000])
+def test_bytes_are_near_to_the_wire(size: int) -> None:
+    for level in LEVELS:
+        count = min(size, max(1, round(level * size)))
+        assert payload(size, count / size) == pytest.approx(payload_bytes(size, count) + 8, rel=0.03, abs=16)  # fmt: skip
+
+
+def test_bytes_do_not_fall_with_density() -> None:
+    sizes = Sizes(scale=0.7, ratio=1.8)
+    for cost in (sizes.up, sizes.down, sizes.both, sizes.busy):
+        told = [cost(10_000, k / 1000) for k in range(1, 1001)]
+        assert told == sorted(told)
+    assert sizes.down(10_000, 1.0) == 40_040.0, "the mean of all returns as float32"
+    assert replace(sizes, pipelined=True).busy(1000, 0.01) == sizes.down(1000, 0.01)
+
+
+def test_line_is_found_again() -> None:
+    points = [(1.0, x, 0.003 + 2e-6 * x) for x in (500.0, 10_000.0, 800_000.0)]
+    found = fitted(points, NOTHING)
+    assert found.start_s == pytest.approx(0.003)
+    assert found.per_s == pytest.approx(2e-6)
+    several = [(p, x, 1e-4 * p + 1e-8 * x) for p, x in ((1.0, 1e6), (2.0, 1e4), (7.0, 3e5))]
+    found = fitted(several, NOTHING)
+    assert (found.start_s, found.per_s) == pytest.approx((1e-4, 1e-8))
+
+
+def test_line_of_one_size_keeps_its_start() -> None:
+    points = [(1.0, 1000.0, 0.5), (1.0, 1100.0, 0.55)]
+    assert fitted(points, NOTHING).per_s == pytest.approx(5e-4)
+    known = fitted(points, Line(0.2, 9.0))
+    assert known.start_s == 0.2
+    assert known.seconds(1050) == pytest.approx(0.525, rel=0.01)
+    assert fitted(points, Line(0.9, 1.0)).start_s == 0.5, "no more than all of it"
+    assert fitted([], Line(0.1, 0.2)) == Line(0.1, 0.2)
+
+
+def test_line_where_large_ones_were_quicker() -> None:
+    found = fitted([(1.0, 1000.0, 0.9), (1.0, 9000.0, 0.3)], Line(0.1, 1.0))
+    assert found.start_s == 0.1
+    assert found.per_s > 0
+    through = fitted([(1.0, 1000.0, 0.05), (1.0, 9000.0, 0.9)], NOTHING)
+    assert through.start_s == 0.0, "no message takes less than nothing"
+    assert through.per_s == pytest.approx(0.9 / 9000, rel=0.01)
+
+
+def test_parameters_of_one_bucket_are_one_message() -> None:
+    seen = observation(dict.fromkeys(LAYERS, 0.1))
+    seen.buckets["last.bias"] = {**seen.buckets["last"], "elements": 10.0, "sent": 1.0, "bytes_up": 50.0, "bytes_down": 60.0, "compress_s": 1e-5}  # fmt: skip
+    found = messages("mine", seen)
+    assert [message.names for message in found] == [("last", "last.bias"), ("middle",), ("small",), ("first",)]  # fmt: skip
+    assert found[0].elements == 40_010
+    assert found[0].up == pytest.approx(seen.buckets["last"]["bytes_up"] + 50)
+    assert found[0].compress_s == pytest.approx(1e-4 + 4e-4 + 1e-5)
+    assert found[0].delay_s == seen.buckets["last"]["delay_s"]
+
+
+def test_usual_is_the_median() -> None:
+    steps = [messages("mine", observation({"last": 0.1}, per_s=s)) for s in (1e-6, 1e-6, 5e-3)]
+    (message,) = usual(steps)
+    assert message == steps[0][0], "one outage tells nothing"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, "step 7 has no `buckets`: how each travelled was not watched"),
+        ({"delay_s": -1.0}, "step 7: `delay_s` of 'last' is -1.0; it must be finite and not negative"),
+        ({"left_s": float("nan")}, "`left_s` of 'last' is nan"),
+        ({"bytes_up": float("inf")}, "`bytes_up` of 'last' is inf"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(changes: dict[str, float], sentence: str) -> None:
+    seen = observation({"last": 0.1}, step=7)
+    buckets = {"last": {**seen.buckets["last"], **changes}} if changes else {}
+    with pytest.raises(ExperimentError, match=f"controller 'mine': .*{sentence}"):
+        messages("mine", replace(seen, buckets=buckets))
+
+
+def way(steps: int = 5, **more: Any) -> Way:
+    found = Way("mine")
+    for _ in range(steps):
+        found.take(observation(dict.fromkeys(LAYERS, 0.1), **more))
+    return found
+
+
+def test_a_way_is_known_again() -> None:
+    known = way().known()
+    assert known.way.start_s == pytest.approx(0.002)
+    assert known.way.per_s == pytest.approx(1e-6)
+    assert (known.packing.start_s, known.packing.per_s) == pytest.approx((1e-4, 1e-8))
+    assert (known.sizes.scale, known.sizes.ratio) == pytest.approx((1.0, 2.0))
+    assert known.sizes.pipelined
+    assert known.names == ["last", "middle", "small", "first"]
+    assert known.room_s(0.0, 9.0) == 0.30
+    assert known.room_s(0.5, 9.0) == pytest.approx(0.45)
+    assert known.bytes_in(0.302) == pytest.approx(300_000)
+    assert known.bytes_in(0.001) == 0
+
+
+def test_room_where_nothing_overlaps() -> None:
+    """0.6 s of computation; of the two ways, each byte takes its time."""
+    known = way(left_s=dict.fromkeys(LAYERS, 0.0)).known()
+    assert known.room_s(0.5, 2.0) == pytest.approx(1.2)
+    assert not known.sizes.pipelined
+
+
+def test_buckets_that_wait_for_each_other() -> None:
+    """Each waits behind all before it: slopes of single delays say nothing, the span of the step does."""
+    seen = observation(dict.fromkeys(LAYERS, 0.1))
+    waited = 0.0
+    for part in seen.buckets.values():
+        waited += part["delay_s"]
+        part["delay_s"] = waited
+    queued = Way("mine")
+    queued.take(replace(seen, delay_s=waited, step_s=waited + 0.1))
+    fuller = sum(part["bytes_down"] for part in seen.buckets.values())
+    assert queued.known().way.per_s <= waited / fuller
+
+
+def test_a_way_goes_through_json() -> None:
+    one, other = way(3), Way("mine")
+    other.load(json.loads(json.dumps(one.state(), allow_nan=False)))
+    assert other.state() == one.state()
+    assert other.known() == one.known()
+
+
+def test_curves_between_levels() -> None:
+    curve = [level_number * 1.0 for level_number in range(len(LEVELS))]
+    assert [error_at(curve, level) for level in LEVELS] == pytest.approx(curve)
+    assert error_at(curve, 2**-0.25) == pytest.approx(0.5)
+    assert error_at(curve, 1e-6) == len(LEVELS) - 1
