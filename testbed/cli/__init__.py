@@ -28,6 +28,7 @@ VERBS = {
     "report": "testbed.cli.report:report",
     "algorithms": "testbed.cli.algorithms:algorithms",
     "replay-controller": "testbed.cli.replay_controller:replay_controller",
+    "profile": "testbed.cli.profile:profile",
     "trace": "testbed.cli.trace:app",
     "bench": "testbed.cli.bench:app",
     "clean": "testbed.cli.clean:clean",

@@ -16,6 +16,7 @@ from testbed.scenario.node_events import node_changes
 from testbed.scenario.shape import LinkChange, Shape
 from testbed.scenario.timeline import Timeline
 from testbed.scenario.traffic import Flow, flows
+from testbed.session.profiled import pacing
 
 MAX_CHANGES = 10_000
 RUN_ID = "dry-run"
@@ -45,6 +46,7 @@ def describe(loaded: Loaded, fabric: str, seconds: float) -> dict[str, Any]:
         "shortest_step_s": timeline.shortest_step_s(),
         "longest_outage_s": timeline.longest_outage_s()[0],
         "needs": kernel_needs(scenario),
+        "pacing": pacing(loaded),
         "dense_step": dense_step(loaded, timeline),
         "compose": compose(loaded) if fabric == "docker" else None,
     }

@@ -11,6 +11,7 @@ from testbed.cli import options
 from testbed.cli.dry_run import describe
 from testbed.fabric.builtin import fabrics
 from testbed.scenario.load import load
+from testbed.session.profiled import in_a_sentence
 from testbed.units import Duration, Size
 
 SHOWN = 20
@@ -128,6 +129,8 @@ def _facts(found: dict[str, Any]) -> list[str]:
         facts.append(f"shortest time between two changes {Duration(found['shortest_step_s'])}")
     if found["longest_outage_s"]:
         facts.append(f"longest outage {Duration(found['longest_outage_s'])}")
+    if held := in_a_sentence(found["pacing"]):
+        facts.append(held)
     if step := found["dense_step"]:
         facts.append(
             f"uncompressed: {step['parameters']} parameters, {step['frame_bytes']} B a message; at "

@@ -11,6 +11,7 @@ from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Derived
 from testbed.scenario.needs import kernel_needs
+from testbed.session.profiled import in_a_sentence, pacing
 
 _OPTIONAL = {"hosts": "host", "racks": "rack", "flows": "flow"}
 
@@ -30,6 +31,8 @@ def validate(scenario: options.Scenario, as_json: options.Json = False) -> None:
     ]
     print(f"{scenario}: valid; {', '.join(_counted(n, noun) for n, noun in counts)}")
     print(f"algorithms: {', '.join(found['algorithms'])}; seeds: {_listed(found['seeds'])}")
+    if held := in_a_sentence(found["pacing"]):
+        print(held)
     for need in found["needs"]:
         print(f"needs {need}")
 
@@ -50,6 +53,7 @@ def summary(loaded: Loaded) -> dict[str, Any]:
         "traces": {file: trace.duration_s for file, trace in loaded.traces.items()},
         "algorithms": names,
         "seeds": list(scenario.seeds),
+        "pacing": pacing(loaded),
         "needs": kernel_needs(scenario),
     }
 

@@ -1,7 +1,7 @@
 """Where a run's records live, and how they get there so that a kill at any instant costs at most a line.
 
 runs/<utc>_<scenario>_<algorithm>_s<seed>_<hash8>/
-├─ manifest.json   scenario.yaml   compose.yaml (docker)   summary.json (at the end)
+├─ manifest.json   scenario.yaml   compose.yaml (docker)   profile.json (if named)   summary.json (at the end)
 ├─ events/<role>-<rank>.jsonl      links.jsonl      traffic.jsonl (cross traffic)
 └─ log/
 """

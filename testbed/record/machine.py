@@ -30,7 +30,7 @@ def machine() -> dict[str, Any]:
         "versions": versions(),
         "kernel": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
-        "cpu": {"model": _cpu_model(), "count": os.cpu_count(), "usable": _usable_cpus()},
+        "cpu": {"model": cpu_model(), "count": os.cpu_count(), "usable": _usable_cpus()},
         "memory_bytes": _memory_bytes(),
         "clock_source": _line(
             Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
@@ -83,7 +83,8 @@ def _usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _cpu_model() -> str | None:
+def cpu_model() -> str | None:
+    """The processor's name, as its maker writes it."""
     match = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
     return match[1].strip() if match else platform.processor() or None
 

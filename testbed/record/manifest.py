@@ -25,6 +25,7 @@ def manifest(
     fabric: str,
     congestion: str | None = None,
     model: Mapping[str, Any] | None = None,
+    pacing: Mapping[str, Any] | None = None,
     thresholds: Thresholds = THRESHOLDS,
     machine: Mapping[str, Any] | None = None,
     started_utc: str | None = None,
@@ -32,7 +33,7 @@ def manifest(
     """The object that becomes ``manifest.json``.
 
     ``algorithm``: its whole row, ``name`` among it. ``pace_s``: wall seconds that a step's computation
-    is held to. ``nodes``: by name, each at least ``{"role", "rank", "peer"}``. ``links``: every link
+    is held to; ``pacing``: how they are shared among layers. ``nodes``: by name, each at least ``{"role", "rank", "peer"}``. ``links``: every link
     direction as asked and as read back from the kernel. ``model``: of modelled links, how. ``machine``: as ``machine()`` returns it.
     """
     for name, node in nodes.items():
@@ -53,6 +54,7 @@ def manifest(
         "congestion": congestion,
         "model": None if model is None else dict(model),
         "pace_s": pace_s,
+        "pacing": None if pacing is None else dict(pacing),
         "nodes": {name: dict(node) for name, node in nodes.items()},
         "links": [dict(link) for link in links],
         "thresholds": asdict(thresholds),

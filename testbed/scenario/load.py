@@ -18,9 +18,11 @@ from testbed.scenario.dilate import dilate, dilate_traces
 from testbed.scenario.events import TraceEvent
 from testbed.scenario.model import Scenario
 from testbed.scenario.problems import Problem, from_pydantic, report
+from testbed.scenario.profiled import profiled
 from testbed.scenario.timeline import Timeline
 from testbed.scenario.yaml_text import Document, parse
 from testbed.traces import RateTrace, read
+from testbed.train.profile_file import ProfileFile
 
 MAX_BYTES = 2**20
 """Larger scenario files are refused."""
@@ -28,7 +30,7 @@ MAX_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Loaded:
-    """A valid scenario as it was written: model time, dilation not applied."""
+    """A valid scenario as it was written: model time, dilation not applied. A profile's time is its pace."""
 
     scenario: Scenario
     source: Path
@@ -36,7 +38,9 @@ class Loaded:
     """By the event's ``key``: its file, and the column where one is named."""
     text: str
     hash: str
-    """SHA-256 over the resolved scenario and its traces; spelling and comments do not count."""
+    """SHA-256 over the resolved scenario, its traces and its profile; spelling and comments do not count."""
+    profile: ProfileFile | None = None
+    """What ``train.profile`` names, if that is a file."""
 
     def wall(self) -> Scenario:
         """The scenario in wall time: dilation applied."""
@@ -53,7 +57,7 @@ class Loaded:
 
 
 def load(path: Path) -> Loaded:
-    """Read ``path`` and the traces it names (relative to it).
+    """Read ``path``, and the traces and the profile it names (relative to it).
 
     Raises InputError that lists every mistake as ``file:line: key.path: what, and what works``.
     """
@@ -61,12 +65,16 @@ def load(path: Path) -> Loaded:
     document = parse(text, str(path))
     scenario = _validated(document)
     traces, problems = _traces(scenario, path.parent)
-    if problems := problems + check(scenario, traces):
+    scenario, profile, wrong = profiled(scenario, path.parent)
+    if problems := problems + wrong + check(scenario, traces):
         raise report(document, problems)
-    return Loaded(scenario, path, traces, text, fingerprint(scenario, traces))
+    hash_ = fingerprint(scenario, traces, profile)
+    return Loaded(scenario, path, traces, text, hash_, profile)
 
 
-def fingerprint(scenario: Scenario, traces: dict[str, RateTrace]) -> str:
+def fingerprint(
+    scenario: Scenario, traces: dict[str, RateTrace], profile: ProfileFile | None = None
+) -> str:
     """SHA-256 in hexadecimal of everything that a run depends on."""
     content = {
         "scenario": scenario.model_dump(mode="json", by_alias=True),
@@ -74,6 +82,7 @@ def fingerprint(scenario: Scenario, traces: dict[str, RateTrace]) -> str:
             file: [trace.times_s, trace.rates_bits, trace.duration_s]
             for file, trace in traces.items()
         },
+        **({} if profile is None else {"profile": profile.model_dump(mode="json")}),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -11,6 +11,11 @@ from testbed.record.directory import RunDirectory
 from testbed.record.manifest import manifest
 from testbed.scenario.dump import dump
 from testbed.scenario.load import Loaded
+from testbed.scenario.model import Scenario
+from testbed.session.profiled import pacing
+from testbed.train.profile_file import shipped
+
+_PROFILE = "profile.json"
 
 
 def describe(
@@ -24,12 +29,12 @@ def describe(
     seed: int,
     model: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the manifest and the resolved scenario.
+    """Write the manifest, the resolved scenario, and the profile that it names.
 
     ``links``: every direction as asked and as held. ``model``: of links that are modelled, how.
     """
     pace = loaded.wall().train.pace
-    directory.write_text("scenario.yaml", dump(loaded.scenario))
+    directory.write_text("scenario.yaml", dump(_kept(directory, loaded)))
     directory.write_json(
         "manifest.json",
         manifest(
@@ -39,6 +44,7 @@ def describe(
             seed=seed,
             dilation=loaded.scenario.dilation,
             pace_s=None if pace is None else float(pace),
+            pacing=pacing(loaded),
             nodes={spec.name: asdict(spec) for spec in specs},
             links=links,
             fabric=fabric,
@@ -46,3 +52,15 @@ def describe(
             model=model,
         ),
     )
+
+
+def _kept(directory: RunDirectory, loaded: Loaded) -> Scenario:
+    """The scenario with its profile beside it: the file it was read from may change, or be elsewhere."""
+    scenario, profile = loaded.scenario, loaded.profile
+    if profile is None:
+        return scenario
+    directory.write_text(_PROFILE, profile.text())
+    if scenario.train.profile in shipped():
+        return scenario
+    train = scenario.train.model_copy(update={"profile": _PROFILE})
+    return scenario.model_copy(update={"train": train})

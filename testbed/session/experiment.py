@@ -23,6 +23,7 @@ from testbed.scenario.model import Derived, Scenario
 from testbed.scenario.per_seed import for_seed
 from testbed.scenario.timeline import Timeline
 from testbed.session.paths import Paths
+from testbed.session.profiled import check_layers
 from testbed.train.job import Job
 from testbed.train.recorded import RecordedRun
 from testbed.train.sizes import Sizes, check_sizes, sizes
@@ -96,6 +97,7 @@ def from_loaded(
         check_sizes(scenario.train, algorithm.controller, where=asked)
         check_nodes(algorithm, scenario, where=asked)
     _check_servers(scenario, str(loaded.source))
+    check_layers(loaded)
     if (recorded := scenario.train.recorded) is not None:
         was, given = RecordedRun(Path(recorded)).algorithm, [row.name for row in resolved]
         if given != [was]:
@@ -166,6 +168,8 @@ class Jobs:
         self._on_paths = led and "path" in self._watched
         if self._on_paths:
             self._paths = Paths(training, racks(experiment.scenario))
+        profile = experiment.loaded.profile
+        self._profile = None if profile is None else profile.profile()
         recorded = experiment.scenario.train.recorded
         self._recorded = None if recorded is None else RecordedRun(Path(recorded))
 
@@ -187,6 +191,7 @@ class Jobs:
             dilation=self._experiment.dilation,
             sizes=self._sizes,
             names=self._names,
+            profile=self._profile,
         )
         if self._on_paths and spec.role == "worker":
             job = replace(job, **self._paths.of(spec.name))

@@ -34,17 +34,18 @@ def build(model: str, task: str, width: float, seed: int) -> nn.Module:
 
     Raises InputError when the model does not fit the task, or keeps state that replicas would not share.
     """
-    module = _outline(model, task, width).to_empty(device="cpu")
+    module = outline(model, task, width).to_empty(device="cpu")
     _initialise(module, derive(seed, "parameters"))
     return module
 
 
 def parameter_count(model: str, task: str, width: float) -> int:
     """Number of parameters, without allocating them."""
-    return sum(parameter.numel() for parameter in _outline(model, task, width).parameters())
+    return sum(parameter.numel() for parameter in outline(model, task, width).parameters())
 
 
-def _outline(model: str, task: str, width: float) -> nn.Module:
+def outline(model: str, task: str, width: float) -> nn.Module:
+    """The model without contents, on torch's device ``meta``. Raises InputError as ``build`` does."""
     import torch
 
     shape = tasks.get(task, where="train.task")

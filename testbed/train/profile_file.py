@@ -1,0 +1,154 @@
+"""Profiles as files: JSON with all that is needed to know what was timed, of what, and where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from testbed.errors import InputError
+from testbed.train.profile import LayerTimes, Profile
+
+MAX_BYTES = 4 * 2**20
+"""Larger files are refused."""
+SHIPPED = Path(__file__).with_name("profiles")
+_DIGITS = 6
+"""Of every time that is written; more would only be noise."""
+
+Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class FileLayer(_Strict):
+    """One layer's times."""
+
+    name: str = Field(description="The path of the module that owns its parameters.")
+    parameters: Annotated[int, Field(ge=1)] | None = Field(None, description="How many it has.")
+    forward_s: Seconds = Field(description="Of its forward pass.")
+    backward_s: Seconds = Field(description="Of its backward pass.")
+
+
+class ProfileFile(_Strict):
+    """What a file holds. Times are those of one step of ``batch`` samples, not scaled, not dilated."""
+
+    format: Literal["narrows-profile"] = "narrows-profile"
+    version: Literal[1] = 1
+    source: Literal["constant", "measured", "estimated"]
+    about: str = Field(description="Where the times are from, for people.")
+    device: str = Field(description="What was measured, or estimated for.")
+    model: str
+    task: str
+    width: Annotated[float, Field(gt=0)]
+    batch: Annotated[int, Field(ge=1)]
+    layers: Annotated[tuple[FileLayer, ...], Field(min_length=1)] = Field(
+        description="In the order of the forward pass."
+    )
+
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        names = [layer.name for layer in self.layers]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"layer {twice!r} is there twice")
+        if not self.total_s > 0:
+            raise ValueError("no layer takes any time")
+        return self
+
+    @property
+    def total_s(self) -> float:
+        """Of one forward and one backward pass."""
+        return self.profile().total_s
+
+    def profile(self) -> Profile:
+        """Its times alone."""
+        layers = tuple(LayerTimes(one.name, one.forward_s, one.backward_s) for one in self.layers)
+        return Profile(layers, self.source, self.about)
+
+    def text(self) -> str:
+        """As it stands in a file: a line a layer."""
+        head = self.model_dump(mode="json", exclude={"layers"})
+        lines = [json.dumps(layer.model_dump(exclude_none=True)) for layer in self.layers]
+        body = ",\n    ".join(lines)
+        return f'{json.dumps(head, indent=2)[:-2]},\n  "layers": [\n    {body}\n  ]\n}}\n'
+
+
+def file_of(
+    profile: Profile,
+    sizes: Mapping[str, int],
+    *,
+    device: str,
+    model: str,
+    task: str,
+    width: float,
+    batch: int,
+) -> ProfileFile:
+    """``sizes``: each layer's number of parameters."""
+    layers = tuple(
+        FileLayer(
+            name=one.name,
+            parameters=sizes.get(one.name),
+            forward_s=_rounded(one.forward_s),
+            backward_s=_rounded(one.backward_s),
+        )
+        for one in profile.layers
+    )
+    return ProfileFile(
+        source=profile.source, about=profile.about, device=device, model=model, task=task, width=width,
+        batch=batch, layers=layers,
+    )  # fmt: skip
+
+
+def read_profile(path: Path) -> ProfileFile:
+    """Raises InputError that names the file and the field."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    if len(data) > MAX_BYTES:
+        raise InputError(
+            f"larger than {MAX_BYTES >> 20} MiB", where=str(path), hint="Is it a profile?"
+        )
+    try:
+        return ProfileFile.model_validate_json(data)
+    except ValidationError as error:
+        raise InputError(_first(error), where=str(path), hint=_HINT) from None
+
+
+_HINT = "`testbed profile` writes such files"
+
+
+def _first(error: ValidationError) -> str:
+    """What is wrong first, ``layers[3].forward_s: …``."""
+    found = error.errors(include_url=False)[0]
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"])
+    place = "".join(parts).removeprefix(".")
+    says = found["msg"].removeprefix("Value error, ")
+    return f"{place}: {says}" if place else says
+
+
+def shipped() -> dict[str, Path]:
+    """The profiles that ship, by name."""
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.json"))}
+
+
+def find(name: str, folder: Path) -> Path:
+    """The file that a scenario in ``folder`` means: one that ships, by its name, or a path. Raises InputError."""
+    if name in (known := shipped()):
+        return known[name]
+    if name.endswith(".json") or "/" in name:
+        return folder / name
+    listed = ", ".join(("measured", "constant", *known))
+    raise InputError(
+        f"unknown profile {name!r}", hint=f"Known: {listed}; or give the path of a .json file"
+    )
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.{_DIGITS}g}")

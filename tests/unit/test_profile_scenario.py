@@ -1,0 +1,230 @@
+"""A scenario that names a profile: read, checked, dilated, and handed to nodes as numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from testbed.cli import VERBS, application
+from testbed.errors import InputError
+from testbed.record.directory import RunDirectory
+from testbed.scenario.load import Loaded, load
+from testbed.session.description import describe
+from testbed.session.experiment import Jobs, prepare
+from testbed.train.job import Job
+from testbed.train.profile_file import ProfileFile, read_profile, shipped
+from testbed.train.profile_of import profile_of
+
+SCENARIO = """
+name: layers
+nodes: {{server: {{role: server}}, worker: {{role: worker, count: 2}}}}
+links: {{default: {{up: {{rate: 9 Mbit/s, queue: 50 ms}}, down: {{rate: 9 Mbit/s, queue: 50 ms}}}}}}
+train: {{{train}}}
+dilation: {dilation}
+"""
+OWN = {
+    "format": "narrows-profile", "version": 1, "source": "measured", "about": "by hand", "device": "a lathe",
+    "model": "mlp", "task": "digits", "width": 1.0, "batch": 32,
+    "layers": [
+        {"name": "1", "forward_s": 0.001, "backward_s": 0.002},
+        {"name": "3", "forward_s": 0.003, "backward_s": 0.004},
+    ],
+}  # fmt: skip
+
+
+def written(folder: Path, train: str, dilation: float = 1, **changes: object) -> Path:
+    (folder / "p").mkdir(exist_ok=True)
+    (folder / "p" / "own.json").write_text(json.dumps({**OWN, **changes}))
+    path = folder / "s.yaml"
+    path.write_text(SCENARIO.format(train=train, dilation=dilation))
+    return path
+
+
+MINE = "model: mlp, profile: p/own.json"
+
+
+def job(path: Path) -> Job:
+    """A worker's, as it arrives at its node."""
+    experiment = prepare(path)
+    spec = next(spec for spec in experiment.specs if spec.role == "worker")
+    made = Jobs(experiment, experiment.algorithms[0], 1, 1).of(spec)
+    return Job.from_json(json.loads(json.dumps(made.to_json())))
+
+
+def never() -> object:
+    raise AssertionError("it was measured")
+
+
+def test_a_file_gives_the_pace_too(tmp_path: Path) -> None:
+    loaded = load(written(tmp_path, MINE))
+    assert float(loaded.scenario.train.pace or 0) == pytest.approx(0.010)
+    assert loaded.profile is not None
+    assert loaded.profile.device == "a lathe"
+
+
+def test_a_pace_that_is_given_stays(tmp_path: Path) -> None:
+    found = profile_of(job(written(tmp_path, f"{MINE}, pace: 1 s")), ["1", "3"], never)  # type: ignore[arg-type]
+    assert found is not None
+    assert [one.forward_s for one in found.layers] == pytest.approx([0.1, 0.3])
+    assert found.total_s == pytest.approx(1.0)
+
+
+def test_nodes_get_the_numbers_dilated(tmp_path: Path) -> None:
+    path = written(tmp_path, MINE, dilation=20)
+    given = job(path)
+    (tmp_path / "p" / "own.json").unlink()
+    assert float(given.train.pace or 0) == pytest.approx(0.2)
+    found = profile_of(given, ["1", "3"], never)  # type: ignore[arg-type]
+    assert found is not None
+    assert [one.backward_s for one in found.layers] == pytest.approx([0.04, 0.08])
+    assert found.about == "by hand"
+
+
+@pytest.mark.parametrize("train", ["model: mlp", "model: mlp, profile: measured, pace: 1 s", "model: mlp, profile: constant, pace: 1 s"])  # fmt: skip
+def test_others_travel_without_numbers(tmp_path: Path, train: str) -> None:
+    assert job(written(tmp_path, train)).profile is None
+
+
+@pytest.mark.parametrize(
+    ("train", "changes", "message"),
+    [
+        ("profile: constant", {}, "`constant` shares a time among the layers: give it"),
+        ("profile: quick", {}, "unknown profile 'quick'. Known: measured, constant, v100-resnet18"),
+        ("profile: none.json", {}, "none.json: cannot be read: No such file"),
+        ("model: cnn, profile: p/own.json", {}, "it is of the model 'mlp', and 'cnn' is trained"),
+        (MINE, {"version": 3}, "own.json: version: Input should be 1"),
+        (MINE, {"batch": 64}, "its times are of batch 64, and 32 is trained"),
+        (MINE, {"task": "mnist"}, "its times are of task mnist, and digits is trained"),
+        (MINE, {"width": 0.5}, "its times are of width 0.5, and 1.0 is trained"),
+        ("profile: ''", {}, "String should have at least 1 character"),
+    ],
+)
+def test_what_does_not_fit_is_refused_at_its_line(
+    tmp_path: Path, train: str, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        load(written(tmp_path, train, **changes))
+    assert "s.yaml:5: train.profile: " in str(caught.value)
+    assert message.lower() in str(caught.value).lower()
+
+
+def test_in_proportion_sizes_do_not_matter(tmp_path: Path) -> None:
+    assert load(written(tmp_path, f"{MINE}, pace: 1 s", batch=64, width=0.5, task="mnist")).profile
+
+
+def test_other_layers_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    layers = [{"name": "1", "forward_s": 0.001, "backward_s": 0.002}]
+    path = written(tmp_path, MINE, layers=layers)
+    with pytest.raises(
+        InputError, match=r"s\.yaml: train\.profile: the profile is of another model: layer '3'"
+    ):
+        prepare(path)
+    assert "layer '3'" in str(call("validate", str(path)).exception)
+
+
+def test_the_hash_is_of_its_times(tmp_path: Path) -> None:
+    first = load(written(tmp_path, MINE)).hash
+    assert load(written(tmp_path, MINE)).hash == first
+    layers = [{**layer, "backward_s": 0.003} for layer in OWN["layers"]]  # type: ignore[dict-item, attr-defined]
+    assert load(written(tmp_path, MINE, layers=layers)).hash != first
+
+
+@pytest.mark.parametrize("name", list(shipped()))
+def test_those_that_ship_are_of_the_models_that_ship(tmp_path: Path, name: str) -> None:
+    model = name.removeprefix("v100-")
+    experiment = prepare(written(tmp_path, f"task: cifar10, model: {model}, profile: {name}"))
+    pace = experiment.scenario.train.pace
+    assert pace is not None
+    assert float(pace) == pytest.approx(read_profile(shipped()[name]).total_s, abs=1e-9)
+
+
+def described(folder: Path, loaded: Loaded) -> Path:
+    directory = RunDirectory(folder)
+    describe(directory, loaded, [], [], fabric="sim", algorithm={"name": "none"}, seed=1)
+    directory.close()
+    return folder
+
+
+def test_a_run_keeps_its_profile_and_is_itself_a_scenario(tmp_path: Path) -> None:
+    loaded = load(written(tmp_path, MINE, dilation=2))
+    (run := tmp_path / "run").mkdir()
+    described(run, loaded)
+    (tmp_path / "p" / "own.json").unlink()
+    again = load(run / "scenario.yaml")
+    assert again.profile == loaded.profile
+    assert again.scenario.train.pace == loaded.scenario.train.pace
+    found = json.loads((run / "manifest.json").read_text())
+    assert found["pace_s"] == pytest.approx(0.02)
+    assert found["pacing"] == {
+        "pace_s": pytest.approx(0.01), "profile": "p/own.json", "source": "measured", "layers": 2,
+        "own_s": pytest.approx(0.01), "device": "a lathe",
+    }  # fmt: skip
+
+
+def call(*arguments: str) -> Result:
+    verbs = {verb: VERBS[verb] for verb in ("validate", "plan", "profile")}
+    return CliRunner().invoke(application(verbs), list(arguments))
+
+
+@pytest.mark.parametrize("verb", ["validate", "plan"])
+@pytest.mark.parametrize(
+    ("train", "sentence"),
+    [
+        (MINE, "computation is held to 10 ms a step, shared among 2 layers as in p/own.json (measured: 10 ms on a lathe)"),
+        (f"{MINE}, pace: 1 s", "computation is held to 1000 ms a step, shared among 2 layers as in p/own.json"),
+        ("pace: 5 ms", "computation is held to 5 ms a step, shared among layers as measured on each node"),
+        ("pace: 5 ms, profile: constant", "computation is held to 5 ms a step, shared among layers the same for"),
+    ],
+)  # fmt: skip
+def test_it_is_said(tmp_path: Path, verb: str, train: str, sentence: str) -> None:
+    path = str(written(tmp_path, train))
+    result = call(verb, path)
+    assert result.exit_code == 0, result.exception
+    assert sentence in result.stdout
+    pacing = json.loads(call(verb, path, "--json").stdout)["pacing"]
+    assert f"{1e3 * pacing['pace_s']:.4g} ms a step" in sentence
+
+
+def test_the_command_measures_a_scenarios_model(tmp_path: Path) -> None:
+    out = tmp_path / "measured.json"
+    scenario = str(written(tmp_path, "model: mlp, batch: 4"))
+    result = call("profile", scenario, "--passes", "3", "--out", str(out))
+    assert result.exit_code == 0, result.exception
+    found = read_profile(out)
+    assert (found.source, found.model, found.batch) == ("measured", "mlp", 4)
+    assert [(one.name, one.parameters) for one in found.layers] == [("1", 8320), ("3", 1290)]
+    assert f"written to {out}" in result.stdout
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert [line[:2] for line in lines if len(line) == 5 and line[4].endswith("%")] == [
+        ["1", "8320"], ["3", "1290"], ["all", "9610"],
+    ]  # fmt: skip
+    again = written(tmp_path, "model: mlp, batch: 4, profile: measured.json")
+    assert profile_of(job(again), ["1", "3"], never) is not None  # type: ignore[arg-type]
+
+
+def test_the_command_estimates_and_prints_what_it_would_write() -> None:
+    result = call(
+        "profile", "--model", "resnet18", "--task", "cifar10", "--estimate", "v100", "--json"
+    )
+    assert result.exit_code == 0, result.exception
+    assert ProfileFile.model_validate_json(result.stdout) == read_profile(
+        shipped()["v100-resnet18"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--device", "tpu"), "--device: unknown device 'tpu'"),
+        (("--estimate", "h900"), "--estimate: unknown accelerator 'h900'"),
+        (("--model", "lstm"), "unknown model 'lstm'"),
+        (("--out", "/proc/none/p.json", "--passes", "1"), "/proc/none/p.json: cannot be written"),
+    ],
+)
+def test_the_command_refuses(arguments: tuple[str, ...], message: str) -> None:
+    error = call("profile", *arguments).exception
+    assert isinstance(error, InputError)
+    assert message in str(error)
