@@ -24,6 +24,7 @@ class Beside:
     def __init__(self, node: Node, job: Job, tools: Tools) -> None:
         self._node, self._fits = node, tools.fits
         self._carrier = cast(PayloadCarrier, tools.carrier)
+        self._carrier.itemise()
         self._exchange = cast(BucketsSide, tools.exchange)
         self._shards = tools.replica.shards
         self._forward = job.algorithm.order == "forward"

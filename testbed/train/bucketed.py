@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import cast
 
 from testbed.exchange.base import Update, together
-from testbed.node import Buffer
+from testbed.node import Buffer, Node
 from testbed.train.carrier import PayloadCarrier
-from testbed.train.step import Applied, Buckets, Compute, Stepper, Trip
+from testbed.train.job import Job
+from testbed.train.step import Applied, Buckets, Compute, Finished, Stepper, Tools, Trip
 from testbed.train.way import Way, told
 
 
 class BucketedStepper(Stepper):
     """All buckets are packed when the computation has ended, then sent, then waited for."""
+
+    def __init__(self, node: Node, job: Job, tools: Tools, finished: Finished) -> None:
+        super().__init__(node, job, tools, finished)
+        cast(PayloadCarrier, tools.carrier).itemise()
 
     def _exchange(self, step: int) -> tuple[Trip, list[Update]]:
         tools, cpu_s = self._tools, self._node.cpu()
@@ -44,5 +49,4 @@ class BucketedStepper(Stepper):
             way.decoded_s, way.applied_s = applied.decoded_s, applied.end_s
             records.append(way.record(name, step))
             self._node.record(records[-1].to_json())
-        layered = self._job.algorithm.buckets == "layer"
-        return told(records, compute.end_s, self._job.dilation, layered=layered)
+        return told(self._job, zip(self._ways, records, strict=True), compute.end_s)

@@ -10,12 +10,13 @@ from zlib import crc32
 
 from testbed.compress.base import Selection
 from testbed.compress.bucket import Packed
-from testbed.compress.compressor import Compressor, together
+from testbed.compress.compressor import together
 from testbed.compress.finite import refuse
 from testbed.control.base import Controller
 from testbed.exchange.base import Update
 from testbed.node import Buffer, Node
 from testbed.train.agreement import Note, detached
+from testbed.train.fits import WatchedCompressor
 from testbed.train.job import Job
 from testbed.train.mean import Mean
 from testbed.train.observing import Observer, Sent
@@ -53,10 +54,11 @@ class PayloadCarrier:
 
     def __init__(
         self, node: Node, job: Job, replica: WorkersReplica,
-        controller: Controller, compressor: Compressor, observer: Observer,
+        controller: Controller, compressor: WatchedCompressor, observer: Observer,
     ) -> None:  # fmt: skip
         self._node, self._job, self._replica = node, job, replica
         self._controller, self._compressor, self._observer = controller, compressor, observer
+        self._looks = False
         self._means: list[Mean] = []
         self._packed: dict[int, Packed] = {}
         self._density = 1.0
@@ -73,9 +75,14 @@ class PayloadCarrier:
         self.open()
         return [(place, self.pack_shard(place)) for place in range(len(self._replica.shards))]
 
+    def itemise(self) -> None:
+        """From now on messages say of which parameters they are made."""
+        self._compressor.itemise = True
+
     def open(self) -> None:
         """Before the first shard of a step: what its controller wants of it."""
         self._packed, self._note = {}, self._observer.note()
+        self._looks = self._observer.looks()
         self._density, self._densities = self._controller.density(), self._observer.densities()
 
     def pack_shard(self, place: int) -> Buffer:
@@ -83,6 +90,8 @@ class PayloadCarrier:
         replica, rng = self._replica, self._rngs[place]
         shard, density = replica.shards[place], self._densities[place]
         gradient = replica.flat.gradients[shard.place]
+        if self._looks:
+            self._observer.look(shard, self._compressor.compensated(shard.name, gradient))
         packed = self._compressor.compress(shard.name, gradient, density, rng)
         self._packed[place] = packed
         if self._note is None or place:

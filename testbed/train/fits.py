@@ -41,7 +41,6 @@ class WatchedCompressor(Compressor):
         super().__init__(
             replace(recipe, selector=selector), {s.name: s.layout for s in replica.shards}
         )
-        self.itemise = bool(job.algorithm.bucket_bytes) or recipe.layers
 
     def compensated(self, name: str, flat: Tensor) -> Iterator[tuple[str, Compensated]]:
         """What ``compress`` of ``flat`` would choose from, by the name of a bucket's first parameter.

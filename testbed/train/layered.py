@@ -13,7 +13,7 @@ from testbed.compress.layout import Layer
 from testbed.compress.shards import Shard
 from testbed.exchange.base import Travel, together
 from testbed.node import Node
-from testbed.record.bucket_events import BucketRecord, PassRecord
+from testbed.record.bucket_events import PassRecord
 from testbed.record.events import StepRecord
 from testbed.train.beside import Beside
 from testbed.train.carrier import Freight
@@ -22,10 +22,11 @@ from testbed.train.job import Job
 from testbed.train.layer_clock import LayerClock
 from testbed.train.layer_passes import HookedPasses, Passes, Spans, WholePasses
 from testbed.train.profile import LayerTimes, Profile
+from testbed.train.profile_measured import measure
 from testbed.train.profile_of import profile_of
 from testbed.train.replica import Replica
 from testbed.train.seen import way as phases
-from testbed.train.step import Finished, Stepper, Tools
+from testbed.train.step import Buckets, Finished, Stepper, Tools
 from testbed.train.way import Way, told
 
 
@@ -128,20 +129,21 @@ class LayeredStepper(Stepper):
             self._apply_one(made, bucket)
         self._before = None
         node, name = self._node, self._job.node
-        records = [made.ways[bucket].record(name, made.step) for bucket in sorted(made.ways)]
+        ways = [made.ways[bucket] for bucket in sorted(made.ways)]
+        records = [way.record(name, made.step) for way in ways]
         for record in records:
             node.record(record.to_json())
         node.record(PassRecord(name, made.step, made.forward, made.backward).to_json())
-        self._finished(self._record_of(made, records))
+        buckets = told(self._job, zip(ways, records, strict=True), made.computed_s)
+        self._finished(self._record_of(made, buckets))
 
-    def _record_of(self, made: _Made, records: Sequence[BucketRecord]) -> StepRecord:
+    def _record_of(self, made: _Made, buckets: Buckets) -> StepRecord:
         """Phases after the computation are those of the bucket that the next step waits for first."""
         job, tools, (result,), (freight,) = self._job, self._tools, made.result, made.freight
         travel = together([way.travel for way in made.ways.values()])
         seen = tools.observer.observe(
             made.step, made.epoch, result, freight.density, travel, freight.sent,
-            made.end_s - made.start_s,
-            told(records, made.computed_s, job.dilation, layered=job.algorithm.buckets == "layer"),
+            made.end_s - made.start_s, buckets,
         )  # fmt: skip
         first = made.ways[self._buckets[0]]
         left = first.travel.after(made.computed_s)
@@ -183,8 +185,14 @@ class LayeredStepper(Stepper):
         return None if found is None else found.layers
 
     def _measured(self) -> Profile:
-        """All layers alike: a computation on a virtual clock takes no time."""
-        return Profile.constant([layer.name for layer in self._layers], 1.0)
+        """Here and now, before t0. Of workers that share a model none has passes of its own: nothing is measured."""
+        replica, computation = self._tools.replica, self._tools.computation
+        if not isinstance(replica, Replica):
+            layers = tuple(LayerTimes(layer.name, 0.0, 0.0) for layer in self._layers)
+            return Profile(layers, "measured")
+        found = measure(replica.flat, lambda: computation.gradients(step=1), self._node.now)
+        replica.flat.gradients.zero_()
+        return found
 
 
 def _passes(node: Node, tools: Tools, layers: Sequence[Layer]) -> Passes:

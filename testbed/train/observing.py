@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from testbed.compress.base import Compensated
 from testbed.compress.bucket import Packed
 from testbed.compress.compressor import Compressor
-from testbed.control.base import Controller, LayerController, Observation, watched
+from testbed.compress.curve import error_curve
+from testbed.compress.shards import Shard
+from testbed.control.base import LEVELS, Controller, LayerController, Observation, watched
 from testbed.exchange.base import Travel
 from testbed.node import Node
 from testbed.train.agreement import Note
@@ -39,6 +42,9 @@ class Observer:
         self._node, self._job = node, job
         self._controller, self._replica = controller, replica
         self._watched = watched(controller)
+        self._every: int = getattr(controller, "curves_every", 1)
+        self._looked = 0
+        self._curves: dict[str, list[float]] = {}
         self._last: Observation | None = None
         self._agreed = Note()
         compressor.weigh = "memory" in self._watched
@@ -56,6 +62,18 @@ class Observer:
         if isinstance(controller, LayerController):
             return [controller.densities([name for name, _ in parts]) for parts in self._parts]
         return [controller.density()] * len(self._parts)
+
+    def looks(self) -> bool:
+        """Whether the controller wants error curves of the coming step."""
+        self._curves = {}
+        self._looked += 1
+        return "curves" in self._watched and (self._looked - 1) % self._every == 0
+
+    def look(self, shard: Shard, given: Iterable[tuple[str, Compensated]]) -> None:
+        """Take the error curves of what ``shard`` will be compressed from, by the name of its first parameter."""
+        layered = self._job.algorithm.buckets == "layer"
+        for name, one in given:
+            self._curves[name if layered else shard.name] = error_curve(one.flat, LEVELS)
 
     def sent(self, packed: Sequence[Packed]) -> Sent:
         """What ``packed``, a message for every shard, carry. The gradients are still those of the step."""
@@ -93,6 +111,7 @@ class Observer:
             share_up_bits=self._share(self._job.way_up),
             share_down_bits=self._share(self._job.way_down),
             layers=sent.layers,
+            curves=self._curves,
             buckets=buckets or {} if "buckets" in self._watched else {},
         )
         return self._shown(seen)

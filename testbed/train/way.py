@@ -10,6 +10,7 @@ from testbed.compress.bucket import Packed
 from testbed.compress.shards import Shard
 from testbed.exchange.base import Ticket, Travel
 from testbed.record.bucket_events import BucketRecord
+from testbed.train.job import Job
 
 Densities = float | list[float]
 """Asked for: one for all of a bucket, or one for each of its parameters."""
@@ -81,14 +82,12 @@ class Way:
 
 
 def told(
-    records: Iterable[BucketRecord], computed_s: float, dilation: float, *, layered: bool
+    job: Job, ways: Iterable[tuple[Way, BucketRecord]], computed_s: float
 ) -> dict[str, dict[str, float]]:
-    """``Observation.buckets`` of a step whose computation ended at ``computed_s``.
-
-    ``layered``: every parameter is compressed by itself; else a bucket is.
-    """
+    """``Observation.buckets`` of a step whose computation ended at ``computed_s``."""
     found: dict[str, dict[str, float]] = {}
-    for one in records:
+    layered, dilation = job.algorithm.buckets == "layer", job.dilation
+    for way, one in ways:
         times = {
             "left_s": max(0.0, computed_s - one.ready_s) / dilation,
             "delay_s": (one.last_s - one.start_s) / dilation,
@@ -99,7 +98,7 @@ def told(
         compress_s = (one.packed_s - one.pack_s) / dilation
         if not layered:
             about = {"elements": float(one.size), "sent": float(one.sent_count)}
-            found[f"bucket-{one.bucket}"] = {**about, "compress_s": compress_s, **times}
+            found[way.shard.name] = {**about, "compress_s": compress_s, **times}
             continue
         for name, (size, sent, _, _) in one.parts.items():
             share = {"elements": float(size), "sent": float(sent)}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from testbed.compress.compressor import Compressor
-from testbed.control.base import Controller, controllers
+from testbed.control.base import Controller, controllers, watched
 from testbed.control.seed import controller_seed
 from testbed.exchange.kinds import BlocksSide, ExchangeKind
 from testbed.node import Node
@@ -54,7 +53,7 @@ class Worker:
             Fits(job, self._replica, compressor),
             self._exchange,
         )
-        self._stepper = _stepper(kind, job)(self._node, job, tools, self._finished)
+        self._stepper = _stepper(kind, job, controller)(self._node, job, tools, self._finished)
         self._watch = None
         if job.rank == 0 and (
             job.servers > 1 or kind.server is None
@@ -93,7 +92,7 @@ class Worker:
         kind: ExchangeKind,
         computation: WorkersComputation,
         controller: Controller,
-        compressor: Compressor,
+        compressor: WatchedCompressor,
         observer: Observer,
     ) -> tuple[Computing, Carrier]:
         """What is computed for the exchange, and what carries it there."""
@@ -130,7 +129,7 @@ class Worker:
         }
 
 
-def _stepper(kind: ExchangeKind, job: Job) -> type[Stepper]:
+def _stepper(kind: ExchangeKind, job: Job, controller: Controller) -> type[Stepper]:
     """Imported when it is wanted."""
     row = job.algorithm
     if kind.overlaps:
@@ -141,7 +140,7 @@ def _stepper(kind: ExchangeKind, job: Job) -> type[Stepper]:
         from testbed.train.layered import LayeredStepper
 
         return LayeredStepper
-    if row.bucket_bytes or row.buckets == "layer":
+    if row.bucket_bytes or row.buckets == "layer" or "buckets" in watched(controller):
         from testbed.train.bucketed import BucketedStepper
 
         return BucketedStepper
