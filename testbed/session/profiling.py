@@ -29,7 +29,7 @@ def measured_file(train: Train, device: str, threads: int, passes: int) -> Profi
 
     flat = FlatModel(build(train.model, train.task, train.width, 0), settle(device, threads))
     step = _Step(flat, *_samples(train, flat.parameters.device))
-    about = f"median of {passes} passes after {WARM_UP + 1} to warm up, PyTorch {torch.__version__}"
+    about = f"median of {passes} passes after {WARM_UP} to warm up, PyTorch {torch.__version__}"
     found = measure(flat, step, perf_counter, passes=passes, about=about)
     return _file(train, found, _device(device, threads))
 

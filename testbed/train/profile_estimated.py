@@ -20,9 +20,9 @@ from torch.utils.flop_counter import flop_registry
 
 from testbed.errors import InputError
 from testbed.train.flat import FlatModel
-from testbed.train.passes import Passes
 from testbed.train.profile import Profile
 from testbed.train.profile_measured import HostStopwatch
+from testbed.train.timed_passes import TimedPasses
 
 Inputs = tuple[int, ...]
 
@@ -128,7 +128,7 @@ def estimate(module: nn.Module, inputs: Inputs, batch: int, accelerator: Acceler
     x = torch.empty((batch, *inputs), device=meta)
     y = torch.empty(batch, dtype=torch.int64, device=meta)
     roofline = Roofline(accelerator)
-    passes = Passes(flat, HostStopwatch(lambda: roofline.elapsed_s))
+    passes = TimedPasses(flat, HostStopwatch(lambda: roofline.elapsed_s))
     with roofline:
         layers = passes.times(lambda: cross_entropy(flat.forward(x), y).backward())  # type: ignore[no-untyped-call]
     about = (

@@ -8,10 +8,10 @@ from statistics import median
 import torch
 
 from testbed.train.flat import FlatModel
-from testbed.train.passes import Passes, Stopwatch
 from testbed.train.profile import LayerTimes, Profile
+from testbed.train.timed_passes import TimedPasses
 
-WARM_UP = 3
+WARM_UP = 4
 """The first passes pay for what is loaded, compiled and allocated."""
 PASSES = 11
 
@@ -60,33 +60,24 @@ def measure(
     now: Callable[[], float],
     *,
     passes: int = PASSES,
+    warm_up: int = WARM_UP,
     about: str = "measured here",
 ) -> Profile:
     """Of ``compute``, which makes one forward and one backward pass of ``flat``'s model; ``now`` in seconds.
 
     Whatever else ``compute`` does before is the first layer's. Gradients are added to ``flat.gradients``, as ``compute`` does it.
+    One pass is enough where it takes no time, on a virtual clock: all times are 0 then.
     Raises InputError for a model whose layers do not follow one another.
     """
     device = flat.parameters.device
-    return timed(
-        flat,
-        compute,
-        CudaStopwatch() if device.type == "cuda" else HostStopwatch(now),
-        passes,
-        about,
-    )
-
-
-def timed(
-    flat: FlatModel, compute: Callable[[], object], stopwatch: Stopwatch, passes: int, about: str
-) -> Profile:
-    """As ``measure``, by any stopwatch."""
-    for _ in range(WARM_UP):
-        compute()
-    watched = Passes(flat, stopwatch)
-    watched.times(compute)  # the hooks have first times too
+    watched = TimedPasses(flat, CudaStopwatch() if device.type == "cuda" else HostStopwatch(now))
+    first = watched.times(compute)
+    if not any(one.forward_s or one.backward_s for one in first):
+        return Profile(tuple(first), "measured", about)
+    for _ in range(warm_up - 1):
+        watched.times(compute)
     seen = [watched.times(compute) for _ in range(passes)]
-    layers = tuple(_median([times[n] for times in seen]) for n in range(len(watched.layers)))
+    layers = tuple(_median([times[n] for times in seen]) for n in range(len(first)))
     return Profile(layers, "measured", about)
 
 

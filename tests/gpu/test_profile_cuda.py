@@ -13,8 +13,8 @@ from testbed.session.profiling import measured_file
 from testbed.train.device import settle
 from testbed.train.flat import FlatModel
 from testbed.train.models import build
-from testbed.train.passes import Passes
 from testbed.train.profile_measured import CudaStopwatch
+from testbed.train.timed_passes import TimedPasses
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,7 +40,7 @@ def test_layers_add_up_to_the_whole() -> None:
         cross_entropy(flat.forward(x), y).backward()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
 
-    passes = Passes(flat, CudaStopwatch())
+    passes = TimedPasses(flat, CudaStopwatch())
     for _ in range(3):
         passes.times(compute)
     begun_s = perf_counter()

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 from testbed.errors import InputError
 from testbed.train.flat import FlatModel
 from testbed.train.models import build
-from testbed.train.passes import Passes
 from testbed.train.profile_measured import HostStopwatch, measure
+from testbed.train.timed_passes import TimedPasses
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -85,7 +85,7 @@ def stepping(model: FlatModel, clock: Clock, before_s: float = 0.0, loss_s: floa
 
 
 def times(model: FlatModel, clock: Clock, **more: float) -> dict[str, tuple[float, float]]:
-    passes = Passes(model, HostStopwatch(clock.now))
+    passes = TimedPasses(model, HostStopwatch(clock.now))
     found = passes.times(stepping(model, clock, **more))
     return {one.name: (round(one.forward_s, 9), round(one.backward_s, 9)) for one in found}
 
@@ -116,7 +116,7 @@ def test_it_is_the_median_after_the_first_passes() -> None:
     clock = Clock()
     timed = Timed(clock, 0.0, 2.0)
     model = flat(nn.Sequential(timed))
-    calls = iter([50.0, 40.0, 30.0, 20.0, 1.0, 9.0, 2.0])
+    calls = iter([50.0, 40.0, 30.0, 20.0, 1.0, 9.0, 2.0])  # four to warm up
     step = stepping(model, clock)
 
     def compute() -> None:
@@ -128,11 +128,20 @@ def test_it_is_the_median_after_the_first_passes() -> None:
     assert found.source == "measured"
 
 
+def test_where_no_time_passes_one_pass_tells() -> None:
+    """As on a virtual clock."""
+    clock = Clock()
+    model = flat(nn.Sequential(Timed(clock, 0.0, 0.0), Timed(clock, 0.0, 0.0)))
+    step, calls = stepping(model, clock), []
+    found = measure(model, lambda: calls.append(step()), clock.now)
+    assert (found.total_s, len(found.layers), len(calls)) == (0.0, 2, 1)
+
+
 def test_hooks_do_not_stay() -> None:
     clock = Clock()
     model = flat(nn.Sequential(Timed(clock, 1.0, 2.0)))
     stopwatch = HostStopwatch(clock.now)
-    Passes(model, stopwatch).times(stepping(model, clock))
+    TimedPasses(model, stopwatch).times(stepping(model, clock))
     stepping(model, clock)()
     stopwatch.mark()
     assert stopwatch.read() == [0.0]

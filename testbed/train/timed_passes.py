@@ -28,7 +28,7 @@ class Stopwatch(Protocol):
         ...
 
 
-class Passes:
+class TimedPasses:
     """One forward and backward pass of ``flat``'s model at a time, with the times of its layers."""
 
     def __init__(self, flat: FlatModel, stopwatch: Stopwatch) -> None:
