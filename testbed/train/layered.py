@@ -29,6 +29,9 @@ from testbed.train.seen import way as phases
 from testbed.train.step import Buckets, Finished, Stepper, Tools
 from testbed.train.way import Way, told
 
+_PASSES, _WARM_UP = 5, 2
+"""Computations before t0 by which a profile is measured: of large models they take long, and all nodes wait."""
+
 
 @dataclass(slots=True)
 class _Made:
@@ -190,7 +193,13 @@ class LayeredStepper(Stepper):
         if not isinstance(replica, Replica):
             layers = tuple(LayerTimes(layer.name, 0.0, 0.0) for layer in self._layers)
             return Profile(layers, "measured")
-        found = measure(replica.flat, lambda: computation.gradients(step=1), self._node.now)
+        found = measure(
+            replica.flat,
+            lambda: computation.gradients(step=1),
+            self._node.now,
+            passes=_PASSES,
+            warm_up=_WARM_UP,
+        )
         replica.flat.gradients.zero_()
         return found
 
