@@ -1,6 +1,6 @@
-"""Parts added to an algorithm by its name: ``laplace-0.01+int8``, ``topk-0.01+qsgd-4bit+layers``.
+"""Parts added to an algorithm by its name: ``laplace-0.01+int8``, ``topk-0.01+qsgd-4bit+layers+overlap``.
 
-    <algorithm>[+<value coding>][+layers]
+    <algorithm>[+<value coding>][+layers][+overlap]
 
 in this order, so that one algorithm has one name. ``<algorithm>`` is a row or matches a pattern.
 """
@@ -16,7 +16,11 @@ from testbed.compress.base import codings
 from testbed.compress.recipe import Choice
 from testbed.errors import InputError
 
-LAYERS, EXACT = "layers", "fp32"
+LAYERS, OVERLAP, EXACT = "layers", "overlap", "fp32"
+
+BUCKET_BYTES = 1 << 16
+"""Of what overlaps, where nothing else is said: small enough for most layers of a model to have a bucket of their own,
+and large beside what a message costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Suffix:
 SUFFIXES = (
     Suffix("+<values>", "values on the way up are written so, e.g. laplace-0.01+int8"),
     Suffix(f"+{LAYERS}", f"every parameter is compressed by itself, e.g. topk-0.01+{LAYERS}"),
+    Suffix(f"+{OVERLAP}", f"layers travel while others are computed, e.g. none+{OVERLAP}"),
 )
 
 
@@ -41,16 +46,20 @@ def ways() -> list[str]:
 def extended(base: Algorithm, suffixes: list[str], where: str | None) -> Algorithm:
     """``base`` with what ``suffixes`` say. Raises InputError at ``where`` for ones that mean nothing."""
     rest, name = list(suffixes), "+".join([base.name, *suffixes])
-    written, layered = base, False
+    written = base
     if rest and rest[0] in ways():
         written = _written(base, rest.pop(0), name, where)
-    if rest and rest[0] == LAYERS:
-        layered = bool(rest.pop(0))
+    if rest[:1] == [LAYERS]:
+        written = replace(written, buckets="layer")
+        rest.pop(0)
+    if rest[:1] == [OVERLAP]:
+        size = written.bucket_bytes or BUCKET_BYTES
+        written = replace(written, overlap=True, bucket_bytes=size)
+        rest.pop(0)
     if rest:
         raise _meaningless(name, rest[0], where)
     about = f"{base.about.rstrip('.')}; with {', '.join(suffixes)}."
-    buckets = "layer" if layered else base.buckets
-    return replace(written, name=name, buckets=buckets, about=about)
+    return replace(written, name=name, about=about)
 
 
 def _written(base: Algorithm, suffix: str, name: str, where: str | None) -> Algorithm:
@@ -65,11 +74,11 @@ def _written(base: Algorithm, suffix: str, name: str, where: str | None) -> Algo
 
 
 def _meaningless(name: str, suffix: str, where: str | None) -> InputError:
-    known = [*ways(), LAYERS]
+    known = [*ways(), LAYERS, OVERLAP]
     near = get_close_matches(suffix, known, n=1)
     return InputError(
         f"algorithm {name!r}: nothing is known of '+{suffix}' in this place",
         where=where,
         hint=(f"Did you mean '+{near[0]}'? " if near and near[0] != suffix else "")
-        + f"A name is <algorithm>[+<values>][+{LAYERS}], with <values> one of {', '.join(ways())}",
+        + f"A name is <algorithm>[+<values>][+{LAYERS}][+{OVERLAP}], with <values> one of {', '.join(ways())}",
     )
