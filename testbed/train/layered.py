@@ -42,6 +42,8 @@ class _Made:
     start_s: float
     computed_s: float = 0.0
     end_s: float = 0.0
+    awaited: int = 0
+    """The bucket with which it ended."""
     stall_s: float = 0.0
     overran: bool = False
     forward: Spans = field(default_factory=dict)
@@ -74,11 +76,19 @@ class LayeredStepper(Stepper):
         self._clock.begin(start_s)
         self._forward(made)
         self._backward(made)
-        made.end_s = self._apply_one(made, self._buckets[0])
+        self._end(made, self._buckets[0])
         self._before = made
         if self._tools.exchange.last_step == step:
+            for bucket in made.ways:
+                self._end(made, bucket)
             self._take_in(made)
         return step
+
+    def _end(self, made: _Made, bucket: int) -> None:
+        """The step ends when it has this bucket, as far as is known by now."""
+        applied_s = self._apply_one(made, bucket)
+        if applied_s > made.end_s:
+            made.end_s, made.awaited = applied_s, bucket
 
     def _forward(self, made: _Made) -> None:
         self._passes.begin(made.step)
@@ -141,16 +151,16 @@ class LayeredStepper(Stepper):
         self._finished(self._record_of(made, buckets))
 
     def _record_of(self, made: _Made, buckets: Buckets) -> StepRecord:
-        """Phases after the computation are those of the bucket that the next step waits for first."""
+        """Phases after the computation are those of the bucket that the next step waits for first; of all in the end."""
         job, tools, (result,), (freight,) = self._job, self._tools, made.result, made.freight
         travel = together([way.travel for way in made.ways.values()])
         seen = tools.observer.observe(
             made.step, made.epoch, result, freight.density, travel, freight.sent,
             made.end_s - made.start_s, buckets,
         )  # fmt: skip
-        first = made.ways[self._buckets[0]]
-        left = first.travel.after(made.computed_s)
-        decoded_s = max(first.decoded_s, made.computed_s)
+        awaited = made.ways[made.awaited]
+        left = awaited.travel.after(made.computed_s)
+        decoded_s = max(awaited.decoded_s, made.computed_s)
         return StepRecord(
             node=job.node,
             step=made.step,
