@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from testbed.record.completion import Excuse, Group
+from testbed.record.completion import Excuse
+from testbed.record.groups import Group
 from testbed.record.history import LinkHistory
 from testbed.record.spans import Spans
 from testbed.record.thresholds import Thresholds

@@ -7,8 +7,10 @@ link that always works when something waits finishes ``W`` bits at the latest ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal
 
 from testbed.scenario.shape import End
 
@@ -31,6 +33,10 @@ class Load:
     start_s: float
 
 
+_Turn = tuple[Load, float]
+"""A load from when its link turns to it, and when that has carried it."""
+
+
 def serve(bits: Bits, end: End, start_s: float, amount: float) -> float:
     """When ``end``, working from ``start_s`` on, has carried ``amount`` bits; at most a day later."""
     span = 1e-3
@@ -45,37 +51,72 @@ def serve(bits: Bits, end: End, start_s: float, amount: float) -> float:
     return high
 
 
-def uploads_done(bits: Bits, loads: list[Load], server: str) -> float:
-    """When the last byte of all ``loads`` has come to ``server``: over each up link, then its down link."""
-    finished = {load: serve(bits, End(load.link, "up"), load.start_s, load.bits) for load in loads}
+def uploads_done(bits: Bits, loads: Sequence[Load], server: str) -> float:
+    """When the last byte of all ``loads`` has come to ``server``: over each up link, then its down link.
+
+    What one link has to carry it carries one after the other, first in, first out.
+    """
+    turns = [turn for own in _by_link(loads) for turn in _in_turn(bits, "up", own)]
 
     def arrived(time_s: float) -> float:
         return sum(
             min(load.bits, bits(End(load.link, "up"), load.start_s, time_s))
-            for load in loads
+            for load, _ in turns
             if time_s > load.start_s
         )
 
-    times = [load.start_s for load in loads], finished.values()
+    times = [load.start_s for load, _ in turns], [left_s for _, left_s in turns]
     return _through(bits, End(server, "down"), arrived, sum(load.bits for load in loads), *times)
 
 
-def downloads_done(bits: Bits, loads: list[Load], server: str) -> float:
-    """When all ``loads`` that leave ``server`` together have come: over its up link, then each down link.
+def downloads_done(bits: Bits, loads: Sequence[Load], server: str) -> float:
+    """When all ``loads`` have come from ``server``: over its up link, then each down link.
 
-    The server's link is shared in proportion to what each is still to be sent, so all leave together.
+    Those that begin at one time are a volley. Volleys leave one after the other; the server's link is shared in
+    proportion to what each of a volley is still to be sent, so all of it leaves together.
     """
-    up, total = End(server, "up"), sum(load.bits for load in loads)
-    start_s = min(load.start_s for load in loads)
-    left = serve(bits, up, start_s, total)
+    amounts: dict[float, float] = {}
+    for load in loads:
+        amounts[load.start_s] = amounts.get(load.start_s, 0.0) + load.bits
+    starts = sorted(amounts)
+    volleys = [Load(server, amounts[start_s], start_s) for start_s in starts]
+    turns = dict(zip(starts, _in_turn(bits, "up", volleys), strict=True))
+    return max(_delivered(bits, own, turns) for own in _by_link(loads))
 
-    def share(load: Load) -> Callable[[float], float]:
-        return lambda time_s: load.bits / total * min(total, bits(up, start_s, time_s))
 
-    return max(
-        _through(bits, End(load.link, "down"), share(load), load.bits, [start_s], [left])
-        for load in loads
-    )
+def _delivered(bits: Bits, loads: Sequence[Load], turns: Mapping[float, _Turn]) -> float:
+    """When one link has carried its ``loads``; ``turns``: of the volleys that they are of."""
+    mine = [(load, *turns[load.start_s]) for load in loads]
+
+    def arrived(time_s: float) -> float:
+        return sum(
+            load.bits / volley.bits
+            * min(volley.bits, bits(End(volley.link, "up"), volley.start_s, time_s))
+            for load, volley, _ in mine
+            if time_s > volley.start_s
+        )  # fmt: skip
+
+    times = [volley.start_s for _, volley, _ in mine], [left_s for _, _, left_s in mine]
+    total = sum(load.bits for load in loads)
+    return _through(bits, End(loads[0].link, "down"), arrived, total, *times)
+
+
+def _by_link(loads: Iterable[Load]) -> Iterable[list[Load]]:
+    found: dict[str, list[Load]] = {}
+    for load in loads:
+        found.setdefault(load.link, []).append(load)
+    return found.values()
+
+
+def _in_turn(
+    bits: Bits, direction: Literal["up", "down"], loads: Sequence[Load]
+) -> Iterator[_Turn]:
+    """``loads`` of one link, first in, first out."""
+    free_s = -inf
+    for load in sorted(loads, key=lambda load: load.start_s):
+        turn = replace(load, start_s=max(load.start_s, free_s))
+        free_s = serve(bits, End(load.link, direction), turn.start_s, load.bits)
+        yield turn, free_s
 
 
 def slowest_rate(bits: Bits, ends: Iterable[End], start_s: float, stop_s: float) -> float:

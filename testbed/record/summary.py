@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from testbed.errors import InputError
-from testbed.record.completion import Group, groups
 from testbed.record.directory import LINKS, MANIFEST, SUMMARY, read_events, read_json, read_jsonl
 from testbed.record.fluid import bottleneck_s
+from testbed.record.groups import Group, groups
 from testbed.record.history import LinkHistory
 from testbed.record.lost import Events, dropped, led_steps, lost_workers, staleness
 from testbed.record.verdict import Verdict

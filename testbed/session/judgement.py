@@ -12,7 +12,7 @@ from testbed.exchange.kinds import exchanges
 from testbed.exchange.multicast.packet import HEADERS_ON_LINK
 from testbed.record.asked import Asked
 from testbed.record.certificate import CERTIFICATE, certificate
-from testbed.record.completion import groups, measure
+from testbed.record.completion import measure
 from testbed.record.directory import (
     LINKS,
     MANIFEST,
@@ -24,6 +24,7 @@ from testbed.record.directory import (
 from testbed.record.disturbed import disturbed
 from testbed.record.excuses import excuses
 from testbed.record.gather import Trip, gather, unaccounted
+from testbed.record.groups import followed, groups
 from testbed.record.history import LinkHistory
 from testbed.record.lost import lost_reasons, lost_workers
 from testbed.record.node_events import nodes_seen
@@ -99,7 +100,7 @@ def _verdict(trial: Trial, path: Path) -> Verdict:
         [
             *(
                 (group.start_s, group.last_s)
-                for group in groups(events.get("round", []), events.get("step", []), names)
+                for group in groups(*followed(events), names, apart=True)
             ),
             *((float(g["sent_s"]), float(g["arrived_s"])) for g in events.get("gradient", [])),
         ]
@@ -141,7 +142,7 @@ def _evidence(
         ways=ways,
     )
     # Gradients that no mean waits for travel between those of a round, which alone say nothing of a link.
-    followed = rounds if exchanges.get(trial.algorithm.exchange).lockstep else []
+    lockstep = exchanges.get(trial.algorithm.exchange).lockstep
     crossed = unaccounted(asked, outcome.crossed, _with_groups(outcome.done))
     happening = node_changes(scenario)
     servers = sum(spec.role == "server" for spec in trial.experiment.specs)
@@ -149,12 +150,17 @@ def _evidence(
     return replace(
         found,
         steps=steps,
-        rounds=followed,
+        rounds=rounds if lockstep else [],
         nodes=nodes_seen(happening, history.nodes, seconds),
         sockets=_sockets(outcome.done),
         unaccounted={**_uncounted(lost_workers(events), trial), **crossed},
         completion=measure(
-            followed, steps, names, timeline.bits, why_not, ways.delay_s, ways.overhead
+            *(followed(events) if lockstep else ([], steps)),
+            names,
+            timeline.bits,
+            why_not,
+            ways.delay_s,
+            ways.overhead,
         ),
         foreign_drops={"the host's receive backlog": outcome.backlog_drops},
         faults=faults(

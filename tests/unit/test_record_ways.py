@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from testbed.record.asked import Asked
-from testbed.record.completion import Group
 from testbed.record.evidence import Evidence
 from testbed.record.excuses import excuses
 from testbed.record.fluid import Load
 from testbed.record.gather import gather, unaccounted
+from testbed.record.groups import Group
 from testbed.record.history import LinkHistory
 from testbed.record.spans import Spans
 from testbed.record.thresholds import THRESHOLDS
