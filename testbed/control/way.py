@@ -42,8 +42,8 @@ class Known:
         return any(message.left_s for message in self.messages)
 
     def room_s(self, forward: float, unhidden: float) -> float:
-        """That communication may take: what is left of the backward pass when the first bucket is ready, and ``forward``
-        of as much again; where nothing ever was left, ``unhidden`` of the computation."""
+        """T: what is left of the backward pass when the first bucket is ready, and ``forward`` of as much again; where
+        nothing ever was left, ``unhidden`` of the computation."""
         left_s = max(message.left_s for message in self.messages)
         return left_s * (1 + forward) if left_s else unhidden * self.computed_s
 
