@@ -35,6 +35,19 @@ def _delay_aware(number: int, rule: str) -> Algorithm:
     return replace(_adaptive(name, about), agree=True)
 
 
+def _layered(name: str, about: str) -> Algorithm:
+    """Every layer by itself, in buckets that travel beside the computation; densities by the controller called ``name``."""
+    return Algorithm(
+        name, "laplace", "feedback", name,
+        buckets="layer", bucket_bytes=64 * 1024, overlap=True, about=about,
+    )  # fmt: skip
+
+
+def _whole(name: str, about: str, **options: Any) -> Algorithm:
+    """The same controller for one vector, which travels when the computation has ended."""
+    return Algorithm(f"{name}-whole", "laplace", "feedback", name, options, about=about)
+
+
 def _scheduled(name: str, about: str, form: str) -> Algorithm:
     options = {"form": form, "from": 0.29, "to": 0.001, "steps": 200}
     return Algorithm(name, "topk", "feedback", "schedule", options, about=about)
@@ -88,6 +101,12 @@ ROWS: tuple[Algorithm, ...] = (
         "accordion", "topk", "feedback", "accordion", buckets="layer",
         about="Accordion: 0.99 of each layer whose gradient's norm is changing, 0.1 of the others.",
     ),
+    _layered("algc", "ALGC (rules of ours): layers worth compressing, least total error in the bytes that hide, with overlap."),
+    _whole("algc", "ALGC's budget for one vector with one density, without overlap.", layerwise=False, threshold=False),
+    _layered("lags", "LAGS for a parameter server: every bucket as dense as hides behind the backward pass."),
+    _whole("lags", "LAGS for one vector, without overlap."),
+    _layered("lgreco", "L-GreCo: fewest bytes at the error of 0.01 for all layers, with overlap."),
+    _whole("lgreco", "L-GreCo for one vector, where nothing is left to choose: 0.01, without overlap."),
     _scheduled("topk-linear", "Exact top-k, from 0.29 to 0.001 in 200 equal differences.", "linear"),
     _scheduled("topk-exponential", "Exact top-k, from 0.29 to 0.001 in 200 equal ratios.", "exponential"),
     Algorithm("dgc-warmup", "dgc", "dgc", "dgc-warmup", about="DGC with its warm-up: 0.25, 0.0625, 0.015625, 0.004, then 0.001 by epoch."),

@@ -4,10 +4,11 @@ Only the paper's abstract is public; all rules are ours (``docs/algc.md``). α, 
 a, c: what compression takes for every parameter and element (``way``); E_l(k): energy that top-k leaves of layer l (``curves``).
 
     threshold   l is compressed iff  β·(bytes_l(1) − bytes_l(k_l)) > a + c·n_l,  bytes of both ways; else k_l = 1
-    layer-wise  least Σ E_l(k_l)  with  Σ bytes_l(k_l) ≤ B  (``allot``); or one k for all within the same B
-    budget      B = (T − α)/β, with T the computation that is left when the first bucket is ready
+    layer-wise  least Σ E_l(k_l)  with  Σ bytes_l(k_l) ≤ B_j  over bucket j and all that are ready later, for every j
+                (``allot``); or one k for all within the same limits
+    budget      B_j = (min(T, t_j + x·T) − α)/β, with t_j the computation that is left when bucket j is ready, T = t_1
 
-Densities are chosen for all layers, those that are not worth it are sent dense, and what they leave of B is shared out
+Densities are chosen for all layers, those that are not worth it are sent dense, and what they leave is shared out
 once more among the others.
 """
 
@@ -19,9 +20,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from testbed.control.allot import Cost, ladder, least_error, one_for_all
+from testbed.control.allot import Cost, Limit, ladder, least_error, one_for_all
 from testbed.control.hiding import Hiding, HidingOptions
-from testbed.control.options import Density
+from testbed.control.options import Density, Share
 from testbed.control.way import Known
 
 
@@ -33,6 +34,10 @@ class AlgcOptions(HidingOptions):
     )
     layerwise: bool = Field(
         True, description="Every layer has a density of its own; otherwise one for all."
+    )
+    exposed: Share = Field(
+        0.25,
+        description="Of T, time that communication may take after the computation has ended.",
     )
     budget: Literal["hidden"] | Density = Field(
         "hidden",
@@ -58,31 +63,40 @@ class Algc(Hiding[AlgcOptions]):
             name: partial(known.sizes.busy, self._elements[name]) for name in names
         }
         curves = self._curves.means(names) if self.options.layerwise else {}
-        budget = self._budget(known, costs)
-        chosen = self._shared_out(names, curves, costs, budget)
+        limits = self._limits(known, costs)
+        chosen = self._shared_out(names, curves, costs, limits)
         if not self.options.threshold:
             return chosen
         dense = [name for name in names if not self._worth(known, name, chosen[name])]
         others = [name for name in names if name not in dense]
-        left = budget - sum(costs[name](1.0) for name in dense)
+        spent = {name: costs[name](1.0) for name in dense}
+        left = [limit.without(spent) for limit in limits]
         return {**dict.fromkeys(dense, 1.0), **self._shared_out(others, curves, costs, left)}
 
-    def _budget(self, known: Known, costs: Mapping[str, Cost]) -> float:
-        """B in bytes."""
-        budget = self.options.budget
-        if budget == "hidden":
-            return known.bytes_in(self._room_s(known))
-        return sum(cost(budget) for cost in costs.values())
+    def _limits(self, known: Known, costs: Mapping[str, Cost]) -> list[Limit]:
+        """Of every bucket and all that are ready later; or one for all."""
+        budget, names = self.options.budget, known.names
+        if budget != "hidden":
+            return [Limit(frozenset(names), sum(cost(budget) for cost in costs.values()))]
+        all_s, limits = self._room_s(known), list[Limit]()
+        first_s, later = max(message.left_s for message in known.messages), set(names)
+        for message in known.messages:
+            time_s = message.left_s + (self.options.forward + self.options.exposed) * first_s
+            hidden = known.bytes_in(min(all_s, time_s) if known.hides else all_s)
+            limits.append(Limit(frozenset(later), hidden))
+            later.difference_update(message.names)
+        return limits
 
     def _shared_out(
-        self, names: Sequence[str], curves: Mapping[str, list[float]], costs: Mapping[str, Cost], budget: float
+        self, names: Sequence[str], curves: Mapping[str, list[float]], costs: Mapping[str, Cost],
+        limits: Sequence[Limit],
     ) -> dict[str, float]:  # fmt: skip
-        """Densities of ``names``, within ``budget``."""
+        """Densities of ``names``, within ``limits``."""
         own = {name: costs[name] for name in names}
         if self.options.layerwise:
-            return least_error({n: curves[n] for n in names}, own, budget, self._steps)
+            return least_error({n: curves[n] for n in names}, own, limits, self._steps)
         options = self.options
-        return dict.fromkeys(names, one_for_all(own, budget, options.k_min, options.k_max))
+        return dict.fromkeys(names, one_for_all(own, limits, options.k_min, options.k_max))
 
     def _worth(self, known: Known, name: str, density: float) -> bool:
         """Whether compression saves more than it takes."""

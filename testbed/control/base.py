@@ -44,7 +44,7 @@ class Observation:
     """By the name of what is compressed by itself, how it travelled. Watched only (``buckets``). ``elements``; ``sent``:
     of them; ``left_s``: computation that was left when its gradient was there; ``compress_s``; ``delay_s``: from the
     first byte handed over to holding the aggregate; ``send_s``: until the last byte was handed over; ``bytes_up``,
-    ``bytes_down``. Parameters of one bucket share its times, and have their elements' share of compression."""
+    ``bytes_down``: of frames. Parameters of one bucket share its times and bytes, and have their elements' share of compression."""
     curves: dict[str, list[float]] = field(default_factory=dict)
     """By the same names: ‖p‖², and then the share of it that is left out at each of ``LEVELS``. Watched only (``curves``),
     at every ``curves_every``-th step."""

@@ -23,6 +23,7 @@ _FIELDS = (
     "bytes_up",
     "bytes_down",
 )
+_SHARED = ("left_s", "delay_s", "send_s", "bytes_up", "bytes_down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,14 @@ class Message:
 
     @classmethod
     def of(cls, names: tuple[str, ...], parts: list[Mapping[str, float]]) -> Message:
-        """Amounts are added up; times are shared, but for that of compression."""
+        """Elements and times of compression are added up; everything else is the bucket's."""
         first = parts[0]
-        total = {key: sum(part[key] for part in parts) for key in _FIELDS}
+        elements, sent, compress_s = (
+            sum(part[key] for part in parts) for key in ("elements", "sent", "compress_s")
+        )
         return cls(
-            names, total["elements"], total["sent"], first["left_s"], total["compress_s"], first["delay_s"],
-            total["bytes_up"], total["bytes_down"], sum(map(_expected, parts)),
+            names, elements, sent, first["left_s"], compress_s, first["delay_s"], first["bytes_up"],
+            first["bytes_down"], sum(map(_expected, parts)),
         )  # fmt: skip
 
 
@@ -66,7 +69,7 @@ def messages(controller: str, seen: Observation) -> list[Message]:
     shared: dict[tuple[float, ...], list[str]] = defaultdict(list)
     for name, part in seen.buckets.items():
         _check(controller, seen.step, name, part)
-        shared[part["left_s"], part["delay_s"], part["send_s"]].append(name)
+        shared[tuple(part[key] for key in _SHARED)].append(name)
     found = [Message.of(tuple(n), [seen.buckets[one] for one in n]) for n in shared.values()]
     return sorted(found, key=lambda message: -message.left_s)
 

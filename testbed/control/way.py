@@ -42,8 +42,8 @@ class Known:
         return any(message.left_s for message in self.messages)
 
     def room_s(self, forward: float, unhidden: float) -> float:
-        """That communication may take: what is left of the backward pass when the first bucket is ready, and ``forward``
-        of as much again; where nothing ever was left, ``unhidden`` of the computation."""
+        """T: what is left of the backward pass when the first bucket is ready, and ``forward`` of as much again; where
+        nothing ever was left, ``unhidden`` of the computation."""
         left_s = max(message.left_s for message in self.messages)
         return left_s * (1 + forward) if left_s else unhidden * self.computed_s
 
@@ -74,16 +74,16 @@ class Way:
     def known(self) -> Known:
         """What the window tells, which ends with it."""
         found = usual(self._steps)
-        overlapped = len(found) > 1 and any(message.left_s for message in found)
+        several = len(found) > 1
         sparse = [message for message in found if message.sparse]
         self._packing = fitted(
             [(len(m.names), m.elements, m.compress_s) for m in sparse], self._packing
         )
         self._way = fitted([(1.0, m.up + m.down, m.delay_s) for m in found], self._way)
-        if overlapped:
+        if several:
             self._way = Line(self._way.start_s, min(self._way.per_s, self._span_by_byte(found)))
         computed_s = median(max(0.0, step_s - delay_s) for delay_s, step_s in self._spans)
-        sizes = _sizes(found, sparse, overlapped)
+        sizes = _sizes(found, sparse, several)
         self._steps.clear()
         self._spans.clear()
         return Known(found, self._way, self._packing, sizes, computed_s)
@@ -112,12 +112,12 @@ class Way:
         return median(delay_s for delay_s, _ in self._spans) / fuller if fuller else inf
 
 
-def _sizes(found: list[Message], sparse: list[Message], overlapped: bool) -> Sizes:
+def _sizes(found: list[Message], sparse: list[Message], several: bool) -> Sizes:
     """What was counted, against what is reckoned with."""
     up, expected = fsum(m.up for m in found), fsum(m.expected for m in found)
     sparse_up, sparse_down = fsum(m.up for m in sparse), fsum(m.down for m in sparse)
     return Sizes(
         scale=up / expected if up and expected else 1.0,
         ratio=sparse_down / sparse_up if sparse_up and sparse_down else 1.0,
-        pipelined=overlapped,
+        pipelined=several,
     )

@@ -74,7 +74,9 @@ class Way:
 
     def _parts(self, packed: Packed, densities: Densities) -> dict[str, list[float]]:
         parts = self.shard.layout.parts
-        asked = densities if isinstance(densities, list) else [densities] * len(parts)
+        asked = densities if isinstance(densities, list) else [densities]
+        if len(asked) < len(parts):  # one vector
+            asked = asked * len(parts)
         return {
             part.name: [part.size, share.count, share.bytes, density]
             for part, share, density in zip(parts, packed.parts, asked, strict=True)

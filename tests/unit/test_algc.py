@@ -26,7 +26,7 @@ def test_constants() -> None:
     controller = Algc(seed=0)
     assert controller.options.model_dump() == {
         "warm_up": 20, "every": 50, "k_max": 1.0, "k_min": 0.001, "initial_k": 0.05, "forward": 0.0, "unhidden": 0.667,
-        "threshold": True, "layerwise": True, "budget": "hidden",
+        "threshold": True, "layerwise": True, "exposed": 0.25, "budget": "hidden",
     }  # fmt: skip
     assert isinstance(controller, LayerController)
     assert watched(controller) == {"buckets", "curves"}
@@ -58,11 +58,28 @@ def test_bytes_are_those_that_hide(per_s: float) -> None:
     assert spent(forward) == pytest.approx((1.5 * LEFT_S["last"] - 0.002) / per_s, rel=1e-3)
 
 
+@pytest.mark.parametrize("exposed", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("layerwise", [True, False])
+def test_what_is_ready_later_has_less_to_hide_behind(exposed: float, layerwise: bool) -> None:
+    """Of every bucket and all after it: no more bytes than go in what is left, and a share of T after the end."""
+    controller = Algc(seed=0, exposed=exposed, layerwise=layerwise, **PLAIN)
+    found = driven(controller, 20, per_s=6e-6, energies={"first": 1e6})
+    names = list(LAYERS)
+    for number, name in enumerate(names):
+        later = {one: found[one] for one in names[number:]}
+        time_s = min(0.30, LEFT_S[name] + exposed * 0.30) - 0.002
+        least = spent(dict.fromkeys(later, 0.001))
+        assert spent(later) <= max(least, time_s / 6e-6) * (1 + 1e-6)
+    if layerwise:
+        dear = spent({"first": found["first"]}) - (min(0.30, exposed * 0.30) - 0.002) / 6e-6
+        assert dear == pytest.approx(0, abs=1) or found["first"] in (0.001, 1.0)
+
+
 def test_bytes_without_overlap() -> None:
-    """0.6 s of computation; a byte there and one back take a second's share each."""
+    """As if a half of the 0.6 s of computation were left."""
     controller = Algc(seed=0, unhidden=0.5, **PLAIN)
     found = driven(controller, 20, left_s=dict.fromkeys(LAYERS, 0.0), per_s=4e-6)
-    assert spent(found, Sizes(ratio=2.0)) == pytest.approx((0.3 - 0.002) / 4e-6, rel=1e-3)
+    assert spent(found) == pytest.approx((0.3 - 0.002) / 4e-6, rel=1e-3)
 
 
 @pytest.mark.parametrize("layerwise", [True, False])

@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from testbed.control.allot import Cost, highest, ladder, least_error, one_for_all
+from testbed.control.allot import Cost, Limit, highest, ladder, least_error, one_for_all
 from testbed.control.base import LEVELS
 from testbed.control.curves import error_at
 from testbed.control.knapsack import PARTS, cheapest
@@ -23,6 +23,10 @@ def random_curve(rng: Random) -> list[float]:
     """Falls from sparse to dense, bent as that of exact top-k is."""
     energy, bend = 10.0 ** rng.uniform(-2, 2), 10.0 ** rng.uniform(0, 3)
     return [energy * (1 - k) / (1 + bend * k) for k in LEVELS]
+
+
+def whole(curves: dict[str, list[float]] | dict[str, Cost], budget: float) -> list[Limit]:
+    return [Limit(frozenset(curves), budget)]
 
 
 def problem(seed: int, many: int = 4) -> tuple[dict[str, list[float]], dict[str, Cost], float]:
@@ -43,21 +47,48 @@ def test_least_error_against_every_combination(seed: int) -> None:
         for chosen in product(STEPS, repeat=len(curves))
         if sum(costs[name](k) for name, k in zip(curves, chosen, strict=True)) <= budget
     )
-    found = least_error(curves, costs, budget, STEPS)
+    found = least_error(curves, costs, whole(curves, budget), STEPS)
     spent = sum(costs[name](k) for name, k in found.items())
     error = sum(error_at(curves[name], k) for name, k in found.items())
     assert spent <= budget * (1 + 1e-9)
     assert spent == pytest.approx(budget, rel=1e-6), "there is a use for every byte"
     assert error <= best * (1 + 0.02)
-    uniform = one_for_all(costs, budget, STEPS[0], STEPS[-1])
+    uniform = one_for_all(costs, whole(costs, budget), STEPS[0], STEPS[-1])
     assert error <= sum(error_at(curve, uniform) for curve in curves.values()) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_nested_limits_against_every_combination(seed: int) -> None:
+    """Layers that are ready later have limits of their own."""
+    curves, costs, budget = problem(seed)
+    names, rng = list(curves), Random(seed)
+    limits = [Limit(frozenset(names[n:]), budget * share) for n, share in ((0, 1.0), (1, 0.9 * rng.random()), (3, 0.3 * rng.random()))]  # fmt: skip
+
+    def kept(found: dict[str, float]) -> bool:
+        spent = {name: costs[name](k) for name, k in found.items()}
+        return all(limit.left(spent) >= -1e-9 * budget for limit in limits)
+
+    def error(found: dict[str, float]) -> float:
+        return sum(error_at(curves[name], k) for name, k in found.items())
+
+    every = (dict(zip(names, chosen, strict=True)) for chosen in product(STEPS, repeat=len(names)))
+    best = min((error(found) for found in every if kept(found)), default=None)
+    found = least_error(curves, costs, limits, STEPS)
+    if best is None:
+        assert any(limit.names <= {n for n, k in found.items() if k == STEPS[0]} for limit in limits)  # fmt: skip
+        return
+    assert kept(found)
+    assert error(found) <= best * (1 + 0.02)
+    k = one_for_all(costs, limits, STEPS[0], STEPS[-1])
+    assert kept(dict.fromkeys(names, k))
+    assert error(found) <= error(dict.fromkeys(names, k)) * (1 + 1e-9)
 
 
 def test_more_bytes_nowhere_fewer_elements() -> None:
     curves, costs, _ = problem(3, many=6)
     before = dict.fromkeys(curves, 0.0)
     for budget in np.geomspace(100, 1e7, 60):
-        found = least_error(curves, costs, float(budget), STEPS)
+        found = least_error(curves, costs, whole(curves, float(budget)), STEPS)
         assert all(found[name] >= before[name] for name in curves)
         before = found
     assert set(before.values()) == {STEPS[-1]}
@@ -65,19 +96,21 @@ def test_more_bytes_nowhere_fewer_elements() -> None:
 
 def test_nothing_to_spend_and_nothing_to_gain() -> None:
     curves, costs, _ = problem(4)
-    assert set(least_error(curves, costs, 0.0, STEPS).values()) == {STEPS[0]}
+    assert set(least_error(curves, costs, whole(curves, 0.0), STEPS).values()) == {STEPS[0]}
     flat = {name: [0.0] * len(LEVELS) for name in curves}
-    assert set(least_error(flat, costs, 1e9, STEPS).values()) == {STEPS[0]}
-    assert set(least_error(curves, costs, float("inf"), STEPS).values()) == {STEPS[-1]}
+    assert set(least_error(flat, costs, whole(curves, 1e9), STEPS).values()) == {STEPS[0]}
+    assert set(least_error(curves, costs, whole(curves, float("inf")), STEPS).values()) == {
+        STEPS[-1]
+    }
 
 
 def test_one_for_all_is_the_highest_that_fits() -> None:
     _, costs, budget = problem(5)
-    k = one_for_all(costs, budget, 0.001, 1.0)
+    k = one_for_all(costs, whole(costs, budget), 0.001, 1.0)
     assert sum(cost(k) for cost in costs.values()) <= budget
     assert sum(cost(k * 1.001) for cost in costs.values()) > budget
-    assert one_for_all(costs, 0.0, 0.001, 1.0) == 0.001
-    assert one_for_all(costs, 1e12, 0.001, 1.0) == 1.0
+    assert one_for_all(costs, whole(costs, 0.0), 0.001, 1.0) == 0.001
+    assert one_for_all(costs, whole(costs, 1e12), 0.001, 1.0) == 1.0
     assert highest(lambda k: 1000 * k, 10.0, 0.001, 1.0) == pytest.approx(0.01)
 
 

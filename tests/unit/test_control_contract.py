@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from testbed.control.base import Controller, LayerController, Observation, controllers, watched
+from testbed.control.base import (
+    LEVELS,
+    Controller,
+    LayerController,
+    Observation,
+    controllers,
+    watched,
+)
 from testbed.control.seed import controller_seed
 from testbed.errors import InputError
 
@@ -34,7 +41,15 @@ def observation(step: int, rng: Random, density: float) -> Observation:
         held=rng.random(),
         sent=rng.random(),
         layers={name: [many, 10.0 ** rng.uniform(-2, 2)] for name, many in LAYERS.items()},
+        buckets={name: bucket(many, rng) for name, many in LAYERS.items()},
+        curves={name: [rng.random(), *(1 - k**0.5 for k in LEVELS)] for name in LAYERS},
     )
+
+
+def bucket(many: float, rng: Random) -> dict[str, float]:
+    times = {name: rng.random() for name in ("left_s", "compress_s", "delay_s", "send_s")}
+    sent, up, down = rng.randint(1, int(many)), 100.0 + 8 * rng.random() * many, 4 * many
+    return {"elements": many, "sent": float(sent), "bytes_up": up, "bytes_down": down, **times}
 
 
 def drive(controller: Controller, rng: Random, steps: range) -> list[float]:
@@ -69,7 +84,7 @@ def test_densities_of_layers(name: str) -> None:
 
 @names
 def test_what_is_watched_is_known(name: str) -> None:
-    assert watched(controllers.get(name)(seed=0)) <= {"memory", "layers"}
+    assert watched(controllers.get(name)(seed=0)) <= {"memory", "layers", "buckets", "curves"}
 
 
 @names

@@ -68,11 +68,12 @@ def test_line_where_large_ones_were_quicker() -> None:
 
 def test_parameters_of_one_bucket_are_one_message() -> None:
     seen = observation(dict.fromkeys(LAYERS, 0.1))
-    seen.buckets["last.bias"] = {**seen.buckets["last"], "elements": 10.0, "sent": 1.0, "bytes_up": 50.0, "bytes_down": 60.0, "compress_s": 1e-5}  # fmt: skip
+    seen.buckets["last.bias"] = {**seen.buckets["last"], "elements": 10.0, "sent": 1.0, "compress_s": 1e-5}  # fmt: skip
     found = messages("mine", seen)
     assert [message.names for message in found] == [("last", "last.bias"), ("middle",), ("small",), ("first",)]  # fmt: skip
     assert found[0].elements == 40_010
-    assert found[0].up == pytest.approx(seen.buckets["last"]["bytes_up"] + 50)
+    assert found[0].up == seen.buckets["last"]["bytes_up"]
+    assert found[0].expected == pytest.approx(payload(40_000, 0.1) + payload(10, 0.1))
     assert found[0].compress_s == pytest.approx(1e-4 + 4e-4 + 1e-5)
     assert found[0].delay_s == seen.buckets["last"]["delay_s"]
 
@@ -121,10 +122,17 @@ def test_a_way_is_known_again() -> None:
 
 
 def test_room_where_nothing_overlaps() -> None:
-    """0.6 s of computation; of the two ways, each byte takes its time."""
+    """0.6 s of computation."""
     known = way(left_s=dict.fromkeys(LAYERS, 0.0)).known()
     assert known.room_s(0.5, 2.0) == pytest.approx(1.2)
+
+
+def test_one_message_comes_back_when_all_of_it_has_left() -> None:
+    one = Way("mine")
+    one.take(observation({"middle": 0.1}))
+    known = one.known()
     assert not known.sizes.pipelined
+    assert known.sizes.busy(1000, 0.1) == known.sizes.both(1000, 0.1)
 
 
 def test_buckets_that_wait_for_each_other() -> None:

@@ -14,13 +14,21 @@ import typer
 from testbed.algorithms import known, resolve
 from testbed.cli.replay_controller import replay_controller
 from testbed.control.adatopk import AdaTopK
-from testbed.control.base import Controller, Observation, controllers
+from testbed.control.base import LEVELS, Controller, Observation, controllers
 from testbed.control.fixed import Fixed
 from testbed.control.replay import compare, replay
 from testbed.control.seed import controller_seed
 from testbed.errors import ExperimentError, InputError
 
 STEPS = 80
+BUCKETS = {
+    name: {
+        "elements": 1000.0, "sent": 50.0, "left_s": left_s, "compress_s": 0.0001, "delay_s": 0.02, "send_s": 0.01,
+        "bytes_up": 300.0, "bytes_down": 500.0,
+    }
+    for name, left_s in (("last", 0.1), ("first", 0.0))
+}  # fmt: skip
+CURVES = {"last": [3.0, *(1 - k for k in LEVELS)], "first": [1.0, *(1 - k**0.5 for k in LEVELS)]}
 
 
 def worker(node: str, controller: Controller, rng: Random) -> list[dict[str, Any]]:
@@ -29,7 +37,9 @@ def worker(node: str, controller: Controller, rng: Random) -> list[dict[str, Any
     for step in range(STEPS):
         density = controller.density()
         delay_s = 0.05 + density * (0.5 + rng.random())
-        seen = Observation(step, step // 9, delay_s, rng.randrange(33) / 32, 4000, density)
+        seen = Observation(
+            step, step // 9, delay_s, rng.randrange(33) / 32, 4000, density, buckets=BUCKETS, curves=CURVES
+        )  # fmt: skip
         controller.observe(seen)
         record = {"v": 1, "kind": "step", "node": node, "step": step, "density": density}
         records.append({**record, "controller": seen.to_json()})

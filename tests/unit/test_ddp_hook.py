@@ -22,13 +22,10 @@ from testbed.compress.recipe import Choice, Recipe
 from testbed.compress.wire import payload_bytes
 
 torch.set_num_threads(1)
+WATCHING = ("accordion", "adalag", "algc", "lags", "lgreco")
 EVERY = [
     # the others are refused
-    *(
-        r.name
-        for r in known()
-        if r.controller not in ("accordion", "adalag") and r.exchange == "ps"
-    ),
+    *(r.name for r in known() if r.controller not in WATCHING and r.exchange == "ps"),
     *(pattern.example for pattern in PATTERNS if pattern.row.exchange == "ps"),
     "laplace-0.01+int8",
     "topk-0.1+qsgd-4bit+layers",
