@@ -16,20 +16,21 @@ from analysis.timeline.span import ACTIVITIES, Span
 from analysis.timeline.tracks import rows
 
 LOOKS: dict[str, tuple[str, str]] = {
-    **PHASES, "forward": ("#BBBBBB", ""), "backward": ("#777777", ""), "stall": ("#FFFFFF", "xxxxxx"),
-    "queue": ("#FFFFFF", ""), "gather": ("#8A6D00", ""), "aggregate": ("#000000", ""),
+    **PHASES, "forward": ("#D8D8D8", ""), "backward": ("#858585", ""), "stall": ("#FFFFFF", "xxxxxx"),
+    "queue": ("#FFFFFF", ""), "held": ("#F4DCEB", ""), "gather": ("#8A6D00", ""), "aggregate": ("#000000", ""),
     "reply": ("#56B4E9", ""),
 }  # fmt: skip
 """Colour and hatch of every activity."""
 WORDS = {
     "stall": "waiting for parameters", "queue": "waiting for its turn",
-    "wait": "waiting for the reply", "reply": "send",
+    "wait": "waiting for the reply", "held": "decoded, until applied", "reply": "send",
 }  # fmt: skip
 """Of activities that are called otherwise for people."""
-_FAINT = 0.3
+_FAINT = 0.4
 _EDGE, _LINE = "0.35", 0.25
 _BAR = 0.84
 _MORE = 0.06
+"""Of a step's length: what is drawn after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +43,14 @@ class Window:
 
     @classmethod
     def of(cls, spans: Iterable[Span], steps: Collection[int]) -> Window:
-        """As long as anything was done for ``steps``, and a little more, in which the next one is seen to begin.
-
-        Waiting for the parameters of the step before is not of it.
+        """As long as anything was done for ``steps`` or was to be applied, and at least so long that the next one is seen
+        to begin. Waiting for the parameters of the step before is not of it.
         """
         own = [span for span in spans if span.step in steps and span.activity != "stall"]
         from_s = min((span.from_s for span in own), default=0.0)
-        to_s = max((span.to_s for span in own), default=0.0)
-        return cls(frozenset(steps), from_s, to_s + _MORE * (to_s - from_s))
+        done_s = max((span.to_s for span in own if span.activity != "held"), default=0.0)
+        last_s = max((span.to_s for span in own), default=0.0)
+        return cls(frozenset(steps), from_s, max(last_s, done_s + _MORE * (done_s - from_s)))
 
     def clip(self, span: Span) -> tuple[float, float] | None:
         """``span`` in milliseconds after the window's begin; None outside of it."""

@@ -58,7 +58,9 @@ def draw(runs: Sequence[Run]) -> Figure:
         image = _map(axes, own, norm)
         axes.set_title(f"{run.algorithm} s{run.seed}", loc="left", fontsize=8)
     maps[-1].set_xlabel("Step")
-    figure.colorbar(image, ax=list(maps), label="Density achieved", aspect=30, pad=0.01)
+    bar = figure.colorbar(image, ax=list(maps), label="Density achieved", aspect=30, pad=0.01)
+    bar.set_ticks(ticks := _ticks(norm), labels=[f"{tick:g}" for tick in ticks])
+    bar.minorticks_off()
     left = len(_algorithms(runs)) - len(chosen)
     more = f" ({left} more algorithms are not drawn)" if left else ""
     heading(figure, f"Bytes and density of every layer{more}", handles, labels)
@@ -116,6 +118,14 @@ def _norm(densities: Sequence[Array]) -> LogNorm:
         (float(np.nanmin(found[found > 0], initial=1.0)) for found in densities), default=1.0
     )
     return LogNorm(min(lowest, _DARK), 1.0)
+
+
+def _ticks(norm: LogNorm) -> list[float]:
+    """1, 2 and 5 of each decade as far as the scale goes; of a long one, 1 alone."""
+    lowest = float(norm.vmin or 1.0)
+    digits = (1, 2, 5) if lowest > 5e-3 else (1,)
+    exact = [d / 10**power for power in range(9, -1, -1) for d in digits]
+    return [tick for tick in exact if lowest <= tick * (1 + 1e-6) and tick <= 1]
 
 
 def _bytes(runs: Sequence[Run]) -> Rows:

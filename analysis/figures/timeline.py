@@ -56,15 +56,15 @@ class View:
 
 
 def data(runs: Sequence[Run]) -> Rows:
-    """Bars of the middle step, ms of model time after its begin: of each algorithm's lowest seed whose gradients
-    travelled in buckets, the first worker's and the servers'. ``row``: the bucket; empty for the computation."""
+    """Bars of the middle step, ms of model time after its begin: of each algorithm's lowest seed, the first worker's
+    and the servers'. ``row``: the bucket; empty for the computation. Nothing where no gradients travelled in buckets."""
     return [bar for view in _views(runs) for bar in _rows(view)]
 
 
 def draw(runs: Sequence[Run]) -> Figure:
     """The runs below one another on one axis of time, so that lengths compare."""
     views = _views(runs)
-    left = len(_in_buckets(runs)) - len(views)
+    left = len(by_algorithm(runs)) - len(views)
     more = f" ({left} more algorithms are not drawn)" if left else ""
     return _figure(views, f"One step of {_scenario(runs)}, {_shown(views)}{more}")
 
@@ -129,12 +129,13 @@ def _rows(view: View) -> Rows:
 
 
 def _views(runs: Sequence[Run]) -> list[View]:
-    return [View(run, (middle(run),), 1) for run in _in_buckets(runs)[:MOST_RUNS]]
-
-
-def _in_buckets(runs: Sequence[Run]) -> list[Run]:
+    """Of each algorithm's lowest seed, in their order; where there are too many, those in buckets first."""
     lowest = [min(same, key=lambda run: run.seed) for same in by_algorithm(runs).values()]
-    return [run for run in lowest if run.events.get("bucket")]
+    finer = {run.path: bool(run.events.get("bucket")) for run in lowest}
+    if not any(finer.values()):
+        return []
+    kept = sorted(finer, key=lambda path: not finer[path])[:MOST_RUNS]
+    return [View(run, (middle(run),), 1) for run in lowest if run.path in kept]
 
 
 def _scenario(runs: Sequence[Run]) -> str:

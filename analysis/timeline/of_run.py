@@ -83,7 +83,10 @@ def layers_of(run: Run) -> dict[str, int]:
 
 def _layers(parts: Collection[str]) -> str:
     layers = list(dict.fromkeys(map(layer_of, parts)))
-    return layers[0] if len(layers) == 1 else f"{layers[0]} … {layers[-1]}" if layers else "?"
+    if not layers:
+        return "?"
+    said = layers[0] if len(layers) == 1 else f"{layers[0]} … {layers[-1]}"
+    return f"layer {said}" if layers[0].isdigit() else said or "model"
 
 
 def _workers(run: Run, steps: set[int]) -> Iterator[Span]:

@@ -10,10 +10,12 @@ from typing import Any
 from testbed.record.summary import PHASES
 
 ACTIVITIES = (
-    "forward", "backward", "compute", "stall", "queue", *PHASES[1:], "gather", "aggregate", "reply",
+    "forward", "backward", "compute", "stall", "queue", *PHASES[1:], "held", "gather", "aggregate",
+    "reply",
 )  # fmt: skip
 """In the order of a legend. ``stall``: a worker's computation waited for parameters. ``queue``: what was there waited for
-others' turn. ``gather``: from the first header to the last byte of all workers' parts; ``reply``: the server sends."""
+others' turn. ``held``: a bucket was decoded until its parameters were applied, which may be when they are next computed
+with. ``gather``: from the first header to the last byte of all workers' parts; ``reply``: the server sends."""
 
 LEAST_S = 1e-9
 """Less is the difference of two sums that should be equal."""

@@ -11,9 +11,9 @@ from testbed.record.summary import PHASES
 
 Record = Mapping[str, Any]
 
-_WAY = ("queue", *PHASES[1:])
+_WAY = ("queue", "compress", "queue", "send", "wait", "receive", "decompress", "held")
 _TIMES = (
-    "ready_s", "pack_s", "start_s", "sent_s", "first_s", "last_s", "decoded_s", "applied_s",
+    "ready_s", "pack_s", "packed_s", "start_s", "sent_s", "first_s", "last_s", "decoded_s", "applied_s",
 )  # fmt: skip
 """Of a bucket: what is between two of them is the activity of ``_WAY`` at that place."""
 

@@ -33,6 +33,7 @@ class Plan:
     backward_s: float = 0.004
     bytes_per_s: float = 2e6
     compress_s: float = 0.001
+    hand_over_s: float = 1e-4
     dilation: float = 1.0
     joined: int = 1
     """Layers in a bucket."""
@@ -114,11 +115,13 @@ def _compute(plan: Plan, worker: _Worker, step: int, slower: float) -> None:
 def _upload(plan: Plan, worker: _Worker) -> None:
     """From gradients to their last byte at the server; compressed and sent one after the other."""
     assert worker.passes is not None
-    worker.ways, processor_s, link_s = [], 0.0, 0.0
+    worker.ways, processor_s, sender_s, link_s = [], 0.0, 0.0, 0.0
     for bucket, layers in enumerate(plan.buckets()):
         ready_s = worker.passes.backward[LAYERS[layers[-1]]][1]
         pack_s = max(ready_s, processor_s)
-        processor_s = start_s = pack_s + plan.compress_s * len(layers)
+        processor_s = packed_s = pack_s + plan.compress_s * len(layers)
+        start_s = max(packed_s, sender_s)
+        sender_s = start_s + plan.hand_over_s
         size = sum(plan.elements(layer) for layer in layers)
         parts = {
             f"{LAYERS[layer]}.weight": [
@@ -131,8 +134,8 @@ def _upload(plan: Plan, worker: _Worker) -> None:
         link_s = max(start_s, link_s) + length / plan.bytes_per_s
         worker.ways.append(
             {
-                "bucket": bucket, "ready_s": ready_s, "pack_s": pack_s, "start_s": start_s,
-                "sent_s": start_s + 1e-4, "first_s": link_s, "density": plan.density, "size": size,
+                "bucket": bucket, "ready_s": ready_s, "pack_s": pack_s, "packed_s": packed_s, "start_s": start_s,
+                "sent_s": sender_s, "first_s": link_s, "density": plan.density, "size": size,
                 "sent_count": int(plan.density * size), "bytes_up": length, "bytes_down": 2 * length,
                 "parts": parts,
             }
