@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.errors import InputError
+from testbed.exchange import builtin as _builtin
 from testbed.exchange.kinds import exchanges
 from testbed.record.directory import (
     COMPARISON,
@@ -25,6 +26,8 @@ from testbed.record.directory import (
     run_of,
 )
 from testbed.record.summary import summarise
+
+del _builtin
 
 _log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from analysis import table
 from analysis.figures import figures_of
+from analysis.layers import table as layer_table
 from analysis.load import Run, load_all
 from analysis.style import save
 from testbed.record.directory import write_atomically
@@ -39,12 +40,16 @@ def make_figures(run_dirs: Iterable[Path], out: Path) -> list[Path]:
 
 
 def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
-    """``table.csv``, ``figures/`` and ``report.html`` in ``out``. Returns all paths, the report last."""
+    """``table.csv``, ``figures/`` and ``report.html`` in ``out``; ``layers.csv`` of runs in buckets. Returns all paths,
+    the report last."""
     runs = load_all(run_dirs)
     figures = _figures(runs, out / "figures")
-    sheet = write_atomically(out / "table.csv", table.to_csv(table.rows(runs)))
+    sheets = {"table.csv": table.rows(runs), "layers.csv": layer_table.rows(runs)}
+    written = [
+        write_atomically(out / name, table.to_csv(rows)) for name, rows in sheets.items() if rows
+    ]
     page = write_atomically(out / "report.html", render(runs, figures))
-    return [*figures, sheet, page]
+    return [*figures, *written, page]
 
 
 def render(runs: Sequence[Run], figures: Iterable[Path]) -> str:
@@ -57,6 +62,7 @@ def render(runs: Sequence[Run], figures: Iterable[Path]) -> str:
         head="".join(f"<th>{heading}</th>" for heading in _HEADINGS),
         rows="\n".join(_row(row) for row in rows),
         reasons=_reasons(runs),
+        layers=_layers(runs),
         figures="\n".join(_picture(path) for path in figures if path.suffix == ".png"),
         facts="\n".join(_fact(name, value) for name, value in facts(runs).items()),
     )
@@ -115,6 +121,23 @@ def _reasons(runs: Sequence[Run]) -> str:
         for reason in run.summary["reasons"]
     ]
     return f"<h2>Reasons</h2>\n<ul>{''.join(items)}</ul>" if items else ""
+
+
+def _layers(runs: Sequence[Run]) -> str:
+    """The table of layers; empty where no gradients travelled in buckets."""
+    rows = layer_table.rows(runs)
+    if not rows:
+        return ""
+    head = "".join(f"<th>{heading}</th>" for heading in layer_table.HEADINGS)
+    cells = (
+        "".join(f"<td>{escape(cell)}</td>" for cell in layer_table.cells_of(row)) for row in rows
+    )
+    body = "\n".join(f"<tr>{own}</tr>" for own in cells)
+    return (
+        "<h2>Layers</h2>\n<p>Up: per worker and step, without frames' headers.</p>\n"
+        f'<div class="scroll"><table class="layers">\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody>\n</table></div>"
+    )
 
 
 def _picture(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +38,12 @@ _MARKERS = "osD^vPX*"
 _WARNING = "#B00020"
 _DOUBT = "#D55E00"
 _CHARACTERS_PER_INCH = 17
+_UNDATED: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+    "svg": {"Date": None, "Creator": None},
+}
+"""What is left out of files, so that the same figure is the same bytes."""
 
 
 @contextmanager
@@ -118,13 +124,18 @@ def save(
     except OSError as error:
         raise InputError(f"cannot make {out}: {error.strerror}", where="--out") from None
     paths = [out / f"{name}.{suffix}" for suffix in ("png", "pdf", "csv")]
-    undated: dict[str, Mapping[str, Any]] = {
-        "png": {"Software": None},
-        "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
-    }
     with narrows_style():
         figure = draw(found)
-        for path, kind in zip(paths, undated, strict=False):
-            figure.savefig(path, format=kind, metadata=dict(undated[kind]))
+        for path in paths[:2]:
+            write(figure, path)
     paths[2].write_text(to_csv(data(found)), encoding="utf-8")
     return paths
+
+
+def write(figure: Figure, path: Path) -> None:
+    """Into ``path``, whose ending (.png, .pdf, .svg) says of what kind. The same figure gives the same bytes."""
+    kind = path.suffix.removeprefix(".")
+    try:
+        figure.savefig(path, format=kind, metadata=dict(_UNDATED[kind]))
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None

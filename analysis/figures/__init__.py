@@ -11,10 +11,12 @@ from analysis.figures import (
     accuracy_over_time,
     density,
     fidelity,
+    layers,
     pareto,
     phases,
     rate_k_delay,
     speedup_bars,
+    timeline,
 )
 from analysis.load import Run
 from analysis.style import Rows
@@ -43,7 +45,7 @@ FIGURES: tuple[FigureModule, ...] = (
 )
 """Of any runs, in the order of the report."""
 
-OF_SOME: tuple[FigureModule, ...] = (pareto, density)
+OF_SOME: tuple[FigureModule, ...] = (pareto, density, timeline, layers)
 """Drawn only of runs that they have data for; they come after the others."""
 
 

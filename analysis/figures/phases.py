@@ -12,11 +12,12 @@ from analysis.style import PAGE_IN, Rows, banner, heading, new_figure
 from testbed.record.summary import PHASES
 
 NAME = "phases"
-_LOOKS = {
+LOOKS = {
     "compute": ("#BBBBBB", ""), "compress": ("#E69F00", "///"), "send": ("#56B4E9", ""),
     "wait": ("#0072B2", "..."), "receive": ("#009E73", ""), "decompress": ("#D55E00", "\\\\\\"),
     "apply": ("#CC79A7", "xxx"),
 }  # fmt: skip
+"""Colour and hatch of every phase."""
 
 
 def data(runs: Sequence[Run]) -> Rows:
@@ -41,7 +42,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     left, handles = np.zeros(len(names)), []
     for phase in PHASES:
         width = np.array([row["seconds"] for row in rows if row["phase"] == phase])
-        colour, hatch = _LOOKS[phase]
+        colour, hatch = LOOKS[phase]
         handles.append(
             axes.barh(
                 range(len(names)), width, left=left, height=0.62, color=colour, hatch=hatch,

@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.load import Array
-from analysis.style import PAGE_IN, heading, look, narrows_style, new_figure
-from testbed.errors import InputError
+from analysis.style import PAGE_IN, heading, look, narrows_style, new_figure, write
 from testbed.traces.summary import Summary, summary
 from testbed.traces.trace import RateTrace
 
@@ -25,11 +24,6 @@ _BINS_IN_TIME = 1000
 _BINS = 40
 _OUTAGE = "#B00020"
 _MARKED = (50, 5, 95)
-_UNDATED: dict[str, dict[str, None]] = {
-    ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
-    ".svg": {"Date": None, "Creator": None},
-    ".png": {"Software": None},
-}
 _SCALES = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
 _TIMES = ((6 * 3600.0, 3600.0, "h"), (3600.0, 60.0, "min"), (0.0, 1.0, "s"))
 
@@ -58,11 +52,7 @@ def draw(trace: RateTrace, title: str) -> Figure:
 def save_trace(trace: RateTrace, path: Path, title: str) -> None:
     """Draw ``trace`` into ``path``, whose ending says of what kind. The same trace gives the same bytes."""
     with narrows_style():
-        figure = draw(trace, title)
-        try:
-            figure.savefig(path, metadata=dict(_UNDATED[path.suffix]))
-        except OSError as error:
-            raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
+        write(draw(trace, title), path)
 
 
 def _over_time(axes: Axes, edges: Array, rates: Array) -> None:

@@ -26,6 +26,7 @@ VERBS = {
     "replay": "testbed.cli.replay:replay",
     "compare": "testbed.cli.compare:compare",
     "report": "testbed.cli.report:report",
+    "timeline": "testbed.cli.timeline:timeline",
     "algorithms": "testbed.cli.algorithms:algorithms",
     "replay-controller": "testbed.cli.replay_controller:replay_controller",
     "profile": "testbed.cli.profile:profile",

@@ -1,0 +1,116 @@
+"""``testbed timeline``: what every node of a run did when, as a trace to look at and as a figure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from testbed.cli import options
+from testbed.cli.trace import FIGURES
+from testbed.errors import InputError
+
+if TYPE_CHECKING:
+    from analysis.load import Run
+
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+Steps = Annotated[
+    str | None,
+    typer.Option(
+        "--steps",
+        help="3, or 3:6 for 3 to 6, 3: and :6. Without it the trace has all, the figure the middle one.",
+        metavar="STEPS",
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", help="The trace to write.", metavar="FILE")]
+Figure = Annotated[
+    Path | None,
+    typer.Option("--figure", help="Figure to draw, too (.png, .pdf, .svg).", metavar="FILE"),
+]
+Workers = Annotated[
+    int, typer.Option("--workers", help="So many workers are in the figure.", min=1, metavar="N")
+]
+
+
+def timeline(
+    run: RunDir,
+    steps: Steps = None,
+    out: Out = Path("timeline.json"),
+    figure: Figure = None,
+    workers: Workers = 4,
+    as_json: options.Json = False,
+) -> None:
+    """Write when each node computed, compressed, sent and waited, for Perfetto or chrome://tracing; draw a step."""
+    from analysis.figures.timeline import View, save_view
+    from analysis.timeline.chrome import trace
+    from analysis.timeline.of_run import chosen, middle
+
+    if figure is not None and figure.suffix not in FIGURES:
+        hint = f"Name a file that ends in {', '.join(FIGURES)}"
+        raise InputError(
+            f"no kind of figure ends in {figure.suffix!r}", where="--figure", hint=hint
+        )
+    loaded = _load(run)
+    kept = chosen(loaded, *bounds(steps))
+    found = trace(loaded, kept)
+    _put(out, found)
+    if figure is not None:
+        drawn = [middle(loaded)] if steps is None else kept
+        save_view(View(loaded, tuple(drawn), workers), figure)
+    said = {
+        "trace": str(out), "figure": None if figure is None else str(figure), "steps": kept,
+        "events": len(found["traceEvents"]), "buckets": bool(loaded.events.get("bucket")),
+    }  # fmt: skip
+    print(json.dumps(said, indent=2) if as_json else "\n".join(_described(said)))
+
+
+def bounds(text: str | None) -> tuple[int | None, int | None]:
+    """First and last step of ``--steps``, both included; None: no bound. Raises InputError."""
+    if text is None:
+        return None, None
+    match = re.fullmatch(r"(\d*)(:?)(\d*)", text.strip())
+    if match is None or not any(match.group(1, 3)) or (match[3] and not match[2]):
+        hint = "Such as 3, 3:6, 3: or :6"
+        raise InputError(f"{text!r} is no range of steps", where="--steps", hint=hint)
+    first = int(match[1]) if match[1] else None
+    last = first if not match[2] else int(match[3]) if match[3] else None
+    return first, last
+
+
+def _load(directory: Path) -> Run:
+    from analysis.load import load
+    from testbed.record.directory import COMPARISON
+
+    if (directory / COMPARISON).exists():
+        raise InputError(
+            f"{str(directory)!r} is a comparison", where="RUN",
+            hint=f"Give one of its runs: they are listed in its {COMPARISON}",
+        )  # fmt: skip
+    return load(directory)
+
+
+def _put(out: Path, found: dict[str, object]) -> None:
+    from testbed.record.directory import to_json
+
+    try:
+        out.write_text(to_json(found), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(out)) from None
+
+
+def _described(said: Mapping[str, object]) -> list[str]:
+    steps = said["steps"]
+    assert isinstance(steps, list)
+    lines = [
+        f"{said['trace']}: {said['events']} events of steps {steps[0]} to {steps[-1]}; "
+        "open it in ui.perfetto.dev or chrome://tracing"
+    ]
+    if not said["buckets"]:
+        lines.append("no record of buckets: gradients travelled whole, and a step has phases only")
+    if said["figure"] is not None:
+        lines.append(f"figure   {said['figure']}")
+    return lines
