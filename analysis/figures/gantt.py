@@ -29,6 +29,8 @@ WORDS = {
 _FAINT = 0.4
 _EDGE, _LINE = "0.35", 0.25
 _BAR = 0.84
+_THIN = 0.01
+"""Of the whole width: layers that are computed faster run into one another."""
 _MORE = 0.06
 """Of a step's length: what is drawn after it."""
 
@@ -89,10 +91,15 @@ def draw_bars(axes: Axes, drawn: Rows, steps: Collection[int]) -> None:
         faint = bar["step"] not in steps and bar["activity"] != "stall"
         kind = bar["activity"], faint, places[bar["row"]]
         kinds.setdefault(kind, []).append((bar["from_ms"], bar["to_ms"] - bar["from_ms"]))
+    long_ms = max((bar["to_ms"] for bar in drawn), default=0.0)
     for (activity, faint, place), pieces in kinds.items():
-        axes.broken_barh(
-            pieces, (place - _BAR / 2, _BAR), **_style(activity), alpha=_FAINT if faint else 1.0
-        )
+        style = _style(activity) | {"alpha": _FAINT if faint else 1.0}
+        if max(width for _, width in pieces) < _THIN * long_ms and activity in (
+            "forward",
+            "backward",
+        ):
+            style["linewidth"] = 0.0  # edges would be all that is seen of them
+        axes.broken_barh(pieces, (place - _BAR / 2, _BAR), **style)
     labels = {row: bar["layers"] or "computation" for bar in drawn for row in [bar["row"]]}
     axes.set_yticks(range(len(places)), [labels[row] for row in places])
     axes.set_ylim(len(places) - 0.5, -0.5)

@@ -22,6 +22,7 @@ MOST_RUNS = 6
 MOST_BINS = 120
 """More steps are drawn as means of equally many."""
 _BARS_IN, _ROW_IN, _REST_IN = 2.0, 0.095, 1.0
+_LEAST_IN, _MOST_IN = 0.7, 2.2
 _LABELS = 30
 """More layers are not all named."""
 _SMALL = 5.5
@@ -49,7 +50,7 @@ def data(runs: Sequence[Run]) -> Rows:
 def draw(runs: Sequence[Run]) -> Figure:
     """Bars by layer, and below a map of densities for every algorithm, all in the same colours."""
     chosen = _chosen(runs)
-    tall = [_BARS_IN, *(max(0.7, _ROW_IN * len(own.layers)) for _, own in chosen)]
+    tall = [_BARS_IN, *(_height(own) for _, own in chosen)]
     figure = new_figure(PAGE_IN, _REST_IN + sum(tall) + 0.3 * len(chosen))
     top, *maps = figure.subplots(len(tall), 1, height_ratios=tall)
     handles, labels = _bars(top, _bytes(runs))
@@ -104,12 +105,17 @@ def _map(axes: Axes, own: Shares, norm: LogNorm) -> Any:
         np.array(edges) - 0.5, np.arange(len(own.layers) + 1) - 0.5, density, norm=norm,
         cmap="viridis_r", rasterized=True,
     )  # fmt: skip
-    every = -(-len(own.layers) // _LABELS)
+    every = -(-len(own.layers) // int(_height(own) / _ROW_IN))
     axes.set_yticks(range(0, len(own.layers), every), own.layers[::every])
     axes.set_ylim(len(own.layers) - 0.5, -0.5)
     axes.tick_params(axis="y", labelsize=_SMALL, length=0)
     axes.grid(visible=False)
     return image
+
+
+def _height(own: Shares) -> float:
+    """Of its map, in inches."""
+    return min(_MOST_IN, max(_LEAST_IN, _ROW_IN * len(own.layers)))
 
 
 def _norm(densities: Sequence[Array]) -> LogNorm:
