@@ -1,8 +1,8 @@
 """The records of a run, one JSON object a line. Schema version 1; times in seconds after t0, wall clock.
 
-``events/<role>-<rank>.jsonl`` holds ``step``, ``fit``, ``coded``, ``redundancy``, ``round``, ``gradient``, ``dropped``, ``lost``,
-``evaluation`` and ``epoch`` events, each with ``v``, ``kind`` and ``node``; ``links.jsonl`` holds ``change``, ``sample``,
-``mismatch``, ``host`` and ``disturbed`` lines
+``events/<role>-<rank>.jsonl`` holds ``step``, ``fit``, ``coded``, ``redundancy``, ``bucket``, ``pass``, ``served``,
+``round``, ``gradient``, ``dropped``, ``lost``, ``evaluation`` and ``epoch`` events, each with ``v``, ``kind`` and ``node``;
+``links.jsonl`` holds ``change``, ``sample``, ``mismatch``, ``host`` and ``disturbed`` lines
 (``LinkChanged``, ``LinkSample``, ``LinkMismatch``, ``HostSample``, ``Disturbed``).
 """
 
