@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +30,11 @@ _FAINT = 0.4
 _EDGE, _LINE = "0.35", 0.25
 _BAR = 0.84
 _THIN = 0.01
-"""Of the whole width: layers that are computed faster run into one another."""
-_MORE = 0.06
-"""Of a step's length: what is drawn after it."""
+"""Of the whole width: narrower bars have no edges. Waiting for a turn has, as it is nothing but its edge."""
+_MANY = 24
+"""Layers; of more none has edges."""
+_MORE = (0.06, 0.25)
+"""Of a step's length, at least and at most: what is drawn after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,15 @@ class Window:
 
     @classmethod
     def of(cls, spans: Iterable[Span], steps: Collection[int]) -> Window:
-        """As long as anything was done for ``steps`` or was to be applied, and at least so long that the next one is seen
-        to begin. Waiting for the parameters of the step before is not of it.
+        """As long as anything was done for ``steps``, and on until it is applied, within bounds: so long that the next one
+        is seen to begin, and not so long that little else is seen. A wait for the step before is not of it.
         """
         own = [span for span in spans if span.step in steps and span.activity != "stall"]
         from_s = min((span.from_s for span in own), default=0.0)
         done_s = max((span.to_s for span in own if span.activity != "held"), default=0.0)
         last_s = max((span.to_s for span in own), default=0.0)
-        return cls(frozenset(steps), from_s, max(last_s, done_s + _MORE * (done_s - from_s)))
+        least_s, most_s = (done_s + share * (done_s - from_s) for share in _MORE)
+        return cls(frozenset(steps), from_s, min(max(last_s, least_s), most_s))
 
     def clip(self, span: Span) -> tuple[float, float] | None:
         """``span`` in milliseconds after the window's begin; None outside of it."""
@@ -86,25 +89,32 @@ def bars(found: Timeline, node: str, window: Window, buckets: Mapping[str, int])
 def draw_bars(axes: Axes, drawn: Rows, steps: Collection[int]) -> None:
     """``drawn`` of one node; what is not of ``steps`` paler. A wait is what it delays, so it never is."""
     places = {row: place for place, row in enumerate(dict.fromkeys(bar["row"] for bar in drawn))}
-    kinds: dict[tuple[str, bool, int], list[tuple[float, float]]] = {}
+    thin = _thin(drawn)
+    kinds: dict[tuple[str, bool, bool, int], list[tuple[float, float]]] = {}
     for bar in drawn:
         faint = bar["step"] not in steps and bar["activity"] != "stall"
-        kind = bar["activity"], faint, places[bar["row"]]
+        kind = bar["activity"], faint, thin(bar), places[bar["row"]]
         kinds.setdefault(kind, []).append((bar["from_ms"], bar["to_ms"] - bar["from_ms"]))
-    long_ms = max((bar["to_ms"] for bar in drawn), default=0.0)
-    for (activity, faint, place), pieces in kinds.items():
-        style = _style(activity) | {"alpha": _FAINT if faint else 1.0}
-        if max(width for _, width in pieces) < _THIN * long_ms and activity in (
-            "forward",
-            "backward",
-        ):
-            style["linewidth"] = 0.0  # edges would be all that is seen of them
-        axes.broken_barh(pieces, (place - _BAR / 2, _BAR), **style)
+    for (activity, faint, bare, place), pieces in kinds.items():
+        axes.broken_barh(pieces, (place - _BAR / 2, _BAR), **_style(activity, faint, bare))
     labels = {row: bar["layers"] or "computation" for bar in drawn for row in [bar["row"]]}
     axes.set_yticks(range(len(places)), [labels[row] for row in places])
     axes.set_ylim(len(places) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
+
+
+def _thin(drawn: Rows) -> Callable[[Mapping[str, Any]], bool]:
+    """Which bars have no edges, as these would be all that is seen: those that are narrow, and layers if they are many."""
+    least_ms = _THIN * max((bar["to_ms"] for bar in drawn), default=0.0)
+    many = len({bar["layer"] for bar in drawn}) > _MANY
+
+    def thin(bar: Mapping[str, Any]) -> bool:
+        layers = many and bar["activity"] in ("forward", "backward")
+        narrow = bar["to_ms"] - bar["from_ms"] < least_ms and bar["activity"] != "queue"
+        return bool(layers or narrow)
+
+    return thin
 
 
 def legend(drawn: Rows) -> tuple[list[Patch], list[str]]:
@@ -116,11 +126,12 @@ def legend(drawn: Rows) -> tuple[list[Patch], list[str]]:
     return [Patch(**_style(activity)) for activity in words.values()], list(words)
 
 
-def _style(activity: str) -> dict[str, Any]:
+def _style(activity: str, faint: bool = False, bare: bool = False) -> dict[str, Any]:
     colour, hatch = LOOKS[activity]
     return {
+        "alpha": _FAINT if faint else 1.0,
         "facecolor": colour, "hatch": hatch, "edgecolor": _EDGE if colour == "#FFFFFF" else "white",
-        "linewidth": _LINE,
+        "linewidth": 0.0 if bare else _LINE,
     }  # fmt: skip
 
 
