@@ -30,6 +30,8 @@ class ParameterServer:
     def __init__(self, node: Node, peers: Peers) -> None:
         self._node, self._peers, self._patience = node, peers, _PATIENCE
         self._arrived: dict[tuple[int, int], Message] = {}
+        self._asked: set[tuple[int, int]] = set()
+        """Steps and buckets that were submitted, and have no update yet."""
         self._last_step: int | None = None
         self.bytes_sent = self.bytes_received = 0
 
@@ -45,6 +47,7 @@ class ParameterServer:
 
     def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
         """Send a bucket's payload to its server; returns when its last byte is handed over."""
+        self._asked.add((step, bucket))
         start_s = self._node.now()
         frame_bytes = self._send(
             self._peers.server_of(bucket), Kind.GRADIENT, step, bucket, payload
@@ -59,7 +62,8 @@ class ParameterServer:
 
     def arrived(self, step: int, under_way: Collection[int]) -> int:
         """See ``testbed.exchange.kinds.BucketsSide``."""
-        while not (there := [bucket for bucket in under_way if (step, bucket) in self._arrived]):
+        # of a copy, made at once: another activity adds to it
+        while not (there := [one for one in [*under_way] if (step, one) in self._arrived]):
             self._take(step, {self._peers.server_of(bucket) for bucket in [*under_way]})
         return there[0]
 
@@ -78,17 +82,19 @@ class ParameterServer:
         if message.kind is Kind.BYE:
             self._last_step = message.step
         elif self._due(message, step):
+            self._asked.discard((step, message.bucket))
             self._arrived[step, message.bucket] = message
         else:
             raise WireError(
                 f"{self._peers.names[message.sender]} sent {message.kind.name} of step "
-                f"{message.step} while the update of step {step} was waited for"
+                f"{message.step}, bucket {message.bucket}, while an update of step {step} was waited for"
             )
 
     def _due(self, message: Message, step: int) -> bool:
-        """Whether it is an update of ``step`` from the server that answers for its bucket."""
+        """Whether it is an update of ``step``, asked for and not there yet, from the server that answers for its bucket."""
         from_it = message.sender == self._peers.server_of(message.bucket)
-        return message.kind is Kind.UPDATE and message.step == step and from_it
+        asked = message.step == step and (step, message.bucket) in self._asked
+        return message.kind is Kind.UPDATE and asked and from_it
 
     def _send(self, server: int, kind: Kind, step: int, bucket: int, body: Buffer) -> int:
         message = Message(kind, step, bucket, self._peers.own, body)

@@ -49,6 +49,9 @@ class Averager:
             union_count=count,
         )
 
+    def end(self) -> None:
+        """There is no round any more, whatever the reason."""
+
 
 class BucketsAverager(Averager):
     """Answers every bucket as soon as all workers' parts of it are there, beside gathering the others."""
@@ -73,6 +76,10 @@ class BucketsAverager(Averager):
             del left[number]
         served = [self._served() for _ in answers]
         return answers, _together(served)
+
+    def end(self) -> None:
+        """See ``Averager``; what is being sent is left to itself."""
+        self._lane.end()
 
     def _answer(self, step: int, number: int, messages: Sequence[Message], *, last: bool) -> Buffer:
         """The reply's payload; it is sent beside what comes next."""

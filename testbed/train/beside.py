@@ -29,7 +29,8 @@ class Beside:
         self._shards = tools.replica.shards
         self._forward = job.algorithm.order == "forward"
         self._told: Queue[int | Freight | BaseException] = node.queue()
-        self._sent: Queue[int] = node.queue()
+        self._sent: Queue[bool] = node.queue()
+        """One for each bucket; False: there will be no more."""
         self._packing = Lane(node, self._told.put)
         self._sending = Lane(node, self._told.put)
         self._under_way: dict[int, Ticket] = {}
@@ -61,6 +62,12 @@ class Beside:
             self._hear()
         return self._freight
 
+    def end(self) -> None:
+        """There is no step any more. Never blocks: what is under way may be so for as long as somebody lost is waited for."""
+        self._packing.end()
+        self._sending.end()
+        self._sent.put(False)
+
     def _hear(self) -> None:
         told = self._told.get()
         if isinstance(told, BaseException):
@@ -88,13 +95,12 @@ class Beside:
         ticket = self._exchange.submit(self._step, place, body)
         self.ways[place].tickets.append(ticket)
         self._under_way[place] = ticket
-        self._sent.put(place)
+        self._sent.put(True)
 
     def _take_in(self) -> None:
         """One bucket comes back for each that was sent, in whatever order."""
         try:
-            while True:
-                self._sent.get()
+            while self._sent.get():
                 place = self._exchange.arrived(self._step, self._under_way)
                 update = self._under_way.pop(place).wait()
                 self._carrier.unpack_shard(place, update)

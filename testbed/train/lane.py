@@ -18,9 +18,10 @@ class Lane:
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
         self._tokens: Queue[bool] = node.queue()
-        """One for each piece of work; False: there will be no more."""
+        """One for each piece of work; False: to have a look whether it is over."""
+        self._over = False
         self._failed = failed
-        self._task = node.spawn(self._run)
+        node.spawn(self._run)
 
     def put(self, work: Callable[[], None], urgency: int = 0) -> None:
         """Have ``work`` done: before all that wait with a greater ``urgency``, after those with the same."""
@@ -28,13 +29,13 @@ class Lane:
         self._tokens.put(True)
 
     def end(self) -> None:
-        """No more comes; returns when all is done."""
+        """Nothing more is begun. Never blocks: what is under way may wait for somebody who is lost."""
+        self._over = True
         self._tokens.put(False)
-        self._task.join()
 
     def _run(self) -> None:
         try:
-            while self._tokens.get():
+            while self._tokens.get() and not self._over:
                 _, _, work = heappop(self._waiting)
                 work()
         except BaseException as error:

@@ -35,9 +35,8 @@ class LayerClock:
             self.at_s += seconds
             self._node.sleep_until(self.at_s)
 
-    def done(self) -> None:
-        """What it computed is really there."""
-        now = self._node.now()
-        if not self._held or now > self.at_s + _LATE_S:
+    def done(self, there_s: float) -> None:
+        """What it computed is really there since ``there_s``: that whoever waits wakes later makes nothing late."""
+        if not self._held or there_s > self.at_s + _LATE_S:
             self.overran = self.overran or self._held
-            self.at_s = now
+            self.at_s = there_s

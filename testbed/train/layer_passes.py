@@ -23,7 +23,7 @@ Spans = dict[str, list[float]]
 
 class Passes(Protocol):
     """Of one worker. Calls come in this order: ``begin``; ``permit`` by layer; ``computed`` from the last to the first;
-    ``result``."""
+    ``result``; and ``end`` at any time."""
 
     def begin(self, step: int) -> None:
         """The computation of ``step`` may begin, as far as it is permitted."""
@@ -33,8 +33,8 @@ class Passes(Protocol):
         """The parameters of ``layer``, and of those before it, are those of the step."""
         ...
 
-    def computed(self, layer: int) -> None:
-        """Block until the gradients of ``layer`` are there. Raises what the computation raised."""
+    def computed(self, layer: int) -> float:
+        """Block until the gradients of ``layer`` are there; since when they are. Raises what the computation raised."""
         ...
 
     def result(self) -> Computed:
@@ -43,6 +43,10 @@ class Passes(Protocol):
 
     def spans(self) -> tuple[Spans, Spans]:
         """When the forward and the backward pass of each layer went on; empty where nobody can tell."""
+        ...
+
+    def end(self) -> None:
+        """There is no step any more. What waits to be permitted is given up; never blocks."""
         ...
 
 
@@ -60,9 +64,11 @@ class WholePasses:
         """With the last one all is computed."""
         if layer == self._last:
             self._result = self._node.background(lambda: self._compute(self._step))
+            self._there_s = self._node.now()
 
-    def computed(self, layer: int) -> None:
-        """It is."""
+    def computed(self, layer: int) -> float:  # noqa: ARG002
+        """All at once."""
+        return self._there_s
 
     def result(self) -> Computed:
         """See ``Passes``."""
@@ -71,6 +77,17 @@ class WholePasses:
     def spans(self) -> tuple[Spans, Spans]:
         """Nobody can tell."""
         return {}, {}
+
+    def end(self) -> None:
+        """Nothing waits."""
+
+
+class _Ended(Exception):
+    """Raised where the computation waits for what will not come."""
+
+
+_NONE = -1
+"""Is permitted: there will be no more."""
 
 
 class HookedPasses:
@@ -82,9 +99,9 @@ class HookedPasses:
         self._node, self._compute, self._layers = node, compute, layers
         self._permits: Queue[int] = node.queue()
         self._permitted = -1
-        self._told: Queue[int | Computed | BaseException] = node.queue()
+        self._told: Queue[tuple[int, float] | Computed | BaseException] = node.queue()
         self._lane = Lane(node, self._told.put)
-        self._there: set[int] = set()
+        self._there: dict[int, float] = {}
         self._result: Computed | None = None
         self._missing = [0] * len(layers)
         self._ended = 0.0
@@ -102,7 +119,7 @@ class HookedPasses:
 
     def begin(self, step: int) -> None:
         """See ``Passes``."""
-        self._there, self._result, self._permitted = set(), None, -1
+        self._there, self._result, self._permitted = {}, None, -1
         self._missing = [len(layer.parts) for layer in self._layers]
         self._forward, self._backward = {}, {}
         self._lane.put(lambda: self._go(step))
@@ -111,10 +128,11 @@ class HookedPasses:
         """See ``Passes``."""
         self._permits.put(layer)
 
-    def computed(self, layer: int) -> None:
+    def computed(self, layer: int) -> float:
         """Layers that the loss does not depend on have no gradient: theirs is there when all has ended."""
         while layer not in self._there and self._result is None:
             self._hear()
+        return self._there.get(layer, self._ended)
 
     def result(self) -> Computed:
         """See ``Passes``."""
@@ -126,6 +144,11 @@ class HookedPasses:
         """By this node's clock."""
         return self._forward, self._backward
 
+    def end(self) -> None:
+        """See ``Passes``."""
+        self._lane.end()
+        self._permits.put(_NONE)
+
     def _hear(self) -> None:
         told = self._told.get()
         if isinstance(told, BaseException):
@@ -133,21 +156,29 @@ class HookedPasses:
         if isinstance(told, Computed):
             self._result = told
         else:
-            self._there.add(told)
+            number, there_s = told
+            self._there[number] = there_s
 
     def _go(self, step: int) -> None:
         self._gated = True
-        result = self._node.background(lambda: self._compute(step))
-        self._gated = False
-        while self._permitted < len(self._layers) - 1:  # of layers that the model did not call
-            self._permitted = self._permits.get()
+        try:
+            result = self._node.background(lambda: self._compute(step))
+        finally:
+            self._gated = False
+        self._await(len(self._layers) - 1)  # of layers that the model did not call
+        self._ended = self._node.now()
         self._told.put(result)
+
+    def _await(self, number: int) -> None:
+        while self._permitted < number:
+            if (permitted := self._permits.get()) == _NONE:
+                raise _Ended
+            self._permitted = permitted
 
     def _before(self, number: int) -> Callable[..., None]:
         def wait(*_: object) -> None:
             if self._gated:
-                while self._permitted < number:
-                    self._permitted = self._permits.get()
+                self._await(number)
                 now = self._node.now()
                 self._forward.setdefault(self._layers[number].name, [now, now])
 
@@ -168,6 +199,6 @@ class HookedPasses:
                 if self._missing[number] == 0:
                     began, self._ended = self._ended, self._node.now()
                     self._backward[self._layers[number].name] = [began, self._ended]
-                    self._told.put(number)
+                    self._told.put((number, self._ended))
 
         return note

@@ -90,6 +90,11 @@ class LayeredStepper(Stepper):
         if applied_s > made.end_s:
             made.end_s, made.awaited = applied_s, bucket
 
+    def end(self) -> None:
+        """See ``Stepper``."""
+        self._passes.end()
+        self._beside.end()
+
     def _forward(self, made: _Made) -> None:
         self._passes.begin(made.step)
         for number, layer in enumerate(self._layers):
@@ -111,8 +116,7 @@ class LayeredStepper(Stepper):
             from_s = self._node.now()
             if self._times is not None:
                 self._clock.hold(self._times[number].backward_s)
-            self._passes.computed(number)
-            self._clock.done()
+            self._clock.done(self._passes.computed(number))
             made.backward[self._layers[number].name] = [from_s, self._node.now()]
             if number == 0 or self._buckets[number - 1] != self._buckets[number]:
                 self._beside.ready(self._buckets[number])

@@ -54,16 +54,11 @@ class ShardServer:
         Raises NodeLost naming worker and step, WireError for a message that is not a gradient.
         """
         self._node.sleep_until(0.0)
-        last = False
-        while not last:
-            step = self._step = self._step + 1
-            last = self._ends(step)
-            answers, record = self._averager.round(step, last=last)
-            self._apply(step, answers)
-            self._end_s = self._node.now()
-            self._node.record(record.to_json())
-            self._losses.note(step)
-            self._after(step, last=last)
+        try:
+            while not self._round():
+                pass
+        finally:
+            self._averager.end()
         self._exchange.farewell(self._step)
         self._losses.note(self._step)
         return {
@@ -76,6 +71,18 @@ class ShardServer:
             "bytes_sent": self._exchange.bytes_sent,
             "bytes_received": self._exchange.bytes_received,
         }
+
+    def _round(self) -> bool:
+        """One step; whether it was the last."""
+        step = self._step = self._step + 1
+        last = self._ends(step)
+        answers, record = self._averager.round(step, last=last)
+        self._apply(step, answers)
+        self._end_s = self._node.now()
+        self._node.record(record.to_json())
+        self._losses.note(step)
+        self._after(step, last=last)
+        return last
 
     def _equip(self, replica: Replica) -> None:
         """Keep of the replica what is needed during the run."""

@@ -115,6 +115,9 @@ class Stepper:
         self._finished(self._record(step, epoch, seen, compute, trip, applied))
         return step + applied.skipped
 
+    def end(self) -> None:
+        """There is no step any more, whatever the reason: what goes on beside is given up."""
+
     def _compute(self, step: int) -> Compute:
         start_s = self._node.now()
         result = self._node.background(lambda: self._tools.computation.gradients(step))

@@ -69,8 +69,11 @@ class Worker:
         """
         self._node.sleep_until(0.0)
         step, totals = 0, self._totals
-        while self._exchange.last_step != step:
-            step = self._stepper.step(step + 1, self._batches.epoch(step + 1))
+        try:
+            while self._exchange.last_step != step:
+                step = self._stepper.step(step + 1, self._batches.epoch(step + 1))
+        finally:
+            self._stepper.end()
         self._exchange.close()
         if self._watch is not None:
             self._watch.end(step, totals.end_s)

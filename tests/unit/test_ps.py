@@ -152,7 +152,9 @@ def test_a_second_gradient_of_a_worker_is_refused() -> None:
 def test_an_update_of_another_step_is_refused() -> None:
     bench = Bench()
     wrong = Message(Kind.UPDATE, 9, 0, 0, b"u")
-    with pytest.raises(WireError, match=r"server sent UPDATE of step 9 while the update of step 1"):
+    with pytest.raises(
+        WireError, match=r"server sent UPDATE of step 9, bucket 0, while an update of step 1"
+    ):
         bench.run(
             lambda: bench.nodes[0].endpoint.send([1], wrong),
             lambda: bench.workers[0].submit(1, 0, b"g").wait(),
