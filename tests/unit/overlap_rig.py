@@ -59,7 +59,7 @@ class Stage:
         )
         self.clock = VirtualClock()
         self._algorithm = algorithm
-        jobs = [self._job(peer) for peer in range(servers + workers)]
+        jobs = [self.job(peer) for peer in range(servers + workers)]
         self.network = network(self.clock, dict.fromkeys((job.node for job in jobs), LINK))
         self.nodes: dict[str, VirtualNode] = {}
         self.roles: dict[str, Role] = {}
@@ -69,7 +69,8 @@ class Stage:
             node = self.nodes[job.node] = VirtualNode(endpoint, job.seed)
             self.roles[job.node] = role(node, job, job.node.partition("-")[0], workshop)
 
-    def _job(self, peer: int) -> Job:
+    def job(self, peer: int) -> Job:
+        """What a peer has to do."""
         servers = (
             ["server"] if self._servers == 1 else [f"server-{n}" for n in range(self._servers)]
         )

@@ -1,0 +1,144 @@
+"""Overlapped steps on real threads and sockets: the same parameters as in virtual time, and nothing is left behind."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from overlap_rig import DENSE, TOPK, Stage, overlapped, parameters
+
+from testbed.algorithms import Algorithm
+from testbed.errors import NodeLost, WireError
+from testbed.exchange.choose import ENDPOINTS, Way
+from testbed.fabric.host import HostClock, HostNode
+from testbed.node import Kind, Message
+from testbed.train.roles import role
+
+torch.set_num_threads(1)
+WAYS: tuple[Way, ...] = ("threads", "loop")
+SILENCE_S, GONE_S = 5.0, 20.0
+
+Alter = Callable[[Message], Message]
+
+
+def unaltered(message: Message) -> Message:
+    return message
+
+
+class Hosts:
+    """A server and two workers on loopback, a thread for each role."""
+
+    def __init__(self, algorithm: Algorithm, way: Way) -> None:
+        stage = Stage(algorithm)
+        self._jobs = {peer: stage.job(peer) for peer in range(3)}
+        self._clock, self._barrier, self._way = HostClock(), threading.Barrier(3), way
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self._port = listener.getsockname()[1]
+
+    def run(self, **alter: Alter) -> dict[str, Future[dict[str, Any]]]:
+        """Everybody's summary or error. ``alter``: what a node sends instead, by its name with an underscore."""
+        with ThreadPoolExecutor(3) as executor:
+            return {
+                job.node: executor.submit(
+                    self._take_part, peer, alter.get(job.node.replace("-", "_"), unaltered)
+                )
+                for peer, job in self._jobs.items()
+            }
+
+    def _take_part(self, peer: int, alter: Alter) -> dict[str, Any]:
+        job, names = self._jobs[peer], {n: job.node for n, job in self._jobs.items()}
+        endpoint = ENDPOINTS[self._way](
+            peer, job.run, names=names, clock=self._clock.seconds, silence_s=SILENCE_S
+        )
+        node = HostNode(job.node, job.seed, endpoint, self._clock, list[object]().append)
+        send = endpoint.send
+        endpoint.send = lambda to, message: send(to, alter(message))  # type: ignore[method-assign]
+        try:
+            if peer:
+                endpoint.connect(0, "127.0.0.1", self._port, SILENCE_S)
+            else:
+                endpoint.listen("127.0.0.1", self._port)
+            played = role(node, job, job.node.partition("-")[0])
+            played.prepare()
+            self._barrier.wait(GONE_S)
+            self._clock.t0_ns = time.monotonic_ns()
+            self._barrier.wait(GONE_S)
+            return played.run()
+        finally:
+            endpoint.close()
+            node.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Every thread that a test has started has ended soon after it."""
+    before = set(threading.enumerate())
+    yield
+    until_s = time.monotonic() + GONE_S
+    while (left := set(threading.enumerate()) - before) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert not left
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("algorithm", [DENSE, TOPK], ids=lambda row: row.name)
+def test_parameters_are_those_of_virtual_time(algorithm: Algorithm, way: Way) -> None:
+    given = overlapped(algorithm)
+    found = {done.result()["parameters"] for done in Hosts(given, way).run().values()}
+    assert found == {parameters(given)}
+
+
+def breaks(kind: Kind, bucket: int) -> Alter:
+    """A node whose second step ends with an error of its own, when it is to send this."""
+
+    def alter(message: Message) -> Message:
+        if (message.kind, message.step, message.bucket) == (kind, 2, bucket):
+            raise RuntimeError("broken")
+        return message
+
+    return alter
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("bucket", [0, 1, 2])
+def test_when_the_server_fails_workers_end_wherever_they_wait(bucket: int, way: Way) -> None:
+    done = Hosts(overlapped(), way).run(server=breaks(Kind.UPDATE, bucket))
+    with pytest.raises(RuntimeError, match="broken"):
+        done["server"].result()
+    for worker in ("worker-0", "worker-1"):
+        with pytest.raises(NodeLost, match=r"'server' was lost at step 2, while (rec|send)") as lost:
+            done[worker].result()
+        assert lost.value.step == 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("bucket", [0, 2])
+def test_when_a_worker_fails_everybody_ends(bucket: int, way: Way) -> None:
+    done = Hosts(overlapped(), way).run(worker_1=breaks(Kind.GRADIENT, bucket))
+    with pytest.raises(RuntimeError, match="broken"):
+        done["worker-1"].result()
+    with pytest.raises(NodeLost, match="'worker-1' was lost at step 2, while gathering"):
+        done["server"].result()
+    with pytest.raises(NodeLost, match="'server' was lost at step 2"):
+        done["worker-0"].result()
+
+
+@pytest.mark.parametrize("bucket", [0, 2])
+def test_a_worker_that_is_sent_nonsense_says_so(bucket: int) -> None:
+    def rubbish(message: Message) -> Message:
+        if (message.kind, message.step, message.bucket) == (Kind.UPDATE, 2, bucket):
+            return Message(message.kind, 2, bucket, message.sender, b"rubbish")
+        return message
+
+    done = Hosts(overlapped(), "threads").run(server=rubbish)
+    for worker in ("worker-0", "worker-1"):
+        with pytest.raises(WireError, match="a payload has at least"):
+            done[worker].result()
+    with pytest.raises(NodeLost, match=r"'worker-[01]' was lost at step [23]"):
+        done["server"].result()
