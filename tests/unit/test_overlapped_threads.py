@@ -112,7 +112,9 @@ def test_when_the_server_fails_workers_end_wherever_they_wait(bucket: int, way: 
     with pytest.raises(RuntimeError, match="broken"):
         done["server"].result()
     for worker in ("worker-0", "worker-1"):
-        with pytest.raises(NodeLost, match=r"'server' was lost at step 2, while (rec|send)") as lost:
+        with pytest.raises(
+            NodeLost, match=r"'server' was lost at step 2, while (rec|send)"
+        ) as lost:
             done[worker].result()
         assert lost.value.step == 2
 
