@@ -63,7 +63,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     bar.set_ticks(ticks := _ticks(norm), labels=[f"{tick:g}" for tick in ticks])
     bar.minorticks_off()
     left = len(_algorithms(runs)) - len(chosen)
-    more = f" ({left} more algorithms are not drawn)" if left else ""
+    more = f" ({left} more not drawn)" if left else ""
     heading(figure, f"Bytes and density of every layer{more}", handles, labels)
     banner(figure, [run for run, _ in chosen])
     return figure

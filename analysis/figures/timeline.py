@@ -65,7 +65,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     """The runs below one another on one axis of time, so that lengths compare."""
     views = _views(runs)
     left = len(by_algorithm(runs)) - len(views)
-    more = f" ({left} more algorithms are not drawn)" if left else ""
+    more = f" ({left} more not drawn)" if left else ""
     return _figure(views, f"One step of {_scenario(runs)}, {_shown(views)}{more}")
 
 
@@ -83,17 +83,21 @@ def save_view(view: View, path: Path) -> None:
 
 
 def _figure(views: Sequence[View], title: str) -> Figure:
-    panels = [(view, node, rows) for view in views for node, rows in view.panels()]
-    tall = heights([rows for _, _, rows in panels], _ONE_IN, _MANY_IN)
+    panels = [
+        (view, node, rows, not place)
+        for view in views
+        for place, (node, rows) in enumerate(view.panels())
+    ]
+    tall = heights([rows for _, _, rows, _ in panels], _ONE_IN, _MANY_IN)
     figure = new_figure(PAGE_IN, _REST_IN + sum(tall) + 0.12 * len(panels) + 0.2 * len(views))
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=tall)
     places: list[Axes] = list(grid[:, 0])
-    for axes, (view, node, rows) in zip(places, panels, strict=True):
+    for axes, (view, node, rows, first) in zip(places, panels, strict=True):
         draw_bars(axes, rows, view.steps)
         _label(axes, node, rows)
-        if len(views) > 1 and node == view.panels()[0][0]:
+        if len(views) > 1 and first:
             axes.set_title(view.said(), loc="left", fontsize=8)
-    everything = [bar for _, _, rows in panels for bar in rows]
+    everything = [bar for _, _, rows, _ in panels for bar in rows]
     _axis(places, everything, [step for view in views for step in view.steps])
     figure.align_ylabels(places)
     heading(figure, title, *legend(everything))

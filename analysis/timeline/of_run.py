@@ -90,7 +90,7 @@ def _layers(parts: Collection[str]) -> str:
 
 
 def _workers(run: Run, steps: set[int]) -> Iterator[Span]:
-    passes, in_buckets = _keyed(run, "pass"), set(_keyed(run, "bucket"))
+    passes, in_buckets = _keyed(run, "pass"), _grouped(run, "bucket")
     ends_s = {key: backward_ends_s(record) for key, record in passes.items()}
     for key, record in passes.items():
         if key[1] in steps:
@@ -100,9 +100,9 @@ def _workers(run: Run, steps: set[int]) -> Iterator[Span]:
             yield from phase_spans(
                 record, run.dilation, computed=key in passes, sent=key in in_buckets
             )
-    for record in run.events.get("bucket", []):
-        if record["step"] in steps:
-            yield from bucket_spans(record, run.dilation)
+    for key, records in in_buckets.items():
+        if key[1] in steps:
+            yield from bucket_spans(records, run.dilation)
 
 
 def _servers(run: Run, steps: set[int]) -> Iterator[Span]:
@@ -118,6 +118,14 @@ def _servers(run: Run, steps: set[int]) -> Iterator[Span]:
 def _keyed(run: Run, kind: str) -> dict[Key, Mapping[str, Any]]:
     """By node and step; of several, the last."""
     return {(str(r["node"]), int(r["step"])): r for r in run.events.get(kind, [])}
+
+
+def _grouped(run: Run, kind: str) -> dict[Key, list[Mapping[str, Any]]]:
+    """All of each node and step."""
+    found: dict[Key, list[Mapping[str, Any]]] = {}
+    for record in run.events.get(kind, []):
+        found.setdefault((str(record["node"]), int(record["step"])), []).append(record)
+    return found
 
 
 def _ranked(run: Run, role: str) -> list[str]:

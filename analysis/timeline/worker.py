@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -11,15 +11,32 @@ from testbed.record.summary import PHASES
 
 Record = Mapping[str, Any]
 
-_WAY = ("queue", "compress", "queue", "send", "wait", "receive", "decompress", "held")
+_WAY = ("queue", "compress", "queue", "send", "wait", "receive", "queue", "decompress", "held")
 _TIMES = (
-    "ready_s", "pack_s", "packed_s", "start_s", "sent_s", "first_s", "last_s", "decoded_s", "applied_s",
+    "ready_s", "pack_s", "packed_s", "start_s", "sent_s", "first_s", "last_s", "decode_s", "decoded_s", "applied_s",
 )  # fmt: skip
-"""Of a bucket: what is between two of them is the activity of ``_WAY`` at that place."""
+"""Of a bucket: what is between two of them is the activity of ``_WAY`` at that place. ``decode_s`` is not recorded."""
 
 
-def bucket_spans(record: Record, dilation: float) -> Iterator[Span]:
-    """A ``bucket`` record's way, from the gradient to the parameters."""
+def bucket_spans(records: Sequence[Record], dilation: float) -> Iterator[Span]:
+    """The ways of a worker's buckets of one step, from the gradient to the parameters."""
+    for record, decode_s in zip(records, _decodes_s(records), strict=True):
+        yield from _bucket_spans({**record, "decode_s": decode_s}, dilation)
+
+
+def _decodes_s(records: Sequence[Record]) -> list[float]:
+    """When each began to be decoded: it was there, and the one before it was done. Those that were done at the same
+    time were decoded together."""
+    order = sorted({float(record["decoded_s"]) for record in records})
+    before = dict(zip(order, [0.0, *order], strict=False))
+    there: dict[float, float] = {}
+    for record in records:
+        done_s = float(record["decoded_s"])
+        there[done_s] = max(float(record["last_s"]), there.get(done_s, before[done_s]))
+    return [there[float(record["decoded_s"])] for record in records]
+
+
+def _bucket_spans(record: Record, dilation: float) -> Iterator[Span]:
     facts = {
         "compress": {key: record[key] for key in ("density", "sent_count", "size")},
         "send": {"bytes": record["bytes_up"]},

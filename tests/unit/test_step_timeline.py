@@ -20,6 +20,7 @@ from analysis.timeline.of_run import bucket_names, chosen, middle, timeline
 from analysis.timeline.span import Span, chain
 from analysis.timeline.tracks import rows, tracks
 from analysis.timeline.under_way import under_way
+from analysis.timeline.worker import bucket_spans
 from testbed.cli import VERBS, application
 from testbed.cli.timeline import bounds
 from testbed.errors import InputError
@@ -104,6 +105,31 @@ def test_what_waits_to_be_compressed_or_sent_is_in_a_queue(out: Path) -> None:
     queued = [s.bucket for s in found.of("worker-0") if s.activity == "queue"]
     assert sorted(b for b in queued if b is not None) == sorted([*range(1, 12)] * 2)
     assert all(s.to_s > s.from_s for s in found.spans)
+
+
+def test_buckets_are_decoded_one_after_the_other_or_together() -> None:
+    times = {
+        "ready_s": 0.0,
+        "pack_s": 0.0,
+        "packed_s": 0.0,
+        "start_s": 0.0,
+        "sent_s": 0.0,
+        "first_s": 0.0,
+    }
+    facts = {"density": 1.0, "sent_count": 1, "size": 1, "bytes_up": 1, "bytes_down": 1}
+
+    def decoded(*done: tuple[float, float]) -> list[tuple[float, float]]:
+        records = [
+            {"node": "w", "step": 1, "bucket": b, **times, **facts, "last_s": last_s, "decoded_s": end_s,
+             "applied_s": end_s}
+            for b, (last_s, end_s) in enumerate(done)
+        ]  # fmt: skip
+        spans = [s for s in bucket_spans(records, 1.0) if s.activity == "decompress"]
+        return [(s.from_s, s.to_s) for s in spans]
+
+    assert decoded((1.0, 2.0), (1.5, 3.0), (4.0, 5.0)) == [(1.0, 2.0), (2.0, 3.0), (4.0, 5.0)]
+    assert decoded((3.0, 4.0), (1.0, 2.0)) == [(3.0, 4.0), (1.0, 2.0)]
+    assert decoded((1.0, 4.0), (3.0, 4.0)) == [(3.0, 4.0), (3.0, 4.0)]
 
 
 def test_times_are_of_the_model(out: Path, run: Run) -> None:
