@@ -14,6 +14,7 @@ from testbed.cli.bench_agreement import agreement
 from testbed.cli.bench_coded import coded
 from testbed.cli.bench_control import control
 from testbed.cli.bench_exchange import exchange
+from testbed.cli.bench_overlap import overlap
 from testbed.cli.bench_scale import scale
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ app.command()(scale)
 app.command()(control)
 app.command()(exchange)
 app.command()(coded)
+app.command()(overlap)
 
 Names = Annotated[
     list[str] | None,

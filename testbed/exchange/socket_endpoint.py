@@ -35,7 +35,7 @@ class SocketEndpoint(Generic[S]):
     ``clock`` turns nanoseconds of the host's monotonic clock into the run's seconds; ``names`` gives
     peers their names for error messages; ``silence_s`` is how long unanswered data is waited for,
     ``greeting_s`` how long somebody who has connected may say nothing; ``most_bytes``: of a peer's body;
-    ``lockstep``: see ``Terms``.
+    ``lockstep`` and ``unsent_bytes``: see ``Terms``.
     """
 
     def __init__(
@@ -49,11 +49,13 @@ class SocketEndpoint(Generic[S]):
         greeting_s: float = GREETING_S,
         most_bytes: int = MAX_BODY,
         lockstep: bool = True,
+        unsent_bytes: int | None = None,
     ) -> None:
         self.number, self.run = number, run
         self.strangers = 0
         """Connections dropped because what came over them was not a frame of this run, or nothing."""
-        self._names, self._terms = names, Terms(run, clock, silence_s, most_bytes, lockstep)
+        self._names = names
+        self._terms = Terms(run, clock, silence_s, most_bytes, lockstep, unsent_bytes)
         self._vigil = Vigil()
         self._doorway: Doorway[S] = Doorway(greeting_s)
         self._peers: dict[int, S] = {}

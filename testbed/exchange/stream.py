@@ -33,6 +33,8 @@ class Terms:
     """Of a body, as far as peers of this run have a reason to send one."""
     lockstep: bool = True
     """Nobody has more than two messages of a bucket under way, so that buffers can be used again."""
+    unsent_bytes: int | None = None
+    """Of what has not left, so much may be handed over; None: whatever the kernel takes."""
 
 
 class Stream:
@@ -51,6 +53,8 @@ class Stream:
         """Bytes of frames that say so."""
         self._moved, self._moved_s = Moved(0, 0, 0), 0.0
         _tune(connected, terms.silence_s)
+        if terms.unsent_bytes is not None:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, terms.unsent_bytes)
 
     def trust(self, most_bytes: int) -> None:
         """It is a peer's: longer frames may come."""

@@ -35,7 +35,7 @@ class Turns:
             left_s = end_s - time.monotonic()
             if left_s <= 0 or self._ended:
                 return False
-            if self._take(left_s):
+            if self._take(done, left_s):
                 self._turn(left_s)
         return True
 
@@ -56,14 +56,22 @@ class Turns:
                 self._free.wait()
         os.close(self.waker)
 
-    def _take(self, left_s: float) -> bool:
-        """Become the one who turns it; False after waiting for another one's turn to end."""
+    def _take(self, done: Callable[[], object], left_s: float) -> bool:
+        """Become the one who turns it; False after waiting for another one's turn to end, or if it is ``done`` already.
+
+        A turn that ended before this one held the lock may have done it, and told nobody.
+        """
         with self._free:
+            if done():
+                return False
             if not self._busy:
                 self._busy = True
                 return True
             self._wanting += 1
-            os.eventfd_write(self.waker, 1)
+            # others end their turn when something has happened; calling them back for nothing, two who wait would
+            # go on calling each other
+            if self._cared:
+                os.eventfd_write(self.waker, 1)
             self._free.wait(left_s)
             self._wanting -= 1
             return False

@@ -15,6 +15,7 @@ from testbed.fabric.sim.network import VirtualNetwork
 from testbed.fabric.sim.node import VirtualNode
 from testbed.record.directory import RunDirectory
 from testbed.session.experiment import Experiment, Jobs
+from testbed.session.message_sizes import unsent_bytes
 from testbed.session.progress import Progress
 from testbed.train.roles import Role, role
 
@@ -119,7 +120,7 @@ class Cast:
 
     def _role(self, spec: NodeSpec, workshop: Workshop | None) -> Role:
         job = self._jobs.of(spec)
-        endpoint = VirtualEndpoint(self._network, spec.peer, spec.name)
+        endpoint = VirtualEndpoint(self._network, spec.peer, spec.name, unsent_bytes(job))
         self._endpoints[spec.name] = endpoint
         recording = spec.role == "server" or spec.rank % self.recorded_every == 0
         node = VirtualNode(

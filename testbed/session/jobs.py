@@ -15,7 +15,7 @@ from testbed.fabric.base import DATA_PORT, MULTICAST_PORT
 from testbed.fabric.host import DataNetwork, HostClock, HostNode
 from testbed.session.garbage import uncollected
 from testbed.session.lines import Lines
-from testbed.session.message_sizes import expected_bytes, most_bytes
+from testbed.session.message_sizes import expected_bytes, most_bytes, unsent_bytes
 from testbed.session.traffic_node import Traffic
 from testbed.train.job import Job
 from testbed.train.peers import exchange_kind
@@ -112,6 +112,7 @@ def _train(assignment: Assignment) -> None:
         greeting_s=GREETING_S,
         most_bytes=most_bytes(job),
         lockstep=exchange_kind(job).lockstep,
+        unsent_bytes=unsent_bytes(job),
     )
     node = assignment.node = HostNode(
         job.node, job.seed, endpoint, assignment.clock, assignment.record,

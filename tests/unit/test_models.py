@@ -20,6 +20,8 @@ torch.set_num_threads(1)
         ("mlp", "digits", 64 * 128 + 128 + 1290),
         ("cnn", "digits", 59_202),
         ("dnn", "mnist", 669_706),
+        ("mlp12", "digits", 11 * (64 * 64 + 64) + 650),
+        ("mlp12", "cifar10", 11 * (64 * 64 + 64) + 650),
         ("resnet18", "cifar10", 11_173_962),
         ("resnet34", "cifar100", 21_328_292),
         ("resnet50", "cifar100", 23_705_252),

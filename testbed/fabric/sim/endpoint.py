@@ -22,8 +22,15 @@ HANDED_OVER_BYTES = 4 << 20
 class VirtualEndpoint:
     """A node's place on the network. What is sent is copied, as a network would: buffers can be used again."""
 
-    def __init__(self, network: VirtualNetwork, number: int, name: str) -> None:
+    def __init__(
+        self,
+        network: VirtualNetwork,
+        number: int,
+        name: str,
+        unsent_bytes: int | None = None,
+    ) -> None:
         self.name, self.network, self._number = name, network, number
+        self._unsent_bytes = unsent_bytes
         self._clock = network.clock
         self._inbox: VirtualQueue[Message | NodeLost] = VirtualQueue(
             network.clock, f"{name}'s inbox"
@@ -45,7 +52,8 @@ class VirtualEndpoint:
         message = _copied(message)
         size, cost_s = self.frame_bytes(message), self.network.costs.send_s
         numbers = list(destinations)
-        left = _Countdown(self._clock, len(numbers)) if size > HANDED_OVER_BYTES else None
+        waits = size > HANDED_OVER_BYTES or self._unsent_bytes is not None
+        left = _Countdown(self._clock, len(numbers)) if waits else None
         told = None if left is None else left.one
         begun_s = self._clock.now
         for place, number in enumerate(numbers, 1):
@@ -142,7 +150,8 @@ class VirtualEndpoint:
             if number not in self.network.endpoints:
                 raise NodeLost(f"peer {number}", None, "it is not on the network")
             sink = self.network.endpoints[number]
-            self._connections[number] = Connection(self.network, self, sink)
+            unsent_bytes = self._unsent_bytes
+            self._connections[number] = Connection(self.network, self, sink, unsent_bytes)
         return self._connections[number]
 
 

@@ -30,6 +30,7 @@ def register() -> None:
     """Add every model of ours."""
     models.add("mlp", _Later("dense", "mlp"))
     models.add("dnn", _Later("dense", "dnn"))
+    models.add("mlp12", _Later("dense", "mlp12"))
     models.add("cnn", _Later("convolutional", "cnn"))
     models.add("vgg19", _Later("convolutional", "vgg19"))
     models.add("resnet18", _Later("residual", "resnet", {"blocks": (2, 2, 2, 2)}))

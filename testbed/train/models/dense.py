@@ -24,7 +24,18 @@ def dnn(inputs: Inputs, classes: int, width: float) -> nn.Module:
     return _layers(math.prod(inputs), (hidden, hidden), classes)
 
 
-def _layers(size: int, hidden: tuple[int, ...], classes: int) -> nn.Module:
+def mlp12(inputs: Inputs, classes: int, width: float) -> nn.Module:
+    """Twelve layers with 64 · width units between them, for experiments on when which layer is sent.
+
+    Inputs are pooled, or repeated, to as many values: all layers but the last are of one size, with every task.
+    """
+    del inputs
+    units = scaled(64, width)
+    _, *layers = _layers(units, (units,) * 11, classes)
+    return nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(units), *layers)
+
+
+def _layers(size: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential:
     parts: list[nn.Module] = [nn.Flatten()]
     for units in hidden:
         parts += [nn.Linear(size, units), nn.ReLU()]
