@@ -14,7 +14,8 @@ once more among the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -57,46 +58,47 @@ class Algc(Hiding[AlgcOptions]):
             self.watches = frozenset({"buckets", "curves"})
 
     def _decided(self, known: Known) -> dict[str, float]:
-        """All layers, then those that are worth it, with what the others leave of the budget."""
+        """All layers, then those that are worth it, with what the others leave of the limits."""
         names = known.names
-        costs: dict[str, Cost] = {
-            name: partial(known.sizes.busy, self._elements[name]) for name in names
-        }
         curves = self._curves.means(names) if self.options.layerwise else {}
-        limits = self._limits(known, costs)
-        chosen = self._shared_out(names, curves, costs, limits)
+        limits = self._limits(known)
+        chosen = self._shared_out(names, curves, known, limits)
         if not self.options.threshold:
             return chosen
-        dense = [name for name in names if not self._worth(known, name, chosen[name])]
+        dense = {name: 1.0 for name in names if not self._worth(known, name, chosen[name])}
         others = [name for name in names if name not in dense]
-        spent = {name: costs[name](1.0) for name in dense}
-        left = [limit.without(spent) for limit in limits]
-        return {**dict.fromkeys(dense, 1.0), **self._shared_out(others, curves, costs, left)}
+        left = [limit.without(dense) for limit in limits]
+        return {**dense, **self._shared_out(others, curves, known, left)}
 
-    def _limits(self, known: Known, costs: Mapping[str, Cost]) -> list[Limit]:
-        """Of every bucket and all that are ready later; or one for all."""
-        budget, names = self.options.budget, known.names
-        if budget != "hidden":
-            return [Limit(frozenset(names), sum(cost(budget) for cost in costs.values()))]
+    def _limits(self, known: Known) -> list[Limit]:
+        """Of every bucket and all that are ready later; or one for all, where nothing overlaps or bytes are given."""
+        fuller = self._costs(known.names, known.sizes.fuller)
+        if (density := self.options.budget) != "hidden":
+            return [Limit(fuller, sum(cost(density) for cost in fuller.values()))]
         all_s, limits = self._room_s(known), list[Limit]()
-        first_s, later = max(message.left_s for message in known.messages), set(names)
+        first_s, later = max(message.left_s for message in known.messages), fuller
         for message in known.messages:
+            own = self._costs(message.names, known.sizes.both)
             time_s = message.left_s + (self.options.forward + self.options.exposed) * first_s
-            hidden = known.bytes_in(min(all_s, time_s) if known.hides else all_s)
-            limits.append(Limit(frozenset(later), hidden))
-            later.difference_update(message.names)
-        return limits
+            limits.append(Limit({**later, **own}, known.bytes_in(min(all_s, time_s))))
+            later = {name: cost for name, cost in later.items() if name not in own}
+        return limits if known.hides else [replace(limits[0], budget=known.bytes_in(all_s))]
+
+    def _costs(
+        self, names: Sequence[str], cost: Callable[[float, float], float]
+    ) -> dict[str, Cost]:
+        """By name, bytes by density."""
+        return {name: partial(cost, self._elements[name]) for name in names}
 
     def _shared_out(
-        self, names: Sequence[str], curves: Mapping[str, list[float]], costs: Mapping[str, Cost],
-        limits: Sequence[Limit],
+        self, names: Sequence[str], curves: Mapping[str, list[float]], known: Known, limits: Sequence[Limit]
     ) -> dict[str, float]:  # fmt: skip
         """Densities of ``names``, within ``limits``."""
-        own = {name: costs[name] for name in names}
-        if self.options.layerwise:
-            return least_error({n: curves[n] for n in names}, own, limits, self._steps)
         options = self.options
-        return dict.fromkeys(names, one_for_all(own, limits, options.k_min, options.k_max))
+        if not options.layerwise:
+            return dict.fromkeys(names, one_for_all(names, limits, options.k_min, options.k_max))
+        costs = self._costs(names, known.sizes.fuller)
+        return least_error({n: curves[n] for n in names}, costs, limits, self._steps)
 
     def _worth(self, known: Known, name: str, density: float) -> bool:
         """Whether compression saves more than it takes."""

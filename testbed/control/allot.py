@@ -2,10 +2,10 @@
 
     least Σ E_l(k_l)    with    Σ_{l in S} bytes_l(k_l) ≤ limit_S  for every S,    k_min ≤ k_l ≤ k_max
 
-where of two sets S one is part of the other, as are those of what is ready at one time or later. Each layer's points (bytes,
-error) are replaced by their lower convex hull, and the hulls' edges are taken in the order of error saved by byte, from all
-layers at k_min on. An edge that does not fit is taken in part, and is its layer's last. So the result is the optimum of the hulls,
-which is never worse than the best choice among the points.
+Each layer's points (bytes, error) are replaced by their lower convex hull, and the hulls' edges are taken in the order of error
+saved by byte, from all layers at k_min on. An edge that does not fit is taken in part, and is its layer's last. Where of two sets S
+one is part of the other, and a layer takes the same bytes in both, the result is the optimum of the hulls, which is never worse than the best
+choice among the points; where bytes differ, it is near to it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,27 @@ from testbed.control.curves import error_at
 Cost = Callable[[float], float]
 """Bytes by density; they do not fall."""
 _HALVINGS = 60
+_LEAST = 1e-6
+"""Bytes that are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Bytes that the layers ``names`` may have together."""
+    """Bytes that some layers may have together."""
 
-    names: frozenset[str]
+    costs: Mapping[str, Cost]
+    """What each takes of them."""
     budget: float
 
-    def left(self, spent: Mapping[str, float]) -> float:
+    def left(self, densities: Mapping[str, float]) -> float:
         """Beside what is spent; layers that are not its own do not count."""
-        return self.budget - sum(bytes_ for name, bytes_ in spent.items() if name in self.names)
+        own = (cost(densities[name]) for name, cost in self.costs.items() if name in densities)
+        return self.budget - sum(own)
 
-    def without(self, spent: Mapping[str, float]) -> Limit:
-        """Of the other layers, when those of ``spent`` have had theirs."""
-        return Limit(self.names.difference(spent), self.left(spent))
+    def without(self, densities: Mapping[str, float]) -> Limit:
+        """Of the other layers, when those of ``densities`` have had theirs."""
+        others = {name: cost for name, cost in self.costs.items() if name not in densities}
+        return Limit(others, self.left(densities))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,6 @@ class Edge:
     name: str
     from_: float
     to: float
-    cost: float
     saved: float
     """Error by byte."""
 
@@ -60,23 +64,22 @@ def ladder(k_min: float, k_max: float) -> list[float]:
 def least_error(
     curves: Mapping[str, list[float]], costs: Mapping[str, Cost], limits: Sequence[Limit], steps: Sequence[float]
 ) -> dict[str, float]:  # fmt: skip
-    """Densities by name. Where not even the least of ``steps`` fits a limit, its layers have that."""
-    chosen = dict.fromkeys(curves, steps[0])
-    spent, full = {name: costs[name](steps[0]) for name in curves}, set[str]()
-    lefts = {limit: limit.left(spent) for limit in limits}
+    """Densities by name; ``costs`` are those by which errors are weighed. Where not even the least of ``steps`` fits a limit, its
+    layers have that."""
+    chosen, full = dict.fromkeys(curves, steps[0]), set[str]()
+    lefts = [limit.left(chosen) for limit in limits]
     found = [edge for name in curves for edge in edges(name, curves[name], costs[name], steps)]
     for edge in sorted(found, key=lambda edge: -edge.saved):
-        own = [limit for limit in limits if edge.name in limit.names]
-        left = min((lefts[limit] for limit in own), default=inf)
-        if edge.name in full or left <= 0:
-            full.add(edge.name)
+        own = [number for number, limit in enumerate(limits) if edge.name in limit.costs]
+        if edge.name in full or any(lefts[number] <= _LEAST for number in own):
             continue
-        cost, to = edge.cost, edge.to
-        if left < cost:
-            cost, to = left, _partly(costs[edge.name], edge, left)
+        uses = [(limits[number].costs[edge.name], lefts[number]) for number in own]
+        to = _as_far_as(uses, edge)
+        if to < edge.to:
             full.add(edge.name)
+        for number, (cost, _) in zip(own, uses, strict=True):
+            lefts[number] -= cost(to) - cost(edge.from_)
         chosen[edge.name] = to
-        lefts |= {limit: lefts[limit] - cost for limit in own}
     return chosen
 
 
@@ -85,20 +88,18 @@ def edges(name: str, curve: list[float], cost: Cost, steps: Sequence[float]) -> 
     at = {(cost(k), error_at(curve, k)): k for k in reversed(steps)}
     hull = lower_hull(at)
     return [
-        Edge(name, at[low], at[high], high[0] - low[0], (low[1] - high[1]) / (high[0] - low[0]))
+        Edge(name, at[low], at[high], (low[1] - high[1]) / (high[0] - low[0]))
         for low, high in pairwise(hull)
         if high[1] < low[1]
     ]
 
 
-def one_for_all(
-    costs: Mapping[str, Cost], limits: Sequence[Limit], k_min: float, k_max: float
-) -> float:
-    """The highest density that all can have within the limits; k_min where none fits."""
+def one_for_all(names: Sequence[str], limits: Sequence[Limit], k_min: float, k_max: float) -> float:
+    """The highest density that all ``names`` can have within the limits; k_min where none fits."""
 
     def over(k: float) -> float:
-        spent = {name: cost(k) for name, cost in costs.items()}
-        return max((-limit.left(spent) for limit in limits), default=-inf)
+        densities = dict.fromkeys(names, k)
+        return max((-limit.left(densities) for limit in limits), default=-inf)
 
     return highest(over, 0.0, k_min, k_max)
 
@@ -116,5 +117,10 @@ def highest(cost: Cost, budget: float, low: float, high: float) -> float:
     return low
 
 
-def _partly(cost: Cost, edge: Edge, left: float) -> float:
-    return highest(cost, cost(edge.from_) + left, edge.from_, edge.to)
+def _as_far_as(uses: Sequence[tuple[Cost, float]], edge: Edge) -> float:
+    """The highest density of ``edge`` at which each cost has grown by no more than is left for it."""
+
+    def over(k: float) -> float:
+        return max((cost(k) - cost(edge.from_) - left for cost, left in uses), default=-inf)
+
+    return highest(over, 0.0, edge.from_, edge.to)

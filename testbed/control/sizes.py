@@ -32,8 +32,6 @@ class Sizes:
     """Bytes up that were counted, by those that ``payload`` says."""
     ratio: float = 1.0
     """Bytes down by bytes up, of what was compressed."""
-    pipelined: bool = False
-    """Buckets come back while others leave: the fuller way alone takes time."""
 
     def up(self, elements: float, density: float) -> float:
         """Of a worker's message."""
@@ -48,7 +46,6 @@ class Sizes:
         """Of the way there and back."""
         return self.up(elements, density) + self.down(elements, density)
 
-    def busy(self, elements: float, density: float) -> float:
-        """What a bucket adds to the bytes that a step's time depends on."""
-        up, down = self.up(elements, density), self.down(elements, density)
-        return max(up, down) if self.pipelined else up + down
+    def fuller(self, elements: float, density: float) -> float:
+        """Of the way that has more: what buckets cost that come back while others leave."""
+        return max(self.up(elements, density), self.down(elements, density))

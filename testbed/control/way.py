@@ -48,7 +48,7 @@ class Known:
         return left_s * (1 + forward) if left_s else unhidden * self.computed_s
 
     def bytes_in(self, seconds: float) -> float:
-        """Bytes that a step's time depends on (``Sizes.busy``) and that go in ``seconds``."""
+        """Bytes of one way, or of one bucket's both, that go in ``seconds``."""
         left_s = max(0.0, seconds - self.way.start_s)
         return left_s / self.way.per_s if self.way.per_s else inf
 
@@ -74,16 +74,16 @@ class Way:
     def known(self) -> Known:
         """What the window tells, which ends with it."""
         found = usual(self._steps)
-        several = len(found) > 1
         sparse = [message for message in found if message.sparse]
         self._packing = fitted(
             [(len(m.names), m.elements, m.compress_s) for m in sparse], self._packing
         )
-        self._way = fitted([(1.0, m.up + m.down, m.delay_s) for m in found], self._way)
-        if several:
+        alone = [(1.0, m.up + m.down, m.delay_s) for m in unhindered(found)]
+        self._way = fitted(alone, self._way)
+        if len(found) > 1:
             self._way = Line(self._way.start_s, min(self._way.per_s, self._span_by_byte(found)))
         computed_s = median(max(0.0, step_s - delay_s) for delay_s, step_s in self._spans)
-        sizes = _sizes(found, sparse, several)
+        sizes = _sizes(found, sparse)
         self._steps.clear()
         self._spans.clear()
         return Known(found, self._way, self._packing, sizes, computed_s)
@@ -104,20 +104,28 @@ class Way:
         self._way, self._packing = Line(**state["way"]), Line(**state["packing"])
 
     def _span_by_byte(self, found: list[Message]) -> float:
-        """Seconds that a byte takes at most: all of the fuller way's went while the step communicated.
-
-        Buckets that wait for each other have delays that grow with their number; this does not.
-        """
+        """Seconds that a byte takes at most: all of the fuller way's went while the step communicated."""
         fuller = max(fsum(m.up for m in found), fsum(m.down for m in found))
         return median(delay_s for delay_s, _ in self._spans) / fuller if fuller else inf
 
 
-def _sizes(found: list[Message], sparse: list[Message], several: bool) -> Sizes:
+def unhindered(found: list[Message]) -> list[Message]:
+    """Those before which all that was ready earlier had come back: the others' delays are in part those of what they waited
+    for. ``found``: what was ready first before others; that is always one."""
+    alone, back_s = list[Message](), -inf
+    for message in found:
+        start_s = message.compress_s - message.left_s
+        if start_s >= back_s:
+            alone.append(message)
+        back_s = max(back_s, start_s + message.delay_s)
+    return alone
+
+
+def _sizes(found: list[Message], sparse: list[Message]) -> Sizes:
     """What was counted, against what is reckoned with."""
     up, expected = fsum(m.up for m in found), fsum(m.expected for m in found)
     sparse_up, sparse_down = fsum(m.up for m in sparse), fsum(m.down for m in sparse)
     return Sizes(
         scale=up / expected if up and expected else 1.0,
         ratio=sparse_down / sparse_up if sparse_up and sparse_down else 1.0,
-        pipelined=several,
     )

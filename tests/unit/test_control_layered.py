@@ -10,12 +10,12 @@ import pytest
 from layered_rig import LAYERS, observation
 
 from testbed.compress.wire import payload_bytes
-from testbed.control.base import LEVELS
+from testbed.control.base import LEVELS, Observation
 from testbed.control.curves import error_at
 from testbed.control.line import Line, fitted
 from testbed.control.messages import messages, usual
 from testbed.control.sizes import Sizes, payload
-from testbed.control.way import Way
+from testbed.control.way import Way, unhindered
 from testbed.errors import ExperimentError
 
 NOTHING = Line()
@@ -30,11 +30,12 @@ def test_bytes_are_near_to_the_wire(size: int) -> None:
 
 def test_bytes_do_not_fall_with_density() -> None:
     sizes = Sizes(scale=0.7, ratio=1.8)
-    for cost in (sizes.up, sizes.down, sizes.both, sizes.busy):
+    for cost in (sizes.up, sizes.down, sizes.both, sizes.fuller):
         told = [cost(10_000, k / 1000) for k in range(1, 1001)]
         assert told == sorted(told)
     assert sizes.down(10_000, 1.0) == 40_040.0, "the mean of all returns as float32"
-    assert replace(sizes, pipelined=True).busy(1000, 0.01) == sizes.down(1000, 0.01)
+    assert sizes.fuller(1000, 0.01) == sizes.down(1000, 0.01)
+    assert Sizes(ratio=0.5).fuller(1000, 0.01) == sizes.up(1000, 0.01) / 0.7
 
 
 def test_line_is_found_again() -> None:
@@ -113,7 +114,6 @@ def test_a_way_is_known_again() -> None:
     assert known.way.per_s == pytest.approx(1e-6)
     assert (known.packing.start_s, known.packing.per_s) == pytest.approx((1e-4, 1e-8))
     assert (known.sizes.scale, known.sizes.ratio) == pytest.approx((1.0, 2.0))
-    assert known.sizes.pipelined
     assert known.names == ["last", "middle", "small", "first"]
     assert known.room_s(0.0, 9.0) == 0.30
     assert known.room_s(0.5, 9.0) == pytest.approx(0.45)
@@ -127,25 +127,52 @@ def test_room_where_nothing_overlaps() -> None:
     assert known.room_s(0.5, 2.0) == pytest.approx(1.2)
 
 
-def test_one_message_comes_back_when_all_of_it_has_left() -> None:
-    one = Way("mine")
-    one.take(observation({"middle": 0.1}))
-    known = one.known()
-    assert not known.sizes.pipelined
-    assert known.sizes.busy(1000, 0.1) == known.sizes.both(1000, 0.1)
+def test_all_of_one_message_is_taken_for_bytes() -> None:
+    """Its delay is its bytes' of both ways; what α was is not known."""
+    one, seen = Way("mine"), observation({"middle": 0.1})
+    one.take(seen)
+    told, (part,) = one.known().way, seen.buckets.values()
+    assert told.start_s == 0.0
+    assert told.per_s == pytest.approx(part["delay_s"] / (part["bytes_up"] + part["bytes_down"]))
 
 
-def test_buckets_that_wait_for_each_other() -> None:
-    """Each waits behind all before it: slopes of single delays say nothing, the span of the step does."""
-    seen = observation(dict.fromkeys(LAYERS, 0.1))
-    waited = 0.0
+def queued(left_s: dict[str, float]) -> Observation:
+    """Each waits until what left before it is back."""
+    seen, back_s = observation(dict.fromkeys(LAYERS, 0.1), per_s=4e-6, left_s=left_s), -99.0
     for part in seen.buckets.values():
-        waited += part["delay_s"]
-        part["delay_s"] = waited
-    queued = Way("mine")
-    queued.take(replace(seen, delay_s=waited, step_s=waited + 0.1))
+        part["compress_s"] = 0.0
+        start_s = -part["left_s"]
+        back_s = max(start_s, back_s) + part["delay_s"]
+        part["delay_s"] = back_s - start_s
+    span_s = back_s + seen.buckets["last"]["left_s"]
+    return replace(seen, delay_s=span_s, step_s=span_s + 0.1)
+
+
+@pytest.mark.parametrize(
+    ("apart_s", "alone"),
+    [(10.0, [*LAYERS]), (0.5, ["last", "middle", "first"]), (0.001, ["last"]), (0.0, ["last"])],
+)
+def test_buckets_that_wait_for_each_other(apart_s: float, alone: list[str]) -> None:
+    """Only those that found nothing in their way are looked at: the first always."""
+    left_s = {name: (3 - number) * apart_s for number, name in enumerate(LAYERS)}
+    seen = queued(left_s)
+    found = messages("mine", seen)
+    assert [message.names[0] for message in unhindered(found)] == alone
+    waiting = Way("mine")
+    waiting.take(seen)
+    told = waiting.known().way
+    assert told.per_s == pytest.approx(4e-6, rel=0.02)
+    assert 0 <= told.start_s <= 0.0021
+
+
+def test_a_byte_takes_no_longer_than_the_step() -> None:
+    """Where the first bucket is small, its delay is all α's; what the step carried bounds β."""
+    seen = observation({"small": 0.01, "middle": 0.1}, left_s={"small": 0.1, "middle": 0.0}, start_s=0.09)  # fmt: skip
+    seen.buckets["middle"]["left_s"] = 0.099
+    waiting = Way("mine")
+    waiting.take(replace(seen, delay_s=0.2))
     fuller = sum(part["bytes_down"] for part in seen.buckets.values())
-    assert queued.known().way.per_s <= waited / fuller
+    assert waiting.known().way.per_s == pytest.approx(0.2 / fuller)
 
 
 def test_a_way_goes_through_json() -> None:

@@ -17,7 +17,7 @@ from testbed.control.sizes import Sizes
 from testbed.errors import ExperimentError, InputError
 
 SIZES = Sizes(ratio=2.0)
-START_S, PER_S = 0.002, 5e-6
+START_S, PER_S, K = 0.002, 5e-6, 0.004
 PACKING_S = {name: 1e-4 + 1e-8 * many for name, many in LAYERS.items()}
 
 
@@ -42,11 +42,11 @@ def test_constants() -> None:
 
 @pytest.mark.parametrize("under", ["remaining", "next"])
 def test_every_bucket_by_its_own_time(under: str) -> None:
-    found = driven(Lags(seed=0, under=under), 20, per_s=PER_S)
+    found = driven(Lags(seed=0, under=under, initial_k=K), 20, per_s=PER_S)
     for name, left_s in LEFT_S.items():
         time_s = min(0.1, left_s) if under == "next" else left_s
         free_s = time_s - PACKING_S[name] - START_S
-        density = free_s / (PER_S * weight(0.05) * LAYERS[name])
+        density = free_s / (PER_S * weight(K) * LAYERS[name])
         dense = free_s >= 8 * PER_S * LAYERS[name]
         expected = 1.0 if dense else min(1.0, max(0.001, density))
         assert found[name] == pytest.approx(expected, rel=1e-3), name
