@@ -64,7 +64,7 @@ class Lags(Hiding[LagsOptions]):
         if free_s >= 2 * VALUE_BYTES * byte_s:
             density = 1.0 if options.cap is None else options.cap
         else:
-            density = free_s / (byte_s * weight)
+            density = free_s / (byte_s * weight) if free_s > 0 else options.k_min
         return min(max(density, options.k_min), options.k_max)
 
 

@@ -61,6 +61,12 @@ def test_cap_and_limits() -> None:
     assert all(0.01 <= k <= 0.2 for k in found.values())
 
 
+def test_bytes_that_take_nothing() -> None:
+    """Dense where there is time for α, k_min where there is none."""
+    found = driven(Lags(seed=0), 20, per_s=0.0, packing=(0.0, 0.0))
+    assert found == {"last": 1.0, "middle": 1.0, "small": 1.0, "first": 0.001}
+
+
 def test_more_bandwidth_nowhere_sparser() -> None:
     before = dict.fromkeys(LAYERS, 0.0)
     for exponent in range(20):
