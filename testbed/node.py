@@ -141,6 +141,13 @@ class Node(Protocol):
         """Sleep until ``now()`` is at least ``time_s``."""
         ...
 
+    def compressed(self, pieces: int, elements: int) -> None:
+        """So many things have just been made sparse, each by itself, of so many elements in all.
+
+        Where that took no time of this node's clock, let pass what it is said to take.
+        """
+        ...
+
     def spawn(self, activity: Callable[[], None]) -> Task:
         """Run ``activity`` beside this one."""
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from analysis.load import load_all
 from analysis.paired import MARGIN, inferiority, sound
 from analysis.statistics import Interval, interval, ratio
 from testbed.errors import InputError
-from testbed.record.directory import COMPARISON, SUMMARY, read_json
+from testbed.record.directory import COMPARISON, MANIFEST, SUMMARY, read_events, read_json
 
 HOLDS, NOT, OPEN = "holds", "does not", "not supported"
 _EARLY, _LATE = 0.1, 0.5
@@ -53,6 +54,20 @@ class Runs:
             raise InputError(f"the comparison has no sound run of {algorithm!r}")
         return found
 
+    def reached(self, algorithm: str, accuracy: float) -> dict[int, tuple[float, int]]:
+        """By seed, model seconds and steps to the first evaluation of at least ``accuracy``; seeds without one are left out."""
+        found = {}
+        for each in self._kept:
+            if each["algorithm"] == algorithm and (at := _first(each, accuracy)) is not None:
+                found[int(each["seed"])] = at
+        return found
+
+    def sooner(self, mine: str, theirs: str, accuracy: float) -> Interval:
+        """Share of their time to ``accuracy`` that mine does not take, of the seeds with which both reach it."""
+        own, other = self.reached(mine, accuracy), self.reached(theirs, accuracy)
+        seeds = sorted(set(own) & set(other))
+        return _saved(ratio([own[seed][0] for seed in seeds], [other[seed][0] for seed in seeds]))
+
     def difference(self, mine: str, theirs: str, measure: str) -> Interval:
         """Mine minus theirs."""
         a, b = self._pairs(mine, theirs, measure)
@@ -60,9 +75,7 @@ class Runs:
 
     def saved(self, mine: str, theirs: str) -> Interval:
         """Share of their time that mine does not take."""
-        share = ratio(*self._pairs(mine, theirs, "time_s"))
-        ends = (share.mean, share.high, share.low)
-        return Interval(*(None if end is None else 1 - end for end in ends))
+        return _saved(ratio(*self._pairs(mine, theirs, "time_s")))
 
     def decline(self, algorithm: str) -> Interval:
         """Mean density of the first tenth of the steps minus that of the second half, by seed."""
@@ -110,6 +123,26 @@ def page(rows: list[Row]) -> str:
     return "\n".join(
         head + [f"| {r.claim} | {r.paper} | {r.found} | **{r.verdict}** |" for r in rows]
     )
+
+
+def _saved(share: Interval) -> Interval:
+    ends = (share.mean, share.high, share.low)
+    return Interval(*(None if end is None else 1 - end for end in ends))
+
+
+def _first(summary: Mapping[str, Any], accuracy: float) -> tuple[float, int] | None:
+    reached = (seen[:2] for seen in _evaluations(Path(summary["dir"])) if seen[2] >= accuracy)
+    return min(reached, default=None)
+
+
+@cache
+def _evaluations(run: Path) -> list[tuple[float, int, float]]:
+    """Model seconds, step and accuracy of each."""
+    dilation = float(read_json(run / MANIFEST)["dilation"])
+    return [
+        (float(seen["time_s"]) / dilation, int(seen["step"]), float(seen["accuracy"]))
+        for seen in read_events(run).get("evaluation", [])
+    ]
 
 
 def _decline(density: Any) -> float:

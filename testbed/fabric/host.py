@@ -122,6 +122,9 @@ class HostNode:
         while (left := time_s - self.now()) > 0:
             time.sleep(left)
 
+    def compressed(self, pieces: int, elements: int) -> None:
+        """It took the time that it took."""
+
     def spawn(self, activity: Callable[[], None]) -> HostTask:
         """Run ``activity`` in a thread."""
         return HostTask(activity)

@@ -198,6 +198,21 @@ class Sim(Model):
 
     send: Duration | None = Field(None, description="Of a processor, to hand a message over.")
     receive: Duration | None = Field(None, description="Of a processor, to take a message in.")
+    compress: Duration = Field(
+        Duration(0.0),
+        description="Of a processor, to make one parameter, or a whole vector, sparse.",
+    )
+    compress_rate: Rate | None = Field(
+        None, description="At which it reads the float32 that it makes sparse; absent: at once."
+    )
+
+    @model_validator(mode="after")
+    def _reads(self) -> Self:
+        if self.compress_rate == 0:
+            raise ValueError(
+                "`compress_rate` of 0 would never end; leave it out for no time at all"
+            )
+        return self
 
 
 class Scenario(Model):

@@ -8,10 +8,12 @@ from random import Random
 from typing import Protocol
 from zlib import crc32
 
+from testbed.algorithms.algorithm import Algorithm
 from testbed.compress.base import Selection
 from testbed.compress.bucket import Packed
 from testbed.compress.compressor import together
 from testbed.compress.finite import refuse
+from testbed.compress.layout import Layout
 from testbed.control.base import Controller
 from testbed.exchange.base import Update
 from testbed.node import Buffer, Node
@@ -93,6 +95,7 @@ class PayloadCarrier:
         if self._looks:
             self._observer.look(shard, self._compressor.compensated(shard.name, gradient))
         packed = self._compressor.compress(shard.name, gradient, density, rng)
+        self._node.compressed(*_thinned(self._job.algorithm, shard.layout, density))
         self._packed[place] = packed
         if self._note is None or place:
             return packed.payload
@@ -155,3 +158,15 @@ class VectorCarrier:
         """See ``Carrier``."""
         (update,) = updates
         self._replica.take(update.payload)
+
+
+def _thinned(row: Algorithm, layout: Layout, density: float | list[float]) -> tuple[int, int]:
+    """How many things are made sparse by themselves, and their elements; what is sent dense is none of them."""
+    sizes = [part.size for part in layout] if row.buckets == "layer" else [layout.size]
+    shares = density if isinstance(density, list) else [density] * len(sizes)
+    thinned = [
+        size
+        for size, share in zip(sizes, shares, strict=True)
+        if share < 1.0 and size >= row.dense_below
+    ]
+    return len(thinned), sum(thinned)

@@ -10,6 +10,7 @@ from testbed.fabric.sim.network import Costs
 from testbed.scenario.model import Sim
 
 COSTS = Costs(send_s=600e-6, receive_s=1000e-6)
+FLOAT_BITS = 32
 
 
 def costs_of(asked: Sim) -> Costs:
@@ -17,4 +18,6 @@ def costs_of(asked: Sim) -> Costs:
     return Costs(
         COSTS.send_s if asked.send is None else float(asked.send),
         COSTS.receive_s if asked.receive is None else float(asked.receive),
+        float(asked.compress),
+        FLOAT_BITS / asked.compress_rate if asked.compress_rate else 0.0,
     )

@@ -36,10 +36,14 @@ class _Fixed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a host takes for one message besides what its links take, in s of its processor."""
+    """What a host takes for one message besides what its links take, and to compress, in s of its processor."""
 
     send_s: float = 0.0
     receive_s: float = 0.0
+    compress_s: float = 0.0
+    """For everything that is made sparse by itself …"""
+    element_s: float = 0.0
+    """… and for each of its elements."""
 
 
 class VirtualNetwork:

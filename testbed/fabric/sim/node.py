@@ -52,6 +52,12 @@ class VirtualNode:
         """Let virtual time pass."""
         self._clock.sleep_until(time_s + self._network.t0_s)
 
+    def compressed(self, pieces: int, elements: int) -> None:
+        """Let pass what the scenario says of it."""
+        costs = self._network.costs
+        took_s = pieces * costs.compress_s + elements * costs.element_s
+        self._clock.sleep_until(self._clock.now + took_s)
+
     def spawn(self, activity: Callable[[], None]) -> Activity:
         """Another activity on the same clock."""
         return self._clock.spawn(f"{self.name}'s activity", activity, self.name)
