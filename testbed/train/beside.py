@@ -6,6 +6,7 @@ come is decoded at once. Each is an activity of its own, and the computation wai
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 from testbed.exchange.base import Ticket
@@ -35,6 +36,8 @@ class Beside:
         self._sending = Lane(node, self._told.put)
         self._under_way: dict[int, Ticket] = {}
         self._decoded: set[int] = set()
+        self._fresh: list[int] = []
+        """Those of them that nobody has been told of, as they came."""
         self._freight: Freight | None = None
         self.ways: dict[int, Way] = {}
         self._step = 0
@@ -43,6 +46,7 @@ class Beside:
     def begin(self, step: int) -> None:
         """Buckets of ``step`` come now; all of the step before have been taken in."""
         self._step, self.ways, self._decoded, self._freight = step, {}, set(), None
+        self._fresh = []
         self._carrier.open()
 
     def ready(self, place: int) -> None:
@@ -50,11 +54,19 @@ class Beside:
         self.ways[place] = Way(self._shards[place], self._node.now())
         self._packing.put(lambda: self._pack(place))
 
-    def wait(self, place: int) -> Way:
-        """Until the update of a bucket is decoded. Raises what packing, sending or taking in have raised."""
+    def until(self, place: int) -> Iterator[int]:
+        """Buckets whose updates are decoded, each once: others while that of ``place`` is not, then that.
+
+        Raises what packing, sending or taking in have raised.
+        """
         while place not in self._decoded:
-            self._hear()
-        return self.ways[place]
+            if self._fresh:
+                yield self._fresh.pop(0)
+            else:
+                self._hear()
+        if place in self._fresh:
+            self._fresh.remove(place)
+            yield place
 
     def freight(self) -> Freight:
         """Until all is packed."""
@@ -76,6 +88,7 @@ class Beside:
             self._freight = told
         else:
             self._decoded.add(told)
+            self._fresh.append(told)
 
     def _pack(self, place: int) -> None:
         way, node = self.ways[place], self._node

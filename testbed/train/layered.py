@@ -128,17 +128,20 @@ class LayeredStepper(Stepper):
         made.freight.append(self._beside.freight())
 
     def _apply_one(self, made: _Made, bucket: int) -> float:
-        """When the parameters of a bucket were as ``made`` leaves them: now, if nobody has asked for them before."""
-        way = self._beside.wait(bucket)
-        if bucket not in made.applied:
-            cpu_s, replica = self._node.cpu(), self._tools.replica
-            replica.apply_shard(replica.shards[bucket], made.epoch)
-            made.applied.add(bucket)
+        """When the parameters of a bucket were as ``made`` leaves them: now, if they have not been before.
+
+        While it has not come, what has is applied: the forward pass need not wait for that later.
+        """
+        replica = self._tools.replica
+        for there in self._beside.until(bucket):
+            cpu_s = self._node.cpu()
+            replica.apply_shard(replica.shards[there], made.epoch)
+            made.applied.add(there)
             if len(made.applied) == len(made.ways):
                 replica.all_applied(made.epoch)
             made.apply_cpu_s += self._node.cpu() - cpu_s
-            way.applied_s = self._node.now()
-        return way.applied_s
+            made.ways[there].applied_s = self._node.now()
+        return made.ways[bucket].applied_s
 
     def _take_in(self, made: _Made) -> None:
         """All that is still to come of a step; it is finished then."""

@@ -1,0 +1,108 @@
+"""What a node hands over before it can leave: bounded where the most urgent bucket goes first."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+
+import pytest
+from endpoint_rig import KINDS, Either, star
+from virtual_links import LinkModel, network
+from virtual_setup import job
+
+from testbed.algorithms import Algorithm
+from testbed.exchange.turns import Turns
+from testbed.fabric.sim.clock import VirtualClock
+from testbed.fabric.sim.endpoint import VirtualEndpoint
+from testbed.node import Kind, Message
+from testbed.scenario.shape import SEGMENT_BYTES, wire_bytes
+from testbed.session.message_sizes import unsent_bytes
+
+RATE = 1e6
+ROOM = 20 * SEGMENT_BYTES
+LONG, SHORT = bytes(100 * SEGMENT_BYTES - 40), bytes(10 * SEGMENT_BYTES - 40)
+
+
+def test_only_what_another_bucket_may_overtake_is_held_back() -> None:
+    def asked(**changes: object) -> int | None:
+        given = job(1, 2, "none")
+        object.__setattr__(given, "algorithm", Algorithm("a", **changes))  # type: ignore[arg-type]
+        return unsent_bytes(given)
+
+    assert asked(overlap=True, bucket_bytes=1) == 32 << 10
+    assert asked(overlap=True, bucket_bytes=1, order="backward") is None
+    assert asked(bucket_bytes=1) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sockets_are_told(kind: type[Either]) -> None:
+    with star(kind, 1, unsent_bytes=30_000) as ((server, worker), _):
+        for endpoint, expected in ((server, True), (worker, False)):
+            (stream,) = endpoint._peers.values()
+            option = stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+            assert (option == 30_000) is expected
+
+
+def _times(unsent: int | None, *bodies: bytes) -> tuple[list[float], list[float]]:
+    """When each of several messages is handed over, and when it has arrived, at 1 Mbit/s."""
+    clock = VirtualClock()
+    net = network(clock, {"a": LinkModel(RATE, RATE), "b": LinkModel(1e9, 1e9)})
+    ends = [VirtualEndpoint(net, 0, "a", unsent), VirtualEndpoint(net, 1, "b")]
+
+    def send() -> list[float]:
+        net.start()
+        times = []
+        for bucket, body in enumerate(bodies):
+            ends[0].send([1], Message(Kind.GRADIENT, 1, bucket, 0, body))
+            times.append(clock.now)
+        return times
+
+    def receive() -> list[float]:
+        return [ends[1].receive(1000.0).arrived_s for _ in bodies]
+
+    found = clock.run({"send": send, "receive": receive})
+    return found["send"], found["receive"]
+
+
+def _seconds(segments: float) -> float:
+    return 8 * wire_bytes(SEGMENT_BYTES) * segments / RATE
+
+
+def test_in_virtual_time_a_send_returns_when_little_is_left() -> None:
+    (sent_s,), (arrived_s,) = _times(ROOM, LONG)
+    assert sent_s == pytest.approx(_seconds(80), rel=0.02)
+    assert arrived_s == pytest.approx(_seconds(100), rel=0.02)
+    assert _times(None, LONG)[0] == [0.0]
+
+
+def test_short_messages_share_the_room() -> None:
+    sent_s, _ = _times(ROOM, SHORT, SHORT, SHORT, SHORT)
+    assert sent_s == pytest.approx([0, 0, _seconds(10), _seconds(20)], rel=0.02)
+
+
+def test_messages_arrive_no_later_than_without() -> None:
+    _, held = _times(ROOM, LONG, SHORT, LONG)
+    _, free = _times(None, LONG, SHORT, LONG)
+    assert held == pytest.approx(free, rel=0.01)
+
+
+def test_two_that_wait_for_the_loop_let_it_rest() -> None:
+    turned = 0
+
+    def once(timeout_s: float) -> None:
+        nonlocal turned
+        turned += 1
+        if select.select([turns.waker], [], [], timeout_s)[0]:
+            turns.calm()
+
+    turns = Turns(once)
+    end_s = time.monotonic() + 0.3
+    waiting = [threading.Thread(target=turns.until, args=(lambda: False, end_s)) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting:
+        thread.join(10.0)
+    turns.end()
+    assert turned < 20  # not as often as the processor can
