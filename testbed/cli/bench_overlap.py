@@ -52,8 +52,8 @@ def overlap(
 
     if quick:
         steps, skip, repeat = 8, 3, 1
-    if skip >= steps:
-        raise InputError(f"of {steps} steps {skip} are not counted", where="--skip")
+    if skip >= steps - 1:
+        raise InputError(f"of {steps} steps {skip} and the last are not counted", where="--skip")
     become_able(fabric)
     plan = Plan(fabric, load or LOADS, workers, pace / 1e3, steps, skip, repeat)
     say = say_unless(quiet)

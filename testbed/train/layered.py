@@ -158,7 +158,10 @@ class LayeredStepper(Stepper):
         self._finished(self._record_of(made, buckets))
 
     def _record_of(self, made: _Made, buckets: Buckets) -> StepRecord:
-        """Phases after the computation are those of the bucket that the next step waits for first; of all in the end."""
+        """Phases after the computation are those of the bucket that the next step waits for first; of all in the end.
+
+        Its turn to be sent is waited for in sending: what the links are busy with is no compression.
+        """
         job, tools, (result,), (freight,) = self._job, self._tools, made.result, made.freight
         travel = together([way.travel for way in made.ways.values()])
         seen = tools.observer.observe(
@@ -166,7 +169,7 @@ class LayeredStepper(Stepper):
             made.end_s - made.start_s, buckets,
         )  # fmt: skip
         awaited = made.ways[made.awaited]
-        left = awaited.travel.after(made.computed_s)
+        left = replace(awaited.travel, start_s=awaited.packed_s).after(made.computed_s)
         decoded_s = max(awaited.decoded_s, made.computed_s)
         return StepRecord(
             node=job.node,

@@ -54,7 +54,7 @@ def _events(steps: list[float], bucket_bytes: list[int]) -> dict[str, list[dict[
 
 
 def test_what_is_taken_from_records() -> None:
-    events = _events([9.0, 1.0, 3.0, 2.0], [1448 * (n + 1) for n in range(12)])
+    events = _events([9.0, 1.0, 3.0, 2.0, 8.0], [1448 * (n + 1) for n in range(12)])
     assert median_step_s(events, 1) == pytest.approx(2.0)
     chain = chain_of(events, 8 * 1514, 36.0)
     assert chain.up_s == pytest.approx(

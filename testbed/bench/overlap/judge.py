@@ -20,11 +20,12 @@ OVER_BOUND, NEVER_FASTER = 1.10, 0.98
 
 
 def median_step_s(events: Events, skip: int) -> float:
-    """Over the steps of all workers but their first ``skip``."""
+    """Over the steps of all workers but their first ``skip`` and the last, which ends when all of it has come back."""
+    last = max(int(one["step"]) for one in events["step"])
     return median(
         float(one["end_s"]) - float(one["start_s"])
         for one in events["step"]
-        if int(one["step"]) > skip
+        if skip < int(one["step"]) < last
     )
 
 
