@@ -169,6 +169,7 @@ class LayeredStepper(Stepper):
             made.end_s - made.start_s, buckets,
         )  # fmt: skip
         awaited = made.ways[made.awaited]
+        # packed, it may have waited for others to be sent: that is no compression
         left = replace(awaited.travel, start_s=awaited.packed_s).after(made.computed_s)
         decoded_s = max(awaited.decoded_s, made.computed_s)
         return StepRecord(
@@ -190,7 +191,7 @@ class LayeredStepper(Stepper):
             overran=made.overran,
             compress_cpu_s=sum(way.compress_cpu_s for way in made.ways.values()),
             apply_cpu_s=made.apply_cpu_s,
-            overlap_s=travel.last_s - travel.start_s - (left.last_s - left.start_s),
+            overlap_s=max(0.0, travel.last_s - travel.start_s - (left.last_s - left.start_s)),
             stall_s=made.stall_s,
             payload_crc=freight.crc,
             selection=None if freight.how is None else asdict(freight.how),

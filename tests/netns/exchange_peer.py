@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from bucketed_rounds import SUFFIX, BucketedRounds
 
 from testbed.errors import NarrowsError
 from testbed.exchange import builtin as _builtin
@@ -125,7 +126,7 @@ class Rounds:
 def main() -> None:
     plan = json.loads(sys.argv[1])
     names = {int(number): name for number, name in plan["names"].items()}
-    kind = exchanges.get(plan["exchange"])
+    kind = exchanges.get(plan["exchange"].removesuffix(SUFFIX))
     clock = HostClock()
     endpoint: Any = ENDPOINTS[plan["way"]](
         plan["own"],
@@ -167,7 +168,7 @@ def multicast(
 
 
 def take_part(plan: dict[str, Any], names: dict[int, str], node: HostNode) -> None:
-    kind, servers = exchanges.get(plan["exchange"]), plan["servers"]
+    kind, servers = exchanges.get(plan["exchange"].removesuffix(SUFFIX)), plan["servers"]
     workers = list(range(servers, servers + plan["workers"]))
     own, addresses = plan["own"], plan["addresses"]
     peers = Peers(
@@ -179,7 +180,10 @@ def take_part(plan: dict[str, Any], names: dict[int, str], node: HostNode) -> No
     if not serves:
         for peer in [peer for peer in workers if peer < own] if alone else range(servers):
             node.endpoint.connect(peer, addresses[str(peer)], DATA_PORT, 60.0)
-    rounds = Rounds(plan, Halts(plan["halt_step"], plan["halt_phase"]), kind)
+    halts = Halts(plan["halt_step"], plan["halt_phase"])
+    rounds: Any = Rounds(plan, halts, kind)
+    if plan["exchange"].endswith(SUFFIX):
+        rounds = BucketedRounds(plan, halts, node, say)
     if serves:
         assert kind.server is not None
         hub = kind.server(node, peers)

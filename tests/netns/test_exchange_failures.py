@@ -50,9 +50,21 @@ COVER = (
 """Every phase and every fault, of exchanges that share their waiting with one that is tried in full."""
 
 CASES = [Case(*who, phase, fault) for who, phase, fault in product(VICTIMS, PHASES, DEADLY)]
+CASES += [
+    Case("ps-buckets", victim, phase, fault)
+    for victim, phase, fault in product(("worker-1", "server"), (*PHASES, "between"), DEADLY)
+]
 CASES += [Case(*who, *what) for who, what in product((("coded", "worker-1"), *ASYNCHRONOUS), COVER)]
 # A slow uplink matters while something is sent.
-CASES += [Case(*who, "send", "slow") for who in (*VICTIMS, ("coded", "worker-1"))]
+CASES += [
+    Case(*who, "send", "slow")
+    for who in (
+        *VICTIMS,
+        ("coded", "worker-1"),
+        ("ps-buckets", "worker-1"),
+        ("ps-buckets", "server"),
+    )
+]
 CASES += [
     Case(exchange, victim, "before", "visited", way)
     for exchange, victim in (("ps", "server"), ("peers", "worker-0"), ("ring", "worker-0"))

@@ -1,0 +1,123 @@
+"""Rounds of a parameter server whose gradients travel in buckets, as overlapped steps send them: each is sent and answered
+by an activity of its own, beside others that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from testbed.exchange.base import Ticket, Update
+from testbed.exchange.kinds import BucketsServer, BucketsSide
+from testbed.node import Message, Node, Queue
+from testbed.train.lane import Lane
+
+BUCKETS = 3
+SUFFIX = "-buckets"
+"""Of an exchange's name in a plan."""
+
+Say = Callable[..., None]
+
+
+class Halts(Protocol):
+    """Where the plan has the process stop; see ``exchange_peer``."""
+
+    def at(self, step: int, phase: str) -> None: ...
+
+    def during(self, step: int, phase: str) -> None: ...
+
+
+class BucketedRounds:
+    """Steps whose results are known beforehand: worker r sends values r + 1 + step."""
+
+    def __init__(self, plan: dict[str, Any], halts: Halts, node: Node, say: Say) -> None:
+        self._plan, self._halts, self._node, self._say = plan, halts, node, say
+        self._told: Queue[tuple[int, Any] | BaseException] = node.queue()
+        """What went on beside: buckets that were sent or have come, and errors."""
+        self._lane = Lane(node, self._told.put)
+
+    def work(self, side: BucketsSide, rank: int) -> None:
+        """A worker's part."""
+        step, self._under_way = 0, dict[int, Ticket]()
+        self._sent: Queue[int] = self._node.queue()
+        self._node.spawn(lambda: self._take_in(side))
+        while step != side.last_step:
+            step += 1
+            self._step = step
+            self._halts.at(step, "before")
+            self._halts.during(step, "send")
+            body = np.full(self._values(step), rank + 1 + step, np.float32).tobytes()
+            for bucket in range(BUCKETS):
+                self._lane.put(partial(self._submit, side, bucket, body))
+                if bucket == 0:
+                    self._halts.at(step, "between")
+            self._halts.during(step, "receive")
+            for _ in range(BUCKETS):
+                self._check(step, self._hear())
+            self._halts.at(step, "aggregate")
+            self._say("step", step=step)
+        side.close()
+
+    def serve(self, side: BucketsServer) -> None:
+        """A server's part."""
+        last = self._plan["steps"]
+        for step in range(1, last + 1):
+            self._halts.at(step, "before")
+            self._halts.during(step, "receive")
+            left = dict.fromkeys(range(BUCKETS))
+            while left:
+                bucket, came = side.gather_any(step, left)
+                first = len(left) == BUCKETS
+                if first:
+                    self._halts.at(step, "aggregate")
+                    self._halts.during(step, "send")
+                self._answer(side, step, bucket, came, last=first and step == last)
+                if first:
+                    self._halts.at(step, "between")
+                del left[bucket]
+            for _ in range(BUCKETS):
+                self._hear()
+            self._say("step", step=step)
+        side.farewell(last)
+
+    def _values(self, step: int) -> int:
+        return int(self._plan["values"] if step == self._plan["long"] else 1 << 14) // BUCKETS
+
+    def _submit(self, side: BucketsSide, bucket: int, body: bytes) -> None:
+        self._under_way[bucket] = side.submit(self._step, bucket, body)
+        self._sent.put(bucket)
+
+    def _take_in(self, side: BucketsSide) -> None:
+        try:
+            while True:
+                self._sent.get()
+                bucket = side.arrived(self._step, self._under_way)
+                update: Update = self._under_way.pop(bucket).wait()
+                self._told.put((bucket, update.payload))
+        except BaseException as error:
+            self._told.put(error)
+
+    def _answer(
+        self, side: BucketsServer, step: int, bucket: int, came: Collection[Message], *, last: bool
+    ) -> None:
+        mean = np.mean([np.frombuffer(one.body, np.float32) for one in came], 0).tobytes()
+
+        def send() -> None:
+            side.broadcast(step, bucket, mean, last=last)
+            self._told.put((bucket, None))
+
+        self._lane.put(send)
+
+    def _hear(self) -> Any:
+        told = self._told.get()
+        if isinstance(told, BaseException):
+            raise told
+        return told[1]
+
+    def _check(self, step: int, payload: Any) -> None:
+        mean = np.frombuffer(payload, np.float32)
+        expected = np.mean([rank + 1 + step for rank in range(self._plan["workers"])])
+        if mean.shape != (self._values(step),) or not np.allclose(mean, expected):
+            raise AssertionError(f"step {step}: {mean[:4]} of {mean.shape}, not {expected}")
