@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from layered_rig import EXPONENTS, LAYERS, LEFT_S, curve, driven, observation
+from ruamel.yaml import YAML
 
+from testbed.algorithms import resolve
 from testbed.control.algc import Algc
 from testbed.control.base import LayerController, watched
 from testbed.control.curves import error_at
 from testbed.control.sizes import Sizes
 from testbed.errors import ExperimentError, InputError
+from testbed.scenario.model import Derived
+
+PAGE = Path(__file__).parents[2] / "docs" / "algc.md"
 
 SIZES = Sizes(ratio=2.0)
 PLAIN = {"threshold": False, "initial_k": 0.002}
@@ -25,6 +32,35 @@ def spent(densities: dict[str, float], first: str | None = "last") -> float:
         (SIZES.both if name == first else SIZES.fuller)(LAYERS[name], k)
         for name, k in densities.items()
     )
+
+
+def test_rows_and_the_examples_of_the_page() -> None:
+    for name in ("algc", "lags", "lgreco"):
+        row, whole = resolve(name), resolve(f"{name}-whole")
+        assert (row.controller, row.buckets, row.bucket_bytes, row.overlap) == (
+            name,
+            "layer",
+            65536,
+            True,
+        )
+        assert (whole.controller, whole.buckets, whole.bucket_bytes, whole.overlap) == (
+            name,
+            "whole",
+            0,
+            False,
+        )
+        assert {row.selector, whole.selector, row.memory, whole.memory} == {"laplace", "feedback"}
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    listed = YAML(typ="safe").load(block)["algorithms"]
+    found = [resolve(e if isinstance(e, str) else Derived.model_validate(e)) for e in listed]
+    assert [row.options for row in found] == [
+        {},
+        {"threshold": False},
+        {"layerwise": False},
+        {},
+        {"budget": 0.05},
+    ]
+    assert [row.overlap for row in found] == [True, True, True, False, True]
 
 
 def test_constants() -> None:
