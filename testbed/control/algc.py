@@ -6,7 +6,8 @@ a, c: what compression takes for every parameter and element (``way``); E_l(k): 
     threshold   l is compressed iff  β·(bytes_l(1) − bytes_l(k_l)) > a + c·n_l,  bytes of both ways; else k_l = 1
     layer-wise  least Σ E_l(k_l)  with  Σ bytes_l(k_l) ≤ B_j  over bucket j and all that are ready later, for every j
                 (``allot``); or one k for all within the same limits
-    budget      B_j = (min(T, t_j + x·T) − α)/β, with t_j the computation that is left when bucket j is ready, T = t_1
+    budget      B_j = (min(T, t_j + x·T) − α)/β, with t_j the computation that is left when bucket j is ready, T = t_1,
+                and x the share of it for which communication may go on after the computation has ended
 
 Densities are chosen for all layers, those that are not worth it are sent dense, and what they leave is shared out
 once more among the others.
@@ -15,7 +16,6 @@ once more among the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from pydantic import Field
 
 from testbed.control.allot import Cost, Limit, ladder, least_error, one_for_all
 from testbed.control.hiding import Hiding, HidingOptions
-from testbed.control.options import Density, Share
+from testbed.control.options import Density
 from testbed.control.way import Known
 
 
@@ -35,10 +35,6 @@ class AlgcOptions(HidingOptions):
     )
     layerwise: bool = Field(
         True, description="Every layer has a density of its own; otherwise one for all."
-    )
-    exposed: Share = Field(
-        0.25,
-        description="Of T, time that communication may take after the computation has ended.",
     )
     budget: Literal["hidden"] | Density = Field(
         "hidden",
@@ -71,18 +67,15 @@ class Algc(Hiding[AlgcOptions]):
         return {**dense, **self._shared_out(others, curves, known, left)}
 
     def _limits(self, known: Known) -> list[Limit]:
-        """Of every bucket and all that are ready later; or one for all, where nothing overlaps or bytes are given."""
-        fuller = self._costs(known.names, known.sizes.fuller)
+        """Of every bucket and all that are ready later; or one for all, where bytes are given."""
+        later, limits = self._costs(known.names, known.sizes.fuller), list[Limit]()
         if (density := self.options.budget) != "hidden":
-            return [Limit(fuller, sum(cost(density) for cost in fuller.values()))]
-        all_s, limits = self._room_s(known), list[Limit]()
-        first_s, later = max(message.left_s for message in known.messages), fuller
-        for message in known.messages:
+            return [Limit(later, sum(cost(density) for cost in later.values()))]
+        for message, time_s in zip(known.messages, self._times_s(known), strict=True):
             own = self._costs(message.names, known.sizes.both)
-            time_s = message.left_s + (self.options.forward + self.options.exposed) * first_s
-            limits.append(Limit({**later, **own}, known.bytes_in(min(all_s, time_s))))
+            limits.append(Limit({**later, **own}, known.bytes_in(time_s)))
             later = {name: cost for name, cost in later.items() if name not in own}
-        return limits if known.hides else [replace(limits[0], budget=known.bytes_in(all_s))]
+        return limits
 
     def _costs(
         self, names: Sequence[str], cost: Callable[[float, float], float]

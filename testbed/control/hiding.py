@@ -17,13 +17,15 @@ class HidingOptions(LayeredOptions):
     k_max: Density = Field(1.0, description="Largest density of a layer.")
     k_min: Density = Field(0.001, description="Smallest density of a layer.")
     initial_k: Density = Field(0.05, description="Density before the first decision.")
-    forward: Share = Field(
-        0.0,
-        description="Of what is left of the backward pass, as much again that hides in the next forward pass.",
+    exposed: Share = Field(
+        0.25, description="Time after the computation that communication may take, as a share of T."
     )
-    unhidden: Annotated[float, Field(ge=0.0, le=100.0)] = Field(
+    forward: Share = Field(
+        0.0, description="Time that hides in the next forward pass on top, as a share of T."
+    )
+    backward: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         0.667,
-        description="Communication's time, as a multiple of computation's, where nothing overlaps.",
+        description="T as a share of the computation, at least, where little or nothing overlaps.",
     )
 
     @model_validator(mode="after")
@@ -43,6 +45,9 @@ class Hiding(Layered[Given]):
         """``initial_k``."""
         return self.options.initial_k
 
-    def _room_s(self, known: Known) -> float:
-        """Seconds that communication may take."""
-        return known.room_s(self.options.forward, self.options.unhidden)
+    def _times_s(self, known: Known) -> list[float]:
+        """Of every bucket: what it and those after it may take, to the end of what hides or is allowed to be seen."""
+        options, all_s = self.options, known.longest_s(self.options.backward)
+        forward_s = options.forward * all_s if known.hides else 0.0
+        more_s = forward_s + options.exposed * all_s
+        return [min(all_s + forward_s, message.left_s + more_s) for message in known.messages]

@@ -41,20 +41,22 @@ class Lags(Hiding[LagsOptions]):
     def _decided(self, known: Known) -> dict[str, float]:
         """Parameters of one bucket have one density."""
         weight, chosen = _bytes_per_element(known), dict[str, float]()
-        for message, time_s in zip(known.messages, self._times(known), strict=True):
+        for message, time_s in zip(known.messages, self._behind_s(known), strict=True):
             density = self._hidden(known, message, time_s, weight)
             chosen |= dict.fromkeys(message.names, density)
         return chosen
 
-    def _times(self, known: Known) -> list[float]:
-        """t of every bucket; where nothing overlaps, the whole step's in proportion to elements."""
-        left = [message.left_s for message in known.messages]
+    def _behind_s(self, known: Known) -> list[float]:
+        """t of every bucket; where nothing overlaps, all share what they may take by their elements."""
+        messages = known.messages
         if not known.hides:
-            total = fsum(message.elements for message in known.messages)
-            return [self._room_s(known) * m.elements / total for m in known.messages]
+            total = fsum(message.elements for message in messages)
+            times = zip(messages, self._times_s(known), strict=True)
+            return [time_s * message.elements / total for message, time_s in times]
+        left = [message.left_s for message in messages]
         if self.options.under == "next":
             left = [now - after for now, after in zip(left, [*left[1:], 0.0], strict=True)]
-        return [time_s * (1 + self.options.forward) for time_s in left]
+        return [time_s + self.options.forward * messages[0].left_s for time_s in left]
 
     def _hidden(self, known: Known, message: Message, time_s: float, weight: float) -> float:
         """ρ, within its limits."""

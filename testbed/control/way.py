@@ -29,7 +29,7 @@ class Known:
     """Of compression: for every parameter, and by element."""
     sizes: Sizes
     computed_s: float
-    """Of a step without its communication, where they do not overlap."""
+    """Of a step, what was not beside its communication."""
 
     @property
     def names(self) -> list[str]:
@@ -41,11 +41,10 @@ class Known:
         """Whether computation was left when something was ready."""
         return any(message.left_s for message in self.messages)
 
-    def room_s(self, forward: float, unhidden: float) -> float:
-        """T: what is left of the backward pass when the first bucket is ready, and ``forward`` of as much again; where
-        nothing ever was left, ``unhidden`` of the computation."""
-        left_s = max(message.left_s for message in self.messages)
-        return left_s * (1 + forward) if left_s else unhidden * self.computed_s
+    def longest_s(self, backward: float) -> float:
+        """T: what is left of the computation when the first bucket is ready; at least the share ``backward`` of what is not
+        beside communication, so that it is no less where nothing overlaps, or little."""
+        return max(backward * self.computed_s, *(message.left_s for message in self.messages))
 
     def bytes_in(self, seconds: float) -> float:
         """Bytes of one way, or of one bucket's both, that go in ``seconds``."""

@@ -40,7 +40,7 @@ def observation(
     delay_s = sum(one["delay_s"] for one in buckets.values())
     count = int(sum(one["bytes_up"] for one in buckets.values()))
     return Observation(
-        step, 0, delay_s, 0.5, count, 0.1, step_s=0.6 + delay_s, buckets=buckets, curves=told
+        step, 0, delay_s, 0.5, count, 0.1, step_s=0.3 + delay_s, buckets=buckets, curves=told
     )  # fmt: skip
 
 

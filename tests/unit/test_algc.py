@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from layered_rig import EXPONENTS, LAYERS, LEFT_S, curve, driven, observation
+from ruamel.yaml import YAML
 
+from testbed.algorithms import resolve
 from testbed.control.algc import Algc
 from testbed.control.base import LayerController, watched
 from testbed.control.curves import error_at
 from testbed.control.sizes import Sizes
 from testbed.errors import ExperimentError, InputError
+from testbed.scenario.model import Derived
+
+PAGE = Path(__file__).parents[2] / "docs" / "algc.md"
 
 SIZES = Sizes(ratio=2.0)
 PLAIN = {"threshold": False, "initial_k": 0.002}
@@ -27,11 +34,40 @@ def spent(densities: dict[str, float], first: str | None = "last") -> float:
     )
 
 
+def test_rows_and_the_examples_of_the_page() -> None:
+    for name in ("algc", "lags", "lgreco"):
+        row, whole = resolve(name), resolve(f"{name}-whole")
+        assert (row.controller, row.buckets, row.bucket_bytes, row.overlap) == (
+            name,
+            "layer",
+            65536,
+            True,
+        )
+        assert (whole.controller, whole.buckets, whole.bucket_bytes, whole.overlap) == (
+            name,
+            "whole",
+            0,
+            False,
+        )
+        assert {row.selector, whole.selector, row.memory, whole.memory} == {"laplace", "feedback"}
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    listed = YAML(typ="safe").load(block)["algorithms"]
+    found = [resolve(e if isinstance(e, str) else Derived.model_validate(e)) for e in listed]
+    assert [row.options for row in found] == [
+        {},
+        {"threshold": False},
+        {"layerwise": False},
+        {},
+        {"budget": 0.05},
+    ]
+    assert [row.overlap for row in found] == [True, True, True, False, True]
+
+
 def test_constants() -> None:
     controller = Algc(seed=0)
     assert controller.options.model_dump() == {
-        "warm_up": 20, "every": 50, "k_max": 1.0, "k_min": 0.001, "initial_k": 0.05, "forward": 0.0, "unhidden": 0.667,
-        "threshold": True, "layerwise": True, "exposed": 0.25, "budget": "hidden",
+        "warm_up": 20, "every": 50, "k_max": 1.0, "k_min": 0.001, "initial_k": 0.05, "exposed": 0.25,
+        "forward": 0.0, "backward": 0.667, "threshold": True, "layerwise": True, "budget": "hidden",
     }  # fmt: skip
     assert isinstance(controller, LayerController)
     assert watched(controller) == {"buckets", "curves"}
@@ -83,11 +119,11 @@ def test_what_is_ready_later_has_less_to_hide_behind(exposed: float, layerwise: 
 
 
 def test_bytes_without_overlap() -> None:
-    """As if a half of the 0.6 s of computation were left. Only the first bucket does not wait: α is not known."""
-    controller = Algc(seed=0, unhidden=0.5, **PLAIN)
+    """A half of a half of 0.3 s of computation. Only the first bucket does not wait: α is not known."""
+    controller = Algc(seed=0, backward=0.5, exposed=0.5, **PLAIN)
     found = driven(controller, 20, left_s=dict.fromkeys(LAYERS, 0.0), per_s=4e-6)
     per_s = 4e-6 + 0.002 / SIZES.both(LAYERS["last"], 0.002)
-    assert spent(found) == pytest.approx(0.3 / per_s, rel=1e-3)
+    assert spent(found) == pytest.approx(0.075 / per_s, rel=1e-3)
 
 
 @pytest.mark.parametrize("layerwise", [True, False])
@@ -161,10 +197,10 @@ def test_more_bandwidth_nowhere_sparser(layerwise: bool) -> None:
 
 def test_one_vector_is_a_layer() -> None:
     """The whole model, nothing hidden, one size of message: α is not known, and all of the delay is taken for bytes."""
-    controller = Algc(seed=0, layerwise=False, threshold=False, unhidden=0.1)
+    controller = Algc(seed=0, layerwise=False, threshold=False, backward=0.4)
     found = driven(controller, 20, names=["middle"], left_s={"middle": 0.0}, per_s=2e-6, start_s=0.0, curves=False)  # fmt: skip
     bytes_ = SIZES.both(LAYERS["middle"], found["middle"])
-    assert bytes_ == pytest.approx(0.06 / 2e-6, rel=1e-3)
+    assert bytes_ == pytest.approx(0.25 * 0.4 * 0.3 / 2e-6, rel=1e-3)
 
 
 @pytest.mark.parametrize("until", [7, 20, 45, 70])

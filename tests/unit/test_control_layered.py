@@ -115,16 +115,18 @@ def test_a_way_is_known_again() -> None:
     assert (known.packing.start_s, known.packing.per_s) == pytest.approx((1e-4, 1e-8))
     assert (known.sizes.scale, known.sizes.ratio) == pytest.approx((1.0, 2.0))
     assert known.names == ["last", "middle", "small", "first"]
-    assert known.room_s(0.0, 9.0) == 0.30
-    assert known.room_s(0.5, 9.0) == pytest.approx(0.45)
+    assert known.longest_s(0.5) == 0.30
+    assert known.hides
     assert known.bytes_in(0.302) == pytest.approx(300_000)
     assert known.bytes_in(0.001) == 0
 
 
-def test_room_where_nothing_overlaps() -> None:
-    """0.6 s of computation."""
-    known = way(left_s=dict.fromkeys(LAYERS, 0.0)).known()
-    assert known.room_s(0.5, 2.0) == pytest.approx(1.2)
+@pytest.mark.parametrize("left_s", [0.0, 0.01])
+def test_t_where_nothing_overlaps_or_little(left_s: float) -> None:
+    """0.3 s of computation."""
+    known = way(left_s={**dict.fromkeys(LAYERS, 0.0), "last": left_s}).known()
+    assert known.longest_s(0.5) == pytest.approx(0.15)
+    assert known.hides == (left_s > 0)
 
 
 def test_all_of_one_message_is_taken_for_bytes() -> None:

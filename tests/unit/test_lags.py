@@ -29,8 +29,8 @@ def weight(density: float) -> float:
 
 def test_constants() -> None:
     assert Lags(seed=0).options.model_dump() == {
-        "warm_up": 20, "every": 50, "k_max": 1.0, "k_min": 0.001, "initial_k": 0.05, "forward": 0.0, "unhidden": 0.667,
-        "under": "remaining", "cap": None,
+        "warm_up": 20, "every": 50, "k_max": 1.0, "k_min": 0.001, "initial_k": 0.05, "exposed": 0.25,
+        "forward": 0.0, "backward": 0.667, "under": "remaining", "cap": None,
     }  # fmt: skip
     assert Lgreco(seed=0).options.model_dump() == {
         "warm_up": 20, "every": 100, "density": 0.01, "tolerance": 1.0, "factor": 2.0, "levels": 4,
@@ -78,12 +78,12 @@ def test_more_bandwidth_nowhere_sparser() -> None:
 
 def test_without_overlap() -> None:
     """All share what communication may take, by their elements."""
-    controller = Lags(seed=0, unhidden=0.5)
+    controller = Lags(seed=0, backward=0.5, exposed=0.5)
     found = driven(
         controller, 20, names=["middle"], left_s={"middle": 0.0}, per_s=PER_S, start_s=0.0
     )
     both = SIZES.both(LAYERS["middle"], 0.05) / (0.05 * LAYERS["middle"])
-    expected = (0.3 - PACKING_S["middle"]) / (PER_S * both * LAYERS["middle"])
+    expected = (0.075 - PACKING_S["middle"]) / (PER_S * both * LAYERS["middle"])
     assert found["middle"] == pytest.approx(expected, rel=1e-3)
 
 
