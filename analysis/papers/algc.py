@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from analysis.factorial import Cell, Effect, Values, cells, effects
+from analysis.factorial import Cell, Effect, Values, cells, conditional, effects
 from analysis.factorial_figure import Found, draw_factorial
 from analysis.papers.claim import Row, Runs, above, no_loss, page, written
 from analysis.statistics import Interval, interval
@@ -67,8 +67,18 @@ def effects_table(found: dict[str, list[Effect]]) -> str:
         f"| --- | {' | '.join('---' for _ in found)} |",
     ]
     for same in zip(*found.values(), strict=True):
-        values = [f"**{_ratio(e.ratio)}**" if e.differs else _ratio(e.ratio) for e in same]
-        lines.append(f"| {same[0].name} | {' | '.join(values)} |")
+        marked = " | ".join(_marked(effect.ratio) for effect in same)
+        lines.append(f"| {same[0].name} | {marked} |")
+    return "\n".join(lines)
+
+
+def alone_and_last(values: Values) -> str:
+    """By what each part multiplies the time where all others are off, and where all are on, in Markdown."""
+    lines = ["| part | alone | on top of the others |", "| --- | --- | --- |"]
+    for factor in FACTORS:
+        found = conditional(FACTORS, factor, values)
+        alone, last = found[frozenset()], found[frozenset(FACTORS) - {factor}]
+        lines.append(f"| {factor} | {_marked(alone)} | {_marked(last)} |")
     return "\n".join(lines)
 
 
@@ -88,7 +98,10 @@ def main(comparison: Path, out: Path) -> str:
     found = {name: effects(FACTORS, values[name]) for name in MEASURES}
     draw_factorial(out, Found(FACTORS, values[MEASURES[0]], found))
     seeds = found[MEASURES[0]][0].seeds
-    parts = (effects_table(found), f"*{seeds} seeds with all eight*", page(list(rows(runs))), algorithms_table(runs))  # fmt: skip
+    parts = (
+        effects_table(found), f"*{seeds} seeds with all eight*", alone_and_last(values[MEASURES[0]]),
+        page(list(rows(runs))), algorithms_table(runs),
+    )  # fmt: skip
     return "\n\n".join(parts)
 
 
@@ -117,8 +130,10 @@ def _mean(runs: Runs, name: str, measure: str) -> float:
     return interval([*runs.values(name, measure).values()]).mean or 0.0
 
 
-def _ratio(found: Interval) -> str:
-    return written(found, "{:.3f}")
+def _marked(found: Interval) -> str:
+    """Bold where 1 is outside the interval."""
+    text = written(found, "{:.3f}")
+    return f"**{text}**" if found.leaves_out(1.0) else text
 
 
 def _time(time_s: float, steps: int) -> float:  # noqa: ARG001
