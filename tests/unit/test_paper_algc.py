@@ -104,7 +104,7 @@ def test_the_page_tells_what_the_parts_do(comparison: Path, tmp_path: Path) -> N
     assert (one[:5], steps[:5], step[:5]) == ("0.550", "0.500", "1.100")
     assert "1.000" in line["threshold × layer-wise × overlap"]
     assert "*2 seeds with all eight*" in text
-    best = f"ALGC is sooner at 93% than {FIXED[-1]} (the best fixed density)"
+    best = f"ALGC is sooner at 93 % than {FIXED[-1]} (the best fixed density)"
     assert "**holds**" in line[best]
     assert line["`none`"].split("|")[2:5] == [" 5.40 [-17.47, 28.27] ", " 2 of 2 ", " 90 "]
 
