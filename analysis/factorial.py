@@ -5,8 +5,8 @@ There is a cell for every choice of factors that are on. With y the measure in a
 
     e_S = 2^(1 − n) · Σ over cells of (Π over S of s) · log y
 
-(Box, Hunter and Hunter). For one factor that is the mean logarithm with it minus that without; for two, half the difference
-that the second makes to the effect of the first. A seed has all cells in common, so effects are paired by it.
+(Box, Hunter and Hunter). For one factor that is the mean logarithm with it minus that without; for two, half of what the second
+changes about that: A adds e_A + e_AB with B on, e_A − e_AB with B off. A seed has all cells in common, so effects are paired by it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from analysis.factorial import Cell, Effect, Values, means
 from analysis.statistics import Interval
@@ -91,8 +91,9 @@ def _points(axes: Axes, index: int, found: Sequence[Interval]) -> object:
 
 def _side(axes: Axes, names: Sequence[str], label: str) -> None:
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
