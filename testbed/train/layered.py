@@ -220,6 +220,7 @@ class LayeredStepper(Stepper):
             self._node.now,
             passes=_PASSES,
             warm_up=_WARM_UP,
+            of_passes=min,  # all nodes of a host measure at once, and hold each other up
         )
         replica.flat.gradients.zero_()
         return found

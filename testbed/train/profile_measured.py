@@ -15,6 +15,8 @@ WARM_UP = 4
 """The first passes pay for what is loaded, compiled and allocated."""
 PASSES = 11
 
+OfPasses = Callable[[list[float]], float]
+
 
 class HostStopwatch:
     """By a clock of the host: for what computes in the thread that calls it."""
@@ -61,13 +63,14 @@ def measure(
     *,
     passes: int = PASSES,
     warm_up: int = WARM_UP,
+    of_passes: OfPasses = median,
     about: str = "measured here",
 ) -> Profile:
     """Of ``compute``, which makes one forward and one backward pass of ``flat``'s model; ``now`` in seconds.
 
     Whatever else ``compute`` does before is the first layer's. Gradients are added to ``flat.gradients``, as ``compute`` does it.
     One pass is enough where it takes no time, on a virtual clock: all times are 0 then.
-    Raises InputError for a model whose layers do not follow one another.
+    ``of_passes``: the time that counts of a layer's. Raises InputError for a model whose layers do not follow one another.
     """
     device = flat.parameters.device
     watched = TimedPasses(flat, CudaStopwatch() if device.type == "cuda" else HostStopwatch(now))
@@ -77,10 +80,10 @@ def measure(
     for _ in range(warm_up - 1):
         watched.times(compute)
     seen = [watched.times(compute) for _ in range(passes)]
-    layers = tuple(_median([times[n] for times in seen]) for n in range(len(first)))
+    layers = tuple(_one([times[n] for times in seen], of_passes) for n in range(len(first)))
     return Profile(layers, "measured", about)
 
 
-def _median(seen: list[LayerTimes]) -> LayerTimes:
-    forward_s = median(one.forward_s for one in seen)
-    return LayerTimes(seen[0].name, forward_s, median(one.backward_s for one in seen))
+def _one(seen: list[LayerTimes], of_passes: OfPasses) -> LayerTimes:
+    forward_s = of_passes([one.forward_s for one in seen])
+    return LayerTimes(seen[0].name, forward_s, of_passes([one.backward_s for one in seen]))
