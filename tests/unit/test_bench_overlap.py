@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from testbed.bench.overlap.ideal import Chain, bound_s, step_s
 from testbed.bench.overlap.judge import chain_of, checks, median_step_s, rows
 from testbed.bench.overlap.plan import VARIANTS, Plan, rate_bits
-from testbed.bench.overlap.run import Bench
+from testbed.bench.overlap.run import RESULT, Bench
+from testbed.cli.bench import app
+from testbed.errors import InputError
 
 TWO = Chain((1, 1), (2, 2), (1, 1), (1, 1))
 SLOW = Chain((1, 1, 1), (1, 1, 1), (4, 4, 4), (4, 4, 4))
@@ -88,3 +92,21 @@ def test_steps_in_virtual_time_are_those_of_the_schedule(tmp_path: Path, load: f
     assert {name: row["step/ideal"] for name, row in found.items()} == pytest.approx(
         dict.fromkeys(VARIANTS, 1.0), abs=0.02
     )
+
+
+def test_the_command(tmp_path: Path) -> None:
+    words = f"overlap --fabric sim --quick --load 3 --workers 1 --json --quiet --out {tmp_path}"
+    result = CliRunner().invoke(app, words.split())
+    assert result.exit_code == 0, result.output
+    (written,) = tmp_path.glob(f"measurements/*_overlap/{RESULT}")
+    known = json.loads(result.stdout)
+    assert known == json.loads(written.read_text())
+    assert [row["variant"] for row in known["rows"]] == list(VARIANTS)
+    assert [check["met"] for check in known["checks"]] == [True, True, True]
+    assert [run["algorithm"] for run in known["runs"]] == list(VARIANTS)
+
+
+def test_some_steps_must_count(tmp_path: Path) -> None:
+    words = f"overlap --fabric sim --steps 5 --skip 4 --out {tmp_path}"
+    result = CliRunner().invoke(app, words.split())
+    assert isinstance(result.exception, InputError) and "of 5 steps 4" in str(result.exception)

@@ -40,10 +40,10 @@ class Chain:
 
 
 def bound_s(chain: Chain) -> float:
-    """The larger of two times that follow one another in any step whose forward pass waits for all parameters:
+    """The longer of two chains, if the forward pass waits for all parameters: computation, then the last bucket's way up
+    and down; or the first bucket's gradients, then all buckets one way, then the last one down.
 
-    computation, then the last bucket's way up and down; the first bucket's gradients, then all buckets one way, then the
-    last one down. The first bucket is that of the last layer, the last one that of the first.
+    The first bucket is that of the last layer, the last one that of the first.
     """
     computing = chain.compute_s + chain.up_s[0] + chain.down_s[0]
     longer = max(sum(chain.up_s), sum(chain.down_s))
