@@ -41,6 +41,7 @@ class _Made:
     epoch: int
     start_s: float
     computed_s: float = 0.0
+    busy_s: float = 0.0
     end_s: float = 0.0
     awaited: int = 0
     """The bucket with which it ended."""
@@ -123,8 +124,11 @@ class LayeredStepper(Stepper):
         made.computed_s = self._node.now()
         made.result.append(self._passes.result())
         made.stall_s, made.overran = self._clock.stall_s, self._clock.overran
+        forward, backward = self._passes.spans()
+        # whatever they are held to; what is between two layers of the forward pass was a wait
+        made.busy_s = sum(to_s - from_s for from_s, to_s in [*forward.values(), *backward.values()])
         if self._times is None:
-            made.forward, made.backward = self._passes.spans()
+            made.forward, made.backward = forward, backward
         made.freight.append(self._beside.freight())
 
     def _apply_one(self, made: _Made, bucket: int) -> float:
@@ -178,7 +182,7 @@ class LayeredStepper(Stepper):
             epoch=made.epoch,
             start_s=made.start_s,
             compute_s=made.computed_s - made.start_s,
-            busy_s=self._busy_s(made),
+            busy_s=made.busy_s,
             **phases(_with_bytes(left, travel), made.computed_s),
             decompress_s=decoded_s - left.last_s,
             apply_s=made.end_s - decoded_s,
@@ -197,11 +201,6 @@ class LayeredStepper(Stepper):
             selection=None if freight.how is None else asdict(freight.how),
             controller=None if seen is None else seen.to_json(),
         )
-
-    def _busy_s(self, made: _Made) -> float:
-        """The passes, without what they waited for."""
-        spans = [*made.forward.values(), *made.backward.values()]
-        return sum(to_s - from_s for from_s, to_s in spans)
 
     def _held(self) -> Sequence[LayerTimes] | None:
         names = [layer.name for layer in self._layers]

@@ -49,6 +49,22 @@ def test_a_stopped_worker_is_missed(
     assert "node 'worker-0' was lost" in err
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("victim", ["worker-1", "server"])
+def test_overlapped_steps_end_with_a_lost_node(
+    tmp_path: Path, scenario: Write, nothing_left: set[str], victim: str, number: signal.Signals
+) -> None:
+    command = Command(tmp_path, "run", scenario(steps=2000, algorithms="topk-0.1+overlap"))
+    command.until(lambda: len(command.steps()) > 10)
+    os.kill(command.node(victim), number)
+    struck = time.monotonic()
+    code, _, err = command.finish(40.0)
+    assert time.monotonic() - struck < 30.0
+    assert code == 1 and "Traceback" not in err
+    assert re.search(rf"node '{victim}' was lost at step \d+", err), err
+    assert len(command.steps()) > 10
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_keeps_what_is_finished(
     tmp_path: Path, scenario: Write, nothing_left: set[str], number: signal.Signals

@@ -12,6 +12,7 @@ from virtual_setup import Played, train
 from testbed.algorithms import Algorithm
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
+from testbed.fabric.sim.network import Costs
 from testbed.fabric.sim.node import VirtualNode
 from testbed.fabric.sim.play import play
 from testbed.node import Message
@@ -43,10 +44,11 @@ Alter = Callable[[Message], list[Message]]
 
 
 class Stage:
-    """Nodes, ready to play. ``shared``: workers have one model together."""
+    """Nodes, ready to play. ``shared``: workers have one model together; ``send_s``: what it takes a host to send a message."""
 
     def __init__(
-        self, algorithm: Algorithm, workers: int = 2, servers: int = 1, *, shared: bool = False, **changes: Any
+        self, algorithm: Algorithm, workers: int = 2, servers: int = 1, *, shared: bool = False,
+        send_s: float = 0.0, **changes: Any,
     ) -> None:  # fmt: skip
         self._servers, self._workers = servers, workers
         self._train = train(
@@ -60,7 +62,9 @@ class Stage:
         self.clock = VirtualClock()
         self._algorithm = algorithm
         jobs = [self.job(peer) for peer in range(servers + workers)]
-        self.network = network(self.clock, dict.fromkeys((job.node for job in jobs), LINK))
+        self.network = network(
+            self.clock, dict.fromkeys((job.node for job in jobs), LINK), costs=Costs(send_s=send_s)
+        )
         self.nodes: dict[str, VirtualNode] = {}
         self.roles: dict[str, Role] = {}
         workshop = CommonWorkshop() if shared else None
