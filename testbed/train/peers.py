@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from testbed.algorithms import Algorithm
+from testbed.algorithms.fit import BUCKETS
 from testbed.errors import InputError
 from testbed.exchange import builtin as _builtin
 from testbed.exchange.kinds import ExchangeKind, Peers, ServerSide, exchanges
@@ -25,8 +26,14 @@ def served(job: Job) -> ServedKind:
 
 
 def exchange_kind(job: Job) -> ExchangeKind:
-    """The exchange of ``job``'s algorithm. Raises InputError for one that is not known."""
+    """The exchange of ``job``'s algorithm. Raises InputError for one that is not known, or cannot carry it."""
     row = job.algorithm
+    if row.buckets not in BUCKETS or (row.overlap and not row.bucket_bytes):
+        raise InputError(
+            f"algorithm {row.name!r} asks for buckets {row.buckets!r}, overlap {row.overlap}, "
+            f"bucket_bytes {row.bucket_bytes}",
+            hint="Buckets are 'whole' or 'layer', and what overlaps travels in buckets of `bucket_bytes`",
+        )
     return exchanges.get(row.exchange, where=f"algorithm {row.name!r}")
 
 
