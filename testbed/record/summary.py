@@ -174,8 +174,10 @@ def expected_step_s(manifest: Mapping[str, Any], steps: Records, rounds: Records
 
     Pace + Σ over phases (up, down) of max over links of wire bits ÷ mean asked rate in that phase, as a
     mean over steps (of those of which not all workers are recorded, over every so-many-th). Without a pace the
-    mean time of the computation stands for it. None: unknown.
+    mean time of the computation stands for it. In buckets, what goes up and what comes down share their time: the
+    longer of both counts; with overlap, the longest of these and the pace. None: unknown.
     """
+    row = manifest["algorithm"]
     links = _names(manifest)
     every = recorded_every(manifest)
     rounds = [round_ for round_ in rounds if (int(round_["step"]) - 1) % every == 0]
@@ -185,14 +187,16 @@ def expected_step_s(manifest: Mapping[str, Any], steps: Records, rounds: Records
             return None
         phases.setdefault(group.step, {}).setdefault(group.direction, []).append(group)
     both = [
-        sum(_needed_s(history, servers) for servers in pair.values())
+        (max if row.get("bucket_bytes") else sum)(_needed_s(history, one) for one in pair.values())
         for pair in phases.values()
         if len(pair) == 2
     ]
     if not both:
         return None
     pace = manifest.get("pace_s")
-    return (fmean(float(s["compute_s"]) for s in steps) if pace is None else pace) + fmean(both)
+    computed = fmean(float(s["compute_s"]) - float(s.get("stall_s", 0.0)) for s in steps)
+    phases_s = computed if pace is None else pace, fmean(both)
+    return max(phases_s) if row.get("overlap") else sum(phases_s)
 
 
 def _bytes(manifest: Mapping[str, Any], steps: Records, rounds: Records) -> tuple[int, int]:
