@@ -63,6 +63,22 @@ def cut(layout: Layout, many: int) -> list[Shard]:
     ]
 
 
+def pieces(layout: Layout, servers: int, bucket_bytes: int) -> list[Shard]:
+    """What travels by itself, by number: buckets of layers, which go round among ``servers``, or one for each.
+
+    Raises InputError when that is too few for the servers.
+    """
+    if not bucket_bytes:
+        return cut(layout, servers)
+    found = in_buckets(layout, bucket_bytes)
+    if len(found) < servers:
+        raise InputError(
+            f"the model makes {len(found)} buckets of {bucket_bytes} B or more, for {servers} servers",
+            hint="Use smaller `bucket_bytes`, or fewer servers",
+        )
+    return found
+
+
 def in_buckets(layout: Layout, least_bytes: int) -> list[Shard]:
     """Layers from the last to the first, which is the order in which a backward pass computes them.
 

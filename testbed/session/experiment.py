@@ -10,7 +10,7 @@ from typing import Literal
 
 from testbed.algorithms import Algorithm, check_momentum, check_nodes, resolve
 from testbed.compress.layout import Layout
-from testbed.compress.shards import cut
+from testbed.compress.shards import pieces
 from testbed.control.base import controllers, watched
 from testbed.errors import InputError
 from testbed.exchange import builtin as _builtin
@@ -96,7 +96,7 @@ def from_loaded(
         check_momentum(algorithm, scenario.train.optimizer.momentum, where=asked)
         check_sizes(scenario.train, algorithm.controller, where=asked)
         check_nodes(algorithm, scenario, where=asked)
-    _check_servers(scenario, str(loaded.source))
+    _check_servers(scenario, resolved, str(loaded.source))
     check_layers(loaded)
     if (recorded := scenario.train.recorded) is not None:
         was, given = RecordedRun(Path(recorded)).algorithm, [row.name for row in resolved]
@@ -119,7 +119,7 @@ def from_loaded(
     )
 
 
-def _check_servers(scenario: Scenario, where: str) -> None:
+def _check_servers(scenario: Scenario, algorithms: Sequence[Algorithm], where: str) -> None:
     """Raises InputError where the model cannot be spread over the servers."""
     many = sum(spec.role == "server" for spec in expand(scenario))
     if many <= 1:
@@ -128,8 +128,10 @@ def _check_servers(scenario: Scenario, where: str) -> None:
 
     train = scenario.train
     named = build(train.model, train.task, train.width, 0).named_parameters()
+    layout = Layout.of((name, tuple(parameter.shape)) for name, parameter in named)
     try:
-        cut(Layout.of((name, tuple(parameter.shape)) for name, parameter in named), many)
+        for size in {algorithm.bucket_bytes for algorithm in algorithms}:
+            pieces(layout, many, size)
     except InputError as error:
         raise InputError(error.message, where=f"{where}: nodes", hint=error.hint) from None
 

@@ -90,7 +90,20 @@ def _check(experiment: Experiment, fabric: str, parallel: int) -> None:
         from testbed.session.preflight import check
 
         check(experiment.loaded, fabric)
+    else:
+        _check_virtual(experiment)
     _ = experiment.folders
+
+
+def _check_virtual(experiment: Experiment) -> None:
+    """In virtual time a computation that is measured is one instant, and then the time that it took."""
+    row = next((row for row in experiment.algorithms if row.overlap), None)
+    if row is not None and experiment.scenario.train.pace is None:
+        raise InputError(
+            f"algorithm {row.name!r} overlaps communication with layers, whose times nobody knows in virtual time",
+            where=f"{experiment.loaded.source}: train",
+            hint="Give `pace`, or a `profile` from a file; or take --fabric netns or docker",
+        )
 
 
 def _in_turn(

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from testbed.compress.compressor import Compressor
 from testbed.compress.finite import refuse
-from testbed.compress.layout import Layout
-from testbed.compress.shards import Shard, cut, in_buckets
-from testbed.errors import InputError, WireError
+from testbed.compress.shards import Shard, pieces
+from testbed.errors import WireError
 from testbed.node import Buffer
 from testbed.train.device import Landing, settle, synchronise
 from testbed.train.flat import FlatModel, parameter_hash
@@ -25,7 +24,8 @@ class Replica:
         train = job.train
         self.device = settle(job.device, job.threads)
         self.flat = FlatModel(build(train.model, train.task, train.width, job.seed), self.device)
-        self.shards = shards_of(job, self.flat.layout)
+        servers, bucket_bytes = max(1, job.servers), job.algorithm.bucket_bytes
+        self.shards = pieces(self.flat.layout, servers, bucket_bytes)
         self._landing = Landing(self.flat.size, self.device)
         self._settings = train.optimizer
         self._optimizer = Sgd(self._settings, self.flat.parameters)
@@ -83,17 +83,3 @@ class Replica:
     def fingerprint(self) -> str:
         """Hash of the parameters."""
         return parameter_hash(self.flat.parameters)
-
-
-def shards_of(job: Job, layout: Layout) -> list[Shard]:
-    """What travels by itself in ``job``, by number. Raises InputError when that is too few for its servers."""
-    servers, least_bytes = max(1, job.servers), job.algorithm.bucket_bytes
-    if not least_bytes:
-        return cut(layout, servers)
-    found = in_buckets(layout, least_bytes)
-    if len(found) < servers:
-        raise InputError(
-            f"algorithm {job.algorithm.name!r} has {len(found)} buckets for {servers} servers",
-            hint="Use smaller `bucket_bytes`, or fewer servers",
-        )
-    return found

@@ -12,9 +12,9 @@ from overlap_rig import BUCKETS, STEPS, Stage, overlapped
 
 from testbed.algorithms import Algorithm
 from testbed.compress.layout import Layout
-from testbed.compress.shards import in_buckets
+from testbed.compress.shards import in_buckets, pieces
 from testbed.errors import InputError
-from testbed.train.replica import Replica, shards_of
+from testbed.train.replica import Replica
 
 torch.set_num_threads(1)
 LAYERS = st.lists(
@@ -65,11 +65,9 @@ def test_any_size_at_least_makes_one_bucket_of_each_layer_or_of_all() -> None:
 
 
 def test_every_server_has_a_bucket() -> None:
-    few = Stage(overlapped(), servers=2).job(0)
-    layout = layout_of([[(3, 4)], [(2,)]])
-    assert len(shards_of(few, layout)) == 2
-    with pytest.raises(InputError, match=r"'dense' has 1 buckets for 2 servers"):
-        shards_of(few, layout_of([[(3, 4)]]))
+    assert len(pieces(layout_of([[(3, 4)], [(2,)]]), 2, 1)) == 2
+    with pytest.raises(InputError, match=r"makes 1 buckets of 1 B or more, for 2 servers"):
+        pieces(layout_of([[(3, 4)]]), 2, 1)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])

@@ -198,6 +198,12 @@ def test_what_needs_gradients_is_refused(
         carried_out(tmp_path, text)
 
 
+def test_what_overlaps_needs_to_know_how_long_layers_compute(tmp_path: Path) -> None:
+    text = SCENARIO.replace(" pace: 100 ms,", "").replace("[none, topk-0.01]", "[none+overlap]")
+    with pytest.raises(InputError, match="whose times nobody knows in virtual time"):
+        carried_out(tmp_path, text)
+
+
 def test_nothing_can_be_replayed_on_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="neither processes nor links"):
         fabrics.get("sim")(RunContext("x", tmp_path, ""))
