@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from testbed.record.directory import (
     read_jsonl,
     run_of,
 )
-from testbed.record.summary import summarise
+from testbed.record.summary import phase_s, summarise
 
 del _builtin
 
@@ -99,8 +99,15 @@ class Run:
 
     def per_step(self, column: str) -> Array:
         """``column`` of the step records, mean over workers, shape (n,) along ``steps``."""
+        return self._per_step(column, lambda record: float(record[column]))
+
+    def phase(self, phase: str) -> Array:
+        """Seconds of a phase, likewise."""
+        return self._per_step(phase, lambda record: phase_s(record, phase))
+
+    def _per_step(self, column: str, read: Callable[[Mapping[str, Any]], float]) -> Array:
         records = self.events.get("step", [])
-        values = np.array([float(record[column]) for record in records])
+        values = np.array([read(record) for record in records])
         place = np.searchsorted(self.steps, [float(record["step"]) for record in records])
         sums = np.bincount(place, weights=values, minlength=len(self.steps))
         means: Array = sums / np.maximum(1, np.bincount(place, minlength=len(self.steps)))

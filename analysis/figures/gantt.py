@@ -16,7 +16,7 @@ from analysis.timeline.span import ACTIVITIES, Span
 from analysis.timeline.tracks import rows
 
 LOOKS: dict[str, tuple[str, str]] = {
-    **PHASES, "forward": ("#D8D8D8", ""), "backward": ("#858585", ""), "stall": ("#FFFFFF", "xxxxxx"),
+    **PHASES, "forward": ("#D8D8D8", ""), "backward": ("#858585", ""),
     "queue": ("#FFFFFF", ""), "held": ("#F4DCEB", ""), "gather": ("#8A6D00", ""), "aggregate": ("#000000", ""),
     "reply": ("#56B4E9", ""),
 }  # fmt: skip

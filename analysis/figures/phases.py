@@ -13,7 +13,7 @@ from testbed.record.summary import PHASES
 
 NAME = "phases"
 LOOKS = {
-    "compute": ("#BBBBBB", ""), "compress": ("#E69F00", "///"), "send": ("#56B4E9", ""),
+    "compute": ("#BBBBBB", ""), "stall": ("#FFFFFF", "xxxxxx"), "compress": ("#E69F00", "///"), "send": ("#56B4E9", ""),
     "wait": ("#0072B2", "..."), "receive": ("#009E73", ""), "decompress": ("#D55E00", "\\\\\\"),
     "apply": ("#CC79A7", "xxx"),
 }  # fmt: skip
@@ -26,7 +26,7 @@ def data(runs: Sequence[Run]) -> Rows:
         {
             "algorithm": algorithm,
             "phase": phase,
-            "seconds": float(np.mean(np.concatenate([run.per_step(f"{phase}_s") for run in same]))),
+            "seconds": float(np.mean(np.concatenate([run.phase(phase) for run in same]))),
             "seeds": len(same),
         }
         for algorithm, same in by_algorithm(runs).items()
@@ -39,10 +39,13 @@ def draw(runs: Sequence[Run]) -> Figure:
     rows, names = data(runs), list(by_algorithm(runs))
     figure = new_figure(PAGE_IN, 1.25 + 0.34 * len(names))
     axes = figure.add_subplot()
-    left, handles = np.zeros(len(names)), []
+    left, handles, shown = np.zeros(len(names)), [], list[str]()
     for phase in PHASES:
         width = np.array([row["seconds"] for row in rows if row["phase"] == phase])
+        if not width.any():
+            continue
         colour, hatch = LOOKS[phase]
+        shown.append(phase)
         handles.append(
             axes.barh(
                 range(len(names)), width, left=left, height=0.62, color=colour, hatch=hatch,
@@ -59,6 +62,6 @@ def draw(runs: Sequence[Run]) -> Figure:
     axes.set(xlabel="Model time per step (s)", xlim=(0, 1.1 * max(float(left.max()), 1e-9)))
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
-    heading(figure, "Mean time of a step by phase", handles, PHASES)
+    heading(figure, "Mean time of a step by phase", handles, shown)
     banner(figure, runs)
     return figure

@@ -87,10 +87,14 @@ def _added(
     sums = np.zeros((3, len(places), len(steps)))
     counts = np.zeros((len(places), len(steps)))
     columns = {float(step): column for column, step in enumerate(steps)}
+    told = set[tuple[str, float, str]]()
+    """Which worker's layers are counted, by step: with several servers a layer may be in parts."""
     for record in records:
         column = columns[float(record["step"])]
         for part, (size, sent, length, density) in record["parts"].items():
             sums[:, places[layer_of(part)], column] += (sent, length, density * size)
         for layer in {layer_of(part) for part in record["parts"]}:
-            counts[places[layer], column] += 1
+            once = str(record["node"]), float(record["step"]), layer
+            counts[places[layer], column] += once not in told
+            told.add(once)
     return sums, counts

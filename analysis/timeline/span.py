@@ -10,7 +10,7 @@ from typing import Any
 from testbed.record.summary import PHASES
 
 ACTIVITIES = (
-    "forward", "backward", "compute", "stall", "queue", *PHASES[1:], "held", "gather", "aggregate",
+    "forward", "backward", "compute", "stall", "queue", *PHASES[2:], "held", "gather", "aggregate",
     "reply",
 )  # fmt: skip
 """In the order of a legend. ``stall``: a worker's computation waited for parameters. ``queue``: what was there waited for

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from analysis.timeline.span import LEAST_S, Span, chain
-from testbed.record.summary import PHASES
+from testbed.record.summary import PHASES, phase_s
 
 Record = Mapping[str, Any]
 
@@ -70,9 +70,9 @@ def phase_spans(record: Record, dilation: float, *, computed: bool, sent: bool) 
     """A ``step`` record's phases one after the other, without the computation or all others where
     ``computed`` or ``sent`` say that they are known better."""
     start_s = float(record["start_s"])
-    times = accumulate((float(record[f"{phase}_s"]) for phase in PHASES), initial=start_s)
+    times = accumulate((phase_s(record, phase) for phase in PHASES), initial=start_s)
     for activity, from_s, to_s in chain([time_s / dilation for time_s in times], PHASES):
-        if not (computed if activity == "compute" else sent):
+        if activity != "stall" and not (computed if activity == "compute" else sent):
             yield Span(
                 str(record["node"]), None, activity, int(record["step"]), from_s, to_s,
                 facts=_of_phase(record, activity),

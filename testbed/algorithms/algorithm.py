@@ -44,8 +44,8 @@ class Algorithm:
     overlap: bool = False
     """Buckets travel while others are still computed, and the next step begins as they come back."""
     order: str = "forward"
-    """With ``overlap``, of buckets that wait to be sent, goes first: ``forward``, what the next forward pass needs first;
-    ``backward``, what has waited longest."""
+    """Of buckets that wait to be sent, by a server or, with ``overlap``, by a worker, goes first: ``forward``, what the next
+    forward pass needs first; ``backward``, what is computed first."""
     agree: bool = False
     """Controllers see the largest delay and the mean accuracy of all workers, a step later, in place of their own."""
     about: str = ""

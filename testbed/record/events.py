@@ -36,7 +36,7 @@ class StepRecord(Event):
     epoch: int
     start_s: float
     compute_s: float
-    """Forward and backward pass, any fit report, and the wait that holds it all to the pace."""
+    """Forward and backward pass, any fit report, and the wait that holds it all to the pace; without stall_s."""
     busy_s: float
     """Forward and backward pass alone."""
     compress_s: float
@@ -76,7 +76,8 @@ class StepRecord(Event):
     """Communication before computation ended, which is in none of the phases: where gradients travel while others are
     still computed."""
     stall_s: float = 0.0
-    """Of compute_s: waiting for parameters of layers that were still under way from the step before."""
+    """Waiting for parameters of layers that were still under way from the step before: between two layers of the
+    forward pass, that is, and before what follows of compute_s."""
     skipped: int = 0
     """Steps that follow and were not computed: with backup workers, those whose updates were there already."""
 

@@ -18,7 +18,7 @@ from prometheus_client import (
 import testbed
 from testbed.errors import MachineError
 from testbed.record import names
-from testbed.record.summary import PHASES
+from testbed.record.summary import PHASES, phase_s
 
 
 class Exporter:
@@ -104,7 +104,7 @@ class Exporter:
 
     def _step(self, step: Mapping[str, Any]) -> None:
         for phase in PHASES:
-            self._phase.labels(**self._labels, phase=phase).observe(step[f"{phase}_s"])
+            self._phase.labels(**self._labels, phase=phase).observe(phase_s(step, phase))
         self._delay.labels(**self._labels).observe(step["delay_s"])
         self._steps.labels(**self._labels).inc()
         self._count("up", step["bytes_up"])

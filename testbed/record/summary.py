@@ -18,7 +18,7 @@ from testbed.record.lost import Events, dropped, led_steps, lost_workers, stalen
 from testbed.record.verdict import Verdict
 from testbed.scenario.shape import End
 
-PHASES = ("compute", "compress", "send", "wait", "receive", "decompress", "apply")
+PHASES = ("compute", "stall", "compress", "send", "wait", "receive", "decompress", "apply")
 """The phases of a step in their order, as in ``StepRecord``'s ``<phase>_s``."""
 
 ENTRY = (
@@ -141,7 +141,12 @@ def phase_means(steps: Records, dilation: float) -> dict[str, float]:
     """Mean seconds per step and worker of every phase."""
     if not steps:
         return {}
-    return {phase: fmean(float(s[f"{phase}_s"]) for s in steps) / dilation for phase in PHASES}
+    return {phase: fmean(phase_s(step, phase) for step in steps) / dilation for phase in PHASES}
+
+
+def phase_s(step: Mapping[str, Any], phase: str) -> float:
+    """Wall seconds of a phase of a ``step`` record; 0 of one that was not known yet when it was written."""
+    return float(step.get(f"{phase}_s", 0.0))
 
 
 def selection_means(steps: Records) -> dict[str, float | None]:
@@ -194,7 +199,7 @@ def expected_step_s(manifest: Mapping[str, Any], steps: Records, rounds: Records
     if not both:
         return None
     pace = manifest.get("pace_s")
-    computed = fmean(float(s["compute_s"]) - float(s.get("stall_s", 0.0)) for s in steps)
+    computed = fmean(float(step["compute_s"]) for step in steps)
     phases_s = computed if pace is None else pace, fmean(both)
     return max(phases_s) if row.get("overlap") else sum(phases_s)
 
@@ -225,10 +230,11 @@ def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, ro
     history = LinkHistory(read_jsonl(directory / LINKS))
     expected = expected_step_s(manifest, steps, rounds, history)
     lengths = [float(step["end_s"]) - float(step["start_s"]) for step in steps]
+    waited = [float(step["delay_s"]) + phase_s(step, "stall") for step in steps]
     return {
         "step_s": fmean(lengths) / dilation,
         "expected_step_s": None if expected is None else expected / dilation,
-        "communication_share": sum(float(s["delay_s"]) for s in steps) / max(sum(lengths), 1e-9),
+        "communication_share": sum(waited) / max(sum(lengths), 1e-9),
     }
 
 

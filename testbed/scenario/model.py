@@ -169,7 +169,7 @@ class Derived(Model):
         description="Buckets travel while others are computed; the next step begins as they return.",
     )
     order: Literal["forward", "backward"] | None = Field(
-        None, description="`overlap`: which bucket is sent first: needed first, or computed first."
+        None, description="Which waiting bucket is sent first: needed first, or computed first."
     )
     rule: str | None = Field(
         None, description="Another controller, by its name; options of the former one are dropped."

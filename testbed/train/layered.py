@@ -181,7 +181,7 @@ class LayeredStepper(Stepper):
             step=made.step,
             epoch=made.epoch,
             start_s=made.start_s,
-            compute_s=made.computed_s - made.start_s,
+            compute_s=made.computed_s - made.start_s - made.stall_s,
             busy_s=made.busy_s,
             **phases(_with_bytes(left, travel), made.computed_s),
             decompress_s=decoded_s - left.last_s,
