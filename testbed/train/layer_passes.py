@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from testbed.compress.layout import Layer
 from testbed.node import Node, Queue
 from testbed.train.compute import Computed
+from testbed.train.device import synchronise
 from testbed.train.lane import Lane
 
 if TYPE_CHECKING:
@@ -91,7 +92,11 @@ _NONE = -1
 
 
 class HookedPasses:
-    """The module's own passes, told of by hooks on the modules that own parameters."""
+    """The module's own passes, told of by hooks on the modules that own parameters.
+
+    On an accelerator a layer has ended when the device has done all it was given: so each is waited for, which parts the
+    device's work from the host's by as much as a launch takes, and lets a bucket be packed between two layers.
+    """
 
     def __init__(
         self, node: Node, compute: Compute, layers: Sequence[Layer], module: nn.Module
@@ -109,6 +114,7 @@ class HookedPasses:
         self._backward: Spans = {}
         self._gated = False
         parameters = dict(module.named_parameters())
+        self._device = next(iter(parameters.values())).device
         for number, layer in enumerate(layers):
             owner = module.get_submodule(layer.name)
             owner.register_forward_pre_hook(self._before(number))
@@ -187,6 +193,7 @@ class HookedPasses:
     def _after(self, number: int) -> Callable[..., None]:
         def note(*_: object) -> None:
             if self._gated:
+                synchronise(self._device)
                 self._ended = self._node.now()
                 self._forward[self._layers[number].name][1] = self._ended
 
@@ -197,6 +204,7 @@ class HookedPasses:
             if self._gated:
                 self._missing[number] -= 1
                 if self._missing[number] == 0:
+                    synchronise(self._device)
                     began, self._ended = self._ended, self._node.now()
                     self._backward[self._layers[number].name] = [began, self._ended]
                     self._told.put((number, self._ended))
