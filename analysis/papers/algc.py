@@ -21,7 +21,7 @@ ACCURACY = 0.93
 MEASURES = (f"time to {ACCURACY * 100:g} %", "steps to it", "a step's time")
 """The first is the product of the others, and so are its effects."""
 FIXED = ("topk-0.01", "topk-0.03", "topk-0.1")
-OTHERS = ("none", "none-overlap", "algc-whole", "lags", "lgreco", *FIXED)
+OTHERS = ("none", "none-overlap", "topk-0.03-overlap", "algc-whole", "lags", "lgreco", *FIXED)
 _PERCENT = "{:.1%}"
 
 
