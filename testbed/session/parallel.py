@@ -7,9 +7,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing import get_context, parent_process
-from multiprocessing.synchronize import Event
+from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
@@ -75,8 +75,9 @@ def side_by_side(tasks: Sequence[Task], out: Path, processes: int) -> Iterator[F
     """
     # a fork would share the threads of libraries, which it does not have
     context = get_context("spawn")
-    stop = context.Event()
-    pool = ProcessPoolExecutor(processes, context, initializer=_alone, initargs=(stop,))
+    # a pipe's end needs no lock, which a second signal could leave held
+    told, teller = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(processes, context, initializer=_alone, initargs=(told,))
     try:
         places = {pool.submit(_trial, task, out): place for place, task in enumerate(tasks)}
         for future in as_completed(places):
@@ -86,17 +87,19 @@ def side_by_side(tasks: Sequence[Task], out: Path, processes: int) -> Iterator[F
             if error is not None:
                 raise ExperimentError(error)
     except (Interrupted, GeneratorExit):
-        stop.set()
+        teller.close()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+        teller.close()
+        told.close()
 
 
-def _alone(stop: Event) -> None:
-    """Leave it to the parent what a signal to the whole group means, and end with the parent, or when told so."""
+def _alone(told: Connection) -> None:
+    """Leave it to the parent what a signal to the whole group means, and end with the parent, or when its pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-    for ended in (stop.wait, parent.join if parent else stop.wait):
+    parent, closed = parent_process(), partial(told.poll, None)
+    for ended in (closed, parent.join if parent else closed):
         Thread(target=_leave_after, args=(ended,), daemon=True).start()
 
 
