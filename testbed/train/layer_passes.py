@@ -26,6 +26,11 @@ class Passes(Protocol):
     """Of one worker. Calls come in this order: ``begin``; ``permit`` by layer; ``computed`` from the last to the first;
     ``result``; and ``end`` at any time."""
 
+    @property
+    def waited_s(self) -> float:
+        """For so long the step's forward pass has waited between its layers to be permitted."""
+        ...
+
     def begin(self, step: int) -> None:
         """The computation of ``step`` may begin, as far as it is permitted."""
         ...
@@ -53,6 +58,8 @@ class Passes(Protocol):
 
 class WholePasses:
     """For computation that cannot be parted: all of it when the last layer is permitted, at one instant."""
+
+    waited_s = 0.0
 
     def __init__(self, node: Node, compute: Compute, layers: Sequence[Layer]) -> None:
         self._node, self._compute, self._last = node, compute, len(layers) - 1
@@ -113,6 +120,7 @@ class HookedPasses:
         self._forward: Spans = {}
         self._backward: Spans = {}
         self._gated = False
+        self.waited_s = 0.0
         parameters = dict(module.named_parameters())
         self._device = next(iter(parameters.values())).device
         for number, layer in enumerate(layers):
@@ -127,7 +135,7 @@ class HookedPasses:
         """See ``Passes``."""
         self._there, self._result, self._permitted = {}, None, -1
         self._missing = [len(layer.parts) for layer in self._layers]
-        self._forward, self._backward = {}, {}
+        self._forward, self._backward, self.waited_s = {}, {}, 0.0
         self._lane.put(lambda: self._go(step))
 
     def permit(self, layer: int) -> None:
@@ -184,8 +192,10 @@ class HookedPasses:
     def _before(self, number: int) -> Callable[..., None]:
         def wait(*_: object) -> None:
             if self._gated:
+                asked_s = self._node.now()
                 self._await(number)
                 now = self._node.now()
+                self.waited_s += now - asked_s
                 self._forward.setdefault(self._layers[number].name, [now, now])
 
         return wait

@@ -124,6 +124,8 @@ class LayeredStepper(Stepper):
         made.computed_s = self._node.now()
         made.result.append(self._passes.result())
         made.stall_s, made.overran = self._clock.stall_s, self._clock.overran
+        if self._times is None:
+            made.stall_s = self._passes.waited_s
         forward, backward = self._passes.spans()
         # whatever they are held to; what is between two layers of the forward pass was a wait
         made.busy_s = sum(to_s - from_s for from_s, to_s in [*forward.values(), *backward.values()])
