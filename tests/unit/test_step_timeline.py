@@ -197,6 +197,18 @@ def test_bytes_of_a_whole_step_are_under_way_at_once(plain: Run) -> None:
     assert totals == [step["bytes_up"], 0]
 
 
+def test_a_server_that_knows_of_no_buckets_replies_to_one_message(out: Path) -> None:
+    whole = load(make_bucket_run(out / "whole", Plan(steps=2, joined=len(LAYERS))))
+    rounds = {kind: records for kind, records in whole.events.items() if kind != "served"}
+    found = under_way(replace(whole, events=rounds), [2])
+    record = next(
+        r for r in whole.events["bucket"] if (r["node"], r["step"]) == ("worker-1", 2)
+    )  # fmt: skip
+    (served,) = [r for r in whole.events["served"] if r["step"] == 2]
+    begun, come = (served["send_start_s"], record["bytes_down"]), (record["arrived_s"], 0)
+    assert found["worker-1", "down"] == [begun, come]
+
+
 @pytest.mark.parametrize("kind", ["run", "plain"])
 def test_the_trace_keeps_the_rules_of_its_format(kind: str, request: pytest.FixtureRequest) -> None:
     own: Run = request.getfixturevalue(kind)
