@@ -36,8 +36,10 @@ class BucketRecord(Event):
     last_s: float
     """The reply's last byte had been read."""
     decoded_s: float
+    applying_s: float
+    """The optimizer began with its parameters, which may have waited for the next step's computation to come to them."""
     applied_s: float
-    """Its parameters were as the step leaves them. Where the next step's computation has them wait, the wait is before it."""
+    """Its parameters were as the step leaves them."""
     density: float
     """Asked for: the mean of its parts, by elements."""
     size: int
@@ -49,7 +51,7 @@ class BucketRecord(Event):
     bytes_down: int
     parts: dict[str, list[float]]
     """By parameter: its elements, those that were sent, the bytes that they took (without the frame's header and,
-    where several parameters share one payload, an even share of what they took together), the density asked for."""
+    where several parameters share one payload, as much of it as each has of the elements sent), the density asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,8 @@ class BucketedStepper(Stepper):
     def _told(self, step: int, compute: Compute, applied: Applied) -> Buckets:
         name, records = self._job.node, []
         for way in self._ways:
-            way.decoded_s, way.applied_s = applied.decoded_s, applied.end_s
+            way.decoded_s = way.applying_s = applied.decoded_s
+            way.applied_s = applied.end_s
             records.append(way.record(name, step))
             self._node.record(records[-1].to_json())
         return told(self._job, zip(self._ways, records, strict=True), compute.end_s)

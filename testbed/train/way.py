@@ -34,6 +34,7 @@ class Way:
     packed_s: float = 0.0
     compress_cpu_s: float = 0.0
     decoded_s: float = 0.0
+    applying_s: float = 0.0
     applied_s: float = 0.0
     tickets: list[Ticket] = field(default_factory=list)
     """The one that it has, once it is sent."""
@@ -63,6 +64,7 @@ class Way:
             arrived_s=travel.arrived_s,
             last_s=travel.last_s,
             decoded_s=self.decoded_s,
+            applying_s=self.applying_s,
             applied_s=self.applied_s,
             density=asked,
             size=packed.size,

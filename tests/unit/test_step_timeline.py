@@ -62,8 +62,9 @@ def test_a_buckets_way_has_no_gap(run: Run) -> None:
     )
     way = [s for s in timeline(run, [3]).of("worker-1") if s.bucket == 7]
     assert [span.activity for span in way] == [
-        "compress", "send", "wait", "receive", "decompress", "held",
+        "compress", "send", "wait", "receive", "decompress", "held", "apply",
     ]  # fmt: skip
+    assert way[-1].from_s == record["applying_s"]
     assert (way[0].from_s, way[-1].to_s) == (record["ready_s"], record["applied_s"])
     assert all(one.to_s == other.from_s for one, other in pairwise(way))
     assert way[1].facts == {"bytes": record["bytes_up"]}
@@ -130,6 +131,15 @@ def test_buckets_are_decoded_one_after_the_other_or_together() -> None:
     assert decoded((1.0, 2.0), (1.5, 3.0), (4.0, 5.0)) == [(1.0, 2.0), (2.0, 3.0), (4.0, 5.0)]
     assert decoded((3.0, 4.0), (1.0, 2.0)) == [(3.0, 4.0), (1.0, 2.0)]
     assert decoded((1.0, 4.0), (3.0, 4.0)) == [(3.0, 4.0), (3.0, 4.0)]
+
+
+def test_older_records_say_only_when_a_bucket_was_applied(run: Run) -> None:
+    record = dict(next(r for r in run.events["bucket"] if r["bucket"] == 7))
+    del record["applying_s"]
+    *_, last = bucket_spans([record], 1.0)
+    assert (last.activity, last.from_s, last.to_s) == (
+        "held", record["decoded_s"], record["applied_s"],
+    )  # fmt: skip
 
 
 def test_times_are_of_the_model(out: Path, run: Run) -> None:
