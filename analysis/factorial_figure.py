@@ -30,7 +30,7 @@ class Found:
 
 def draw_factorial(out: Path, found: Found) -> list[Path]:
     """factorial.png, .pdf and .csv into ``out``."""
-    return save(out, NAME, found, _rows, _draw)
+    return save(out, NAME, found, _rows, draw)
 
 
 def _rows(found: Found) -> Rows:
@@ -52,19 +52,20 @@ def named(factors: Sequence[str], cell: Cell) -> str:
     return " + ".join(factor for factor in factors if factor in cell) or "none of them"
 
 
-def _draw(found: Found) -> Figure:
+def draw(found: Found) -> Figure:
+    """Effects of all measures, and the cells' means of the first."""
     many = 2 ** len(found.factors)
     figure = new_figure(PAGE_IN, 1.0 + 0.3 * many)
     left, right = figure.subplots(1, 2)
     handles = [
-        _points(left, index, [effect.ratio for effect in own])
+        _points(left, index, len(found.effects), [effect.ratio for effect in own])
         for index, own in enumerate(found.effects.values())
     ]
     effects = next(iter(found.effects.values()))
     _side(left, [effect.name for effect in effects], "Multiplied by (1: no effect)")
     left.axvline(1.0, color="0.3", linewidth=0.7, linestyle=(0, (3, 2)))
     cells = means(found.factors, found.values)
-    _points(right, 0, [*cells.values()])
+    _points(right, 0, 1, [*cells.values()])
     first = next(iter(found.effects))
     _side(right, [named(found.factors, cell) for cell in cells], f"{first.capitalize()} (s)")
     seeds = effects[0].seeds
@@ -72,8 +73,8 @@ def _draw(found: Found) -> Figure:
     return figure
 
 
-def _points(axes: Axes, index: int, found: Sequence[Interval]) -> object:
-    """A marker for every mean, and a whisker for its interval, one row each."""
+def _points(axes: Axes, index: int, of: int, found: Sequence[Interval]) -> object:
+    """A marker for every mean, and a whisker for its interval, one row each: the ``index``-th of so many beside a tick."""
     style = look(index)
     handle: object = None
     for row, one in enumerate(found):
@@ -83,7 +84,7 @@ def _points(axes: Axes, index: int, found: Sequence[Interval]) -> object:
         if one.low is not None and one.high is not None:
             reach = [[one.mean - one.low], [one.high - one.mean]]
         handle = axes.errorbar(
-            one.mean, row + _APART * (index - 1), xerr=reach, color=style["color"], marker=style["marker"],
+            one.mean, row + _APART * (index - (of - 1) / 2), xerr=reach, color=style["color"], marker=style["marker"],
             markersize=4, linestyle="none", linewidth=0.9, capsize=2,
         )  # fmt: skip
     return handle

@@ -33,6 +33,7 @@ _THIN = 0.01
 """Of the whole width: narrower bars have no edges. Waiting for a turn has, as it is nothing but its edge."""
 _MANY = 24
 """Layers; of more none has edges."""
+_AFTER = ("held", "apply")
 _MORE = (0.06, 0.25)
 """Of a step's length, at least and at most: what is drawn after it."""
 
@@ -48,11 +49,12 @@ class Window:
     @classmethod
     def of(cls, spans: Iterable[Span], steps: Collection[int]) -> Window:
         """As long as anything was done for ``steps``, and on until it is applied, within bounds: so long that the next one
-        is seen to begin, and not so long that little else is seen. A wait for the step before is not of it.
+        is seen to begin, and not so long that little else is seen, as buckets may be applied late in the next one's forward
+        pass. A wait for the step before is not of it.
         """
         own = [span for span in spans if span.step in steps and span.activity != "stall"]
         from_s = min((span.from_s for span in own), default=0.0)
-        done_s = max((span.to_s for span in own if span.activity != "held"), default=0.0)
+        done_s = max((span.to_s for span in own if span.activity not in _AFTER), default=0.0)
         last_s = max((span.to_s for span in own), default=0.0)
         least_s, most_s = (done_s + share * (done_s - from_s) for share in _MORE)
         return cls(frozenset(steps), from_s, min(max(last_s, least_s), most_s))

@@ -27,6 +27,8 @@ _LABELS = 30
 """More layers are not all named."""
 _SMALL = 5.5
 _DARK = 0.55
+_ALIKE = 1e-6
+"""Densities that differ by less are the same."""
 
 
 def data(runs: Sequence[Run]) -> Rows:
@@ -140,8 +142,19 @@ def _bytes(runs: Sequence[Run]) -> Rows:
 
 
 def _chosen(runs: Sequence[Run]) -> list[tuple[Run, Shares]]:
+    """Each algorithm's lowest seed, in their order; where there are too many, those first of which there is most to see."""
     lowest = [min(same, key=lambda run: run.seed) for same in _algorithms(runs).values()]
-    return [(run, own) for run in lowest[:MOST_RUNS] if (own := shares(run)) is not None]
+    known = {run.path: (run, own) for run in lowest if (own := shares(run)) is not None}
+    kept = sorted(known, key=lambda path: _plain(known[path][1]))[:MOST_RUNS]
+    return [found for path, found in known.items() if path in kept]
+
+
+def _plain(own: Shares) -> int:
+    """0: the densities asked for differ between layers or steps; 1: they do not; 2: and all is sent."""
+    lowest, highest = np.nanmin(own.density_asked), np.nanmax(own.density_asked)
+    if highest - lowest > _ALIKE:
+        return 0
+    return 2 if lowest > 1 - _ALIKE else 1
 
 
 def _algorithms(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -22,6 +22,9 @@ NAME = "timeline"
 MOST_RUNS = 4
 MOST_WORKERS = 4
 _ONE_IN, _MANY_IN, _REST_IN = 0.32, 0.105, 1.05
+_LETTER_IN = 0.065
+"""Of a node's name."""
+_UPRIGHT = {"rotation": "horizontal", "horizontalalignment": "right", "verticalalignment": "center"}
 _SMALL = 5.5
 
 
@@ -92,9 +95,12 @@ def _figure(views: Sequence[View], title: str) -> Figure:
     figure = new_figure(PAGE_IN, _REST_IN + sum(tall) + 0.12 * len(panels) + 0.2 * len(views))
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=tall)
     places: list[Axes] = list(grid[:, 0])
+    upright = any(
+        _LETTER_IN * len(node) > own for (_, node, _, _), own in zip(panels, tall, strict=True)
+    )
     for axes, (view, node, rows, first) in zip(places, panels, strict=True):
         draw_bars(axes, rows, view.steps)
-        _label(axes, node, rows)
+        _label(axes, node, rows, upright)
         if len(views) > 1 and first:
             axes.set_title(view.said(), loc="left", fontsize=8)
     everything = [bar for _, _, rows, _ in panels for bar in rows]
@@ -105,12 +111,14 @@ def _figure(views: Sequence[View], title: str) -> Figure:
     return figure
 
 
-def _label(axes: Axes, node: str, rows: Rows) -> None:
-    """One row bears its node's name, several bear theirs."""
+def _label(axes: Axes, node: str, rows: Rows, upright: bool) -> None:
+    """One row bears its node's name, several bear theirs; ``upright``: where it would be longer than a panel is high."""
     if len({bar["row"] for bar in rows}) == 1:
         axes.set_yticks([0], [node])
         return
     axes.set_ylabel(node)
+    if upright:
+        axes.yaxis.label.set(**_UPRIGHT)
     axes.tick_params(axis="y", labelsize=_SMALL)
 
 

@@ -14,8 +14,8 @@ ACTIVITIES = (
     "reply",
 )  # fmt: skip
 """In the order of a legend. ``stall``: a worker's computation waited for parameters. ``queue``: what was there waited for
-others' turn. ``held``: a bucket was decoded until its parameters were applied, which may be when they are next computed
-with. ``gather``: from the first header to the last byte of all workers' parts; ``reply``: the server sends."""
+others' turn. ``held``: a bucket was decoded until its parameters began to be applied, which may be when they are next
+computed with. ``gather``: from the first header to the last byte of all workers' parts; ``reply``: the server sends."""
 
 LEAST_S = 1e-9
 """Less is the difference of two sums that should be equal."""

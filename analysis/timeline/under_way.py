@@ -24,7 +24,8 @@ def under_way(run: Run, steps: Collection[int]) -> dict[tuple[str, str], list[Po
             _add(moves, way, message["sent_s"], message["arrived_s"], message["bytes"])
     sent_s = _replies(run, wanted)
     for record in _records(run, ("bucket", "step"), wanted):
-        begun_s = sent_s.get((int(record["step"]), record.get("bucket")))
+        step = int(record["step"])
+        begun_s = sent_s.get((step, record.get("bucket")), sent_s.get((step, None)))
         if begun_s is not None:
             way = str(record["node"]), "down"
             _add(moves, way, begun_s, record["arrived_s"], record["bytes_down"])
@@ -42,7 +43,7 @@ def _records(run: Run, kinds: tuple[str, str], steps: set[int]) -> Iterator[Mapp
 
 
 def _replies(run: Run, steps: set[int]) -> dict[tuple[int, int | None], float]:
-    """When the first server began to reply, by step and bucket."""
+    """When the first server began to reply, by step and bucket; None where it has no buckets."""
     found: dict[tuple[int, int | None], float] = {}
     for record in _records(run, ("served", "round"), steps):
         key = int(record["step"]), record.get("bucket")

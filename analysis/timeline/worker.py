@@ -11,9 +11,12 @@ from testbed.record.summary import PHASES, phase_s
 
 Record = Mapping[str, Any]
 
-_WAY = ("queue", "compress", "queue", "send", "wait", "receive", "queue", "decompress", "held")
+_WAY = (
+    "queue", "compress", "queue", "send", "wait", "receive", "queue", "decompress", "held", "apply",
+)  # fmt: skip
 _TIMES = (
-    "ready_s", "pack_s", "packed_s", "start_s", "sent_s", "first_s", "last_s", "decode_s", "decoded_s", "applied_s",
+    "ready_s", "pack_s", "packed_s", "start_s", "sent_s", "first_s", "last_s", "decode_s", "decoded_s", "applying_s",
+    "applied_s",
 )  # fmt: skip
 """Of a bucket: what is between two of them is the activity of ``_WAY`` at that place. ``decode_s`` is not recorded."""
 
@@ -21,7 +24,9 @@ _TIMES = (
 def bucket_spans(records: Sequence[Record], dilation: float) -> Iterator[Span]:
     """The ways of a worker's buckets of one step, from the gradient to the parameters."""
     for record, decode_s in zip(records, _decodes_s(records), strict=True):
-        yield from _bucket_spans({**record, "decode_s": decode_s}, dilation)
+        # older records say only when it was applied
+        missing = {"decode_s": decode_s, "applying_s": record["applied_s"]}
+        yield from _bucket_spans({**missing, **record}, dilation)
 
 
 def _decodes_s(records: Sequence[Record]) -> list[float]:

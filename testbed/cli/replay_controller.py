@@ -37,7 +37,7 @@ def replay_controller(
 
     The same controller must give the same densities, to the last bit: otherwise exit 1. Another one
     is shown what the recorded one's densities led to (open loop), and nothing is expected of it. Of a
-    controller that decides for every layer, the mean by elements is compared: records have no more.
+    controller that decides for every layer, the mean by elements is compared.
     """
     recorded, seed = _manifest(run)
     wanted = recorded if controller is None else _wanted(controller)

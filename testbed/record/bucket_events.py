@@ -25,6 +25,8 @@ class BucketRecord(Event):
     """Its compression began, which may have waited for other buckets'."""
     packed_s: float
     """It had ended; the message may then have waited for others to be sent."""
+    compress_cpu_s: float
+    """CPU time of the worker's thread between the two."""
     start_s: float
     """Its first byte was handed over."""
     sent_s: float
@@ -36,8 +38,10 @@ class BucketRecord(Event):
     last_s: float
     """The reply's last byte had been read."""
     decoded_s: float
+    applying_s: float
+    """The optimizer began with its parameters, which may have waited for the next step's computation to come to them."""
     applied_s: float
-    """Its parameters were as the step leaves them. Where the next step's computation has them wait, the wait is before it."""
+    """Its parameters were as the step leaves them."""
     density: float
     """Asked for: the mean of its parts, by elements."""
     size: int
@@ -49,7 +53,7 @@ class BucketRecord(Event):
     bytes_down: int
     parts: dict[str, list[float]]
     """By parameter: its elements, those that were sent, the bytes that they took (without the frame's header and,
-    where several parameters share one payload, an even share of what they took together), the density asked for."""
+    where several parameters share one payload, as much of it as each has of the elements sent), the density asked for."""
 
 
 @dataclass(frozen=True, slots=True)

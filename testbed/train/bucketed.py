@@ -38,15 +38,17 @@ class BucketedStepper(Stepper):
         self._ways, bodies = list[Way](), list[Buffer]()
         for place, shard in enumerate(self._tools.replica.shards):
             self._ways.append(Way(shard, ready_s, pack_s=node.now()))
+            way, cpu_s = self._ways[place], node.cpu()
             bodies.append(carrier.pack_shard(place))
-            self._ways[place].packed_s = node.now()
-            self._ways[place].items.append(carrier.packed(place))
+            way.packed_s, way.compress_cpu_s = node.now(), node.cpu() - cpu_s
+            way.items.append(carrier.packed(place))
         return bodies
 
     def _told(self, step: int, compute: Compute, applied: Applied) -> Buckets:
         name, records = self._job.node, []
         for way in self._ways:
-            way.decoded_s, way.applied_s = applied.decoded_s, applied.end_s
+            way.decoded_s = way.applying_s = applied.decoded_s
+            way.applied_s = applied.end_s
             records.append(way.record(name, step))
             self._node.record(records[-1].to_json())
         return told(self._job, zip(self._ways, records, strict=True), compute.end_s)

@@ -140,7 +140,7 @@ class LayeredStepper(Stepper):
         """
         replica = self._tools.replica
         for there in self._beside.until(bucket):
-            cpu_s = self._node.cpu()
+            made.ways[there].applying_s, cpu_s = self._node.now(), self._node.cpu()
             replica.apply_shard(replica.shards[there], made.epoch)
             made.applied.add(there)
             if len(made.applied) == len(made.ways):

@@ -34,6 +34,7 @@ class Way:
     packed_s: float = 0.0
     compress_cpu_s: float = 0.0
     decoded_s: float = 0.0
+    applying_s: float = 0.0
     applied_s: float = 0.0
     tickets: list[Ticket] = field(default_factory=list)
     """The one that it has, once it is sent."""
@@ -57,12 +58,14 @@ class Way:
             ready_s=self.ready_s,
             pack_s=self.pack_s,
             packed_s=self.packed_s,
+            compress_cpu_s=self.compress_cpu_s,
             start_s=travel.start_s,
             sent_s=travel.sent_s,
             first_s=travel.first_s,
             arrived_s=travel.arrived_s,
             last_s=travel.last_s,
             decoded_s=self.decoded_s,
+            applying_s=self.applying_s,
             applied_s=self.applied_s,
             density=asked,
             size=packed.size,

@@ -134,8 +134,8 @@ def _upload(plan: Plan, worker: _Worker) -> None:
         link_s = max(start_s, link_s) + length / plan.bytes_per_s
         worker.ways.append(
             {
-                "bucket": bucket, "ready_s": ready_s, "pack_s": pack_s, "packed_s": packed_s, "start_s": start_s,
-                "sent_s": sender_s, "first_s": link_s, "density": plan.density, "size": size,
+                "bucket": bucket, "ready_s": ready_s, "pack_s": pack_s, "packed_s": packed_s,
+                "compress_cpu_s": packed_s - pack_s, "start_s": start_s, "sent_s": sender_s, "first_s": link_s, "density": plan.density, "size": size,
                 "sent_count": int(plan.density * size), "bytes_up": length, "bytes_down": 2 * length,
                 "parts": parts,
             }
@@ -170,10 +170,11 @@ def _download(plan: Plan, worker: _Worker, served: list[ServedRecord]) -> None:
         begin_s = max(reply.send_start_s, link_s)
         link_s = begin_s + way["bytes_down"] / plan.bytes_per_s
         decoded_s = max(link_s, processor_s) + 3e-4
-        processor_s = decoded_s + 2e-4
+        applying_s = decoded_s + 1e-4
+        processor_s = applying_s + 1e-4
         way |= {
             "first_s": begin_s + 1e-4, "arrived_s": link_s, "last_s": link_s,
-            "decoded_s": decoded_s, "applied_s": processor_s,
+            "decoded_s": decoded_s, "applying_s": applying_s, "applied_s": processor_s,
         }  # fmt: skip
         worker.have_s |= dict.fromkeys(layers, processor_s)
 

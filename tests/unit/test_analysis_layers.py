@@ -125,6 +125,20 @@ def test_the_figure_of_layers_has_a_map_for_each_algorithm(runs: list[Run]) -> N
     assert "54 kB in all" in figure.legends[0].get_texts()[0].get_text()
 
 
+def test_of_many_algorithms_those_are_drawn_of_which_there_is_most_to_see(out: Path) -> None:
+    """Six that send all come before one that does not, and before one whose densities differ."""
+    dense = [
+        load(make_bucket_run(out / "many", Plan(f"dense-{n}", density=1.0, steps=2, workers=1)))
+        for n in range(6)
+    ]
+    topk, other = [load(make_bucket_run(out / "many", Plan(n, steps=2, workers=1))) for n in ("topk", "other")]  # fmt: skip
+    for record in other.events["bucket"]:
+        for part in record["parts"].values():
+            part[3] = 0.1 if record["bucket"] else 0.3
+    drawn = {row["algorithm"] for row in layers.data([*dense, topk, other])}
+    assert drawn == {"dense-0", "dense-1", "dense-2", "dense-3", "topk", "other"}
+
+
 def test_many_steps_are_drawn_in_bins(out: Path) -> None:
     own = shares(load(make_bucket_run(out / "long", Plan(steps=250, workers=1))))
     assert own is not None
@@ -139,7 +153,7 @@ def test_a_step_is_drawn_from_its_begin_and_neighbours_are_in_it(runs: list[Run]
     assert {row["node"] for row in rows} == {"worker-0", "server"}
     own = [row for row in rows if row["step"] == 3 and row["activity"] != "stall"]
     assert min(row["from_ms"] for row in own) == 0
-    done_ms = max(row["to_ms"] for row in own if row["activity"] != "held")
+    done_ms = max(row["to_ms"] for row in own if row["activity"] not in ("held", "apply"))
     later = [row for row in rows if row["step"] == 4]
     assert max(row["to_ms"] for row in rows) == pytest.approx(1.06 * done_ms)
     assert {row["activity"] for row in later} == {"stall", "forward"}
@@ -168,6 +182,19 @@ def test_the_figure_of_a_step_says_whose_it_is(runs: list[Run]) -> None:
     ]  # fmt: skip
     assert several.axes[2].get_title(loc="left") == "algc s1, step 3"
     assert several.axes[3].get_xlabel().startswith("Model time from the begin of the step (ms)")
+
+
+def test_names_that_are_longer_than_their_panel_is_high_stand_upright(
+    out: Path, runs: list[Run]
+) -> None:
+    def angles(run: Run) -> set[float]:
+        with narrows_style():
+            figure = draw_view(View(run, (2,), 1))
+        return {axes.yaxis.label.get_rotation() for axes in figure.axes}
+
+    assert angles(runs[0]) == {90.0}
+    few = load(make_bucket_run(out / "few", Plan(steps=3, joined=6)))
+    assert angles(few) == {0.0}
 
 
 def test_a_step_without_buckets_is_drawn_by_its_phases(plain: Run) -> None:

@@ -13,6 +13,7 @@ from testbed.bench.overlap.ideal import Chain, bound_s, step_s
 from testbed.bench.overlap.judge import chain_of, checks, median_step_s, rows
 from testbed.bench.overlap.plan import VARIANTS, Plan, rate_bits
 from testbed.bench.overlap.run import RESULT, Bench
+from testbed.bench.result import Suite
 from testbed.cli.bench import app
 from testbed.errors import InputError
 
@@ -72,11 +73,19 @@ def test_both_orders_are_judged_and_so_is_what_does_not_overlap() -> None:
     bound = bound_s(TWO)
     good = rows(1.0, 1e6, TWO, {"whole": [10], "buckets": [9], "backward": [8], "forward": [8.5]})
     assert [row["step/ideal"] for row in good] == pytest.approx([1, 1, 1, 8.5 / 8])
-    assert [check.met for check in checks(good)] == [True, True, True]
+    assert [check.met for check in checks(good, [1.0])] == [True, True, True]
     slow = rows(1.0, 1e6, TWO, {"whole": [9], "backward": [8], "forward": [1.2 * bound, 9.3, 9.3]})
-    assert [check.met for check in checks(slow)] == [True, False, False]
+    assert [check.met for check in checks(slow, [1.0])] == [True, False, False]
     missing = rows(1.0, 1e6, TWO, {"whole": [9], "backward": [8], "forward": []})
-    assert [check.met for check in checks(missing)] == [True, None, True]
+    assert [check.met for check in checks(missing, [1.0])] == [True, None, True]
+
+
+def test_a_load_of_which_nothing_is_known_is_not_met() -> None:
+    steps = {"whole": [10], "buckets": [9], "backward": [8], "forward": [8.5]}
+    found = checks(rows(1.0, 1e6, TWO, steps), [1.0, 3.0])
+    assert [check.met for check in found] == [True, True, True, None, None, None]
+    assert {check.name.partition(":")[0].partition(",")[0] for check in found[3:]} == {"load 3"}
+    assert Suite("", [], found).met is None
 
 
 def test_a_gradient_takes_its_load_of_the_backward_pass() -> None:

@@ -8,7 +8,9 @@ from math import exp, log
 import pytest
 
 from analysis.factorial import Cell, cells, complete, conditional, effects, means
+from analysis.factorial_figure import Found, draw
 from analysis.statistics import interval
+from analysis.style import narrows_style
 
 ABC = ("a", "b", "c")
 NONE: Cell = frozenset()
@@ -79,6 +81,18 @@ def test_only_seeds_with_all_cells_count() -> None:
     nothing = effects("abc", values)
     assert [effect.seeds for effect in nothing] == [0] * 7
     assert nothing[0].ratio.mean is None and not nothing[0].differs
+
+
+def test_points_are_at_their_ticks() -> None:
+    """Of several measures around them."""
+    values = {cell: {1: 1.0, 2: 2.0 + len(cell)} for cell in cells("ab")}
+    own = effects("ab", values)
+    with narrows_style():
+        left, right = draw(Found("ab", values, {"time": own, "steps": own})).axes[:2]
+    below = [line.get_ydata()[0] for line in left.get_lines() if line.get_marker() != "None"]  # type: ignore[index]
+    assert sorted(set(below)) == pytest.approx([-0.11, 0.11, 0.89, 1.11, 1.89, 2.11])
+    at = [line.get_ydata()[0] for line in right.get_lines()]  # type: ignore[index]
+    assert {0, 1, 2, 3} == set(at)
 
 
 def test_means_and_what_a_factor_does_by_the_others() -> None:

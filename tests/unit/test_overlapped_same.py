@@ -76,6 +76,7 @@ def test_a_step_begins_when_its_first_layer_has_its_parameters() -> None:
         for one in own.values():
             assert one["ready_s"] <= one["pack_s"] <= one["packed_s"] <= one["start_s"]
             assert one["start_s"] <= one["first_s"] <= one["arrived_s"] <= one["decoded_s"]
+            assert one["decoded_s"] <= one["applying_s"] <= one["applied_s"]
         # the last layer's gradients leave before the first layer's are computed
         assert own[0]["start_s"] < own[BUCKETS - 1]["ready_s"] - PACE_S / 5
         assert sum(one["bytes_up"] for one in own.values()) == step["bytes_up"]

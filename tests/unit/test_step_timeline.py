@@ -62,8 +62,9 @@ def test_a_buckets_way_has_no_gap(run: Run) -> None:
     )
     way = [s for s in timeline(run, [3]).of("worker-1") if s.bucket == 7]
     assert [span.activity for span in way] == [
-        "compress", "send", "wait", "receive", "decompress", "held",
+        "compress", "send", "wait", "receive", "decompress", "held", "apply",
     ]  # fmt: skip
+    assert way[-1].from_s == record["applying_s"]
     assert (way[0].from_s, way[-1].to_s) == (record["ready_s"], record["applied_s"])
     assert all(one.to_s == other.from_s for one, other in pairwise(way))
     assert way[1].facts == {"bytes": record["bytes_up"]}
@@ -132,6 +133,15 @@ def test_buckets_are_decoded_one_after_the_other_or_together() -> None:
     assert decoded((1.0, 4.0), (3.0, 4.0)) == [(3.0, 4.0), (3.0, 4.0)]
 
 
+def test_older_records_say_only_when_a_bucket_was_applied(run: Run) -> None:
+    record = dict(next(r for r in run.events["bucket"] if r["bucket"] == 7))
+    del record["applying_s"]
+    *_, last = bucket_spans([record], 1.0)
+    assert (last.activity, last.from_s, last.to_s) == (
+        "held", record["decoded_s"], record["applied_s"],
+    )  # fmt: skip
+
+
 def test_times_are_of_the_model(out: Path, run: Run) -> None:
     slow = timeline(load(make_bucket_run(out, Plan(steps=STEPS, dilation=10.0))), range(1, 6))
     fast = timeline(run, range(1, 6))
@@ -195,6 +205,18 @@ def test_bytes_of_a_whole_step_are_under_way_at_once(plain: Run) -> None:
     step = next(r for r in plain.events["step"] if (r["node"], r["step"]) == ("worker-0", 1))
     totals = [total for _, total in under_way(plain, [1])["worker-0", "up"]]
     assert totals == [step["bytes_up"], 0]
+
+
+def test_a_server_that_knows_of_no_buckets_replies_to_one_message(out: Path) -> None:
+    whole = load(make_bucket_run(out / "whole", Plan(steps=2, joined=len(LAYERS))))
+    rounds = {kind: records for kind, records in whole.events.items() if kind != "served"}
+    found = under_way(replace(whole, events=rounds), [2])
+    record = next(
+        r for r in whole.events["bucket"] if (r["node"], r["step"]) == ("worker-1", 2)
+    )  # fmt: skip
+    (served,) = [r for r in whole.events["served"] if r["step"] == 2]
+    begun, come = (served["send_start_s"], record["bytes_down"]), (record["arrived_s"], 0)
+    assert found["worker-1", "down"] == [begun, come]
 
 
 @pytest.mark.parametrize("kind", ["run", "plain"])

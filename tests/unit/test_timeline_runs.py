@@ -60,7 +60,8 @@ def test_ways_are_recorded_in_the_order_in_which_they_happen(
     runs: dict[str, Run], algorithm: str
 ) -> None:
     times = (
-        "ready_s", "pack_s", "packed_s", "start_s", "sent_s", "first_s", "last_s", "decoded_s", "applied_s",
+        "ready_s", "pack_s", "packed_s", "start_s", "sent_s", "first_s", "last_s", "decoded_s", "applying_s",
+        "applied_s",
     )  # fmt: skip
     records = runs[algorithm].events["bucket"]
     assert len(records) == 3 * 5 * len(bucket_names(runs[algorithm]))

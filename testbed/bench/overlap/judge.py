@@ -62,20 +62,27 @@ def rows(
     return made
 
 
-def checks(found: Sequence[Row]) -> list[Check]:
-    """Both orders against the bound; what does not overlap against what does, at every bandwidth."""
+def checks(found: Sequence[Row], loads: Iterable[float]) -> list[Check]:
+    """Both orders against the bound; what does not overlap against what does, at each of ``loads``.
+
+    Of a load without rows nothing is known, and no check of it is met.
+    """
     made: list[Check] = []
-    for load in dict.fromkeys(row["load"] for row in found):
+    for load in dict.fromkeys(loads):
         step = {row["variant"]: row for row in found if row["load"] == load}
         overlapped = _known(row for name, row in step.items() if name in OVERLAPPED)
         others = _known(row for name, row in step.items() if name not in OVERLAPPED)
         made += [
-            at_most(f"load {load:g}, {name}: step over bound", step[name]["step/bound"], OVER_BOUND)
+            at_most(f"load {load:g}, {name}: step over bound", _over_bound(step, name), OVER_BOUND)
             for name in OVERLAPPED
         ]
         ratio = times(min(others, default=None), max(overlapped, default=None))
         made.append(at_least(f"load {load:g}: without overlap over with it", ratio, NEVER_FASTER))
     return made
+
+
+def _over_bound(step: Mapping[str, Row], name: Variant) -> float | None:
+    return step[name]["step/bound"] if name in step else None
 
 
 def _known(found: Iterable[Row]) -> list[float]:

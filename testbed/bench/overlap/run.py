@@ -47,7 +47,7 @@ class Bench:
         found = Suite(
             "Steps with and without overlap, against the bound of computation and links",
             self.known["rows"],
-            checks(self.known["rows"]),
+            checks(self.known["rows"], self._plan.loads),
             {"discarded": self.known["discarded"]},
         )
         self.known["checks"] = [asdict(check) for check in found.checks]
