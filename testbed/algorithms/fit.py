@@ -9,7 +9,7 @@ from testbed.algorithms.algorithm import Algorithm
 from testbed.compress.base import codings, needs_all, selectors, takes_density
 from testbed.compress.layout import Layout
 from testbed.compress.recipe import Choice, Recipe
-from testbed.control.base import Controller, controllers
+from testbed.control.base import Controller, controllers, watched
 from testbed.errors import InputError
 from testbed.exchange import builtin as _builtin
 from testbed.exchange.kinds import exchanges
@@ -32,6 +32,7 @@ def check(algorithm: Algorithm, where: str | None = None) -> None:
         _check_buckets(algorithm)
         _check_carried(algorithm)
         _check_exchange(algorithm)
+        _check_agreed(algorithm, controller)
         _check_overlap(algorithm)
     except InputError as error:
         message = f"algorithm {algorithm.name!r}: {error.message}"
@@ -138,6 +139,17 @@ def _check_exchange(algorithm: Algorithm) -> None:
         )
 
 
+def _check_agreed(algorithm: Algorithm, controller: Controller) -> None:
+    """Who sees what no other worker sees does not decide as the others do."""
+    own = sorted(watched(controller))
+    if algorithm.agree and own:
+        raise InputError(
+            f"controller {algorithm.controller!r} sees {' and '.join(own)} of its own worker, and workers agree on delay and "
+            "accuracy alone",
+            hint="Write `agree: false`",
+        )
+
+
 def _made(algorithm: Algorithm) -> Controller:
     """Every part once; the controller, to look at."""
     layout = Layout.whole("mean", 1)
@@ -192,23 +204,40 @@ def _check_buckets(algorithm: Algorithm) -> None:
 
 
 def _check_overlap(algorithm: Algorithm) -> None:
-    """What travels in buckets needs an exchange of buckets, and what overlaps travels in buckets."""
+    """What travels in buckets needs an exchange of buckets, and what overlaps or has an order travels in buckets."""
     if algorithm.order not in ORDERS:
         raise InputError(f"unknown order {algorithm.order!r}", hint=f"Known: {_listed(ORDERS)}")
+    if algorithm.bucket_bytes < 0:
+        raise InputError(f"bucket_bytes {algorithm.bucket_bytes}: it is a size")
+    _check_messages(algorithm)
     if algorithm.overlap and not algorithm.bucket_bytes:
         raise InputError(
             "overlap without bucket_bytes: one message cannot leave before all of it is there",
             hint="Write `bucket_bytes`, such as `64 KiB`",
         )
-    if algorithm.bucket_bytes < 0:
-        raise InputError(f"bucket_bytes {algorithm.bucket_bytes}: it is a size")
-    if algorithm.bucket_bytes and not exchanges.get(algorithm.exchange).buckets:
-        able = [name for name in exchanges if exchanges.get(name).buckets]
+    if algorithm.order != ORDERS[0] and not algorithm.bucket_bytes:
         raise InputError(
-            f"the exchange {algorithm.exchange!r} sends a gradient in one message, and bucket_bytes is "
-            f"{algorithm.bucket_bytes}",
-            hint=f"Buckets travel by {_listed(able)}",
+            f"order {algorithm.order!r} without bucket_bytes: one message is before or after no other",
+            hint="Leave `order` out; it is that of buckets",
         )
+
+
+def _check_messages(algorithm: Algorithm) -> None:
+    """One message is neither parted nor sent before all of it is there."""
+    if exchanges.get(algorithm.exchange).buckets:
+        return
+    given = {"bucket_bytes": algorithm.bucket_bytes, "overlap": algorithm.overlap}
+    if asked := {name: value for name, value in given.items() if value}:
+        able = [name for name in exchanges if exchanges.get(name).buckets]
+        off = ", ".join(f"`{name}: {_OFF[name]}`" for name in asked)
+        raise InputError(
+            f"the exchange {algorithm.exchange!r} sends a gradient in one message, and "
+            + " and ".join(f"{name} is {value}" for name, value in asked.items()),
+            hint=f"Write {off}; buckets travel by {_listed(able)}",
+        )
+
+
+_OFF = {"bucket_bytes": "0 B", "overlap": "false"}
 
 
 def _check_carried(algorithm: Algorithm) -> None:

@@ -16,7 +16,7 @@ from testbed.scenario.node_events import node_changes
 from testbed.scenario.shape import LinkChange, Shape
 from testbed.scenario.timeline import Timeline
 from testbed.scenario.traffic import Flow, flows
-from testbed.session.profiled import pacing
+from testbed.session.profiled import check_fits, overlaps, pacing
 
 MAX_CHANGES = 10_000
 RUN_ID = "dry-run"
@@ -24,6 +24,7 @@ RUN_ID = "dry-run"
 
 def describe(loaded: Loaded, fabric: str, seconds: float) -> dict[str, Any]:
     """The plan: times are wall times from t0, changes those of the first ``seconds``."""
+    check_fits(loaded)
     scenario, timeline = loaded.wall(), loaded.timeline()
     changes = list(islice(timeline.changes(0.0, seconds), MAX_CHANGES))
     return {
@@ -46,7 +47,7 @@ def describe(loaded: Loaded, fabric: str, seconds: float) -> dict[str, Any]:
         "shortest_step_s": timeline.shortest_step_s(),
         "longest_outage_s": timeline.longest_outage_s()[0],
         "needs": kernel_needs(scenario),
-        "pacing": pacing(loaded),
+        "pacing": pacing(loaded, by_layer=overlaps(loaded), virtual=fabric == "sim"),
         "dense_step": dense_step(loaded, timeline),
         "compose": compose(loaded) if fabric == "docker" else None,
     }

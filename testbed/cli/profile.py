@@ -72,13 +72,15 @@ def profile(
 
 
 def _train(scenario: Path | None, changes: dict[str, Any]) -> Train:
-    """The scenario's, or the default one, with ``changes``."""
+    """The scenario's, or the default one, with ``changes``. The profile that a scenario names may be the one to be made."""
     given = {key: value for key, value in changes.items() if value is not None}
-    return (Train() if scenario is None else load(scenario).scenario.train).model_copy(update=given)
+    train = Train() if scenario is None else load(scenario, timed=False).scenario.train
+    return train.model_copy(update=given)
 
 
 def _write(out: Path, text: str) -> None:
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=str(out)) from None

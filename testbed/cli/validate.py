@@ -11,7 +11,7 @@ from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Derived
 from testbed.scenario.needs import kernel_needs
-from testbed.session.profiled import in_a_sentence, pacing
+from testbed.session.profiled import check_fits, in_a_sentence, overlaps, pacing
 
 _OPTIONAL = {"hosts": "host", "racks": "rack", "flows": "flow"}
 
@@ -39,6 +39,7 @@ def validate(scenario: options.Scenario, as_json: options.Json = False) -> None:
 
 def summary(loaded: Loaded) -> dict[str, Any]:
     """What ``validate --json`` prints."""
+    check_fits(loaded)
     scenario = loaded.scenario
     names = [entry.name if isinstance(entry, Derived) else entry for entry in scenario.algorithms]
     roles = Counter(spec.role for spec in expand(scenario))
@@ -53,7 +54,7 @@ def summary(loaded: Loaded) -> dict[str, Any]:
         "traces": {file: trace.duration_s for file, trace in loaded.traces.items()},
         "algorithms": names,
         "seeds": list(scenario.seeds),
-        "pacing": pacing(loaded),
+        "pacing": pacing(loaded, by_layer=overlaps(loaded)),
         "needs": kernel_needs(scenario),
     }
 

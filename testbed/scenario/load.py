@@ -56,16 +56,19 @@ class Loaded:
         return timelines.build(self.wall(), traces)
 
 
-def load(path: Path) -> Loaded:
+def load(path: Path, *, timed: bool = True) -> Loaded:
     """Read ``path``, and the traces and the profile it names (relative to it).
 
+    Not ``timed``: whatever profile it names may still have to be made, and is not looked at.
     Raises InputError that lists every mistake as ``file:line: key.path: what, and what works``.
     """
     text = _text(path)
     document = parse(text, str(path))
     scenario = _validated(document)
     traces, problems = _traces(scenario, path.parent)
-    scenario, profile, wrong = profiled(scenario, path.parent)
+    scenario, profile, wrong = (
+        profiled(scenario, path.parent) if timed else (scenario, None, list[Problem]())
+    )
     if problems := problems + wrong + check(scenario, traces):
         raise report(document, problems)
     hash_ = fingerprint(scenario, traces, profile)

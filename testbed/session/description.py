@@ -44,7 +44,7 @@ def describe(
             seed=seed,
             dilation=loaded.scenario.dilation,
             pace_s=None if pace is None else float(pace),
-            pacing=pacing(loaded),
+            pacing=pacing(loaded, by_layer=bool(algorithm.get("overlap")), virtual=fabric == "sim"),
             nodes={spec.name: asdict(spec) for spec in specs},
             links=links,
             fabric=fabric,

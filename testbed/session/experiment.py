@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from testbed.algorithms import Algorithm, check_momentum, check_nodes, resolve
-from testbed.compress.layout import Layout
-from testbed.compress.shards import pieces
 from testbed.control.base import controllers, watched
 from testbed.errors import InputError
 from testbed.exchange import builtin as _builtin
@@ -24,6 +22,7 @@ from testbed.scenario.per_seed import for_seed
 from testbed.scenario.timeline import Timeline
 from testbed.session.paths import Paths
 from testbed.session.profiled import check_layers
+from testbed.session.spread import check_spread
 from testbed.train.job import Job
 from testbed.train.recorded import RecordedRun
 from testbed.train.sizes import Sizes, check_sizes, sizes
@@ -96,7 +95,7 @@ def from_loaded(
         check_momentum(algorithm, scenario.train.optimizer.momentum, where=asked)
         check_sizes(scenario.train, algorithm.controller, where=asked)
         check_nodes(algorithm, scenario, where=asked)
-    _check_servers(scenario, resolved, str(loaded.source))
+    check_spread(scenario, resolved, asked)
     check_layers(loaded)
     if (recorded := scenario.train.recorded) is not None:
         was, given = RecordedRun(Path(recorded)).algorithm, [row.name for row in resolved]
@@ -117,23 +116,6 @@ def from_loaded(
         algorithms=resolved,
         seeds=list(seeds) or list(scenario.seeds),
     )
-
-
-def _check_servers(scenario: Scenario, algorithms: Sequence[Algorithm], where: str) -> None:
-    """Raises InputError where the model cannot be spread over the servers."""
-    many = sum(spec.role == "server" for spec in expand(scenario))
-    if many <= 1:
-        return
-    from testbed.train.models import build
-
-    train = scenario.train
-    named = build(train.model, train.task, train.width, 0).named_parameters()
-    layout = Layout.of((name, tuple(parameter.shape)) for name, parameter in named)
-    try:
-        for size in {algorithm.bucket_bytes for algorithm in algorithms}:
-            pieces(layout, many, size)
-    except InputError as error:
-        raise InputError(error.message, where=f"{where}: nodes", hint=error.hint) from None
 
 
 def _located(scenario: Scenario, folder: Path) -> Scenario:

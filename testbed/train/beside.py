@@ -93,7 +93,8 @@ class Beside:
     def _pack(self, place: int) -> None:
         way, node = self.ways[place], self._node
         if self._fits.due(self._step):
-            for fitted in node.background(lambda: list(self._fits.of(self._step, way.shard))):
+            # here: in the background it would come after all of the computation
+            for fitted in self._fits.of(self._step, way.shard):
                 node.record(fitted.to_json())
         way.pack_s, cpu_s = node.now(), node.cpu()
         body = self._carrier.pack_shard(place)

@@ -2,7 +2,8 @@
 
 A report is made of p = g + e, the very vector that is compressed right after, before the computation is
 held to its pace: it is in no phase of communication nor in that of compression, and with a pace that
-leaves time for it no phase grows. It draws from randomness of its own: reports change no payload.
+leaves time for it no phase grows. With overlap it is made beside the computation, and its bucket leaves
+that much later. It draws from randomness of its own: reports change no payload.
 """
 
 from __future__ import annotations

@@ -34,7 +34,10 @@ def unaltered(message: Message) -> Message:
 class Hosts:
     """A server and two workers on loopback, a thread for each role."""
 
-    def __init__(self, algorithm: Algorithm, way: Way) -> None:
+    def __init__(
+        self, algorithm: Algorithm, way: Way, made: Callable[..., HostNode] = HostNode
+    ) -> None:
+        self._made = made
         stage = Stage(algorithm)
         self._jobs = {peer: stage.job(peer) for peer in range(3)}
         self._clock, self._barrier, self._way = HostClock(), threading.Barrier(3), way
@@ -56,7 +59,7 @@ class Hosts:
         endpoint = ENDPOINTS[self._way](
             peer, job.run, names=names, clock=self._clock.seconds, silence_s=SILENCE_S
         )
-        node = HostNode(job.node, job.seed, endpoint, self._clock, list[object]().append)
+        node = self._made(job.node, job.seed, endpoint, self._clock, list[object]().append)
         send = endpoint.send
         endpoint.send = lambda to, message: send(to, alter(message))  # type: ignore[method-assign]
         try:
@@ -91,6 +94,40 @@ def nothing_is_left() -> Iterator[None]:
 def test_parameters_are_those_of_virtual_time(algorithm: Algorithm, way: Way) -> None:
     given = overlapped(algorithm)
     found = {done.result()["parameters"] for done in Hosts(given, way).run().values()}
+    assert found == {parameters(given)}
+
+
+class FitFirst(HostNode):
+    """Its computations do not end before it has made a report of the gradients that are there."""
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self._told, self._made_ns = threading.Event(), self._clock.t0_ns
+
+    def background(self, work: Callable[[], Any]) -> Any:
+        def held() -> Any:
+            result, begun = work(), self._clock.t0_ns != self._made_ns
+            if self.name != "server" and begun and not self._told.wait(SILENCE_S):
+                raise RuntimeError("no report while there was something to compute")
+            return result
+
+        return super().background(held)
+
+    def record(self, event: dict[str, object]) -> None:
+        if event["kind"] == "fit":
+            self._told.set()
+        super().record(event)
+
+
+def test_a_report_is_made_beside_the_computation() -> None:
+    """The bucket that is reported on leaves while others are computed, as it does in other steps."""
+    told = Algorithm(
+        "told", "laplace", "feedback", options={"density": 0.05}, selector_options={"fit_every": 2}
+    )
+    given = overlapped(told)
+    found = {
+        done.result()["parameters"] for done in Hosts(given, "threads", FitFirst).run().values()
+    }
     assert found == {parameters(given)}
 
 

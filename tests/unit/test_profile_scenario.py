@@ -24,7 +24,9 @@ nodes: {{server: {{role: server}}, worker: {{role: worker, count: 2}}}}
 links: {{default: {{up: {{rate: 9 Mbit/s, queue: 50 ms}}, down: {{rate: 9 Mbit/s, queue: 50 ms}}}}}}
 train: {{{train}}}
 dilation: {dilation}
+algorithms: [{algorithm}]
 """
+OVERLAPS = "{name: a, from: none, bucket_bytes: 1 KiB, overlap: true}"
 OWN = {
     "format": "narrows-profile", "version": 1, "source": "measured", "about": "by hand", "device": "a lathe",
     "model": "mlp", "task": "digits", "width": 1.0, "batch": 32,
@@ -35,11 +37,13 @@ OWN = {
 }  # fmt: skip
 
 
-def written(folder: Path, train: str, dilation: float = 1, **changes: object) -> Path:
+def written(
+    folder: Path, train: str, dilation: float = 1, algorithm: str = OVERLAPS, **changes: object
+) -> Path:
     (folder / "p").mkdir(exist_ok=True)
     (folder / "p" / "own.json").write_text(json.dumps({**OWN, **changes}))
     path = folder / "s.yaml"
-    path.write_text(SCENARIO.format(train=train, dilation=dilation))
+    path.write_text(SCENARIO.format(train=train, dilation=dilation, algorithm=algorithm))
     return path
 
 
@@ -141,9 +145,9 @@ def test_those_that_ship_are_of_the_models_that_ship(tmp_path: Path, name: str) 
     assert float(pace) == pytest.approx(read_profile(shipped()[name]).total_s, abs=1e-9)
 
 
-def described(folder: Path, loaded: Loaded) -> Path:
-    directory = RunDirectory(folder)
-    describe(directory, loaded, [], [], fabric="sim", algorithm={"name": "none"}, seed=1)
+def described(folder: Path, loaded: Loaded, fabric: str = "sim", overlap: bool = True) -> Path:
+    directory, algorithm = RunDirectory(folder), {"name": "none", "overlap": overlap}
+    describe(directory, loaded, [], [], fabric=fabric, algorithm=algorithm, seed=1)
     directory.close()
     return folder
 
@@ -159,9 +163,32 @@ def test_a_run_keeps_its_profile_and_is_itself_a_scenario(tmp_path: Path) -> Non
     found = json.loads((run / "manifest.json").read_text())
     assert found["pace_s"] == pytest.approx(0.02)
     assert found["pacing"] == {
-        "pace_s": pytest.approx(0.01), "profile": "p/own.json", "source": "measured", "layers": 2,
+        "pace_s": pytest.approx(0.01), "profile": "p/own.json", "by_layer": True, "source": "measured", "layers": 2,
         "own_s": pytest.approx(0.01), "device": "a lathe",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("profile", "fabric", "overlap", "source"),
+    [
+        ("", "netns", True, "measured"),
+        ("", "sim", True, "constant"),
+        (", profile: measured", "sim", True, "constant"),
+        (", profile: constant", "netns", True, "constant"),
+        ("", "netns", False, None),
+        (", profile: constant", "sim", False, None),
+        (", profile: p/own.json", "sim", False, "measured"),
+    ],
+)
+def test_a_run_says_what_was_done(
+    tmp_path: Path, profile: str, fabric: str, overlap: bool, source: str | None
+) -> None:
+    loaded = load(written(tmp_path, f"model: mlp, pace: 5 ms{profile}"))
+    (run := tmp_path / "run").mkdir()
+    found = json.loads((described(run, loaded, fabric, overlap) / "manifest.json").read_text())[
+        "pacing"
+    ]
+    assert (found["by_layer"], found["source"]) == (overlap, source)
 
 
 def call(*arguments: str) -> Result:
@@ -188,6 +215,26 @@ def test_it_is_said(tmp_path: Path, verb: str, train: str, sentence: str) -> Non
     assert f"{1e3 * pacing['pace_s']:.4g} ms a step" in sentence
 
 
+@pytest.mark.parametrize("verb", ["validate", "plan"])
+@pytest.mark.parametrize(
+    ("train", "end"),
+    [("pace: 10 ms", ""), (MINE, " (measured: 10 ms on a lathe)")],
+)
+def test_it_is_said_that_nothing_is_shared(tmp_path: Path, verb: str, train: str, end: str) -> None:
+    result = call(verb, str(written(tmp_path, train, algorithm="none")))
+    assert result.exit_code == 0, result.exception
+    sentence = "computation is held to 10 ms a step in all: no algorithm overlaps it layer by layer"
+    assert f"{sentence}{end}\n" in result.stdout
+
+
+def test_a_plan_for_virtual_time_measures_nothing(tmp_path: Path) -> None:
+    path = str(written(tmp_path, "pace: 5 ms"))
+    result = call("plan", path, "--fabric", "sim")
+    assert "held to 5 ms a step, shared among layers the same for every layer" in result.stdout
+    found = json.loads(call("plan", path, "--fabric", "sim", "--json").stdout)
+    assert found["pacing"]["source"] == "constant"
+
+
 def test_the_command_measures_a_scenarios_model(tmp_path: Path) -> None:
     out = tmp_path / "measured.json"
     scenario = str(written(tmp_path, "model: mlp, batch: 4"))
@@ -203,6 +250,22 @@ def test_the_command_measures_a_scenarios_model(tmp_path: Path) -> None:
     ]  # fmt: skip
     again = written(tmp_path, "model: mlp, batch: 4, profile: measured.json")
     assert profile_of(job(again), ["1", "3"], never) is not None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stale", [None, "{}", json.dumps({**OWN, "batch": 7})])
+def test_the_command_makes_the_file_that_its_scenario_names(
+    tmp_path: Path, stale: str | None
+) -> None:
+    path = written(tmp_path, "model: mlp, batch: 4, profile: new/mine.json")
+    mine = tmp_path / "new" / "mine.json"
+    if stale is not None:
+        mine.parent.mkdir()
+        mine.write_text(stale)
+    with pytest.raises(InputError, match=r"mine\.json|of batch 7"):
+        load(path)
+    result = call("profile", str(path), "--passes", "3", "--out", str(mine))
+    assert result.exit_code == 0, result.exception
+    assert load(path).profile == read_profile(mine)
 
 
 def test_the_command_estimates_and_prints_what_it_would_write() -> None:
