@@ -25,8 +25,6 @@ class BucketRecord(Event):
     """Its compression began, which may have waited for other buckets'."""
     packed_s: float
     """It had ended; the message may then have waited for others to be sent."""
-    compress_cpu_s: float
-    """CPU time of the worker's thread between the two."""
     start_s: float
     """Its first byte was handed over."""
     sent_s: float

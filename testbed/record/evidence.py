@@ -63,8 +63,6 @@ class Evidence:
     """The agent's report, one object per link direction."""
     steps: Records = ()
     """``StepRecord`` objects of all workers."""
-    buckets: Records = ()
-    """``BucketRecord`` objects of all workers."""
     rounds: Records = ()
     """``RoundRecord`` objects of the server."""
     sockets: Records = ()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from testbed.record.contended import contended
 from testbed.record.evidence import Evidence, Records
 from testbed.record.finding import Finding
 from testbed.record.identity import class_bytes_expected, frames_disagree
@@ -85,7 +85,22 @@ def _processor(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
         f"than its pace; at most {limits.overrun_share:.1%} may",
         overran / len(steps), limits.overrun_share,
     )  # fmt: skip
-    yield contended(steps, evidence.buckets, limits)
+    waited = sum(_waited(step, phase, limits) for step in steps for phase in ("compress", "apply"))
+    phases = 2 * len(steps)
+    yield Finding(
+        "contended_share",
+        f"{waited} of {phases} compress and apply phases ({waited / phases:.1%}) took over "
+        f"{limits.contended_ratio:g} times their CPU time and lost more than "
+        f"{limits.contended_loss:.0%} of their step by it; at most {limits.contended_share:.1%} may",
+        waited / phases, limits.contended_share,
+    )  # fmt: skip
+
+
+def _waited(step: Mapping[str, Any], phase: str, limits: Thresholds) -> bool:
+    """Whether a phase waited for a processor long enough to matter in its step."""
+    wall, cpu = float(step[f"{phase}_s"]), float(step[f"{phase}_cpu_s"])
+    length = float(step["end_s"]) - float(step["start_s"])
+    return wall > limits.contended_ratio * cpu and wall - cpu > limits.contended_loss * length
 
 
 def _completion(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:

@@ -150,7 +150,6 @@ def _evidence(
     return replace(
         found,
         steps=steps,
-        buckets=events.get("bucket", []),
         rounds=rounds if lockstep else [],
         nodes=nodes_seen(happening, history.nodes, seconds),
         sockets=_sockets(outcome.done),

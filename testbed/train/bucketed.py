@@ -38,10 +38,9 @@ class BucketedStepper(Stepper):
         self._ways, bodies = list[Way](), list[Buffer]()
         for place, shard in enumerate(self._tools.replica.shards):
             self._ways.append(Way(shard, ready_s, pack_s=node.now()))
-            way, cpu_s = self._ways[place], node.cpu()
             bodies.append(carrier.pack_shard(place))
-            way.packed_s, way.compress_cpu_s = node.now(), node.cpu() - cpu_s
-            way.items.append(carrier.packed(place))
+            self._ways[place].packed_s = node.now()
+            self._ways[place].items.append(carrier.packed(place))
         return bodies
 
     def _told(self, step: int, compute: Compute, applied: Applied) -> Buckets:

@@ -58,7 +58,6 @@ class Way:
             ready_s=self.ready_s,
             pack_s=self.pack_s,
             packed_s=self.packed_s,
-            compress_cpu_s=self.compress_cpu_s,
             start_s=travel.start_s,
             sent_s=travel.sent_s,
             first_s=travel.first_s,

@@ -134,8 +134,8 @@ def _upload(plan: Plan, worker: _Worker) -> None:
         link_s = max(start_s, link_s) + length / plan.bytes_per_s
         worker.ways.append(
             {
-                "bucket": bucket, "ready_s": ready_s, "pack_s": pack_s, "packed_s": packed_s,
-                "compress_cpu_s": packed_s - pack_s, "start_s": start_s, "sent_s": sender_s, "first_s": link_s, "density": plan.density, "size": size,
+                "bucket": bucket, "ready_s": ready_s, "pack_s": pack_s, "packed_s": packed_s, "start_s": start_s,
+                "sent_s": sender_s, "first_s": link_s, "density": plan.density, "size": size,
                 "sent_count": int(plan.density * size), "bytes_up": length, "bytes_down": 2 * length,
                 "parts": parts,
             }

@@ -114,46 +114,6 @@ def test_a_loss_that_does_not_show_in_its_step_is_none() -> None:
     assert judge(steps(10, 10, **slow, end_s=0.08)).state == "invalid"
 
 
-def bucket(pack_s: float, took_s: float, **changed: Any) -> dict[str, Any]:
-    """Packed in 1 ms of CPU time and applied in 0.5 ms of wall time; the computation ends at 0.05."""
-    calm = {"node": "w", "step": 0, "ready_s": min(pack_s, 0.05), "pack_s": pack_s, "packed_s": pack_s + took_s,
-            "compress_cpu_s": 0.001, "applying_s": 0.1 + pack_s, "applied_s": 0.1005 + pack_s}  # fmt: skip
-    return {**calm, **changed}
-
-
-def in_buckets(*buckets: dict[str, Any], **changed: Any) -> float:
-    """The share of phases that waited of a step with four buckets' CPU times, of which one was waited for."""
-    step = {
-        **CALM,
-        "node": "w",
-        "compress_s": 0.001,
-        "apply_s": 0.0005,
-        "apply_cpu_s": 0.002,
-        **changed,
-    }
-    measured = judge(Evidence(steps=[step], buckets=buckets)).measures["contended_share"]
-    return float(measured["deviation"])
-
-
-def test_in_buckets_it_is_buckets_whose_times_count() -> None:
-    calm = [bucket(pack_s, 0.001) for pack_s in (0.02, 0.03, 0.04, 0.05)]
-    assert in_buckets(*calm) == 0.0
-    # what is left of one bucket's time is under the CPU time of all
-    assert in_buckets(*calm[:3], bucket(0.05, 0.004), compress_s=0.004, compress_cpu_s=0.004) == 0.5
-    assert in_buckets(*calm[:3], {**calm[3], "applied_s": 0.155}, apply_s=0.005) == 0.5
-
-
-def test_what_is_packed_beside_the_computation_may_wait() -> None:
-    last = bucket(0.05, 0.001)
-    assert in_buckets(bucket(0.02, 0.02), last) == 0.0
-    assert in_buckets(bucket(0.045, 0.01), last) == 0.5
-
-
-def test_buckets_that_are_applied_together_are_so_once() -> None:
-    together = {"applying_s": 0.09, "applied_s": 0.0925}
-    assert in_buckets(*[bucket(p, 0.001, **together) for p in (0.02, 0.03, 0.04, 0.05)]) == 0.0
-
-
 def test_packets_dropped_by_the_emulated_queue_never_reached_its_class() -> None:
     missing = identity(10_660_000 - 100 * 1514, drops=100)
     assert judge(missing).state == "valid"
