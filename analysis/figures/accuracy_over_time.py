@@ -9,9 +9,22 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from analysis.load import Run, by_algorithm
-from analysis.style import COLUMN_IN, Rows, banner, heading, look, new_figure, shade, shade_handle
+from analysis.style import (
+    COLUMN_IN,
+    PAGE_IN,
+    Rows,
+    banner,
+    heading,
+    look,
+    new_figure,
+    shade,
+    shade_handle,
+)
 
 NAME = "accuracy_over_time"
+
+_FEW = 8
+"""More algorithms have the width of a page; bands would hide each other."""
 
 
 def data(runs: Sequence[Run]) -> Rows:
@@ -35,17 +48,18 @@ def data(runs: Sequence[Run]) -> Rows:
 
 
 def draw(runs: Sequence[Run]) -> Figure:
-    """Mean over seeds as a line; the range over seeds as a band where there are several."""
-    figure = new_figure(COLUMN_IN, 2.7)
+    """Mean over seeds as a line; the range over seeds as a band where there are several, and few algorithms."""
+    rows, names = data(runs), list(by_algorithm(runs))
+    many = len(names) > _FEW
+    figure = new_figure(*((PAGE_IN, 3.2 + 0.06 * len(names)) if many else (COLUMN_IN, 2.7)))
     axes = figure.add_subplot()
     handles: list[Artist] = []
-    rows, names = data(runs), list(by_algorithm(runs))
     for index, algorithm in enumerate(names):
         mine = [row for row in rows if row["algorithm"] == algorithm]
         times = [row["time_s"] for row in mine]
         style = look(index)
         handles += axes.plot(times, [row["accuracy"] for row in mine], **style)
-        if any(row["seeds"] > 1 for row in mine):
+        if not many and any(row["seeds"] > 1 for row in mine):
             low, high = ([row[f"accuracy_{side}"] for row in mine] for side in ("min", "max"))
             axes.fill_between(times, low, high, color=style["color"], alpha=0.18, linewidth=0)
     axes.set(xlabel="Model time (s)", ylabel="Test accuracy", ylim=(0, 1.02))
