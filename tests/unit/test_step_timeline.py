@@ -19,7 +19,6 @@ from analysis.timeline.chrome import trace
 from analysis.timeline.of_run import bucket_names, chosen, middle, timeline
 from analysis.timeline.span import Span, chain
 from analysis.timeline.tracks import rows, tracks
-from analysis.timeline.under_way import under_way
 from analysis.timeline.worker import bucket_spans
 from testbed.cli import VERBS, application
 from testbed.cli.timeline import bounds
@@ -184,39 +183,6 @@ def test_spans_that_overlap_are_on_tracks_of_their_own() -> None:
     spans = [span(0, 4), span(4, 6), span(3, 5), span(5, 7), span(3.5, 3.6)]
     assert tracks(spans) == [[span(0, 4), span(4, 6)], [span(3, 5), span(5, 7)], [span(3.5, 3.6)]]
     assert list(rows([replace(spans[0], bucket=b) for b in (3, None, 0)])) == [None, 0, 3]
-
-
-def test_bytes_are_under_way_from_the_first_sent_to_the_last_come(run: Run) -> None:
-    found = under_way(run, [2])
-    assert set(found) == {(f"worker-{rank}", way) for rank in range(3) for way in ("up", "down")}
-    bytes_up = sum(
-        r["bytes_up"] for r in run.events["bucket"] if (r["node"], r["step"]) == ("worker-0", 2)
-    )
-    points = found["worker-0", "up"]
-    totals = [total for _, total in points]
-    assert min(totals) == totals[-1] == 0
-    assert sum(max(0, b - a) for a, b in pairwise([0, *totals])) <= bytes_up
-    assert max(totals) >= 48 + 0.6 * 13_000
-    times = [time_s for time_s, _ in points]
-    assert times == sorted(set(times))
-
-
-def test_bytes_of_a_whole_step_are_under_way_at_once(plain: Run) -> None:
-    step = next(r for r in plain.events["step"] if (r["node"], r["step"]) == ("worker-0", 1))
-    totals = [total for _, total in under_way(plain, [1])["worker-0", "up"]]
-    assert totals == [step["bytes_up"], 0]
-
-
-def test_a_server_that_knows_of_no_buckets_replies_to_one_message(out: Path) -> None:
-    whole = load(make_bucket_run(out / "whole", Plan(steps=2, joined=len(LAYERS))))
-    rounds = {kind: records for kind, records in whole.events.items() if kind != "served"}
-    found = under_way(replace(whole, events=rounds), [2])
-    record = next(
-        r for r in whole.events["bucket"] if (r["node"], r["step"]) == ("worker-1", 2)
-    )  # fmt: skip
-    (served,) = [r for r in whole.events["served"] if r["step"] == 2]
-    begun, come = (served["send_start_s"], record["bytes_down"]), (record["arrived_s"], 0)
-    assert found["worker-1", "down"] == [begun, come]
 
 
 @pytest.mark.parametrize("kind", ["run", "plain"])
