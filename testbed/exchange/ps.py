@@ -178,18 +178,19 @@ class ParameterServerHub:
         """See ``testbed.exchange.kinds.BucketsServer``."""
         workers = self._peers.workers
         parts = self._parts
+        left = {
+            worker: sum(worker not in parts.get(bucket, ()) for bucket in buckets)
+            for worker in workers
+        }
         while True:
-            lacking = [
-                worker
-                for worker in workers
-                if any(worker not in parts.get(bucket, ()) for bucket in buckets)
-            ]
-            waiting = [worker for worker in workers if worker not in lacking]
+            lacking = [worker for worker in workers if left[worker]]
+            waiting = [worker for worker in workers if not left[worker]]
             message = self._receive(step, lacking, waiting, self._peers.timeout_s)
             bucket = message.bucket if message.bucket in buckets else min(buckets)
             here = parts.setdefault(bucket, {})
             self._check(message, Kind.GRADIENT, step, bucket, [w for w in workers if w not in here])
             here[message.sender] = message
+            left[message.sender] -= 1
             if len(here) == len(workers):
                 del parts[bucket]
                 return bucket, [here[worker] for worker in workers]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 from typing import Any, cast
 
 from testbed.compress.shards import Shard
@@ -11,10 +10,14 @@ from testbed.exchange.kinds import BucketsServer, ServerSide
 from testbed.node import Buffer, Message, Node, Queue
 from testbed.record.bucket_events import ServedRecord
 from testbed.record.events import RoundRecord
+from testbed.train.bucket_order import bucket_rng, urgency
 from testbed.train.job import Job
 from testbed.train.lane import Lane
 from testbed.train.mean import Mean
 from testbed.train.seen import seen
+
+_FIRST = -(1 << 16)
+"""More urgent than any bucket, whose numbers have 16 bits: the reply that says which step is the last."""
 
 Answers = dict[int, Buffer]
 """Payloads of replies by shard number, which hold until the next round."""
@@ -60,11 +63,8 @@ class BucketsAverager(Averager):
         super().__init__(node, job, exchange, shards)
         self._done: Queue[ServedRecord | BaseException] = node.queue()
         self._lane = Lane(node, self._done.put)
-        self._urgency = -1 if job.algorithm.order == "forward" else 1
-        # each its own: in which order they are answered is the network's doing
-        self._rngs = {
-            shard.number: Random(f"{job.seed}/{job.node}/{shard.name}") for shard in shards
-        }
+        # in which order they are answered is the network's doing
+        self._rngs = {shard.number: bucket_rng(job, shard) for shard in shards}
 
     def round(self, step: int, *, last: bool) -> tuple[Answers, RoundRecord]:
         """See ``Averager``; a record of every bucket is written as well."""
@@ -106,7 +106,7 @@ class BucketsAverager(Averager):
                 )
             )
 
-        self._lane.put(send, self._urgency * number if not last else -(1 << 16))
+        self._lane.put(send, _FIRST if last else urgency(self._job, number))
         return payload
 
     def _served(self) -> ServedRecord:

@@ -12,6 +12,7 @@ from typing import cast
 from testbed.exchange.base import Ticket
 from testbed.exchange.kinds import BucketsSide
 from testbed.node import Buffer, Node, Queue
+from testbed.train.bucket_order import urgency
 from testbed.train.carrier import Freight, PayloadCarrier
 from testbed.train.job import Job
 from testbed.train.lane import Lane
@@ -23,12 +24,11 @@ class Beside:
     """Of one worker. ``ways``: of the step that was begun last, by bucket."""
 
     def __init__(self, node: Node, job: Job, tools: Tools) -> None:
-        self._node, self._fits = node, tools.fits
+        self._node, self._job, self._fits = node, job, tools.fits
         self._carrier = cast(PayloadCarrier, tools.carrier)
         self._carrier.itemise()
         self._exchange = cast(BucketsSide, tools.exchange)
         self._shards = tools.replica.shards
-        self._forward = job.algorithm.order == "forward"
         self._told: Queue[int | Freight | BaseException] = node.queue()
         self._sent: Queue[bool] = node.queue()
         """One for each bucket; False: there will be no more."""
@@ -100,8 +100,7 @@ class Beside:
         body = self._carrier.pack_shard(place)
         way.packed_s, way.compress_cpu_s = node.now(), node.cpu() - cpu_s
         way.items.append(self._carrier.packed(place))
-        urgency = -place if self._forward else place
-        self._sending.put(lambda: self._send(place, body), urgency)
+        self._sending.put(lambda: self._send(place, body), urgency(self._job, place))
         if len(self.ways) == len(self._shards) and all(way.items for way in self.ways.values()):
             self._told.put(self._carrier.freight())
 

@@ -18,6 +18,7 @@ from testbed.control.base import Controller
 from testbed.exchange.base import Update
 from testbed.node import Buffer, Node
 from testbed.train.agreement import Note, detached
+from testbed.train.bucket_order import bucket_rng
 from testbed.train.fits import WatchedCompressor
 from testbed.train.job import Job
 from testbed.train.mean import Mean
@@ -69,8 +70,8 @@ class PayloadCarrier:
         row, shards = job.algorithm, replica.shards
         self._rngs = [node.rng] * len(shards)
         if row.bucket_bytes:
-            # each its own: in which order they are compressed depends on when they are there
-            self._rngs = [Random(f"{job.seed}/{job.node}/{shard.name}") for shard in shards]
+            # in which order they are compressed depends on when they are there
+            self._rngs = [bucket_rng(job, shard) for shard in shards]
 
     def pack(self) -> list[tuple[int, Buffer]]:
         """All shards are compressed before the first is sent: phases follow one another."""

@@ -160,7 +160,9 @@ class LayeredStepper(Stepper):
         for record in records:
             node.record(record.to_json())
         node.record(PassRecord(name, made.step, made.forward, made.backward).to_json())
-        buckets = told(self._job, zip(ways, records, strict=True), made.computed_s)
+        buckets = Buckets()
+        if self._tools.observer.sees_buckets:
+            buckets = told(self._job, zip(ways, records, strict=True), made.computed_s)
         self._finished(self._record_of(made, buckets))
 
     def _record_of(self, made: _Made, buckets: Buckets) -> StepRecord:
@@ -175,7 +177,6 @@ class LayeredStepper(Stepper):
             made.end_s - made.start_s, buckets,
         )  # fmt: skip
         awaited = made.ways[made.awaited]
-        # packed, it may have waited for others to be sent: that is no compression
         left = replace(awaited.travel, start_s=awaited.packed_s).after(made.computed_s)
         decoded_s = max(awaited.decoded_s, made.computed_s)
         return StepRecord(

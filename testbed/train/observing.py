@@ -63,6 +63,11 @@ class Observer:
             return [controller.densities([name for name, _ in parts]) for parts in self._parts]
         return [controller.density()] * len(self._parts)
 
+    @property
+    def sees_buckets(self) -> bool:
+        """Whether the controller wants to know how buckets travelled."""
+        return "buckets" in self._watched
+
     def looks(self) -> bool:
         """Whether the controller wants error curves of the coming step."""
         self._curves = {}
@@ -112,7 +117,7 @@ class Observer:
             share_down_bits=self._share(self._job.way_down),
             layers=sent.layers,
             curves=self._curves,
-            buckets=buckets or {} if "buckets" in self._watched else {},
+            buckets=buckets or {},
         )
         return self._shown(seen)
 

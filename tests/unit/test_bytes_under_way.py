@@ -6,38 +6,17 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
 from bucket_rig import LAYERS, Plan, make_bucket_run
 from synthetic_run import Recipe, make_run
 
-from analysis.load import Run, load
+from analysis.load import load
 from analysis.timeline.under_way import under_way
 
 STEPS = 5
 
 
-@pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.fixture(scope="module")
-def path(out: Path) -> Path:
-    return make_bucket_run(out, Plan(steps=STEPS))
-
-
-@pytest.fixture(scope="module")
-def run(path: Path) -> Run:
-    return load(path)
-
-
-@pytest.fixture(scope="module")
-def plain(out: Path) -> Run:
-    """Without records of buckets."""
-    return load(make_run(out, Recipe("topk-0.15", 0.15, steps=4)))
-
-
-def test_bytes_are_under_way_from_the_first_sent_to_the_last_come(run: Run) -> None:
+def test_bytes_are_under_way_from_the_first_sent_to_the_last_come(tmp_path: Path) -> None:
+    run = load(make_bucket_run(tmp_path, Plan(steps=STEPS)))
     found = under_way(run, [2])
     assert set(found) == {(f"worker-{rank}", way) for rank in range(3) for way in ("up", "down")}
     bytes_up = sum(
@@ -52,14 +31,15 @@ def test_bytes_are_under_way_from_the_first_sent_to_the_last_come(run: Run) -> N
     assert times == sorted(set(times))
 
 
-def test_bytes_of_a_whole_step_are_under_way_at_once(plain: Run) -> None:
+def test_bytes_of_a_whole_step_are_under_way_at_once(tmp_path: Path) -> None:
+    plain = load(make_run(tmp_path, Recipe("topk-0.15", 0.15, steps=4)))
     step = next(r for r in plain.events["step"] if (r["node"], r["step"]) == ("worker-0", 1))
     totals = [total for _, total in under_way(plain, [1])["worker-0", "up"]]
     assert totals == [step["bytes_up"], 0]
 
 
-def test_a_server_that_knows_of_no_buckets_replies_to_one_message(out: Path) -> None:
-    whole = load(make_bucket_run(out / "whole", Plan(steps=2, joined=len(LAYERS))))
+def test_a_server_that_knows_of_no_buckets_replies_to_one_message(tmp_path: Path) -> None:
+    whole = load(make_bucket_run(tmp_path, Plan(steps=2, joined=len(LAYERS))))
     rounds = {kind: records for kind, records in whole.events.items() if kind != "served"}
     found = under_way(replace(whole, events=rounds), [2])
     record = next(
