@@ -5,6 +5,10 @@ RUN      ?= $(lastword $(sort $(wildcard comparisons/*)))
 TRACE    ?= scenarios/traces/cloud.csv
 FABRIC   ?= docker
 SECONDS  ?= 60
+EXAMPLE  ?= char_ddp
+LINKS    ?= examples/four.yaml
+EXEC     ?= netns
+RUNNER   ?= python
 NEEDED   := $(if $(filter sim,$(FABRIC)),environment,setup)
 
 ifndef PYTHON
@@ -15,7 +19,7 @@ BIN     := .venv/bin
 SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environment demo test nightly lint run compare replay plots images guest doctor clean
+.PHONY: help setup environment demo test nightly lint run compare replay examples example plots images guest doctor clean
 
 help:  ## this list
 	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|sim] [SECONDS=…]"; echo
@@ -30,8 +34,10 @@ environment:
 demo: $(NEEDED)  ## train 4 workers and a server on FABRIC over a replayed trace, then tables and figures
 	@$(BIN)/testbed run scenarios/demo.yaml --fabric $(FABRIC)
 
-test: setup  ## every test that this machine can run
-	@NARROWS_REQUIRE=$$($(SETUP) capabilities) $(BIN)/python -m pytest -q
+test: setup  ## every test that this machine can run: on links one after the other, then all others side by side
+	@export NARROWS_REQUIRE=$$($(SETUP) capabilities); status=0; \
+		$(BIN)/python -m pytest -q --ignore tests/unit || status=$$?; \
+		$(BIN)/python -m pytest -q --numprocesses auto --dist loadfile tests/unit || status=$$?; exit $$status
 
 nightly: setup  ## the tests with ten times as many kills and fifty times as many hostile files: hours
 	@NARROWS_KILLS=300 NARROWS_FUZZ=10000 NARROWS_REQUIRE=$$($(SETUP) capabilities) $(BIN)/python -m pytest -q $(wildcard tests/*/test_killed_*.py tests/*/test_*fuzz.py)
@@ -47,6 +53,13 @@ compare: $(NEEDED)  ## SCENARIO on FABRIC, seeds interleaved and paired
 
 replay: setup  ## TRACE on a link of FABRIC for SECONDS, and how exactly it was followed
 	@$(BIN)/testbed replay $(TRACE) --fabric $(FABRIC) --seconds $(SECONDS)
+
+examples: setup  ## a training script under three gradient hooks, five seeds each, timed at 100 Mbit/s: half an hour, goes on where it was
+	@$(BIN)/python examples/hook_speed.py --out measurements/hook-speed
+
+example: setup  ## EXAMPLE="char_diloco --every 20" on the nodes of LINKS, and its figures
+	@PATH="$(CURDIR)/$(BIN):$$PATH" testbed exec $(LINKS) --fabric $(EXEC) --name $(firstword $(EXAMPLE)) --out measurements -- $(RUNNER) examples/$(firstword $(EXAMPLE)).py $(wordlist 2,99,$(EXAMPLE)); status=$$?; \
+		$(BIN)/testbed report $$(ls -d measurements/runs/*_$(firstword $(EXAMPLE))_s0_* | tail -1) --out measurements/$(firstword $(EXAMPLE)) && exit $$status
 
 plots: environment  ## table and figures of RUN again (default: the last comparison)
 	@$(BIN)/testbed report $(or $(RUN),$(error there is no comparison to draw: `make run` makes one))

@@ -25,7 +25,9 @@ from testbed.record.directory import (
     read_jsonl,
     run_of,
 )
+from testbed.record.job_summary import KnownSteps, is_job, known_steps, summarise_job
 from testbed.record.summary import phase_s, summarise
+from testbed.record.traffic import Traffic
 
 del _builtin
 
@@ -69,6 +71,21 @@ class Run:
     def seed(self) -> int:
         """The run's seed."""
         return int(self.manifest["seed"])
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it was a command of somebody else's (``testbed exec``): ``steps`` and what is along them are empty."""
+        return is_job(self.manifest)
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """What its links carried: wall time."""
+        return Traffic(self.links)
+
+    @cached_property
+    def known(self) -> KnownSteps:
+        """A job's steps: wall time."""
+        return known_steps(self.events, self.traffic)
 
     @property
     def verdict(self) -> str:
@@ -159,19 +176,24 @@ def load(path: Path, *, replayed: bool = False) -> Run:
             "and nothing is drawn from them",
             hint="Give a directory that 'testbed run' made: runs/<…> or comparisons/<…>",
         )
-    events = read_events(path)
-    if not events.get("step") and not replayed:
+    events, manifest = read_events(path), read_json(path / MANIFEST)
+    if missing := {"scenario", "scenario_hash", "algorithm", "seed", "dilation", "nodes"} - set(
+        manifest
+    ):
+        raise InputError(f"lacks {', '.join(sorted(missing))}", where=str(path / MANIFEST))
+    if events.get("message") and not replayed:
+        raise EmptyRun(
+            f"the run in {str(path)!r} replayed messages: it trained nothing, and made no steps",
+            hint=f"Its {SUMMARY} says when which step's messages had come; leave it out",
+        )
+    if not events.get("step") and not replayed and not is_job(manifest):
         raise EmptyRun(
             f"the run in {str(path)!r} was stopped before its first step was finished: "
             "there is nothing to draw",
             hint="Leave it out",
         )
-    summary = read_json(path / SUMMARY) if (path / SUMMARY).exists() else summarise(path)
-    manifest = read_json(path / MANIFEST)
-    if missing := {"scenario", "scenario_hash", "algorithm", "seed", "dilation", "nodes"} - set(
-        manifest
-    ):
-        raise InputError(f"lacks {', '.join(sorted(missing))}", where=str(path / MANIFEST))
+    sum_up = summarise_job if is_job(manifest) else summarise
+    summary = read_json(path / SUMMARY) if (path / SUMMARY).exists() else sum_up(path)
     return Run(path, manifest, summary, events, list(read_jsonl(path / LINKS)))
 
 
@@ -179,7 +201,8 @@ def load_all(paths: Iterable[Path]) -> list[Run]:
     """Read several runs and order them: ``none`` first, then as given; seeds ascending.
 
     A comparison's directory stands for its runs; those of them without a finished step are left out,
-    with a warning. Raises InputError when the runs are not of one scenario: their times do not compare.
+    with a warning. Raises InputError when the runs are not of one scenario, or some are jobs (``testbed exec``) and some
+    are not: they do not compare.
     """
     runs = [run for path in paths for run in _load_some(path)]
     runs = list({run.path.resolve(): run for run in runs}.values())
@@ -193,6 +216,11 @@ def load_all(paths: Iterable[Path]) -> list[Run]:
     if len(scenarios) > 1:
         listed = ", ".join(sorted(f"{name} ({hash_[:8]})" for name, hash_ in scenarios))
         raise InputError(f"the runs are of different scenarios: {listed}", hint="Draw them apart")
+    if len({run.is_job for run in runs}) > 1:
+        raise InputError(
+            "some of the runs are of 'testbed run' and some of 'testbed exec': what is known of them is not the same",
+            hint="Draw them apart",
+        )
     order = list(dict.fromkeys(run.algorithm for run in runs))
     return sorted(runs, key=lambda r: (r.algorithm != "none", order.index(r.algorithm), r.seed))
 

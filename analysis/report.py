@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
+from types import ModuleType
 from typing import Any
 
 from analysis import table
 from analysis.figures import figures_of
+from analysis.jobs import table as job_table
 from analysis.layers import table as layer_table
 from analysis.load import Run, load_all
 from analysis.style import save
@@ -44,7 +47,7 @@ def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
     the report last."""
     runs = load_all(run_dirs)
     figures = _figures(runs, out / "figures")
-    sheets = {"table.csv": table.rows(runs), "layers.csv": layer_table.rows(runs)}
+    sheets = {"table.csv": sheet_of(runs).rows(runs), "layers.csv": layer_table.rows(runs)}
     written = [
         write_atomically(out / name, table.to_csv(rows)) for name, rows in sheets.items() if rows
     ]
@@ -55,13 +58,16 @@ def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
 def render(runs: Sequence[Run], figures: Iterable[Path]) -> str:
     """The report as HTML that needs nothing beside it: pictures are inside."""
     template = Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
-    rows = table.rows(runs)
+    sheet, rows = sheet_of(runs), sheet_of(runs).rows(runs)
+    headings, explained = (
+        (job_table.HEADINGS, f"<p>{job_table.EXPLAINED}</p>") if runs[0].is_job else (_HEADINGS, "")
+    )
     return template.substitute(
         title=escape(str(runs[0].manifest["scenario"])),
         hash=escape(str(runs[0].manifest["scenario_hash"])[:8]),
-        head="".join(f"<th>{heading}</th>" for heading in _HEADINGS),
-        rows="\n".join(_row(row) for row in rows),
-        reasons=_reasons(runs),
+        head="".join(f"<th>{heading}</th>" for heading in headings),
+        rows="\n".join(_row(row, sheet.cells_of(row)) for row in rows),
+        reasons=explained + _reasons(runs) + _how_known(runs),
         layers=_layers(runs),
         figures="\n".join(_picture(path) for path in figures if path.suffix == ".png"),
         facts="\n".join(_fact(name, value) for name, value in facts(runs).items()),
@@ -96,6 +102,7 @@ def _facts(run: Run) -> dict[str, str]:
     )
     return {
         "Nodes": f"{workers} workers, {len(manifest['nodes']) - workers} server",
+        **_command(run),
         "Fabric": str(manifest["fabric"]),
         "Congestion control": str(manifest["congestion"] or machine.get("congestion_default") or "unknown"),
         "Dilation": f"{manifest['dilation']:g}. {manifest['tcp_timers']}",
@@ -109,8 +116,22 @@ def _facts(run: Run) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _row(row: dict[str, Any]) -> str:
-    cells = "".join(f"<td>{escape(cell)}</td>" for cell in table.cells_of(row))
+def _command(run: Run) -> dict[str, str]:
+    """Of a job, what was started, by its label."""
+    if not run.is_job:
+        return {}
+    row = run.manifest["algorithm"]
+    each = "" if (row.get("nproc") or 1) == 1 else f" ({row['nproc']} processes per node)"
+    return {"Command": f"{run.algorithm}: {shlex.join(map(str, row['command']))}{each}"}
+
+
+def sheet_of(runs: Sequence[Run]) -> ModuleType:
+    """What makes the table of such runs."""
+    return job_table if runs[0].is_job else table
+
+
+def _row(row: dict[str, Any], own: Sequence[str]) -> str:
+    cells = "".join(f"<td>{escape(cell)}</td>" for cell in own)
     return f'<tr class="{row["verdict"]}">{cells}</tr>'
 
 
@@ -121,6 +142,16 @@ def _reasons(runs: Sequence[Run]) -> str:
         for reason in run.summary["reasons"]
     ]
     return f"<h2>Reasons</h2>\n<ul>{''.join(items)}</ul>" if items else ""
+
+
+def _how_known(runs: Sequence[Run]) -> str:
+    """Of jobs, how their steps are known."""
+    items = [
+        f"<li><b>{escape(run.algorithm)}</b>: {escape(run.known.reason)}</li>"
+        for run in runs
+        if run.is_job
+    ]
+    return f"<h2>How steps are known</h2>\n<ul>{''.join(items)}</ul>" if items else ""
 
 
 def _layers(runs: Sequence[Run]) -> str:

@@ -42,7 +42,7 @@ def main(algorithm: str = "laplace-0.01") -> None:
     sent = state.totals()
     if dist.get_rank() == 0:
         share = sent.bytes_sent / sent.dense_bytes
-        print(  # noqa: T201
+        print(
             f"{algorithm}: accuracy {accuracy:.3f} after {STEPS} steps; "
             f"{sent.bytes_sent / 1e6:.2f} MB sent, {share:.1%} of "
             f"{sent.dense_bytes / 1e6:.2f} MB by float32 all-reduce"

@@ -28,6 +28,8 @@ class Kind(IntEnum):
     BYE = 4
     WAITING = 5
     """Endpoints among themselves; roles see none."""
+    AWAY = 6
+    BACK = 7
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -36,15 +37,18 @@ congestion: cubic
 
 
 class Command:
-    """A running ``testbed`` command in a directory of its own."""
+    """A running ``testbed`` command in a directory of its own; ``python`` in it is the one that runs the tests."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        options, command = arguments[:end], arguments[end:]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "testbed", *arguments, "--out", str(folder)],
+            [sys.executable, "-m", "testbed", *options, "--out", str(folder), *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         )
 
     def finish(self, timeout_s: float = 90.0) -> tuple[int, str, str]:
@@ -77,6 +81,12 @@ class Command:
         """Process id of this run's links agent."""
         children = descendants(self.process.pid)
         return next(pid for pid in children if "testbed.links.agent" in command_line(pid))
+
+
+def executed(code: int, said: str) -> bool:
+    """Whether a job came to its end: where the machine was too busy its verdict is invalid, and that is no failure of its
+    processes."""
+    return code == 0 or (code == 1 and "verdict: invalid" in said)
 
 
 def scrape(pid: int) -> dict[str, Metric]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from command_rig import SCENARIO, Write, ours, settle
+from flower_rig import flower_python
 from kernel_rig import has_netem, lacks_guest
 
 from testbed.setup import engine
@@ -72,6 +73,11 @@ def nothing_left() -> Iterator[set[str]]:
     before = ours()
     yield before
     assert settle(before) == set()
+
+
+@pytest.fixture(scope="session")
+def with_flower(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return flower_python(tmp_path_factory.mktemp("flower"))
 
 
 @pytest.fixture

@@ -11,6 +11,11 @@ from analysis.figures import (
     accuracy_over_time,
     density,
     fidelity,
+    job_bytes,
+    job_phases,
+    job_steps,
+    job_values,
+    label_shares,
     layers,
     pareto,
     phases,
@@ -45,10 +50,15 @@ FIGURES: tuple[FigureModule, ...] = (
 )
 """Of any runs, in the order of the report."""
 
-OF_SOME: tuple[FigureModule, ...] = (pareto, density, timeline, layers)
+OF_SOME: tuple[FigureModule, ...] = (pareto, density, timeline, layers, label_shares)
 """Drawn only of runs that they have data for; they come after the others."""
+
+OF_JOBS: tuple[FigureModule, ...] = (job_steps, job_phases, job_values, job_bytes, fidelity)
+"""Of runs of somebody else's command, those that they have data for."""
 
 
 def figures_of(runs: Sequence[Run]) -> list[FigureModule]:
     """What is drawn of ``runs``."""
+    if runs[0].is_job:
+        return [module for module in OF_JOBS if module.data(runs)]
     return [*FIGURES, *(module for module in OF_SOME if module.data(runs))]

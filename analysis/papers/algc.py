@@ -114,7 +114,8 @@ def _line(runs: Runs, name: str) -> str:
     times, steps = interval([at for at, _ in reached]), interval([at for _, at in reached])
     count = f"{len(reached)} of {len(runs.values(name, 'step_s'))}"
     cells_ = (
-        f"`{name}`", written(times, "{:.2f}"), count, f"{steps.mean or 0:.0f}", f"{mean('step_s') * 1e3:.1f}",
+        f"`{name}`", written(times, "{:.2f}"), count, "–" if steps.mean is None else f"{steps.mean:.0f}",
+        f"{mean('step_s') * 1e3:.1f}",
         f"{mean('mean_k'):.4f}",
         f"{mean('bytes_up') / 1e6:.1f} / {mean('bytes_down') / 1e6:.1f}",
     )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from testbed.algorithms.algorithm import Algorithm
+from testbed.algorithms.fit_dealt import check_dealt
 from testbed.compress.base import codings, needs_all, selectors, takes_density
 from testbed.compress.layout import Layout
 from testbed.compress.recipe import Choice, Recipe
@@ -82,6 +83,7 @@ def _check_workers(algorithm: Algorithm, scenario: Scenario, where: str | None) 
                 f"exchange {algorithm.exchange!r} has blocks of gradients computed, and `train.gradients` is {train.gradients}",
                 hint="Use `gradients: real`",
             )
+        check_dealt(algorithm, scenario, workers)
         if algorithm.bucket_bytes and train.gradients != "real":
             raise InputError(
                 f"buckets are made of layers, and `train.gradients` is {train.gradients}",

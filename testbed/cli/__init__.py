@@ -23,6 +23,7 @@ VERBS = {
     "validate": "testbed.cli.validate:validate",
     "plan": "testbed.cli.plan:plan",
     "run": "testbed.cli.run:run",
+    "exec": "testbed.cli.exec:execute",
     "replay": "testbed.cli.replay:replay",
     "compare": "testbed.cli.compare:compare",
     "report": "testbed.cli.report:report",
@@ -31,6 +32,7 @@ VERBS = {
     "replay-controller": "testbed.cli.replay_controller:replay_controller",
     "profile": "testbed.cli.profile:profile",
     "trace": "testbed.cli.trace:app",
+    "messages": "testbed.cli.messages:app",
     "bench": "testbed.cli.bench:app",
     "clean": "testbed.cli.clean:clean",
 }
@@ -79,5 +81,8 @@ def main(arguments: list[str] | None = None) -> Any:
     except NarrowsError as error:
         print(f"testbed: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("testbed: interrupted before anything was started", file=sys.stderr)
+        sys.exit(NarrowsError.exit_code)
     except ModuleNotFoundError as error:
         sys.exit(missing(error))

@@ -10,6 +10,7 @@ from testbed.scenario.load import Loaded
 from testbed.scenario.model import Scenario
 from testbed.scenario.shape import End, wire_bytes
 from testbed.scenario.timeline import Timeline
+from testbed.session.paces import slowest_pace_s
 
 
 def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
@@ -34,7 +35,7 @@ def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
         rate = _mean_rate(timeline, end, loaded)
         seconds = gradients * wire_bytes(frame) * 8 / rate if rate else float("inf")
         slowest[phase] = max(slowest[phase], seconds / loaded.scenario.dilation)
-    pace = float(train.pace or 0.0)
+    pace = slowest_pace_s(loaded)
     step = pace + slowest["up"] + slowest["down"]
     return {
         "parameters": parameters,

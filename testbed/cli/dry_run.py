@@ -22,9 +22,13 @@ MAX_CHANGES = 10_000
 RUN_ID = "dry-run"
 
 
-def describe(loaded: Loaded, fabric: str, seconds: float) -> dict[str, Any]:
-    """The plan: times are wall times from t0, changes those of the first ``seconds``."""
-    check_fits(loaded)
+def describe(loaded: Loaded, fabric: str, seconds: float, *, trains: bool = True) -> dict[str, Any]:
+    """The plan: times are wall times from t0, changes those of the first ``seconds``.
+
+    Not ``trains``: it is for somebody's own job, whose steps and containers are not ours to tell.
+    """
+    if trains:
+        check_fits(loaded)
     scenario, timeline = loaded.wall(), loaded.timeline()
     changes = list(islice(timeline.changes(0.0, seconds), MAX_CHANGES))
     return {
@@ -47,9 +51,11 @@ def describe(loaded: Loaded, fabric: str, seconds: float) -> dict[str, Any]:
         "shortest_step_s": timeline.shortest_step_s(),
         "longest_outage_s": timeline.longest_outage_s()[0],
         "needs": kernel_needs(scenario),
-        "pacing": pacing(loaded, by_layer=overlaps(loaded), virtual=fabric == "sim"),
-        "dense_step": dense_step(loaded, timeline),
-        "compose": compose(loaded) if fabric == "docker" else None,
+        "pacing": pacing(loaded, by_layer=overlaps(loaded), virtual=fabric == "sim")
+        if trains
+        else None,
+        "dense_step": dense_step(loaded, timeline) if trains else None,
+        "compose": compose(loaded) if trains and fabric == "docker" else None,
     }
 
 

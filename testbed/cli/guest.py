@@ -60,7 +60,7 @@ def arguments(context: typer.Context) -> list[str]:
         value = context.params.get(parameter.name or "")
         name = parameter.opts[0]
         if parameter.param_type_name == "argument":
-            files.append(str(value))
+            files += [str(each) for each in value] if isinstance(value, list) else [str(value)]
         elif value is True and name != FLAG:
             options.append(name)
         elif value is not None and not isinstance(value, bool):

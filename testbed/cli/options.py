@@ -22,6 +22,12 @@ Seeds = Annotated[
     str | None,
     typer.Option("--seed", help="Seeds instead of the file's: 3, 1-5 or 1,4.", metavar="SEEDS"),
 ]
+ForExec = Annotated[
+    bool,
+    typer.Option(
+        "--exec", help="SCENARIO is for `testbed exec`: algorithms and training do not matter."
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", help="Where runs/ and comparisons/ go.", metavar="DIR")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave a failed run standing for inspection.")]

@@ -10,6 +10,7 @@ import typer
 from testbed.cli import options
 from testbed.cli.dry_run import describe
 from testbed.fabric.builtin import fabrics
+from testbed.job.fit import check_fabric, check_traffic
 from testbed.scenario.load import load
 from testbed.session.profiled import in_a_sentence
 from testbed.units import Duration, Size
@@ -26,11 +27,16 @@ def plan(
     scenario: options.Scenario,
     fabric: options.FabricName = "netns",
     seconds: Horizon = 60.0,
+    for_exec: options.ForExec = False,
     as_json: options.Json = False,
 ) -> None:
     """Show what a run of SCENARIO would do; nothing is started."""
     fabrics.get(fabric, where="--fabric")
-    found = describe(load(scenario), fabric, seconds)
+    loaded = load(scenario, trains=not for_exec)
+    if for_exec:
+        check_traffic(loaded)
+        check_fabric(loaded, fabric)
+    found = describe(loaded, fabric, seconds, trains=not for_exec)
     if as_json:
         print(json.dumps(found, indent=2))
     else:

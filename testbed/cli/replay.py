@@ -47,7 +47,7 @@ def replay(
     become_able(fabric, keep=keep)
     loaded = _load(trace, form, column)
     replayed = replay_links(loaded, fabric, out, seconds, quiet=quiet, keep_failed=keep)
-    _draw(replayed.directory)
+    draw(replayed.directory)
     if as_json:
         json.dump(replayed.to_json(), sys.stdout, indent=2)
         print()
@@ -75,7 +75,7 @@ def _load(source: Path, form: str | None, column: str | None) -> Loaded:
     return load(source)
 
 
-def _draw(directory: Path) -> None:
+def draw(directory: Path) -> None:
     """Leave ``fidelity.png`` beside the records."""
     from analysis.figures import fidelity
     from analysis.load import load

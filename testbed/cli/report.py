@@ -24,19 +24,19 @@ Out = Annotated[
 def report(runs: Runs, out: Out = None, as_json: options.Json = False) -> None:
     """Draw every figure and the table of some runs, from their records alone."""
     from analysis.load import load_all
-    from analysis.report import write_report
-    from analysis.table import rich_table, rows
+    from analysis.report import sheet_of, write_report
     from testbed.record.directory import to_json
 
     loaded = load_all(runs)
     files = write_report(runs, out or _default(runs))
-    table = rows(loaded)
+    sheet = sheet_of(loaded)
+    table = sheet.rows(loaded)
     if as_json:
         print(json.dumps(json.loads(to_json({"runs": table, "files": files})), indent=2))
         return
     from rich.console import Console
 
-    Console(width=options.table_width()).print(rich_table(table))
+    Console(width=options.table_width()).print(sheet.rich_table(table))
     print(f"report: {files[-1]}", file=sys.stderr)
 
 

@@ -42,7 +42,7 @@ class Observation:
     """By what is compressed by itself: its elements and its gradient's norm. Watched only (``layers``)."""
     buckets: dict[str, dict[str, float]] = field(default_factory=dict)
     """By the name of what is compressed by itself, how it travelled. Watched only (``buckets``). ``elements``; ``sent``:
-    of them; ``left_s``: computation that was left when its gradient was there; ``compress_s``; ``delay_s``: from the
+    of them; ``bucket``: its number; ``start_s``: when its first byte was handed over, after the step's start; ``left_s``: computation that was left when its gradient was there; ``compress_s``; ``delay_s``: from the
     first byte handed over to holding the aggregate; ``send_s``: until the last byte was handed over; ``bytes_up``,
     ``bytes_down``: of frames. Parameters of one bucket share its times and bytes, and have their elements' share of compression."""
     curves: dict[str, list[float]] = field(default_factory=dict)

@@ -14,6 +14,8 @@ from testbed.control.sizes import payload
 from testbed.errors import ExperimentError
 
 _FIELDS = (
+    "bucket",
+    "start_s",
     "elements",
     "sent",
     "left_s",
@@ -23,7 +25,6 @@ _FIELDS = (
     "bytes_up",
     "bytes_down",
 )
-_SHARED = ("left_s", "delay_s", "send_s", "bytes_up", "bytes_down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Message:
     down: float
     expected: float
     """Bytes up that ``sizes`` reckons with for so many elements of float32."""
+    start_s: float
+    """When its first byte was handed over: against others of its step."""
 
     @property
     def sparse(self) -> bool:
@@ -57,6 +60,7 @@ class Message:
         return cls(
             names, elements, sent, first["left_s"], compress_s, first["delay_s"], first["bytes_up"],
             first["bytes_down"], sum(map(_expected, parts)),
+            first["start_s"],
         )  # fmt: skip
 
 
@@ -66,10 +70,10 @@ def messages(controller: str, seen: Observation) -> list[Message]:
         raise ExperimentError(
             f"controller {controller!r}: step {seen.step} has no `buckets`: how each travelled was not watched"
         )
-    shared: dict[tuple[float, ...], list[str]] = defaultdict(list)
+    shared: dict[float, list[str]] = defaultdict(list)
     for name, part in seen.buckets.items():
         _check(controller, seen.step, name, part)
-        shared[tuple(part[key] for key in _SHARED)].append(name)
+        shared[part["bucket"]].append(name)
     found = [Message.of(tuple(n), [seen.buckets[one] for one in n]) for n in shared.values()]
     return sorted(found, key=lambda message: -message.left_s)
 
@@ -107,9 +111,15 @@ def _numbers(message: Message) -> tuple[float, ...]:
 
 
 def _check(controller: str, step: int, name: str, part: Mapping[str, float]) -> None:
-    wrong = [key for key in _FIELDS if not (isfinite(part.get(key, -1.0)) and part[key] >= 0)]
+    missing = [key for key in _FIELDS if key not in part]
+    if missing:
+        raise ExperimentError(
+            f"controller {controller!r}: step {step}: {name!r} has no `{missing[0]}`: it was recorded by an older version; "
+            "run it again"
+        )
+    wrong = [key for key in _FIELDS if not (isfinite(part[key]) and part[key] >= 0)]
     if wrong:
         raise ExperimentError(
-            f"controller {controller!r}: step {step}: `{wrong[0]}` of {name!r} is {part.get(wrong[0])}; "
+            f"controller {controller!r}: step {step}: `{wrong[0]}` of {name!r} is {part[wrong[0]]}; "
             "it must be finite and not negative"
         )

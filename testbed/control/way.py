@@ -109,14 +109,13 @@ class Way:
 
 
 def unhindered(found: list[Message]) -> list[Message]:
-    """Those before which all that was ready earlier had come back: the others' delays are in part those of what they waited
-    for. ``found``: what was ready first before others; that is always one."""
+    """Those that started when all that had before them had come back: the others' delays are in part those of what they
+    waited for. The first to start is always one."""
     alone, back_s = list[Message](), -inf
-    for message in found:
-        start_s = message.compress_s - message.left_s
-        if start_s >= back_s:
+    for message in sorted(found, key=lambda message: message.start_s):
+        if message.start_s >= back_s:
             alone.append(message)
-        back_s = max(back_s, start_s + message.delay_s)
+        back_s = max(back_s, message.start_s + message.delay_s)
     return alone
 
 

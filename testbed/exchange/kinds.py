@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from testbed.exchange.base import Exchange
+from testbed.exchange.base import Exchange, Ticket
 from testbed.node import Buffer, Message, Node
 from testbed.options import Options, read
 from testbed.registry import Registry
@@ -33,6 +33,14 @@ class Peers:
     """The algorithm's ``exchange_options``."""
     last_step: int | None = None
     """The step the run ends with, where no server says so."""
+    drawn: Callable[[int], Sequence[int]] | None = None
+    """By step, the workers that take part in it, by rank; None: all do."""
+    away_s: float = 0.0
+    """The longest that one of them is away."""
+
+    def of_step(self, step: int) -> Sequence[int]:
+        """The workers that send a gradient in ``step``."""
+        return self.workers if self.drawn is None else self.drawn(step)
 
     @property
     def others(self) -> list[int]:
@@ -126,6 +134,16 @@ class ServerSide(Protocol):
         ...
 
 
+class LeavingServer(ServerSide, Protocol):
+    """A server's side where workers leave and return. ``state``: gives what those who do are sent."""
+
+    state: Callable[[], Buffer]
+
+    def welcome_back(self, step: int, *, last: bool) -> None:
+        """Send the state, which is that of ``step``, to whoever has asked for it. ``last``: they stop after it."""
+        ...
+
+
 class BucketsSide(WorkerSide, Protocol):
     """A worker's side of an exchange of several buckets a step."""
 
@@ -142,6 +160,29 @@ class BucketsServer(ServerSide, Protocol):
 
     def gather_any(self, step: int, buckets: Collection[int]) -> tuple[int, list[Message]]:
         """The first of ``buckets`` of which every worker's message is there, and these, by rank. Raises as ``gather``."""
+        ...
+
+
+class PartialSide(WorkerSide, Protocol):
+    """A worker's side of an exchange in which it may rest in a step."""
+
+    def expect(self, step: int, bucket: int) -> Ticket:
+        """Send nothing of ``bucket``, and wait for its update all the same."""
+        ...
+
+
+class LeavingSide(WorkerSide, Protocol):
+    """A worker's side of an exchange that goes on without it for a while."""
+
+    def leave(self, step: int) -> None:
+        """Say that nothing comes of ``step`` and those after it."""
+        ...
+
+    def come_back(self, step: int) -> Message:
+        """Ask for the parameters; blocks until they are there, of ``step`` or a later one, which the message says.
+
+        The server gives their state as its body. Raises NodeLost, WireError.
+        """
         ...
 
 
@@ -183,6 +224,13 @@ class ExchangeKind:
     """None: any number may share the model."""
     down: tuple[str, ...] | None = None
     """Codings that can write what comes back; None: all."""
+    partial: bool = False
+    """Whether only some workers may take part in a step: its side is a ``PartialSide``, its server gathers from
+    ``Peers.of_step`` and answers all."""
+    leaving: (
+        tuple[Callable[[Node, Peers], LeavingSide], Callable[[Node, Peers], LeavingServer]] | None
+    ) = None
+    """Both sides where workers leave and return; None: nobody can."""
     spares: Callable[[Mapping[str, Any], int], int] = no_spares
     """How many workers may be lost without an end to the run, by ``exchange_options`` and their number."""
 

@@ -2,14 +2,14 @@
 
 Several servers share the model: each answers for buckets of its own, as if it were the only one.
 
-Frames of a run: each worker's HELLO to every server; then per step and bucket a GRADIENT of every worker and an
-UPDATE to all; BYE. Servers decide which step is the last and send a BYE with that step's number before their
+Frames of a run: each worker's HELLO to every server; then per step and bucket a GRADIENT of every worker (that takes
+part in the step) and an UPDATE to all; BYE. Servers decide which step is the last and send a BYE with that step's number before their
 UPDATE; a worker answers with a BYE once it has all updates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from testbed.errors import NodeLost, WireError
@@ -53,6 +53,12 @@ class ParameterServer:
             self._peers.server_of(bucket), Kind.GRADIENT, step, bucket, payload
         )
         return PsTicket(self, step, bucket, start_s, self._node.now(), frame_bytes)
+
+    def expect(self, step: int, bucket: int) -> Ticket:
+        """See ``testbed.exchange.kinds.PartialSide``."""
+        self._asked.add((step, bucket))
+        now_s = self._node.now()
+        return PsTicket(self, step, bucket, now_s, now_s, 0)
 
     def update(self, step: int, bucket: int) -> Message:
         """The server's UPDATE for ``bucket`` of ``step``. Raises NodeLost, or WireError for another."""
@@ -170,9 +176,11 @@ class ParameterServerHub:
         self._collect(Kind.HELLO, 0, 0, self._peers.timeout_s + PREPARATION_S)
 
     def gather(self, step: int, bucket: int) -> list[Message]:
-        """Every worker's GRADIENT, by rank. A message out of place is an error, not ignored: in a bulk
+        """The GRADIENT of everyone who takes part, by rank. A message out of place is an error, not ignored: in a bulk
         synchronous run nobody has a reason to send one, and what was counted would be wrong."""
-        return self._collect(Kind.GRADIENT, step, bucket, self._peers.timeout_s)
+        return self._collect(
+            Kind.GRADIENT, step, bucket, self._peers.timeout_s, self._peers.of_step(step)
+        )
 
     def gather_any(self, step: int, buckets: Collection[int]) -> tuple[int, list[Message]]:
         """See ``testbed.exchange.kinds.BucketsServer``."""
@@ -208,25 +216,55 @@ class ParameterServerHub:
         self._collect(Kind.BYE, step, 0, self._peers.timeout_s)
 
     def _send(self, kind: Kind, step: int, bucket: int, body: Buffer) -> int:
+        return self._post(self._receivers(), kind, step, bucket, body)
+
+    def _post(
+        self, receivers: Sequence[int], kind: Kind, step: int, bucket: int, body: Buffer
+    ) -> int:
         message = Message(kind, step, bucket, self._peers.own, body)
         try:
-            sent = self._node.endpoint.send(self._peers.workers, message)
+            sent = self._node.endpoint.send(receivers, message)
         except NodeLost as lost:
             raise lost.during(step, "sending") from lost
         self.bytes_sent += sent
         return sent
 
-    def _collect(self, kind: Kind, step: int, bucket: int, timeout_s: float) -> list[Message]:
+    def _collect(
+        self,
+        kind: Kind,
+        step: int,
+        bucket: int,
+        timeout_s: float,
+        senders: Sequence[int] | None = None,
+    ) -> list[Message]:
+        """From each of ``senders`` (None: all workers), by rank; the others wait for this node all the while."""
         arrived: dict[int, Message] = {}
-        missing = dict.fromkeys(self._peers.workers)
+        senders = self._peers.workers if senders is None else senders
+        missing = dict.fromkeys(senders)
+        waiting = dict.fromkeys(peer for peer in self._peers.workers if peer not in missing)
         while missing:
             # who has said goodbye waits for nothing, and may be gone
-            waiting = () if kind is Kind.BYE else arrived
-            message = self._receive(step, missing, waiting, timeout_s)
+            message = self._receive(step, missing, () if kind is Kind.BYE else waiting, timeout_s)
+            if self._moved(message, step, missing, waiting):
+                continue
             self._check(message, kind, step, bucket, missing)
             arrived[message.sender] = message
-            del missing[message.sender]
-        return [arrived[peer] for peer in self._peers.workers]
+            waiting[message.sender] = missing.pop(message.sender)
+        return [arrived[peer] for peer in senders if peer in arrived]
+
+    def _receivers(self) -> Sequence[int]:
+        """Who is answered."""
+        return self._peers.workers
+
+    def _moved(
+        self,
+        message: Message,  # noqa: ARG002
+        step: int,  # noqa: ARG002
+        missing: dict[int, None],  # noqa: ARG002
+        waiting: dict[int, None],  # noqa: ARG002
+    ) -> bool:
+        """Whether ``message`` says that somebody leaves or returns; here nobody does."""
+        return False
 
     def _receive(
         self, step: int, missing: Collection[int], waiting: Collection[int], timeout_s: float
@@ -254,4 +292,4 @@ class ParameterServerHub:
         )
 
 
-PARAMETER_SERVER = ExchangeKind(ParameterServer, ParameterServerHub, buckets=True)
+PARAMETER_SERVER = ExchangeKind(ParameterServer, ParameterServerHub, buckets=True, partial=True)

@@ -43,7 +43,13 @@ class SocketCounters:
 
 def read_counters(connected: socket.socket) -> SocketCounters:
     """Read a connected TCP socket's counters (Linux 4.19 or newer)."""
-    info = _info(connected)
+    return counters_of(_info(connected))
+
+
+def counters_of(info: bytes) -> SocketCounters:
+    """Read them out of a ``struct tcp_info``. Raises OSError for one of an older kernel."""
+    if len(info) < _LENGTH:
+        raise OSError(_short(info))
     (retransmits,) = struct.unpack_from("=I", info, _RETRANSMITS)
     (segments_out,) = struct.unpack_from("=I", info, _SEGMENTS_OUT)
     bytes_sent, bytes_retransmitted = struct.unpack_from("=QQ", info, _BYTES_SENT)
@@ -83,5 +89,9 @@ def moved(connected: socket.socket) -> Moved:
 def _info(connected: socket.socket) -> bytes:
     info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(info) < _LENGTH:
-        raise OSError(f"the kernel's tcp_info has {len(info)} bytes, {_LENGTH} are needed")
+        raise OSError(_short(info))
     return info
+
+
+def _short(info: bytes) -> str:
+    return f"the kernel's tcp_info has {len(info)} bytes, {_LENGTH} are needed"

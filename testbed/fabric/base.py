@@ -5,14 +5,16 @@ Two networks on every fabric: ``data`` is shaped; ``control`` is not, and carrie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from testbed.registry import Registry
 
 if TYPE_CHECKING:
+    from subprocess import Popen
+
     from testbed.links.client import Agent
 
 CONTROL_PORT = 7077
@@ -94,6 +96,20 @@ class Networks:
 
 
 @dataclass(frozen=True, slots=True)
+class Premises:
+    """What nodes offer to somebody's command. But for hosts, no process of ours is in them."""
+
+    directory: Path
+    """Where the command starts. Containers have it under the same path, to read and to write."""
+    meeting: Path
+    """A folder of sockets by which the command's processes can be heard; the same everywhere, too."""
+    user: str
+    """Whose processes they are in containers, as ``uid:gid``: what they write there is this user's."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """By node: a container image instead of ours."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunContext:
     """What a fabric needs to know of the run: a short unique id, and where files may go."""
 
@@ -106,6 +122,14 @@ class RunContext:
     """Folders that every node must be able to read under these very paths: a task's data."""
     multicast: bool = False
     """Whether nodes send multicasts."""
+    premises: Premises | None = None
+    """Of nodes in which commands are launched, instead of processes of ours."""
+    trains: bool = True
+    """Whether nodes other than hosts train; those that do not need no PyTorch."""
+
+    def staffed(self, spec: NodeSpec) -> bool:
+        """Whether a process of ours is in that node."""
+        return self.premises is None or spec.role == "host"
 
 
 class Fabric(Protocol):
@@ -125,6 +149,25 @@ class Fabric(Protocol):
 
         The racks are made, and each node's port is where it belongs.
         """
+        ...
+
+    def launch(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        copies: int | None = None,
+    ) -> Popen[bytes]:
+        """Start a command in a node of ``premises``, without any privilege; both its outputs come through its pipe.
+
+        ``copies``: a descriptor for ``testbed.fabric.copies.submit``, where processes of two nodes can see each other.
+
+        Its status is what a shell would say: 127, not found; 128 + n or -n, killed by signal n.
+        """
+        ...
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a signal to everything that was launched in a node, and to what that has started."""
         ...
 
     def pause(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Becoming a node's process: ``python -m testbed.fabric.enter --netns PATH --parent PID -- COMMAND…``.
+"""Becoming a node's process: ``python -m testbed.fabric.enter --netns PATH --parent PID [--copies FD] -- COMMAND…``.
 
 Enters the namespace, gives up every capability for good, sees to it that it dies with its parent, and
 becomes the command. It runs as the owner of the package, so that without capabilities it can still read it;
@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import errno
 import os
 import struct
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from testbed.fabric.copies import submit
 from testbed.links.namespaces import enter
 from testbed.links.process import PACKAGE, die_with, module_command, prctl
 
@@ -23,14 +26,22 @@ _DROP_BOUNDING, _SET_SECUREBITS, _NO_NEW_PRIVILEGES = 24, 28, 38
 _AMBIENT, _CLEAR_ALL = 47, 4
 _NOROOT_LOCKED = 0b11
 _CAPABILITIES_VERSION_3 = 0x20080522
+_NOT_ABLE, _NOT_FOUND = 126, 127
+"""What shells say of a command that cannot be started, and of one that is not there."""
 _LAST = Path("/proc/sys/kernel/cap_last_cap")
 _USERS = Path("/proc/self/uid_map")
 
 
-def command_in(netns: str, parent: int, command: Sequence[str]) -> list[str]:
-    """The command line that runs ``command`` in a namespace without any privilege."""
-    options = ["--netns", netns, "--parent", str(parent), "--"]
-    return module_command("testbed.fabric.enter", *options, *command)
+def command_in(
+    netns: str, parent: int, command: Sequence[str], copies: int | None = None
+) -> list[str]:
+    """The command line that runs ``command`` in a namespace without any privilege.
+
+    ``copies``: a descriptor for ``testbed.fabric.copies.submit``, which the process must inherit.
+    """
+    options = ["--netns", netns, "--parent", str(parent)]
+    options += [] if copies is None else ["--copies", str(copies)]
+    return module_command("testbed.fabric.enter", *options, "--", *command)
 
 
 def drop_privileges() -> None:
@@ -66,13 +77,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="testbed.fabric.enter")
     parser.add_argument("--netns", required=True)
     parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--copies", type=int)
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments)
     die_with(options.parent)  # before its namespace goes too
     enter(options.netns)
     drop_privileges()
     die_with(options.parent)  # another user's process is not told any more
-    os.execvp(options.command[0], options.command)
+    if options.copies is not None:
+        submit(options.copies)
+    try:
+        os.execvp(options.command[0], options.command)
+    except OSError as error:
+        sys.stderr.write(f"testbed: {options.command[0]}: {error.strerror}\n")
+        sys.exit(_NOT_FOUND if error.errno == errno.ENOENT else _NOT_ABLE)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ import fcntl
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from ipaddress import IPv4Network
 from typing import BinaryIO
 
@@ -20,6 +21,7 @@ from testbed.fabric.base import (
     Networks,
     NodeSpec,
     Place,
+    Premises,
     RackSpec,
     RunContext,
 )
@@ -30,9 +32,10 @@ from testbed.fabric.netns_plan import plan_topology, run_tag
 from testbed.fabric.netns_sweep import sweep
 from testbed.links.client import Agent
 from testbed.links.journal import KEPT, Journal, folder, journals, start_time
-from testbed.links.namespaces import path_of
+from testbed.links.namespaces import inhabitants, path_of
 from testbed.links.probe import REQUIRED, probe
-from testbed.links.process import environment, module_command
+from testbed.links.process import environment as own_environment
+from testbed.links.process import module_command
 from testbed.links.racks import install, plan_racks
 from testbed.links.topology import TopologyPlan
 
@@ -83,14 +86,35 @@ class NetnsFabric:
             run_tag(self.context.id), plan.alias, self._racks, places, plan.switch_netns
         )
         self.racks, places = install(self.agent, racks, places)
-        for name in self._wired:
-            self.restart(name)
+        for name, spec in self._specs.items():
+            if self.context.staffed(spec):
+                self.restart(name)
         return places
 
     def dead(self) -> dict[str, str]:
         """Nodes whose process has ended, by name, each with how."""
         ended = {name: process.poll() for name, process in dict(self._processes).items()}
         return {name: _how(code) for name, code in ended.items() if code is not None}
+
+    def launch(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        copies: int | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start a command in a node's namespace, and in the folder that the premises name."""
+        variables = own_environment(**environment)
+        start = partial(
+            self._popen, name, command, subprocess.PIPE, variables, self.context.premises, copies
+        )
+        return self._starter.submit(start).result()
+
+    def signal(self, name: str, number: int) -> None:
+        """To every process in the node's namespace."""
+        for pid in inhabitants(self._netns(name)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def pause(self, name: str) -> None:
         """Stop every process of a node's session."""
@@ -102,8 +126,9 @@ class NetnsFabric:
 
     def kill(self, name: str) -> None:
         """Kill them; the namespace stays, and with it the node's links."""
-        process = self._processes[name]
         self._signal(name, signal.SIGKILL)
+        if (process := self._processes.get(name)) is None:
+            return
         process.wait()
         if self._specs[name].role == "host":
             del self._processes[name]
@@ -115,12 +140,13 @@ class NetnsFabric:
         log.mkdir(parents=True, exist_ok=True)
         control = f"{self._plan.control_host}:{CONTROL_PORT}"
         role = self._specs[name].role
-        command = module_command(
-            "testbed.session.node", "--name", name, "--control", control, "--role", role
-        )
+        options = ["--name", name, "--control", control, "--role", role]
+        options += [] if self.context.trains else ["--untrained"]
+        command = module_command("testbed.session.node", *options)
         with (log / f"{name}.log").open("ab") as output:
-            netns = self._wired[name][0].netns or ""
-            self._starter.submit(self._start, name, netns, command, output).result()
+            variables = own_environment(NARROWS_TOKEN=self.context.token, PYTHONUNBUFFERED="1")
+            start = partial(self._popen, name, command, output, variables)
+            self._processes[name] = self._starter.submit(start).result()
 
     def save_logs(self) -> None:
         """Nothing to do: the nodes write them themselves."""
@@ -150,6 +176,8 @@ class NetnsFabric:
             taken = [IPv4Network(entry["network"]) for entry in noted if entry["kind"] == "subnet"]
             plan, subnets = plan_topology(self.context.id, specs, [*taken, *routed()])
             journal = self._journal = Journal.open(self.context.id)
+            if self.context.premises is not None:
+                journal.add("folder", path=str(self.context.premises.meeting))
             for subnet in subnets:
                 journal.add("subnet", network=str(subnet))
             for name in [plan.switch_netns, *(node.netns for node in plan.nodes)]:
@@ -160,24 +188,40 @@ class NetnsFabric:
                 journal.add("link", name=node.port, alias=None, netns=plan.switch_netns)
         return plan
 
-    def _start(self, name: str, netns: str, command: list[str], output: BinaryIO) -> None:
+    def _popen(
+        self,
+        name: str,
+        command: Sequence[str],
+        output: BinaryIO | int,
+        environment: Mapping[str, str],
+        premises: Premises | None = None,
+        copies: int | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """In the starter's thread, which it dies with."""
         assert self._journal is not None
         process = subprocess.Popen(
-            command_in(netns, os.getpid(), command),
+            command_in(self._netns(name), os.getpid(), command, copies),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=environment(NARROWS_TOKEN=self.context.token, PYTHONUNBUFFERED="1"),
+            env=dict(environment),
+            cwd=None if premises is None else premises.directory,
+            pass_fds=() if copies is None else (copies,),
         )
-        self._processes[name] = process
         if start := start_time(process.pid):
             self._journal.add("process", pid=process.pid, start=start)
+        return process
+
+    def _netns(self, name: str) -> str:
+        return self._wired[name][0].netns or ""
 
     def _signal(self, name: str, number: int) -> None:
-        """To the whole process group, which every node's process leads."""
+        """To the whole process group, which every node's process leads; to all in a node without one."""
         process = self._processes.get(name)
-        if process is not None:
+        if process is None and not self.context.staffed(self._specs[name]):
+            self.signal(name, number)
+        elif process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
 
@@ -193,7 +237,11 @@ class NetnsFabric:
         }
 
     def _end_processes(self) -> None:
-        """All are asked first, so that they end side by side."""
+        """All are asked first, so that they end side by side. Of what was launched, only what others should have ended
+        is left."""
+        for name in self._wired:
+            if not self.context.staffed(self._specs[name]):
+                self.signal(name, signal.SIGKILL)
         running = {name: p for name, p in self._processes.items() if p.poll() is None}
         for name in running:
             self.resume(name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
+from pathlib import Path
 
 from testbed.links import namespaces
 from testbed.links.journal import Entry, cleaners, lives
@@ -43,6 +45,15 @@ def clean_process(entry: Entry) -> list[str]:
     return [f"process {pid}"]
 
 
+def clean_folder(entry: Entry) -> list[str]:
+    """``{"path"}``: a folder of sockets that was made for one run."""
+    path = Path(entry["path"])
+    if not path.is_dir():
+        return []
+    shutil.rmtree(path)
+    return [f"folder {path}"]
+
+
 def clean_subnet(_: Entry) -> list[str]:
     """``{"network"}``: only noted so that runs do not take the same; it goes with its devices."""
     return []
@@ -60,5 +71,9 @@ def _gone_within(pid: int, start: str, seconds: float) -> bool:
 def register() -> None:
     """Make these known to whoever sweeps journals. Safe to call twice."""
     cleaners.update(
-        namespace=clean_namespace, link=clean_link, process=clean_process, subnet=clean_subnet
+        namespace=clean_namespace,
+        link=clean_link,
+        process=clean_process,
+        folder=clean_folder,
+        subnet=clean_subnet,
     )

@@ -26,6 +26,7 @@ from testbed.links.racks import RackPlan
 from testbed.links.realtime import PRIORITY, become_realtime
 from testbed.links.replay import Replay
 from testbed.links.shaper import Shaper
+from testbed.links.sockets import SocketWatch
 from testbed.links.topology import TopologyPlan, build, remove
 from testbed.links.track import Track
 from testbed.links.wire import (
@@ -50,8 +51,10 @@ class Agent:
         self._say = say
         self._shaper = Shaper()
         self._replay: Replay | None = None
+        self._gapped = False
         self._topology: TopologyPlan | None = None
         self._racks: list[RackPlan] = []
+        self._watch: SocketWatch | None = None
         self.keep = False
 
     def answer(self, request: Object) -> Object:
@@ -66,12 +69,14 @@ class Agent:
         """Remove everything that was made; returns what could not be, in words."""
         if self._replay is not None:
             self._replay.finish()
+        if self._watch is not None:
+            self._watch.close()
         failures = self._shaper.remove()
         for plan in reversed(self._racks):
             failures += racks.remove(plan)
         if self._topology is not None:
             failures += remove(self._topology)
-        self._replay = self._topology = None
+        self._replay = self._topology = self._watch = None
         self._racks = []
         return failures
 
@@ -119,6 +124,7 @@ class Agent:
         }
         impaired = [end_from_json(end) for end in request["impaired"]]
         settings = LinkSettings(**request["settings"])
+        self._gapped = settings.gapped
         return self._shaper.prepare(cables, shapes, settings, impaired)
 
     def do_start(self, request: Object) -> None:
@@ -127,7 +133,7 @@ class Agent:
             raise ExperimentError("links must be prepared, and not be in use, before a start")
         shapes, lines = self._shaper.shapes, self._shaper.lines
         tracks = {
-            end: Track(shaped, shapes[end], lines.get(end))
+            end: Track(shaped, shapes[end], lines.get(end), gapped=self._gapped)
             for end, shaped in self._shaper.ends.items()
         }
         bundle = self._shaper.segments * FRAME_BYTES
@@ -149,6 +155,21 @@ class Agent:
         replay.finish()
         tracks, segments = replay.tracks.values(), self._shaper.segments
         return [asdict(end_report(track, segments, replay.realtime)) for track in tracks]
+
+    def do_watch(self, request: Object) -> Object:
+        """Follow all connections of some namespaces from now on."""
+        if self._watch is not None:
+            raise ExperimentError("connections are being followed already")
+        self._watch = SocketWatch(request["nodes"])
+        found = self._watch.interfaces()
+        return {node: [asdict(seen) for seen in every] for node, every in found.items()}
+
+    def do_watched(self, _: Object) -> Object:
+        """End that, and say what there was."""
+        watch, self._watch = self._watch, None
+        if watch is None:
+            raise ExperimentError("no connections are being followed")
+        return {node: found.to_json() for node, found in watch.end().items()}
 
     def _records(self, records: list[Event]) -> None:
         self._say({"records": records})

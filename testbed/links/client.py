@@ -14,6 +14,7 @@ from typing import Any
 
 from testbed.errors import ExperimentError
 from testbed.fabric.base import Cable, Interface, Place
+from testbed.links.counters import InterfaceSeen
 from testbed.links.feeder import Feeder
 from testbed.links.fidelity import EndReport
 from testbed.links.hops import hops
@@ -23,6 +24,7 @@ from testbed.links.plan import ALIAS
 from testbed.links.probe import Capabilities
 from testbed.links.process import environment, module_command
 from testbed.links.racks import RackPlan, Racks
+from testbed.links.sockets import Watched
 from testbed.links.topology import TopologyPlan
 from testbed.links.wire import LinkSettings, Object, cable_to_json, dump, error_from_json
 from testbed.scenario.shape import End, LinkChange, Shape
@@ -177,6 +179,18 @@ class Agent:
             complaint, self._complaint = self._complaint, None
             raise complaint
         return report
+
+    def watch(self, nodes: Mapping[str, str]) -> dict[str, list[InterfaceSeen]]:
+        """Follow all TCP connections of nodes, given their namespaces; returns their interfaces' counters."""
+        found = self._call("watch", nodes=dict(nodes))
+        return {
+            node: [InterfaceSeen.from_json(one) for one in all_] for node, all_ in found.items()
+        }
+
+    def watched(self) -> dict[str, Watched]:
+        """Follow them no longer; by node, what there was."""
+        found = self._call("watched")
+        return {node: Watched.from_json(fields) for node, fields in found.items()}
 
     def close(self) -> None:
         """Let the agent undo everything and end; safe to call at any time, and twice."""

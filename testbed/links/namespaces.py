@@ -95,10 +95,16 @@ def make(name: str) -> str:
     return str(path)
 
 
+def identity(path: str | Path) -> tuple[int, int]:
+    """Which namespace, of any kind, ``path`` leads to: the same for all paths to it. Raises OSError."""
+    found = os.stat(path)  # noqa: PTH116 - of strings, too
+    return found.st_dev, found.st_ino
+
+
 def inhabitants(netns: str) -> list[int]:
     """The processes in a namespace, this one excepted."""
     try:
-        wanted = Path(netns).stat()
+        wanted = identity(netns)
     except FileNotFoundError:
         return []
     found = []
@@ -106,8 +112,7 @@ def inhabitants(netns: str) -> list[int]:
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with suppress(OSError):  # it has ended, or is not to be looked into
-            its = (entry / "ns/net").stat()
-            if (its.st_dev, its.st_ino) == (wanted.st_dev, wanted.st_ino):
+            if identity(entry / "ns/net") == wanted:
                 found.append(int(entry.name))
     return found
 

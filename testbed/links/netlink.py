@@ -15,6 +15,7 @@ from typing import Self
 
 from testbed.links.namespaces import inside
 
+ROUTE, SOCK_DIAG = 0, 4
 REQUEST, ACK, ECHO, DUMP = 0x1, 0x4, 0x8, 0x300
 REPLACE, EXCL, CREATE = 0x100, 0x200, 0x400
 _NESTED, _TYPE_MASK = 0x8000, 0x3FFF
@@ -81,12 +82,15 @@ def message(kind: int, flags: int, body: bytes) -> bytes:
 
 
 class Netlink:
-    """A socket in a namespace (``None``: the caller's own). One owner at a time: it is not locked."""
+    """A socket in a namespace (``None``: the caller's own). One owner at a time: it is not locked.
 
-    def __init__(self, netns: str | None = None) -> None:
+    ``family``: of netlink's protocols; routing where nothing is said.
+    """
+
+    def __init__(self, netns: str | None = None, family: int = ROUTE) -> None:
         with inside(netns):
             self._socket = socket.socket(
-                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family
             )
         for option in (_CAP_ACK, _EXT_ACK, _STRICT_CHECK):
             self._socket.setsockopt(_SOL_NETLINK, option, 1)
@@ -137,7 +141,7 @@ class Netlink:
     def _collect(self, found: list[bytes]) -> bool:
         whole = True
         while True:
-            for kind, flags, body in _split(self._receive()):
+            for kind, flags, body in split(self._receive()):
                 whole = whole and not flags & _INTERRUPTED
                 if kind == _DONE:
                     return whole
@@ -146,7 +150,8 @@ class Netlink:
                 found.append(body)
 
 
-def _split(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+def split(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """The messages of one answer: kind, flags, body."""
     at = 0
     while at + 16 <= len(data):
         length, kind, flags, _, _ = _HEADER.unpack_from(data, at)

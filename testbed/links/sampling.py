@@ -19,11 +19,22 @@ LIMIT_LOOKS = 50
 
 
 class Sampler:
-    """Belongs to the replay's thread. Times are seconds after t0. ``phase``: which looks read queue and line back."""
+    """Belongs to the replay's thread. Times are seconds after t0. ``phase``: which looks read queue and line back.
+
+    A link counts as busy where a queue stood at every look; ``gapped``: where none could have run dry between two, either. Messages
+    that are shorter than the time between looks may leave gaps that nobody sees, and yet a queue at most looks.
+    """
 
     def __init__(
-        self, shaped: ShapedEnd, shape: Shape, phase: int = 0, line: DelayLine | None = None
+        self,
+        shaped: ShapedEnd,
+        shape: Shape,
+        phase: int = 0,
+        line: DelayLine | None = None,
+        *,
+        gapped: bool = False,
     ) -> None:
+        self._gapped = gapped
         self._outages = Outages()
         self.record = Record(rates=[(0.0, shape.rate_bits)], outages=self._outages.seen)
         self._shaped, self._shape, self._line, self._looks = shaped, shape, line, phase
@@ -33,6 +44,7 @@ class Sampler:
         self._from_s, self._from_asked, self._from_charged = 0.0, 0.0, 0
         self._from = self._now = self._before = shaped.zero
         self._now_s, self._charged, self._charged_before = 0.0, 0, 0
+        self._seen: list[tuple[float, int]] = []
         self._busy, self._largest, self._gap_s = True, 0, 0.0
 
     def begin(self, now_s: float) -> None:
@@ -71,11 +83,17 @@ class Sampler:
         self._charged += self._now.bytes - self._before.bytes + packets * self._shape.overhead_bytes
         self._gap_s = max(self._gap_s, gap_s)
         self.record.unwatched_s += max(0.0, gap_s - WATCHED_S)
-        self._busy = self._busy and self._now.backlog_bytes > 0
+        self._busy = self._busy and self._stood(gap_s)
         self._largest = max(self._largest, self._now.backlog_bytes)
+        self._seen.append((now_s, self._charged))
         self._read_back(shape, eased)
         self._watch_outage()
         return self._now
+
+    def _stood(self, gap_s: float) -> bool:
+        """Whether a queue stood since the last look, ``gap_s`` ago."""
+        least_bits = self._shape.rate_bits * gap_s if self._gapped else 0.0
+        return self._now.backlog_bytes > 0 and 8 * self._before.backlog_bytes >= least_bits
 
     def resuming(self, now_s: float) -> bool:
         """Whether an outage has just ended, so that looks should follow closely."""
@@ -103,6 +121,7 @@ class Sampler:
             busy=self._busy,
             drops=self._shaped.drops(self._now) - self._drops,
             longest_gap_s=self._gap_s,
+            looks=self._looks_within(),
         )
         self.record.looks.append(
             Look(sample.from_s, sample.to_s, sample.asked_bits, sample.delivered_bits, sample.busy)
@@ -148,7 +167,18 @@ class Sampler:
         if self._now_s > self.record.marks[-1][0]:
             self.record.marks.append((self._now_s, self._charged))
 
+    def _looks_within(self) -> tuple[tuple[float, int], ...]:
+        """What each look but the last has seen carried, where a line between the sample's ends would not tell it."""
+        if self._busy or self._charged == self._from_charged:
+            return ()
+        return tuple(
+            (round(at_s, 4), 8 * (charged - self._from_charged))
+            for at_s, charged in self._seen[:-1]
+            if self._from_s < at_s < self._now_s
+        )
+
     def _open(self) -> None:
+        self._seen.clear()
         self._from_s, self._from, self._from_asked = self._now_s, self._now, self._asked_bits
         self._from_charged, self._gap_s = self._charged, 0.0
         self._busy, self._largest = self._now.backlog_bytes > 0, self._now.backlog_bytes

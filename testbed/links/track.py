@@ -39,9 +39,16 @@ class Due(NamedTuple):
 class Track:
     """Belongs to the replay's thread, but for ``due``: the history is prepared by whoever feeds it."""
 
-    def __init__(self, shaped: ShapedEnd, shape: Shape, line: DelayLine | None = None) -> None:
+    def __init__(
+        self,
+        shaped: ShapedEnd,
+        shape: Shape,
+        line: DelayLine | None = None,
+        *,
+        gapped: bool = False,
+    ) -> None:
         self.shaped, self.shape, self.line = shaped, shape, line
-        self.sampler = Sampler(shaped, shape, shaped.where.index, line)
+        self.sampler = Sampler(shaped, shape, shaped.where.index, line, gapped=gapped)
         self.coming: deque[Due] = deque()
         """What is still to be applied, as far as it is known; kept by the replay."""
         self.outage: Outage | None = None

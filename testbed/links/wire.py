@@ -21,7 +21,8 @@ class LinkSettings:
     ``segments``: frames per offload bundle on every node's interface. ``at``: by node, where ``up`` is
     shaped; ``nic`` where nothing is said. None leaves TCP's congestion control or least retransmission
     time-out to the host's default. ``ecn``: TCP asks for explicit congestion notification, without which
-    a line has nothing that it could mark.
+    a line has nothing that it could mark. ``gapped``: traffic may pause more shortly than looks are apart, so
+    that a queue seen at two looks does not say that one stood in between.
     """
 
     segments: int
@@ -29,6 +30,7 @@ class LinkSettings:
     congestion: str | None = None
     rto_min_ms: int | None = None
     ecn: bool = False
+    gapped: bool = False
 
 
 def dump(message: Object) -> str:

@@ -8,7 +8,7 @@ and not where a process gets round to reading them (that is the processor's doin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from testbed.record.fluid import Bits, bottleneck_s, slowest_rate
@@ -31,6 +31,19 @@ def measure(
     overhead: Callable[[list[End]], int | None] = lambda _: 0,
     thresholds: Thresholds = THRESHOLDS,
 ) -> dict[str, Any]:
+    """``measure_groups`` of the groups of all finished rounds (``testbed.record.groups``)."""
+    found = groups(rounds, steps, links)
+    return measure_groups(found, bits, excuses, delay, overhead, thresholds)
+
+
+def measure_groups(
+    found: Iterable[Group],
+    bits: Bits,
+    excuses: Mapping[str, Excuse] | None = None,
+    delay: Delay = no_delay,
+    overhead: Callable[[list[End]], int | None] = lambda _: 0,
+    thresholds: Thresholds = THRESHOLDS,
+) -> dict[str, Any]:
     """Errors of all groups against their service curves.
 
     Counted but not judged: groups that the links could carry in less than ``completion_floor_s`` (``short``);
@@ -43,7 +56,7 @@ def measure(
     excuses = excuses or {}
     used, error, error_ms, all_ms = [], [], [], []
     not_judged = dict.fromkeys(("short", "unsampled", *excuses), 0)
-    for group in groups(rounds, steps, links):
+    for group in found:
         charged = group.charged(overhead(group.ends) or 0)
         try:
             predicted = charged.done(bits, delay) - group.start_s

@@ -1,14 +1,14 @@
 """The records of a run, one JSON object a line. Schema version 1; times in seconds after t0, wall clock.
 
 ``events/<role>-<rank>.jsonl`` holds ``step``, ``fit``, ``coded``, ``redundancy``, ``bucket``, ``pass``, ``served``,
-``round``, ``gradient``, ``dropped``, ``lost``, ``evaluation`` and ``epoch`` events, each with ``v``, ``kind`` and ``node``;
+``round``, ``rest``, ``labels``, ``gradient``, ``dropped``, ``lost``, ``evaluation`` and ``epoch`` events, each with ``v``, ``kind`` and ``node``;
 ``links.jsonl`` holds ``change``, ``sample``, ``mismatch``, ``host`` and ``disturbed`` lines
 (``LinkChanged``, ``LinkSample``, ``LinkMismatch``, ``HostSample``, ``Disturbed``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 SCHEMA = 1
@@ -80,6 +80,8 @@ class StepRecord(Event):
     forward pass, that is, and before what follows of compute_s."""
     skipped: int = 0
     """Steps that follow and were not computed: with backup workers, those whose updates were there already."""
+    pace_s: float | None = None
+    """Wall seconds that this step's computation was asked to take; None: as long as it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ class RedundancyRecord(Event):
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord(Event):
-    """One step as the server saw it. ``messages``: each worker's gradient frame."""
+    """One step as the server saw it. ``messages``: the gradient frame of each worker that took part."""
 
     kind = "round"
     node: str
@@ -164,6 +166,8 @@ class RoundRecord(Event):
     """Frame bytes of the reply, summed over workers."""
     union_count: int
     """Elements of the aggregate that are sent."""
+    others: list[int] = field(default_factory=list)
+    """Peers that were answered and had sent nothing: they rested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +263,9 @@ class LinkSample(Event):
     """Packets dropped by the emulated queue."""
     longest_gap_s: float = 0.0
     """Longest time between two looks at the link: 20 ms unless the agent was kept from looking."""
+    looks: tuple[tuple[float, int], ...] = ()
+    """When the link was looked at in between, and bits carried since ``from_s``; empty where it carried nothing, or was
+    backlogged throughout."""
 
 
 @dataclass(frozen=True, slots=True)

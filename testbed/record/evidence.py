@@ -63,6 +63,8 @@ class Evidence:
     """The agent's report, one object per link direction."""
     steps: Records = ()
     """``StepRecord`` objects of all workers."""
+    rests: Records = ()
+    """``RestRecord`` objects of all workers."""
     rounds: Records = ()
     """``RoundRecord`` objects of the server."""
     sockets: Records = ()
@@ -86,5 +88,9 @@ class Evidence:
     stolen_share: float | None = None
     """Share of the host's processor time that a hypervisor gave to others."""
     starved: Starved | None = None
+    around: Sequence[str] | None = None
+    """A sentence for every way that a job's bytes took around the links; None where it is not looked for."""
+    unwatched: Sequence[str] = ()
+    """A sentence for every such way that could not be watched."""
     faults: Sequence[str] = ()
     """A sentence for everything in which the nodes' own counts and replicas do not agree."""

@@ -14,6 +14,8 @@ from testbed.scenario.node_events import NodeChange
 from testbed.scenario.shape import End
 from testbed.scenario.traffic import Flow
 
+NEVER = Spans()
+
 
 def excuses(
     history: LinkHistory,
@@ -23,12 +25,14 @@ def excuses(
     until_s: float,
     limits: Thresholds,
     servers: int = 1,
+    returns: Spans = NEVER,
 ) -> dict[str, Excuse]:
     """By name, in the order of asking: the first that holds is counted.
 
     ``servers``: there are several, whose messages share the workers' links, and the service curve knows of one.
     ``racks`` and ``traffic``: something else is on the way, which the service curve does not know of.
-    ``nodes``: a node was held or started anew. ``outage``, ``drops``, ``random``, ``round_trip``: TCP sends again,
+    ``nodes``: a node was held or started anew. ``returns``: a worker that had been away
+    was sent the parameters meanwhile. ``outage``, ``drops``, ``random``, ``round_trip``: TCP sends again,
     waits for its timers or is only starting; that is what the emulated network does to it. ``stolen``: the host
     lost a processor to others, which is a measure of its own.
     """
@@ -52,6 +56,7 @@ def excuses(
             for route in group.routes
             for node in route
         ),
+        "returns": lambda group: returns.touches(*during(group)),
         "outage": lambda group: ways.outage(passed(group), *during(group)),
         "drops": lambda group: history.dropped(passed(group), *during(group)),
         "random": lambda group: ways.random(passed(group)) or ways.overhead(passed(group)) is None,

@@ -84,7 +84,7 @@ def followed(events: Mapping[str, Records]) -> tuple[Records, Records]:
     """What ``groups`` is to be given of a run: rounds and steps, or buckets as both sides saw them."""
     if served := events.get("served"):
         return served, events.get("bucket", [])
-    return events.get("round", []), events.get("step", [])
+    return events.get("round", []), [*events.get("step", []), *events.get("rest", [])]
 
 
 def groups(
@@ -112,10 +112,15 @@ def groups(
         yield _upload(together, links)
         came = [replies.get(_place(part), []) for part in together]
         if all(
-            len(those) == -(-len(part["messages"]) // every)
+            len(those) == -(-len(answered(part)) // every)
             for part, those in zip(together, came, strict=True)
         ):
             yield _download(together, [reply for those in came for reply in those], links)
+
+
+def answered(round_: Mapping[str, Any]) -> list[int]:
+    """The peers that a server's reply went to: those that had sent something, and those that rested."""
+    return [*(int(m["sender"]) for m in round_["messages"]), *round_.get("others", [])]
 
 
 _Place = tuple[int, int | None]
@@ -141,8 +146,8 @@ def _download(parts: Records, came: Records, links: Mapping[int, str]) -> Group:
     """What it answered."""
     loads = []
     for part in parts:
-        begin, messages = float(part["send_start_s"]), part["messages"]
-        bits = 8.0 * wire_bytes(int(part["bytes_down"]) // len(messages))
-        loads += [Load(links[int(m["sender"])], bits, begin) for m in messages]
+        begin, peers = float(part["send_start_s"]), answered(part)
+        bits = 8.0 * wire_bytes(int(part["bytes_down"]) // len(peers))
+        loads += [Load(links[peer], bits, begin) for peer in peers]
     last_s = max(float(reply["arrived_s"]) for reply in came)
     return Group(int(parts[0]["step"]), "down", str(parts[0]["node"]), tuple(loads), last_s)

@@ -61,7 +61,10 @@ def _header(socket: Mapping[str, Any]) -> int:
 
 
 def frames_disagree(steps: Records, rounds: Records) -> list[str]:
-    """A sentence for every finished round whose bytes differ between the workers and the servers."""
+    """A sentence for every finished round whose bytes differ between the workers and the servers.
+
+    ``steps``: of workers that took part and of those that rested.
+    """
     sent: dict[int, Counter[str]] = {}
     for step in steps:
         number = int(step["step"])
@@ -71,7 +74,7 @@ def frames_disagree(steps: Records, rounds: Records) -> list[str]:
     seen: dict[int, Counter[str]] = {}
     for round_ in rounds:
         number, messages = int(round_["step"]), round_["messages"]
-        if sent.get(number, Counter())["workers"] != len(messages):
+        if sent.get(number, Counter())["workers"] != len(messages) + len(round_.get("others", [])):
             continue  # cut short: some worker never finished this step
         seen.setdefault(number, Counter()).update(
             up=sum(int(m["bytes"]) for m in messages), down=int(round_["bytes_down"])

@@ -41,7 +41,7 @@ def led_steps(events: Events, workers: int) -> int | None:
     if gradients := events.get("gradient"):
         return len(gradients) // workers
     skipped = any(step.get("skipped") for step in events.get("step", []))
-    if skipped or events.get("dropped") or events.get("lost"):
+    if skipped or events.get("dropped") or events.get("lost") or events.get("away"):
         return len(events.get("round", []))
     return None
 

@@ -72,3 +72,13 @@ def tcp_timers(dilation: float) -> str:
         f"TCP's own timers (retransmission time-out, delayed acknowledgement) run on the wall clock: in "
         f"model time they are 1/{dilation:g} as long, a time-out of 200 ms is {200 / dilation:.3g} ms."
     )
+
+
+def peer_names(manifest: Mapping[str, Any]) -> dict[int, str]:
+    """Each node's name by its number in frames."""
+    return {int(node["peer"]): name for name, node in manifest["nodes"].items()}
+
+
+def recorded_every(manifest: Mapping[str, Any]) -> int:
+    """The steps of every so-many-th worker are recorded: 1, all of them, but in simulations of very many."""
+    return int((manifest.get("model") or {}).get("recorded_every", 1))

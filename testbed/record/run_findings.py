@@ -16,6 +16,7 @@ def run_findings(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     """Of the run as a whole, and of its host."""
     yield from node_findings(evidence.nodes, limits)
     yield from _consistency(evidence)
+    yield from _around(evidence)
     yield from _drops(evidence, limits)
     yield from _stolen(evidence, limits)
     yield _starved(evidence, limits)
@@ -27,6 +28,18 @@ def run_findings(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
 def _consistency(evidence: Evidence) -> Iterator[Finding]:
     for sentence in evidence.faults:
         yield Finding("consistency", sentence, 1.0)
+
+
+def _around(evidence: Evidence) -> Iterator[Finding]:
+    """What a link did not carry says nothing of it, however little else there is to be found."""
+    if evidence.around is None:
+        return
+    if not (evidence.around or evidence.unwatched):
+        yield Finding("around", "nothing went around the links", 0.0)
+    for sentence in evidence.around:
+        yield Finding("around", sentence, 1.0)
+    for sentence in evidence.unwatched:
+        yield Finding("around", sentence)
 
 
 def _drops(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
@@ -143,7 +156,7 @@ def _identity(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     if not (evidence.steps and evidence.rounds):
         yield Finding("frame_identity", "there are no rounds")
         return
-    wrong = frames_disagree(evidence.steps, evidence.rounds)
+    wrong = frames_disagree([*evidence.steps, *evidence.rests], evidence.rounds)
     sentence = wrong[0] if wrong else "all frames are counted alike at both ends"
     yield Finding("frame_identity", sentence, float(len(wrong)))
 

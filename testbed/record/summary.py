@@ -11,12 +11,11 @@ from typing import Any
 
 from testbed.errors import InputError
 from testbed.record.directory import LINKS, MANIFEST, SUMMARY, read_events, read_json, read_jsonl
-from testbed.record.fluid import bottleneck_s
-from testbed.record.groups import Group, groups
+from testbed.record.expected import expected_step_s
 from testbed.record.history import LinkHistory
 from testbed.record.lost import Events, dropped, led_steps, lost_workers, staleness
+from testbed.record.manifest import peer_names, recorded_every
 from testbed.record.verdict import Verdict
-from testbed.scenario.shape import End
 
 PHASES = ("compute", "stall", "compress", "send", "wait", "receive", "decompress", "apply")
 """The phases of a step in their order, as in ``StepRecord``'s ``<phase>_s``."""
@@ -49,15 +48,16 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
     manifest = read_json(directory / MANIFEST)
     events = read_events(directory)
     steps, rounds = events.get("step", []), events.get("round", [])
+    taken = [*steps, *events.get("rest", [])]
     evaluations = sorted(events.get("evaluation", []), key=lambda seen: int(seen["step"]))
     dilation = float(manifest["dilation"])
     wall_s = _ended_s(events)
-    up, down = _bytes(manifest, steps, rounds)
+    up, down = _bytes(manifest, [*taken, *events.get("away", [])], rounds)
     return {
         "dir": str(directory),
         "algorithm": manifest["algorithm"]["name"],
         "seed": manifest["seed"],
-        **_verdict(directory, verdict),
+        **verdict_of(directory, verdict),
         "time_s": wall_s / dilation,
         "wall_s": wall_s,
         "steps": _steps(events, manifest),
@@ -68,10 +68,11 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
         **selection_means(steps),
         "phases_s": phase_means(steps, dilation),
         "time_to_accuracy_s": time_to_accuracy(evaluations, dilation),
-        **_step_times(directory, manifest, steps, rounds, dilation),
+        **_step_times(directory, manifest, steps, taken, rounds, dilation),
         **staleness(events),
-        "dropped": dropped(events, _names(manifest)),
+        "dropped": dropped(events, peer_names(manifest)),
         "lost": lost_workers(events),
+        "labels": {str(one["node"]): one["labels"] for one in events.get("labels", [])},
     }
 
 
@@ -107,17 +108,15 @@ def _ended_s(events: Events) -> float:
     gradients = events.get("gradient", [])
     if gradients:
         return max(float(gradient["applied_s"]) for gradient in gradients)
-    return max((float(step["end_s"]) for step in events.get("step", [])), default=0.0)
+    taken = [*events.get("step", []), *events.get("rest", [])]
+    return max((float(step["end_s"]) for step in taken), default=0.0)
 
 
 def _steps(events: Events, manifest: Mapping[str, Any]) -> int:
     workers = sum(node["role"] == "worker" for node in manifest["nodes"].values())
     led = led_steps(events, workers)
-    return finished_steps(events.get("step", []), manifest) if led is None else led
-
-
-def _names(manifest: Mapping[str, Any]) -> dict[int, str]:
-    return {int(node["peer"]): name for name, node in manifest["nodes"].items()}
+    taken = [*events.get("step", []), *events.get("rest", [])]
+    return finished_steps(taken, manifest) if led is None else led
 
 
 def finished_steps(steps: Records, manifest: Mapping[str, Any]) -> int:
@@ -130,11 +129,6 @@ def finished_steps(steps: Records, manifest: Mapping[str, Any]) -> int:
     ]
     made = Counter(step["node"] for step in steps)
     return min((made[worker] for worker in workers), default=0)
-
-
-def recorded_every(manifest: Mapping[str, Any]) -> int:
-    """The steps of every so-many-th worker are recorded: 1, all of them, but in simulations of very many."""
-    return int((manifest.get("model") or {}).get("recorded_every", 1))
 
 
 def phase_means(steps: Records, dilation: float) -> dict[str, float]:
@@ -173,37 +167,6 @@ def first_reached(evaluations: Records, level: float, dilation: float) -> float 
     return None
 
 
-def expected_step_s(manifest: Mapping[str, Any], steps: Records, rounds: Records,
-                    history: LinkHistory) -> float | None:  # fmt: skip
-    """Wall seconds that a step takes if only its pace and its bits on the wire take time.
-
-    Pace + Σ over phases (up, down) of max over links of wire bits ÷ mean asked rate in that phase, as a
-    mean over steps (of those of which not all workers are recorded, over every so-many-th). Without a pace the
-    mean time of the computation stands for it. In buckets, what goes up and what comes down share their time: the
-    longer of both counts; with overlap, the longest of these and the pace. None: unknown.
-    """
-    row = manifest["algorithm"]
-    links = _names(manifest)
-    every = recorded_every(manifest)
-    rounds = [round_ for round_ in rounds if (int(round_["step"]) - 1) % every == 0]
-    phases: dict[int, dict[str, list[Group]]] = {}
-    for group in groups(rounds, steps, links, every):
-        if any(end not in history for end in group.ends):
-            return None
-        phases.setdefault(group.step, {}).setdefault(group.direction, []).append(group)
-    both = [
-        (max if row.get("bucket_bytes") else sum)(_needed_s(history, one) for one in pair.values())
-        for pair in phases.values()
-        if len(pair) == 2
-    ]
-    if not both:
-        return None
-    pace = manifest.get("pace_s")
-    computed = fmean(float(step["compute_s"]) for step in steps)
-    phases_s = computed if pace is None else pace, fmean(both)
-    return max(phases_s) if row.get("overlap") else sum(phases_s)
-
-
 def _bytes(manifest: Mapping[str, Any], steps: Records, rounds: Records) -> tuple[int, int]:
     """Frame bytes of all gradients and of all replies."""
     if recorded_every(manifest) == 1:
@@ -212,23 +175,13 @@ def _bytes(manifest: Mapping[str, Any], steps: Records, rounds: Records) -> tupl
     return up, sum(int(round_["bytes_down"]) for round_ in rounds)
 
 
-def _needed_s(history: LinkHistory, servers: Sequence[Group]) -> float:
-    """Seconds in which the busiest link carries what goes one way in a step, to or from all ``servers``."""
-    bits: dict[End, float] = {}
-    for group in servers:
-        for end, more in group.link_bits().items():
-            bits[end] = bits.get(end, 0.0) + more
-    start_s, last_s = min(g.start_s for g in servers), max(g.last_s for g in servers)
-    return bottleneck_s(history.bits, bits, start_s, last_s)
-
-
-def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, rounds: Records,
+def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, taken: Records, rounds: Records,
                 dilation: float) -> dict[str, float | None]:  # fmt: skip
-    """How long a step took, how long it should have, and its share of communication."""
+    """``taken``: steps, and those in which workers rested. How long a step took, how long it should have, and its share of communication."""
     if not steps:
         return dict.fromkeys(("step_s", "expected_step_s", "communication_share"))
     history = LinkHistory(read_jsonl(directory / LINKS))
-    expected = expected_step_s(manifest, steps, rounds, history)
+    expected = expected_step_s(manifest, taken, rounds, history)
     lengths = [float(step["end_s"]) - float(step["start_s"]) for step in steps]
     waited = [float(step["delay_s"]) + phase_s(step, "stall") for step in steps]
     return {
@@ -238,7 +191,8 @@ def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, ro
     }
 
 
-def _verdict(directory: Path, verdict: Verdict | None) -> dict[str, Any]:
+def verdict_of(directory: Path, verdict: Verdict | None) -> dict[str, Any]:
+    """A summary's keys of its verdict; without one, those of the summary already there, or of a run cut short."""
     if verdict is None and (directory / SUMMARY).exists():
         before = read_json(directory / SUMMARY)
         return {key: before.get(key) for key in ("verdict", "reasons", "measures", "ended")}

@@ -67,6 +67,11 @@ class Thresholds:
     """|bytes at a link's class / bytes that the sockets sent through it - 1|."""
     identity_slack_bytes: int = 1024
     """Allowed besides per connection: address resolution and handshakes are in no socket's count."""
+    around_floor_bytes: int = 65_536
+    """Of a job: what a node may move without its link, through memory, the control network or its loopback, so that
+    processes can meet (some kB for each); …"""
+    around_share: float = 0.01
+    """… or this share of what its link's interface carried, if that is more: less moves no result."""
     degraded_factor: float = 3.0
     """Up to so many times a threshold a run is degraded; beyond it, invalid."""
 

@@ -17,6 +17,7 @@ from testbed.scenario.check_nodes import check_node_events, check_nodes, check_r
 from testbed.scenario.events import FlapEvent, TraceEvent
 from testbed.scenario.model import Derived, Scenario
 from testbed.scenario.names import Names, check_names
+from testbed.scenario.paced import check_paces
 from testbed.scenario.problems import MAX_PROBLEMS, Problem
 from testbed.scenario.reach import alike
 from testbed.scenario.round_trips import longest_round_trip
@@ -32,10 +33,16 @@ MAX_CHANGES = 20_000_000
 """A history with more of them, repetitions left out, takes too long to look at."""
 
 
-def check(scenario: Scenario, traces: Mapping[str, RateTrace]) -> list[Problem]:
-    """What is wrong, up to ``MAX_PROBLEMS``; ``traces`` are those that could be read, by ``key``."""
+def check(
+    scenario: Scenario, traces: Mapping[str, RateTrace], *, trains: bool = True
+) -> list[Problem]:
+    """What is wrong, up to ``MAX_PROBLEMS``; ``traces`` are those that could be read, by ``key``.
+
+    ``trains``: whether algorithms and training matter; to somebody's own job they do not.
+    """
     problems = list(islice(_network(scenario, traces), MAX_PROBLEMS))
-    problems += [*_training(scenario), *_algorithms(scenario), *_seeds(scenario)]
+    if trains:
+        problems += [*_training(scenario), *_algorithms(scenario), *_seeds(scenario)]
     if not problems and all(
         event.key in traces for event in scenario.events if isinstance(event, TraceEvent)
     ):
@@ -61,6 +68,7 @@ def _network(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Pr
         yield Problem(("events",), "too many events for so many different links: use fewer")
         return
     yield from check_steps(scenario)
+    yield from check_paces(scenario, names)
     yield from check_node_events(scenario, names)
     yield from check_traffic(scenario, names)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from testbed.scenario.events import (
+    AbsentEvent,
     Event,
     FlapEvent,
-    KillEvent,
+    NodeEvent,
     OutageEvent,
     PartitionEvent,
     PauseEvent,
@@ -28,6 +29,7 @@ LEAST_EVERY = Duration(1e-3)
 MAX_REPETITIONS = 100_000
 """Steps of a ramp, and outages of a flap."""
 
+_LASTING = OutageEvent | FlapEvent | PartitionEvent | PauseEvent | AbsentEvent
 Complaint = tuple[str, str]
 
 
@@ -48,7 +50,7 @@ def check_events(
 
 
 def _names(i: int, event: Event, names: Names) -> Iterator[Problem]:
-    if isinstance(event, (PauseEvent, KillEvent)):
+    if isinstance(event, NodeEvent):
         for j, name in enumerate(event.nodes):
             if name not in names.groups:
                 yield Problem(("events", i, "nodes", j), names.unknown(name))
@@ -59,9 +61,9 @@ def _names(i: int, event: Event, names: Names) -> Iterator[Problem]:
 
 
 def _event(event: Event, traces: Mapping[str, RateTrace]) -> Iterator[Complaint]:
-    if isinstance(event, (OutageEvent, FlapEvent, PartitionEvent, PauseEvent)) and not event.for_:
-        noun = "outage" if isinstance(event, (OutageEvent, FlapEvent)) else event.kind
-        yield "for", f"{'an' if noun == 'outage' else 'a'} {noun} lasts longer than 0"
+    if isinstance(event, _LASTING) and not event.for_:
+        noun = {"flap": "outage", "absent": "absence"}.get(event.kind, event.kind)
+        yield "for", f"{'an' if noun[0] in 'ao' else 'a'} {noun} lasts longer than 0"
     if isinstance(event, StepEvent) and all(getattr(event, key) is None for key in CHANGEABLE):
         yield "kind", f"this step changes nothing: give one of {', '.join(CHANGEABLE)}"
     if isinstance(event, RampEvent):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from math import inf
 
-from testbed.scenario.events import KillEvent, PauseEvent
+from testbed.scenario.events import AbsentEvent, KillEvent, NodeEvent, PauseEvent
 from testbed.scenario.expand import DIRECTIONS, named_nodes
 from testbed.scenario.model import Scenario, Traffic
 from testbed.scenario.names import Names
@@ -65,7 +65,7 @@ def check_node_events(scenario: Scenario, names: Names) -> Iterator[Problem]:
     busy: dict[str, tuple[float, str]] = {}
     happened = 0
     for i, event in enumerate(scenario.events):
-        if not isinstance(event, (PauseEvent, KillEvent)):
+        if not isinstance(event, NodeEvent):
             continue
         if isinstance(event, PauseEvent) and event.for_ >= scenario.peer_timeout:
             yield Problem(
@@ -80,6 +80,8 @@ def check_node_events(scenario: Scenario, names: Names) -> Iterator[Problem]:
             return
         if isinstance(event, KillEvent) and event.restart_after is not None:
             yield from _restart(scenario, i, nodes, names)
+        if isinstance(event, AbsentEvent):
+            yield from _absent(scenario, i, nodes, names)
         for node in nodes:
             until, state = busy.get(node, (-1.0, ""))
             if event.at < until:
@@ -88,11 +90,28 @@ def check_node_events(scenario: Scenario, names: Names) -> Iterator[Problem]:
             busy[node] = _state(event)
 
 
-def _state(event: PauseEvent | KillEvent) -> tuple[float, str]:
+def _state(event: NodeEvent) -> tuple[float, str]:
     """Until when a node does not run, and why."""
     if isinstance(event, PauseEvent):
         return event.at + event.for_, "paused"
+    if isinstance(event, AbsentEvent):
+        return event.at + event.for_, "away"
     return (inf if event.restart_after is None else event.at + event.restart_after), "dead"
+
+
+def _absent(scenario: Scenario, i: int, nodes: list[str], names: Names) -> Iterator[Problem]:
+    other = next((n for n in nodes if scenario.nodes[names.groups[n]].role != "worker"), None)
+    if other is not None:
+        yield Problem(
+            ("events", i, "nodes"), f"{other!r} is no worker: only workers leave and return"
+        )
+    ever = {n for one in scenario.events if isinstance(one, AbsentEvent)
+            for n in named_nodes(scenario, one.nodes, names.nodes)}  # fmt: skip
+    workers = {n for n, group in names.nodes.items() if scenario.nodes[group].role == "worker"}
+    if workers <= ever:
+        yield Problem(
+            ("events", i, "nodes"), "nobody would be left: at least one worker never leaves"
+        )
 
 
 def _restart(scenario: Scenario, i: int, nodes: list[str], names: Names) -> Iterator[Problem]:

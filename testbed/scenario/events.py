@@ -119,6 +119,14 @@ class KillEvent(_Event):
     )
 
 
+class AbsentEvent(_Event):
+    """Workers leave, and return after a while; the run goes on without them, and they take its parameters."""
+
+    kind: Literal["absent"] = Field(description="What happens.")
+    nodes: NodeNames
+    for_: Duration = Field(alias="for", description="How long; a step that has begun is made.")
+
+
 LinkEvent = TraceEvent | StepEvent | RampEvent | OutageEvent | FlapEvent | PartitionEvent
-NodeEvent = PauseEvent | KillEvent
+NodeEvent = PauseEvent | KillEvent | AbsentEvent
 Event = Annotated[LinkEvent | NodeEvent, Field(discriminator="kind")]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from testbed.scenario.check import check
 from testbed.scenario.dilate import dilate, dilate_traces
 from testbed.scenario.events import TraceEvent
 from testbed.scenario.model import Scenario
+from testbed.scenario.paced import recorded_paces
 from testbed.scenario.problems import Problem, from_pydantic, report
 from testbed.scenario.profiled import profiled
 from testbed.scenario.timeline import Timeline
@@ -38,9 +40,11 @@ class Loaded:
     """By the event's ``key``: its file, and the column where one is named."""
     text: str
     hash: str
-    """SHA-256 over the resolved scenario, its traces and its profile; spelling and comments do not count."""
+    """SHA-256 over the resolved scenario, its traces, profile and recorded paces; spelling and comments do not count."""
     profile: ProfileFile | None = None
     """What ``train.profile`` names, if that is a file."""
+    step_times: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """What paces from files name, by their ``key``: seconds of model time."""
 
     def wall(self) -> Scenario:
         """The scenario in wall time: dilation applied."""
@@ -56,8 +60,8 @@ class Loaded:
         return timelines.build(self.wall(), traces)
 
 
-def load(path: Path, *, timed: bool = True) -> Loaded:
-    """Read ``path``, and the traces and the profile it names (relative to it).
+def load(path: Path, *, timed: bool = True, trains: bool = True) -> Loaded:
+    """Read ``path``, and the traces, profile and paces it names (relative to it).
 
     Not ``timed``: whatever profile it names may still have to be made, and is not looked at.
     Raises InputError that lists every mistake as ``file:line: key.path: what, and what works``.
@@ -69,14 +73,27 @@ def load(path: Path, *, timed: bool = True) -> Loaded:
     scenario, profile, wrong = (
         profiled(scenario, path.parent) if timed else (scenario, None, list[Problem]())
     )
-    if problems := problems + wrong + check(scenario, traces):
-        raise report(document, problems)
-    hash_ = fingerprint(scenario, traces, profile)
-    return Loaded(scenario, path, traces, text, hash_, profile)
+    step_times, unread = recorded_paces(scenario, path.parent)
+    beside = problems + wrong + unread
+    if problems := beside + check(scenario, traces, trains=trains):
+        hint = _meant(scenario, traces) if trains and not beside else None
+        raise report(document, problems, hint=hint)
+    hash_ = fingerprint(scenario, traces, profile, step_times)
+    return Loaded(scenario, path, traces, text, hash_, profile, step_times)
+
+
+def _meant(scenario: Scenario, traces: Mapping[str, RateTrace]) -> str | None:
+    """What could have been meant, where only training is wrong, and nothing is said of any."""
+    if {"train", "algorithms"} & scenario.model_fields_set:
+        return None
+    return None if check(scenario, traces, trains=False) else _FOR_JOBS
 
 
 def fingerprint(
-    scenario: Scenario, traces: dict[str, RateTrace], profile: ProfileFile | None = None
+    scenario: Scenario,
+    traces: dict[str, RateTrace],
+    profile: ProfileFile | None = None,
+    step_times: Mapping[str, tuple[float, ...]] | None = None,
 ) -> str:
     """SHA-256 in hexadecimal of everything that a run depends on."""
     content = {
@@ -86,6 +103,7 @@ def fingerprint(
             for file, trace in traces.items()
         },
         **({} if profile is None else {"profile": profile.model_dump(mode="json")}),
+        **({"step_times": dict(step_times)} if step_times else {}),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -143,6 +161,10 @@ def _text(path: Path) -> str:
     return text
 
 
+_FOR_JOBS = (
+    "`testbed exec`, which trains nothing itself, takes this scenario as it is: "
+    "`validate --exec` and `plan --exec` look at it so"
+)
 _TEXT = "A scenario is YAML text; `testbed init` writes one to start from"
 
 

@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from testbed.scenario.dealt import Participation, Split
 from testbed.scenario.events import Event
 from testbed.scenario.link import Fraction, Link, LinkEnd, Model
+from testbed.scenario.pace import Pace, Positive
 from testbed.units import Duration, Rate, Size
 
 __all__ = ["Derived", "Link", "LinkEnd", "NodeGroup", "Rack", "Scenario", "Traffic", "Train"]
@@ -30,6 +32,10 @@ class NodeGroup(Model):
         None, description="How many; nodes are then called <name>-0, <name>-1, …"
     )
     device: Literal["cpu", "cuda"] = Field("cpu", description="Where its nodes compute.")
+    image: Annotated[str, Field(min_length=1, max_length=255)] | None = Field(
+        None,
+        description="`testbed exec` in containers: the image to run the command in; absent: ours.",
+    )
 
 
 class Rack(Model):
@@ -114,12 +120,23 @@ class Train(Model):
     )
     batch: Annotated[int, Field(ge=1)] = Field(32, description="Samples per worker and step.")
     optimizer: Optimizer = Field(Optimizer(), description="How parameters follow the gradient.")
-    pace: Duration | None = Field(
-        None, description="Hold each step's computation to this time, as an accelerator's would be."
+    pace: Pace | None = Field(
+        None,
+        description="Hold each step's computation to this time, as an accelerator's would be; or to drawn or recorded times.",
+    )
+    paces: dict[Name, Pace] = Field(
+        {}, description="Of groups of workers, or single ones, in place of `pace`."
+    )
+    slow: dict[Name, Positive] = Field(
+        {}, description="Factor on the pace of groups of workers, or single ones."
     )
     profile: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
         None,
         description="How that time is shared among layers: `measured` (the default), `constant`, one that ships, or a file.",
+    )
+    split: Split = Field(Split(), description="Which samples are whose.")
+    participation: Participation | None = Field(
+        None, description="How many workers take part in a step; absent: all."
     )
     stop: Stop = Field(Stop(steps=100), description="When a run ends.")
     evaluate_every: Annotated[int, Field(ge=1)] = Field(

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from testbed.errors import InputError
 from testbed.scenario.link import LOSS_MODELS, UNION_TAGS
 from testbed.scenario.model import Scenario
+from testbed.scenario.pace import PACE_NAMES, PACE_TAGS
 from testbed.scenario.yaml_text import Document, Place
 
 _NAME_RULE = "a name has lower-case letters, digits and '-', a letter first, 31 characters at most"
@@ -35,8 +36,8 @@ class Problem(NamedTuple):
     message: str
 
 
-def report(document: Document, problems: list[Problem]) -> InputError:
-    """One error that lists all of them, ``file:line: key.path: message``, in the file's order."""
+def report(document: Document, problems: list[Problem], *, hint: str | None = None) -> InputError:
+    """One error that lists all of them, ``file:line: key.path: message``, in the file's order, then the ``hint``."""
     placed = sorted((document.line(place), dotted(place), text) for place, text in problems)
     lines = [
         f"{document.path}:{line}: {_cut(f'{path}: ' if path else '')}{_cut(text)}"
@@ -44,7 +45,7 @@ def report(document: Document, problems: list[Problem]) -> InputError:
     ]
     if len(problems) >= MAX_PROBLEMS:
         lines = [*lines[:MAX_PROBLEMS], f"{document.path}: … and perhaps more"]
-    return InputError("\n".join(dict.fromkeys(lines)))
+    return InputError("\n".join(dict.fromkeys(lines)), hint=hint)
 
 
 def _cut(text: str) -> str:
@@ -80,7 +81,7 @@ def _problem(detail: ErrorDetails) -> Problem:
     if place and place[-1] == "[key]":
         return Problem(place[:-1], f"{place[-2]!r} is not a name: {_NAME_RULE}")
     if kind in {"union_tag_invalid", "union_tag_not_found"}:
-        key, known = ("model", list(LOSS_MODELS)) if place[-1] in _FORMS else ("kind", _kinds())
+        key, known = _tag_at(place)
         return Problem((*place, key), _about_tag(detail, key, known))
     if kind == "extra_forbidden":
         return Problem(place, unknown("key", str(place[-1]), _keys_at(loc[:-1])))
@@ -91,8 +92,15 @@ def _without_forms(loc: Place) -> Place:
     return tuple(
         part
         for i, part in enumerate(loc)
-        if not (part in UNION_TAGS and i and loc[i - 1] in _FORMS)
+        if not (part in UNION_TAGS and i and loc[i - 1] in _FORMS) and part not in PACE_TAGS
     )
+
+
+def _tag_at(place: Place) -> tuple[str, list[str]]:
+    """The key that tells alternatives apart, and what it may say."""
+    if place[-1] == "pace" or "paces" in place:
+        return "name", list(PACE_NAMES)
+    return ("model", list(LOSS_MODELS)) if place[-1] in _FORMS else ("kind", _kinds())
 
 
 def _message(detail: ErrorDetails) -> str:
@@ -162,7 +170,7 @@ def _inside(schema: dict[str, Any], part: int | str) -> dict[str, Any]:
     found: dict[str, Any]
     if isinstance(part, int):
         found = schema["items"]
-    elif part in UNION_TAGS:
+    elif part in UNION_TAGS | PACE_TAGS:
         found = _alternative(schema, part)
     elif "discriminator" in schema:
         found = {"$ref": schema["discriminator"]["mapping"][part]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from testbed.scenario.events import KillEvent, LinkEvent, PartitionEvent, PauseEvent
+from testbed.scenario.events import LinkEvent, NodeEvent, PartitionEvent
 from testbed.scenario.expand import end_settings, groups_of_nodes
 from testbed.scenario.link import LinkEnd
 from testbed.scenario.model import Scenario
@@ -40,7 +40,7 @@ def alike(scenario: Scenario) -> list[Alike]:
 def link_events(scenario: Scenario, numbers: Iterable[int]) -> list[LinkEvent]:
     """Events by their numbers; those of nodes are left out."""
     events = (scenario.events[i] for i in numbers)
-    return [event for event in events if not isinstance(event, (PauseEvent, KillEvent))]
+    return [event for event in events if not isinstance(event, NodeEvent)]
 
 
 class _Placeless:
@@ -83,7 +83,7 @@ class _Concerned:
 
 def _links(scenario: Scenario) -> Iterator[tuple[int, LinkEvent]]:
     for i, event in enumerate(scenario.events):
-        if not isinstance(event, (PauseEvent, KillEvent)):
+        if not isinstance(event, NodeEvent):
             yield i, event
 
 

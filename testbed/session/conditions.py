@@ -19,8 +19,8 @@ RTO_MIN_MS = 200
 OnSample = Callable[[list[dict[str, Any]]], None]
 
 
-def link_settings(loaded: Loaded, timeline: Timeline) -> LinkSettings:
-    """What holds for all links of a run of ``loaded``."""
+def link_settings(loaded: Loaded, timeline: Timeline, *, gapped: bool = False) -> LinkSettings:
+    """What holds for all links of a run of ``loaded``. ``gapped``: nobody knows how long its messages are."""
     scenario = loaded.wall()
     return LinkSettings(
         segments=segments(timeline),
@@ -28,15 +28,21 @@ def link_settings(loaded: Loaded, timeline: Timeline) -> LinkSettings:
         congestion=scenario.congestion,
         rto_min_ms=None if loaded.scenario.dilation == 1 else round(RTO_MIN_MS * scenario.dilation),
         ecn=timeline.marks(),
+        gapped=gapped,
     )
 
 
 def shape(
-    session: Session, loaded: Loaded, timeline: Timeline, on_sample: OnSample
+    session: Session,
+    loaded: Loaded,
+    timeline: Timeline,
+    on_sample: OnSample,
+    *,
+    gapped: bool = False,
 ) -> dict[str, Any]:
     """Bring every link to its state at t0. Returns what the kernel holds, read back."""
     session.fabric.agent.on_sample = on_sample
-    settings = link_settings(loaded, timeline)
+    settings = link_settings(loaded, timeline, gapped=gapped)
     impaired = [end for end in timeline.ends if timeline.impaired(end)]
     return session.fabric.agent.prepare(session.cables, timeline.initial, settings, impaired)
 

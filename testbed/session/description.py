@@ -12,6 +12,7 @@ from testbed.record.manifest import manifest
 from testbed.scenario.dump import dump
 from testbed.scenario.load import Loaded
 from testbed.scenario.model import Scenario
+from testbed.session.paces import keep_paces, one_pace_s
 from testbed.session.profiled import pacing
 from testbed.train.profile_file import shipped
 
@@ -33,7 +34,6 @@ def describe(
 
     ``links``: every direction as asked and as held. ``model``: of links that are modelled, how.
     """
-    pace = loaded.wall().train.pace
     directory.write_text("scenario.yaml", dump(_kept(directory, loaded)))
     directory.write_json(
         "manifest.json",
@@ -43,7 +43,7 @@ def describe(
             algorithm=algorithm,
             seed=seed,
             dilation=loaded.scenario.dilation,
-            pace_s=None if pace is None else float(pace),
+            pace_s=one_pace_s(loaded),
             pacing=pacing(loaded, by_layer=bool(algorithm.get("overlap")), virtual=fabric == "sim"),
             nodes={spec.name: asdict(spec) for spec in specs},
             links=links,
@@ -55,8 +55,8 @@ def describe(
 
 
 def _kept(directory: RunDirectory, loaded: Loaded) -> Scenario:
-    """The scenario with its profile beside it: the file it was read from may change, or be elsewhere."""
-    scenario, profile = loaded.scenario, loaded.profile
+    """The scenario with its profile and recorded paces beside it: the files they were read from may change, or be elsewhere."""
+    scenario, profile = keep_paces(directory, loaded), loaded.profile
     if profile is None:
         return scenario
     directory.write_text(_PROFILE, profile.text())

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from testbed.algorithms import Algorithm, check_momentum, check_nodes, resolve
 from testbed.control.base import controllers, watched
@@ -15,11 +15,14 @@ from testbed.exchange import builtin as _builtin
 from testbed.exchange.kinds import exchanges
 from testbed.fabric.base import NodeSpec
 from testbed.record.summary import mean_density
+from testbed.scenario.absences import Absences
 from testbed.scenario.expand import end_settings, expand, racks
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Derived, Scenario
+from testbed.scenario.paced import worker_paces
 from testbed.scenario.per_seed import for_seed
 from testbed.scenario.timeline import Timeline
+from testbed.session.paces import longest_pace_s, recorded_times
 from testbed.session.paths import Paths
 from testbed.session.profiled import check_layers
 from testbed.session.spread import check_spread
@@ -154,16 +157,23 @@ class Jobs:
             self._paths = Paths(training, racks(experiment.scenario))
         profile = experiment.loaded.profile
         self._profile = None if profile is None else profile.profile()
+        self._absences = Absences(experiment.scenario)
+        self._paces = worker_paces(experiment.scenario)
+        self._longest_s = longest_pace_s(self._paces.values(), experiment.loaded)
         recorded = experiment.scenario.train.recorded
         self._recorded = None if recorded is None else RecordedRun(Path(recorded))
 
     def of(self, spec: NodeSpec) -> Job:
         """The job of one node."""
         scenario = self._experiment.scenario
+        train = scenario.train
+        if spec.role == "worker":
+            own: dict[str, Any] = {"pace": self._paces[spec.name], "paces": {}, "slow": {}}
+            train = train.model_copy(update=own)
         job = Job(
             run=self._run,
             algorithm=self._algorithm,
-            train=scenario.train,
+            train=train,
             seed=self._seed,
             workers=self._workers,
             servers=len(self._names) - self._workers,
@@ -176,6 +186,9 @@ class Jobs:
             sizes=self._sizes,
             names=self._names,
             profile=self._profile,
+            step_times=recorded_times(train.pace, self._experiment.loaded),
+            longest_pace_s=self._longest_s,
+            absences=self._absences.of(spec),
         )
         if self._on_paths and spec.role == "worker":
             job = replace(job, **self._paths.of(spec.name))

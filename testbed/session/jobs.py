@@ -13,6 +13,7 @@ from testbed.exchange.loop import LoopEndpoint
 from testbed.exchange.multicast.multicaster import Multicaster
 from testbed.fabric.base import DATA_PORT, MULTICAST_PORT
 from testbed.fabric.host import DataNetwork, HostClock, HostNode
+from testbed.messages.part import Part
 from testbed.session.garbage import uncollected
 from testbed.session.lines import Lines
 from testbed.session.message_sizes import expected_bytes, most_bytes, unsent_bytes
@@ -31,9 +32,9 @@ GREETING_S = 120.0
 
 @dataclass
 class Assignment:
-    """A job, and what its node needs to do it."""
+    """A job, or a part of a trace, and what its node needs to do it."""
 
-    job: Job
+    job: Job | Part
     role: str
     peers: dict[int, str]
     """Names of all peers by number."""
@@ -59,7 +60,7 @@ class Assignment:
     ) -> Assignment:
         """Read a ``job`` message."""
         return cls(
-            job=Job.from_json(message["job"]),
+            job=_task(message),
             role=message["role"],
             peers={int(number): name for number, name in message["peers"].items()},
             addresses={int(number): where for number, where in message["addresses"].items()},
@@ -94,15 +95,22 @@ def run_assignment(assignment: Assignment) -> None:
     assignment.traffic = Traffic(assignment.flows, assignment.clock, assignment.burst)
     if assignment.role == "host":
         assignment.lines.send("ready")
-        _await_start(assignment)
+        await_start(assignment)
+    elif isinstance(assignment.job, Part):
+        from testbed.session.play_node import play
+
+        play(assignment, assignment.job)
     else:
-        _train(assignment)
+        _train(assignment, assignment.job)
 
 
-def _train(assignment: Assignment) -> None:
+def _task(message: dict[str, Any]) -> Job | Part:
+    return Part.from_json(message["part"]) if "part" in message else Job.from_json(message["job"])
+
+
+def _train(assignment: Assignment, job: Job) -> None:
     """Connect, prepare, report ready, wait for t0, run, report done."""
-    job = assignment.job
-    way = _way(assignment)
+    way = _way(job, assignment.role)
     endpoint = ENDPOINTS[way](
         job.peer,
         job.run,
@@ -120,24 +128,20 @@ def _train(assignment: Assignment) -> None:
     )  # fmt: skip
     multicaster = None
     try:
-        multicaster = _multicaster(assignment, endpoint)
-        _connect(assignment, endpoint)
+        multicaster = _multicaster(assignment, job, endpoint)
+        _connect(assignment, job, endpoint)
         played = role(node, job, assignment.role)
         played.prepare()
         with uncollected():
             assignment.lines.send("ready")
-            _await_start(assignment)
+            await_start(assignment)
             summary = played.run()
         carried = node.carried()
         node.close()
-        counters = {
-            assignment.peers[peer]: counted.to_json()
-            for peer, counted in endpoint.counters().items()
-        }
         assignment.lines.send(
             "done",
             summary=summary,
-            counters=counters,
+            counters=counters(assignment, endpoint),
             multicast=None if multicaster is None else _counted(assignment, multicaster),
             strangers=endpoint.strangers,
             excuses=endpoint.excuses,
@@ -153,9 +157,15 @@ def _train(assignment: Assignment) -> None:
         node.close()
 
 
-def _way(assignment: Assignment) -> Way:
+def counters(assignment: Assignment, endpoint: TcpEndpoint | LoopEndpoint) -> dict[str, Any]:
+    """What the kernel counted on the connection with each peer, by its name."""
+    counted = endpoint.counters().items()
+    return {assignment.peers[peer]: one.to_json() for peer, one in counted}
+
+
+def _way(job: Job, role: str) -> Way:
     """Threads or one loop, by whom this node has connections with and how much is sent over them."""
-    job, kind = assignment.job, exchange_kind(assignment.job)
+    kind = exchange_kind(job)
     if kind.multicasts or not kind.lockstep:
         return (
             "threads"  # one of them multicasts, or several activities send while another receives
@@ -163,15 +173,14 @@ def _way(assignment: Assignment) -> Way:
     if kind.server is None:
         peers = job.workers - 1
     else:
-        peers = job.workers if assignment.role == "server" else job.servers
+        peers = job.workers if role == "server" else job.servers
     return endpoint_for(peers, expected_bytes(job))
 
 
 def _multicaster(
-    assignment: Assignment, endpoint: TcpEndpoint | LoopEndpoint
+    assignment: Assignment, job: Job, endpoint: TcpEndpoint | LoopEndpoint
 ) -> Multicaster | None:
     """What carries a worker's messages to groups, where the exchange has any."""
-    job = assignment.job
     multicasts = exchange_kind(job).multicasts and assignment.role == "worker"
     if not multicasts or not isinstance(endpoint, TcpEndpoint):
         return None
@@ -196,9 +205,9 @@ def _counted(assignment: Assignment, multicaster: Multicaster) -> dict[str, Any]
     return {**counted, "to": named}
 
 
-def _connect(assignment: Assignment, endpoint: TcpEndpoint | LoopEndpoint) -> None:
+def _connect(assignment: Assignment, job: Job, endpoint: TcpEndpoint | LoopEndpoint) -> None:
     """Servers listen; workers connect to them. Without servers everybody listens, and connects to those before it."""
-    job, addresses = assignment.job, assignment.addresses
+    addresses = assignment.addresses
     alone = exchange_kind(job).server is None
     if alone or assignment.role == "server":
         endpoint.listen(addresses[job.peer], DATA_PORT)
@@ -208,7 +217,7 @@ def _connect(assignment: Assignment, endpoint: TcpEndpoint | LoopEndpoint) -> No
             endpoint.connect(peer, addresses[peer], DATA_PORT, CONNECT_S)
 
 
-def _await_start(assignment: Assignment) -> None:
+def await_start(assignment: Assignment) -> None:
     """The barrier: everyone waits until the same instant of the host's clock."""
     message = assignment.inbox.get()
     if message["type"] != "start":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from testbed.exchange.kinds import exchanges
 from testbed.exchange.multicast.packet import HEADERS_ON_LINK
 from testbed.record.asked import Asked
 from testbed.record.certificate import CERTIFICATE, certificate
-from testbed.record.completion import measure
+from testbed.record.completion import Excuse, measure_groups
 from testbed.record.directory import (
     LINKS,
     MANIFEST,
@@ -23,10 +23,11 @@ from testbed.record.directory import (
 )
 from testbed.record.disturbed import disturbed
 from testbed.record.excuses import excuses
+from testbed.record.fluid import Bits
 from testbed.record.gather import Trip, gather, unaccounted
-from testbed.record.groups import followed, groups
+from testbed.record.groups import Group, Records, followed, groups
 from testbed.record.history import LinkHistory
-from testbed.record.lost import lost_reasons, lost_workers
+from testbed.record.lost import Events, lost_reasons, lost_workers
 from testbed.record.node_events import nodes_seen
 from testbed.record.spans import Spans
 from testbed.record.summary import entry, summarise
@@ -46,10 +47,34 @@ EVIDENCE = "evidence.json"
 """What a verdict was found on besides the records: the links' report, the kernel's count of every socket."""
 
 
-def conclude(trial: Trial) -> dict[str, Any]:
-    """Find the verdict, write ``certificate.json`` and ``summary.json``, return the run's entry."""
+@dataclass(frozen=True)
+class Seen:
+    """What records say of a run's messages, for its verdict. Times in wall seconds after t0."""
+
+    under_way: Spans
+    """When there were messages under way."""
+    seconds: float
+    """When the last node had ended."""
+    groups: list[Group]
+    """Those to be held against the service curve."""
+    steps: Records = ()
+    rounds: Records = ()
+    entangled: int = 0
+    """Groups of messages for which there is no service curve: they share links with others that go elsewhere."""
+
+
+Look = Callable[[Events, Mapping[int, str], bool], Seen]
+"""Events by kind, names by peer number, and whether all of a step's gradients are in its mean."""
+Sum = Callable[[Path, Verdict], dict[str, Any]]
+
+
+def conclude(trial: Trial, look: Look | None = None, summed_up: Sum = summarise) -> dict[str, Any]:
+    """Find the verdict, write ``certificate.json`` and ``summary.json``, return the run's entry.
+
+    ``look``: how its messages are found in its records; those of training, if not said.
+    """
     path = trial.directory.path
-    summary = summarise(path, _verdict(trial, path))
+    summary = summed_up(path, _verdict(trial, path, look or of_training))
     trial.directory.write_json("summary.json", summary)
     return entry(summary)
 
@@ -88,7 +113,21 @@ def certify(
     return verdict
 
 
-def _verdict(trial: Trial, path: Path) -> Verdict:
+def of_training(events: Events, names: Mapping[int, str], lockstep: bool) -> Seen:
+    """Rounds with servers, and gradients that no mean waits for, which alone say nothing of a link."""
+    steps = events.get("step", [])
+    spans = [(one.start_s, one.last_s) for one in groups(*followed(events), names, apart=True)]
+    alone = [(float(g["sent_s"]), float(g["arrived_s"])) for g in events.get("gradient", [])]
+    return Seen(
+        under_way=Spans([*spans, *alone]),
+        seconds=max((float(step["end_s"]) for step in steps), default=0.0),
+        groups=list(groups(*followed(events), names)) if lockstep else [],
+        steps=steps,
+        rounds=events.get("round", []) if lockstep else [],
+    )
+
+
+def _verdict(trial: Trial, path: Path, look: Look) -> Verdict:
     outcome, dilation = trial.outcome, trial.experiment.dilation
     history = LinkHistory(read_jsonl(path / LINKS))
     if outcome.error is not None:
@@ -96,22 +135,14 @@ def _verdict(trial: Trial, path: Path) -> Verdict:
         return certify(trial.directory, Evidence(), history, Spans(), dilation, cut_short)
     events = read_events(path)
     names = {spec.peer: spec.name for spec in trial.session.specs}
-    under_way = Spans(
-        [
-            *(
-                (group.start_s, group.last_s)
-                for group in groups(*followed(events), names, apart=True)
-            ),
-            *((float(g["sent_s"]), float(g["arrived_s"])) for g in events.get("gradient", [])),
-        ]
-    )
-    evidence = _evidence(trial, path, events, history, under_way, names)
+    seen = look(events, names, exchanges.get(trial.algorithm.exchange).lockstep)
+    evidence = _evidence(trial, path, events, history, seen)
     trial.directory.write_json(
         EVIDENCE, {"links": evidence.links, "sockets": evidence.sockets, "nodes": outcome.done}
     )
     verdict = judge(evidence)
     verdict = replace(verdict, reasons=[*verdict.reasons, *lost_reasons(events)])
-    return certify(trial.directory, evidence, history, under_way, dilation, verdict)
+    return certify(trial.directory, evidence, history, seen.under_way, dilation, verdict)
 
 
 def _evidence(
@@ -119,13 +150,10 @@ def _evidence(
     path: Path,
     events: Mapping[str, list[dict[str, Any]]],
     history: LinkHistory,
-    under_way: Spans,
-    names: Mapping[int, str],
+    seen: Seen,
 ) -> Evidence:
     scenario, outcome = trial.experiment.scenario, trial.outcome
-    steps, rounds = events.get("step", []), events.get("round", [])
     links = [] if outcome.links is None else outcome.links.to_json()["links"]
-    seconds = max((float(step["end_s"]) for step in steps), default=0.0)
     until_s = max((float(link["to_s"]) for link in links), default=0.0)
     timeline = trial.experiment.timeline
     asked = Asked.of(timeline, until_s)
@@ -134,39 +162,43 @@ def _evidence(
         links,
         history,
         asked,
-        seconds=seconds,
+        seconds=seen.seconds,
         processors=os.cpu_count() or 1,
-        under_way=under_way,
+        under_way=seen.under_way,
         held=read_json(path / MANIFEST)["links"],
         trips=list(_trips(outcome.done)),
         ways=ways,
     )
-    # Gradients that no mean waits for travel between those of a round, which alone say nothing of a link.
-    lockstep = exchanges.get(trial.algorithm.exchange).lockstep
     crossed = unaccounted(asked, outcome.crossed, _with_groups(outcome.done))
     happening = node_changes(scenario)
     servers = sum(spec.role == "server" for spec in trial.experiment.specs)
-    why_not = excuses(history, ways, flows(scenario), happening, until_s, THRESHOLDS, servers)
+    returns = Spans((float(a["asked_s"]), float(a["arrived_s"])) for a in events.get("away", []))
+    crossing = flows(scenario)
+    why_not = excuses(history, ways, crossing, happening, until_s, THRESHOLDS, servers, returns)
     return replace(
         found,
-        steps=steps,
-        rounds=rounds if lockstep else [],
-        nodes=nodes_seen(happening, history.nodes, seconds),
+        steps=seen.steps,
+        rests=events.get("rest", []),
+        rounds=seen.rounds,
+        nodes=nodes_seen(happening, history.nodes, seen.seconds),
         sockets=_sockets(outcome.done),
         unaccounted={**_uncounted(lost_workers(events), trial), **crossed},
-        completion=measure(
-            *(followed(events) if lockstep else ([], steps)),
-            names,
-            timeline.bits,
-            why_not,
-            ways.delay_s,
-            ways.overhead,
-        ),
+        completion=_completion(seen, timeline.bits, why_not, ways),
         foreign_drops={"the host's receive backlog": outcome.backlog_drops},
         faults=faults(
-            outcome.done, steps, events.get("epoch", []), lost=bool(lost_workers(events))
+            outcome.done, seen.steps, events.get("epoch", []), lost=bool(lost_workers(events))
         ),
     )
+
+
+def _completion(
+    seen: Seen, bits: Bits, why_not: Mapping[str, Excuse], ways: Ways
+) -> dict[str, Any]:
+    found = measure_groups(seen.groups, bits, why_not, ways.delay_s, ways.overhead)
+    if seen.entangled:
+        found["groups"] += seen.entangled
+        found["not_judged"]["entangled"] = seen.entangled
+    return found
 
 
 def _with_groups(done: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -33,10 +33,11 @@ CONNECT_S = 30.0
 class NodeProcess:
     """Takes messages from the session and does what they say, one job at a time."""
 
-    def __init__(self, name: str, role: str, lines: Lines) -> None:
+    def __init__(self, name: str, role: str, lines: Lines, *, trains: bool = True) -> None:
         from testbed.record.exporter import Exporter
 
-        self.name, self.role, self.lines = name, role, lines
+        self.name, self.lines = name, lines
+        self.trains = trains and role != "host"
         self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.assignment: Assignment | None = None
         self.kept = False
@@ -48,7 +49,7 @@ class NodeProcess:
         """Until the session is gone."""
         threading.Thread(target=self._read, daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
-        if self.role != "host":
+        if self.trains:
             import torch
 
             torch.set_num_threads(1)
@@ -122,11 +123,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--role", default="worker")
     parser.add_argument("--control", required=True, metavar="HOST:PORT")
+    parser.add_argument("--untrained", action="store_true", help="nothing will be trained")
     options = parser.parse_args(arguments)
     host, _, port = options.control.rpartition(":")
     lines = Lines(_connect(host, int(port)))
     lines.send("hello", node=options.name, token=os.environ[TOKEN_VARIABLE], pid=os.getpid())
-    NodeProcess(options.name, options.role, lines).serve()
+    NodeProcess(options.name, options.role, lines, trains=not options.untrained).serve()
 
 
 def _connect(host: str, port: int) -> socket.socket:

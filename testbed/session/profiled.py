@@ -10,6 +10,7 @@ from testbed.compress.layout import Layer
 from testbed.errors import InputError
 from testbed.scenario.load import Loaded
 from testbed.scenario.model import Train
+from testbed.session.paces import in_words, paces_told, usual_pace_s
 from testbed.session.spread import check_spread, layout_of
 
 
@@ -48,10 +49,11 @@ def pacing(loaded: Loaded, *, by_layer: bool, virtual: bool = False) -> dict[str
     time of its own there.
     """
     train, file = loaded.scenario.train, loaded.profile
-    if train.pace is None:
+    if (usual_s := usual_pace_s(loaded)) is None:
         return None
     return {
-        "pace_s": float(train.pace),
+        "pace_s": usual_s,
+        **({} if (own := paces_told(loaded)) is None else {"workers": own}),
         "profile": train.profile or "measured",
         "by_layer": by_layer,
         "source": _source(train.profile, by_layer, virtual) if file is None else file.source,
@@ -72,7 +74,12 @@ def in_a_sentence(found: dict[str, Any] | None) -> str | None:
     """What ``pacing`` found, for people."""
     if found is None:
         return None
-    held = f"computation is held to {1e3 * found['pace_s']:.4g} ms a step"
+    to = (
+        f"{1e3 * found['pace_s']:.4g} ms"
+        if (own := found.get("workers")) is None
+        else in_words(own)
+    )
+    held = f"computation is held to {to} a step"
     if not found["by_layer"]:
         return f"{held} in all: no algorithm overlaps it layer by layer{_of_a_file(found)}"
     if found["layers"] is None:

@@ -18,7 +18,7 @@ from testbed.record.spans import Spans
 from testbed.record.verdict import Evidence, Verdict, judge_filled
 from testbed.scenario.check_events import check_events
 from testbed.scenario.dump import dump
-from testbed.scenario.events import KillEvent, PauseEvent, TraceEvent
+from testbed.scenario.events import NodeEvent, TraceEvent
 from testbed.scenario.expand import expand, racks
 from testbed.scenario.load import Loaded, fingerprint
 from testbed.scenario.model import Scenario
@@ -147,9 +147,7 @@ def replay(
 
 def not_replayed(scenario: Scenario) -> list[str]:
     """What a scenario asks for besides links, in its own words: bulk traffic takes the place of all of it."""
-    kinds = dict.fromkeys(
-        event.kind for event in scenario.events if isinstance(event, (PauseEvent, KillEvent))
-    )
+    kinds = dict.fromkeys(event.kind for event in scenario.events if isinstance(event, NodeEvent))
     return [*(["traffic"] if scenario.traffic else []), *kinds]
 
 

@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,7 @@ from testbed.fabric.base import (
     Networks,
     NodeSpec,
     Place,
+    Premises,
     RackSpec,
     RunContext,
 )
@@ -35,6 +36,8 @@ from testbed.session.switchboard import Switchboard
 
 START_S = float(os.environ.get("NARROWS_START_S", "90"))
 """How long nodes may take to start and import torch; machines that are very slow are given more."""
+_AWAITED = {"up": "started (NARROWS_START_S gives more time)"}
+"""What to say of a kind of message that did not come."""
 LIVENESS_S = 1.0
 """How often the fabric is asked for dead nodes, and the agent for its health."""
 
@@ -58,6 +61,8 @@ class Session:
         folders: tuple[Path, ...] = (),
         racks: Sequence[RackSpec] = (),
         multicast: bool = False,
+        premises: Premises | None = None,
+        trains: bool = True,
     ) -> None:
         self.racks = tuple(racks)
         self.killed: dict[str, str] = {}
@@ -67,8 +72,16 @@ class Session:
         self.specs, self.directory, self.keep_failed = specs, directory, keep_failed
         self.fabric_name = fabric
         self.context = RunContext(
-            secrets.token_hex(3), directory, secrets.token_hex(16), quiet, folders, multicast
+            secrets.token_hex(3),
+            directory,
+            secrets.token_hex(16),
+            quiet,
+            folders,
+            multicast,
+            premises,
+            trains,
         )
+        self._staffed = [spec.name for spec in specs if self.context.staffed(spec)]
         self.fabric = fabrics.get(fabric)(self.context)
         self._board: Switchboard | None = None
         self._looked = 0.0
@@ -80,12 +93,12 @@ class Session:
                 self.networks.control_host,
                 CONTROL_PORT,
                 self.context.token,
-                [spec.name for spec in self.specs],
+                self._staffed,
             )
             self.places = self.fabric.start()
             cables = {name: place.cable for name, place in self.places.items()}
             self.cables = {**cables, **self.fabric.racks}
-            self._await_all("up")
+            self.await_all("up", self._staffed, START_S)
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -134,6 +147,31 @@ class Session:
             if got is not None:
                 yield got
 
+    def await_all(
+        self,
+        kind: str,
+        nodes: Iterable[str],
+        timeout_s: float = float("inf"),
+        take: Callable[[str, dict[str, Any]], None] | None = None,
+    ) -> None:
+        """Until all of ``nodes`` but those that the run goes on without have sent ``kind``; ``take`` gets all that comes.
+
+        Raises ExperimentError after ``timeout_s``, and what ``messages`` raises.
+        """
+        missing = set(nodes)
+        if not missing:
+            return
+        for node, message in self.messages(timeout_s):
+            if take is not None:
+                take(node, message)
+            if message["type"] in (kind, "lost"):
+                missing.discard(node)
+            missing -= set(self.spare.lost)
+            if not missing:
+                return
+        what = _AWAITED.get(kind, kind)
+        raise ExperimentError(f"after {timeout_s:g} s not {what}: {', '.join(sorted(missing))}")
+
     def forgive(self, lost: NodeLost, reporter: str | None = None) -> NodeLost | None:
         """Go on without a node, if the run can: its processes are ended, so that it does not come back half-way.
 
@@ -164,7 +202,8 @@ class Session:
         if node in self.spare.lost:
             return
         self.fabric.resume(node)
-        self.switchboard.expect(node)
+        if node in self._staffed:
+            self.switchboard.expect(node)
         self.paused.discard(node)
 
     def kill(self, node: str, time_s: float) -> None:
@@ -205,24 +244,12 @@ class Session:
             self.fabric.keep()
         except NarrowsError:
             return False
-        for spec in self.specs:
-            self.tell(spec.name, "keep")
+        for name in self._staffed:
+            self.tell(name, "keep")
         sys.stderr.write(
             f"testbed: run {self.context.id} is left standing; `testbed clean --all` removes it\n"
         )
         return True
-
-    def _await_all(self, kind: str) -> None:
-        """Until every node has sent ``kind``."""
-        missing = {spec.name for spec in self.specs}
-        for node, message in self.messages(START_S):
-            if message["type"] == kind:
-                missing.discard(node)
-            if not missing:
-                return
-        raise ExperimentError(
-            f"after {START_S:g} s these nodes have not started: {', '.join(sorted(missing))}"
-        )
 
     def _look(self) -> None:
         if time.monotonic() - self._looked < LIVENESS_S:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from testbed.algorithms import Algorithm
-from testbed.errors import ExperimentError, NarrowsError, NodeLost
+from testbed.errors import NarrowsError, NodeLost
 from testbed.exchange.kinds import exchanges
+from testbed.fabric.base import NodeSpec
 from testbed.links.client import LinkReport
 from testbed.record.apart_events import LostRecord
 from testbed.record.directory import RunDirectory
 from testbed.scenario.node_events import node_changes
-from testbed.scenario.traffic import flows
 from testbed.session.conditions import backlog_drops, shape
+from testbed.session.crossing import Crossing
 from testbed.session.description import describe
 from testbed.session.disturbance import Disturbances
 from testbed.session.experiment import Experiment, Jobs
@@ -26,14 +26,11 @@ from testbed.session.host_watch import HostWatch
 from testbed.session.progress import Progress
 from testbed.session.session import Session
 from testbed.session.spare import Spare
-from testbed.session.traffic import CrossTraffic, crossed_links, failure
 
 PREPARE_S = 120.0
 """How long nodes may take to load data, build the model and connect."""
 LEAD_S = 0.5
 """From the last node's ``ready`` to t0."""
-END_S = 20.0
-"""How long nodes may take to end their cross traffic."""
 CHANGE_S = 30e-6
 """What telling the agent of one change may take."""
 QUIET_AFTER_S = 0.2
@@ -71,10 +68,9 @@ class Trial:
         self.algorithm, self.seed = algorithm, seed
         self.directory, self.progress = directory, progress
         scenario = experiment.scenario
-        self._racks = {rack.name: rack.members for rack in session.racks}
-        self._changes, wanted = node_changes(scenario), flows(scenario)
-        self._traffic = CrossTraffic(wanted, session.places, scenario.congestion, directory.traffic)
-        self.outcome = Outcome(crossed=frozenset(crossed_links(wanted, self._racks)))
+        self._changes = node_changes(scenario)
+        self._crossing = Crossing(session, scenario, experiment.timeline, directory.traffic)
+        self.outcome = Outcome(crossed=frozenset(self._crossing.links))
         self._t0_ns: int | None = None
         self._specs = {spec.name: spec for spec in session.specs}
         self._training = {n: spec for n, spec in self._specs.items() if spec.role != "host"}
@@ -92,9 +88,13 @@ class Trial:
             self.session.specs,
             held["links"],
             fabric=self.session.fabric_name,
-            algorithm=self.algorithm.to_json(),
+            algorithm=self.row(),
             seed=self.seed,
         )
+
+    def row(self) -> dict[str, Any]:
+        """What the manifest says of what is run."""
+        return self.algorithm.to_json()
 
     def run(self) -> None:
         """Train from t0 to the last node's end. Raises what made it fail, with the step filled in."""
@@ -105,7 +105,7 @@ class Trial:
         try:
             self.session.revive()
             self._assign()
-            self._await_all("ready", self._specs, PREPARE_S)
+            self.session.await_all("ready", self._specs, PREPARE_S, self._take)
             self._t0_ns = t0_ns = time.monotonic_ns() + int(self._lead_s() * 1e9)
             agent.start(t0_ns, self.experiment.timeline.changes(0.0, float("inf")))
             started = True
@@ -114,9 +114,10 @@ class Trial:
                 self.session.switchboard.send(name, "start", t0_ns=t0_ns)
             disturbances = Disturbances(self.session, self._changes, t0_ns, self.directory.link)
             self.session.spare = self._spare()
-            self._await_all("done", self._training, None)
+            self.session.await_all("done", self._training, take=self._take)
             disturbances.stop()
-            self._end_traffic()
+            self._t0_ns = None
+            self._crossing.end(self._take)
             time.sleep(QUIET_AFTER_S)
         except NodeLost as lost:
             self.outcome.error = located(lost, self._steps)
@@ -156,33 +157,24 @@ class Trial:
             "scenario": self.experiment.scenario.name,
             "algorithm": self.algorithm.name,
         }
-        job = self._jobs.of(spec)
-        for link in (*job.way_up, *job.way_down):
-            self._hearers.setdefault(link.link, set()).add(name)
+        task = self._task(spec)
         self.session.switchboard.send(
             name,
             "job",
-            job=job.to_json(),
+            **task,
             role=spec.role,
             peers=peers,
             addresses=addresses,
-            traffic=self._traffic.part(name),
+            traffic=self._crossing.part(name),
             labels={**labels, "role": spec.role, "node": name},
         )
 
-    def _await_all(self, kind: str, nodes: Iterable[str], timeout_s: float | None) -> None:
-        """Until all of ``nodes`` have sent ``kind``; what comes meanwhile is taken in."""
-        missing = set(nodes)
-        if not missing:
-            return
-        for node, message in self.session.messages(timeout_s or float("inf")):
-            self._take(node, message)
-            if message["type"] in (kind, "lost"):
-                missing.discard(node)
-            missing -= set(self.session.spare.lost)
-            if not missing:
-                return
-        raise ExperimentError(f"after {timeout_s:g} s not {kind}: {', '.join(sorted(missing))}")
+    def _task(self, spec: NodeSpec) -> dict[str, Any]:
+        """What the node is to do; it is told of the links on its way."""
+        job = self._jobs.of(spec)
+        for link in (*job.way_up, *job.way_down):
+            self._hearers.setdefault(link.link, set()).add(spec.name)
+        return {"job": job.to_json()}
 
     def _take(self, node: str, message: dict[str, Any]) -> None:
         """A node's message. A host that was restarted joins in again."""
@@ -190,7 +182,7 @@ class Trial:
         if kind == "event":
             self._record(node, message["event"])
         elif kind == "burst":
-            self._burst(message["record"])
+            self._crossing.take(message["record"])
         elif kind == "lost":
             self._lose(node, message["reason"])
         elif kind == "done":
@@ -215,23 +207,6 @@ class Trial:
         step = self._steps.get(node, 0) + 1
         record = LostRecord(node, node, step, at_s, reason)
         self.directory.event(spec.role, spec.rank, record.to_json())
-
-    def _burst(self, record: dict[str, Any]) -> None:
-        """Raises ExperimentError when it came to nothing and the scenario is not the reason."""
-        self._traffic.take(record)
-        ends = self._traffic.ends(record["flow"])
-        timeline = self.experiment.timeline
-        if error := failure(record, ends, self._racks, timeline, self._changes):
-            raise error
-
-    def _end_traffic(self) -> None:
-        """Sources first: a server has something to say of a test only when that has been ended."""
-        self._t0_ns = None
-        for part in ("sources", "sinks"):
-            here = self._traffic.nodes & set(self.session.switchboard.connected())
-            for node in here:
-                self.session.tell(node, "end", part=part, tests=self._traffic.tests())
-            self._await_all("ended", here, END_S)
 
     def _record(self, node: str, event: dict[str, Any]) -> None:
         spec = self._specs[node]

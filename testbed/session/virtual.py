@@ -32,6 +32,7 @@ from testbed.scenario.traffic import flows
 from testbed.session.cast import Cast
 from testbed.session.consistency import faults
 from testbed.session.description import describe
+from testbed.session.ensemble import Ensemble
 from testbed.session.experiment import Experiment, up_places
 from testbed.session.failure import located
 from testbed.session.garbage import uncollected
@@ -93,7 +94,7 @@ class VirtualTrial:
             seed=seed,
             costs=costs,
         )
-        self._cast = Cast(experiment, algorithm, seed, self._network, directory, progress)
+        self._cast = self._make_cast()
         self._sampler = Sampler(self._network, timeline, self._sampled(), directory.link)
         self._network.on_change = self._sampler.changed
         self._traffic = bursts(
@@ -105,6 +106,16 @@ class VirtualTrial:
         self._done: dict[str, dict[str, Any]] = {}
         self._error: BaseException | None = None
         self._lost = 0
+
+    def row(self) -> dict[str, Any]:
+        """What the manifest says of what is run."""
+        return self.algorithm.to_json()
+
+    def _make_cast(self) -> Ensemble:
+        """The nodes that take part."""
+        return Cast(
+            self.experiment, self.algorithm, self.seed, self._network, self.directory, self.progress
+        )
 
     def shape(self) -> None:
         """Write down how every link begins."""
@@ -118,7 +129,7 @@ class VirtualTrial:
             self.experiment.specs,
             links,
             fabric=VIRTUAL,
-            algorithm=self.algorithm.to_json(),
+            algorithm=self.row(),
             seed=self.seed,
             model={
                 "compute": "measured" if self._cast.measured else "paced",
@@ -152,9 +163,12 @@ class VirtualTrial:
         """What nodes count and keep must agree; of links there is nothing to judge."""
         path = self.directory.path
         with uncollected():
-            summary = summarise(path, self._verdict(path))
+            summary = self._summarise(path, self._verdict(path))
         self.directory.write_json("summary.json", summary)
         return entry(summary)
+
+    def _summarise(self, path: Path, verdict: Verdict) -> dict[str, Any]:
+        return summarise(path, verdict)
 
     def _verdict(self, path: Path) -> Verdict:
         if self._error is not None:

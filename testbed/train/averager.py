@@ -14,6 +14,7 @@ from testbed.train.bucket_order import bucket_rng, urgency
 from testbed.train.job import Job
 from testbed.train.lane import Lane
 from testbed.train.mean import Mean
+from testbed.train.participation import resting
 from testbed.train.seen import seen
 
 _FIRST = -(1 << 16)
@@ -50,6 +51,7 @@ class Averager:
             send_end_s=sent.end_s,
             bytes_down=sent.frame_bytes,
             union_count=count,
+            others=resting(self._job, step),
         )
 
     def end(self) -> None:

@@ -46,6 +46,10 @@ class Batches:
         start = (position * self._workers + rank) * self.batch
         return self._permutation(self.epoch(step))[start : start + self.batch]
 
+    def labels(self, rank: int) -> dict[int, int] | None:  # noqa: ARG002
+        """How many samples of each label worker ``rank`` has of its own; None: all workers draw from all."""
+        return None
+
     def whole(self, step: int) -> Tensor:
         """Of all workers, by rank: int64 (workers · batch,)."""
         many = self._workers * self.batch

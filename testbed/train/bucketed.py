@@ -52,4 +52,5 @@ class BucketedStepper(Stepper):
             self._node.record(records[-1].to_json())
         if not self._tools.observer.sees_buckets:
             return {}
-        return told(self._job, zip(self._ways, records, strict=True), compute.end_s)
+        ways = zip(self._ways, records, strict=True)
+        return told(self._job, ways, compute.start_s, compute.end_s)

@@ -21,10 +21,10 @@ from testbed.compress.layout import Layout
 from testbed.compress.shards import Shard
 from testbed.errors import ExperimentError
 from testbed.node import Buffer
-from testbed.train.batches import Batches
 from testbed.train.compute import Computed, Floats, sum_blocks
 from testbed.train.data import on_device, open_task
 from testbed.train.job import Job
+from testbed.train.label_split import batches_of
 from testbed.train.rehearsal import rehearse
 from testbed.train.replica import Replica
 
@@ -70,7 +70,7 @@ class _Common:
         self.gradients = torch.zeros(job.workers, flat.size, device=flat.parameters.device)
         samples = open_task(job.train).train_set()
         self._x, self._y = on_device(samples, flat.parameters.device, "train.task")
-        self.batches = Batches(len(self._y), job.train.batch, job.workers, job.seed)
+        self.batches = batches_of(job, samples[1])
         self._named = dict(flat.module.named_parameters())
         self._workers, self._step = job.workers, 0
         self._loss, self._accuracy = [0.0] * job.workers, [0.0] * job.workers
@@ -161,6 +161,10 @@ class SharedReplica:
     def adopt(self) -> None:
         """Not here: parameters of one's own are none of everybody's."""
         raise ExperimentError("workers that share a replica were given parameters of their own")
+
+    def load(self, state: Buffer) -> None:  # noqa: ARG002
+        """Not here, likewise."""
+        self.adopt()
 
     def apply(self, epoch: int) -> None:
         """Make the step, if nobody has."""

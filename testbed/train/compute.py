@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from testbed.train.batches import Batches
 from testbed.train.data import on_device, open_task
 from testbed.train.device import synchronise
 from testbed.train.flat import FlatModel
 from testbed.train.job import Job
+from testbed.train.label_split import batches_of
 
 Floats = NDArray[np.float32]
 
@@ -36,7 +36,7 @@ class Computation:
         self._flat, self._rank, self._device = flat, job.rank, flat.parameters.device
         samples = open_task(job.train).train_set()
         self._x, self._y = on_device(samples, self._device, "train.task")
-        self.batches = Batches(len(self._y), job.train.batch, job.workers, job.seed)
+        self.batches = batches_of(job, samples[1])
 
     def gradients(self, step: int) -> Computed:
         """Set ``flat.gradients`` to the mean gradient over this worker's batch of ``step``."""

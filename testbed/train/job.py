@@ -54,6 +54,12 @@ class Job:
     """A worker's links to the first server, for controllers that watch them."""
     way_down: tuple[Shared, ...] = ()
     """And back."""
+    step_times: tuple[float, ...] = ()
+    """Seconds of model time, where ``train.pace`` is from a file."""
+    longest_pace_s: float | None = None
+    """That any worker's computation is held to, wall time; None: as this one's."""
+    absences: tuple[tuple[float, float], ...] = ()
+    """When its worker is away, wall seconds after t0; of a server, all its workers' absences."""
     profile: Profile | None = None
     """How long layers compute, where the scenario has that from a file: in proportion, the whole is ``train.pace``."""
 
@@ -81,6 +87,7 @@ class Job:
             "train": self.train.model_dump(mode="json", by_alias=True),
             "sizes": [[asdict(sizes) for sizes in step] for step in self.sizes],
             "names": list(self.names),
+            "step_times": list(self.step_times),
             "profile": None if self.profile is None else asdict(self.profile),
         }
 
@@ -97,6 +104,8 @@ class Job:
                         tuple(Sizes(**sizes) for sizes in step) for step in data.get("sizes", ())
                     ),
                     "names": tuple(data.get("names", ())),
+                    "step_times": tuple(data.get("step_times", ())),
+                    "absences": tuple((a, b) for a, b in data.get("absences", ())),
                     "way_up": tuple(Shared(*link) for link in data.get("way_up", ())),
                     "way_down": tuple(Shared(*link) for link in data.get("way_down", ())),
                     "profile": _profile(data.get("profile")),

@@ -40,6 +40,8 @@ class _Made:
     step: int
     epoch: int
     start_s: float
+    stretch: float = 1.0
+    """What the times of its layers are multiplied by."""
     computed_s: float = 0.0
     busy_s: float = 0.0
     end_s: float = 0.0
@@ -64,8 +66,8 @@ class LayeredStepper(Stepper):
         self._layers = tools.replica.flat.layout.layers()
         self._buckets = _buckets(self._layers, tools.replica.shards)
         self._passes = _passes(node, tools, self._layers)
-        self._times = self._held()
-        self._clock = LayerClock(node, held=self._times is not None)
+        self._layer_times = self._held()
+        self._clock = LayerClock(node, held=self._layer_times is not None)
         self._beside = Beside(node, job, tools)
         self._before: _Made | None = None
         """The step whose buckets are still coming back."""
@@ -74,6 +76,7 @@ class LayeredStepper(Stepper):
         """See ``Stepper``; ``finished`` is told of a step during the one after it."""
         start_s = self._node.now() if self._before is None else self._before.end_s
         made = _Made(step, epoch, start_s)
+        made.stretch = 1.0 if self._times is None else self._times.factor(step)
         self._clock.begin(start_s)
         self._forward(made)
         self._backward(made)
@@ -103,8 +106,8 @@ class LayeredStepper(Stepper):
                 self._clock.there(self._apply_one(self._before, self._buckets[number]))
             from_s = self._node.now()
             self._passes.permit(number)
-            if self._times is not None:
-                self._clock.hold(self._times[number].forward_s)
+            if self._layer_times is not None:
+                self._clock.hold(self._layer_times[number].forward_s * made.stretch)
                 made.forward[layer.name] = [from_s, self._node.now()]
         if self._before is not None:
             self._take_in(self._before)
@@ -115,8 +118,8 @@ class LayeredStepper(Stepper):
         made.ways = self._beside.ways
         for number in reversed(range(len(self._layers))):
             from_s = self._node.now()
-            if self._times is not None:
-                self._clock.hold(self._times[number].backward_s)
+            if self._layer_times is not None:
+                self._clock.hold(self._layer_times[number].backward_s * made.stretch)
             self._clock.done(self._passes.computed(number))
             made.backward[self._layers[number].name] = [from_s, self._node.now()]
             if number == 0 or self._buckets[number - 1] != self._buckets[number]:
@@ -124,12 +127,12 @@ class LayeredStepper(Stepper):
         made.computed_s = self._node.now()
         made.result.append(self._passes.result())
         made.stall_s, made.overran = self._clock.stall_s, self._clock.overran
-        if self._times is None:
+        if self._layer_times is None:
             made.stall_s = self._passes.waited_s
         forward, backward = self._passes.spans()
         # whatever they are held to; what is between two layers of the forward pass was a wait
         made.busy_s = sum(to_s - from_s for from_s, to_s in [*forward.values(), *backward.values()])
-        if self._times is None:
+        if self._layer_times is None:
             made.forward, made.backward = forward, backward
         made.freight.append(self._beside.freight())
 
@@ -162,7 +165,8 @@ class LayeredStepper(Stepper):
         node.record(PassRecord(name, made.step, made.forward, made.backward).to_json())
         buckets = Buckets()
         if self._tools.observer.sees_buckets:
-            buckets = told(self._job, zip(ways, records, strict=True), made.computed_s)
+            both = zip(ways, records, strict=True)
+            buckets = told(self._job, both, made.start_s, made.computed_s)
         self._finished(self._record_of(made, buckets))
 
     def _record_of(self, made: _Made, buckets: Buckets) -> StepRecord:
@@ -203,6 +207,7 @@ class LayeredStepper(Stepper):
             payload_crc=freight.crc,
             selection=None if freight.how is None else asdict(freight.how),
             controller=None if seen is None else seen.to_json(),
+            pace_s=self._pace.asked_s(made.step),
         )
 
     def _held(self) -> Sequence[LayerTimes] | None:

@@ -25,6 +25,11 @@ class Sgd:
         self._velocity = parameters.new_zeros(parameters.shape) if settings.momentum else None
         self._scratch = parameters.new_empty(parameters.shape)
 
+    @property
+    def velocity(self) -> Tensor | None:
+        """v, float32 (size,); None without momentum."""
+        return self._velocity
+
     def apply(self, gradient: Tensor, epoch: int, place: slice = _ALL) -> None:
         """One step with ``gradient`` (float32 (size,), consumed) for the elements ``place``; ``epoch`` counts from 1."""
         settings, scratch = self._settings, self._scratch[place]

@@ -62,24 +62,24 @@ class OverlappingStepper(Stepper):
         result = node.background(lambda: self._tools.computation.gradients(step))
         busy_s = node.now() - start_s
         for number in range(len(self._tickets), len(self._buckets)):
-            node.sleep_until(self._due_s(number, start_s))
+            node.sleep_until(self._due_s(step, number, start_s))
             self._launch(step, number)
-        overran = self._pace.hold(start_s)
+        overran = self._pace.hold(step, start_s)
         self._computed_s = node.now()
-        return Compute(result, start_s, busy_s, self._computed_s, overran)
+        return Compute(result, start_s, busy_s, self._computed_s, overran, self._pace.asked_s(step))
 
     def _launcher(self, step: int, start_s: float) -> Callable[[int], None]:
         """Submits a bucket from within the backward pass, unless its time has not come yet."""
 
         def ready(number: int) -> None:
-            due = self._node.now() >= self._due_s(number, start_s)
+            due = self._node.now() >= self._due_s(step, number, start_s)
             if due and number == len(self._tickets):
                 self._launch(step, number)
 
         return ready
 
-    def _due_s(self, number: int, start_s: float) -> float:
-        pace_s = self._job.train.pace
+    def _due_s(self, step: int, number: int, start_s: float) -> float:
+        pace_s = self._pace.asked_s(step)
         return start_s if pace_s is None else start_s + pace_s * self._shares[number]
 
     def _launch(self, step: int, number: int) -> None:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from testbed.node import Node
+from testbed.train.step_times import StepTimes
 
 
 class Pace:
-    """``pace_s``: wall seconds that a step's computation takes; None: as long as it takes."""
+    """``times``: how long each step's computation takes; None: as long as it takes."""
 
-    def __init__(self, node: Node, pace_s: float | None) -> None:
-        self._node, self._pace_s = node, pace_s
+    def __init__(self, node: Node, times: StepTimes | None) -> None:
+        self._node, self._times = node, times
 
-    def hold(self, start_s: float, share: float = 1.0) -> bool:
-        """Wait until the step that began at ``start_s`` has computed for its time, or for ``share`` of it.
+    def asked_s(self, step: int, share: float = 1.0) -> float | None:
+        """Wall seconds that ``step`` is to compute for, or for ``share`` of a batch of it."""
+        return None if self._times is None else self._times.at(step) * share
+
+    def hold(self, step: int, start_s: float, share: float = 1.0) -> bool:
+        """Wait until ``step``, which began at ``start_s``, has computed for its time, or for ``share`` of it.
 
         The deadline is absolute, so that lateness does not add up. True when it had passed already.
         """
-        if self._pace_s is None:
+        asked_s = self.asked_s(step, share)
+        if asked_s is None:
             return False
-        deadline = start_s + self._pace_s * share
+        deadline = start_s + asked_s
         if self._node.now() > deadline:
             return True
         self._node.sleep_until(deadline)

@@ -19,6 +19,7 @@ from testbed.train.pace import Pace
 from testbed.train.peers import exchange_kind, peers, served
 from testbed.train.seen import seen, way
 from testbed.train.sizes import Sizes
+from testbed.train.step_times import step_times
 
 
 def _at(job: Job, step: int) -> tuple[Sizes, ...]:
@@ -41,7 +42,7 @@ class PayloadWorker:
 
     def __init__(self, node: Node, job: Job) -> None:
         self._node, self._job = node, job
-        self._pace = Pace(node, job.train.pace)
+        self._pace = Pace(node, step_times(job))
 
     def prepare(self) -> None:
         """Greet every server."""
@@ -58,7 +59,7 @@ class PayloadWorker:
         while exchange.last_step != step:
             step += 1
             start_s = node.now()
-            overran = self._pace.hold(start_s)
+            overran = self._pace.hold(step, start_s)
             end_s = node.now()
             sizes = _at(self._job, step)
             tickets = [exchange.submit(step, i, _zeros(one.up)) for i, one in enumerate(sizes)]
@@ -118,6 +119,7 @@ class PayloadWorker:
             payload_crc=_crc(sum(one.up for one in sizes)),
             selection=None,
             controller=None,
+            pace_s=self._pace.asked_s(step),
         )
 
 

@@ -8,9 +8,11 @@ from testbed.algorithms import Algorithm
 from testbed.algorithms.fit import BUCKETS
 from testbed.errors import InputError
 from testbed.exchange import builtin as _builtin
-from testbed.exchange.kinds import ExchangeKind, Peers, ServerSide, exchanges
+from testbed.exchange.kinds import ExchangeKind, Peers, ServerSide, WorkerSide, exchanges
 from testbed.node import Node
 from testbed.train.job import Job
+from testbed.train.participation import drawn_peers
+from testbed.train.step_times import longest_s
 
 del _builtin
 
@@ -22,7 +24,15 @@ def served(job: Job) -> ServedKind:
     kind = exchange_kind(job)
     if kind.server is None:
         raise InputError(f"the exchange {job.algorithm.exchange!r} has no server")
+    if job.absences and kind.leaving is not None:
+        return kind.leaving[1]
     return kind.server
+
+
+def worker_side(job: Job) -> Callable[[Node, Peers], WorkerSide]:
+    """A worker's side of that exchange."""
+    kind = exchange_kind(job)
+    return kind.leaving[0] if job.absences and kind.leaving is not None else kind.worker
 
 
 def exchange_kind(job: Job) -> ExchangeKind:
@@ -43,7 +53,7 @@ def multicasts(algorithm: Algorithm) -> bool:
 
 
 def peers(job: Job, last_step: int | None = None) -> Peers:
-    """All peers of ``job``. A worker is silent while it computes, so its pace adds to the timeout.
+    """All peers of ``job``. A worker is silent while it computes, so the longest pace adds to the timeout.
 
     ``last_step``: where it is known by numbers.
     """
@@ -54,9 +64,11 @@ def peers(job: Job, last_step: int | None = None) -> Peers:
         servers=job.server_peers(),
         workers=job.worker_peers(),
         names=_Names(job),
-        timeout_s=job.peer_timeout_s + (job.train.pace or 0.0) * share,
+        timeout_s=job.peer_timeout_s + longest_s(job) * share,
         options=job.algorithm.exchange_options,
         last_step=last_step,
+        drawn=drawn_peers(job),
+        away_s=max((to_s - from_s for from_s, to_s in job.absences), default=0.0),
     )
 
 

@@ -8,18 +8,19 @@ from dataclasses import replace
 from testbed.errors import InputError
 from testbed.train.job import Job
 from testbed.train.profile import Profile
+from testbed.train.step_times import step_times
 
 
 def profile_of(job: Job, names: Sequence[str], measure: Callable[[], Profile]) -> Profile | None:
     """How long each of the layers ``names`` is to compute; None where nothing is held.
 
     ``names``: of the model's ``Layout.layers()``. ``measure``: called only where the scenario says `measured`, or nothing.
-    In all it takes ``job.train.pace``, which a profile from a file has set where the scenario does not.
+    In all it takes what a usual step takes by ``job.train.pace``, which a profile from a file has set where the scenario does not.
     Raises InputError for a profile of another model.
     """
-    pace_s = job.train.pace
-    if pace_s is None:
+    if (times := step_times(job)) is None:
         return None
+    pace_s = times.usual_s
     if job.train.profile == "constant":
         return Profile.constant(names, pace_s)
     if job.profile is not None:

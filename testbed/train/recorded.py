@@ -57,6 +57,11 @@ class RecordedRun:
 
     def _of(self, round_: Mapping[str, Any], place: int, worker: str, peer: int) -> Sizes:
         """What went to one server and came back. Elements are a whole step's, told with the first server."""
+        if round_.get("others"):
+            raise InputError(
+                "in the recorded run not all workers took part in every step",
+                where=str(self._directory),
+            )
         (up,) = (int(m["bytes"]) for m in round_["messages"] if int(m["sender"]) == peer)
         down = int(round_["bytes_down"]) // len(round_["messages"])
         step = self._steps.get((worker, int(round_["step"])), _NOTHING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 from testbed.compress.compressor import Compressor
 from testbed.compress.finite import refuse
@@ -59,6 +59,25 @@ class Replica:
     def adopt(self) -> None:
         """x ← what was decoded: parameters, not a gradient."""
         self.flat.parameters.copy_(self._landing.deliver())
+        synchronise(self.device)
+
+    def state(self) -> bytes:
+        """All that another replica needs to go on as this one: x, and v where there is momentum, as float32."""
+        velocity = self._optimizer.velocity
+        parts = [self.flat.parameters, *([] if velocity is None else [velocity])]
+        return b"".join(part.cpu().numpy().tobytes() for part in parts)
+
+    def load(self, state: Buffer) -> None:
+        """Be as the replica whose ``state`` it is. Raises WireError for another size."""
+        velocity, size = self._optimizer.velocity, self.flat.size
+        parts = [self.flat.parameters, *([] if velocity is None else [velocity])]
+        if memoryview(state).nbytes != 4 * size * len(parts):
+            raise WireError(
+                f"a replica's state has {4 * size * len(parts)} B, got {memoryview(state).nbytes}"
+            )
+        values = np.frombuffer(state, np.float32).reshape(len(parts), size)
+        for part, own in zip(parts, values, strict=True):
+            part.copy_(from_numpy(own.copy()))
         synchronise(self.device)
 
     def apply(self, epoch: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from testbed.exchange.kinds import LeavingServer
 from testbed.node import Node
 from testbed.record.events import EpochRecord
 from testbed.train.averager import Answers, Averager, BucketsAverager
@@ -80,6 +81,8 @@ class ShardServer:
         self._apply(step, answers)
         self._end_s = self._node.now()
         self._node.record(record.to_json())
+        if self._job.absences:
+            cast(LeavingServer, self._exchange).welcome_back(step, last=last)
         self._losses.note(step)
         self._after(step, last=last)
         return last
@@ -108,6 +111,8 @@ class Server(ShardServer):
 
     def _equip(self, replica: Replica) -> None:
         self._replica = replica
+        if self._job.absences:
+            cast(LeavingServer, self._exchange).state = replica.state
         self._watch = Watch(self._node, self._job, replica)
         self._watch.rehearse()
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from testbed.control.base import Observation
 from testbed.exchange.base import Travel, Update, together
-from testbed.exchange.kinds import WorkerSide
+from testbed.exchange.kinds import PartialSide, WorkerSide
 from testbed.node import Node
+from testbed.record.dealt_events import RestRecord
 from testbed.record.events import StepRecord
 from testbed.train.batches import Batches
 from testbed.train.carrier import Carrier, Freight
@@ -23,9 +24,10 @@ from testbed.train.job import Job
 from testbed.train.observing import Observer
 from testbed.train.pace import Pace
 from testbed.train.seen import way
+from testbed.train.step_times import step_times
 from testbed.train.workshop import WorkersReplica
 
-Finished = Callable[[StepRecord], None]
+Finished = Callable[[StepRecord | RestRecord], None]
 """Told of every step when all of it is done, and the parameters are as it leaves them."""
 
 
@@ -67,6 +69,8 @@ class Compute:
     busy_s: float
     end_s: float
     overran: bool
+    pace_s: float | None = None
+    """What it was held to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,8 @@ class Stepper:
     def __init__(self, node: Node, job: Job, tools: Tools, finished: Finished) -> None:
         self._node, self._job, self._tools = node, job, tools
         self._finished = finished
-        self._pace = Pace(node, job.train.pace)
+        self._times = step_times(job)
+        self._pace = Pace(node, self._times)
 
     def step(self, step: int, epoch: int) -> int:
         """Compute, exchange, apply; then the controller learns how it went, and ``finished`` is told.
@@ -115,6 +120,32 @@ class Stepper:
         self._finished(self._record(step, epoch, seen, compute, trip, applied))
         return step + applied.skipped
 
+    def rest(self, step: int, epoch: int) -> int:
+        """As ``step`` where this worker does not take part: it takes in what comes of the others' gradients.
+
+        Its memory, its controller and its randomness know nothing of such a step.
+        """
+        tools, start_s = self._tools, self._node.now()
+        side = cast(PartialSide, tools.exchange)
+        tickets = [side.expect(step, shard.number) for shard in tools.replica.shards]
+        updates = [ticket.wait() for ticket in tickets]
+        travel = together([ticket.travel for ticket in tickets])
+        applied = self._apply(updates, epoch)
+        self._finished(
+            RestRecord(
+                node=self._job.node,
+                step=step,
+                epoch=epoch,
+                start_s=start_s,
+                first_s=travel.first_s,
+                arrived_s=travel.arrived_s,
+                last_s=travel.last_s,
+                end_s=applied.end_s,
+                bytes_down=travel.bytes_down,
+            )
+        )
+        return step
+
     def end(self) -> None:
         """There is no step any more, whatever the reason: what goes on beside is given up."""
 
@@ -125,8 +156,9 @@ class Stepper:
         if self._tools.fits.due(step):
             for fitted in self._node.background(lambda: list(self._tools.fits.report(step))):
                 self._node.record(fitted.to_json())
-        overran = self._pace.hold(start_s, result.share)
-        return Compute(result, start_s, busy_s, self._node.now(), overran)
+        overran = self._pace.hold(step, start_s, result.share)
+        asked_s = self._pace.asked_s(step, result.share)
+        return Compute(result, start_s, busy_s, self._node.now(), overran, asked_s)
 
     def _exchange(self, step: int) -> tuple[Trip, list[Update]]:
         """Everything is packed before the first bucket is sent: phases follow one another."""
@@ -185,4 +217,5 @@ class Stepper:
             selection=None if freight.how is None else asdict(freight.how),
             controller=None if seen is None else seen.to_json(),
             skipped=applied.skipped,
+            pace_s=compute.pace_s,
         )

@@ -86,13 +86,15 @@ class Way:
 
 
 def told(
-    job: Job, ways: Iterable[tuple[Way, BucketRecord]], computed_s: float
+    job: Job, ways: Iterable[tuple[Way, BucketRecord]], begun_s: float, computed_s: float
 ) -> dict[str, dict[str, float]]:
-    """``Observation.buckets`` of a step whose computation ended at ``computed_s``."""
+    """``Observation.buckets`` of a step that began at ``begun_s`` and whose computation ended at ``computed_s``."""
     found: dict[str, dict[str, float]] = {}
     layered, dilation = job.algorithm.buckets == "layer", job.dilation
     for way, one in ways:
         times = {
+            "bucket": float(one.bucket),
+            "start_s": (one.start_s - begun_s) / dilation,
             "left_s": max(0.0, computed_s - one.ready_s) / dilation,
             "delay_s": (one.last_s - one.start_s) / dilation,
             "send_s": (one.sent_s - one.start_s) / dilation,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from testbed.control.base import Controller, controllers, watched
 from testbed.control.seed import controller_seed
-from testbed.exchange.kinds import BlocksSide, ExchangeKind
+from testbed.exchange.kinds import BlocksSide, ExchangeKind, LeavingSide
 from testbed.node import Node
+from testbed.record.dealt_events import AwayRecord, LabelsRecord, RestRecord
 from testbed.record.events import EpochRecord, StepRecord
 from testbed.train.blocks import BlockComputation, BlocksCarrier
 from testbed.train.carrier import Carrier, PayloadCarrier, VectorCarrier
 from testbed.train.fits import Fits, WatchedCompressor
 from testbed.train.job import Job
 from testbed.train.observing import Observer
-from testbed.train.peers import exchange_kind, peers
+from testbed.train.participation import away_until, takes_part
+from testbed.train.peers import exchange_kind, peers, worker_side
 from testbed.train.step import Computing, Stepper, Tools
 from testbed.train.stop import Stopping
 from testbed.train.watch import Watch
@@ -43,7 +46,7 @@ class Worker:
         self._batches = computation.batches
         kind, stop = exchange_kind(job), Stopping(job.train.stop, self._batches.steps_per_epoch)
         self._asynchronous = kind.asynchronous
-        self._exchange = kind.worker(self._node, peers(job, stop.limit))
+        self._exchange = worker_side(job)(self._node, peers(job, stop.limit))
         compressor = WatchedCompressor(job, self._replica)
         observer = Observer(self._node, job, controller, self._replica, compressor)
         tools = Tools(
@@ -68,10 +71,16 @@ class Worker:
         Raises NodeLost, WireError, or GradientError when training diverges.
         """
         self._node.sleep_until(0.0)
-        step, totals = 0, self._totals
+        step, totals, stepper = 0, self._totals, self._stepper
+        if (labels := self._batches.labels(self._job.rank)) is not None:
+            self._node.record(_dealt(self._job.node, labels).to_json())
         try:
             while self._exchange.last_step != step:
-                step = self._stepper.step(step + 1, self._batches.epoch(step + 1))
+                if (until_s := away_until(self._job, self._node.now())) is not None:
+                    step = self._be_away(step, until_s)
+                    continue
+                make = stepper.step if takes_part(self._job, step + 1) else stepper.rest
+                step = make(step + 1, self._batches.epoch(step + 1))
         finally:
             self._stepper.end()
         self._exchange.close()
@@ -79,11 +88,27 @@ class Worker:
             self._watch.end(step, totals.end_s)
         return self._summary(step, totals)
 
-    def _finished(self, record: StepRecord) -> None:
+    def _be_away(self, step: int, until_s: float) -> int:
+        """Leave after ``step``, return at ``until_s``; the step whose parameters are there then."""
+        node, side = self._node, cast(LeavingSide, self._exchange)
+        sent, left_s = side.bytes_sent, node.now()
+        side.leave(step + 1)
+        node.sleep_until(until_s)
+        asked_s, before = node.now(), side.bytes_received
+        state = side.come_back(step)
+        self._replica.load(state.body)
+        up, down = side.bytes_sent - sent, side.bytes_received - before
+        times = left_s, asked_s, state.arrived_s, node.now()
+        record = AwayRecord(self._job.node, step + 1, state.step, *times, down, up)
+        node.record(record.to_json())
+        self._totals.away(record)
+        return state.step
+
+    def _finished(self, record: StepRecord | RestRecord) -> None:
         """Everything that a step leaves behind."""
         self._node.record(record.to_json())
         self._totals.add(record)
-        step = record.step + record.skipped
+        step = record.step + (record.skipped if isinstance(record, StepRecord) else 0)
         if self._batches.ends_epoch(step) and not self._asynchronous:
             self._node.record(self._epoch_record(step).to_json())
         if self._watch is not None:
@@ -123,7 +148,7 @@ class Worker:
             "made": totals.steps,
             "end_s": totals.end_s,
             "parameters": None if self._asynchronous else self._replica.fingerprint(),
-            "mean_k": totals.density / totals.steps,
+            "mean_k": totals.density / max(1, totals.steps),
             "overruns": totals.overruns,
             "bytes_up": totals.bytes_up,
             "bytes_down": totals.bytes_down,
@@ -157,10 +182,21 @@ class _Totals:
         self.steps = self.bytes_up = self.bytes_down = self.overruns = 0
         self.density = self.end_s = 0.0
 
-    def add(self, record: StepRecord) -> None:
-        self.steps += 1
+    def add(self, record: StepRecord | RestRecord) -> None:
         self.bytes_up += record.bytes_up
         self.bytes_down += record.bytes_down
-        self.overruns += record.overran
-        self.density += record.density
         self.end_s = record.end_s
+        if isinstance(record, StepRecord):
+            self.steps += 1
+            self.overruns += record.overran
+            self.density += record.density
+
+    def away(self, record: AwayRecord) -> None:
+        """What leaving and returning took."""
+        self.bytes_up += record.bytes_up
+        self.bytes_down += record.bytes_down
+
+
+def _dealt(node: str, labels: Mapping[int, int]) -> LabelsRecord:
+    named = {str(label): count for label, count in labels.items()}
+    return LabelsRecord(node, sum(labels.values()), named)

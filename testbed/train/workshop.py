@@ -58,6 +58,10 @@ class WorkersReplica(Protocol):
         """Take what was decoded for parameters."""
         ...
 
+    def load(self, state: Buffer) -> None:
+        """Be as the replica whose ``state`` it is."""
+        ...
+
     def apply(self, epoch: int) -> None:
         """Make the step."""
         ...

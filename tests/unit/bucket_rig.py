@@ -215,7 +215,7 @@ def _dilated(event: Event, factor: float) -> dict[str, Any]:
     """In wall time: all that is a time is ``factor`` times as long."""
     found = event.to_json()
     for key, value in found.items():
-        if key.endswith("_s"):
+        if key.endswith("_s") and value is not None:
             found[key] = factor * value
         elif key in ("forward", "backward"):
             found[key] = {

@@ -24,14 +24,18 @@ def observation(
     left_s: Mapping[str, float] = LEFT_S, packing: tuple[float, float] = (1e-4, 1e-8), workers: float = 2.0,
     energies: Mapping[str, float] | None = None, curves: bool = True,
 ) -> Observation:  # fmt: skip
-    """A bucket for every layer; ``packing``: seconds of compression, and by element."""
-    sizes, buckets = Sizes(ratio=workers), {}
-    for name, density in densities.items():
+    """A bucket for every layer; ``packing``: seconds of compression, and by element. Handed over one after the other."""
+    sizes, buckets, free_s = Sizes(ratio=workers), {}, 0.0
+    computed_s = max(left_s[name] for name in densities)
+    for number, (name, density) in enumerate(densities.items()):
         many = LAYERS[name]
         up, down = sizes.up(many, density), sizes.down(many, density)
+        compress_s = packing[0] + packing[1] * many
+        begun_s = max(free_s, computed_s - left_s[name] + compress_s)
+        free_s = begun_s + per_s * up
         buckets[name] = {
-            "elements": many, "sent": max(1.0, density * many), "left_s": left_s[name],
-            "compress_s": packing[0] + packing[1] * many, "delay_s": start_s + per_s * (up + down),
+            "bucket": float(number), "start_s": begun_s, "elements": many, "sent": max(1.0, density * many), "left_s": left_s[name],
+            "compress_s": compress_s, "delay_s": start_s + per_s * (up + down),
             "send_s": per_s * up, "bytes_up": up, "bytes_down": down,
         }  # fmt: skip
     told = (

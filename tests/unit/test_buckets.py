@@ -152,3 +152,19 @@ def test_a_run_in_buckets_says_so_of_every_bucket() -> None:
         assert max(b["packed_s"] for b in own) <= min(b["start_s"] for b in own)
         assert sum(b["bytes_up"] for b in own) == step["bytes_up"]
         assert sum(b["bytes_down"] for b in own) == step["bytes_down"]
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_controllers_are_told_when_which_bucket_left(overlap: bool) -> None:
+    given = Algorithm(
+        "watched", "laplace", "feedback", "lags", buckets="layer", bucket_bytes=1, overlap=overlap
+    )
+    played = Stage(given).play()
+    ways = {(b["step"], b["bucket"]): b for b in played.of("worker-0", "bucket")}
+    for step in played.of("worker-0", "step"):
+        told = step["controller"]["buckets"]
+        assert {part["bucket"] for part in told.values()} == set(range(BUCKETS))
+        for name, part in told.items():
+            way = ways[step["step"], part["bucket"]]
+            assert name in way["parts"]
+            assert part["start_s"] == pytest.approx(way["start_s"] - step["start_s"])

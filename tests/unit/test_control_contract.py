@@ -41,13 +41,18 @@ def observation(step: int, rng: Random, density: float) -> Observation:
         held=rng.random(),
         sent=rng.random(),
         layers={name: [many, 10.0 ** rng.uniform(-2, 2)] for name, many in LAYERS.items()},
-        buckets={name: bucket(many, rng) for name, many in LAYERS.items()},
+        buckets={
+            name: {**bucket(many, rng), "bucket": float(number)}
+            for number, (name, many) in enumerate(LAYERS.items())
+        },
         curves={name: [rng.random(), *(1 - k**0.5 for k in LEVELS)] for name in LAYERS},
     )
 
 
 def bucket(many: float, rng: Random) -> dict[str, float]:
-    times = {name: rng.random() for name in ("left_s", "compress_s", "delay_s", "send_s")}
+    times = {
+        name: rng.random() for name in ("start_s", "left_s", "compress_s", "delay_s", "send_s")
+    }
     sent, up, down = rng.randint(1, int(many)), 100.0 + 8 * rng.random() * many, 4 * many
     return {"elements": many, "sent": float(sent), "bytes_up": up, "bytes_down": down, **times}
 

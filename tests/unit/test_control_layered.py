@@ -144,6 +144,7 @@ def queued(left_s: dict[str, float]) -> Observation:
     for part in seen.buckets.values():
         part["compress_s"] = 0.0
         start_s = -part["left_s"]
+        part["start_s"] = 100.0 + start_s
         back_s = max(start_s, back_s) + part["delay_s"]
         part["delay_s"] = back_s - start_s
     span_s = back_s + seen.buckets["last"]["left_s"]
@@ -167,10 +168,27 @@ def test_buckets_that_wait_for_each_other(apart_s: float, alone: list[str]) -> N
     assert 0 <= told.start_s <= 0.0021
 
 
+def test_who_follows_one_that_was_queued_is_not_alone() -> None:
+    """What waits to be handed over is on its way the longer."""
+    seen = observation({"last": 0.1, "middle": 0.1, "small": 0.1}, per_s=0.0)
+    about = {"last": (0.0, 0.15), "middle": (0.15, 0.1), "small": (0.21, 0.05)}
+    for name, (start_s, delay_s) in about.items():
+        seen.buckets[name] |= {"start_s": start_s, "delay_s": delay_s}
+    found = unhindered(messages("mine", seen))
+    assert [message.names[0] for message in found] == ["last", "middle"]
+
+
+def test_buckets_alike_to_the_last_bit_stay_two() -> None:
+    seen = observation({"last": 0.1, "middle": 0.1})
+    bucket = seen.buckets["middle"]["bucket"]
+    seen.buckets["middle"] = {**seen.buckets["last"], "bucket": bucket}
+    assert [message.names for message in messages("mine", seen)] == [("last",), ("middle",)]
+
+
 def test_a_byte_takes_no_longer_than_the_step() -> None:
     """Where the first bucket is small, its delay is all α's; what the step carried bounds β."""
     seen = observation({"small": 0.01, "middle": 0.1}, left_s={"small": 0.1, "middle": 0.0}, start_s=0.09)  # fmt: skip
-    seen.buckets["middle"]["left_s"] = 0.099
+    seen.buckets["middle"] |= {"left_s": 0.099, "start_s": seen.buckets["small"]["start_s"] + 0.001}
     waiting = Way("mine")
     waiting.take(replace(seen, delay_s=0.2))
     fuller = sum(part["bytes_down"] for part in seen.buckets.values())
@@ -189,3 +207,10 @@ def test_curves_between_levels() -> None:
     assert [error_at(curve, level) for level in LEVELS] == pytest.approx(curve)
     assert error_at(curve, 2**-0.25) == pytest.approx(0.5)
     assert error_at(curve, 1e-6) == len(LEVELS) - 1
+
+
+def test_a_recording_without_what_is_wanted_says_so() -> None:
+    seen = observation({"last": 0.1})
+    del seen.buckets["last"]["bucket"]
+    with pytest.raises(ExperimentError, match=r"'last' has no `bucket`.*run it again"):
+        messages("mine", seen)

@@ -23,10 +23,10 @@ from testbed.errors import ExperimentError, InputError
 STEPS = 80
 BUCKETS = {
     name: {
-        "elements": 1000.0, "sent": 50.0, "left_s": left_s, "compress_s": 0.0001, "delay_s": 0.02, "send_s": 0.01,
+        "bucket": bucket, "start_s": 0.2 - left_s, "elements": 1000.0, "sent": 50.0, "left_s": left_s, "compress_s": 0.0001, "delay_s": 0.02, "send_s": 0.01,
         "bytes_up": 300.0, "bytes_down": 500.0,
     }
-    for name, left_s in (("last", 0.1), ("first", 0.0))
+    for name, bucket, left_s in (("last", 0.0, 0.1), ("first", 1.0, 0.0))
 }  # fmt: skip
 CURVES = {"last": [3.0, *(1 - k for k in LEVELS)], "first": [1.0, *(1 - k**0.5 for k in LEVELS)]}
 

@@ -230,3 +230,23 @@ def test_an_outage_from_the_start() -> None:
     sampler.ask(0.2, SHAPE)
     sampler.close()
     assert measures(sampler.record)["outage_bytes"] == 5000 - round(20 * MBIT / 8 * 1.1e-3)
+
+
+@pytest.mark.parametrize(("stood_bytes", "busy"), [(50_000, True), (49_999, False)])
+def test_traffic_with_gaps_was_waited_for_only_where_no_queue_ran_dry(
+    stood_bytes: int, busy: bool
+) -> None:
+    """At 20 Mbit/s the 50,000 B that stand at one look last until the next, 20 ms later."""
+    kernel = Kernel()
+    kernel.now = kernel.now._replace(rate_bytes=20 * MBIT // 8, backlog_bytes=50_000)
+    samplers = [Sampler(cast(ShapedEnd, kernel), SHAPE, gapped=gapped) for gapped in (False, True)]
+    for sampler in samplers:
+        sampler.begin(0.0)
+        sampler.look(LOOK_S, SHAPE)
+    kernel.now = kernel.now._replace(backlog_bytes=stood_bytes)
+    for sampler in samplers:
+        sampler.look(2 * LOOK_S, SHAPE)
+        sampler.look(3 * LOOK_S, SHAPE)
+    plain, gapped = (sampler.close()[-1] for sampler in samplers)
+    assert isinstance(plain, LinkSample) and isinstance(gapped, LinkSample)
+    assert (plain.busy, gapped.busy) == (True, busy)

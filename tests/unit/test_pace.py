@@ -7,6 +7,8 @@ from virtual_links import lone_node
 
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.train.pace import Pace
+from testbed.train.step_times import times_of
+from testbed.units import Duration
 
 
 def held(pace_s: float | None, work_s: float, start_s: float = 1.0) -> tuple[bool, float]:
@@ -17,7 +19,8 @@ def held(pace_s: float | None, work_s: float, start_s: float = 1.0) -> tuple[boo
     def step() -> tuple[bool, float]:
         node.sleep_until(start_s)
         node.sleep_until(start_s + work_s)
-        return Pace(node, pace_s).hold(start_s), node.now()
+        times = times_of(None if pace_s is None else Duration(pace_s), 1, "worker")
+        return Pace(node, times).hold(7, start_s), node.now()
 
     result: tuple[bool, float] = clock.run({"step": step})["step"]
     return result

@@ -16,6 +16,7 @@ PURE = sorted(
         *(ROOT / "compress").rglob("*.py"),
         *(ROOT / "scenario").rglob("*.py"),
         *(ROOT / "traces").rglob("*.py"),
+        *(ROOT / "messages").rglob("*.py"),
         *(ROOT / "exchange" / "coded").rglob("*.py"),
         ROOT / "exchange" / "crowd.py",
         ROOT / "exchange" / "ps.py",

@@ -19,7 +19,8 @@ from testbed.record.identity import frames_disagree
 from testbed.record.summary import ENTRY, entry, summarise
 from testbed.record.verdict import Verdict
 
-DOCS = Path(__file__).parents[2] / "docs" / "records-and-metrics.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("records-and-metrics.md", "node-records.md")
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,7 @@ def test_without_a_manifest_there_is_no_summary(tmp_path: Path) -> None:
 
 
 def test_every_field_and_metric_is_documented(run: Path) -> None:
-    text = DOCS.read_text()
+    text = "".join((DOCS / page).read_text() for page in PAGES)
     kinds = [
         kind for kind in (vars(event_types) | vars(apart_events)).values()
         if isinstance(kind, type) and issubclass(kind, event_types.Event) and kind is not event_types.Event

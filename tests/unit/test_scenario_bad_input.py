@@ -126,7 +126,7 @@ REPLACED = [
     ("links: [all]", "links: []", "s.yaml:10: events[0].links: "),
     ("links: [all]", "links: [worker-2]", "s.yaml:10: events[0].links[0]: no node or group is called"),
     ("kind: step", "kind: setp", "s.yaml:10: events[0].kind: unknown kind 'setp': did you mean 'step'?"),
-    ("kind: step, ", "", "s.yaml:10: events[0].kind: this key is missing: use one of flap, kill, outage"),
+    ("kind: step, ", "", "s.yaml:10: events[0].kind: this key is missing: use one of absent, flap, kill, outage"),
     ("at: 1 s", "at: 1", "s.yaml:10: events[0].at: duration 1 has no unit"),
     ("at: 1 s", "at: -1 s", "s.yaml:10: events[0].at: duration '-1 s' is negative"),
     ("at: 1 s", "at: 3 s", "s.yaml:11: events[1].at: time goes backwards: 2 s after 3 s"),

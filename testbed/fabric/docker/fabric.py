@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
@@ -15,11 +17,13 @@ from testbed.fabric.base import Cable, Networks, NodeSpec, Place, RackSpec, RunC
 from testbed.fabric.docker import clean
 from testbed.fabric.docker.compose import Compose, SubnetTaken
 from testbed.fabric.docker.keeper import KILL, START
+from testbed.fabric.docker.launch import launch, send
 from testbed.fabric.docker.objects import Objects, subnets_in_use
 from testbed.fabric.docker.render import (
     SHAPER,
     Plan,
     address,
+    container_name,
     gateway,
     load_templates,
     project,
@@ -66,6 +70,8 @@ class DockerFabric:
         self.specs = {spec.name: spec for spec in specs}
         self.journal = Journal.open(self.context.id)
         self.journal.add(clean.KIND, run=self.context.id)
+        if self.context.premises is not None:
+            self.journal.add("folder", path=str(self.context.premises.meeting))
         self.plan = self._make(specs)
         self.agent = self._agent()
         return Networks(str(gateway(self.plan.control)), str(gateway(self.plan.data)), None)
@@ -93,6 +99,20 @@ class DockerFabric:
             self.save_logs()
         return dead
 
+    def launch(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        copies: int | None = None,  # noqa: ARG002
+    ) -> subprocess.Popen[bytes]:
+        """Start a command in a node's container, by the engine's own client. Containers see no others' processes."""
+        return launch(container_name(self.context.id, name), command, environment)
+
+    def signal(self, name: str, number: int) -> None:
+        """To all processes in the container but the first, which keeps it."""
+        send(container_name(self.context.id, name), number)
+
     def pause(self, name: str) -> None:
         """Freeze the node's container."""
         self.objects.pause(name)
@@ -104,6 +124,9 @@ class DockerFabric:
     def kill(self, name: str) -> None:
         """Kill a node's processes inside its container, or a server with its container."""
         self.objects.resume(name)
+        if not self.context.staffed(self.specs[name]):
+            self.signal(name, signal.SIGKILL)
+            return
         self.objects.signal(name, "SIGKILL" if self.specs[name].role == "server" else KILL)
 
     def restart(self, name: str) -> None:
@@ -132,8 +155,9 @@ class DockerFabric:
         self.objects.close()
 
     def save_logs(self) -> None:
-        """Write every container's output to ``log/<node>.log``."""
-        self.objects.save_logs(self.context.directory / "log")
+        """Write the output of every container with a process of ours to ``log/<node>.log``."""
+        staffed = [name for name, spec in self.specs.items() if self.context.staffed(spec)]
+        self.objects.save_logs(self.context.directory / "log", staffed)
 
     def _make(self, specs: list[NodeSpec]) -> Plan:
         templates = load_templates(in_checkout("compose"))
@@ -169,6 +193,8 @@ class DockerFabric:
             racks=bool(self._racks) or self.context.multicast,
             folders=self.context.folders,
             gpus=gpus,
+            premises=self.context.premises,
+            trains=self.context.trains,
         )
 
     def _agent(self) -> Agent:

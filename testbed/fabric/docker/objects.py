@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -58,10 +58,12 @@ class Objects:
         with _forgiving():
             self.client.api.kill(container_name(self.run, name), signal)
 
-    def save_logs(self, folder: Path) -> None:
-        """Write ``<node>.log`` for every node, standard output and error together."""
+    def save_logs(self, folder: Path, nodes: Container[str]) -> None:
+        """Write ``<node>.log`` for every one of ``nodes``, standard output and error together."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, container in self.containers().items():
+            if name not in nodes:
+                continue
             with _forgiving():
                 (folder / f"{name}.log").write_bytes(container.logs(tail=_LOG_LINES))
 

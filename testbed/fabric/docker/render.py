@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
-from testbed.fabric.base import CONTROL_PORT, NodeSpec
+from testbed.fabric.base import CONTROL_PORT, NodeSpec, Premises
 
 RUN_LABEL = "narrows.run"
 """On everything of a run; its value is the run's id."""
@@ -20,6 +20,11 @@ NODE_LABEL = "narrows.node"
 
 SHAPER = "narrows.shaper"
 """The service that shapes where the user is not root; names of nodes have no point in them."""
+
+KEEPER = ["tail", "-f", "/dev/null"]
+"""What a container does that waits for commands: every image has it."""
+_SHARED_MEMORY = "1gb"
+"""Data loaders pass batches through it; the engine's own 64 MB are soon full."""
 
 Document = dict[str, Any]
 
@@ -40,6 +45,10 @@ class Plan:
     """CUDA devices of the host; nodes with ``device: cuda`` take them in turn."""
     folders: tuple[Path, ...] = ()
     """Of the host, which nodes may read under the same paths."""
+    premises: Premises | None = None
+    """Of nodes in which commands are launched."""
+    trains: bool = True
+    """Whether nodes other than hosts train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +119,10 @@ def _node(spec: NodeSpec, plan: Plan, templates: Templates) -> Document:
     service["image"] = plan.image
     service["container_name"] = container_name(plan.id, spec.name)
     service["hostname"] = spec.name
-    control = f"{gateway(plan.control)}:{CONTROL_PORT}"
-    options = ["--name", spec.name, "--control", control, "--role", spec.role]
-    module = "testbed.session.node" if spec.role == "server" else "testbed.fabric.docker.keeper"
-    service["command"] = ["python", "-m", module, *options]
-    service["labels"] = {RUN_LABEL: plan.id, NODE_LABEL: spec.name}
-    if plan.folders:
-        service["volumes"] = [_read_only(folder) for folder in plan.folders]
+    if plan.premises is not None and spec.role != "host":
+        _offer(service, spec, plan, plan.premises)
+    else:
+        _staff(service, spec, plan)
     service["networks"] = {
         "data": {"ipv4_address": str(address(plan.data, spec))},
         "control": {"ipv4_address": str(address(plan.control, spec))},
@@ -124,8 +130,36 @@ def _node(spec: NodeSpec, plan: Plan, templates: Templates) -> Document:
     return service
 
 
-def _read_only(folder: Path) -> Document:
-    return {"type": "bind", "source": str(folder), "target": str(folder), "read_only": True}
+def _staff(service: Document, spec: NodeSpec, plan: Plan) -> None:
+    """A container with a process of ours."""
+    control = f"{gateway(plan.control)}:{CONTROL_PORT}"
+    options = ["--name", spec.name, "--control", control, "--role", spec.role]
+    options += [] if plan.trains else ["--untrained"]
+    module = "testbed.session.node" if spec.role == "server" else "testbed.fabric.docker.keeper"
+    service["command"] = ["python", "-m", module, *options]
+    service["labels"] = {RUN_LABEL: plan.id, NODE_LABEL: spec.name}
+    if plan.folders:
+        service["volumes"] = [_mount(folder, read_only=True) for folder in plan.folders]
+
+
+def _offer(service: Document, spec: NodeSpec, plan: Plan, premises: Premises) -> None:
+    """A container that waits for commands. Its first process takes no signal: it ends with the container."""
+    own = premises.images.get(spec.name)
+    service["image"] = own or service["image"]
+    service["read_only"] = own is None
+    service["init"] = False
+    service["entrypoint"] = KEEPER
+    service["user"] = premises.user
+    service["shm_size"] = _SHARED_MEMORY
+    service["working_dir"] = str(premises.directory)
+    service["environment"] = {"HOME": "/tmp", "USER": "narrows"}
+    service["labels"] = {RUN_LABEL: plan.id, NODE_LABEL: spec.name}
+    folders = dict.fromkeys([premises.directory, premises.meeting])
+    service["volumes"] = [_mount(folder, read_only=False) for folder in folders]
+
+
+def _mount(folder: Path, *, read_only: bool) -> Document:
+    return {"type": "bind", "source": str(folder), "target": str(folder), "read_only": read_only}
 
 
 def _shaper(plan: Plan, templates: Templates) -> Document:

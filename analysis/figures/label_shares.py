@@ -1,0 +1,51 @@
+"""Which labels each worker's samples have, where they differ: a bar each, of its shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from analysis.load import Run
+from analysis.style import COLUMN_IN, Rows, banner, heading, new_figure
+
+NAME = "label_shares"
+MOST = 40
+"""Of more workers only the first are drawn."""
+
+
+def data(runs: Sequence[Run]) -> Rows:
+    """By worker and label: samples and their share of the worker's. Of the first run that has any: all algorithms of a
+    seed have the same."""
+    dealt = next((found for run in runs if (found := run.events.get("labels"))), [])
+    return [
+        {"node": one["node"], "label": label, "samples": many, "share": many / one["samples"]}
+        for one in dealt[:MOST]
+        for label, many in one["labels"].items()
+    ]
+
+
+def draw(runs: Sequence[Run]) -> Figure:
+    """Stacked bars, the first worker at the top; a colour a label."""
+    rows = data(runs)
+    nodes = list(dict.fromkeys(str(row["node"]) for row in rows))
+    labels = list(dict.fromkeys(str(row["label"]) for row in rows))
+    colours = mpl.colormaps["tab20" if len(labels) > 10 else "tab10"]
+    figure = new_figure(COLUMN_IN, 1.6 + 0.2 * len(nodes))
+    axes = figure.add_subplot()
+    for place, node in enumerate(nodes):
+        left = 0.0
+        for row in (row for row in rows if row["node"] == node):
+            colour = colours(labels.index(str(row["label"])) % colours.N)
+            axes.barh(place, row["share"], left=left, height=0.8, color=colour)
+            left += row["share"]
+    axes.set_yticks(range(len(nodes)), nodes)
+    axes.set(xlabel="Share of the worker's samples", xlim=(0, 1))
+    axes.set_ylim(len(nodes) - 0.5, -0.5)
+    axes.grid(visible=False)
+    handles = [Patch(color=colours(index % colours.N)) for index in range(len(labels))]
+    heading(figure, "Labels by worker", handles, labels)
+    banner(figure, [run for run in runs if run.events.get("labels")][:1])
+    return figure

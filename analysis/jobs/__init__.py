@@ -1,0 +1,1 @@
+"""Runs of somebody else's command: what is known of their steps, as tables and figures."""

@@ -1,0 +1,129 @@
+"""``testbed exec``: any command on the nodes of a scenario."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from testbed.cli import options
+from testbed.cli.guest import rerun
+from testbed.errors import InputError
+
+if TYPE_CHECKING:
+    from testbed.job.order import Order
+    from testbed.job.run import Executed
+
+Command = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="-- COMMAND…",
+        help="What to run, after `--`: torchrun train.py, python train.py, sh -c '…'.",
+        show_default=False,
+    ),
+]
+Processes = Annotated[
+    int, typer.Option("--nproc", help="Processes in every node.", min=1, max=1024, metavar="N")
+]
+Label = Annotated[
+    str, typer.Option("--name", help="What records and figures call it.", metavar="LABEL")
+]
+AwaitBegin = Annotated[
+    bool,
+    typer.Option(
+        "--await-begin",
+        help="The links' history starts when all processes have called testbed.mark.begin().",
+    ),
+]
+Variables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env", help="A variable for the command; may be repeated.", metavar="NAME=VALUE"
+    ),
+]
+Limit = Annotated[
+    float | None,
+    typer.Option("--seconds", help="End it after so long.", min=1.0, max=86_400.0, metavar="N"),
+]
+
+
+def execute(
+    context: typer.Context,
+    scenario: options.Scenario,
+    command: Command,
+    fabric: options.FabricName = "netns",
+    nproc: Processes = 1,
+    name: Label = "job",
+    env: Variables = None,
+    await_begin: AwaitBegin = False,
+    seconds: Limit = None,
+    out: options.Out = Path(),
+    as_json: options.Json = False,
+    keep: options.Keep = False,
+    quiet: options.Quiet = False,
+    guest: options.Guest = False,
+) -> None:
+    """Run COMMAND on every node of SCENARIO but its hosts, on links that follow it; certify and sum up."""
+    from testbed.fabric.rootless import become_able
+    from testbed.job.run import execute as carry_out
+    from testbed.scenario.load import load
+
+    if guest:
+        rerun(context)
+    become_able(fabric, keep=keep)
+    loaded = load(scenario, trains=False)
+    wall_s = None if seconds is None else seconds * loaded.scenario.dilation
+    order = _order(tuple(command), name, nproc, await_begin, wall_s, env or [])
+    executed = carry_out(
+        loaded, order, fabric, out, shown=not as_json, quiet=quiet, keep_failed=keep
+    )
+    _present(executed, as_json)
+    if executed.summary["verdict"] == "invalid":
+        raise typer.Exit(1)
+
+
+def _order(
+    command: tuple[str, ...],
+    name: str,
+    processes: int,
+    await_begin: bool,
+    seconds: float | None,
+    given: list[str],
+) -> Order:
+    from testbed.job.order import LABEL, Order
+
+    if not LABEL.fullmatch(name):
+        raise InputError(
+            f"{name!r} cannot be part of a directory's name",
+            where="--name",
+            hint="Use letters, digits, '.', '_' and '-', at most 41 of them",
+        )
+    if not command[0]:
+        raise InputError("the command is empty", where="COMMAND", hint="Name a program after --")
+    pairs = [text.partition("=") for text in given]
+    if wrong := [key for key, equals, _ in pairs if not key or not equals]:
+        raise InputError(f"{wrong[0]!r} has no value", where="--env", hint="Write NAME=VALUE")
+    environment = tuple((key, value) for key, _, value in pairs)
+    return Order(command, name, processes, await_begin, seconds, environment)
+
+
+def _present(executed: Executed, as_json: bool) -> None:
+    from rich.console import Console
+
+    summary = executed.summary
+    if as_json:
+        json.dump(summary, sys.stdout, indent=2)
+        print()
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    for reason in summary["reasons"]:
+        console.print(reason, markup=False)
+    if (step_s := summary["step_median_s"]) is not None:
+        known = "marked" if summary["steps_by"] == "marks" else "told by the links' traffic"
+        share = summary["communication_share"]
+        console.print(
+            f"{summary['steps']} steps ({known}), median {step_s:.3f} s; links busy for {share:.0%} of the time"
+        )
+    console.print(f"verdict: {summary['verdict']}; records in {executed.directory}", markup=False)

@@ -1,0 +1,1 @@
+"""A job that is somebody else's, on certified links: ``testbed exec``."""

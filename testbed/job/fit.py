@@ -1,0 +1,37 @@
+"""Whether somebody's command can run on the nodes of a scenario: what the scenario's own checks leave open."""
+
+from __future__ import annotations
+
+from testbed.errors import InputError
+from testbed.scenario.expand import expand
+from testbed.scenario.load import Loaded
+from testbed.scenario.traffic import flows
+
+
+def check_traffic(loaded: Loaded) -> None:
+    """Raises InputError for traffic of nodes that run the command."""
+    hosts = {spec.name for spec in expand(loaded.scenario) if spec.role == "host"}
+    for flow in flows(loaded.scenario):
+        if others := {flow.source, flow.sink} - hosts:
+            raise InputError(
+                f"traffic {flow.name!r}: {', '.join(sorted(others))} runs the command, and no traffic of ours",
+                where=str(loaded.source),
+                hint="Have it made between nodes with `role: host`, in the same racks",
+            )
+
+
+def check_fabric(loaded: Loaded, fabric: str) -> None:
+    """Raises InputError where there are no real nodes, or none with images."""
+    if fabric == "sim":
+        raise InputError(
+            "a command runs on real nodes only: in virtual time there are none",
+            where="--fabric",
+            hint="Use netns or docker",
+        )
+    images = [name for name, group in loaded.scenario.nodes.items() if group.image is not None]
+    if images and fabric != "docker":
+        raise InputError(
+            f"{', '.join(images)}: an image is a container's, and nodes of {fabric!r} are none",
+            where=str(loaded.source),
+            hint="Use --fabric docker, or leave `image` out",
+        )

@@ -1,0 +1,97 @@
+"""From a job's records to its verdict, its certificate and its summary."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from testbed.record.around import around, counted, trips, unaccounted
+from testbed.record.asked import Asked
+from testbed.record.directory import LINKS, SUMMARY, RunDirectory, read_events, read_jsonl
+from testbed.record.evidence import Evidence
+from testbed.record.gather import gather
+from testbed.record.gather import unaccounted as unaccounted_links
+from testbed.record.history import LinkHistory
+from testbed.record.job_summary import summarise_job
+from testbed.record.node_events import nodes_seen
+from testbed.record.spans import Spans
+from testbed.record.verdict import Verdict
+from testbed.scenario.load import Loaded
+from testbed.scenario.node_events import node_changes
+from testbed.session.judgement import certify, ways_of
+
+if TYPE_CHECKING:
+    from testbed.job.performance import Performance
+
+
+def conclude(
+    performance: Performance,
+    loaded: Loaded,
+    directory: RunDirectory,
+    held: Mapping[str, Any],
+    error: BaseException | None,
+) -> dict[str, Any]:
+    """Find the verdict, write ``certificate.json`` and ``summary.json``; returns the summary."""
+    records = list(read_jsonl(directory.path / LINKS))
+    history, under_way = LinkHistory(records), under_way_of(records)
+    dilation = loaded.scenario.dilation
+    if error is not None:
+        cut_short = Verdict.of_failure(error)
+        verdict = certify(directory, Evidence(), history, Spans(), dilation, cut_short)
+    else:
+        events = read_events(directory.path)
+        evidence = _evidence(performance, loaded, held, history, under_way, events)
+        verdict = certify(directory, evidence, history, under_way, dilation)
+    summary = summarise_job(directory.path, verdict)
+    directory.write_json(SUMMARY, summary)
+    return summary
+
+
+def under_way_of(records: Iterable[Mapping[str, Any]]) -> Spans:
+    """When some link carried something."""
+    return Spans(
+        (float(record["from_s"]), float(record["to_s"]))
+        for record in records
+        if record.get("kind") == "sample" and record["delivered_bits"] > 0
+    )
+
+
+def _evidence(
+    performance: Performance,
+    loaded: Loaded,
+    held: Mapping[str, Any],
+    history: LinkHistory,
+    under_way: Spans,
+    events: Mapping[str, list[dict[str, Any]]],
+) -> Evidence:
+    links = [] if performance.links is None else performance.links.to_json()["links"]
+    until_s = max((float(link["to_s"]) for link in links), default=0.0)
+    assert performance.watch is not None, "a job that has begun is watched"
+    carried, sockets = events.get("carried", []), events.get("socket", [])
+    asked, scenario = Asked.of(loaded.timeline(), until_s), loaded.wall()
+    found = gather(
+        links,
+        history,
+        asked,
+        seconds=performance.seconds,
+        processors=os.cpu_count() or 1,
+        under_way=under_way,
+        held=held["links"],
+        trips=trips(sockets),
+        ways=ways_of(scenario, asked),
+    )
+    return replace(
+        found,
+        sockets=counted(sockets),
+        unaccounted={
+            **unaccounted(carried, sockets),
+            **unaccounted_links(asked, performance.bystanders.crossed),
+            **{str(end): why for end in asked.ends for why in performance.watch.missed[:1]},
+        },
+        around=around(carried, sockets, events.get("shared", []), processes=performance.processes),
+        unwatched=performance.watch.unwatched,
+        nodes=nodes_seen(node_changes(scenario), history.nodes, performance.seconds),
+        foreign_drops={"the host's receive backlog": performance.backlog_drops},
+    )

@@ -1,0 +1,64 @@
+"""What a job's processes print: every line with its node's name, and kept in ``log/<node>.log``.
+
+A job must not fail, or never end, since nobody reads what it prints: what cannot be shown or kept is done without.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+
+class Output:
+    """``shown``: whether lines also go to standard output. ``several``: whether nodes have several processes."""
+
+    def __init__(self, folder: Path, width: int, *, shown: bool, several: bool) -> None:
+        self._folder, self._width, self._shown, self._several = folder, width, shown, several
+        self._lock = threading.Lock()
+        self._files: dict[str, BinaryIO] = {}
+        self.last: dict[tuple[str, int], str] = {}
+        """The last line with a letter or a digit in it, by node and local rank."""
+        self.failure: str | None = None
+        """Why some of it was not kept."""
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def line(self, node: str, local_rank: int, line: bytes) -> None:
+        """A line with its end, from any thread."""
+        own = f"[{local_rank}] ".encode() if self._several else b""
+        ended = own + (line if line.endswith(b"\n") else line + b"\n")
+        text = line.decode(errors="replace").strip()
+        with self._lock:
+            if any(character.isalnum() for character in text):
+                self.last[node, local_rank] = text
+            self._keep(node, ended)
+            if self._shown:
+                self._show(f"{node:{self._width}} | {ended.decode(errors='replace')}")
+
+    def close(self) -> None:
+        """No more lines."""
+        with self._lock:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+
+    def _keep(self, node: str, line: bytes) -> None:
+        try:
+            if node not in self._files:
+                self._files[node] = (self._folder / f"{node}.log").open("ab", buffering=0)
+            self._files[node].write(line)
+        except OSError as error:
+            self.failure = f"not all output of {node} was kept: {error.strerror}"
+
+    def _show(self, text: str) -> None:
+        encoding = sys.stdout.encoding or "utf-8"
+        try:
+            sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+            sys.stdout.flush()
+        except OSError:  # nobody reads it any more, and nobody shall be told so at the very end
+            self._shown = False
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)

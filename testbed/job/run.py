@@ -1,0 +1,125 @@
+"""``testbed exec``: somebody's command on all nodes, with links, records and certificate as of every run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.fabric.base import Premises
+from testbed.job.fit import check_fabric, check_traffic
+from testbed.job.hearing import Hearing
+from testbed.job.judgement import conclude
+from testbed.job.order import Order
+from testbed.job.output import Output
+from testbed.job.performance import Performance, working
+from testbed.record.directory import RunDirectory
+from testbed.scenario.expand import expand, racks
+from testbed.scenario.load import Loaded
+from testbed.session.description import describe
+from testbed.session.interrupt import interruptible, shielded
+from testbed.session.lock import machine
+from testbed.session.preflight import check
+from testbed.session.progress import Progress
+from testbed.session.session import Session
+
+
+@dataclass(frozen=True)
+class Executed:
+    """Where the records are, and what they come to."""
+
+    directory: Path
+    summary: Mapping[str, Any]
+
+
+def execute(
+    loaded: Loaded,
+    order: Order,
+    fabric: str,
+    out: Path,
+    *,
+    shown: bool,
+    quiet: bool = False,
+    keep_failed: bool = False,
+) -> Executed:
+    """Run ``order`` once on the nodes of ``loaded``. ``shown``: whether output goes to standard output.
+
+    Raises InputError and MachineError before anything is started, and ExperimentError when a process fails. The
+    records are kept in every case.
+    """
+    scenario = loaded.wall()
+    specs = expand(scenario)
+    check_traffic(loaded)
+    check_fabric(loaded, fabric)
+    check(loaded, fabric)
+    progress = Progress(quiet)
+    directory = RunDirectory.create(
+        out, scenario_name=scenario.name, algorithm=order.name, seed=0, content_hash=loaded.hash
+    )
+    names = [spec.name for spec in working(specs)]
+    output = Output(
+        directory.path / "log", max(map(len, names)), shown=shown, several=order.started > 1
+    )
+    hearing = Hearing(names)
+    images = {spec.name: scenario.nodes[spec.group].image for spec in working(specs)}
+    premises = Premises(
+        Path.cwd(),
+        hearing.folder,
+        user=f"{os.getuid()}:{os.getgid()}",
+        images={name: image for name, image in images.items() if image is not None},
+    )
+    try:
+        with interruptible(), directory, machine(progress.say):
+            progress.say(f"starting {len(specs)} nodes on the {fabric} fabric")
+            with Session(
+                specs,
+                fabric,
+                directory.path,
+                quiet=quiet,
+                keep_failed=keep_failed,
+                racks=racks(scenario),
+                premises=premises,
+            ) as session:
+                return _perform(session, loaded, order, hearing, output, directory, progress)
+    finally:
+        hearing.close()
+        output.close()
+
+
+def _perform(
+    session: Session,
+    loaded: Loaded,
+    order: Order,
+    hearing: Hearing,
+    output: Output,
+    directory: RunDirectory,
+    progress: Progress,
+) -> Executed:
+    performance = Performance(session, loaded, order, hearing, output, directory, progress)
+    held = performance.shape()
+    describe(
+        directory,
+        loaded,
+        session.specs,
+        held["links"],
+        fabric=session.fabric_name,
+        algorithm=order.to_json(),
+        seed=0,
+    )
+    error: BaseException | None = None
+    try:
+        performance.run()
+    except BaseException as failure:
+        error = failure
+        raise
+    finally:
+        with shielded():
+            summary = conclude(performance, loaded, directory, held, error)
+            session.fabric.save_logs()
+        if output.failure is not None:
+            progress.insist(output.failure)
+        if error is not None:
+            progress.insist(f"records in {directory.path}")
+    return Executed(directory.path, summary)

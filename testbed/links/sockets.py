@@ -1,0 +1,228 @@
+"""Every TCP connection of some namespaces, followed to its end, and what their interfaces carried meanwhile.
+
+A socket that is destroyed tells its counters once, to whoever listens in its namespace; those still open at the end
+are listed then. Together they are all there were, however short they lived, and the counts are the kernel's own.
+Unix sockets do neither: whether one joins two namespaces is looked at from time to time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from threading import Thread
+from typing import Any
+
+from testbed.links.counters import InterfaceSeen, interfaces
+from testbed.links.diag import BY_FAMILY, DESTROYED, FAMILIES, SocketSeen, decode, query
+from testbed.links.namespaces import inside
+from testbed.links.netlink import SOCK_DIAG, KernelRefused, Netlink, split
+from testbed.links.unix_sockets import QUERY, Joined, Joins, UnixSeen
+from testbed.links.unix_sockets import decode as decode_unix
+
+_SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
+_BUFFER_FORCED = 33
+"""SO_RCVBUFFORCE (include/uapi/asm-generic/socket.h): beyond the host's own limit."""
+_BUFFER_BYTES = 8 << 20
+_MESSAGE_BYTES = 1 << 16
+_QUIET_S, _LONGEST_S = 0.05, 1.0
+"""A socket's end is told by a queue of the kernel's: it is over when nothing has come for so long."""
+MOST = 200_000
+"""Connections that are kept of one node."""
+LOOK_S = 1.0
+_LEISURE = 100
+"""Between two looks at Unix sockets there is this time, or so many times what one takes if that is more."""
+
+
+@dataclass
+class Listening:
+    """One namespace's notifications. They are decoded at the end: a replay may be running now."""
+
+    socket: socket.socket
+    heard: list[tuple[int, bytes]] = field(default_factory=list)
+    missed: str | None = None
+    """Why some connections are not among them."""
+
+    def take(self) -> None:
+        """All that has come. Only what was lost is an error, and it is kept."""
+        while True:
+            try:
+                data = self.socket.recv(_MESSAGE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                self.missed = "connections ended faster than they could be noted"
+                continue
+            if len(self.heard) >= MOST:
+                self.missed = f"more than {MOST} connections ended"
+                continue
+            self.heard.append((time.monotonic_ns(), data))
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a node's namespace had: its connections, and its interfaces' counters at the end."""
+
+    sockets: tuple[SocketSeen, ...]
+    interfaces: tuple[InterfaceSeen, ...]
+    missed: str | None
+    joined: tuple[Joined, ...] = ()
+    """Unix sockets that led to nodes that come after it."""
+    unlooked: str | None = None
+    """Why these were not looked at."""
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Watched:
+        """Read one that has crossed a pipe as an object."""
+        return cls(
+            tuple(map(SocketSeen.from_json, fields["sockets"])),
+            tuple(map(InterfaceSeen.from_json, fields["interfaces"])),
+            fields["missed"],
+            tuple(map(Joined.from_json, fields["joined"])),
+            fields["unlooked"],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Itself as an object."""
+        return asdict(self)
+
+
+class SocketWatch:
+    """Follows the namespaces at ``nodes``' paths from now until ``end``. Raises OSError where it cannot."""
+
+    def __init__(self, nodes: Mapping[str, str]) -> None:
+        self._nodes: dict[str, str] = {}
+        self._stack = ExitStack()
+        self._selector = self._stack.enter_context(selectors.DefaultSelector())
+        self._listening: dict[str, Listening] = {}
+        self._asking: dict[str, Netlink] = {}
+        self._joins = Joins()
+        self._unlooked: str | None = None
+        try:
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+            self._stack.callback(os.close, self._wake)
+            self._selector.register(self._wake, selectors.EVENT_READ)
+            for node, netns in nodes.items():
+                self._nodes[node] = self._hold(netns)
+                self._listen(node, self._nodes[node])
+                asking = Netlink(self._nodes[node], SOCK_DIAG)
+                self._asking[node] = self._stack.enter_context(asking)
+        except BaseException:
+            self._stack.close()
+            raise
+        self._thread = Thread(target=self._follow, name="sockets", daemon=True)
+        self._thread.start()
+
+    def interfaces(self) -> dict[str, list[InterfaceSeen]]:
+        """By node, the counters at this moment."""
+        found = {}
+        for node, netns in self._nodes.items():
+            with Netlink(netns) as netlink:
+                found[node] = interfaces(netlink)
+        return found
+
+    def end(self) -> dict[str, Watched]:
+        """Stop following; by node, what there was."""
+        seen = self.interfaces()
+        still = {node: self._open(netns) for node, netns in self._nodes.items()}
+        self._settle()
+        self.close()
+        return {
+            node: Watched(
+                tuple({**still[node], **_decoded(listening)}.values()),
+                tuple(seen[node]),
+                listening.missed,
+                tuple(join for join in self._joins.found if join.node == node),
+                self._unlooked,
+            )
+            for node, listening in self._listening.items()
+        }
+
+    def close(self) -> None:
+        """Look once more, then follow no longer; safe to call twice."""
+        if self._thread.is_alive():
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+        self._stack.close()
+
+    def _hold(self, netns: str) -> str:
+        """A path to a namespace that leads there when the process that it was named by has ended, too."""
+        descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+        self._stack.callback(os.close, descriptor)
+        return f"/proc/self/fd/{descriptor}"
+
+    def _listen(self, node: str, netns: str) -> None:
+        with inside(netns):
+            made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG)
+        self._stack.enter_context(made)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, _BUFFER_FORCED, _BUFFER_BYTES)
+        except PermissionError:  # as root of a namespace of users: what the host allows
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        made.setblocking(False)
+        made.bind((0, 0))
+        for group in DESTROYED:
+            with suppress(FileNotFoundError):  # there is no IPv6 here
+                made.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+        self._listening[node] = Listening(made)
+        self._selector.register(made, selectors.EVENT_READ, self._listening[node])
+
+    def _follow(self) -> None:
+        next_s, over = 0.0, False
+        while not over:
+            for key, _ in self._selector.select(max(0.0, next_s - time.monotonic())):
+                if key.data is None:
+                    over = True
+                else:
+                    key.data.take()
+            if over or time.monotonic() >= next_s:
+                began_s = time.thread_time()
+                self._look()
+                took_s = time.thread_time() - began_s
+                next_s = time.monotonic() + max(LOOK_S, _LEISURE * took_s)
+
+    def _look(self) -> None:
+        """At the Unix sockets that there are now; never again where that has failed."""
+        if self._unlooked is not None:
+            return
+        found: dict[str, list[UnixSeen]] = {}
+        try:
+            for node, netlink in self._asking.items():
+                found[node] = list(map(decode_unix, netlink.dump(BY_FAMILY, QUERY)))
+        except OSError as error:  # a kernel without CONFIG_UNIX_DIAG, say
+            self._unlooked = f"Unix sockets were not looked at to the end: {error.strerror}"
+        self._joins.take(found)
+
+    def _open(self, netns: str) -> dict[int, SocketSeen]:
+        """By cookie, the connections of a namespace that are open."""
+        bodies: list[bytes] = []
+        with Netlink(netns, SOCK_DIAG) as netlink:
+            for family in FAMILIES:
+                try:
+                    bodies += netlink.dump(BY_FAMILY, query(family))
+                except KernelRefused as refused:
+                    if refused.errno != errno.ENOENT:  # there is no IPv6 here
+                        raise
+        return {seen.cookie: seen for body in bodies if (seen := decode(body))}
+
+    def _settle(self) -> None:
+        """Until nothing more is told of sockets that had ended before they were listed."""
+        give_up, before = time.monotonic() + _LONGEST_S, -1
+        while (now := self._heard()) != before and time.monotonic() < give_up:
+            before = now
+            time.sleep(_QUIET_S)
+
+    def _heard(self) -> int:
+        return sum(len(listening.heard) for listening in self._listening.values())
+
+
+def _decoded(listening: Listening) -> dict[int, SocketSeen]:
+    bodies = ((ns, body) for ns, data in listening.heard for _, _, body in split(data))
+    return {seen.cookie: seen for ns, body in bodies if (seen := decode(body, ns))}

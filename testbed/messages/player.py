@@ -1,0 +1,221 @@
+"""A node that plays its part of a trace: it waits as long and sends as much as was recorded, and computes nothing.
+
+Frames of a run: a HELLO to each partner that comes before oneself, which was there to be connected to; the trace's
+messages, whose step is their number among those of their sender to their receiver; a BYE to every partner once all is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from testbed.errors import NodeLost, WireError
+from testbed.exchange.frame import HEADER_BYTES
+from testbed.messages.events import MessageRecord
+from testbed.messages.part import Part
+from testbed.node import Buffer, Kind, Message, Node, Queue
+
+GREETING_S = 120.0
+"""How much longer a greeting is waited for: nodes start at their own speed."""
+PATIENCE_S = 86_400.0
+"""A partner may wait for others as long as these take. That it is gone is noticed by its connection, and by the session."""
+_Places = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """Acts have ended, or one's message has come, or something went wrong."""
+
+    places: _Places
+    came: Message | None = None
+    error: BaseException | None = None
+
+
+class Player:
+    """Plays ``part``. ``prepare``, then ``run`` from t0 on."""
+
+    def __init__(self, node: Node, part: Part) -> None:
+        self._node, self._part, self._acts = node, part, part.acts
+        self._zeros = memoryview(bytes(part.most_bytes))
+        self._events: Queue[_Event] = node.queue()
+        self._left = [len(set(act.after)) for act in part.acts]
+        self._next: dict[int, list[int]] = {}
+        for place, act in enumerate(part.acts):
+            for earlier in set(act.after):
+                self._next.setdefault(earlier, []).append(place)
+        self._receipts = {
+            (act.peer, act.number): place
+            for place, act in enumerate(part.acts)
+            if act.kind == "receive"
+        }
+        self._lanes: dict[_Places, Queue[_Places | None]] = {}
+        """By the peers that are sent to side by side; of computations, by none."""
+        self._early: set[int] = set()
+        """Receipts whose message has come before what they wait for has ended."""
+        self._heard: dict[Kind, set[int]] = {Kind.HELLO: set(), Kind.BYE: set()}
+        self._end_s = 0.0
+        self.bytes_sent = self.bytes_received = 0
+
+    def prepare(self) -> None:
+        """Greet every partner. Raises NodeLost naming who is missing."""
+        own, partners = self._part.peer, self._part.partners
+        for peer in (peer for peer in partners if peer < own):
+            self.bytes_sent += self._send([peer], Kind.HELLO, 0, b"")
+        later = [peer for peer in partners if peer > own]
+        self._collect(Kind.HELLO, later, self._part.peer_timeout_s + GREETING_S)
+
+    def run(self) -> dict[str, Any]:
+        """Play all acts; returns a summary. Raises NodeLost, or WireError for a message that no act receives."""
+        self._node.sleep_until(0.0)
+        self._begin()
+        ended = 0
+        while ended < len(self._acts):
+            ended += self._take(self._events.get())
+        for lane in self._lanes.values():
+            lane.put(None)
+        for peer in self._part.partners:
+            self.bytes_sent += self._send([peer], Kind.BYE, 0, b"")
+        self._collect(Kind.BYE, self._part.partners, PATIENCE_S)
+        return {
+            "role": "player",
+            "node": self._part.node,
+            "steps": 0,
+            "end_s": self._end_s,
+            "parameters": None,
+            "bytes_sent": self.bytes_sent,
+            "bytes_received": self.bytes_received,
+        }
+
+    def _begin(self) -> None:
+        """What comes in, and what waits for nothing."""
+        self._node.spawn(self._receive)
+        begin = [place for place, many in enumerate(self._left) if not many]
+        self._launch(sorted(begin, key=lambda place: self._acts[place].begin_s))
+
+    def _take(self, event: _Event) -> int:
+        """How many acts have ended with it. Raises what went wrong."""
+        if event.error is not None:
+            raise event.error
+        if event.came is not None:
+            (place,) = event.places
+            self._record(place, event.came)
+            if self._left[place]:
+                self._early.add(place)
+                return 0
+        self._end_s = self._node.now()
+        self._launch([ready for place in event.places for ready in self._ended(place)])
+        return len(event.places)
+
+    def _ended(self, place: int) -> Iterator[int]:
+        """What has waited for this act alone, as it ends."""
+        if self._acts[place].kind == "send":
+            self.bytes_sent += max(self._acts[place].bytes, HEADER_BYTES)
+        for other in self._next.get(place, ()):
+            self._left[other] -= 1
+            if not self._left[other]:
+                yield other
+
+    def _launch(self, ready: Sequence[int]) -> None:
+        """Begin acts that wait for nothing any more. Messages that are alike go to their peers side by side."""
+        alike: dict[tuple[float, int, int], list[int]] = {}
+        for place in ready:
+            act = self._acts[place]
+            if act.kind == "compute":
+                self._lane(()).put((place,))
+            elif act.kind == "send":
+                alike.setdefault((act.begin_s, act.number, act.bytes), []).append(place)
+            elif place in self._early:
+                self._events.put(_Event((place,)))
+        for places in alike.values():
+            self._lane(tuple(self._acts[place].peer for place in places)).put(tuple(places))
+
+    def _lane(self, peers: _Places) -> Queue[_Places | None]:
+        if peers not in self._lanes:
+            lane: Queue[_Places | None] = self._node.queue()
+            self._lanes[peers] = lane
+            self._node.spawn(partial(self._work, lane, self._transmit if peers else self._compute))
+        return self._lanes[peers]
+
+    def _work(self, lane: Queue[_Places | None], do: Callable[[_Places], None]) -> None:
+        """Acts of one lane, in the order in which they became ready."""
+        while (places := lane.get()) is not None:
+            try:
+                do(places)
+            except Exception as error:  # for whoever waits for its end
+                self._events.put(_Event(places, error=error))
+                return
+            self._events.put(_Event(places))
+
+    def _compute(self, places: _Places) -> None:
+        self._node.sleep_until(self._node.now() + self._acts[places[0]].seconds)
+
+    def _transmit(self, places: _Places) -> None:
+        act = self._acts[places[0]]
+        self._node.sleep_until(act.begin_s)
+        body = self._zeros[: max(0, act.bytes - HEADER_BYTES)]
+        peers = [self._acts[place].peer for place in places]
+        self._send(peers, Kind.GRADIENT, act.number, body)
+
+    def _receive(self) -> None:
+        """All messages, in the order in which they come."""
+        try:
+            for _ in range(len(self._receipts)):
+                while (message := self._next_message(PATIENCE_S)).kind is Kind.BYE:
+                    self._heard[Kind.BYE].add(message.sender)
+                self._events.put(_Event((self._place_of(message),), came=message))
+        except Exception as error:  # for whoever waits for them
+            self._events.put(_Event((), error=error))
+
+    def _place_of(self, message: Message) -> int:
+        """Of the act that receives it. Raises WireError for a message that has no place in this part."""
+        place = self._receipts.get((message.sender, message.step))
+        size = self._node.endpoint.frame_bytes(message)
+        fits = message.kind is Kind.GRADIENT
+        if fits and place is not None and size == max(self._acts[place].bytes, HEADER_BYTES):
+            del self._receipts[message.sender, message.step]  # nothing comes twice
+            return place
+        name = self._part.names[message.sender]
+        raise WireError(
+            f"{name} sent {message.kind.name} {message.step} of {size} B, which nothing here receives"
+        )
+
+    def _record(self, place: int, message: Message) -> None:
+        if not self._node.recording:
+            return
+        made = MessageRecord(
+            node=self._part.node,
+            sender=self._part.names[message.sender],
+            receipt=place,
+            step=self._acts[place].step,
+            bytes=self._node.endpoint.frame_bytes(message),
+            sent_s=message.sent_s,
+            first_s=message.first_s,
+            arrived_s=message.arrived_s,
+            last_s=message.last_s,
+        )
+        self._node.record(made.to_json())
+
+    def _collect(self, kind: Kind, peers: Collection[int], timeout_s: float) -> None:
+        """Wait until all of ``peers`` have sent ``kind``."""
+        heard = self._heard[kind]
+        while not heard.issuperset(peers):
+            message = self._next_message(timeout_s)
+            if message.kind is not kind:
+                name = self._part.names[message.sender]
+                raise WireError(f"{name} sent {message.kind.name} where {kind.name} was awaited")
+            heard.add(message.sender)
+
+    def _next_message(self, timeout_s: float) -> Message:
+        message = self._node.endpoint.receive(timeout_s)
+        self.bytes_received += self._node.endpoint.frame_bytes(message)
+        return message
+
+    def _send(self, peers: Sequence[int], kind: Kind, number: int, body: Buffer) -> int:
+        """Returns frame bytes."""
+        message = Message(kind, number, 0, self._part.peer, body)
+        try:
+            return self._node.endpoint.send(peers, message)
+        except NodeLost as lost:
+            raise lost.during(0, "sending") from lost

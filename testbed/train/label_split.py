@@ -1,0 +1,119 @@
+"""Which samples are whose where workers' labels differ: a pure function of labels and seed.
+
+Hsu, Qi and Brown 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification":
+worker i's labels are drawn from q_i ~ Dir(α·p), p being the labels' shares in the training set, and its samples of each
+label without replacement. All workers have equally many, so that the mean of their gradients counts every sample alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import exp, log
+from random import Random
+from typing import TYPE_CHECKING
+
+from testbed.train.batches import Batches
+from testbed.train.job import Job
+from testbed.train.seeding import derive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class SplitBatches(Batches):
+    """Every epoch each worker draws a permutation of its own samples."""
+
+    def __init__(
+        self, labels: Sequence[int], batch: int, workers: int, alpha: float, seed: int
+    ) -> None:
+        super().__init__(len(labels), batch, workers, seed)
+        self._labels = labels
+        self._shares = split_by_label(labels, workers, alpha, seed)
+        self._orders: dict[int, tuple[int, Tensor]] = {}
+
+    def indices(self, step: int, rank: int) -> Tensor:
+        """See ``Batches``."""
+        start = (step - 1) % self.steps_per_epoch * self.batch
+        return self._order(self.epoch(step), rank)[start : start + self.batch]
+
+    def labels(self, rank: int) -> dict[int, int]:
+        """See ``Batches``; every label is there."""
+        own = Counter(self._labels[place] for place in self._shares[rank])
+        return {label: own[label] for label in sorted(set(self._labels))}
+
+    def whole(self, step: int) -> Tensor:
+        """See ``Batches``."""
+        import torch
+
+        return torch.cat([self.indices(step, rank) for rank in range(len(self._shares))])
+
+    def _order(self, epoch: int, rank: int) -> Tensor:
+        import torch
+
+        if rank not in self._orders or self._orders[rank][0] != epoch:
+            own = torch.tensor(self._shares[rank])
+            generator = torch.Generator().manual_seed(derive(self._seed, "batches", epoch, rank))
+            self._orders[rank] = epoch, own[torch.randperm(len(own), generator=generator)]
+        return self._orders[rank][1]
+
+
+def batches_of(job: Job, labels: Tensor) -> Batches:
+    """The batches of ``job``'s workers; ``labels``: of the training set, int64 (count,).
+
+    Raises InputError where a worker would not have a batch.
+    """
+    train, alpha = job.train, job.train.split.alpha
+    alike = Batches(len(labels), train.batch, job.workers, job.seed)
+    if alpha is None:
+        return alike
+    return SplitBatches(labels.tolist(), train.batch, job.workers, alpha, job.seed)
+
+
+def split_by_label(labels: Sequence[int], workers: int, alpha: float, seed: int) -> list[list[int]]:
+    """Positions of each worker's samples, len(labels) // workers each; none is there twice.
+
+    Workers draw in turn, a sample each. Of a label that has run out nobody draws: its weight goes to the others, in proportion.
+    """
+    rng = Random(derive(seed, "split"))
+    pools = _pools(labels, rng)
+    sizes = [len(pool) for pool in pools]
+    weights = [
+        _dirichlet(rng, [alpha * size / len(labels) for size in sizes]) for _ in range(workers)
+    ]
+    shares: list[list[int]] = [[] for _ in range(workers)]
+    for _ in range(len(labels) // workers):
+        for share, own in zip(shares, weights, strict=True):
+            share.append(_drawn(rng, own, pools).pop())
+    return shares
+
+
+def _pools(labels: Sequence[int], rng: Random) -> list[list[int]]:
+    """Positions by label, in an order of their own."""
+    pools: dict[int, list[int]] = {label: [] for label in sorted(set(labels))}
+    for place, label in enumerate(labels):
+        pools[label].append(place)
+    for pool in pools.values():
+        rng.shuffle(pool)
+    return list(pools.values())
+
+
+def _dirichlet(rng: Random, concentrations: Sequence[float]) -> list[float]:
+    """Shares that add up to 1. In logarithms: Gamma(a) = Gamma(a + 1) · U^(1/a) is below any float for a small a."""
+    logs = [log(rng.gammavariate(a + 1, 1)) + log(1 - rng.random()) / a for a in concentrations]
+    largest = max(logs)
+    shares = [exp(one - largest) for one in logs]
+    return [share / sum(shares) for share in shares]
+
+
+def _drawn(rng: Random, weights: Sequence[float], pools: Sequence[list[int]]) -> list[int]:
+    """A pool that is not empty. Who has no weight on any draws as if all samples that are left were alike."""
+    left = [(weight, pool) for weight, pool in zip(weights, pools, strict=True) if pool]
+    if not any(weight for weight, _ in left):
+        left = [(float(len(pool)), pool) for _, pool in left]
+    reach = rng.random() * sum(weight for weight, _ in left)
+    for weight, pool in left:
+        reach -= weight
+        if reach < 0:
+            return pool
+    return max(left)[1]

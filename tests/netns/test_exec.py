@@ -1,0 +1,182 @@
+"""``testbed exec`` as a user runs it: output, environment, records, failures, and an end on demand."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_rig import Command, executed, ours
+
+from testbed.record.directory import read_events, read_jsonl
+
+pytestmark = pytest.mark.timeout(180)
+SCENARIO = """
+name: some-job
+nodes: {{worker: {{role: worker, count: 2}}}}
+links:
+  default: {{up: {{rate: 40 Mbit/s, queue: 50 ms}}, down: {{rate: 40 Mbit/s, queue: 50 ms}}}}
+events: [{events}]
+congestion: cubic
+"""
+REDUCE = """
+import torch
+import torch.distributed as dist
+from testbed import mark
+dist.init_process_group("gloo")
+values = torch.ones(400_000)
+mark.begin()
+for number in range(10):
+    dist.all_reduce(values)
+    mark.step(loss=1 / (number + 1))
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    before = ours()
+    yield
+    assert ours() - before == set()
+
+
+def start(folder: Path, *arguments: str, events: str = "") -> Command:
+    path = folder / "scenario.yaml"
+    path.write_text(SCENARIO.format(events=events))
+    end = arguments.index("--")
+    return Command(folder, "exec", str(path), *arguments[:end], *arguments[end:])
+
+
+def directory(folder: Path) -> Path:
+    (found,) = (folder / "runs").iterdir()
+    return found
+
+
+def events_of(folder: Path, kind: str) -> list[dict[str, Any]]:
+    return read_events(directory(folder)).get(kind, [])
+
+
+def test_output_has_the_nodes_names_and_is_kept(tmp_path: Path) -> None:
+    script = "echo I am $NARROWS_NODE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $RANK of $WORLD_SIZE; echo so >&2"
+    command = start(tmp_path, "--nproc", "2", "--name", "hello", "--", "sh", "-c", script)
+    code, out, err = command.finish()
+    assert executed(code, err), err
+    said = sorted(line for line in out.splitlines() if "I am" in line)
+    assert said == [
+        "worker-0 | [0] I am worker-0, 0 of 2, 0 of 4",
+        "worker-0 | [1] I am worker-0, 1 of 2, 1 of 4",
+        "worker-1 | [0] I am worker-1, 0 of 2, 2 of 4",
+        "worker-1 | [1] I am worker-1, 1 of 2, 3 of 4",
+    ]
+    kept = (directory(tmp_path) / "log" / "worker-1.log").read_text().splitlines()
+    assert sorted(kept) == [
+        "[0] I am worker-1, 0 of 2, 2 of 4", "[0] so",
+        "[1] I am worker-1, 1 of 2, 3 of 4", "[1] so",
+    ]  # fmt: skip
+    manifest = json.loads((directory(tmp_path) / "manifest.json").read_text())
+    assert manifest["algorithm"] == {"name": "hello", "command": ["sh", "-c", script], "nproc": 2}
+    assert [record["status"] for record in events_of(tmp_path, "process")] == [0] * 4
+
+
+def test_a_jobs_bytes_are_on_its_links(tmp_path: Path) -> None:
+    script = tmp_path / "reduce.py"
+    script.write_text(REDUCE)
+    code, _, err = start(tmp_path, "--", "python", str(script)).finish(120.0)
+    assert executed(code, err), err
+    samples = [s for s in read_jsonl(directory(tmp_path) / "links.jsonl") if s["kind"] == "sample"]
+    for node in ("worker-0", "worker-1"):
+        up = [s for s in samples if s["link"] == node and s["direction"] == "up"]
+        payload = sum(s["delivered_bits"] / 8 - 66 * s["packets"] for s in up)
+        assert payload == pytest.approx(10 * 4 * 400_000, rel=0.01)  # 2(n - 1)/n of it, and n = 2
+    steps = [mark for mark in events_of(tmp_path, "mark") if mark["what"] == "step"]
+    assert sorted((m["rank"], m["number"]) for m in steps) == [
+        (rank, n + 1) for rank in range(2) for n in range(10)
+    ]
+    assert {m["number"]: m["values"]["loss"] for m in steps}[4] == 0.25
+
+
+def test_the_history_can_wait_for_the_job(tmp_path: Path) -> None:
+    script = tmp_path / "reduce.py"
+    script.write_text(REDUCE)
+    lower = "{kind: step, links: [all], at: 0.5 s, rate: 20 Mbit/s}"
+    command = start(tmp_path, "--await-begin", "--", "python", str(script), events=lower)
+    code, _, err = command.finish(120.0)
+    assert executed(code, err), err
+    marks = events_of(tmp_path, "mark")
+    begun = [mark["time_s"] for mark in marks if mark["what"] == "begin"]
+    first = [mark["time_s"] for mark in marks if mark["what"] == "step" and mark["number"] == 1]
+    assert len(begun) == 2 and all(time_s < 0 for time_s in begun)
+    assert all(0 < time_s < 5 for time_s in first)
+
+
+def test_the_first_to_fail_is_named_and_the_others_are_ended(tmp_path: Path) -> None:
+    script = "if [ $RANK = 1 ]; then sleep 1; echo out of luck; exit 7; fi; sleep 100"
+    begun = time.monotonic()
+    code, _, err = start(tmp_path, "--", "sh", "-c", script).finish()
+    assert code == 1
+    assert "rank 1 on node 'worker-1' ended with status 7; its last output: out of luck" in err
+    assert time.monotonic() - begun < 40
+    found = {record["rank"]: record for record in events_of(tmp_path, "process")}
+    assert (found[1]["status"], found[1]["asked"]) == (7, False)
+    assert (found[0]["status"], found[0]["asked"]) == (-signal.SIGTERM, True)
+    summary = json.loads((directory(tmp_path) / "summary.json").read_text())
+    assert summary["verdict"] == "invalid" and "status 7" in summary["reasons"][0]
+
+
+def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    code, _, err = start(tmp_path, "--", "no-such-command").finish()
+    assert code == 1
+    assert "status 127" in err and "no-such-command: No such file or directory" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_job_is_ended_with_its_children(tmp_path: Path, number: int) -> None:
+    script = "trap 'echo asked; exit 0' TERM; sleep 300 & echo begun; wait"
+    command = start(tmp_path, "--", "sh", "-c", script)
+    command.until(lambda: len(list(tmp_path.glob("runs/*/log/worker-*.log"))) == 2)
+    command.process.send_signal(number)
+    code, out, err = command.finish(60.0)
+    assert code == 1 and "interrupted by SIG" in err and "records in" in err
+    assert out.count("asked") == 2
+
+
+def test_what_the_scenario_does_to_nodes_is_no_failure(tmp_path: Path) -> None:
+    happening = "{kind: pause, nodes: [worker-0], at: 1 s, for: 2 s}, {kind: kill, nodes: [worker-1], at: 2 s}"
+    script = "for i in 1 2 3 4 5 6; do sleep 0.5; echo tick; done"
+    code, out, err = start(tmp_path, "--", "sh", "-c", script, events=happening).finish()
+    assert executed(code, err), err
+    assert out.count("worker-0 | tick") == 6 and out.count("worker-1 | tick") < 6
+    ended = {record["node"]: record for record in events_of(tmp_path, "process")}
+    assert ended["worker-0"]["ended_s"] > 4.5
+    assert (ended["worker-1"]["status"], ended["worker-1"]["asked"]) == (-signal.SIGKILL, True)
+
+
+def test_a_time_limit_is_no_failure(tmp_path: Path) -> None:
+    code, _, err = start(tmp_path, "--seconds", "2", "--", "sh", "-c", "sleep 100").finish(40.0)
+    assert executed(code, err), err
+    assert "the time is up" in err
+
+
+def test_hosts_make_the_scenarios_traffic_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(
+        SCENARIO.format(events="{kind: kill, nodes: [guest-1], at: 3 s, restart_after: 1 s}")
+        + "traffic: [{name: noise, from: guest-0, to: guest-1, kind: tcp, on: 1 s, off: 500 ms}]\n"
+        + "racks: {left: {members: [worker-0, guest-0], up: {rate: 30 Mbit/s, queue: 50 ms}, "
+        "down: {rate: 30 Mbit/s, queue: 50 ms}}}\n"
+    )
+    text = path.read_text().replace("count: 2}}", "count: 2}, guest: {role: host, count: 2}}")
+    path.write_text(text)
+    command = Command(tmp_path, "exec", str(path), "--", "sleep", "7")
+    code, _, err = command.finish(90.0)
+    assert executed(code, err), err
+    bursts = list(read_jsonl(directory(tmp_path) / "traffic.jsonl"))
+    sent = [record["bytes"] for record in bursts if record["kind"] == "sent"]
+    assert len(sent) >= 3 and max(sent) > 1_000_000
+    samples = [s for s in read_jsonl(directory(tmp_path) / "links.jsonl") if s["kind"] == "sample"]
+    rack = [s for s in samples if (s["link"], s["direction"]) == ("left", "up")]
+    assert sum(s["delivered_bits"] for s in rack) > 8 * max(sent)

@@ -1,0 +1,164 @@
+"""A job that goes around its links is caught by ``testbed exec``, and one that does not is left in peace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_rig import Command
+
+from testbed.record.directory import read_events
+
+pytestmark = pytest.mark.timeout(400)
+SCENARIO = """
+name: around
+nodes: {worker: {role: worker, count: 2}}
+links:
+  default: {up: {rate: 100 Mbit/s, queue: 50 ms}, down: {rate: 100 Mbit/s, queue: 50 ms}}
+congestion: cubic
+"""
+RPC = """
+import os, sys, torch, torch.distributed.rpc as rpc
+rank, size = int(os.environ["RANK"]), 500_000
+where = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+chosen = {} if sys.argv[1] == "default" else {"_transports": ["uv"], "_channels": ["basic"]}
+options = rpc.TensorPipeRpcBackendOptions(init_method=where, rpc_timeout=60, **chosen)
+rpc.init_rpc(f"worker-{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+if rank == 1:
+    for _ in range(3):
+        assert rpc.rpc_sync("worker-0", torch.neg, args=(torch.ones(size),)).sum() == -size
+rpc.shutdown()
+"""
+RPC_BYTES = 3 * 4 * 500_000
+TALK = """
+import os, re, socket, subprocess, sys, threading, time
+from pathlib import Path
+network, folder, listens = sys.argv[1], Path(sys.argv[2]), os.environ["RANK"] == "0"
+told = subprocess.run(["ip", "-4", "-o", "addr"], capture_output=True, text=True).stdout
+known = {"127.0.0.1": "loopback", os.environ["NARROWS_ADDRESS"]: "data"}
+mine = {known.get(a, "control"): a for a in re.findall(r"inet ([0-9.]+)", told)}
+ready = folder / "ready"
+def hear():
+    with socket.create_server((mine[network], 4321)) as listener:
+        (folder / "new").write_text(mine[network])
+        (folder / "new").rename(ready)
+        taken, _ = listener.accept()
+        with taken:
+            while taken.recv(1 << 16):
+                pass
+def speak():
+    while not ready.exists():
+        time.sleep(0.05)
+    with socket.create_connection((ready.read_text(), 4321)) as sender:
+        sender.sendall(bytes(3_000_000))
+if listens:
+    thread = threading.Thread(target=hear)
+    thread.start()
+if listens == (network == "loopback"):
+    speak()
+if listens:
+    thread.join()
+"""
+
+
+def perform(folder: Path, script: str, *arguments: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The certificate, and the events by kind."""
+    folder.chmod(0o777)
+    scenario, program = folder / "scenario.yaml", folder / "job.py"
+    scenario.write_text(SCENARIO)
+    program.write_text(script)
+    command = Command(folder, "exec", str(scenario), "--", "python", str(program), *arguments)
+    code, _, err = command.finish(300.0)
+    assert code in (0, 1), err
+    (directory,) = (folder / "runs").iterdir()
+    certificate = json.loads((directory / "certificate.json").read_text())
+    assert certificate["measures"], err
+    return certificate, read_events(directory)
+
+
+def said(certificate: dict[str, Any]) -> list[str]:
+    """What went around; a busy machine may be blamed besides."""
+    words = ("memory of", "loopback", "control network", "both mapped", "Unix socket")
+    return [reason for reason in certificate["reasons"] if any(word in reason for word in words)]
+
+
+def test_torch_rpc_with_default_channels_is_caught_to_the_byte(tmp_path: Path) -> None:
+    certificate, events = perform(tmp_path, RPC, "default")
+    assert certificate["verdict"] == "invalid"
+    assert certificate["measures"]["around"]["state"] == "invalid"
+    (reason,) = said(certificate)
+    assert 'TensorPipeRpcBackendOptions(_transports=["uv"], _channels=["basic"])' in reason
+    calls = {record["node"]: record for record in events["shared"]}
+    assert {node: record["bytes"] for node, record in calls.items()} == {
+        "worker-0": RPC_BYTES,
+        "worker-1": RPC_BYTES,
+    }
+    assert calls["worker-0"]["other"] == "worker-1" and calls["worker-0"]["calls"] == 3
+    data = [one for one in events["carried"] if one["role"] == "data"]
+    assert all(one["sent_bytes"] < RPC_BYTES / 20 for one in data)
+
+
+def test_torch_rpc_over_its_links_is_not(tmp_path: Path) -> None:
+    certificate, events = perform(tmp_path, RPC, "links")
+    assert said(certificate) == [] and "shared" not in events
+    assert certificate["measures"]["around"]["state"] == "valid"
+    identity = certificate["measures"]["byte_identity"]
+    assert identity["state"] == "valid" and identity["judged"] == 4
+    assert max(one["bytes_sent"] for one in events["socket"]) >= RPC_BYTES
+    (way,) = certificate["ways"]
+    assert {way["node"], way["peer"]} == {"worker-0", "worker-1"}
+
+
+@pytest.mark.parametrize(
+    ("network", "word"),
+    [
+        ("data", None),
+        ("loopback", "127.0.0.1"),
+    ],  # over the control network nodes meet in containers only
+)
+def test_other_networks_than_the_shaped_one(tmp_path: Path, network: str, word: str | None) -> None:
+    certificate, events = perform(tmp_path, TALK, network, str(tmp_path))
+    reasons = said(certificate)
+    assert len(reasons) == (word is not None)
+    assert all(network in reason and str(word) in reason for reason in reasons)
+    large = [one for one in events["socket"] if one["bytes_sent"] >= 3_000_000]
+    assert [one["interface"] for one in large] == [network]
+    assert large[0]["bytes_sent"] - large[0]["bytes_retransmitted"] == 3_000_000
+    carried = {one["role"]: one for one in events["carried"] if one["node"] == large[0]["node"]}
+    assert [role for role, one in carried.items() if one["sent_bytes"] > 100_000] == [network]
+
+
+UNIX = """
+import os, socket, time
+path, made = "s.sock", socket.socket(socket.AF_UNIX)
+if os.environ["RANK"] == "0":
+    made.bind(path)
+    made.listen()
+    taken, _ = made.accept()
+    while taken.recv(1 << 16):
+        pass
+else:
+    while True:
+        try:
+            made.connect(path)
+            break
+        except OSError:
+            time.sleep(0.05)
+    for _ in range(30):
+        made.sendall(bytes(100_000))
+        time.sleep(0.1)
+"""
+
+
+def test_a_unix_socket_between_nodes_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    certificate, events = perform(tmp_path, UNIX)
+    assert certificate["measures"]["around"]["state"] == "invalid"
+    (reason,) = said(certificate)
+    assert "worker-0 and worker-1 spoke through a Unix socket at s.sock:" in reason
+    (seen,) = events["shared"]
+    assert (seen["how"], seen["calls"]) == ("connected", 1)

@@ -1,0 +1,158 @@
+"""Every TCP connection of a node is seen, to the byte, however short it lived."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from netns_rig import Rig, rate_of
+
+from testbed.links import namespaces, sockets
+from testbed.links.sockets import SocketWatch, Watched
+
+PORT, BYTES = 9100, 3_000_000
+
+
+@pytest.fixture
+def nodes(rig: Rig) -> dict[str, str]:
+    return {name: place.nic.netns or "" for name, place in rig.places.items()}
+
+
+def listen(netns: str, address: str, family: int = socket.AF_INET) -> socket.socket:
+    with namespaces.inside(netns):
+        return socket.create_server((address, PORT), family=family, dualstack_ipv6=address == "::")
+
+
+def allow_ipv6(netns: str, device: str) -> None:
+    with namespaces.inside(netns):
+        Path(f"/proc/sys/net/ipv6/conf/{device}/disable_ipv6").write_text("0")
+
+
+def exchange(listener: socket.socket, sender: socket.socket, size: int) -> None:
+    """So many bytes one way, and the end of both sockets."""
+
+    def swallow() -> None:
+        taken, _ = listener.accept()
+        with taken:
+            while taken.recv(1 << 16):
+                pass
+
+    thread = threading.Thread(target=swallow)
+    thread.start()
+    with sender:
+        sender.sendall(bytes(size))
+        sender.shutdown(socket.SHUT_WR)
+        thread.join(20)
+    assert not thread.is_alive()
+
+
+def connect(netns: str, address: str, family: int = socket.AF_INET) -> socket.socket:
+    with namespaces.inside(netns):
+        made = socket.socket(family, socket.SOCK_STREAM)
+    made.connect((address, PORT))
+    return made
+
+
+def to(found: Watched, port: int) -> Iterator[sockets.SocketSeen]:
+    return (seen for seen in found.sockets if seen.peer.endswith(f":{port}"))
+
+
+def test_bytes_of_a_transfer_agree_at_both_ends_and_with_the_link(
+    rig: Rig, nodes: dict[str, str]
+) -> None:
+    rig.prepare({end: rate_of(1_000_000_000) for end in rig.ends()})
+    before = rig.agent.watch(nodes)
+    rig.start([], lead_s=0.0)
+    server = rig.places["server"]
+    with listen(nodes["server"], server.data_address) as listener:
+        exchange(listener, connect(nodes["worker-0"], server.data_address), BYTES)
+    report = rig.stop()
+    found = rig.agent.watched()
+    (sent,) = to(found["worker-0"], PORT)
+    (came,) = found["server"].sockets
+    assert (sent.own, sent.peer) == (came.peer, came.own)
+    assert sent.bytes_sent - sent.bytes_retransmitted == BYTES
+    assert came.bytes_received == BYTES + 1  # the end counts as one
+    assert sent.least_rtt_us and sent.ended_ns and came.ended_ns
+    up = next(e for e in report.links if (e.link, e.direction) == ("worker-0", "up"))
+    assert abs(sent.bytes_sent + 66 * sent.segments_out - up.class_bytes) <= 200
+    first = {seen.name: seen for seen in before["worker-0"]}
+    carried = {seen.name: seen.since(first[seen.name]) for seen in found["worker-0"].interfaces}
+    assert abs(carried["data"].sent_bytes - up.class_bytes) <= 200
+    assert carried["lo"].loopback and carried["lo"].sent_bytes == 0
+    assert rig.places["worker-0"].data_address in carried["data"].addresses
+
+
+def test_short_lives_open_ends_and_other_families(rig: Rig, nodes: dict[str, str]) -> None:
+    rig.agent.watch(nodes)
+    place = rig.places["worker-0"]
+    netns, address = nodes["worker-0"], place.data_address
+    allow_ipv6(netns, "lo")
+    with listen(netns, "::", socket.AF_INET6) as listener:
+        began = time.monotonic()
+        exchange(listener, connect(netns, address), 1)
+        assert time.monotonic() - began < 1
+        exchange(listener, connect(netns, f"::ffff:{address}", socket.AF_INET6), 22)
+        exchange(listener, connect(netns, "::1", socket.AF_INET6), 333)
+        with connect(netns, address) as still, listener.accept()[0]:
+            still.sendall(bytes(4444))
+            found = rig.agent.watched()["worker-0"]
+    seen = {one.bytes_sent: one for one in to(found, PORT)}
+    assert seen.keys() == {1, 22, 333, 4444} and found.missed is None
+    assert seen[22].peer == f"{address}:{PORT}"  # IPv4, whatever kind of socket spoke it
+    assert seen[333].peer == f"[::1]:{PORT}"
+    assert seen[4444].ended_ns is None and all(seen[size].ended_ns for size in (1, 22, 333))
+
+
+def test_ipv6_between_nodes(rig: Rig, nodes: dict[str, str]) -> None:
+    for number, netns in enumerate(nodes.values(), start=1):
+        allow_ipv6(netns, "data")
+        add = ["ip", "-6", "addr", "add", f"fd00:9::{number}/64", "dev", "data", "nodad"]
+        subprocess.run(["nsenter", f"--net={netns}", *add], check=True)
+    rig.agent.watch(nodes)
+    with listen(nodes["server"], "fd00:9::1", socket.AF_INET6) as listener:
+        exchange(listener, connect(nodes["worker-0"], "fd00:9::1", socket.AF_INET6), BYTES)
+    found = rig.agent.watched()
+    (sent,) = to(found["worker-0"], PORT)
+    assert sent.peer == f"[fd00:9::1]:{PORT}"
+    assert sent.bytes_sent - sent.bytes_retransmitted == BYTES
+    assert sent.own.startswith("[fd00:9::2]:")
+    data = next(seen for seen in found["worker-0"].interfaces if seen.name == "data")
+    assert "fd00:9::2" in data.addresses and data.sent_bytes > BYTES
+
+
+def test_hundreds_at_once_and_what_could_not_be_noted_is_said(
+    rig: Rig, nodes: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netns, address, many = nodes["server"], rig.places["server"].data_address, 300
+    for most, said in ((many * 3, None), (10, "more than 10 connections ended")):
+        monkeypatch.setattr(sockets, "MOST", most)
+        watch = SocketWatch({"server": netns})
+        with listen(netns, address) as listener:
+            for _ in range(many):
+                connect(netns, address).close()
+                listener.accept()[0].close()
+        found = watch.end()["server"]
+        assert found.missed == said
+        assert len(list(to(found, PORT))) == (many if said is None else 5)
+
+
+def test_notifications_that_the_kernel_dropped_are_said(
+    rig: Rig, nodes: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "_BUFFER_BYTES", 2048)
+    monkeypatch.setattr(sockets.Listening, "take", lambda _: time.sleep(0.2))
+    netns, address = nodes["server"], rig.places["server"].data_address
+    watch = SocketWatch({"server": netns})
+    with listen(netns, address) as listener:
+        for _ in range(100):
+            connect(netns, address).close()
+            listener.accept()[0].close()
+        monkeypatch.undo()
+        time.sleep(0.5)
+    assert watch.end()["server"].missed == "connections ended faster than they could be noted"

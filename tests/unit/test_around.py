@@ -1,0 +1,146 @@
+"""What a job moved around its links, in words; and what its connections account for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from testbed.record.around import around, counted, trips, unaccounted
+from testbed.record.evidence import Evidence
+from testbed.record.identity import class_bytes_expected
+from testbed.record.job_events import CarriedRecord, SharedRecord, SocketRecord
+from testbed.record.verdict import THRESHOLDS, judge
+
+FLOOR = THRESHOLDS.around_floor_bytes
+MUCH = 50_000_000
+NODES = ("worker-0", "worker-1")
+
+
+def carried(node: str = "worker-0", **sent: int) -> list[dict[str, Any]]:
+    """By role. As much comes as goes, but over the control network, where nothing does."""
+    roles = {"data": MUCH, "control": 0, "loopback": 0, **sent}
+    return [
+        CarriedRecord(node, role, role, octets, 1, 0 if role == "control" else octets, 1).to_json()
+        for role, octets in roles.items()
+    ]
+
+
+def connection(
+    interface: str = "data",
+    sent: int = 1_000_000,
+    peer: str | None = "worker-1",
+    own: str = "10.0.0.1:1",
+    least_rtt_us: int | None = 30,
+) -> dict[str, Any]:
+    return SocketRecord(
+        "worker-0", own, "10.0.0.2:29500", peer, interface, sent, 0, 1000, 0, 0, least_rtt_us, None
+    ).to_json()
+
+
+def shared(how: str, octets: int, node: str = "worker-0", what: str = "x") -> dict[str, Any]:
+    return SharedRecord(node, "server", how, octets, 10, what).to_json()
+
+
+def both(**sent: int) -> list[dict[str, Any]]:
+    return [*carried(**sent), *carried("worker-1")]
+
+
+def test_a_job_that_keeps_to_its_links() -> None:
+    assert around(both(), [connection()], [], processes=1) == []
+    within = [shared("copied", MUCH // 50), shared("mapped", FLOOR)]  # 1 % of both ways
+    assert around(both(control=MUCH // 50), [], within, processes=1) == []
+    assert around(both(loopback=2 * MUCH), [], [], processes=1) == []
+
+
+def test_memory_is_said_with_what_to_set() -> None:
+    calls = [shared("copied", MUCH, what="process_vm_readv"), shared("copied", 1, what="more")]
+    (copied,) = around(both(), [], [*calls, shared("copied", 2 * FLOOR)], processes=8)
+    assert copied.startswith(
+        f"worker-0 copied {MUCH + 1 + 2 * FLOOR} B to or from the memory of server in 30 calls"
+    )
+    assert '_transports=["uv"], _channels=["basic"]' in copied and "NCCL_SHM_DISABLE=1" in copied
+    segments = [
+        shared("mapped", octets, what=name)
+        for octets, name in ((FLOOR + 1, "a"), (MUCH, "/dev/shm/b"))
+    ]
+    (mapped,) = around(both(), [], segments, processes=8)
+    assert f"{MUCH} B of /dev/shm/b" in mapped and "(and 1 more of the kind)" in mapped
+
+
+def test_a_unix_socket_between_nodes_is_said_however_little_went_through() -> None:
+    found = [shared("connected", 0, what="/shared/s"), shared("connected", 0, what="")]
+    (reason,) = around(both(), [], found, processes=8)
+    assert "worker-0 and server spoke through a Unix socket at /shared/s (and 1 more" in reason
+    assert "$NARROWS_ADDRESS" in reason
+
+
+def test_little_data_leaves_a_floor() -> None:
+    nearly = [*carried(data=10), *carried("worker-1", data=10)]
+    assert around(nearly, [], [shared("copied", FLOOR)], processes=1) == []
+    assert len(around(nearly, [], [shared("copied", FLOOR + 1)], processes=1)) == 1
+
+
+def test_the_control_network_counts_between_nodes_only() -> None:
+    inside = connection("control", MUCH, own="10.1.0.1:7")
+    (said,) = around(both(control=MUCH), [inside], [], processes=1)
+    assert f"worker-0 sent {MUCH} B over the control network" in said
+    assert "from 10.1.0.1:7 to 10.0.0.2:29500 of worker-1" in said
+    assert "$NARROWS_INTERFACE" in said and "$MASTER_ADDR" in said
+    outside = connection("control", MUCH, peer=None)
+    assert around(both(control=MUCH + 66_000), [outside], [], processes=1) == []
+    assert len(around(both(control=2 * MUCH), [outside], [], processes=1)) == 1  # not TCP's
+
+
+@pytest.mark.parametrize(
+    ("processes", "nodes", "data", "found"),
+    [(1, 2, 100, 1), (2, 2, 100, 0), (1, 1, 100, 0), (1, 2, MUCH, 0)],
+)
+def test_loopback_is_a_sign_where_it_is_all_there_is(
+    processes: int, nodes: int, data: int, found: int
+) -> None:
+    records = [r for node in NODES[:nodes] for r in carried(node, data=data, loopback=MUCH)]
+    said = around(records, [], [], processes=processes)
+    assert len(said) == found
+    assert all("127.0.0.1" in one and "--nproc" in one for one in said)
+
+
+def test_it_is_a_finding_of_its_own_and_always_invalid() -> None:
+    assert "around" not in judge(Evidence()).measures
+    clean = judge(Evidence(around=[]))
+    assert clean.state == "valid" and clean.measures["around"]["deviation"] == 0
+    found = judge(Evidence(around=["a copied 1 B"], unwatched=["b was not watched"]))
+    assert (found.state, found.reasons) == ("invalid", ["a copied 1 B"])
+    assert found.measures["around"]["not_judged"] == 1
+    unseen = judge(Evidence(around=[], unwatched=["b was not watched"]))
+    assert (
+        unseen.state == "valid" and unseen.measures["around"] == "not measured: b was not watched"
+    )
+
+
+def test_connections_account_for_a_links_bytes_in_both_families() -> None:
+    link = {"link": "worker-0", "direction": "up", "drops": 0}
+    for own, header in (("10.0.0.1:1", 66), ("[fd00::1]:1", 86)):
+        sockets = counted([connection(own=own), connection("control"), connection("loopback")])
+        expected = class_bytes_expected([{**link, "class_bytes": 5}], sockets)
+        assert expected == {
+            "worker-0 up": (5, 1_000_000 + 1000 * header, 1_000_000 + 1000 * header)
+        }
+
+
+def test_round_trips_are_those_over_links() -> None:
+    sockets = [
+        connection(), connection("control"), connection("loopback", peer="worker-0"),
+        connection(least_rtt_us=None), connection(peer=None, least_rtt_us=7),
+    ]  # fmt: skip
+    assert trips(sockets) == [("worker-0", "worker-1", 30e-6), ("worker-0", None, 7e-6)]
+
+
+def test_bytes_that_are_not_tcps_or_no_nodes_are_not_held_against_links() -> None:
+    whole = connection(sent=MUCH - 66_000)
+    assert unaccounted(carried(), [whole]) == {}
+    some = unaccounted(both(), [whole, connection(peer=None, sent=0)])
+    assert "no TCP connection accounts for" in some["worker-1 up"]
+    assert some["worker-0 down"] == some["worker-1 up"] and "worker-0 up" not in some
+    (spoken,) = unaccounted(carried(), [whole, connection(peer=None, sent=0)]).items()
+    assert spoken == ("worker-0 down", "it has spoken with somebody who is no node")

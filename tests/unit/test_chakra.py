@@ -1,0 +1,162 @@
+"""Chakra execution traces, written, read, and as other programs write and read them."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import InputError
+from testbed.messages.chakra import wire
+from testbed.messages.chakra.export import chakra_of, write_chakra
+from testbed.messages.chakra.nodes import (
+    Collective,
+    Node,
+    NodeType,
+    read_metadata,
+    read_node,
+    write_node,
+)
+from testbed.messages.chakra.read import read_chakra
+from testbed.messages.trace import MessageTrace, Operation
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "chakra"
+"""Written by MLCommons' own ``et_def_pb2`` and ``protolib`` (mlc-chakra 1.0.0)."""
+TRACE = MessageTrace(
+    {
+        "server": (
+            Operation("receive", peer="worker-0", bytes=70_000, tag=1, step=1),
+            Operation("compute", (0,), 0.001234, begin_s=0.5, step=1),
+            Operation("send", (0, 1), peer="worker-0", bytes=40, begin_s=0.501234, step=1),
+        ),
+        "worker-0": (
+            Operation("compute", seconds=0.25, begin_s=0.0, step=1),
+            Operation("send", (0,), peer="server", bytes=70_000, tag=1, begin_s=0.25, step=1),
+            Operation("receive", (1,), peer="server", bytes=40, step=1),
+        ),
+    },
+    {"server": "server", "worker-0": "worker"},
+    "a run",
+)
+
+
+def written(folder: Path, *nodes: Node, name: str = "t.0.et") -> Path:
+    path = folder / name
+    path.write_bytes(wire.delimited([b"", *map(write_node, nodes)]))
+    return path
+
+
+def test_a_trace_comes_back_equal(tmp_path: Path) -> None:
+    paths = write_chakra(TRACE, tmp_path / "job")
+    assert [path.name for path in paths] == ["job.0.et", "job.1.et"]
+    assert read_chakra(paths) == TRACE
+
+
+def test_compressed_files_are_read_as_well(tmp_path: Path) -> None:
+    paths = write_chakra(TRACE, tmp_path / "job")
+    for path in paths:
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    assert read_chakra(paths) == TRACE
+
+
+def test_files_of_the_published_library_are_read() -> None:
+    trace = read_chakra([GOLDEN / f"published.{rank}.et" for rank in range(3)])
+    assert trace.nodes == ["node-0", "node-1", "node-2"]
+    for own in trace.operations.values():
+        ring = [one for one in own if one.kind == "send" and one.tag >= 1 << 20]
+        assert [one.bytes for one in ring[:4]] == [1000] * 4
+        assert sum(one.bytes for one in ring[4:]) in (132, 133, 134)
+        assert own[0].seconds == 0.0015
+    (sent,) = (one for one in trace.operations["node-0"] if one.tag == 5)
+    assert (sent.kind, sent.peer, sent.bytes) == ("send", "node-2", 70_000)
+    total = sum(one.bytes for own in trace.operations.values() for one in own if one.kind == "send")
+    assert total == 2 * 2 * 3000 + 70_000 + 2 * 2 * 100
+
+
+def test_every_kind_of_attribute_is_read() -> None:
+    head, about, *_ = map(bytes, wire.undelimited((GOLDEN / "published.0.et").read_bytes()))
+    assert read_metadata(head) == {"version": "1.0.0", "schema": "of the library", "pi": 3.5}
+    assert read_node(about) == Node(
+        7, "about", NodeType.METADATA_NODE,
+        attributes={
+            "f": 0.5, "s32": -3, "s64": -4, "x32": 5, "x64": 6, "sx32": -7, "sx64": -8, "u32": 9, "u64": 1 << 63,
+            "i32": -10, "i64": -(1 << 40), "yes": True, "raw": b"\0\1", "zero": 0,
+        },
+    )  # fmt: skip
+
+
+@pytest.mark.optional
+def test_the_published_library_reads_what_is_written() -> None:
+    published = pytest.importorskip(
+        "chakra.schema.protobuf.et_def_pb2", reason="mlc-chakra is not installed"
+    )
+    head, *nodes = wire.undelimited(chakra_of(TRACE, "worker-0"))
+    metadata = published.GlobalMetadata.FromString(head)
+    assert metadata.version == "1.0.0"
+    assert {a.name: a.string_val for a in metadata.attr}["node"] == "worker-0"
+    computed, sent, received = map(published.Node.FromString, nodes)
+    assert (computed.type, computed.duration_micros) == (published.COMP_NODE, 250_000)
+    assert (sent.type, list(sent.data_deps), sent.start_time_micros) == (
+        published.COMM_SEND_NODE,
+        [0],
+        250_000,
+    )
+    assert received.type == published.COMM_RECV_NODE
+    told = {a.name: (a.WhichOneof("value"), getattr(a, a.WhichOneof("value"))) for a in sent.attr}
+    assert told == {
+        "is_cpu_op": ("bool_val", False), "comm_src": ("int32_val", 1), "comm_dst": ("int32_val", 0),
+        "comm_tag": ("int32_val", 1), "comm_size": ("int64_val", 70_000), "step": ("int64_val", 1),
+        "begin_us": ("int64_val", 250_000),
+    }  # fmt: skip
+
+
+def test_nodes_may_stand_before_those_they_wait_for(tmp_path: Path) -> None:
+    later = Node(1, "b", NodeType.COMP_NODE, (5,), duration_us=3)
+    trace = read_chakra([written(tmp_path, later, Node(5, "a", NodeType.COMP_NODE, duration_us=2))])
+    assert trace.operations["node-0"] == (
+        Operation("compute", seconds=2e-6),
+        Operation("compute", (0,), 3e-6),
+    )
+
+
+SEND = {"comm_src": 0, "comm_dst": 1, "comm_size": 9}
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (Node(1, "x", NodeType.MEM_LOAD_NODE), "a MEM_LOAD_NODE cannot be replayed"),
+        (Node(1, "x", 77), "a node of type 77 cannot"),
+        (Node(1, "x", NodeType.COMP_NODE, attributes={"num_ops": 5}), "not how long"),
+        (Node(1, "x", NodeType.COMP_NODE, (2,)), "waits for one that is not there"),
+        (Node(1, "x", NodeType.COMP_NODE, (1,)), "wait for themselves"),
+        (Node(1, "x", NodeType.COMM_SEND_NODE, attributes={"comm_size": 5}), "'comm_dst' is None"),
+        (Node(1, "x", NodeType.COMM_SEND_NODE, attributes=SEND), "another of 1 ranks"),
+        (
+            Node(1, "x", NodeType.COMM_COLL_NODE, attributes={"comm_type": Collective.BROADCAST}),
+            "the collective BROADCAST is not made into messages",
+        ),
+        (
+            Node(1, "x", NodeType.COMM_COLL_NODE, attributes={"comm_type": 0, "pg_name": "7"}),
+            "within the group '7'",
+        ),
+    ],
+)
+def test_what_cannot_be_had_from_a_trace_is_refused(tmp_path: Path, node: Node, why: str) -> None:
+    with pytest.raises(InputError, match=rf"t\.0\.et.*{why}"):
+        read_chakra([written(tmp_path, node)])
+
+
+@pytest.mark.parametrize("data", [b"\x05\x08", b"\xff" * 12, b"\x00\x02\x0f\x00", b"\x00\x03\x12\x05a", b"", b"\x1f\x8b1"])  # fmt: skip
+def test_other_bytes_are_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "t.0.et").write_bytes(data)
+    with pytest.raises(InputError, match=r"t\.0\.et: no Chakra execution trace"):
+        read_chakra([tmp_path / "t.0.et"])
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 300, (1 << 32) - 1, (1 << 63) - 1, -1, -(1 << 63)])  # fmt: skip
+def test_numbers_of_any_size_come_back(value: int) -> None:
+    data = wire.varint(value)
+    found, end = wire.read_varint(data, 0)
+    assert (wire.signed(found), end) == (value, len(data))

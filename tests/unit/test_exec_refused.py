@@ -1,0 +1,62 @@
+"""What ``testbed exec`` refuses before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.cli import main
+
+SCENARIO = """
+name: some-job
+nodes:
+  worker: {{role: worker, count: 2{more}}}
+  guest: {{role: host, count: 2}}
+links: {{default: {{up: {{rate: 40 Mbit/s, queue: 50 ms}}, down: {{rate: 40 Mbit/s, queue: 50 ms}}}}}}
+traffic: [{traffic}]
+"""
+
+
+def refused(folder: Path, *options: str, more: str = "", traffic: str = "") -> int:
+    path = folder / "scenario.yaml"
+    path.write_text(SCENARIO.format(more=more, traffic=traffic))
+    with pytest.raises(SystemExit) as left:
+        main(["exec", str(path), "--out", str(folder), *options, "--", "true"])
+    assert not (folder / "runs").exists()
+    return int(str(left.value.code))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--fabric", "sim"], "in virtual time there are none"),
+        (["--name", "a/b"], "'a/b' cannot be part of a directory's name"),
+        (["--env", "NAME"], "Write NAME=VALUE"),
+    ],
+)
+def test_options_that_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    assert refused(tmp_path, *options) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_image_is_for_containers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(tmp_path, more=", image: somebody/training") == 2
+    assert "Use --fabric docker" in capsys.readouterr().err
+
+
+def test_a_command_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["exec", str(tmp_path / "scenario.yaml")])
+    assert left.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err
+
+
+def test_nodes_with_a_command_make_no_traffic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow = "{name: noise, from: guest-0, to: worker-1, kind: tcp}"
+    assert refused(tmp_path, traffic=flow) == 2
+    assert "'noise': worker-1 runs the command" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""From what the kernel says of connections, interfaces and mappings to a job's records."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import pytest
+
+from testbed.job.memory import Mapped, Shared, between, in_memory, shared_mappings
+from testbed.job.moved import Owner, carried, connection, owners
+from testbed.links.counters import InterfaceSeen
+from testbed.links.diag import SocketSeen, decode, query
+from testbed.links.netlink import attribute
+
+MOUNTS = """\
+22 1 0:20 / /tmp rw,nosuid shared:2 - tmpfs tmpfs rw
+23 1 254:0 / / rw - ext4 /dev/root rw
+24 1 0:33 / /dev/huge rw,relatime - hugetlbfs hugetlbfs rw
+25 1 0:300 / /run rw - tmpfs tmpfs rw
+26 1 0:5 / /dev rw - devtmpfs dev rw
+"""
+MAPS = """\
+00400000-00401000 r-xp 00000000 fe:00 11                                 /usr/bin/python3
+7f0000000000-7f0000100000 rw-s 00000000 00:1b 40                         /dev/shm/nccl-x (deleted)
+7f0000200000-7f0000201000 r--s 00000000 00:14 41                         /tmp/with a space
+7f0000300000-7f0000301000 rw-s 00000000 fe:00 42                         /home/table
+7f0000400000-7f0000401000 rw-s 00000000 00:01 43                         /memfd:ring (deleted)
+7f0000500000-7f0000501000 rw-s 00000000 00:05 44                         /dev/nvidia0
+7f0000600000-7f0000601000 rw-p 00000000 00:14 45                         /tmp/private
+7f0000700000-7f0000701000 rw-s 00000000 00:0d 46                         anon_inode:[io_uring]
+7f0000800000-7f0000802000 rw-s 00000000 00:01 47                         /SYSV0000002a
+7f0000900000-7f0000901000 rw-p 00000000 00:00 0
+"""
+
+
+def test_file_systems_without_a_disk() -> None:
+    assert in_memory(MOUNTS) == {"00:14", "00:21", "00:12c"}
+
+
+def test_only_shared_memory_is_of_interest() -> None:
+    found = list(shared_mappings(MAPS, in_memory(MOUNTS)))
+    assert [(one.name, one.bytes, one.writes) for one in found] == [
+        ("/dev/shm/nccl-x", 1 << 20, True),
+        ("/tmp/with a space", 4096, False),
+        ("/memfd:ring", 4096, True),
+        ("/SYSV0000002a", 8192, True),
+    ]
+
+
+def test_what_two_nodes_have_in_common() -> None:
+    def pages(number: int, octets: int, *, writes: bool = True) -> Mapped:
+        return Mapped(("00:01", number), f"n{number}", octets, writes)
+
+    held = {
+        "a": [pages(1, 10), pages(2, 10, writes=False), pages(3, 99), pages(4, 5)],
+        "b": [pages(1, 7, writes=False), pages(1, 8, writes=False), pages(2, 10, writes=False)],
+        "c": [pages(4, 6, writes=False)],
+    }
+    assert between(held) == [Shared("a", "b", "n1", 8), Shared("a", "c", "n4", 5)]
+
+
+def interface(
+    index: int, *addresses: str, sent: int = 100, loopback: bool = False
+) -> InterfaceSeen:
+    return InterfaceSeen(index, f"if{index}", loopback, addresses, sent, 10, 2 * sent, 20)
+
+
+def test_interfaces_are_counted_from_the_first_look() -> None:
+    first = [interface(1, "127.0.0.1", loopback=True), interface(3, "10.0.0.1", sent=1000)]
+    now = [interface(1, loopback=True), interface(3, sent=4000), interface(7, sent=5)]
+    found = [(one.role, one.sent_bytes, one.received_bytes) for one in carried("a", first, now, 3)]
+    assert found == [("loopback", 0, 0), ("data", 3000, 6000), ("control", 5, 10)]
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "whose", "role"),
+    [
+        ("10.0.0.1:5", "10.0.0.2:6", "b", "data"),
+        ("10.1.0.1:5", "10.1.0.2:6", "b", "control"),
+        ("10.1.0.1:5", "10.0.0.2:6", "b", "data"),  # by where the other end is
+        ("[fd00::1]:5", "[fd00::2]:6", "b", "data"),
+        ("10.0.0.1:5", "10.0.0.1:6", "a", "loopback"),
+        ("10.0.0.1:5", "10.1.0.1:6", "a", "loopback"),
+        ("127.0.0.1:5", "127.0.0.1:6", "a", "loopback"),
+        ("[::1]:5", "[::1]:6", "a", "loopback"),
+        ("10.1.0.1:5", "93.184.216.34:443", None, "control"),
+        ("10.0.0.1:5", "10.0.0.254:80", None, "data"),
+    ],
+)
+def test_whose_the_other_end_is(own: str, peer: str, whose: str | None, role: str) -> None:
+    seen = {
+        "a": [interface(1, "127.0.0.1", "::1", loopback=True), interface(2, "10.1.0.1"), interface(3, "10.0.0.1", "fd00::1")],
+        "b": [interface(1, "127.0.0.1", "::1", loopback=True), interface(4, "10.1.0.2"), interface(9, "10.0.0.2", "fd00::2")],
+    }  # fmt: skip
+    known = owners(seen, {"a": 3, "b": 9})
+    assert known["10.1.0.2"] == Owner("b", "control") and "::1" not in known
+    record = connection(
+        "a", SocketSeen(1, own, peer, 5, 6, 7, 0, 0, None, 3_000), known, lambda ns: ns / 1e3
+    )
+    assert (record.peer_node, record.interface, record.ended_s) == (whose, role, 3.0)
+
+
+def description(family: int, own: str, peer: str, info: bytes | None) -> bytes:
+    """A ``struct inet_diag_msg`` with its attribute."""
+    ends = [socket.inet_pton(family, address).ljust(16, b"\0") for address in (own, peer)]
+    ports = struct.pack(">HH", 4242, 29500)
+    body = (
+        struct.pack("=BBBB", family, 1, 0, 0)
+        + ports
+        + b"".join(ends)
+        + struct.pack("=IQ", 3, 77)
+        + bytes(20)
+    )
+    return body + (b"" if info is None else attribute(2, info))
+
+
+def tcp_info(segments: int, length: int = 248) -> bytes:
+    info = bytearray(max(length, 248))
+    struct.pack_into("=I", info, 100, 3)
+    struct.pack_into("=QQI", info, 120, 1111, 2222, segments)
+    struct.pack_into("=I", info, 148, 40)
+    struct.pack_into("=QQ", info, 200, 5555, 66)
+    return bytes(info[:length])
+
+
+def test_a_description_of_a_connection() -> None:
+    found = decode(description(socket.AF_INET, "10.0.0.1", "10.0.0.2", tcp_info(9)), 123)
+    assert found == SocketSeen(77, "10.0.0.1:4242", "10.0.0.2:29500", 5555, 2222, 9, 3, 66, 40, 123)
+    mapped = decode(description(socket.AF_INET6, "::ffff:10.0.0.1", "fd00::2", tcp_info(9)))
+    assert mapped is not None and mapped.ended_ns is None
+    assert (mapped.own, mapped.peer) == ("10.0.0.1:4242", "[fd00::2]:29500")
+    assert decode(description(socket.AF_INET, "10.0.0.1", "0.0.0.0", tcp_info(0))) is None
+    assert decode(description(socket.AF_INET, "10.0.0.1", "10.0.0.2", None)) is None
+    with pytest.raises(OSError, match="tcp_info has 192 bytes"):
+        decode(description(socket.AF_INET, "10.0.0.1", "10.0.0.2", tcp_info(9, 192)))
+
+
+def test_what_is_listed_at_the_end_are_connections() -> None:
+    family, protocol, wanted, states = struct.unpack_from("=BBBxI", query(socket.AF_INET6))
+    assert (len(query(socket.AF_INET6)), family, protocol) == (
+        56,
+        socket.AF_INET6,
+        socket.IPPROTO_TCP,
+    )
+    assert wanted == 1 << 1
+    left_out = [state for state in range(1, 12 + 1) if not states >> state & 1]
+    assert left_out == [6, 7, 10, 12]  # TIME_WAIT, CLOSE, LISTEN, NEW_SYN_RECV

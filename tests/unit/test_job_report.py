@@ -1,0 +1,146 @@
+"""Summaries, table, figures and report of jobs, against jobs whose figures are known."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+from link_pauses import NODES
+from synthetic_job import Job, make_job
+from synthetic_run import Recipe, make_run
+
+from analysis.jobs import table
+from analysis.jobs.history import NO_PHASE, edges, lengths, phases_s, shares
+from analysis.load import load, load_all
+from analysis.report import write_report
+from testbed.errors import InputError
+from testbed.record.directory import read_json
+from testbed.record.job_summary import summarise_job
+from testbed.record.verdict import Verdict
+
+FEW = Verdict("degraded", ["too little of something"])
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    out = tmp_path_factory.mktemp("out")
+    return [
+        make_job(out, Job("fp32")),
+        make_job(out, Job("bf16", megabytes=1.0, marked=False, verdict=FEW)),
+    ]
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def report(jobs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of both, the folder."""
+    return write_report(jobs, tmp_path_factory.mktemp("report"))[-1].parent
+
+
+def test_a_marked_job_is_summed_up_from_its_marks(jobs: list[Path]) -> None:
+    found = read_json(jobs[0] / "summary.json")
+    assert (found["steps"], found["steps_by"], found["confidence"]) == (20, "marks", 1.0)
+    assert (found["algorithm"], found["seed"], found["verdict"]) == ("fp32", 0, "valid")
+    assert found["values"] == pytest.approx({"loss": 1.5 / 20})
+    assert found["step_s"] == pytest.approx(lengths(load(jobs[0])).mean())
+    assert 0 < found["communication_share"] < 1
+
+
+def test_bytes_are_the_links(jobs: list[Path]) -> None:
+    nodes = read_json(jobs[0] / "summary.json")["nodes"]
+    assert list(nodes) == list(NODES)
+    assert nodes["worker-1"]["up_bytes"] == pytest.approx(21.7 * 2e6, rel=0.01)
+    assert nodes["worker-1"]["statuses"] == [0]
+
+
+def test_where_links_were_not_sampled_bytes_are_the_interfaces(jobs: list[Path], tmp_path: Path) -> None:  # fmt: skip
+    bare = Path(shutil.copytree(jobs[0], tmp_path / "bare"))
+    (bare / "links.jsonl").unlink()
+    found = summarise_job(bare)
+    assert found["nodes"]["worker-0"] == {"up_bytes": 7, "down_bytes": 9, "statuses": [0]}
+    assert (found["communication_share"], found["verdict"]) == (None, "valid")
+
+
+def test_a_job_without_marks_has_its_steps_from_the_links(jobs: list[Path]) -> None:
+    marked, unmarked = (summarise_job(path) for path in jobs)
+    assert unmarked["steps_by"] == "traffic"
+    assert unmarked["steps"] in range(18, 21)
+    assert unmarked["values"] == {}
+    assert unmarked["step_s"] < marked["step_s"]
+    assert (unmarked["verdict"], unmarked["reasons"]) == ("degraded", FEW.reasons)
+
+
+def test_dilated_jobs_are_told_in_model_time(tmp_path: Path, jobs: list[Path]) -> None:
+    slow, fast = summarise_job(make_job(tmp_path, Job(dilation=4.0))), summarise_job(jobs[0])
+    for key in ("time_s", "step_s", "step_median_s"):
+        assert slow[key] == pytest.approx(fast[key] / 4)
+    assert slow["communication_share"] == pytest.approx(fast["communication_share"])
+    assert slow["wall_s"] == fast["wall_s"]
+
+
+def test_a_job_that_never_got_to_a_step_is_summed_up_too(tmp_path: Path) -> None:
+    path = make_job(tmp_path, Job(steps=1, marked=False))
+    found = read_json(path / "summary.json")
+    assert (found["steps"], found["steps_by"], found["step_s"]) == (0, None, None)
+    assert found["steps_said"].startswith("Steps were not found")
+    assert write_report([path], tmp_path / "report")[-1].exists()
+
+
+def test_links_are_busy_for_the_part_of_a_step_that_is_not_computed(jobs: list[Path]) -> None:
+    run = load(jobs[0])
+    assert shares(run) == pytest.approx(1 - 0.4 / lengths(run), abs=0.2)
+    assert len(edges(run)) == 21
+
+
+def test_phases_are_means_and_what_is_left(jobs: list[Path]) -> None:
+    marked, unmarked = (load(path) for path in jobs)
+    found = phases_s(marked)
+    assert list(found) == ["compute", "exchange", NO_PHASE]
+    assert found["compute"] == pytest.approx(0.4)
+    assert sum(found.values()) == pytest.approx(lengths(marked).mean())
+    assert phases_s(unmarked) == {}
+
+
+def test_the_table_compares_with_the_first_label(jobs: list[Path]) -> None:
+    first, second = table.rows(load_all(jobs))
+    assert first["speedup"] == 1.0
+    assert second["speedup"] == pytest.approx(first["step_s"] / second["step_s"])
+    assert list(first) == list(second)
+    assert [len(table.cells_of(row)) for row in (first, second)] == [len(table.HEADINGS)] * 2
+    assert table.cells_of(second)[3] == "inferred (1.00)"
+    assert table.rich_table([first, second]).row_count == 2
+
+
+def test_the_report_has_everything_in_one_page(report: Path) -> None:
+    page = (report / "report.html").read_text()
+    assert page.count("data:image/png") == 5
+    assert "How steps are known" in page
+    assert "python train.py --hook bf16" in page
+    assert "too little of something" in page
+    for name in ("job_steps", "job_phases", "job_values", "job_bytes", "fidelity"):
+        assert read(report / "figures" / f"{name}.csv"), name
+    rows = read(report / "table.csv")
+    assert [row["algorithm"] for row in rows] == ["fp32", "bf16"]
+
+
+def test_step_times_and_rates_share_an_axis(report: Path) -> None:
+    rows = read(report / "figures" / "job_steps.csv")
+    steps = [row for row in rows if (row["what"], row["run"]) == ("step", "0")]
+    assert len(steps) == 20
+    assert all(float(s["value"]) == pytest.approx(float(s["to_s"]) - float(s["from_s"])) for s in steps)  # fmt: skip
+    asked = [float(row["value"]) for row in rows if row["what"] == "asked"]
+    assert min(asked) < 20
+    assert max(asked) > 100
+
+
+def test_jobs_and_runs_of_ours_are_not_drawn_together(jobs: list[Path], tmp_path: Path) -> None:
+    ours = make_run(tmp_path, Recipe(steps=3, scenario="four", hash="0123456789ab"))
+    with pytest.raises(InputError, match="testbed exec"):
+        load_all([jobs[0], ours])

@@ -1,0 +1,128 @@
+"""What a script says of itself comes to the listener; where there is none, nothing happens."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.job.hearing import Heard, Hearing
+
+SCRIPT = """
+from testbed import mark
+mark.begin()
+for number in range(3):
+    mark.phase("forward")
+    with mark.phase("backward"):
+        pass
+    mark.step(loss=0.5 / (number + 1))
+mark.step(10)
+mark.step()
+"""
+
+
+@pytest.fixture
+def hearing() -> Iterator[Hearing]:
+    made = Hearing(["worker-0", "worker-1"])
+    yield made
+    made.close()
+    assert not made.folder.exists()
+
+
+def run(script: str, marks: str, rank: int = 0) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "NARROWS_MARKS": marks, "RANK": str(rank), "LOCAL_RANK": "0"}
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def all_heard(hearing: Hearing, count: int) -> list[Heard]:
+    return [hearing.heard.get(timeout=5) for _ in range(count)]
+
+
+def test_marks_come_in_order_with_their_times(hearing: Hearing) -> None:
+    hearing.release(time.monotonic_ns())
+    before = time.monotonic_ns()
+    done = run(SCRIPT, hearing.path("worker-1"), rank=3)
+    assert done.returncode == 0, done.stderr
+    heard = all_heard(hearing, 15)
+    assert {(one.node, one.rank, one.local_rank) for one in heard} == {("worker-1", 3, 0)}
+    said = [one.message for one in heard]
+    assert [m["what"] for m in said] == [
+        "begin",
+        *["phase", "phase", "end", "step"] * 3,
+        "step",
+        "step",
+    ]
+    steps = [m for m in said if m["what"] == "step"]
+    assert [m["number"] for m in steps] == [1, 2, 3, 10, 11]
+    assert [m["values"] for m in steps[:3]] == [{"loss": 0.5}, {"loss": 0.25}, {"loss": 0.5 / 3}]
+    times = [m["ns"] for m in said]
+    assert times == sorted(times) and before < times[0] and times[-1] < time.monotonic_ns()
+
+
+def test_nobody_has_to_listen(tmp_path: Path) -> None:
+    for marks in ("", str(tmp_path / "nobody")):
+        done = run(SCRIPT, marks)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_all_begin_at_the_instant_they_are_told(hearing: Hearing) -> None:
+    script = "import time; from testbed import mark; mark.begin(); print(time.monotonic_ns())"
+    env = {**os.environ, "LOCAL_RANK": "0"}
+    waiting = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            env={**env, "NARROWS_MARKS": hearing.path(f"worker-{rank}"), "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+        )
+        for rank in range(2)
+    ]
+    give_up = time.monotonic() + 20
+    while hearing.waiting != {0, 1}:
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    assert all(process.poll() is None for process in waiting)
+    t0_ns = time.monotonic_ns() + 300_000_000
+    hearing.release(t0_ns)
+    for process in waiting:
+        out, _ = process.communicate(timeout=20)
+        assert int(out) >= t0_ns
+
+
+def test_a_child_of_a_fork_speaks_for_itself(hearing: Hearing) -> None:
+    script = """
+import os
+from testbed import mark
+mark.step()
+if os.fork() == 0:
+    os.environ["RANK"] = "7"
+    mark.step()
+    os._exit(0)
+os.wait()
+mark.step()
+"""
+    assert run(script, hearing.path("worker-0")).returncode == 0
+    heard = all_heard(hearing, 3)
+    assert sorted(one.rank for one in heard) == [0, 0, 7]
+
+
+def test_who_talks_nonsense_is_not_listened_to(hearing: Hearing) -> None:
+    for nonsense in (b"hello\n", b"[]\n", b'{"rank": "x", "local_rank": 0}\n', b"\xff" * 100):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+            stranger.connect(hearing.path("worker-0"))
+            stranger.sendall(nonsense)
+    assert run("from testbed import mark; mark.step()", hearing.path("worker-0")).returncode == 0
+    assert all_heard(hearing, 1)[0].message["what"] == "step"
+    assert hearing.heard.empty()

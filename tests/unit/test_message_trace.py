@@ -1,0 +1,107 @@
+"""Traces of messages: what can happen, and how it stands in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import InputError
+from testbed.messages.contents import contents
+from testbed.messages.file import read, write
+from testbed.messages.part import acts_of, mapped
+from testbed.messages.trace import MessageTrace, Operation
+
+SEND = Operation("send", (0,), peer="b", bytes=1000, tag=3, begin_s=0.5, step=1)
+RECEIVE = Operation("receive", peer="a", bytes=1000, tag=3)
+TRACE = MessageTrace(
+    {
+        "a": (Operation("compute", seconds=0.5, step=1), SEND),
+        "b": (RECEIVE, Operation("compute", (0,), 0.25)),
+    },
+    {"a": "worker"},
+    "by hand",
+)
+HEAD = '{"format": "narrows-messages", "version": 1, "nodes": [{"name": "a"}, {"name": "b"}]}\n'
+
+
+def test_a_file_reads_back_equal(tmp_path: Path) -> None:
+    write(TRACE, tmp_path / "a.jsonl")
+    assert read(tmp_path / "a.jsonl") == TRACE
+
+
+def test_what_it_holds() -> None:
+    found = contents(TRACE)
+    assert (found["messages"], found["bytes"], found["least_s"]) == (1, 1000, 0.75)
+    assert [node["sent"] for node in found["nodes"]] == [1, 0]
+
+
+def test_the_first_sent_is_the_first_received_of_a_tag() -> None:
+    one, two = (Operation("send", peer="b", bytes=size, tag=1) for size in (10, 20))
+    first, second = (Operation("receive", peer="a", bytes=size, tag=1) for size in (10, 20))
+    trace = MessageTrace({"a": (one, two), "b": (first, second)})
+    assert trace.received_as == {("a", 0): ("b", 0), ("a", 1): ("b", 1)}
+    with pytest.raises(InputError, match="sends 10 B, which operation 0 of b receives as 20 B"):
+        MessageTrace({"a": (one, two), "b": (second, first)})
+
+
+@pytest.mark.parametrize(
+    ("operations", "why"),
+    [
+        ({"a": (SEND, SEND), "b": (RECEIVE,)}, "2 messages with tag 3, and 1 are received"),
+        ({"a": (), "b": (RECEIVE,)}, "0 messages with tag 3, and 1 are received"),
+        ({"a": (Operation("send", peer="a", bytes=1),)}, "names 'a', no other node"),
+        ({"a": (Operation("compute", (1,)),)}, "waits for one that is not there"),
+        ({"a": (Operation("compute", (0,)),)}, "it waits for itself"),
+        (
+            {
+                "a": (Operation("receive", peer="b", bytes=1), Operation("send", (0,), peer="b", bytes=1)),
+                "b": (Operation("receive", peer="a", bytes=1), Operation("send", (0,), peer="a", bytes=1)),
+            },
+            "operation 0 of a can never begin",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_happen_is_refused(
+    operations: dict[str, tuple[Operation, ...]], why: str
+) -> None:
+    with pytest.raises(InputError, match=why):
+        MessageTrace(operations)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", r"1: format: Field required"),
+        (HEAD.replace("1,", "2,"), r"1: version: Input should be 1"),
+        (HEAD + '{"node": "c", "op": "compute"}\n', "2: the first line names no node 'c'"),
+        (HEAD + '{"node": "a", "op": "wait"}\n', "2: op: Input should be 'compute'"),
+        (HEAD + '{"node": "a", "op": "compute", "seconds": -1}\n', "2: seconds: .* greater"),
+        (HEAD + '{"node": "a", "op": "send", "peer": "b", "bytes": true}\n', "2: bytes: .* integer"),
+        (HEAD + '{"node": "a", "op": "compute", "when": 1}\n', "2: when: Extra inputs"),
+        (HEAD + '{"node": "a", "op": "send", "peer": "b", "bytes": 5}\n', "1 messages with tag 0"),
+        (HEAD + "[]\n", "2: a JSON object was expected"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "bad.jsonl").write_text(text)
+    with pytest.raises(InputError, match=rf"bad\.jsonl:?.*{why}"):
+        read(tmp_path / "bad.jsonl")
+
+
+def test_nodes_are_found_by_name_or_else_in_order() -> None:
+    assert mapped(TRACE, ["b", "a", "c"]) == {"a": "a", "b": "b"}
+    assert mapped(TRACE, ["server", "worker-0", "worker-1"]) == {"server": "a", "worker-0": "b"}
+    with pytest.raises(InputError, match="2 nodes, the scenario 1"):
+        mapped(TRACE, ["server"])
+
+
+def test_acts_are_in_wall_time_and_sends_may_have_their_own() -> None:
+    numbers = {"a": 7, "b": 8}
+    computed, sent = acts_of(TRACE, "a", numbers, 10.0)
+    assert (computed.seconds, sent.after, sent.begin_s, sent.peer) == (5.0, (0,), 0.0, 8)
+    _, timed = acts_of(TRACE, "a", numbers, 10.0, timed=True)
+    assert (timed.after, timed.begin_s) == ((), 5.0)
+    unknown = MessageTrace({"a": (Operation("send", peer="b", bytes=9),), "b": (Operation("receive", peer="a", bytes=9),)})  # fmt: skip
+    with pytest.raises(InputError, match="--timed: the trace does not say when a sent"):
+        acts_of(unknown, "a", numbers, 1.0, timed=True)
