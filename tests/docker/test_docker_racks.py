@@ -85,14 +85,6 @@ def test_racks_stand_where_no_firewall_looks(
     assert not Path(f"/run/netns/nw-{tag}-racks").exists()
 
 
-def test_a_paused_container_is_removed_too(racked: Callable[[], Standing]) -> None:
-    made = racked()
-    made.fabric.pause("worker-0")
-    assert made.fabric.objects.containers()["worker-0"].status == "paused"
-    made.fabric.destroy()
-    assert left_of(made.id) == []
-
-
 def test_a_run_with_racks_traffic_and_events(
     tmp_path: Path, image: str, nothing_left: set[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Network
@@ -14,6 +15,9 @@ from testbed.setup import engine
 
 _LOG_LINES = 20_000
 _NOT_FOUND, _GOING = 404, 409
+_NOT_FROZEN = "unable to freeze"
+"""What the engine's runtime says after a quarter of a second in which not every process could be stopped."""
+_FREEZE_S = 10.0
 _SIGNAL_OFFSET = 128
 """A process that signal n ended has the exit code 128 + n."""
 
@@ -41,10 +45,32 @@ class Objects:
         return dead
 
     def pause(self, name: str) -> None:
-        """Freeze a node's container. Raises MachineError when the engine refuses."""
+        """Freeze a node's container. Raises MachineError when the engine refuses.
+
+        A process that waits for a disk cannot be frozen before it has what it waits for; the engine's runtime
+        soon gives up on it, so we ask again for up to ten seconds.
+        """
+        deadline = time.monotonic() + _FREEZE_S
         with _forgiving():
-            self.client.api.pause(container_name(self.run, name))
+            while not self._frozen(name):
+                if time.monotonic() > deadline:
+                    raise MachineError(
+                        f"{name} could not be paused in {_FREEZE_S:g} s: a process of it waits for a disk",
+                        fix="Pause it at a time when it reads and writes less",
+                    )
             self._paused.add(name)
+
+    def _frozen(self, name: str) -> bool:
+        """Whether the engine could freeze a node's container. Raises docker's APIError for other refusals."""
+        import docker
+
+        try:
+            self.client.api.pause(container_name(self.run, name))
+        except docker.errors.APIError as error:
+            if _NOT_FROZEN not in str(error.explanation):
+                raise
+            return False
+        return True
 
     def resume(self, name: str) -> None:
         """Thaw it; nothing happens to one that was not paused."""
