@@ -16,7 +16,7 @@ from pathlib import Path
 
 from char_ddp import CharTransformer
 
-from analysis.hook_speed import report, trained_in
+from analysis.hook_speed import report, trained, trained_in
 
 HERE = Path(__file__).parent
 OURS = "laplace-0.01"
@@ -54,6 +54,13 @@ def tell(title: str, runs: Path, others: Sequence[str]) -> None:
     print("\n".join([f"\n{title}", *report(trained_in(runs), OURS, others, size_bytes)]))
 
 
+def draw(runs: Path, out: Path) -> None:
+    """The figures of all timed runs against each other."""
+    found = [str(path) for path in sorted((runs / "runs").glob("*")) if trained(path) is not None]
+    report = [sys.executable, "-m", "testbed", "report", *found, "--out", str(out)]
+    subprocess.run(report, check=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
@@ -71,3 +78,4 @@ if __name__ == "__main__":
     train("four_fast", OURS, 1, given.timed, given)
     tell("100 Mbit/s", folder("four", given), TIMED)
     tell("1 Gbit/s", folder("four_fast", given), LEARNT)
+    draw(folder("four", given), given.out)

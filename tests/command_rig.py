@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -115,8 +116,10 @@ def families_total(families: dict[str, Metric], name: str, **labels: str) -> flo
 
 def descendants(pid: int) -> list[int]:
     """The kernel lists children by the thread that started them."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [child for task in tasks for child in task.read_text().split()]
+    children: list[str] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # it has ended meanwhile
+            children += task.read_text().split()
     return [grand for child in map(int, children) for grand in [child, *descendants(child)]]
 
 

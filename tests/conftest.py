@@ -14,10 +14,15 @@ from pathlib import Path
 import pytest
 from command_rig import SCENARIO, Write, ours, settle
 from flower_rig import flower_python
+from hypothesis import HealthCheck, settings
 from kernel_rig import has_netem, lacks_guest
 
 from testbed.setup import engine
 from testbed.setup.torch_build import has_gpu
+
+# How long an example takes is the machine's matter.
+settings.register_profile("narrows", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("narrows")
 
 REQUIRED = frozenset(filter(None, os.environ.get("NARROWS_REQUIRE", "").split(",")))
 OPTIONAL = frozenset({"root", "docker", "guest", "netem", "gpu", "optional"}) - REQUIRED

@@ -13,8 +13,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1")
-UNREACHABLE = re.compile(r"from versions: none|connection broken")
+PIP = (
+    "-m",
+    "pip",
+    "install",
+    "--quiet",
+    "--disable-pip-version-check",
+    "--retries",
+    "5",
+    "--timeout",
+    "60",
+)
+UNREACHABLE = re.compile(r"from versions: none|connection broken|timed out", re.IGNORECASE)
 
 
 def flower_python(folder: Path) -> Path:
@@ -25,7 +35,7 @@ def flower_python(folder: Path) -> Path:
     packages = folder / "lib" / version / "site-packages"
     (packages / "shown.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
     done = subprocess.run(
-        [str(python), *PIP, *wanted()], capture_output=True, text=True, timeout=240,
+        [str(python), *PIP, *wanted()], capture_output=True, text=True, timeout=420,
         env={**os.environ, "FLWR_TELEMETRY_ENABLED": "0"}, check=False,
     )  # fmt: skip
     if done.returncode and UNREACHABLE.search(done.stderr):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -13,9 +12,10 @@ import typer
 from testbed import __version__
 from testbed.__main__ import missing
 from testbed.errors import NarrowsError
+from testbed.links.process import set_default
 
 # numpy's algebra would start threads as it is loaded, and a process with threads cannot enter a user namespace.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+set_default("OPENBLAS_NUM_THREADS", "1")
 
 VERBS = {
     "init": "testbed.cli.init:init",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -66,4 +66,14 @@ def arguments(context: typer.Context) -> list[str]:
         elif value is not None and not isinstance(value, bool):
             several = value if isinstance(value, list | tuple) else [value]
             options += [part for each in several for part in (name, str(each))]
-    return [context.info_name or "", *options, "--", *files]
+    return [*_verb(context), *options, "--", *files]
+
+
+def _verb(context: typer.Context) -> list[str]:
+    """A verb's words, as ``messages replay``: without what the program was called by."""
+    words: list[str] = []
+    here: Any = context
+    while here.parent is not None:
+        words.insert(0, str(here.info_name))
+        here = here.parent
+    return words

@@ -10,7 +10,7 @@ import typer
 from testbed.cli import options
 from testbed.cli.dry_run import describe
 from testbed.fabric.builtin import fabrics
-from testbed.job.fit import check_fabric, check_traffic
+from testbed.job.fit import check_fabric, check_nodes
 from testbed.scenario.load import load
 from testbed.session.profiled import in_a_sentence
 from testbed.units import Duration, Size
@@ -34,7 +34,7 @@ def plan(
     fabrics.get(fabric, where="--fabric")
     loaded = load(scenario, trains=not for_exec)
     if for_exec:
-        check_traffic(loaded)
+        check_nodes(loaded)
         check_fabric(loaded, fabric)
     found = describe(loaded, fabric, seconds, trains=not for_exec)
     if as_json:

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from testbed.cli import options
-from testbed.job.fit import check_traffic
+from testbed.job.fit import check_nodes
 from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Derived
@@ -23,7 +23,7 @@ def validate(
     """Check SCENARIO and its traces; nothing is started."""
     loaded = load(scenario, trains=not for_exec)
     if for_exec:
-        check_traffic(loaded)
+        check_nodes(loaded)
     found = summary(loaded) | ({} if for_exec else training(loaded))
     if as_json:
         print(json.dumps(found, indent=2))

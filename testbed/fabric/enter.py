@@ -3,6 +3,8 @@
 Enters the namespace, gives up every capability for good, sees to it that it dies with its parent, and
 becomes the command. It runs as the owner of the package, so that without capabilities it can still read it;
 where only one user is known it stays that user, who could read it before.
+The command's environment is this process's, but for what ``ENVIRONMENT`` says: what this program needs in order to run
+need not be what the command is to find.
 The parent is the *thread* that started it: when that thread ends, so does this process.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import errno
+import json
 import os
 import struct
 import sys
@@ -26,6 +29,8 @@ _DROP_BOUNDING, _SET_SECUREBITS, _NO_NEW_PRIVILEGES = 24, 28, 38
 _AMBIENT, _CLEAR_ALL = 47, 4
 _NOROOT_LOCKED = 0b11
 _CAPABILITIES_VERSION_3 = 0x20080522
+ENVIRONMENT = "NARROWS_ENVIRONMENT"
+"""The variable that says how the command's environment differs: by name, as JSON; null: not there."""
 _NOT_ABLE, _NOT_FOUND = 126, 127
 """What shells say of a command that cannot be started, and of one that is not there."""
 _LAST = Path("/proc/sys/kernel/cap_last_cap")
@@ -86,6 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     die_with(options.parent)  # another user's process is not told any more
     if options.copies is not None:
         submit(options.copies)
+    for name, value in json.loads(os.environ.pop(ENVIRONMENT, "{}")).items():
+        os.environ.pop(name, None)
+        os.environ.update({} if value is None else {name: value})
     try:
         os.execvp(options.command[0], options.command)
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import IPv4Network
+from pathlib import Path
 from typing import BinaryIO
 
 from testbed.errors import ExperimentError, MachineError
@@ -26,7 +28,8 @@ from testbed.fabric.base import (
     RunContext,
 )
 from testbed.fabric.docker.subnets import routed
-from testbed.fabric.enter import command_in
+from testbed.fabric.enter import ENVIRONMENT, command_in
+from testbed.fabric.importable import offer
 from testbed.fabric.netns_clean import register
 from testbed.fabric.netns_plan import plan_topology, run_tag
 from testbed.fabric.netns_sweep import sweep
@@ -34,8 +37,8 @@ from testbed.links.client import Agent
 from testbed.links.journal import KEPT, Journal, folder, journals, start_time
 from testbed.links.namespaces import inhabitants, path_of
 from testbed.links.probe import REQUIRED, probe
+from testbed.links.process import SET_BY_US, module_command
 from testbed.links.process import environment as own_environment
-from testbed.links.process import module_command
 from testbed.links.racks import install, plan_racks
 from testbed.links.topology import TopologyPlan
 
@@ -104,10 +107,11 @@ class NetnsFabric:
         copies: int | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a command in a node's namespace, and in the folder that the premises name."""
-        variables = own_environment(**environment)
-        start = partial(
-            self._popen, name, command, subprocess.PIPE, variables, self.context.premises, copies
-        )
+        premises = self.context.premises
+        assert premises is not None
+        users = dict.fromkeys(SET_BY_US) | {"PYTHONPATH": _python_path(offer(premises.meeting))}
+        variables = own_environment(**{ENVIRONMENT: json.dumps({**users, **environment})})
+        start = partial(self._popen, name, command, subprocess.PIPE, variables, premises, copies)
         return self._starter.submit(start).result()
 
     def signal(self, name: str, number: int) -> None:
@@ -262,6 +266,11 @@ def _planning() -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _python_path(last: Path) -> str:
+    """The user's own, and ``last``."""
+    return os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(last)]))
 
 
 def _how(code: int) -> str:

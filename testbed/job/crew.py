@@ -6,12 +6,12 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from testbed.job.order import Order, Seat
-from testbed.job.output import Output
+from testbed.job.output import Output, lines
 from testbed.job.watch import Watch
 
 if TYPE_CHECKING:
@@ -80,10 +80,11 @@ class Crew:
         bad = [member for member in self.members if member.ended_ns is not None and member.failed]
         return sorted(bad, key=lambda member: member.ended_ns or 0)
 
-    def excuse(self, nodes: Iterable[str]) -> None:
-        """What the scenario has killed has not failed."""
+    def excuse(self, killed_ns: Mapping[str, int]) -> None:
+        """What the scenario has killed, by node and when, has not failed; what had ended by then may have."""
         for member in self.members:
-            if member.seat.node in nodes:
+            at_ns = killed_ns.get(member.seat.node)
+            if at_ns is not None and (member.ended_ns is None or member.ended_ns >= at_ns):
                 member.asked = True
 
     def tend(self) -> None:
@@ -127,5 +128,5 @@ class Crew:
     def _read(self, member: Member) -> None:
         pipe = member.process.stdout
         assert pipe is not None
-        for line in pipe:
+        for line in lines(pipe):
             self._output.line(member.seat.node, member.seat.local_rank, line)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from testbed.errors import InputError
+from testbed.scenario.absences import nobody_leaves
 from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded
 from testbed.scenario.traffic import flows
 
 
-def check_traffic(loaded: Loaded) -> None:
-    """Raises InputError for traffic of nodes that run the command."""
+def check_nodes(loaded: Loaded) -> None:
+    """Raises InputError for traffic or absence of nodes that run the command."""
+    nobody_leaves(loaded)
     hosts = {spec.name for spec in expand(loaded.scenario) if spec.role == "host"}
     for flow in flows(loaded.scenario):
         if others := {flow.source, flow.sink} - hosts:

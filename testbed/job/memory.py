@@ -6,9 +6,9 @@ unseen; transports keep theirs for as long as they run.
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -25,11 +25,15 @@ _ANONYMOUS = ("/memfd:", "/dev/zero", "/SYSV", "/dev/shm/")
 """Names of what is memory wherever it is mapped: of memfd_create(2), mmap(2), shmget(2), shm_open(3)."""
 _DEVICES = "/dev/"
 _IN_MEMORY = frozenset({"tmpfs", "hugetlbfs"})
+_OF_IPC = "/SYSV"
+"""Names of what one namespace of inter-process communication has: numbers are given anew in each."""
+_ENDED = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL})
+"""What reading of a process says that has ended meanwhile."""
 _FORBIDDEN = "this user may not look at the memory of the nodes' processes"
 _GONE = " (deleted)"
 
 Pages = tuple[str, int]
-"""Device (as in maps) and inode."""
+"""Device (as in maps; of System V's shared memory the namespace besides) and inode."""
 
 
 class Mapped(NamedTuple):
@@ -51,9 +55,9 @@ class Shared:
     bytes: int
 
 
-def shared_mappings(maps: str, in_memory: Iterable[str]) -> Iterator[Mapped]:
+def shared_mappings(maps: str, in_memory: Iterable[str], ipc: str = "") -> Iterator[Mapped]:
     """Out of a process's maps, what could pass data on: memory, not files. ``in_memory``: devices of file systems
-    that have no disk, as in maps."""
+    that have no disk, as in maps. ``ipc``: the process's namespace of System V's objects."""
     devices = frozenset(in_memory)
     for line in maps.splitlines():
         fields = line.split(maxsplit=5)
@@ -64,7 +68,8 @@ def shared_mappings(maps: str, in_memory: Iterable[str]) -> Iterator[Mapped]:
             begin, _, end = span.partition("-")
             size = int(end, 16) - int(begin, 16)
             name = name.removesuffix(_GONE)
-            yield Mapped((device, int(inode)), name, size, allowed[1] == "w")
+            where = f"{device} {ipc}" if name.startswith(_OF_IPC) else device
+            yield Mapped((where, int(inode)), name, size, allowed[1] == "w")
 
 
 def in_memory(mounts: str) -> set[str]:
@@ -135,15 +140,26 @@ class MemoryWatch:
         pause_s = self._look_s
         while not self._over.wait(pause_s):
             began = time.thread_time()
-            self.look()
+            try:
+                self.look()
+            except (
+                Exception
+            ) as error:  # whatever it is, it must not pass for a job that shares nothing
+                self.unwatched.add(
+                    f"the memory of the nodes' processes could not be looked at: {error}"
+                )
+                return
             pause_s = max(self._look_s, _LEISURE * (time.thread_time() - began))
 
     def _held(self) -> dict[str, list[Mapped]]:
         found: dict[str, list[Mapped]] = {}
         for process in _PROC.iterdir():
             if process.name.isdigit():
-                with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                try:
                     self._look_at(process, found)
+                except OSError as error:
+                    if error.errno not in _ENDED:
+                        raise
         return found
 
     def _look_at(self, process: Path, found: dict[str, list[Mapped]]) -> None:
@@ -154,8 +170,14 @@ class MemoryWatch:
         if node is None:
             return
         try:
-            maps, mounts = (process / "maps").read_text(), (process / "mountinfo").read_text()
+            maps, mounts = _text(process / "maps"), _text(process / "mountinfo")
+            ipc = (process / "ns/ipc").readlink()
         except PermissionError:
             self.unwatched.add(_FORBIDDEN)
             return
-        found.setdefault(node, []).extend(shared_mappings(maps, in_memory(mounts)))
+        found.setdefault(node, []).extend(shared_mappings(maps, in_memory(mounts), str(ipc)))
+
+
+def _text(path: Path) -> str:
+    """Names of files are of bytes."""
+    return path.read_bytes().decode(errors="backslashreplace")

@@ -47,6 +47,10 @@ class Order:
         """How many processes of a node are started by us."""
         return 1 if self.launches else self.processes
 
+    def threads(self, processors: int, nodes: int) -> int:
+        """With how many each process should compute, whoever starts it."""
+        return max(1, processors // (nodes * self.processes))
+
     def to_json(self) -> dict[str, Any]:
         """What a manifest says of it, as the row of an algorithm."""
         return {"name": self.name, "command": list(self.command), "nproc": self.processes}

@@ -6,10 +6,34 @@ A job must not fail, or never end, since nobody reads what it prints: what canno
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
+
+_AT_ONCE_BYTES, _LONGEST_BYTES = 1 << 16, 1 << 14
+_END = re.compile(rb"(\r*\n|\r+(?!\n|\Z))")
+"""A carriage return that came last may belong to a line's end that is still under way."""
+
+
+def lines(pipe: IO[bytes]) -> Iterator[bytes]:
+    """What comes, line by line: a carriage return ends one, too, and so do 16 KiB without any end.
+
+    Progress bars write nothing but carriage returns for hours.
+    """
+    held = b""
+    while more := os.read(pipe.fileno(), _AT_ONCE_BYTES):
+        *whole, held = _END.split(held + more)
+        for line, end in zip(whole[::2], whole[1::2], strict=True):
+            if line or end.endswith(b"\n"):
+                yield line + b"\n"
+        if len(held) > _LONGEST_BYTES:
+            yield held + b"\n"
+            held = b""
+    if line := held.rstrip(b"\r"):
+        yield line + b"\n"
 
 
 class Output:
@@ -26,7 +50,7 @@ class Output:
         folder.mkdir(parents=True, exist_ok=True)
 
     def line(self, node: str, local_rank: int, line: bytes) -> None:
-        """A line with its end, from any thread."""
+        """A line, its end left out or not, from any thread."""
         own = f"[{local_rank}] ".encode() if self._several else b""
         ended = own + (line if line.endswith(b"\n") else line + b"\n")
         text = line.decode(errors="replace").strip()

@@ -22,14 +22,12 @@ from testbed.record.directory import RunDirectory
 from testbed.record.job_events import MarkRecord, ProcessRecord
 from testbed.scenario.load import Loaded
 from testbed.scenario.node_events import node_changes
-from testbed.session.conditions import backlog_drops, shape
+from testbed.session.conditions import backlog_drops, lead_s, shape
 from testbed.session.disturbance import Disturbances
 from testbed.session.host_watch import HostWatch
 from testbed.session.progress import Progress
 from testbed.session.session import Session
 
-LEAD_S = 0.3
-"""From telling the agent of t0 to t0."""
 LOOK_S = 0.2
 """How often it is looked whether processes have ended."""
 QUIET_AFTER_S = 0.2
@@ -123,7 +121,7 @@ class Performance:
     def _start(self) -> None:
         self.watch = Watch(self._session.fabric.agent, self._session.places)
         seats = list(self.seats())
-        threads = max(1, (os.cpu_count() or 1) // (len(seats) * self._order.processes))
+        threads = self._order.threads(os.cpu_count() or 1, len(working(self._session.specs)))
         for seat in seats:
             marks = self._hearing.path(seat.node)
             self.crew.start(seat, variables(self._order, seat, marks, threads), self.watch)
@@ -131,9 +129,11 @@ class Performance:
 
     def _begin(self, watches: list[HostWatch | Disturbances]) -> None:
         """Agree on t0, wait for it, and watch from then on."""
-        t0_ns = time.monotonic_ns() + int(LEAD_S * 1e9)
+        t0_ns = time.monotonic_ns() + int(lead_s(self._timeline) * 1e9)
         self._session.fabric.agent.start(t0_ns, self._timeline.changes(0.0, float("inf")))
         self._t0_ns = t0_ns
+        for heard in self._early:
+            self._mark(heard)
         self._hearing.release(t0_ns)
         self.bystanders.start(t0_ns)
         watches.append(HostWatch(t0_ns, self._directory.link))
@@ -162,7 +162,7 @@ class Performance:
             stop_at = time.monotonic() + self._order.seconds
         while self.crew.running:
             self._look()
-            self.crew.excuse(self._session.killed)
+            self.crew.excuse(self._session.killed_ns)
             self.crew.tend()
             if time.monotonic() > stop_at:
                 self._progress.say("the time is up")
@@ -179,10 +179,8 @@ class Performance:
     def _take(self, heard: Heard) -> None:
         if self._t0_ns is None:
             self._early.append(heard)
-            return
-        early, self._early = self._early, []
-        for one in [*early, heard]:
-            self._mark(one)
+        else:
+            self._mark(heard)
 
     def _mark(self, heard: Heard) -> None:
         """A mark that makes no sense is left out: it is the job's, not ours."""

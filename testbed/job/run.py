@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.fabric.base import Premises
-from testbed.job.fit import check_fabric, check_traffic
+from testbed.job.fit import check_fabric, check_nodes
 from testbed.job.hearing import Hearing
 from testbed.job.judgement import conclude
 from testbed.job.order import Order
@@ -51,7 +51,7 @@ def execute(
     """
     scenario = loaded.wall()
     specs = expand(scenario)
-    check_traffic(loaded)
+    check_nodes(loaded)
     check_fabric(loaded, fabric)
     check(loaded, fabric)
     progress = Progress(quiet)

@@ -13,6 +13,9 @@ import testbed
 _libc = ctypes.CDLL(None, use_errno=True)
 _SET_DEATH_SIGNAL = 1
 
+SET_BY_US: set[str] = set()
+"""Variables of this process's environment that are no choice of its user's."""
+
 PACKAGE = Path(testbed.__file__).resolve().parent
 
 
@@ -26,6 +29,13 @@ def environment(**extra: str) -> dict[str, str]:
     known = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(PACKAGE.parent), *([known] if known else [])])
     return {**os.environ, "PYTHONPATH": path, **extra}
+
+
+def set_default(name: str, value: str) -> None:
+    """Set a variable that the user has not set, for this process and those that it starts itself."""
+    if name not in os.environ:
+        os.environ[name] = value
+        SET_BY_US.add(name)
 
 
 def die_with(parent: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from testbed.errors import InputError
 from testbed.fabric.base import NodeSpec
 from testbed.scenario.events import AbsentEvent
 from testbed.scenario.expand import groups_of_nodes, named_nodes
+from testbed.scenario.load import Loaded
 from testbed.scenario.model import Scenario
 
 Spans = tuple[tuple[float, float], ...]
@@ -27,3 +29,14 @@ class Absences:
         if spec.role == "server":
             return tuple(sorted(span for spans in self._by_node.values() for span in spans))
         return tuple(sorted(self._by_node.get(spec.name, [])))
+
+
+def nobody_leaves(loaded: Loaded) -> None:
+    """Raises InputError for `absent` where nodes do not train by our roles, which alone are told of it."""
+    for number, event in enumerate(loaded.scenario.events):
+        if isinstance(event, AbsentEvent):
+            raise InputError(
+                f"events.{number}: only `testbed run` tells nodes to be absent, and trains on without them",
+                where=str(loaded.source),
+                hint="Leave it out, or use `pause`, `kill` or `outage`",
+            )

@@ -16,6 +16,11 @@ from testbed.session.session import Session
 RTO_MIN_MS = 200
 """Linux's least retransmission time-out: with dilation it is made that much longer."""
 
+LEAD_S = 0.5
+"""From telling the agent of t0 to t0, at least: nodes and hosts are told in between."""
+CHANGE_S = 30e-6
+"""What telling the agent of one change takes."""
+
 OnSample = Callable[[list[dict[str, Any]]], None]
 
 
@@ -45,6 +50,11 @@ def shape(
     settings = link_settings(loaded, timeline, gapped=gapped)
     impaired = [end for end in timeline.ends if timeline.impaired(end)]
     return session.fabric.agent.prepare(session.cables, timeline.initial, settings, impaired)
+
+
+def lead_s(timeline: Timeline) -> float:
+    """Before t0 the agent is told of all changes of the first minute, and then the nodes of t0."""
+    return LEAD_S + CHANGE_S * sum(1 for _ in timeline.changes(0.0, 60.0))
 
 
 def backlog_drops() -> int:

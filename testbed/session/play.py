@@ -15,6 +15,7 @@ from testbed.record.lost import Events
 from testbed.record.spans import Spans
 from testbed.record.stars import flights, stars
 from testbed.record.verdict import Verdict
+from testbed.scenario.absences import nobody_leaves
 from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded
 from testbed.scenario.model import Train
@@ -35,6 +36,7 @@ class Play:
     timed: bool = False
 
     def __post_init__(self) -> None:
+        nobody_leaves(self.loaded)
         self.parts(0)
 
     @property

@@ -67,6 +67,8 @@ class Session:
         self.racks = tuple(racks)
         self.killed: dict[str, str] = {}
         """Nodes that an event of the scenario has killed, each with what to say of it."""
+        self.killed_ns: dict[str, int] = {}
+        """When that was, by the monotonic clock."""
         self.paused: set[str] = set()
         self.spare = Spare()
         self.specs, self.directory, self.keep_failed = specs, directory, keep_failed
@@ -209,6 +211,7 @@ class Session:
     def kill(self, node: str, time_s: float) -> None:
         """Kill a node's processes, as the scenario's event at ``time_s`` wants; of a host it is no loss."""
         self.killed[node] = f"the scenario's event at {time_s:g} s killed it"
+        self.killed_ns[node] = time.monotonic_ns()
         self.paused.discard(node)
         if node in self._hosts():
             self.switchboard.dismiss(node)

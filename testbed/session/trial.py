@@ -16,7 +16,7 @@ from testbed.links.client import LinkReport
 from testbed.record.apart_events import LostRecord
 from testbed.record.directory import RunDirectory
 from testbed.scenario.node_events import node_changes
-from testbed.session.conditions import backlog_drops, shape
+from testbed.session.conditions import backlog_drops, lead_s, shape
 from testbed.session.crossing import Crossing
 from testbed.session.description import describe
 from testbed.session.disturbance import Disturbances
@@ -29,10 +29,6 @@ from testbed.session.spare import Spare
 
 PREPARE_S = 120.0
 """How long nodes may take to load data, build the model and connect."""
-LEAD_S = 0.5
-"""From the last node's ``ready`` to t0."""
-CHANGE_S = 30e-6
-"""What telling the agent of one change may take."""
 QUIET_AFTER_S = 0.2
 """From the last node's ``done`` to the last look at the links: acknowledgements are still under way."""
 
@@ -106,7 +102,7 @@ class Trial:
             self.session.revive()
             self._assign()
             self.session.await_all("ready", self._specs, PREPARE_S, self._take)
-            self._t0_ns = t0_ns = time.monotonic_ns() + int(self._lead_s() * 1e9)
+            self._t0_ns = t0_ns = time.monotonic_ns() + int(lead_s(self.experiment.timeline) * 1e9)
             agent.start(t0_ns, self.experiment.timeline.changes(0.0, float("inf")))
             started = True
             watch = HostWatch(t0_ns, self.directory.link)
@@ -135,10 +131,6 @@ class Trial:
                 with suppress(NarrowsError) if self.outcome.error else nullcontext():
                     self.outcome.links = agent.stop()
             self.outcome.backlog_drops = backlog_drops() - dropped
-
-    def _lead_s(self) -> float:
-        """Before t0 the agent is told of all changes of the first minute, and then the nodes of t0."""
-        return LEAD_S + CHANGE_S * sum(1 for _ in self.experiment.timeline.changes(0.0, 60.0))
 
     def _assign(self) -> None:
         """The job to every node; the same number marks all frames of this run."""

@@ -25,6 +25,7 @@ name: in-containers
 nodes: {{worker: {{role: worker, count: 2{own}}}}}
 links:
   default: {{up: {{rate: 40 Mbit/s, queue: 50 ms}}, down: {{rate: 40 Mbit/s, queue: 50 ms}}}}
+events: [{events}]
 congestion: cubic
 """
 OWN = "narrows-test/own:exec"
@@ -40,8 +41,15 @@ def own_image() -> Iterator[str]:
     subprocess.run(["docker", "rmi", OWN], check=True, capture_output=True)
 
 
-def start(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, own: str = "") -> Command:
-    (folder / "scenario.yaml").write_text(SCENARIO.format(own=f", image: {own!r}" if own else ""))
+def start(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *arguments: str,
+    own: str = "",
+    events: str = "",
+) -> Command:
+    image = f", image: {own!r}" if own else ""
+    (folder / "scenario.yaml").write_text(SCENARIO.format(own=image, events=events))
     monkeypatch.chdir(folder)
     return Command(folder, "exec", "scenario.yaml", "--fabric", "docker", *arguments)
 
@@ -90,6 +98,20 @@ def test_an_interrupted_job_ends_with_its_containers(
     code, out, err = command.finish(60.0)
     assert code == 1 and "interrupted by SIGINT" in err
     assert out.count("asked") == 2
+
+
+def test_a_paused_container_is_asked_to_end_as_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container that stands still nobody would hear of it before the pause is over."""
+    script = "trap 'echo asked; exit 0' TERM; echo begun; sleep 300 & wait"
+    away = "{kind: pause, nodes: [worker-0], at: 3 s, for: 9 s}"
+    options = ("--seconds", "5", "--", "sh", "-c", script)
+    code, out, err = start(tmp_path, monkeypatch, *options, events=away).finish(90.0)
+    assert executed(code, err), err
+    assert out.count("asked") == 2
+    (run,) = (tmp_path / "runs").iterdir()
+    assert max(record["ended_s"] for record in read_events(run)["process"]) < 10
 
 
 def test_the_tokens_of_a_run_are_not_the_jobs(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from testbed.exchange.arrival import stamp
 from testbed.fabric.base import Cable, Interface
 from testbed.links import devices, namespaces
 from testbed.links.client import Agent, LinkReport, LinkSettings
@@ -24,7 +25,7 @@ from testbed.scenario.shape import End, LinkChange, Shape
 MBIT, MS = 1_000_000, 1_000_000
 PORT, ECHO_PORT = 9000, 9001
 UP, DOWN = End("a", "up"), End("a", "down")
-_UDP_SEGMENT, _BUFFER_FORCE, _TIMESTAMPS = 103, 33, 35
+_UDP_SEGMENT, _BUFFER_FORCE = 103, 33
 _STAMP = struct.Struct("=Iq")
 BUNDLE = 60
 
@@ -137,29 +138,22 @@ def send_stamped(
     due, sent = time.monotonic(), {}
     for number in numbers:
         sent[number] = time.monotonic_ns()
-        sender.send(_STAMP.pack(number, time.time_ns()) + bytes(size - _STAMP.size))
+        sender.send(_STAMP.pack(number, sent[number]) + bytes(size - _STAMP.size))
         due += every_s
         time.sleep(max(0.0, due - time.monotonic()))
     return sent
 
 
 def arrivals(receiver: socket.socket, quiet_s: float = 0.5) -> list[Arrival]:
-    """Stamped datagrams as they came, timed by the kernel; ``stamp_arrivals`` must have been called before."""
+    """Stamped datagrams as they came, timed by the kernel; ``ask_for_stamps`` must have been called before."""
     receiver.settimeout(quiet_s)
     found = []
     with suppress(TimeoutError):
         while True:
             data, ancillary, _, _ = receiver.recvmsg(2048, 64)
             number, sent_ns = _STAMP.unpack_from(data)
-            seconds, nanoseconds = struct.unpack("=qq", ancillary[0][2])
-            came_ns = seconds * 1_000_000_000 + nanoseconds
-            found.append(Arrival(number, (came_ns - sent_ns) / 1e6))
+            found.append(Arrival(number, (stamp(ancillary) - sent_ns) / 1e6))
     return found
-
-
-def stamp_arrivals(receiver: socket.socket) -> None:
-    """Have the kernel say when each datagram came."""
-    receiver.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
 
 
 def numbers(receiver: socket.socket, quiet_s: float = 0.5) -> list[int]:

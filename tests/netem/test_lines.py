@@ -22,9 +22,9 @@ from lines_rig import (
     round_trip_ms,
     send_stamped,
     shape,
-    stamp_arrivals,
 )
 
+from testbed.exchange.arrival import ask_for_stamps
 from testbed.links import delays
 from testbed.scenario.impairments import FourState, GilbertElliott, Impairments
 from testbed.scenario.shape import End, LinkChange
@@ -63,7 +63,7 @@ def test_jitter_spreads_delays_as_its_table_says(
 
 def _one_way(lines: Lines, count: int) -> list[float]:
     with lines.receiver() as far, lines.sender() as near:
-        stamp_arrivals(far)
+        ask_for_stamps(far)
         send_stamped(near, range(count), 0.001)
         took = [arrival.took_ms for arrival in arrivals(far)]
     assert len(took) == count
@@ -188,7 +188,7 @@ def test_a_share_of_packets_overtakes(lines: Lines) -> None:
     def trial(seed: int | None) -> None:
         lines.impair(Impairments(delay_ns=100 * MS, reorder=0.1, seed=seed))
         with lines.receiver() as far, lines.sender() as near:
-            stamp_arrivals(far)
+            ask_for_stamps(far)
             send_stamped(near, range(count), 0.0)
             came = arrivals(far)
         assert len(came) == count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -38,8 +39,8 @@ events:
   - {{kind: trace, links: [server], direction: down, file: steps.csv, at_end: hold}}
 congestion: cubic
 """
-STEPS = [20, 40] * 20
-"""Mbit/s, every quarter of a second."""
+STEPS = [20, 40] * 5
+"""Mbit/s, every second."""
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def certify(
     tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Tamper | None], tuple[dict[str, Any], Path]]:
     """Replays, with ``tamper`` at work from t0 on; returns the certificate and its directory."""
-    steps = "".join(f"{n / 4},{rate}\n" for n, rate in enumerate(STEPS))
+    steps = "".join(f"{n},{rate}\n" for n, rate in enumerate(STEPS))
     (tmp_path / "steps.csv").write_text("time_s,rate_mbit_s\n" + steps)
     path = tmp_path / "certified.yaml"
     path.write_text(SCENARIO)
@@ -99,7 +100,7 @@ def test_a_replay_leaves_its_certificate(certify) -> None:
         assert link["changes"]["applied"] == link["changes"]["expected"]
     moving = next(link for link in found["links"] if link["changes"]["expected"])
     assert (moving["link"], moving["direction"]) == ("server", "down")
-    assert moving["changes"]["expected"] >= 4 * SECONDS - 2
+    assert moving["changes"]["expected"] >= SECONDS - 1
     assert {(way["node"], way["peer"]) for way in found["ways"]} == {
         ("server", None), ("worker-0", None),
     }  # fmt: skip
@@ -123,8 +124,8 @@ def test_links_that_somebody_tampers_with(certify) -> None:
         change_class(worker, round(1.03 * 20 * MBIT))
         with Netlink(worker.nic.netns) as netlink:
             netlink.send(htb.change_leaf(worker.nic.index, LEAVES[0], QUEUE // 2))
-        until(2.25 + 0.03)  # just after a change: it is undone until the next
-        change_class(server, 20 * MBIT if STEPS[9] == 40 else 40 * MBIT)
+        until(2 + 0.3)  # after a change: it is undone until the next
+        change_class(server, (60 - STEPS[2]) * MBIT)
 
     found, directory = certify(tamper)
     assert found["verdict"] == "invalid"
@@ -155,15 +156,16 @@ def test_links_that_somebody_tampers_with(certify) -> None:
 
 def test_an_agent_that_stands_still(certify) -> None:
     def tamper(session: Session, until: Callable[[float], None]) -> None:
-        until(1.98)
+        until(1.9)
         os.kill(session.fabric.agent.pid, signal.SIGSTOP)
-        until(2.48)
+        until(2.45)
         os.kill(session.fabric.agent.pid, signal.SIGCONT)
 
     found, _ = certify(tamper)
     assert found["verdict"] == "invalid"
     said = " ".join(found["reasons"])
     assert "a change of server down came" in said
-    assert "nobody looked at worker-0 up for 0.4" in said
+    unseen = re.search(r"nobody looked at worker-0 up for ([\d.]+) s", said)
+    assert unseen is not None and 0.4 < float(unseen[1]) < 2, said
     late = [d for d in found["disturbed"] if d["reason"] == "late"]
     assert any(d["from_s"] <= 2.1 and d["to_s"] >= 2.4 for d in late)

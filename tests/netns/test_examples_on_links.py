@@ -68,6 +68,7 @@ def test_a_hook_sends_a_hundredth_of_the_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.optional
+@pytest.mark.timeout(600)
 def test_a_federated_round_over_radio_links(tmp_path: Path, with_flower: Path) -> None:
     script = str(EXAMPLES / "flower_round.py")
     trained = train(tmp_path, "netns", str(with_flower), script, "--rounds", "2", scenario=RADIO)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +114,30 @@ def test_the_history_can_wait_for_the_job(tmp_path: Path) -> None:
     assert all(0 < time_s < 5 for time_s in first)
 
 
+def test_who_only_says_ready_is_heard(tmp_path: Path) -> None:
+    script = "from testbed import mark; mark.begin()"
+    command = start(tmp_path, "--await-begin", "--", sys.executable, "-c", script)
+    code, _, err = command.finish(120.0)
+    assert executed(code, err), err
+    assert [mark["what"] for mark in events_of(tmp_path, "mark")] == ["begin", "begin"]
+
+
+def test_the_environment_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this program itself needs is not in it, and what its user wants is, whatever that does to Python."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "mine"))
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    names = ["OPENBLAS_NUM_THREADS", "NARROWS_ENVIRONMENT", "MORE", "PYTHONHASHSEED"]
+    script = (
+        "import os, testbed.mark; first, *others = os.environ['PYTHONPATH'].split(':'); "
+        f"print('found', first, *map(os.listdir, others), *map(os.environ.get, {names}))"
+    )
+    more = ("--env", "MORE=a=b", "--env", "PYTHONHASHSEED=5")
+    code, out, err = start(tmp_path, *more, "--", sys.executable, "-B", "-c", script).finish()
+    assert executed(code, err), err
+    (line,) = {line.partition("found ")[2] for line in out.splitlines() if "found" in line}
+    assert line == f"{tmp_path}/mine ['testbed.py'] None None a=b 5"
+
+
 def test_the_first_to_fail_is_named_and_the_others_are_ended(tmp_path: Path) -> None:
     script = "if [ $RANK = 1 ]; then sleep 1; echo out of luck; exit 7; fi; sleep 100"
     begun = time.monotonic()
@@ -145,13 +170,13 @@ def test_an_interrupted_job_is_ended_with_its_children(tmp_path: Path, number: i
 
 
 def test_what_the_scenario_does_to_nodes_is_no_failure(tmp_path: Path) -> None:
-    happening = "{kind: pause, nodes: [worker-0], at: 1 s, for: 2 s}, {kind: kill, nodes: [worker-1], at: 2 s}"
-    script = "for i in 1 2 3 4 5 6; do sleep 0.5; echo tick; done"
+    happening = "{kind: pause, nodes: [worker-0], at: 2 s, for: 2 s}, {kind: kill, nodes: [worker-1], at: 2500 ms}"
+    script = "for i in 1 2 3 4 5 6 7 8; do sleep 0.5; echo tick; done"
     code, out, err = start(tmp_path, "--", "sh", "-c", script, events=happening).finish()
     assert executed(code, err), err
-    assert out.count("worker-0 | tick") == 6 and out.count("worker-1 | tick") < 6
+    assert out.count("worker-0 | tick") == 8 and out.count("worker-1 | tick") < 8
     ended = {record["node"]: record for record in events_of(tmp_path, "process")}
-    assert ended["worker-0"]["ended_s"] > 4.5
+    assert ended["worker-0"]["ended_s"] > 5.5
     assert (ended["worker-1"]["status"], ended["worker-1"]["asked"]) == (-signal.SIGKILL, True)
 
 

@@ -165,9 +165,9 @@ def clean(state: Path) -> dict[str, list[dict[str, object]]]:
 def test_flows_run_as_processes_inside_the_switch(rig: Rig) -> None:
     from testbed.fabric.enter import command_in
 
-    stop = str(time.monotonic_ns() + 1_000_000_000)
     place = rig.places["worker-0"]
     rig.prepare({end: rate_of(20 * MBIT) for end in rig.ends()})
+    stop = str(time.monotonic_ns() + 3_000_000_000)
 
     def flow(netns: str | None, what: str) -> subprocess.Popen[bytes]:
         address = (rig.networks.switch_address, "9000", stop)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from itertools import pairwise
 
 import pytest
 from netns_rig import MBIT, Rig
 
+from testbed.exchange.arrival import ask_for_stamps, stamp
 from testbed.links import namespaces
 from testbed.links.client import EndReport
 from testbed.scenario.shape import End, LinkChange, Shape
@@ -17,7 +17,7 @@ from testbed.scenario.shape import End, LinkChange, Shape
 UP = End("worker-0", "up")
 QUEUE = 400_000
 PORT = 9321
-_SO_RCVBUFFORCE, _SO_TIMESTAMPNS = 33, 35
+_SO_RCVBUFFORCE = 33
 BACK_S = 0.02
 
 
@@ -28,20 +28,18 @@ class Arrivals:
         self.came_s: list[float] = []
         with namespaces.inside(rig.networks.switch_netns):
             self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        ask_for_stamps(self.socket)
         self.socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 24)
         self.socket.bind((rig.networks.switch_address, PORT))
         self.socket.settimeout(0.1)
 
     def take(self, stop_ns: int) -> None:
-        offset = time.monotonic() - time.time()
         while time.monotonic_ns() < stop_ns:
             try:
                 _, ancillary, *_ = self.socket.recvmsg(64, 64)
             except TimeoutError:
                 continue
-            seconds, nanoseconds = struct.unpack("=qq", ancillary[0][2][:16])
-            self.came_s.append(seconds + nanoseconds / 1e9 + offset)
+            self.came_s.append(stamp(ancillary) / 1e9)
 
     def first_after(self, time_s: float) -> float:
         return min((at for at in self.came_s if at >= time_s), default=float("inf"))

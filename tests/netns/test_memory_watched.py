@@ -25,10 +25,11 @@ pid, at, size, times, call = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]
 room = ctypes.create_string_buffer(b"given", size)
 here = struct.pack("4Q", ctypes.addressof(room), size // 2, ctypes.addressof(room) + size // 2, size - size // 2)
 there = struct.pack("2Q", at, size)
-for _ in range(times):
+for number in range(times):
     copied = getattr(libc, call)(pid, here, ctypes.c_ulong(2), there, ctypes.c_ulong(1), ctypes.c_ulong(0))
     assert copied == size, (copied, ctypes.get_errno())
-print(room.raw[:5].decode())
+    if number == 0:
+        print(room.raw[:5].decode(), flush=True)
 """
 HOLD = """
 import ctypes, sys
@@ -139,7 +140,8 @@ def test_a_killed_caller_is_no_trouble_to_the_others(nodes: dict[str, str]) -> N
         copy = (sys.executable, "-c", COPY, str(far.pid), address)
         with process(
             nodes["worker-0"], *copy, "1000000", "9999999", "process_vm_readv", watch=watch
-        ):
+        ) as doomed:
+            assert said(doomed) == "hello"
             time.sleep(0.5)
         with process(nodes["worker-0"], *copy, "100", "1", "process_vm_readv", watch=watch) as one:
             assert said(one) == "hello"

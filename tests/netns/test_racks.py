@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,13 +84,14 @@ def iperf(
     started = []
     for command in commands:
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        for _ in range(100):
+        give_up, listening = time.monotonic() + 10, ""
+        while not listening:
+            assert time.monotonic() < give_up, "iperf3 does not listen"
+            time.sleep(0.02)
             listening = subprocess.run(
                 ["nsenter", f"--net={to.nic.netns}", "ss", "-Hltn", f"sport = :{port}"],
                 capture_output=True, text=True, check=True,
             ).stdout  # fmt: skip
-            if listening:
-                break
     return started
 
 

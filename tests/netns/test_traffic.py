@@ -75,13 +75,13 @@ def test_a_paused_worker_is_not_taken_for_dead(tmp_path: Path, nothing_left: set
 
 
 def test_a_host_is_killed_and_comes_back(tmp_path: Path, nothing_left: set[str]) -> None:
-    event = "{kind: kill, nodes: [noise-1], at: 1500 ms, restart_after: 1 s}"
+    event = "{kind: kill, nodes: [noise-1], at: 2500 ms, restart_after: 1 s}"
     path = write(tmp_path, traffic=TRAFFIC, events=event, steps=90)
     _, out, err = Command(tmp_path, "run", path, "--json").finish(100)
     assert json.loads(out)["runs"][0]["steps"] == 90, err
     (bursts,) = records(tmp_path, "traffic.jsonl")
     (again,) = of(bursts, "steady", "sent")
-    assert again["due_s"] == 0.0 and again["start_s"] >= 2.5
+    assert again["due_s"] == 0.0 and again["start_s"] >= 3.5
     cut, whole = of(bursts, "steady", "received")
     assert not cut["complete"] and whole["complete"] and cut["bytes"] > 0
     (links,) = records(tmp_path, "links.jsonl")

@@ -64,6 +64,7 @@ def test_sharded_is_what_ddp_does() -> None:
 
 
 @pytest.mark.optional
+@pytest.mark.timeout(600)
 def test_a_federated_round(with_flower: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

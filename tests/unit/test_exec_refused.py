@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from testbed.cli import main
+from testbed.errors import InputError
+from testbed.messages.trace import MessageTrace
+from testbed.scenario.load import load
+from testbed.session.play import Play
 
 SCENARIO = """
 name: some-job
@@ -15,12 +19,15 @@ nodes:
   guest: {{role: host, count: 2}}
 links: {{default: {{up: {{rate: 40 Mbit/s, queue: 50 ms}}, down: {{rate: 40 Mbit/s, queue: 50 ms}}}}}}
 traffic: [{traffic}]
+events: [{events}]
 """
 
 
-def refused(folder: Path, *options: str, more: str = "", traffic: str = "") -> int:
+def refused(
+    folder: Path, *options: str, more: str = "", traffic: str = "", events: str = ""
+) -> int:
     path = folder / "scenario.yaml"
-    path.write_text(SCENARIO.format(more=more, traffic=traffic))
+    path.write_text(SCENARIO.format(more=more, traffic=traffic, events=events))
     with pytest.raises(SystemExit) as left:
         main(["exec", str(path), "--out", str(folder), *options, "--", "true"])
     assert not (folder / "runs").exists()
@@ -45,6 +52,17 @@ def test_options_that_cannot_be(
 def test_an_image_is_for_containers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(tmp_path, more=", image: somebody/training") == 2
     assert "Use --fabric docker" in capsys.readouterr().err
+
+
+def test_no_command_is_told_to_be_absent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = "{kind: absent, nodes: [worker-1], at: 5 s, for: 10 s}"
+    assert refused(tmp_path, events=away) == 2
+    assert "events.0: only `testbed run` tells nodes to be absent" in capsys.readouterr().err
+    scenario = load(tmp_path / "scenario.yaml", trains=False)
+    with pytest.raises(InputError, match="Leave it out"):
+        Play(scenario, MessageTrace({}))
 
 
 def test_a_command_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from testbed.cli import guest as flag
+from testbed.cli.messages import app as messages
 from testbed.cli.run import run as run_verb
 from testbed.errors import InputError, MachineError
 from testbed.guest import disk, installed, memory, xstate
@@ -111,8 +112,8 @@ def _invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
     monkeypatch.setattr(flag, "_leave", leave)
     app = typer.Typer()
     app.command("run")(run_verb)
-    app.command("other")(lambda: None)
-    result = CliRunner().invoke(app, ["run", *arguments])
+    app.add_typer(messages, name="messages")
+    result = CliRunner().invoke(app, list(arguments))
     if isinstance(result.exception, InputError):
         raise result.exception
     assert result.exit_code == 0, result.output
@@ -121,13 +122,20 @@ def _invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
 
 def test_command_is_repeated_without_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["--guest", "s.yaml", "--algo", "none", "--algo", "adatopk", "--seed", "1-3", "--json"]
-    seen = _invoke(monkeypatch, *given)
+    seen = _invoke(monkeypatch, "run", *given)
     assert seen[0] == "run" and seen[-2:] == ["--", "s.yaml"] and "--guest" not in seen
     text = " ".join(seen)
     assert "--algo none --algo adatopk" in text and "--seed 1-3" in text and "--json" in text
     assert "--fabric netns" in text and "--quiet" not in text
 
 
+def test_a_verb_of_two_words_is_repeated_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["--guest", "job.jsonl", "s.yaml", "--timed"]
+    seen = _invoke(monkeypatch, "messages", "replay", *given)
+    assert seen[:2] == ["messages", "replay"] and seen[-3:] == ["--", "job.jsonl", "s.yaml"]
+    assert "--timed" in seen and "--guest" not in seen
+
+
 def test_nothing_can_be_kept_in_a_guest(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="--keep"):
-        _invoke(monkeypatch, "s.yaml", "--guest", "--keep")
+        _invoke(monkeypatch, "run", "s.yaml", "--guest", "--keep")

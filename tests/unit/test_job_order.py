@@ -71,3 +71,9 @@ def test_variables_of_the_users_own_have_the_last_word() -> None:
     order = Order(("sh",), environment=(("OMP_NUM_THREADS", "8"), ("DATA", "a=b")))
     env = variables(order, seat(0), "/marks", 1)
     assert (env["OMP_NUM_THREADS"], env["DATA"]) == ("8", "a=b")
+
+
+@pytest.mark.parametrize("command", [("python", "train.py"), ("torchrun", "train.py")])
+def test_all_processes_share_the_processors(command: tuple[str, ...]) -> None:
+    order = Order(command, processes=4)
+    assert [order.threads(64, 4), order.threads(2, 4), order.threads(40, 2)] == [4, 1, 5]

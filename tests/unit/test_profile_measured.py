@@ -200,14 +200,13 @@ def test_a_real_model_takes_time_in_every_layer(name: str) -> None:
     model = flat(build(name, "cifar10", 0.125, seed=1))
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn((2, 3, 32, 32), generator=generator), torch.tensor([1, 2])
-    took_s = []
 
     def compute() -> None:
-        begun_s = perf_counter()
         cross_entropy(model.forward(x), y).backward()  # type: ignore[no-untyped-call]
-        took_s.append(perf_counter() - begun_s)
 
+    begun_s = perf_counter()
     found = measure(model, compute, perf_counter, passes=1)
+    took_s = perf_counter() - begun_s
     assert [one.name for one in found.layers] == [layer.name for layer in model.layout.layers()]
     assert all(one.forward_s > 0 and one.backward_s > 0 for one in found.layers)
-    assert found.total_s <= took_s[-1] + 1e-3
+    assert 0 < found.total_s <= took_s

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from testbed.errors import MachineError
+
 _PROGRAM = "docker"
 _PATIENCE_S = 10.0
 
@@ -25,11 +27,19 @@ def launch(
 
 
 def send(container: str, number: int) -> None:
-    """A signal to all processes of a container but its first; nothing happens where there is none, or no shell."""
-    subprocess.run(
-        [_PROGRAM, "exec", container, "sh", "-c", f"kill -{number} -1"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=_PATIENCE_S,
-        check=False,
-    )
+    """A signal to all processes of a container but its first; nothing happens where there is none, or no shell.
+
+    Raises MachineError where the engine does not answer.
+    """
+    try:
+        subprocess.run(
+            [_PROGRAM, "exec", container, "sh", "-c", f"kill -{number} -1"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise MachineError(
+            f"the Docker engine did not signal {container} in {_PATIENCE_S:g} s"
+        ) from None

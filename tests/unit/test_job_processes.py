@@ -1,0 +1,132 @@
+"""A job's processes: what they print, whose failure is whose, and whose memory is looked at."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.fabric.importable import offer
+from testbed.job.crew import Crew, Member
+from testbed.job.memory import MemoryWatch, between, shared_mappings
+from testbed.job.order import Order, Seat
+from testbed.job.output import Output, lines
+from testbed.links.process import PACKAGE
+
+MAPS = (
+    "7f0000000000-7f0000100000 rw-s 00000000 00:01 0 /SYSV00000000 (deleted)\n"
+    "7f0000200000-7f0000300000 rw-s 00000000 00:01 7 /memfd:ring (deleted)\n"
+)
+
+
+def printed(*parts: bytes) -> Iterator[bytes]:
+    """Lines of what comes in these parts, each read by itself."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as pipe:
+        thread = threading.Thread(target=_write, args=(writing, parts))
+        thread.start()
+        yield from lines(pipe)
+        thread.join()
+
+
+def _write(writing: int, parts: tuple[bytes, ...]) -> None:
+    for part in parts:
+        os.write(writing, part)
+        while fcntl.ioctl(writing, termios.FIONREAD, bytes(4)) != bytes(
+            4
+        ):  # until it has been read
+            time.sleep(0.001)
+    os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        ((b"one\ntw", b"o\n\nthree"), [b"one\n", b"two\n", b"\n", b"three\n"]),
+        ((b"\r 5%", b"\r 10%", b"\r 15%\n"), [b" 5%\n", b" 10%\n", b" 15%\n"]),
+        ((b"of Windows\r", b"\nnext\r\n"), [b"of Windows\n", b"next\n"]),
+        ((b"at the end\r",), [b"at the end\n"]),
+        ((b"x" * 20_000, b"y\n"), [b"x" * 20_000 + b"\n", b"y\n"]),
+    ],
+)
+def test_lines_end_in_many_ways(parts: tuple[bytes, ...], found: list[bytes]) -> None:
+    assert list(printed(*parts)) == found
+
+
+def test_the_last_words_are_those_of_a_progress_bar(tmp_path: Path) -> None:
+    output = Output(tmp_path, 8, shown=False, several=False)
+    for line in printed(b"\r  5%|", b"\r 50%|#####", b"\r"):
+        output.line("worker-0", 0, line)
+    output.close()
+    assert output.last["worker-0", 0] == "50%|#####"
+    assert (tmp_path / "worker-0.log").read_bytes() == b"  5%|\n 50%|#####\n"
+
+
+def ended_badly(rank: int, ended_ns: int | None) -> Member:
+    process = subprocess.Popen(["sh", "-c", "exit 7"])
+    process.wait()
+    seat = Seat(["worker-0", "worker-1"], rank, 0, "10.0.0.1", "10.0.0.1", "data0")
+    return Member(seat, rank, process, 0, ended_ns)
+
+
+def test_a_kill_excuses_nothing_that_went_wrong_before_it() -> None:
+    crew = Crew(None, Order(("sh",)), None)  # type: ignore[arg-type]
+    crew.members = [ended_badly(0, 5), ended_badly(1, 5)]
+    crew.excuse({"worker-0": 8})
+    assert [member.rank for member in crew.failed] == [0, 1]
+    crew.excuse({"worker-0": 8, "worker-1": 5})
+    assert [member.rank for member in crew.failed] == [0]
+
+
+def test_containers_number_their_segments_each_by_itself() -> None:
+    mine, others = (list(shared_mappings(MAPS, set(), ipc)) for ipc in ("ipc:[1]", "ipc:[2]"))
+    assert [shared.name for shared in between({"a": mine, "b": others})] == ["/memfd:ring"]
+    assert len(between({"a": mine, "b": mine})) == 2
+
+
+def test_names_that_are_no_text_are_looked_at_too(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/m\xfcll.bin"
+    with open(path, "w+b") as file:  # noqa: PTH123 a Path has no such name
+        file.truncate(4096)
+        with mmap.mmap(file.fileno(), 4096):
+            watch = MemoryWatch({"here": "/proc/self/ns/net"}, look_s=0.01)
+            watch.look()
+            time.sleep(0.1)
+            assert watch.end() == [] and watch.unwatched == set()
+
+
+def test_a_look_that_fails_is_told_of() -> None:
+    class Failing(MemoryWatch):
+        def look(self) -> None:
+            raise RuntimeError("no such thing")
+
+    watch = Failing({"here": "/proc/self/ns/net"}, look_s=0.01)
+    give_up = time.monotonic() + 30
+    while not watch.unwatched and time.monotonic() < give_up:
+        time.sleep(0.01)
+    watch.end()
+    assert "could not be looked at: no such thing" in watch.unwatched.pop()
+
+
+def test_the_package_is_found_and_nothing_beside_it(tmp_path: Path) -> None:
+    script = (
+        "import testbed.mark, importlib.util as u; "
+        "print(testbed.__file__, testbed.mark.__file__, u.find_spec('analysis'))"
+    )
+    (tmp_path / "elsewhere").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        env={**os.environ, "PYTHONPATH": str(offer(tmp_path))},
+        cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert offer(tmp_path).is_dir()
+    assert done.stdout.split() == [f"{PACKAGE}/__init__.py", f"{PACKAGE}/mark.py", "None"]
