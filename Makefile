@@ -57,9 +57,10 @@ replay: setup  ## TRACE on a link of FABRIC for SECONDS, and how exactly it was 
 examples: setup  ## a training script under three gradient hooks, five seeds each, timed at 100 Mbit/s: half an hour, goes on where it was
 	@$(BIN)/python examples/hook_speed.py --out measurements/hook-speed
 
-example: setup  ## EXAMPLE="char_diloco --every 20" on the nodes of LINKS, and its figures; BESIDE="char_ddp" draws the newest run of that, too
+example: setup  ## EXAMPLE="char_diloco --every 20" on the nodes of LINKS, and its figures; BESIDE="char_ddp" draws the newest run of that over the same links, too
 	@PATH="$(CURDIR)/$(BIN):$$PATH" testbed exec $(LINKS) --fabric $(EXEC) --name $(firstword $(EXAMPLE)) --out measurements -- $(RUNNER) examples/$(firstword $(EXAMPLE)).py $(wordlist 2,99,$(EXAMPLE)); status=$$?; \
-		$(BIN)/testbed report $$(for name in $(BESIDE) $(firstword $(EXAMPLE)); do ls -d measurements/runs/*_$${name}_s0_* | tail -1; done) --out measurements/$(firstword $(EXAMPLE)) && exit $$status
+		own=$$(ls -d measurements/runs/*_$(firstword $(EXAMPLE))_s0_* | tail -1); \
+		$(BIN)/testbed report $$(for name in $(BESIDE); do ls -d measurements/runs/*_$${name}_s0_$${own##*_} | tail -1; done) $$own --out measurements/$(firstword $(EXAMPLE)) && exit $$status
 
 plots: environment  ## table and figures of RUN again (default: the last comparison)
 	@$(BIN)/testbed report $(or $(RUN),$(error there is no comparison to draw: `make run` makes one))

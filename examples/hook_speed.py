@@ -57,8 +57,8 @@ def tell(title: str, runs: Path, others: Sequence[str]) -> None:
 def draw(runs: Path, out: Path) -> None:
     """The figures of all timed runs against each other."""
     found = [str(path) for path in sorted((runs / "runs").glob("*")) if trained(path) is not None]
-    report = [sys.executable, "-m", "testbed", "report", *found, "--out", str(out)]
-    subprocess.run(report, check=True)
+    command = [sys.executable, "-m", "testbed", "report", *found, "--out", str(out)]
+    subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":

@@ -18,15 +18,16 @@ _spec.loader.exec_module(sys.modules["testbed"])
 
 
 def offer(folder: Path) -> Path:
-    """What to put last in ``PYTHONPATH``: a folder below ``folder`` whose one module becomes this package.
+    """What to put last in ``PYTHONPATH``: a folder below ``folder`` with nothing but a package that becomes this one.
 
     The package's own folder would not do: of a checkout it has other packages, of an environment all libraries.
     """
     place = folder / ".python"
     if not place.is_dir():
-        place.mkdir()
-        place.chmod(0o755)
-        module = place / "testbed.py"
+        for new in (place, place / "testbed"):
+            new.mkdir()
+            new.chmod(0o755)
+        module = place / "testbed" / "__init__.py"
         module.write_text(_MODULE.format(init=str(PACKAGE / "__init__.py"), package=str(PACKAGE)))
         module.chmod(0o644)
     return place

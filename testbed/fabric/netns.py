@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import IPv4Network
-from pathlib import Path
 from typing import BinaryIO
 
 from testbed.errors import ExperimentError, MachineError
@@ -109,8 +108,10 @@ class NetnsFabric:
         """Start a command in a node's namespace, and in the folder that the premises name."""
         premises = self.context.premises
         assert premises is not None
-        users = dict.fromkeys(SET_BY_US) | {"PYTHONPATH": _python_path(offer(premises.meeting))}
-        variables = own_environment(**{ENVIRONMENT: json.dumps({**users, **environment})})
+        found = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+        path = os.pathsep.join(filter(None, [found, str(offer(premises.meeting))]))
+        users = {**dict.fromkeys(SET_BY_US), **environment, "PYTHONPATH": path}
+        variables = own_environment(**{ENVIRONMENT: json.dumps(users)})
         start = partial(self._popen, name, command, subprocess.PIPE, variables, premises, copies)
         return self._starter.submit(start).result()
 
@@ -266,11 +267,6 @@ def _planning() -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _python_path(last: Path) -> str:
-    """The user's own, and ``last``."""
-    return os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(last)]))
 
 
 def _how(code: int) -> str:

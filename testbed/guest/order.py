@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
+from testbed.links.process import SET_BY_US
+
 ORDER, OUTCOME = "order.json", "outcome.json"
 OUTPUT, ERRORS = "output", "errors"
 """What the command writes to its standard output and to its standard error, as it comes."""
@@ -25,8 +27,9 @@ _START_S = 600.0
 
 
 def environment() -> dict[str, str]:
-    """This process's variables, but for those that name what only the host has."""
-    return {name: value for name, value in os.environ.items() if name not in _OWN_TO_THE_HOST}
+    """This process's variables, but for those that name what only the host has, or that no user has set."""
+    without = _OWN_TO_THE_HOST | SET_BY_US
+    return {name: value for name, value in os.environ.items() if name not in without}
 
 
 def slower() -> dict[str, str]:

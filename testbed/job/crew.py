@@ -100,6 +100,7 @@ class Crew:
         for member in running:
             member.asked = True
         for node in {member.seat.node for member in running}:
+            self._fabric.resume(node)  # one that stands still would not hear it
             self._fabric.signal(node, self._number)
         self._number, self._end_at = signal.SIGKILL, time.monotonic() + GRACE_S
 

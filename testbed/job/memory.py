@@ -30,6 +30,7 @@ _OF_IPC = "/SYSV"
 _ENDED = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL})
 """What reading of a process says that has ended meanwhile."""
 _FORBIDDEN = "this user may not look at the memory of the nodes' processes"
+_NOT_LOOKED_AT = "the memory of the nodes' processes could not be looked at"
 _GONE = " (deleted)"
 
 Pages = tuple[str, int]
@@ -142,12 +143,9 @@ class MemoryWatch:
             began = time.thread_time()
             try:
                 self.look()
-            except (
-                Exception
-            ) as error:  # whatever it is, it must not pass for a job that shares nothing
-                self.unwatched.add(
-                    f"the memory of the nodes' processes could not be looked at: {error}"
-                )
+            except Exception as error:
+                # Whatever it is, it must not pass for a job that shares nothing.
+                self.unwatched.add(f"{_NOT_LOOKED_AT}: {error}")
                 return
             pause_s = max(self._look_s, _LEISURE * (time.thread_time() - began))
 

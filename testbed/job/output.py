@@ -13,26 +13,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
-_AT_ONCE_BYTES, _LONGEST_BYTES = 1 << 16, 1 << 14
-_END = re.compile(rb"(\r*\n|\r+(?!\n|\Z))")
+_AT_ONCE_BYTES, _LONGEST_BYTES = 1 << 16, 1 << 20
+_END = re.compile(rb"(\r*\n|\r+(?![\r\n]|\Z))")
 """A carriage return that came last may belong to a line's end that is still under way."""
 
 
 def lines(pipe: IO[bytes]) -> Iterator[bytes]:
-    """What comes, line by line: a carriage return ends one, too, and so do 16 KiB without any end.
+    """What comes, line by line: a carriage return ends one, too, and so does 1 MiB without any end.
 
     Progress bars write nothing but carriage returns for hours.
     """
-    held = b""
+    held: list[bytes] = []
+    size, broken = 0, False
     while more := os.read(pipe.fileno(), _AT_ONCE_BYTES):
-        *whole, held = _END.split(held + more)
-        for line, end in zip(whole[::2], whole[1::2], strict=True):
-            if line or end.endswith(b"\n"):
+        if held and held[-1].endswith(b"\r"):
+            size -= len(held[-1])
+            more = held.pop() + more
+        *whole, rest = _END.split(more)
+        for text, end in zip(whole[::2], whole[1::2], strict=True):
+            line = b"".join([*held, text])
+            if line or (end.endswith(b"\n") and not broken):
                 yield line + b"\n"
-        if len(held) > _LONGEST_BYTES:
-            yield held + b"\n"
-            held = b""
-    if line := held.rstrip(b"\r"):
+            held, size, broken = [], 0, False
+        if rest:
+            held.append(rest)
+            size += len(rest)
+        if size > _LONGEST_BYTES:
+            yield b"".join(held) + b"\n"
+            held, size, broken = [], 0, True
+    if line := b"".join(held).rstrip(b"\r"):
         yield line + b"\n"
 
 

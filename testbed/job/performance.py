@@ -132,13 +132,13 @@ class Performance:
         t0_ns = time.monotonic_ns() + int(lead_s(self._timeline) * 1e9)
         self._session.fabric.agent.start(t0_ns, self._timeline.changes(0.0, float("inf")))
         self._t0_ns = t0_ns
-        for heard in self._early:
-            self._mark(heard)
         self._hearing.release(t0_ns)
         self.bystanders.start(t0_ns)
         watches.append(HostWatch(t0_ns, self._directory.link))
         changes = node_changes(self._loaded.wall())
         watches.append(Disturbances(self._session, changes, t0_ns, self._directory.link))
+        for heard in self._early:
+            self._mark(heard)
         while (left := (t0_ns - time.monotonic_ns()) / 1e9) > 0:
             time.sleep(left)
 

@@ -33,7 +33,10 @@ def held_by_its_disk(stand: Stand, seconds: int) -> tuple[Standing, Path]:
     folder = CGROUPS / str(made.fabric.objects.containers()["worker-0"].id)
     disk = Path("/var/lib/docker").stat().st_dev
     throttle = folder / "blkio.throttle.read_bps_device"
-    throttle.write_text(f"{os.major(disk)}:{os.minor(disk)} {READ_BPS}")
+    try:
+        throttle.write_text(f"{os.major(disk)}:{os.minor(disk)} {READ_BPS}")
+    except OSError as error:
+        pytest.skip(f"what the engine's images are on cannot be slowed: {error}")
     made.fabric.objects.containers()["worker-0"].exec_run(
         ["python", "-c", READ.format(seconds)], detach=True
     )

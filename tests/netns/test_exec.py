@@ -135,7 +135,7 @@ def test_the_environment_is_the_users(tmp_path: Path, monkeypatch: pytest.Monkey
     code, out, err = start(tmp_path, *more, "--", sys.executable, "-B", "-c", script).finish()
     assert executed(code, err), err
     (line,) = {line.partition("found ")[2] for line in out.splitlines() if "found" in line}
-    assert line == f"{tmp_path}/mine ['testbed.py'] None None a=b 5"
+    assert line == f"{tmp_path}/mine ['testbed'] None None a=b 5"
 
 
 def test_the_first_to_fail_is_named_and_the_others_are_ended(tmp_path: Path) -> None:
@@ -184,6 +184,16 @@ def test_a_time_limit_is_no_failure(tmp_path: Path) -> None:
     code, _, err = start(tmp_path, "--seconds", "2", "--", "sh", "-c", "sleep 100").finish(40.0)
     assert executed(code, err), err
     assert "the time is up" in err
+
+
+def test_a_paused_node_is_asked_to_end_as_others_are(tmp_path: Path) -> None:
+    script = "trap 'echo asked; exit 0' TERM; sleep 300 & wait"
+    away = "{kind: pause, nodes: [worker-0], at: 2 s, for: 9 s}"
+    command = start(tmp_path, "--seconds", "4", "--", "sh", "-c", script, events=away)
+    code, out, err = command.finish(60.0)
+    assert executed(code, err), err
+    assert out.count("asked") == 2
+    assert max(record["ended_s"] for record in events_of(tmp_path, "process")) < 9
 
 
 def test_hosts_make_the_scenarios_traffic_meanwhile(tmp_path: Path) -> None:

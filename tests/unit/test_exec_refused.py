@@ -59,7 +59,10 @@ def test_no_command_is_told_to_be_absent(
 ) -> None:
     away = "{kind: absent, nodes: [worker-1], at: 5 s, for: 10 s}"
     assert refused(tmp_path, events=away) == 2
-    assert "events.0: only `testbed run` tells nodes to be absent" in capsys.readouterr().err
+    assert (
+        "events.0: only `testbed run` and `compare` tell nodes to be absent"
+        in capsys.readouterr().err
+    )
     scenario = load(tmp_path / "scenario.yaml", trains=False)
     with pytest.raises(InputError, match="Leave it out"):
         Play(scenario, MessageTrace({}))

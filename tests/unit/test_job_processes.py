@@ -26,6 +26,7 @@ MAPS = (
     "7f0000000000-7f0000100000 rw-s 00000000 00:01 0 /SYSV00000000 (deleted)\n"
     "7f0000200000-7f0000300000 rw-s 00000000 00:01 7 /memfd:ring (deleted)\n"
 )
+LONG = b"x" * ((1 << 20) + 1)
 
 
 def printed(*parts: bytes) -> Iterator[bytes]:
@@ -40,7 +41,8 @@ def printed(*parts: bytes) -> Iterator[bytes]:
 
 def _write(writing: int, parts: tuple[bytes, ...]) -> None:
     for part in parts:
-        os.write(writing, part)
+        for begin in range(0, len(part), 1 << 15):
+            os.write(writing, part[begin : begin + (1 << 15)])
         while fcntl.ioctl(writing, termios.FIONREAD, bytes(4)) != bytes(
             4
         ):  # until it has been read
@@ -55,7 +57,9 @@ def _write(writing: int, parts: tuple[bytes, ...]) -> None:
         ((b"\r 5%", b"\r 10%", b"\r 15%\n"), [b" 5%\n", b" 10%\n", b" 15%\n"]),
         ((b"of Windows\r", b"\nnext\r\n"), [b"of Windows\n", b"next\n"]),
         ((b"at the end\r",), [b"at the end\n"]),
-        ((b"x" * 20_000, b"y\n"), [b"x" * 20_000 + b"\n", b"y\n"]),
+        ((b"x" * 20_000, b"y", b"\n"), [b"x" * 20_000 + b"y\n"]),
+        ((b"wide\r\r", b"\nnext\n"), [b"wide\n", b"next\n"]),
+        ((LONG, b"\n", b"\nnext\n"), [LONG + b"\n", b"\n", b"next\n"]),
     ],
 )
 def test_lines_end_in_many_ways(parts: tuple[bytes, ...], found: list[bytes]) -> None:
@@ -81,9 +85,12 @@ def ended_badly(rank: int, ended_ns: int | None) -> Member:
 def test_a_kill_excuses_nothing_that_went_wrong_before_it() -> None:
     crew = Crew(None, Order(("sh",)), None)  # type: ignore[arg-type]
     crew.members = [ended_badly(0, 5), ended_badly(1, 5)]
+    runs = ended_badly(1, None)
     crew.excuse({"worker-0": 8})
     assert [member.rank for member in crew.failed] == [0, 1]
+    crew.members.append(runs)
     crew.excuse({"worker-0": 8, "worker-1": 5})
+    runs.ended_ns = 9
     assert [member.rank for member in crew.failed] == [0]
 
 
@@ -123,10 +130,13 @@ def test_the_package_is_found_and_nothing_beside_it(tmp_path: Path) -> None:
         "print(testbed.__file__, testbed.mark.__file__, u.find_spec('analysis'))"
     )
     (tmp_path / "elsewhere").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", script],
-        env={**os.environ, "PYTHONPATH": str(offer(tmp_path))},
-        cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert offer(tmp_path).is_dir()
-    assert done.stdout.split() == [f"{PACKAGE}/__init__.py", f"{PACKAGE}/mark.py", "None"]
+    said = [
+        subprocess.run(
+            [sys.executable, "-S", *arguments],
+            env={**os.environ, "PYTHONPATH": str(offer(tmp_path))},
+            cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=True,
+        ).stdout
+        for arguments in (["-c", script], ["-m", "testbed.fabric.enter", "--help"])
+    ]  # fmt: skip
+    assert said[0].split() == [f"{PACKAGE}/__init__.py", f"{PACKAGE}/mark.py", "None"]
+    assert "usage: testbed.fabric.enter" in said[1]

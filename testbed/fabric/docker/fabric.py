@@ -110,8 +110,7 @@ class DockerFabric:
         return launch(container_name(self.context.id, name), command, environment)
 
     def signal(self, name: str, number: int) -> None:
-        """To all processes in the container but the first, which keeps it; a paused one could not hear of it."""
-        self.objects.resume(name)
+        """To all processes in the container but the first, which keeps it."""
         send(container_name(self.context.id, name), number)
 
     def pause(self, name: str) -> None:
@@ -124,10 +123,10 @@ class DockerFabric:
 
     def kill(self, name: str) -> None:
         """Kill a node's processes inside its container, or a server with its container."""
+        self.objects.resume(name)
         if not self.context.staffed(self.specs[name]):
             self.signal(name, signal.SIGKILL)
             return
-        self.objects.resume(name)
         self.objects.signal(name, "SIGKILL" if self.specs[name].role == "server" else KILL)
 
     def restart(self, name: str) -> None:

@@ -15,8 +15,8 @@ from testbed.setup import engine
 
 _LOG_LINES = 20_000
 _NOT_FOUND, _GOING = 404, 409
-_NOT_FROZEN = "unable to freeze"
-"""What the engine's runtime says after a quarter of a second in which not every process could be stopped."""
+_NOT_FROZEN = "freeze"
+"""In what the engine's runtime says after some time in which not every process could be stopped."""
 _FREEZE_S = 10.0
 _SIGNAL_OFFSET = 128
 """A process that signal n ended has the exit code 128 + n."""
