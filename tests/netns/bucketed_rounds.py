@@ -56,6 +56,7 @@ class BucketedRounds:
             self._halts.during(step, "receive")
             for _ in range(BUCKETS):
                 self._check(step, self._hear())
+            self._halts.after(step, "receive")
             self._halts.at(step, "aggregate")
             self._say("step", step=step)
         side.close()

@@ -59,6 +59,11 @@ class Halts:
         if (step, phase) == self._where:
             threading.Timer(SOON_S, say, ["halted"]).start()
 
+    def after(self, step: int, phase: str) -> None:
+        """The phase may have lasted for less than that: go no further before a line comes in."""
+        if (step, phase) == self._where:
+            sys.stdin.readline()
+
 
 class Rounds:
     """Steps of an exchange, whose results are known beforehand: worker r sends values r + 1 + step."""
@@ -82,6 +87,7 @@ class Rounds:
             ticket = side.submit(step, 0, self._payload(side, rank, step))
             self._halts.during(step, "receive")
             update = ticket.wait()
+            self._halts.after(step, "receive")
             parts = [part.body for part in update.parts] or [update.payload]
             self._check(np.mean([np.frombuffer(part, np.float32) for part in parts], 0), step)
             self._halts.at(step, "aggregate")
@@ -95,6 +101,7 @@ class Rounds:
             self._halts.at(step, "before")
             self._halts.during(step, "receive")
             came = side.gather(step, 0)
+            self._halts.after(step, "receive")
             self._halts.at(step, "aggregate")
             mean = np.mean([np.frombuffer(one.body, np.float32) for one in came], 0)
             self._halts.during(step, "send")
