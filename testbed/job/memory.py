@@ -21,12 +21,12 @@ LOOK_S = 1.0
 _LEISURE = 50
 """Of many processes less often: two looks are so many times as far apart as one takes, so that it costs no result."""
 _PROC = Path("/proc")
-_ANONYMOUS = ("/memfd:", "/dev/zero", "/SYSV", "/dev/shm/")
+_OF_IPC = "/SYSV"
+"""Names of what one namespace of inter-process communication has: numbers are given anew in each."""
+_ANONYMOUS = ("/memfd:", "/dev/zero", _OF_IPC, "/dev/shm/")
 """Names of what is memory wherever it is mapped: of memfd_create(2), mmap(2), shmget(2), shm_open(3)."""
 _DEVICES = "/dev/"
 _IN_MEMORY = frozenset({"tmpfs", "hugetlbfs"})
-_OF_IPC = "/SYSV"
-"""Names of what one namespace of inter-process communication has: numbers are given anew in each."""
 _ENDED = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL})
 """What reading of a process says that has ended meanwhile."""
 _FORBIDDEN = "this user may not look at the memory of the nodes' processes"

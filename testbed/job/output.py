@@ -59,16 +59,16 @@ class Output:
         folder.mkdir(parents=True, exist_ok=True)
 
     def line(self, node: str, local_rank: int, line: bytes) -> None:
-        """A line, its end left out or not, from any thread."""
+        """A line with its end, from any thread."""
         own = f"[{local_rank}] ".encode() if self._several else b""
-        ended = own + (line if line.endswith(b"\n") else line + b"\n")
+        whole = own + line
         text = line.decode(errors="replace").strip()
         with self._lock:
             if any(character.isalnum() for character in text):
                 self.last[node, local_rank] = text
-            self._keep(node, ended)
+            self._keep(node, whole)
             if self._shown:
-                self._show(f"{node:{self._width}} | {ended.decode(errors='replace')}")
+                self._show(f"{node:{self._width}} | {whole.decode(errors='replace')}")
 
     def close(self) -> None:
         """No more lines."""
