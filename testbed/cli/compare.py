@@ -69,6 +69,7 @@ def compare(
     as_json: options.Json = False,
     keep: options.Keep = False,
     quiet: options.Quiet = False,
+    no_figures: options.NoFigures = False,
     parallel: options.Parallel = 1,
     guest: options.Guest = False,
 ) -> None:
@@ -96,6 +97,7 @@ def compare(
         raise InputError(f"{baseline!r} is not compared", where="--baseline", hint=hint)
 
     again = _flags(baseline, target or (), margin, parallel=parallel, as_json=as_json)
+    again += ["--no-figures"] if no_figures else []
 
     def resuming(directory: Path) -> str:
         command = ["testbed", "compare", str(scenario), "--resume", str(directory), *again]
@@ -115,6 +117,7 @@ def compare(
     _present(
         comparison,
         as_json,
+        figures=not no_figures,
         scenario=experiment.loaded.scenario.name,
         baseline=baseline,
         asked_targets=target or (),
@@ -160,7 +163,7 @@ def _place(earlier: Recorded | None, fabric: str | None, out: Path | None) -> tu
     return earlier.fabric, earlier.out
 
 
-def _present(comparison: Comparison, as_json: bool, **how: Any) -> None:
+def _present(comparison: Comparison, as_json: bool, *, figures: bool, **how: Any) -> None:
     """Figures, tables and ``compared.json`` into the comparison's directory; table and sentences, or JSON, here."""
     from analysis.compared import compared
     from testbed.cli.run import draw
@@ -172,7 +175,7 @@ def _present(comparison: Comparison, as_json: bool, **how: Any) -> None:
     found = compared(
         directory=comparison.directory, entries=comparison.runs, summaries=summaries, **how
     )
-    draw(comparison)
+    draw(comparison, figures=figures)
     text = _written(found, comparison.directory)
     if as_json:
         sys.stdout.write(text)

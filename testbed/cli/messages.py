@@ -85,6 +85,7 @@ def replay(
     as_json: options.Json = False,
     keep: options.Keep = False,
     quiet: options.Quiet = False,
+    no_figures: options.NoFigures = False,
     guest: options.Guest = False,
 ) -> None:
     """Send FILE's messages over SCENARIO's links: as many bytes, each when what it waited for has come."""
@@ -101,7 +102,7 @@ def replay(
         become_able(fabric, keep=keep)
     play = Play(load(scenario, trains=False), read(file), name, timed)
     entry = replay_messages(play, fabric, out, quiet=quiet, keep_failed=keep)
-    if fabric != VIRTUAL:
+    if fabric != VIRTUAL and not no_figures:
         draw(Path(entry["dir"]))
     if as_json:
         json.dump(entry, sys.stdout, indent=2)

@@ -32,6 +32,10 @@ Out = Annotated[Path, typer.Option("--out", help="Where runs/ and comparisons/ g
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave a failed run standing for inspection.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")]
+NoFigures = Annotated[
+    bool,
+    typer.Option("--no-figures", help="Draw nothing; `testbed report` can do so at any time."),
+]
 Parallel = Annotated[
     int,
     typer.Option("--parallel", help="Runs at a time (--fabric sim only).", min=1, metavar="N"),

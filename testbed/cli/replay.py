@@ -36,6 +36,7 @@ def replay(
     as_json: options.Json = False,
     keep: options.Keep = False,
     quiet: options.Quiet = False,
+    no_figures: options.NoFigures = False,
     guest: options.Guest = False,
 ) -> None:
     """Fill every link direction with bulk traffic while it follows TRACE; certify and draw what they gave."""
@@ -47,7 +48,8 @@ def replay(
     become_able(fabric, keep=keep)
     loaded = _load(trace, form, column)
     replayed = replay_links(loaded, fabric, out, seconds, quiet=quiet, keep_failed=keep)
-    draw(replayed.directory)
+    if not no_figures:
+        draw(replayed.directory)
     if as_json:
         json.dump(replayed.to_json(), sys.stdout, indent=2)
         print()

@@ -26,6 +26,7 @@ def run(
     as_json: options.Json = False,
     keep: options.Keep = False,
     quiet: options.Quiet = False,
+    no_figures: options.NoFigures = False,
     parallel: options.Parallel = 1,
     guest: options.Guest = False,
 ) -> None:
@@ -42,18 +43,18 @@ def run(
         become_able(fabric, keep=keep)
     experiment = prepare(scenario, algo or (), parse_seeds(seed))
     comparison = run_all(experiment, fabric, out, quiet=quiet, keep_failed=keep, parallel=parallel)
-    present(comparison, as_json)
+    present(comparison, as_json, figures=not no_figures)
     if comparison.failed:
         raise typer.Exit(1)
 
 
-def present(comparison: Comparison, as_json: bool) -> None:
+def present(comparison: Comparison, as_json: bool, *, figures: bool = True) -> None:
     """Figures into the comparison's directory, the table (or JSON) on standard output."""
     from rich.console import Console
 
     from analysis.table import rich_table
 
-    table = draw(comparison)
+    table = draw(comparison, figures=figures)
     if as_json:
         json.dump({"runs": comparison.runs}, sys.stdout, indent=2)
         print()
@@ -61,17 +62,19 @@ def present(comparison: Comparison, as_json: bool) -> None:
         Console(width=options.table_width()).print(rich_table(table))
 
 
-def draw(comparison: Comparison) -> list[dict[str, Any]]:
-    """Figures and ``table.csv`` into the comparison's directory; returns the table's rows, one per run."""
+def draw(comparison: Comparison, *, figures: bool = True) -> list[dict[str, Any]]:
+    """``table.csv`` and, where wanted, figures into the comparison's directory; returns the table's rows, one per run."""
     from rich.console import Console
 
-    from analysis.report import make_figures
     from analysis.table import comparison_rows, to_csv
 
     directories = [Path(entry["dir"]) for entry in comparison.runs]
-    figures = make_figures(directories, comparison.directory / "figures")
+    if figures:
+        from analysis.report import make_figures
+
+        made = make_figures(directories, comparison.directory / "figures")
+        note = Console(stderr=True)
+        note.print(f"{len(made)} figures in {comparison.directory / 'figures'}", highlight=False)
     table = comparison_rows(directories)
     (comparison.directory / "table.csv").write_text(to_csv(table), encoding="utf-8")
-    note = Console(stderr=True)
-    note.print(f"{len(figures)} figures in {comparison.directory / 'figures'}", highlight=False)
     return table

@@ -5,6 +5,7 @@ Two networks on every fabric: ``data`` is shaped; ``control`` is not, and carrie
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,9 @@ MULTICAST_PORT = 7080
 
 METRICS_PORT = 9464
 """Where every node's Prometheus exporter answers, on its control address."""
+
+START_S = float(os.environ.get("NARROWS_START_S", "90"))
+"""How long nodes may take to start and import torch; machines that are very slow are given more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from testbed.fabric.base import (
 )
 from testbed.fabric.docker.subnets import routed
 from testbed.fabric.enter import ENVIRONMENT, command_in
+from testbed.fabric.forker import Forked, Forker
 from testbed.fabric.importable import offer
 from testbed.fabric.netns_clean import register
 from testbed.fabric.netns_plan import plan_topology, run_tag
@@ -36,7 +37,7 @@ from testbed.links.client import Agent
 from testbed.links.journal import KEPT, Journal, folder, journals, start_time
 from testbed.links.namespaces import inhabitants, path_of
 from testbed.links.probe import REQUIRED, probe
-from testbed.links.process import SET_BY_US, module_command
+from testbed.links.process import SET_BY_US
 from testbed.links.process import environment as own_environment
 from testbed.links.racks import install, plan_racks
 from testbed.links.topology import TopologyPlan
@@ -58,9 +59,10 @@ class NetnsFabric:
         self._plan: TopologyPlan | None = None
         self._specs: dict[str, NodeSpec] = {}
         self._wired: dict[str, tuple[Interface, Interface]] = {}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, Forked] = {}
         # Nodes die with the thread that starts them, so one thread does, and lives as long as they shall.
         self._starter = ThreadPoolExecutor(1, "starter")
+        self._forker: Forker | None = None
         self._racks: tuple[RackSpec, ...] = ()
         self.racks: dict[str, Cable] = {}
 
@@ -68,6 +70,8 @@ class NetnsFabric:
         """Make a namespace per node, the switch and the control network. Raises MachineError."""
         self._specs = {spec.name: spec for spec in specs}
         self._racks = tuple(racks)
+        if any(self.context.staffed(spec) for spec in specs):
+            self._forker = self._starter.submit(self._start_forker, specs).result()
         plan = self._plan = self._reserve(specs)
         self.agent = Agent.local(journal=self._journal)
         try:
@@ -140,18 +144,17 @@ class NetnsFabric:
 
     def restart(self, name: str) -> None:
         """Start a node's process in its namespace, without any privilege."""
-        assert self._plan is not None
+        assert self._plan is not None and self._forker is not None
         log = self.context.directory / "log"
         log.mkdir(parents=True, exist_ok=True)
         control = f"{self._plan.control_host}:{CONTROL_PORT}"
         role = self._specs[name].role
         options = ["--name", name, "--control", control, "--role", role]
         options += [] if self.context.trains else ["--untrained"]
-        command = module_command("testbed.session.node", *options)
         with (log / f"{name}.log").open("ab") as output:
-            variables = own_environment(NARROWS_TOKEN=self.context.token, PYTHONUNBUFFERED="1")
-            start = partial(self._popen, name, command, output, variables)
-            self._processes[name] = self._starter.submit(start).result()
+            process = self._forker.start(self._netns(name), options, output)
+        self._processes[name] = process
+        self._note(process.pid)
 
     def save_logs(self) -> None:
         """Nothing to do: the nodes write them themselves."""
@@ -170,6 +173,8 @@ class NetnsFabric:
             with suppress(ExperimentError):
                 self.agent.unbuild()
             self.agent.close()
+        if self._forker is not None:
+            self._forker.close()
         self._starter.shutdown()
         if self._journal is not None:
             sweep(self._journal)
@@ -203,7 +208,6 @@ class NetnsFabric:
         copies: int | None = None,
     ) -> subprocess.Popen[bytes]:
         """In the starter's thread, which it dies with."""
-        assert self._journal is not None
         process = subprocess.Popen(
             command_in(self._netns(name), os.getpid(), command, copies),
             stdin=subprocess.DEVNULL,
@@ -214,9 +218,20 @@ class NetnsFabric:
             cwd=None if premises is None else premises.directory,
             pass_fds=() if copies is None else (copies,),
         )
-        if start := start_time(process.pid):
-            self._journal.add("process", pid=process.pid, start=start)
+        self._note(process.pid)
         return process
+
+    def _start_forker(self, specs: list[NodeSpec]) -> Forker:
+        """In the starter's thread, which it dies with."""
+        trains = self.context.trains and any(spec.role != "host" for spec in specs)
+        variables = own_environment(NARROWS_TOKEN=self.context.token, PYTHONUNBUFFERED="1")
+        return Forker(variables, trains=trains)
+
+    def _note(self, pid: int) -> None:
+        """Write a process that was started into the journal."""
+        assert self._journal is not None
+        if start := start_time(pid):
+            self._journal.add("process", pid=pid, start=start)
 
     def _netns(self, name: str) -> str:
         return self._wired[name][0].netns or ""

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any, Self
 from testbed.errors import ExperimentError, Interrupted, NarrowsError, NodeLost
 from testbed.fabric.base import (
     CONTROL_PORT,
+    START_S,
     Cable,
     Networks,
     NodeSpec,
@@ -34,8 +34,6 @@ from testbed.session.interrupt import shielded
 from testbed.session.spare import Spare
 from testbed.session.switchboard import Switchboard
 
-START_S = float(os.environ.get("NARROWS_START_S", "90"))
-"""How long nodes may take to start and import torch; machines that are very slow are given more."""
 _AWAITED = {"up": "started (NARROWS_START_S gives more time)"}
 """What to say of a kind of message that did not come."""
 LIVENESS_S = 1.0

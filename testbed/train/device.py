@@ -25,7 +25,8 @@ def settle(device: str, threads: int) -> torch.device:
                 fix="Use `device: cpu`, or install a CUDA build of PyTorch and give the node a GPU",
             )
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
+    # ``use_deterministic_algorithms`` does the same for us, and imports the whole compiler for several seconds
+    torch.set_deterministic_debug_mode("error")
     # costs time, and nothing reads it
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
