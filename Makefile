@@ -19,11 +19,11 @@ BIN     := .venv/bin
 SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environment demo test nightly lint run compare replay examples example plots images guest doctor clean
+.PHONY: help setup environment demo test nightly test-times lint run compare replay examples example plots images guest doctor clean
 
 help:  ## this list
 	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|sim] [SECONDS=…]"; echo
-	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  \1 \2/p' $(MAKEFILE_LIST) | awk '{ name = $$1; $$1 = ""; printf "  %-9s%s\n", name, $$0 }'
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1 \2/p' $(MAKEFILE_LIST) | awk '{ name = $$1; $$1 = ""; printf "  %-11s%s\n", name, $$0 }'
 
 setup:  ## everything that the other targets need: environment, engine, images
 	@$(SETUP) all
@@ -34,13 +34,14 @@ environment:
 demo: $(NEEDED)  ## train 4 workers and a server on FABRIC over a replayed trace, then tables and figures
 	@$(BIN)/testbed run scenarios/demo.yaml --fabric $(FABRIC)
 
-test: setup  ## every test that this machine can run: on links one after the other, then all others side by side
-	@export NARROWS_REQUIRE=$$($(SETUP) capabilities); status=0; \
-		$(BIN)/python -m pytest -q --ignore tests/unit || status=$$?; \
-		$(BIN)/python -m pytest -q --numprocesses auto --dist loadfile tests/unit || status=$$?; exit $$status
+test: setup  ## every test that this machine can run; results in build/
+	@export NARROWS_REQUIRE=$${NARROWS_REQUIRE-$$($(SETUP) capabilities)}; $(BIN)/python tests/suite.py
 
-nightly: setup  ## the tests with ten times as many kills and fifty times as many hostile files: hours
-	@NARROWS_KILLS=300 NARROWS_FUZZ=10000 NARROWS_REQUIRE=$$($(SETUP) capabilities) $(BIN)/python -m pytest -q $(wildcard tests/*/test_killed_*.py tests/*/test_*fuzz.py)
+nightly: setup  ## all of them and what takes long: every fault, ten times as many kills, fifty times as many hostile files, benchmarks
+	@export NARROWS_REQUIRE=$${NARROWS_REQUIRE-$$($(SETUP) capabilities)} NARROWS_KILLS=300 NARROWS_FUZZ=10000; $(BIN)/python tests/suite.py --nightly
+
+test-times: environment  ## where the last `make test` spent its time: the slowest 40 files
+	@$(BIN)/python tests/suite.py --times
 
 lint: environment  ## style, format and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -20,10 +20,18 @@ from kernel_rig import has_netem, lacks_guest
 from testbed.setup import engine
 from testbed.setup.torch_build import has_gpu
 
-# How long an example takes is the machine's matter.
-settings.register_profile("narrows", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("narrows")
+NIGHTLY = bool(os.environ.get("NARROWS_NIGHTLY"))
+"""Whether what is too long for every day runs as well, and properties are tried on examples nobody has chosen."""
+FOLDERS = ("netns", "netem", "guest")
+"""Few tests that take long: they begin before the many short ones, so that no worker is left with one at the end."""
 
+# How long an example takes is the machine's matter. Every day the same examples; at night others, and failures are kept.
+_ALWAYS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("daily", derandomize=True, database=None, **_ALWAYS)
+settings.register_profile("nightly", **_ALWAYS)
+settings.load_profile("nightly" if NIGHTLY else "daily")
+
+ROOT = Path(__file__).parent
 REQUIRED = frozenset(filter(None, os.environ.get("NARROWS_REQUIRE", "").split(",")))
 OPTIONAL = frozenset({"root", "docker", "guest", "netem", "gpu", "optional"}) - REQUIRED
 
@@ -44,6 +52,19 @@ def lacking(need: str) -> str:
             return "" if has_gpu() else "needs a CUDA device, and this machine has none"
         case _:
             return ""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is nightly; one worker per file, or per group that tests name; folders with long tests first."""
+    late = [item for item in items if not NIGHTLY and item.get_closest_marker("nightly")]
+    if late:
+        config.hook.pytest_deselected(items=late)
+        items[:] = [item for item in items if item not in set(late)]
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
+    items.sort(key=lambda item: item.path.parent.name not in FOLDERS)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

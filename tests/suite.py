@@ -1,0 +1,218 @@
+"""The whole suite in lanes: ``python tests/suite.py [--nightly | --times] [-- PYTEST OPTIONS]``.
+
+First what measures time, while nothing else runs; then everything else: tests with containers one after the other,
+and beside them all others in parallel workers, each alone on a machine of its own as far as it can see (``alone.sh``).
+``build/`` keeps each lane's output, JUnit file and durations. The last line has pytest's form and counts all lanes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as Xml
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BUILD = ROOT / "build"
+ALONE = ROOT / "tests" / "alone.sh"
+PARALLEL = 3
+"""Workers of the parallel lane: many tests wait more than they compute."""
+EXCUSED_SHARE = 0.15
+"""Of runs on real links that may be excused for want of a processor before the suite says that this machine is too busy."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A part of the suite that one pytest carries out."""
+
+    name: str
+    marks: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def junit(self) -> Path:
+        """Where its results are."""
+        return BUILD / f"junit-{self.name}.xml"
+
+    @property
+    def log(self) -> Path:
+        """Where its output is."""
+        return BUILD / f"{self.name}.log"
+
+    def command(self, options: list[str]) -> list[str]:
+        """The pytest that carries it out."""
+        return [
+            sys.executable, "-m", "pytest", "-q", "-m", self.marks, f"--junitxml={self.junit}",
+            f"--basetemp={BUILD / 'tmp' / self.name}", "-o", f"cache_dir={BUILD / 'cache' / self.name}",
+            *self.options, *options,
+        ]  # fmt: skip
+
+
+def workers() -> tuple[str, ...]:
+    """Options of the parallel lane: as root its workers do not see each other."""
+    python = f"//python={ALONE} {sys.executable}" if os.geteuid() == 0 else ""
+    return ("--dist", "loadgroup", "--no-loadscope-reorder", "--tx", f"{PARALLEL}*popen{python}")
+
+
+FOLDERS = sorted(
+    {f"tests/{path.parent.name}" for path in (ROOT / "tests").glob("*/test_*.py")} - {"tests/unit"}
+)
+"""Those of tests that need more than Python."""
+TIMED = Lane("timed", "timed", tuple(FOLDERS))
+DOCKER = Lane("docker", "not timed", ("tests/docker",))
+OTHERS = Lane(
+    "others",
+    "not timed",
+    (*workers(), *(name for name in FOLDERS if name != "tests/docker"), "tests/unit"),
+)
+LANES = [TIMED, OTHERS, DOCKER]
+
+
+def main() -> int:
+    """Run the lanes; returns the worst exit code."""
+    parser = argparse.ArgumentParser(prog="tests/suite.py")
+    parser.add_argument(
+        "--nightly", action="store_true", help="with what is too long for every day"
+    )
+    parser.add_argument("options", nargs="*", help="for pytest, after --")
+    parser.add_argument(
+        "--times", action="store_true", help="only say where the last run's time went"
+    )
+    given = parser.parse_args()
+    if given.times:
+        print("\n".join(slowest(LANES, 40)) or f"no results in {BUILD}: run `make test` first")
+        return 0
+    if given.nightly:
+        os.environ["NARROWS_NIGHTLY"] = "1"
+    BUILD.mkdir(exist_ok=True)
+    verdicts = BUILD / "verdicts.jsonl"
+    for earlier in (verdicts, *(lane.junit for lane in LANES)):
+        earlier.unlink(missing_ok=True)
+    os.environ["NARROWS_VERDICTS"] = str(verdicts)
+    begun = time.monotonic()
+    codes = [run([TIMED], given.options), run([OTHERS, DOCKER], given.options)]
+    for line in (*slowest(LANES, 10), excused(verdicts), counted(LANES, time.monotonic() - begun)):
+        print(line)
+    return max(codes)
+
+
+def run(lanes: list[Lane], options: list[str]) -> int:
+    """Carry lanes out side by side: the first lane's output is seen as it comes, the others' afterwards."""
+    first, *others = lanes
+    beside = []
+    for lane in others:
+        output = lane.log.open("w")
+        beside.append(
+            (
+                lane,
+                output,
+                subprocess.Popen(lane.command(options), cwd=ROOT, stdout=output, stderr=output),
+            )
+        )
+    print(f"▸ {first.name}" + "".join(f", beside it {lane.name}" for lane in others), flush=True)
+    code = shown(first, options)
+    codes = [code]
+    for lane, output, process in beside:
+        codes.append(process.wait())
+        output.close()
+        print(f"▸ {lane.name}\n{lane.log.read_text()}", flush=True)
+    return max(0 if code == 5 else code for code in codes)  # 5: no test has these marks
+
+
+def shown(lane: Lane, options: list[str]) -> int:
+    """Carry a lane out, its output here and in its log."""
+    with lane.log.open("w") as log, subprocess.Popen(
+        lane.command(options), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        while text := process.stdout.read(64):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            log.write(text)
+    return process.returncode
+
+
+def cases(lanes: list[Lane]) -> list[Xml.Element]:
+    """Every test case of the lanes that were carried out."""
+    return [
+        case
+        for lane in lanes
+        if lane.junit.exists()
+        for case in Xml.parse(lane.junit).iter("testcase")
+    ]
+
+
+def seconds_by_file(lanes: list[Lane]) -> Counter[str]:
+    """How long the tests of each file took together."""
+    taken: Counter[str] = Counter()
+    for case in cases(lanes):
+        taken[file_of(case.get("classname", ""))] += float(case.get("time", 0.0))  # type: ignore[assignment]
+    return taken
+
+
+def file_of(dotted: str) -> str:
+    """The file of a JUnit class name, which has the classes in it as well."""
+    parts = dotted.split(".")
+    return (
+        "/".join(
+            parts[
+                : next(
+                    (n for n, part in enumerate(parts, 1) if part.startswith("test_")), len(parts)
+                )
+            ]
+        )
+        + ".py"
+    )
+
+
+def slowest(lanes: list[Lane], count: int) -> list[str]:
+    """The files that took longest, in words."""
+    return [f"{taken:7.1f} s  {name}" for name, taken in seconds_by_file(lanes).most_common(count)]
+
+
+def excused(verdicts: Path) -> str:
+    """How many runs on real links could not be valid since this machine had no processor for them."""
+    runs = (
+        [json.loads(line) for line in verdicts.read_text().splitlines()]
+        if verdicts.exists()
+        else []
+    )
+    count = sum(run["excused"] for run in runs)
+    share = count / max(1, len(runs))
+    warning = (
+        ": this machine is too busy for what the suite is to show" if share > EXCUSED_SHARE else ""
+    )
+    return f"{count} of {len(runs)} runs on real links excused for want of a processor ({share:.0%}){warning}"
+
+
+def counted(lanes: list[Lane], seconds: float) -> str:
+    """Pytest's closing line, of all lanes."""
+    outcomes: Counter[str] = Counter()
+    for case in cases(lanes):
+        kinds = {child.tag for child in case}
+        outcome = (
+            "failed"
+            if "failure" in kinds
+            else "error"
+            if "error" in kinds
+            else "skipped"
+            if "skipped" in kinds
+            else "passed"
+        )
+        outcomes[outcome] += 1
+    words = ", ".join(
+        f"{outcomes[kind]} {kind}"
+        for kind in ("failed", "error", "passed", "skipped")
+        if outcomes[kind]
+    )
+    return f"{words or 'no tests ran'} in {seconds:.2f}s"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
