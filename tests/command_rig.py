@@ -39,14 +39,18 @@ congestion: cubic
 
 
 class Command:
-    """A running ``testbed`` command in a directory of its own; ``python`` in it is the one that runs the tests."""
+    """A running ``testbed`` command in a directory of its own; ``python`` in it is the one that runs the tests.
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    ``program``: Python that stands for ``-m testbed``.
+    """
+
+    def __init__(self, folder: Path, *arguments: str, program: str | None = None) -> None:
         self.folder = folder
         end = arguments.index("--") if "--" in arguments else len(arguments)
         options, command = arguments[:end], arguments[end:]
+        start = ["-m", "testbed"] if program is None else ["-c", program]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "testbed", *options, "--out", str(folder), *command],
+            [sys.executable, *start, *options, "--out", str(folder), *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -78,11 +82,13 @@ class Command:
             if event["kind"] == "step"
         ]
 
-    def until(self, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+    def until(self, condition: Callable[[], object], timeout_s: float = 120.0) -> None:
+        """Wait for a state; a command that does not reach it is ended."""
         give_up = time.monotonic() + timeout_s
         while not condition():
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < give_up
+            if self.process.poll() is not None or time.monotonic() > give_up:
+                self.process.terminate()
+                raise AssertionError(self.process.communicate(timeout=60))
             time.sleep(0.05)
 
     def node(self, name: str) -> int:
