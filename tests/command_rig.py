@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from verdict_rig import accepted_runs
 
 from testbed.fabric.base import METRICS_PORT
 
@@ -38,14 +39,18 @@ congestion: cubic
 
 
 class Command:
-    """A running ``testbed`` command in a directory of its own; ``python`` in it is the one that runs the tests."""
+    """A running ``testbed`` command in a directory of its own; ``python`` in it is the one that runs the tests.
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    ``program``: Python that stands for ``-m testbed``.
+    """
+
+    def __init__(self, folder: Path, *arguments: str, program: str | None = None) -> None:
         self.folder = folder
         end = arguments.index("--") if "--" in arguments else len(arguments)
         options, command = arguments[:end], arguments[end:]
+        start = ["-m", "testbed"] if program is None else ["-c", program]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "testbed", *options, "--out", str(folder), *command],
+            [sys.executable, *start, *options, "--out", str(folder), *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -57,6 +62,17 @@ class Command:
         out, err = self.process.communicate(timeout=timeout_s)
         return self.process.returncode, out, err
 
+    def accept(self, timeout_s: float = 90.0, lost: Collection[str] = ()) -> tuple[str, str]:
+        """Standard output and standard error of a command whose runs all end as they may (``verdict_rig``)."""
+        code, out, err = self.finish(timeout_s)
+        assert self.runs(), err
+        accepted_runs(self.runs(), code, lost)
+        return out, err
+
+    def runs(self) -> list[Path]:
+        """Directories of the runs made so far, in the order of their names."""
+        return sorted(self.folder.glob("runs/*"))
+
     def steps(self) -> list[dict[str, Any]]:
         """Step records on disk now; a last line may be only half there."""
         return [
@@ -66,11 +82,13 @@ class Command:
             if event["kind"] == "step"
         ]
 
-    def until(self, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+    def until(self, condition: Callable[[], object], timeout_s: float = 120.0) -> None:
+        """Wait for a state; a command that does not reach it is ended."""
         give_up = time.monotonic() + timeout_s
         while not condition():
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < give_up
+            if self.process.poll() is not None or time.monotonic() > give_up:
+                self.process.terminate()
+                raise AssertionError(self.process.communicate(timeout=60))
             time.sleep(0.05)
 
     def node(self, name: str) -> int:

@@ -16,6 +16,7 @@ from testbed.fabric.base import MULTICAST_PORT, Place
 from testbed.links import namespaces
 from testbed.node import Kind, Message
 
+REPORT_MS = 40
 Inbox = queue.SimpleQueue[Message | NodeLost]
 
 
@@ -74,6 +75,28 @@ class Casters:
     def total(self, kind: str) -> int:
         """Packets of a kind that all have sent."""
         return sum(int(getattr(node.counters(), kind).packets) for node in self.nodes.values())
+
+
+def wait_until_quiet(places: Mapping[str, Place], quiet_s: float = 0.4) -> None:
+    """Wait until no node has sent anything for a while: all have said which groups they are in.
+
+    They say it twice, at a random moment of ``REPORT_MS`` each.
+    """
+    before, since, give_up = -1, time.monotonic(), time.monotonic() + 60
+    while time.monotonic() - since < quiet_s:
+        assert time.monotonic() < give_up, "nodes do not fall silent"
+        now = sum(carried(place)["packets_sent"] for place in places.values())
+        if now != before:
+            before, since = now, time.monotonic()
+        time.sleep(0.02)
+
+
+def hasten_reports(places: Mapping[str, Place]) -> None:
+    """Have nodes say within ``REPORT_MS`` that they join a group, not within a second."""
+    for place in places.values():
+        with namespaces.inside(place.nic.netns):
+            folder = Path("/proc/sys/net/ipv4/conf/data")
+            (folder / "igmpv3_unsolicited_report_interval").write_text(str(REPORT_MS))
 
 
 @contextmanager

@@ -21,6 +21,8 @@ OWN = "/proc/thread-self/ns/net"
 NAMED = Path("/run/netns")
 """Where ``ip netns`` looks too, so that a kept run can be inspected with it."""
 
+_IPV6 = Path("/proc/sys/net/ipv6/conf")
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -37,6 +39,14 @@ def enter(netns: str) -> None:
         _call("setns", descriptor, _NEWNET)
     finally:
         os.close(descriptor)
+
+
+def without_ipv6(*names: str) -> None:
+    """Keep devices of the calling thread's namespace (``all``, ``default``: also those to come) from IPv6's chatter."""
+    for name in names:
+        switch = _IPV6 / name / "disable_ipv6"
+        if switch.exists():
+            switch.write_text("1")
 
 
 @contextmanager

@@ -152,6 +152,7 @@ def remove(plan: RackPlan) -> list[str]:
 def _own_namespace(name: str) -> str:
     path = namespaces.make(name)
     with namespaces.inside(path), suppress(OSError):  # a container may not be allowed to
+        namespaces.without_ipv6("all", "default")
         tcp_settings.settle()
     return path
 

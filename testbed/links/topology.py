@@ -18,7 +18,6 @@ from testbed.links.neighbours import Resident, acquaint, add_forwarding
 from testbed.links.netlink import Netlink
 
 NIC, CONTROL_NIC, SWITCH = "data", "control", "switch"
-_IPV6 = Path("/proc/sys/net/ipv6/conf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def build(plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
         multicast.prune(switch, data.index)
         control = devices.add_bridge(host, plan.control_bridge)
         devices.set_alias(host, control.index, plan.alias)
-        _without_ipv6(plan.control_bridge)
+        namespaces.without_ipv6(plan.control_bridge)
         devices.add_address(host, control.index, plan.control_host, plan.prefix_bits)
         devices.set_up(host, control.index)
         wired = {
@@ -133,7 +132,7 @@ def _build_node(
     netlink, control = host
     outer = devices.add_veth(netlink, node.control_port, CONTROL_NIC, path)
     devices.set_alias(netlink, outer.index, plan.alias)
-    _without_ipv6(node.control_port)
+    namespaces.without_ipv6(node.control_port)
     devices.set_master(netlink, outer.index, control)
     devices.set_up(netlink, outer.index)
     with Netlink(path) as own:
@@ -154,15 +153,8 @@ def _address(netlink: Netlink, name: str, address: str, prefix_bits: int) -> int
 def _make_namespace(name: str) -> str:
     path = namespaces.make(name)
     with namespaces.inside(path):
-        _without_ipv6("all", "default")
+        namespaces.without_ipv6("all", "default")
         tcp_settings.settle()
     with Netlink(path) as netlink:
         devices.set_up(netlink, 1)
     return path
-
-
-def _without_ipv6(*names: str) -> None:
-    for name in names:
-        switch = _IPV6 / name / "disable_ipv6"
-        if switch.exists():
-            switch.write_text("1")

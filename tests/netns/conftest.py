@@ -1,4 +1,4 @@
-"""Namespaces with links for tests: one fixture, which must leave nothing behind."""
+"""Namespaces with links, which must leave nothing behind, and one training run for many tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from netns_rig import Rig, assert_nothing_left, make_rig, names_of
+from training_run import Trained, train
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,3 +35,9 @@ def rig(tmp_path: Path, state: Path) -> Iterator[Rig]:
         made.fabric.destroy()
         assert_nothing_left(mine)
         assert not list(state.glob("*.journal"))
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """One run of many algorithms; who uses it is ``timed``, so that one process has it."""
+    return train(tmp_path_factory.mktemp("trained"))

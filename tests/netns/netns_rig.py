@@ -18,6 +18,7 @@ from testbed.links.client import Agent, LinkReport, LinkSettings
 from testbed.scenario.shape import End, LinkChange, Shape
 
 MBIT = 1_000_000
+STALL_LOOK_S = 0.002
 
 
 @dataclass
@@ -81,6 +82,29 @@ class Rig:
     def tc(self, netns: str | None, *arguments: str) -> str:
         command = ["nsenter", f"--net={netns}", "tc", "-s", "-d", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+class Stalls:
+    """For a ``with`` block: how long this machine lets a thread wait that only wants to wake up."""
+
+    def __init__(self) -> None:
+        self.worst_s = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Stalls:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            asleep_s = time.monotonic()
+            time.sleep(STALL_LOOK_S)
+            self.worst_s = max(self.worst_s, time.monotonic() - asleep_s - STALL_LOOK_S)
 
 
 def specs(workers: int = 1) -> list[NodeSpec]:

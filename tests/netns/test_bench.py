@@ -12,10 +12,15 @@ import pytest
 
 from testbed.bench.flows import busy
 from testbed.links.process import environment
+from testbed.record.thresholds import THRESHOLDS
 
+PAYLOAD = 1448 / 1514
+"""Of a full segment with its Ethernet, IPv4 and TCP headers."""
 PROGRAM = "from testbed.cli.bench import app; app()"
 
 
+@pytest.mark.nightly
+@pytest.mark.timed
 @pytest.mark.timeout(240)
 def test_static_and_swing_once(state: Path, tmp_path: Path) -> None:
     done = subprocess.run(
@@ -39,16 +44,19 @@ def test_static_and_swing_once(state: Path, tmp_path: Path) -> None:
     for rate in (10, 500):
         for name in ("narrows", "tc-htb", "tc-htb-1ms", "tc-tbf"):
             row = rows[rate, name]
-            assert 0.9 < row["delivered/asked"] < 1.1, row
-            assert 0.8 < row["payload/asked"] < 1.2, row
-            assert row["cpu_s_per_gb"] >= 0
+            # What a verdict calls valid; others may let a burst pass at first, which shows in a short measurement.
+            most = THRESHOLDS.ratio_deviation if name == "narrows" else 0.05
+            assert row["delivered/asked"] == pytest.approx(1, abs=most), row
+            assert row["payload/asked"] == pytest.approx(PAYLOAD * row["delivered/asked"], rel=0.02)
+            assert 0 < row["cpu_s_per_gb"] < 1000
     assert rows["", "unshaped"]["gbit_s"] > 0.5
     swing = {
         (row["changes_per_s"], row["alternative"]): row["delivered/asked"]
         for row in found["suites"]["swing"]["rows"]
     }
     assert set(swing) == {(n, name) for n in (10, 100) for name in ("narrows", "tc-htb", "tc-tbf")}
-    assert all(0.9 < swing[n, "narrows"] < 1.1 for n in (10, 100)), swing
+    for changes, most in ((10, 0.01), (100, 0.03)):  # the suite's own limits
+        assert swing[changes, "narrows"] == pytest.approx(1, abs=most), swing
     (written,) = tmp_path.glob("measurements/*/bench.json")
     assert json.loads(written.read_text()) == found
     # A journal goes when everything in it is gone.

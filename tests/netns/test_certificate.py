@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from netns_rig import MBIT
+from verdict_rig import accepted_run
 
 from testbed.links import htb
 from testbed.links.netlink import Netlink
@@ -25,6 +26,7 @@ from testbed.session import replay_flows
 from testbed.session.host_watch import HostWatch
 from testbed.session.session import Session
 
+pytestmark = pytest.mark.timed
 SECONDS = 5.0
 QUEUE = 100_000
 Tamper = Callable[[Session, Callable[[float], None]], None]
@@ -89,6 +91,7 @@ def certify(
 
 def test_a_replay_leaves_its_certificate(certify) -> None:
     found, directory = certify(None)
+    assert accepted_run(directory, int(found["verdict"] == "invalid")) == found["verdict"]
     assert found["format"] == 1
     ends = {(link["link"], link["direction"]) for link in found["links"]}
     assert ends == {(node, way) for node in ("server", "worker-0") for way in ("up", "down")}

@@ -1,30 +1,20 @@
 """What controllers are shown on real links: what workers agree upon, and the rates of the links on their way."""
 
-import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from command_rig import Command, Write
+from training_run import STEPS, Trained
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
-STEPS = 30
+pytestmark = [pytest.mark.root, pytest.mark.timed, pytest.mark.timeout(300)]
 
 
-def test_agreement_and_rates_cross_real_networks(
-    tmp_path: Path, scenario: Write, nothing_left: set[str]
-) -> None:
-    path = scenario(steps=STEPS, algorithms="adatopk-agreed, oracle")
-    command = Command(tmp_path / "out", "run", path, "--json")
-    _, out, err = command.finish(170.0)
-    agreed, oracle = json.loads(out)["runs"]
-    assert agreed["steps"] == oracle["steps"] == STEPS, err
-
+def test_agreement_and_rates_cross_real_networks(trained: Trained) -> None:
+    agreed, oracle = trained.runs["adatopk-agreed"], trained.runs["oracle"]
     steps = {step: [] for step in range(1, STEPS + 1)}
-    for record in _steps(agreed):
+    for record in agreed.records("step"):
         steps[record["step"]].append(record)
-    for step, (one, other) in steps.items():
+    for step, (one, other) in steps.items():  # of both workers
         assert one["density"] == other["density"]
         if step == 1:
             assert one["controller"] is None and other["controller"] is None
@@ -34,7 +24,7 @@ def test_agreement_and_rates_cross_real_networks(
             assert record["controller"]["step"] == step - 1
             assert record["controller"]["delay_s"] == pytest.approx(max(delays))
 
-    seen = [record["controller"] for record in _steps(oracle)]
+    seen = [record["controller"] for record in oracle.records("step")]
     told = [
         (each["share_up_bits"], each["share_down_bits"]) for each in seen if each["share_up_bits"]
     ]
@@ -44,12 +34,6 @@ def test_agreement_and_rates_cross_real_networks(
     assert all(10e6 - 1 <= rate <= 20e6 + 1 for pair in told for rate in pair)
 
     for run in (agreed, oracle):
-        again = [sys.executable, "-m", "testbed", "replay-controller", run["dir"]]
+        again = [sys.executable, "-m", "testbed", "replay-controller", run.entry["dir"]]
         replayed = subprocess.run(again, capture_output=True, text=True, check=False)
         assert replayed.returncode == 0 and "0 mismatches" in replayed.stdout, replayed.stdout
-
-
-def _steps(run: dict[str, str]) -> list[dict[str, object]]:
-    paths = sorted(Path(run["dir"]).glob("events/worker-*"))
-    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-    return [line for line in lines if line["kind"] == "step"]

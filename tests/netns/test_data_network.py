@@ -97,6 +97,7 @@ def test_who_is_left_in_a_namespace_ends_with_it() -> None:
         namespaces.remove("nw-inhabited")
 
 
+@pytest.mark.timed
 def test_a_veth_is_measured_quickly_and_leaves_nothing() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     began = time.monotonic()

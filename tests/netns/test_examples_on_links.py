@@ -37,9 +37,9 @@ def sharded(steps: int) -> float:
     ("script", "arguments", "exchanged", "broadcast", "marked"),
     [
         # in models: a ring of two sends 2(n - 1)/n = 1 of it with every all-reduce
-        ("char_ddp.py", (), STEPS, 1, False),
-        ("char_fsdp2.py", (), sharded(STEPS), 0, True),
-        ("char_local_sgd.py", ("--every", "3"), 2, 0, True),
+        pytest.param("char_ddp.py", (), STEPS, 1, False, marks=pytest.mark.nightly),
+        pytest.param("char_fsdp2.py", (), sharded(STEPS), 0, True, marks=pytest.mark.nightly),
+        pytest.param("char_local_sgd.py", ("--every", "3"), 2, 0, True, marks=pytest.mark.nightly),
         ("char_diloco.py", ("--every", "3"), 2, 1, True),
     ],
 )
@@ -67,6 +67,7 @@ def test_a_hook_sends_a_hundredth_of_the_values(tmp_path: Path) -> None:
     assert 0.01 < sent < 0.02  # 1 % of values of 4 B, each with up to 4 B that say where it belongs
 
 
+@pytest.mark.nightly
 @pytest.mark.optional
 @pytest.mark.timeout(600)
 def test_a_federated_round_over_radio_links(tmp_path: Path, with_flower: Path) -> None:

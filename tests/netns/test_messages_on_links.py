@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from command_rig import Command, Write
+from training_run import STEPS, Trained
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 WAIT_S = 150.0
 """Another run on this machine may have to end first."""
@@ -27,32 +28,34 @@ def messages(folder: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.timed
 def test_a_runs_messages_are_sent_again_to_the_byte(
-    tmp_path: Path, scenario: Write, nothing_left: set[str]
+    tmp_path: Path, trained: Trained, nothing_left: set[str]
 ) -> None:
-    where = scenario(algorithms="topk-0.1", steps=20)
-    _, out, err = Command(tmp_path / "trained", "run", where, "--json", "--quiet").finish(WAIT_S)
-    (was,) = json.loads(out)["runs"]
+    was, where = trained.runs["qsgd-4bit"].entry, trained.scenario
     found = messages(tmp_path, "record", was["dir"], "--out", "job.jsonl")
-    assert found["messages"] == 2 * 2 * 20 and found["bytes"] == was["bytes_up"] + was["bytes_down"]
+    assert (
+        found["messages"] == 2 * 2 * STEPS and found["bytes"] == was["bytes_up"] + was["bytes_down"]
+    )
 
     file = str(tmp_path / "job.jsonl")
     command = Command(tmp_path / "played", "messages", "replay", file, where, "--json", "--quiet")
     command.until(lambda: list(tmp_path.glob("played/runs/*/events/worker-1.jsonl")), WAIT_S)
     libraries = Path("/proc", str(command.node("worker-0")), "maps").read_text()
     assert "pydantic" in libraries and "torch" not in libraries
-    _, out, err = command.finish(WAIT_S)
+    out, err = command.accept(WAIT_S)
     now = json.loads(out)
     assert (now["bytes_up"], now["bytes_down"]) == (was["bytes_up"], was["bytes_down"]), err
     assert now["measures"]["byte_identity"]["state"] == "valid", now["reasons"]
     completion = now["measures"]["completion"]
-    assert completion["groups"] >= 2 * 20 and "entangled" not in completion["not_judged"]
+    assert completion["groups"] >= 2 * STEPS and "entangled" not in completion["not_judged"]
     assert not [reason for reason in now["reasons"] if "counted frames" in reason]
-    directory = Path(now["dir"])
+    (directory,) = command.runs()
     assert (directory / "certificate.json").exists() and (directory / "fidelity.png").exists()
     assert (directory / "messages.jsonl").read_text() == (tmp_path / "job.jsonl").read_text()
 
 
+@pytest.mark.timed
 def test_a_ring_on_nodes_of_other_names(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:
@@ -70,7 +73,8 @@ def test_a_ring_on_nodes_of_other_names(
             lines.append({**common, "op": "receive", "peer": before})
     (tmp_path / "ring.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     file = str(tmp_path / "ring.jsonl")
-    _, out, err = Command(tmp_path, "messages", "replay", file, scenario(), "--json", "--quiet").finish(WAIT_S)  # fmt: skip
+    command = Command(tmp_path, "messages", "replay", file, scenario(), "--json", "--quiet")
+    out, err = command.accept(WAIT_S)
     found = json.loads(out)
     assert found["messages"] == 18, err
     assert found["bytes_up"] + found["bytes_down"] == 2 * 12 * 300_000

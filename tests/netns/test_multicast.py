@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from multicast_rig import carried, casters
+from multicast_rig import carried, casters, hasten_reports, wait_until_quiet
 from netns_rig import MBIT, Rig, assert_nothing_left, make_rig, names_of, rate_of
 
 from testbed.errors import MachineError, NodeLost
@@ -65,9 +65,10 @@ def test_a_message_is_on_its_senders_link_once(ten: Rig) -> None:
     """And N - 1 times where it is sent over TCP; links send full packets, not bundles."""
     ten.prepare({end: rate_of(100 * MBIT) for end in ten.ends()}, segments=1)
     by_unicast = unicast(ten, "server")
+    hasten_reports(ten.places)
     with casters(ten.places) as nodes:
         nodes.form([frozenset(range(N))])
-        time.sleep(1.5)  # who joins says so several times in a second
+        wait_until_quiet(ten.places)
         before = carried(ten.places["server"])["sent"]
         nodes.send(0, 0, 0, BODY)
         for number in range(1, N):
@@ -82,9 +83,10 @@ def test_only_members_are_reached(ten: Rig) -> None:
     """120 groups of three out of ten: whoever is not in one does not see a packet of it."""
     groups = [frozenset(members) for members in combinations(range(N), 3)]
     names = {place.spec.peer: name for name, place in ten.places.items()}
+    hasten_reports(ten.places)
     with casters(ten.places) as nodes:
         nodes.form(groups)
-        time.sleep(2.5)
+        wait_until_quiet(ten.places)
         for group in (0, 41, 119):
             nodes.settle()
             members = sorted(groups[group])
@@ -111,6 +113,7 @@ def test_a_node_may_not_be_in_more_groups_than_the_kernel_allows(ten: Rig) -> No
         nodes.form([frozenset({0, n}) for n in range(1, N)])
 
 
+@pytest.mark.timed
 def test_everybody_at_once(ten: Rig) -> None:
     """Nine senders into every link: their rates are held so that queues of 50 ms need not drop anything."""
     ten.prepare({end: rate_of(40 * MBIT) for end in ten.ends()})
@@ -139,7 +142,7 @@ def test_a_dead_member_is_named(ten: Rig) -> None:
             nodes.send(0, 0, 1, BODY)  # the window waits for it
         with pytest.raises(NodeLost, match="worker-3"):
             nodes.receive(0, 10.0)
-        assert 1.9 < time.monotonic() - began < 8.0
+        assert 1.9 < time.monotonic() - began < 15.0
         for number in (1, 2, 3, 5, 6, 7, 8, 9):
             assert bytes(nodes.receive(number).body) == BODY
 
@@ -164,9 +167,10 @@ def test_racks_get_what_their_members_are_in(tmp_path: Path, state: Path, own: b
         switch = None if own else rig.fabric._plan.switch_netns
         plan = plan_racks(run_tag(run), run_alias(run), racks, rig.places, switch)
         cables, rig.places = install(rig.agent, plan, rig.places)
+        hasten_reports(rig.places)
         with casters(rig.places) as nodes:
             nodes.form([frozenset({0, 3}), frozenset({1, 2}), frozenset({0, 1})])
-            time.sleep(1.5)
+            wait_until_quiet(rig.places)
             for group, (sender, member) in enumerate([(0, 3), (2, 1), (1, 0)]):
                 nodes.settle()
                 others = [p for p in rig.places.values() if p.spec.peer not in (sender, member)]

@@ -1,4 +1,5 @@
-"""A replay fills links with bulk traffic of its own: it says what of a scenario it leaves out, and needs none of it."""
+"""A replay fills links with bulk traffic of its own: it reports every direction, says what of a scenario it leaves out,
+and needs none of it."""
 
 from __future__ import annotations
 
@@ -8,26 +9,31 @@ import sys
 from pathlib import Path
 
 import pytest
+from verdict_rig import accepted_run
 
 from testbed.links.process import environment
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.timed]
 
 SCENARIO = """
 name: crossed
 nodes: {server: {role: server}, worker: {role: worker, count: 1}, noise: {role: host, count: 1}}
 links:
-  default: {up: {rate: 20 Mbit/s, queue: 50 ms}, down: {rate: 20 Mbit/s, queue: 50 ms}}
-events: [{kind: pause, nodes: [noise-0], at: 1 s, for: 1 s}]
+  default: {up: {rate: 40 Mbit/s, queue: 50 ms}, down: {rate: 40 Mbit/s, queue: 50 ms}}
+events:
+  - {kind: pause, nodes: [noise-0], at: 1 s, for: 1 s}
+  - {kind: step, links: [server], at: 1 s, rate: 20 Mbit/s}
 traffic: [{name: bulk, from: noise-0, to: server, kind: tcp, at: 1 s, for: 1 s}]
 congestion: cubic
 """
 
 
-def test_what_is_left_out_is_said_and_recorded(tmp_path: Path) -> None:
+def test_every_direction_is_reported_and_what_is_left_out(
+    tmp_path: Path, nothing_left: set[str]
+) -> None:
     """No program can be found, iperf3 among them."""
     (tmp_path / "crossed.yaml").write_text(SCENARIO)
-    options = ["--seconds", "2", "--json", "--out", str(tmp_path)]
+    options = ["--seconds", "4", "--json", "--out", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-m", "testbed", "replay", "crossed.yaml", *options],
         cwd=tmp_path,
@@ -39,7 +45,22 @@ def test_what_is_left_out_is_said_and_recorded(tmp_path: Path) -> None:
     )
     assert "a replay leaves out: traffic, pause" in done.stderr
     report = json.loads(done.stdout)
+    (directory,) = tmp_path.glob("runs/*")
+    verdict = accepted_run(directory, done.returncode)
+    assert verdict == report["verdict"]
     assert report["not_replayed"] == ["traffic", "pause"]
     for name in ("certificate.json", "summary.json"):
-        (found,) = tmp_path.glob(f"runs/*/{name}")
-        assert json.loads(found.read_text())["not_replayed"] == ["traffic", "pause"]
+        assert json.loads((directory / name).read_text())["not_replayed"] == ["traffic", "pause"]
+    links = {(link["link"], link["direction"]): link for link in report["links"]}
+    assert set(links) == {
+        (node, way) for node in ("server", "worker-0", "noise-0") for way in ("up", "down")
+    }
+    assert set(report["links"][0]) == {
+        "link", "direction", "asked_bits", "delivered_bits", "ratio", "mape_step", "mape_1s",
+        "worst_1s", "busy_share", "busy_ratio", "busy_mape_1s", "busy_worst_1s", "busy_mape_step",
+        "lateness_ms",
+    }  # fmt: skip
+    server = links["server", "up"]
+    assert server["asked_bits"] == pytest.approx(40e6 + 3 * 20e6, rel=0.05)
+    # Without a processor nobody fills a link.
+    assert server["delivered_bits"] > (0.8 if verdict == "valid" else 0) * server["asked_bits"]

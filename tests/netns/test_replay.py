@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from netns_rig import (
     MBIT,
     Rig,
+    Stalls,
     assert_nothing_left,
     make_rig,
     names_of,
@@ -22,9 +22,10 @@ from testbed.exchange.arrival import ask_for_stamps, stamp
 from testbed.links import namespaces
 from testbed.links.client import LinkReport
 from testbed.links.plan import bundle_segments
+from testbed.record.thresholds import THRESHOLDS
 from testbed.scenario.shape import FRAME_BYTES, End, LinkChange, Shape
 
-LATE_MS = 10.0
+pytestmark = pytest.mark.timed
 
 
 def square_wave(rig: Rig, seconds: float, hertz: int, low: int = 20, high: int = 100) -> LinkReport:
@@ -47,18 +48,13 @@ def square_wave(rig: Rig, seconds: float, hertz: int, low: int = 20, high: int =
     return rig.stop()
 
 
-def overloaded(report: LinkReport) -> bool:
-    return any((link.lateness_ms or {"max": 0.0})["max"] > LATE_MS for link in report.links)
-
-
-@pytest.mark.parametrize(("hertz", "seconds"), [(10, 10), (100, 3)])
+@pytest.mark.parametrize(("hertz", "seconds"), [(10, 6), (100, 3)])
 def test_bulk_traffic_follows_the_trace(rig: Rig, hertz: int, seconds: float) -> None:
     report = square_wave(rig, seconds, hertz)
-    if overloaded(report):
-        rig.samples.clear()
-        report = square_wave(rig, seconds, hertz)
     for link in report.links:
         assert link.failure is None
+        assert link.lateness_ms is not None
+        assert link.lateness_ms["p99"] <= THRESHOLDS.lateness_p99_ms, link
         assert link.ratio is not None
         assert 0.98 <= link.ratio <= 1.01, link
         assert link.mape_1s is not None
@@ -124,7 +120,9 @@ def _blast(rig: Rig, stop_ns: int) -> None:
 
 @pytest.mark.parametrize("length_s", [0.1, 2.0])
 def test_packets_wait_out_an_outage(rig: Rig, length_s: float) -> None:
-    report, receiver, t0 = through_outage(rig, Shape(0, 250_000), 1.0, 1.0 + length_s)
+    with Stalls() as stalls:
+        report, receiver, t0 = through_outage(rig, Shape(0, 250_000), 1.0, 1.0 + length_s)
+    stalled_s = stalls.worst_s
     (link,) = report.links
     begin, end = t0 + 1_000_000_000, t0 + int((1 + length_s) * 1e9)
     changes = [s for s in rig.samples if s["kind"] == "change"]
@@ -133,9 +131,15 @@ def test_packets_wait_out_an_outage(rig: Rig, length_s: float) -> None:
     assert receiver.between(begin + late_ns + 5_000_000, end - 1_000_000) <= 2 * FRAME_BYTES
     assert link.outage_bytes <= 4 * FRAME_BYTES
     first = next(at for at, _ in receiver.came if at >= end - 1_000_000)
-    assert first - end <= 20_000_000 + late_ns
+    assert first - end <= THRESHOLDS.resume_ms * 1e6 + late_ns + stalled_s * 1e9
     assert link.drops == 0
     assert link.failure is None
+
+
+def taken(receiver: socket.socket) -> int:
+    """When the next packet came, by the kernel's own account."""
+    _, ancillary, *_ = receiver.recvmsg(2000, 64)
+    return stamp(ancillary)
 
 
 def test_an_idle_link_comes_back_on_time(rig: Rig) -> None:
@@ -153,16 +157,17 @@ def test_an_idle_link_comes_back_on_time(rig: Rig) -> None:
         receiver.settimeout(5)
         receiver.recv(100)
         t0 = rig.start(changes, lead_s=0.1)
-        rig.wait(t0 + 400_000_000)
-        for _ in range(3):
-            sender.sendto(bytes(1000), (rig.networks.switch_address, 9999))
-        receiver.recv(2000)
-        early = time.monotonic_ns() - t0
-        _, ancillary, *_ = receiver.recvmsg(2000, 64)
-        second = stamp(ancillary) - t0
+        with Stalls() as stalls:
+            rig.wait(t0 + 400_000_000)
+            for _ in range(3):
+                sender.sendto(bytes(1000), (rig.networks.switch_address, 9999))
+            came_s = [(taken(receiver) - t0) / 1e9 for _ in range(3)]
         rig.stop()
-    assert early < 700_000_000
-    assert 695_000_000 < second < 740_000_000
+    outage, back = [sample for sample in rig.samples if sample["kind"] == "change"]
+    # One packet carries the debt; the others wait for the rate.
+    assert outage["applied_s"] < 0.4 <= came_s[0] < 0.7 <= back["applied_s"]
+    for at_s in came_s[1:]:
+        assert 0 <= at_s - back["applied_s"] < THRESHOLDS.resume_ms / 1e3 + stalls.worst_s
 
 
 def test_an_outage_from_the_start_lets_nothing_pass(rig: Rig) -> None:

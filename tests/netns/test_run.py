@@ -1,6 +1,6 @@
 """``testbed run`` and ``replay`` as a user runs them: real processes in namespaces."""
 
-import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,113 +9,129 @@ import pytest
 from command_rig import (
     Command,
     Write,
+    addresses,
     families_total,
-    scrape,
+    ours,
 )
+from training_run import ALGORITHMS, NODES, STEPS, Run, Trained, printed, write
 
 from testbed.record.names import LINK_RATE
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+LIMITED = """
+from testbed.session import lock
+lock.CORES_PER_RUN = {cores}
+from testbed.cli import main
+main()
+"""
+"""Runs wait for each other where there are fewer cores."""
 
 
-def test_a_run_prints_its_json_and_leaves_its_records(
-    tmp_path: Path, scenario: Write, nothing_left: set[str]
-) -> None:
-    code, out, err = Command(
-        tmp_path, "run", scenario(algorithms="none, adatopk"), "--json"
-    ).finish()
-    runs = json.loads(out)["runs"]
-    assert [run["algorithm"] for run in runs] == ["none", "adatopk"], err
-    assert set(runs[0]) == {
-        "dir", "algorithm", "seed", "verdict", "time_s", "steps", "accuracy", "bytes_up",
-        "bytes_down", "mean_k",
-    }  # fmt: skip
-    assert code == (1 if "invalid" in {run["verdict"] for run in runs} else 0)
-    for run in runs:
-        directory = Path(run["dir"])
-        summary = json.loads((directory / "summary.json").read_text())
-        assert run["steps"] == 25 and run["accuracy"] > 0.3
-        assert summary["measures"]["byte_identity"]["state"] == "valid", summary["reasons"]
-        assert summary["measures"]["frame_identity"]["state"] == "valid", summary["reasons"]
-        manifest = json.loads((directory / "manifest.json").read_text())
-        assert manifest["congestion"] == "cubic" and manifest["fabric"] == "netns"
-        assert {(link["link"], link["direction"]) for link in manifest["links"]} == {
-            (node, way) for node in ("server", "worker-0", "worker-1") for way in ("up", "down")
+@pytest.mark.timed
+def test_a_run_prints_its_json_and_leaves_its_records(trained: Trained) -> None:
+    assert tuple(trained.runs) == ALGORITHMS
+    for run in trained.runs.values():
+        assert set(run.entry) == {
+            "dir", "algorithm", "seed", "verdict", "time_s", "steps", "accuracy", "bytes_up",
+            "bytes_down", "mean_k",
+        }  # fmt: skip
+        assert run.entry["verdict"] == run.summary["verdict"]
+        assert run.entry["steps"] == STEPS and run.entry["accuracy"] > 0.3
+        for measure in ("byte_identity", "frame_identity"):
+            assert run.summary["measures"][measure]["state"] == "valid", run.summary["reasons"]
+        assert run.manifest["congestion"] == "cubic" and run.manifest["fabric"] == "netns"
+        assert {(link["link"], link["direction"]) for link in run.manifest["links"]} == {
+            (node, way) for node in NODES for way in ("up", "down")
         }
-    figures = {path.suffix for path in tmp_path.glob("comparisons/*/figures/*")}
+    figures = {path.suffix for path in trained.folder.glob("comparisons/*/figures/*")}
     assert figures == {".png", ".pdf", ".csv"}
+    directory = trained.runs["adatopk"].entry["dir"]
     replayed = subprocess.run(
-        [sys.executable, "-m", "testbed", "replay-controller", runs[1]["dir"]], check=False
+        [sys.executable, "-m", "testbed", "replay-controller", directory], check=False
     )
     assert replayed.returncode == 0
+    assert trained.left == set()
 
 
-def test_the_same_seed_sends_the_same_payloads(
-    tmp_path: Path, scenario: Write, nothing_left: set[str]
-) -> None:
-    payloads = []
-    for name in ("first", "second"):
-        command = Command(tmp_path / name, "run", scenario(steps=12), "--quiet")
-        command.finish()
-        payloads.append({(s["node"], s["step"]): s["payload_crc"] for s in command.steps()})
-    assert len(payloads[0]) == 24
-    assert payloads[0] == payloads[1]
-
-
-def test_every_node_answers_a_scrape_and_the_incast_queue_is_seen(
-    tmp_path: Path, scenario: Write, nothing_left: set[str]
-) -> None:
-    command = Command(tmp_path, "run", scenario(steps=60, algorithms="none"))
-    command.until(lambda: len(command.steps()) > 70)
-    scraped = {name: scrape(command.node(name)) for name in ("server", "worker-0", "worker-1")}
-    command.finish()
-    for name, families in scraped.items():
+@pytest.mark.timed
+def test_every_node_answers_a_scrape_and_the_incast_queue_is_seen(trained: Trained) -> None:
+    for name, families in trained.scraped.items():
         labels = families["testbed_steps"].samples[0].labels
         assert (labels["node"], labels["algorithm"]) == (name, "none")
-    worker = families_total(scraped["worker-0"], "testbed_frame_bytes", direction="up")
-    assert worker > 0
-    assert families_total(scraped["worker-0"], "testbed_phase_seconds", phase="wait") > 0
-    asked = families_total(scraped["server"], LINK_RATE, source="asked", direction="down")
+    worker = families_total(trained.scraped["worker-0"], "testbed_frame_bytes", direction="up")
+    sent = sum(step["bytes_up"] for step in trained.runs["none"].records("step", "worker-0"))
+    assert 0.5 * sent < worker < sent
+    waited = families_total(trained.scraped["worker-0"], "testbed_phase_seconds", phase="wait")
+    assert waited > 0
+    asked = families_total(trained.scraped["server"], LINK_RATE, source="asked", direction="down")
     assert asked == pytest.approx(20e6 / 8, rel=0.01)
-    samples = [
-        json.loads(line)
-        for line in next(tmp_path.glob("runs/*/links.jsonl")).read_text().splitlines()
+    incast = [
+        sample["backlog_bytes"]
+        for sample in trained.runs["none"].samples()
+        if (sample["link"], sample["direction"]) == ("server", "down")
     ]
-    backlog = {
-        (s["link"], s["direction"]): s["backlog_bytes"] for s in samples if s["kind"] == "sample"
+    assert max(incast) > 10_000
+
+
+def limited(folder: Path, cores: int, *arguments: str) -> Command:
+    """A command on a machine with fewer cores than ``cores``, or at least so many."""
+    return Command(folder, *arguments, program=LIMITED.format(cores=cores))
+
+
+@pytest.mark.timed
+def test_runs_wait_for_each_other_and_send_the_same_payloads(
+    tmp_path: Path, trained: Trained, nothing_left: set[str]
+) -> None:
+    path = write(tmp_path, 12, ["qsgd-4bit"])
+    both = [limited(tmp_path / name, 10_000, "run", path, "--json") for name in ("one", "two")]
+    ended = [command.accept(170.0) for command in both]
+    assert sum("another run has this machine" in err for _, err in ended) == 1
+    runs = [printed(out)["qsgd-4bit"] for out, _ in ended]
+    first, second = sorted(runs, key=began_s)
+    assert began_s(second) > ended_s(first)
+    expected = {
+        key: crc for key, crc in trained.runs["qsgd-4bit"].payloads().items() if key[1] < 13
     }
-    worst = max(
-        s["backlog_bytes"]
-        for s in samples
-        if s["kind"] == "sample" and (s["link"], s["direction"]) == ("server", "down")
-    )
-    assert backlog and worst > 10_000
+    assert len(expected) == 24
+    for run in runs:
+        assert run.payloads() == expected
 
 
-def test_two_runs_at_once_do_not_disturb_each_other(
+def control_addresses(command: Command) -> list[str]:
+    """Of its nodes."""
+    found = [re.search(r"([\d.]+)/\d+ .*control", addresses(command.node(n))) for n in NODES]
+    return [match[1] for match in found if match is not None]
+
+
+def began_s(run: Run) -> float:
+    """When the manifest was written, right before t0."""
+    return (run.directory / "manifest.json").stat().st_mtime
+
+
+def ended_s(run: Run) -> float:
+    """When the last of its nodes recorded something."""
+    return max(path.stat().st_mtime for path in run.directory.glob("events/*"))
+
+
+def test_a_machine_that_is_big_enough_runs_two_at_once(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:
-    path = scenario(steps=12)
-    both = [Command(tmp_path / name, "run", path, "--json") for name in ("one", "two")]
+    path = scenario(steps=2000)
+    both = [limited(tmp_path / name, 1, "run", path) for name in ("one", "two")]
     for command in both:
-        _, out, err = command.finish(170.0)
-        (run,) = json.loads(out)["runs"]
-        assert run["steps"] == 12, err
-        assert len(command.steps()) == 24
-
-
-def test_replay_reports_every_direction(
-    tmp_path: Path, scenario: Write, nothing_left: set[str]
-) -> None:
-    code, out, err = Command(tmp_path, "replay", scenario(), "--seconds", "4", "--json").finish()
-    report = json.loads(out)
-    assert code == (1 if report["verdict"] == "invalid" else 0), err
-    assert len(report["links"]) == 6
-    assert set(report["links"][0]) == {
-        "link", "direction", "asked_bits", "delivered_bits", "ratio", "mape_step", "mape_1s",
-        "worst_1s", "busy_share", "busy_ratio", "busy_mape_1s", "busy_worst_1s", "busy_mape_step",
-        "lateness_ms",
-    }  # fmt: skip
-    server = next(x for x in report["links"] if (x["link"], x["direction"]) == ("server", "up"))
-    assert server["asked_bits"] == pytest.approx(40e6 + 3 * 20e6, rel=0.05)
-    assert server["delivered_bits"] > 0.8 * server["asked_bits"]
+        command.until(lambda command=command: len(command.steps()) > 2)
+    made = {name for name in ours() - nothing_left if re.fullmatch(r"nw-\w+-switch", name)}
+    assert len(made) == 2
+    for netns in made:
+        tag = netns.split("-")[1]
+        assert {f"nw-{tag}-{node}" for node in NODES} <= ours()
+    addresses = [set(control_addresses(command)) for command in both]
+    assert len(addresses[0]) == len(addresses[1]) == len(NODES)
+    assert not addresses[0] & addresses[1]
+    before = [len(command.steps()) for command in both]
+    for command, steps in zip(both, before, strict=True):
+        command.until(lambda command=command, steps=steps: len(command.steps()) > steps + 2)
+    for command in both:
+        command.process.terminate()
+        code, _, err = command.finish(60.0)
+        assert code == 1 and "interrupted" in err and "another run" not in err

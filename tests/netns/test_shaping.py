@@ -167,6 +167,7 @@ def test_prepare_again_is_clean_after_an_unfinished_queue(rig: Rig) -> None:
     assert "backlog 0b 0p" in shown
 
 
+@pytest.mark.timed
 def test_at_network_queues_one_hop_on(rig: Rig) -> None:
     end, place = End("worker-0", "up"), rig.places["worker-0"]
     held = rig.prepare({end: rate_of(20 * MBIT)}, at={"worker-0": "network"})
@@ -197,6 +198,7 @@ def test_a_foreign_discipline_for_arrivals_is_refused_and_left_alone(rig: Rig) -
     assert "clsact" in rig.tc(place.port.netns, "qdisc", "show", "dev", place.port.name)
 
 
+@pytest.mark.timed
 def test_an_overhead_is_charged_for_every_packet(rig: Rig) -> None:
     """500 B more for packets of 542 B: half as many in the same time."""
     end, place = End("worker-0", "up"), rig.places["worker-0"]
@@ -227,9 +229,10 @@ def test_an_overhead_is_charged_for_every_packet(rig: Rig) -> None:
     assert took[542] > 1.6 * took[0]
 
 
+@pytest.mark.optional
 def test_delay_lines_are_refused_before_anything_is_made(rig: Rig) -> None:
     if "netem" in rig.agent.capabilities():
-        pytest.skip("this kernel has netem")
+        pytest.skip("this kernel has netem, so that nothing is refused")
     place, end = rig.places["worker-0"], End("worker-0", "up")
     before = segments(rig, place.nic.netns, place.nic.index)
     delayed = Shape(20 * MBIT, 100_000, impairments=Impairments(delay_ns=1_000_000))

@@ -94,9 +94,7 @@ def test_short_lives_open_ends_and_other_families(rig: Rig, nodes: dict[str, str
     netns, address = nodes["worker-0"], place.data_address
     allow_ipv6(netns, "lo")
     with listen(netns, "::", socket.AF_INET6) as listener:
-        began = time.monotonic()
         exchange(listener, connect(netns, address), 1)
-        assert time.monotonic() - began < 1
         exchange(listener, connect(netns, f"::ffff:{address}", socket.AF_INET6), 22)
         exchange(listener, connect(netns, "::1", socket.AF_INET6), 333)
         with connect(netns, address) as still, listener.accept()[0]:
