@@ -37,6 +37,10 @@ algorithms: [{algorithms}]
 congestion: cubic
 """
 
+NAME_CHARACTERS = 15
+"""Of a process's name the kernel keeps so many."""
+_PROGRAMS = r"testbed\.(session\.node|fabric\.forker|links\.(agent|flow))"
+
 
 class Command:
     """A running ``testbed`` command in a directory of its own; ``python`` in it is the one that runs the tests.
@@ -94,7 +98,7 @@ class Command:
     def node(self, name: str) -> int:
         """Process id of a node of this run."""
         children = descendants(self.process.pid)
-        return next(pid for pid in children if f"--name\0{name}\0" in command_line(pid))
+        return next(pid for pid in children if name_of(pid) == name[:NAME_CHARACTERS])
 
     def agent(self) -> int:
         """Process id of this run's links agent."""
@@ -148,17 +152,36 @@ def command_line(pid: int) -> str:
         return ""
 
 
+def name_of(pid: int) -> str:
+    """What a process is called, by itself or for its program."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    except OSError:
+        return ""
+
+
 def ours() -> set[str]:
-    """Namespaces, host links, containers and networks of ours, and processes of nodes and agents."""
+    """Namespaces, host links, containers and networks of ours, and processes of nodes and agents.
+
+    Of this host as this process sees it: processes of other process namespaces are other tests'.
+    """
     namespaces = {path.name for path in Path("/run/netns").glob("nw-*")}
     links = {path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith("nw")}
     processes = {
         path.name
         for path in Path("/proc").iterdir()
         if path.name.isdigit()
-        and re.search(r"testbed\.(session\.node|links\.(agent|flow))", command_line(int(path.name)))
+        and re.search(_PROGRAMS, command_line(int(path.name)))
+        and _namespace(path.name) == _namespace("self")
     }
     return namespaces | links | processes | _of_the_engine("ps", "-a") | _of_the_engine("network")
+
+
+def _namespace(pid: str) -> str:
+    """Of process ids, and which one."""
+    with suppress(OSError):  # it has ended meanwhile
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    return ""
 
 
 def _of_the_engine(kind: str, *options: str) -> set[str]:

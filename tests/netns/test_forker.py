@@ -1,0 +1,118 @@
+"""The process that nodes are forked from: its forks, their ends, and what they may not have."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import ExperimentError
+from testbed.fabric.forker import Forked, Forker
+from testbed.links import namespaces
+from testbed.links.process import environment
+
+pytestmark = pytest.mark.root
+
+SHORT_S = 20.0
+
+
+@pytest.fixture
+def forker() -> Iterator[Forker]:
+    made = Forker(environment(NARROWS_TOKEN="secret"), trains=False)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def netns() -> Iterator[str]:
+    path = namespaces.make(f"nw-forker-{os.getpid()}")
+    yield path
+    namespaces.remove(Path(path).name)
+
+
+def start(forker: Forker, netns: str, log: Path, *more: str, name: str = "worker-0") -> Forked:
+    """A node that looks for a session that is not there."""
+    with log.open("ab") as output:
+        return forker.start(netns, ["--name", name, "--control", "127.0.0.1:9", *more], output)
+
+
+def test_a_fork_is_in_its_namespace_without_privileges_and_bears_its_name(
+    forker: Forker, netns: str, tmp_path: Path
+) -> None:
+    node = start(forker, netns, tmp_path / "log", name="a-worker-with-a-long-name")
+    folder = Path(f"/proc/{node.pid}")
+    give_up = time.monotonic() + SHORT_S
+    while "CapBnd:\t0000000000000000" not in (status := (folder / "status").read_text()):
+        assert time.monotonic() < give_up, status
+        time.sleep(0.01)
+    assert namespaces.identity(folder / "ns/net") == namespaces.identity(netns)
+    for kind in ("CapEff", "CapPrm", "CapBnd", "CapAmb"):
+        assert f"{kind}:\t0000000000000000" in status
+    assert "NoNewPrivs:\t1" in status
+    assert (folder / "comm").read_text() == "a-worker-with-a\n"
+    assert os.getsid(node.pid) == node.pid
+    opened = {str(path.readlink()) for path in (folder / "fd").iterdir()}
+    assert not [name for name in opened if name.startswith("anon_inode:[pidfd]")]
+    assert str(tmp_path / "log") in opened
+
+
+def test_an_end_is_told_with_its_status(forker: Forker, netns: str, tmp_path: Path) -> None:
+    killed = start(forker, netns, tmp_path / "killed")
+    refused = start(forker, netns, tmp_path / "refused", "--no-such-option")
+    assert refused.wait(SHORT_S) == 2
+    assert "--no-such-option" in (tmp_path / "refused").read_text()
+    assert killed.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        killed.wait(0.05)
+    os.kill(killed.pid, signal.SIGKILL)
+    assert killed.wait(SHORT_S) == -signal.SIGKILL
+    assert (killed.poll(), refused.poll()) == (-signal.SIGKILL, 2)
+
+
+def test_a_node_that_cannot_enter_its_namespace_says_so(forker: Forker, tmp_path: Path) -> None:
+    node = start(forker, "/run/netns/nw-not-there", tmp_path / "log")
+    assert node.wait(SHORT_S) == 1
+    assert "nw-not-there" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_nodes_end_with_the_process_that_they_are_forks_of(
+    forker: Forker, netns: str, tmp_path: Path, how: str
+) -> None:
+    nodes = [start(forker, netns, tmp_path / str(number)) for number in range(2)]
+    if how == "closed":
+        forker.close()
+    else:
+        os.kill(forker.pid, signal.SIGKILL)
+        assert [node.wait(SHORT_S) for node in nodes] == [-signal.SIGKILL] * 2
+        with pytest.raises(ExperimentError, match="ended with status -9"):
+            start(forker, netns, tmp_path / "late")
+    give_up = time.monotonic() + SHORT_S
+    while any(running(node.pid) for node in nodes):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def test_a_program_that_cannot_be_imported_is_said_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "testbed"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    made = Forker({**os.environ, "PYTHONPATH": str(tmp_path)}, trains=False)
+    try:
+        with pytest.raises(ExperimentError, match="ended with status 7"):
+            start(made, "/proc/self/ns/net", tmp_path / "log")
+    finally:
+        made.close()
+
+
+def running(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
