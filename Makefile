@@ -19,7 +19,7 @@ BIN     := .venv/bin
 SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environment demo test nightly test-times lint run compare replay examples example plots images guest doctor clean
+.PHONY: help setup environment demo test nightly coverage test-times lint run compare replay examples example plots images guest doctor clean
 
 help:  ## this list
 	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|sim] [SECONDS=…]"; echo
@@ -39,6 +39,9 @@ test: setup  ## every test that this machine can run; results in build/
 
 nightly: setup  ## all of them and what takes long: every fault, ten times as many kills, fifty times as many hostile files, benchmarks
 	@export NARROWS_REQUIRE=$${NARROWS_REQUIRE-$$($(SETUP) capabilities)} NARROWS_KILLS=300 NARROWS_FUZZ=10000; $(BIN)/python tests/suite.py --nightly
+
+coverage: setup  ## the same, and which modules the tests hardly run
+	@export NARROWS_REQUIRE=$${NARROWS_REQUIRE-$$($(SETUP) capabilities)}; $(BIN)/python tests/suite.py --coverage
 
 test-times: environment  ## where the last `make test` spent its time: the slowest 40 files
 	@$(BIN)/python tests/suite.py --times

@@ -18,6 +18,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import coverage_report as coverage
+
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build"
 ALONE = ROOT / "tests" / "alone.sh"
@@ -47,8 +49,11 @@ class Lane:
 
     def command(self, options: list[str]) -> list[str]:
         """The pytest that carries it out."""
+        program = (
+            ["coverage", "run", "-m", "pytest"] if os.environ.get("COVERAGE_FILE") else ["pytest"]
+        )
         return [
-            sys.executable, "-m", "pytest", "-q", "-m", self.marks, f"--junitxml={self.junit}",
+            sys.executable, "-m", *program, "-q", "-m", self.marks, f"--junitxml={self.junit}",
             f"--basetemp={BUILD / 'tmp' / self.name}", "-o", f"cache_dir={BUILD / 'cache' / self.name}",
             *self.options, *options,
         ]  # fmt: skip
@@ -84,6 +89,7 @@ def main() -> int:
     parser.add_argument(
         "--times", action="store_true", help="only say where the last run's time went"
     )
+    parser.add_argument("--coverage", action="store_true", help="also say what no test runs")
     given = parser.parse_args()
     if given.times:
         print("\n".join(slowest(LANES, 40)) or f"no results in {BUILD}: run `make test` first")
@@ -95,11 +101,13 @@ def main() -> int:
     for earlier in (verdicts, *(lane.junit for lane in LANES)):
         earlier.unlink(missing_ok=True)
     os.environ["NARROWS_VERDICTS"] = str(verdicts)
+    if given.coverage:
+        coverage.prepare()
     begun = time.monotonic()
     codes = [run([TIMED], given.options), run([OTHERS, DOCKER], given.options)]
     for line in (*slowest(LANES, 10), excused(verdicts), counted(LANES, time.monotonic() - begun)):
         print(line)
-    return max(codes)
+    return max(*codes, coverage.report() if given.coverage else 0)
 
 
 def run(lanes: list[Lane], options: list[str]) -> int:

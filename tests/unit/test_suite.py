@@ -1,0 +1,82 @@
+"""What the suite says of itself: closing line, slowest files, excused runs, modules that are hardly run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import suite
+from coverage_report import complaints
+
+JUNIT = """<?xml version="1.0"?><testsuites><testsuite>
+<testcase classname="tests.unit.test_a" name="one" time="1.5"/>
+<testcase classname="tests.unit.test_a.TestGroup" name="two" time="0.25"><failure message="no"/></testcase>
+<testcase classname="tests.netns.test_b" name="three" time="9.0"><skipped message="why"/></testcase>
+<testcase classname="tests.netns.test_b" name="four" time="0.5"><error message="at setup"/></testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.fixture
+def lanes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[suite.Lane]:
+    monkeypatch.setattr(suite, "BUILD", tmp_path)
+    made = [suite.Lane("carried-out", ""), suite.Lane("not-carried-out", "")]
+    made[0].junit.write_text(JUNIT)
+    return made
+
+
+def test_the_last_line_counts_every_lane(lanes: list[suite.Lane]) -> None:
+    assert suite.counted(lanes, 12.345) == "1 failed, 1 error, 1 passed, 1 skipped in 12.35s"
+    assert suite.counted(lanes[1:], 1.0) == "no tests ran in 1.00s"
+
+
+def test_the_slowest_files_come_first(lanes: list[suite.Lane]) -> None:
+    assert suite.slowest(lanes, 1) == ["    9.5 s  tests/netns/test_b.py"]
+    assert [line.split()[-1] for line in suite.slowest(lanes, 9)] == [
+        "tests/netns/test_b.py",
+        "tests/unit/test_a.py",
+    ]
+
+
+@pytest.mark.parametrize(("excused", "warned"), [(0, False), (1, False), (2, True)])
+def test_excused_runs_are_counted(tmp_path: Path, excused: int, warned: bool) -> None:
+    file = tmp_path / "verdicts.jsonl"
+    file.write_text("".join(json.dumps({"excused": n < excused}) + "\n" for n in range(10)))
+    said = suite.excused(file)
+    assert said.startswith(
+        f"{excused} of 10 runs on real links excused for want of a processor ({excused}0%)".replace(
+            "(00%)", "(0%)"
+        )
+    )
+    assert ("too busy" in said) == warned
+
+
+def test_no_run_is_none_excused(tmp_path: Path) -> None:
+    assert suite.excused(tmp_path / "not-there").startswith("0 of 0 runs")
+
+
+def test_every_folder_of_tests_is_in_a_lane() -> None:
+    folders = {
+        f"tests/{path.parent.name}" for path in Path(suite.ROOT, "tests").glob("*/test_*.py")
+    }
+    assert folders == {*suite.FOLDERS, "tests/unit"}
+    assert {"tests/unit", "tests/docker", "tests/gpu"} <= {
+        *suite.OTHERS.options,
+        *suite.DOCKER.options,
+    }
+
+
+@pytest.mark.parametrize(
+    ("shares", "listed", "words"),
+    [
+        ({"a.py": 80.0}, [], []),
+        ({"a.py": 49.9}, ["a.py"], []),
+        ({"a.py": 49.9}, [], ["a.py: 50 % is run: test it"]),
+        ({"a.py": 50.0}, ["a.py"], ["a.py: enough is run: take it off the list"]),
+        ({}, ["a.py"], ["a.py: there is no such module: take it off the list"]),
+    ],
+)
+def test_the_list_of_modules_hardly_run_may_only_shrink(
+    shares: dict[str, float], listed: list[str], words: list[str]
+) -> None:
+    assert complaints(shares, listed) == words
