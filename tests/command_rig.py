@@ -38,17 +38,25 @@ congestion: cubic
 """
 
 
+DRAWING = frozenset({"run", "compare", "replay", "messages"})
+"""Verbs whose commands draw figures, unless they are told not to."""
+
+
 class Command:
     """A running ``testbed`` command in a directory of its own; ``python`` in it is the one that runs the tests.
 
-    ``program``: Python that stands for ``-m testbed``.
+    ``program``: Python that stands for ``-m testbed``. ``figures``: those that the command draws at its end.
     """
 
-    def __init__(self, folder: Path, *arguments: str, program: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, program: str | None = None, figures: bool = False
+    ) -> None:
         self.folder = folder
         end = arguments.index("--") if "--" in arguments else len(arguments)
         options, command = arguments[:end], arguments[end:]
         start = ["-m", "testbed"] if program is None else ["-c", program]
+        if not figures and options[0] in DRAWING:
+            options = (*options, "--no-figures")
         self.process = subprocess.Popen(
             [sys.executable, *start, *options, "--out", str(folder), *command],
             stdout=subprocess.PIPE,
@@ -92,9 +100,9 @@ class Command:
             time.sleep(0.05)
 
     def node(self, name: str) -> int:
-        """Process id of a node of this run."""
+        """Process id of a node of this run: forks of one process bear its command line, and the node's name."""
         children = descendants(self.process.pid)
-        return next(pid for pid in children if f"--name\0{name}\0" in command_line(pid))
+        return next(pid for pid in children if process_name(pid) == name[:15])
 
     def agent(self) -> int:
         """Process id of this run's links agent."""
@@ -141,6 +149,14 @@ def descendants(pid: int) -> list[int]:
     return [grand for child in map(int, children) for grand in [child, *descendants(child)]]
 
 
+def process_name(pid: int) -> str:
+    """At most 15 characters."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
@@ -156,7 +172,9 @@ def ours() -> set[str]:
         path.name
         for path in Path("/proc").iterdir()
         if path.name.isdigit()
-        and re.search(r"testbed\.(session\.node|links\.(agent|flow))", command_line(int(path.name)))
+        and re.search(
+            r"testbed\.(fabric\.forker|links\.(agent|flow))", command_line(int(path.name))
+        )
     }
     return namespaces | links | processes | _of_the_engine("ps", "-a") | _of_the_engine("network")
 
