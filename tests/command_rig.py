@@ -42,17 +42,25 @@ NAME_CHARACTERS = 15
 _PROGRAMS = r"testbed\.(session\.node|fabric\.forker|links\.(agent|flow))"
 
 
+DRAWING = frozenset({"run", "compare", "replay", "messages"})
+"""Verbs whose commands draw figures, unless they are told not to."""
+
+
 class Command:
     """A running ``testbed`` command in a directory of its own; ``python`` in it is the one that runs the tests.
 
-    ``program``: Python that stands for ``-m testbed``.
+    ``program``: Python that stands for ``-m testbed``. ``figures``: those that the command draws at its end.
     """
 
-    def __init__(self, folder: Path, *arguments: str, program: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, program: str | None = None, figures: bool = False
+    ) -> None:
         self.folder = folder
         end = arguments.index("--") if "--" in arguments else len(arguments)
         options, command = arguments[:end], arguments[end:]
         start = ["-m", "testbed"] if program is None else ["-c", program]
+        if not figures and options[0] in DRAWING:
+            options = (*options, "--no-figures")
         self.process = subprocess.Popen(
             [sys.executable, *start, *options, "--out", str(folder), *command],
             stdout=subprocess.PIPE,
@@ -96,9 +104,9 @@ class Command:
             time.sleep(0.05)
 
     def node(self, name: str) -> int:
-        """Process id of a node of this run."""
+        """Process id of a node of this run: forks of one process bear its command line, and the node's name."""
         children = descendants(self.process.pid)
-        return next(pid for pid in children if name_of(pid) == name[:NAME_CHARACTERS])
+        return next(pid for pid in children if process_name(pid) == name[:NAME_CHARACTERS])
 
     def agent(self) -> int:
         """Process id of this run's links agent."""
@@ -145,17 +153,17 @@ def descendants(pid: int) -> list[int]:
     return [grand for child in map(int, children) for grand in [child, *descendants(child)]]
 
 
-def command_line(pid: int) -> str:
+def process_name(pid: int) -> str:
+    """At most 15 characters."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
+        return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
 
 
-def name_of(pid: int) -> str:
-    """What a process is called, by itself or for its program."""
+def command_line(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+        return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return ""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from testbed.fabric.base import Networks, NodeSpec, Place, RunContext
+from testbed.fabric.base import Networks, NodeSpec, Place, Premises, RunContext
 from testbed.fabric.netns import NetnsFabric
 from testbed.links import flow, namespaces
 from testbed.links.client import Agent, LinkReport, LinkSettings
@@ -127,8 +127,12 @@ def host_objects() -> dict[str, set[str]]:
     }
 
 
-def make_rig(tmp_path: Path, workers: int = 1) -> Rig:
-    context = RunContext(secrets.token_hex(3), tmp_path, secrets.token_hex(8))
+def make_rig(tmp_path: Path, workers: int = 1, *, staffed: bool = False) -> Rig:
+    """``staffed``: nodes can be started, which train nothing."""
+    premises = None if staffed else Premises(tmp_path, tmp_path, "0:0")
+    context = RunContext(
+        secrets.token_hex(3), tmp_path, secrets.token_hex(8), premises=premises, trains=False
+    )
     fabric = NetnsFabric(context)
     nodes = specs(workers)
     try:

@@ -39,7 +39,9 @@ def test_a_runs_messages_are_sent_again_to_the_byte(
     )
 
     file = str(tmp_path / "job.jsonl")
-    command = Command(tmp_path / "played", "messages", "replay", file, where, "--json", "--quiet")
+    command = Command(
+        tmp_path / "played", "messages", "replay", file, where, "--json", "--quiet", figures=True
+    )
     command.until(lambda: list(tmp_path.glob("played/runs/*/events/worker-1.jsonl")), WAIT_S)
     libraries = Path("/proc", str(command.node("worker-0")), "maps").read_text()
     assert "pydantic" in libraries and "torch" not in libraries

@@ -178,7 +178,7 @@ sys.path.insert(0, {here!r})
 from netns_rig import specs
 from testbed.fabric.base import RackSpec, RunContext
 from testbed.fabric.netns import NetnsFabric
-fabric = NetnsFabric(RunContext({run!r}, Path({folder!r}), "token"))
+fabric = NetnsFabric(RunContext({run!r}, Path({folder!r}), "token", trains=False))
 fabric.create(specs(2), [RackSpec("a", ("worker-0", "worker-1"))])
 fabric.start()
 print(fabric.agent.pid, *fabric.racks, flush=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_rig import process_name
 from private_host import PrivateHost
 from unprivileged import USER, as_user
 from verdict_rig import accepted_run
@@ -155,7 +156,7 @@ def test_training_works_and_its_files_are_the_users(user: User) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_when_it_is_ended(user: User, number: signal.Signals) -> None:
     process = user.testbed("replay", user.scenario, "--seconds", "60")
-    user.until(lambda: len(user.host.processes("testbed.session.node")) == 2)
+    user.until(lambda: len(_nodes(user.host)) == 2)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 1)
@@ -181,9 +182,14 @@ def test_nodes_have_no_rights_and_see_no_other_network(user: User) -> None:
 
 
 def _nodes(host: PrivateHost) -> list[int]:
-    """Those that have become nodes, and are not on the way to it."""
-    starting = host.processes("testbed.fabric.enter")
-    return [pid for pid in host.processes("testbed.session.node") if pid not in starting]
+    """Those that have become nodes, and have given up every right."""
+    forked = host.processes("testbed.fabric.forker")
+    return [
+        pid
+        for pid in forked
+        if process_name(pid) in {"server", "worker-0"}
+        and "NoNewPrivs:\t1" in Path(f"/proc/{pid}/status").read_text()
+    ]
 
 
 def test_a_failed_run_cannot_be_kept(user: User) -> None:

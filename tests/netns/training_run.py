@@ -88,7 +88,7 @@ def train(folder: Path) -> Trained:
     """Run all algorithms; their verdicts are accepted. Exporters are asked in the first one, in its last half."""
     before = ours()
     scenario = write(folder, STEPS, ALGORITHMS)
-    command = Command(folder, "run", scenario, "--json")
+    command = Command(folder, "run", scenario, "--json", figures=True)
     command.until(command.steps)
     nodes = [command.node(name) for name in NODES]
     command.until(lambda: len(command.steps()) > STEPS + 6)
