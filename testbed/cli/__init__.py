@@ -59,6 +59,12 @@ def application(verbs: dict[str, str] = VERBS) -> typer.Typer:
     return app
 
 
+def _asked(arguments: list[str] | None) -> dict[str, str]:
+    """The verb that a command line begins with, so that only its modules are imported; all verbs where it is none."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return {given[0]: VERBS[given[0]]} if given and given[0] in VERBS else VERBS
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"narrows {__version__}")
@@ -77,7 +83,7 @@ def main(arguments: list[str] | None = None) -> Any:
     """Entry point: run a verb; print an error of ours as a sentence and leave with its code."""
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:
-        return application()(args=arguments, standalone_mode=True)
+        return application(_asked(arguments))(args=arguments, standalone_mode=True)
     except NarrowsError as error:
         print(f"testbed: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
