@@ -89,7 +89,7 @@ def train(folder: Path) -> Trained:
     before = ours()
     scenario = write(folder, STEPS, ALGORITHMS)
     command = Command(folder, "run", scenario, "--json", figures=True)
-    command.until(command.steps)
+    command.until(command.steps, 240.0)  # kernels may have to be compiled
     nodes = [command.node(name) for name in NODES]
     command.until(lambda: len(command.steps()) > STEPS + 6)
     with ThreadPoolExecutor(len(nodes)) as threads:
