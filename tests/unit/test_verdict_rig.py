@@ -1,0 +1,139 @@
+"""What the tests accept as the end of a run, by verdicts that the product itself finds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_verdict import completion, links, steps
+from verdict_rig import PROCESSOR, accepted, accepted_run, accepted_runs
+
+from testbed.record.evidence import Evidence, Starved
+from testbed.record.lost import lost_reasons
+from testbed.record.verdict import Verdict, judge, judge_filled
+
+LOST = {"lost": "worker-1", "node": "server", "step": 4, "time_s": 2.0, "reason": "killed"}
+BUSY = Evidence(stolen_share=0.02, starved=Starved(9.0, 0.3))
+
+
+def report(verdict: Verdict, *more: str) -> dict[str, Any]:
+    """As in ``summary.json``."""
+    found = asdict(replace(verdict, reasons=[*verdict.reasons, *more]))
+    return {"verdict": found.pop("state"), **found}
+
+
+def refused(made: dict[str, Any], said: str, code: int | None = None, **options: Any) -> None:
+    code = int(made["verdict"] == "invalid") if code is None else code
+    with pytest.raises(AssertionError, match=said):
+        accepted(made, code, **options)
+
+
+def test_valid_runs_end_with_0() -> None:
+    made = report(judge(replace(links(), completion=completion(1.0).completion)))
+    assert accepted(made, 0) == "valid"
+    refused(made, "valid", 1)
+    refused(made, "valid", -9)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict"),
+    [
+        (Evidence(stolen_share=0.02), "degraded"),
+        (Evidence(stolen_share=0.2), "invalid"),
+        (Evidence(starved=Starved(9.0, 0.1)), "degraded"),
+        (Evidence(starved=Starved(9.0, 0.3)), "invalid"),
+        (steps(100, 50, overran=True), "invalid"),
+        (steps(100, 6, apply_cpu_s=0.002), "degraded"),
+        (BUSY, "invalid"),
+    ],
+)
+def test_want_of_a_processor_excuses(evidence: Evidence, verdict: str) -> None:
+    made = report(judge(evidence))
+    assert accepted(made, int(verdict == "invalid")) == verdict
+    refused(made, verdict, int(verdict != "invalid"))
+
+
+@pytest.mark.parametrize(
+    ("evidence", "measure"),
+    [
+        (links(busy_ratio=0.9), "link_ratio"),
+        (links(direct_packets=99), "direct_share"),
+        (links(lateness_ms={"p99": 90.0}), "lateness_max_ms, lateness_p99_ms"),
+        (links(failure="gone"), "read_back"),
+        (completion(2.0), "message_completion"),
+        (Evidence(faults=["replicas differ"]), "consistency"),
+        (Evidence(around=["through memory"]), "around"),
+        (Evidence(foreign_drops={"eth0": 1}), "foreign_drops"),
+    ],
+)
+def test_nothing_else_does_not_even_on_a_busy_host(evidence: Evidence, measure: str) -> None:
+    refused(report(judge(evidence)), measure)
+    refused(report(judge(replace(evidence, starved=BUSY.starved))), measure)
+
+
+def test_every_reason_needs_its_measure() -> None:
+    refused(report(judge(BUSY), "and something else"), "explain not all")
+    refused(report(judge(links()), "and something else"), "explain not all")
+    refused({**report(judge(BUSY)), "reasons": []}, "explain not all")
+
+
+def test_a_verdict_is_that_of_its_worst_measure() -> None:
+    refused({**report(judge(BUSY)), "verdict": "valid", "reasons": []}, "worst measure invalid")
+    refused({**report(judge(links())), "verdict": "degraded"}, "worst measure valid")
+
+
+@pytest.mark.parametrize("name", sorted(PROCESSOR))
+def test_a_renamed_measure_is_missed(name: str) -> None:
+    made = report(judge(links()))
+    made["measures"]["processor"] = made["measures"].pop(name)
+    refused(made, name)
+
+
+def test_a_run_that_did_not_end_is_not_accepted() -> None:
+    refused(report(Verdict.of_failure(RuntimeError("the agent is gone"))), "no measures")
+    refused({"verdict": "invalid", "not_replayed": [], "links": []}, "no summary")
+
+
+def test_a_replay_may_leave_links_unjudged_but_not_all_of_them() -> None:
+    short = {**links().links[0], "busy_share": 0.0}
+    judged, unjudged = links().links[0], {**short, "direction": "up"}
+    some = judge_filled(Evidence(seconds=60.0, links=[judged, unjudged]))
+    assert [reason[:11] for reason in some.reasons] == ["not judged:"]
+    assert accepted(report(some), 0) == "valid"
+    refused(report(judge_filled(Evidence(seconds=60.0, links=[unjudged]))), "no link was judged")
+
+
+def test_workers_are_lost_only_where_they_are_to_be() -> None:
+    made = report(judge(links()), *lost_reasons({"lost": [LOST]}))
+    refused(made, "worker-1")
+    refused(made, "worker-1", lost=["worker-0", "worker-1"])
+    assert accepted(made, 0, lost=["worker-1"]) == "valid"
+    refused(report(judge(links())), "worker-1", lost=["worker-1"])
+
+
+def test_runs_of_one_command_share_its_exit_code(tmp_path: Path) -> None:
+    for name, verdict in (("a", judge(links())), ("b", judge(BUSY))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(json.dumps(report(verdict)))
+    assert accepted_run(tmp_path / "a", 0) == "valid"
+    assert accepted_runs(sorted(tmp_path.iterdir()), 1) == ["valid", "invalid"]
+    with pytest.raises(AssertionError):
+        accepted_runs(sorted(tmp_path.iterdir()), 0)
+    with pytest.raises(AssertionError, match="no runs"):
+        accepted_runs([], 0)
+
+
+def test_every_run_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NARROWS_VERDICTS", str(tmp_path / "verdicts"))
+    accepted(report(judge(links())), 0)
+    accepted(report(judge(BUSY)), 1)
+    refused(report(judge(links(busy_ratio=0.9))), "link_ratio")
+    counted = [json.loads(line) for line in (tmp_path / "verdicts").read_text().splitlines()]
+    assert [(one["verdict"], one["excused"]) for one in counted] == [
+        ("valid", False), ("invalid", True), ("invalid", False),
+    ]  # fmt: skip
+    assert {one["test"].rpartition("::")[2] for one in counted} == {"test_every_run_is_counted"}
+    assert counted[1]["reasons"] == judge(BUSY).reasons
