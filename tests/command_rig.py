@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from verdict_rig import accepted_runs
 
 from testbed.fabric.base import METRICS_PORT
 
@@ -56,6 +57,17 @@ class Command:
         """Exit code, standard output, standard error."""
         out, err = self.process.communicate(timeout=timeout_s)
         return self.process.returncode, out, err
+
+    def accept(self, timeout_s: float = 90.0, lost: Collection[str] = ()) -> tuple[str, str]:
+        """Standard output and standard error of a command whose runs all end as they may (``verdict_rig``)."""
+        code, out, err = self.finish(timeout_s)
+        assert self.runs(), err
+        accepted_runs(self.runs(), code, lost)
+        return out, err
+
+    def runs(self) -> list[Path]:
+        """Directories of the runs made so far, in the order of their names."""
+        return sorted(self.folder.glob("runs/*"))
 
     def steps(self) -> list[dict[str, Any]]:
         """Step records on disk now; a last line may be only half there."""

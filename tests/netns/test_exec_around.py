@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from command_rig import Command
+from verdict_rig import accepted_run
 
 from testbed.record.directory import read_events
 
@@ -63,18 +64,26 @@ if listens:
 """
 
 
-def perform(folder: Path, script: str, *arguments: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The certificate, and the events by kind."""
+def perform(
+    folder: Path, script: str, *arguments: str, around: bool = False
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The certificate, and the events by kind. ``around``: the run is to be invalid for what went around its links."""
     folder.chmod(0o777)
     scenario, program = folder / "scenario.yaml", folder / "job.py"
     scenario.write_text(SCENARIO)
     program.write_text(script)
     command = Command(folder, "exec", str(scenario), "--", "python", str(program), *arguments)
     code, _, err = command.finish(300.0)
-    assert code in (0, 1), err
-    (directory,) = (folder / "runs").iterdir()
+    (directory,) = command.runs()
     certificate = json.loads((directory / "certificate.json").read_text())
-    assert certificate["measures"], err
+    if around:
+        assert (code, certificate["verdict"]) == (1, "invalid"), err
+        assert certificate["measures"]["around"]["state"] == "invalid"
+    else:
+        accepted_run(directory, code)
+        assert certificate["measures"]["around"]["state"] == "valid"
+    processes = read_events(directory)["process"]
+    assert [process["status"] for process in processes] == [0, 0], err
     return certificate, read_events(directory)
 
 
@@ -85,9 +94,7 @@ def said(certificate: dict[str, Any]) -> list[str]:
 
 
 def test_torch_rpc_with_default_channels_is_caught_to_the_byte(tmp_path: Path) -> None:
-    certificate, events = perform(tmp_path, RPC, "default")
-    assert certificate["verdict"] == "invalid"
-    assert certificate["measures"]["around"]["state"] == "invalid"
+    certificate, events = perform(tmp_path, RPC, "default", around=True)
     (reason,) = said(certificate)
     assert 'TensorPipeRpcBackendOptions(_transports=["uv"], _channels=["basic"])' in reason
     calls = {record["node"]: record for record in events["shared"]}
@@ -103,7 +110,6 @@ def test_torch_rpc_with_default_channels_is_caught_to_the_byte(tmp_path: Path) -
 def test_torch_rpc_over_its_links_is_not(tmp_path: Path) -> None:
     certificate, events = perform(tmp_path, RPC, "links")
     assert said(certificate) == [] and "shared" not in events
-    assert certificate["measures"]["around"]["state"] == "valid"
     identity = certificate["measures"]["byte_identity"]
     assert identity["state"] == "valid" and identity["judged"] == 4
     assert max(one["bytes_sent"] for one in events["socket"]) >= RPC_BYTES
@@ -119,7 +125,7 @@ def test_torch_rpc_over_its_links_is_not(tmp_path: Path) -> None:
     ],  # over the control network nodes meet in containers only
 )
 def test_other_networks_than_the_shaped_one(tmp_path: Path, network: str, word: str | None) -> None:
-    certificate, events = perform(tmp_path, TALK, network, str(tmp_path))
+    certificate, events = perform(tmp_path, TALK, network, str(tmp_path), around=network != "data")
     reasons = said(certificate)
     assert len(reasons) == (word is not None)
     assert all(network in reason and str(word) in reason for reason in reasons)
@@ -156,8 +162,7 @@ def test_a_unix_socket_between_nodes_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    certificate, events = perform(tmp_path, UNIX)
-    assert certificate["measures"]["around"]["state"] == "invalid"
+    certificate, events = perform(tmp_path, UNIX, around=True)
     (reason,) = said(certificate)
     assert "worker-0 and worker-1 spoke through a Unix socket at s.sock:" in reason
     (seen,) = events["shared"]

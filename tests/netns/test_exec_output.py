@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from command_rig import command_line, descendants, executed
+from command_rig import command_line, descendants
+from verdict_rig import accepted_runs
 
 pytestmark = pytest.mark.timeout(120)
 SCENARIO = """
@@ -35,7 +36,7 @@ def test_a_reader_that_leaves_does_not_hold_it_up(tmp_path: Path) -> None:
     process.stdout.close()
     with process.stderr:
         said = process.stderr.read()
-    assert executed(process.wait(60), said.decode()), said
+    accepted_runs(tmp_path.glob("runs/*"), process.wait(60))
     assert b"Traceback" not in said and b"BrokenPipe" not in said
     kept = [path.read_text().splitlines() for path in tmp_path.glob("runs/*/log/worker-*.log")]
     assert kept == [[f"line {i}" for i in range(1, 5)]] * 2
@@ -43,22 +44,20 @@ def test_a_reader_that_leaves_does_not_hold_it_up(tmp_path: Path) -> None:
 
 def test_what_a_terminal_cannot_show_is_kept_as_it_was(tmp_path: Path) -> None:
     process = start(tmp_path, r"printf '\303\251\n'", PYTHONIOENCODING="ascii")
-    out, err = process.communicate(timeout=60)
-    assert executed(process.returncode, err.decode()), err
+    out, _ = process.communicate(timeout=60)
+    accepted_runs(tmp_path.glob("runs/*"), process.returncode)
     assert sorted(out.splitlines()) == [b"worker-0 | ?", b"worker-1 | ?"]
     assert [path.read_bytes() for path in tmp_path.glob("runs/*/log/*.log")] == [b"\xc3\xa9\n"] * 2
 
 
 def test_what_is_left_in_the_background_ends_with_the_job(tmp_path: Path) -> None:
     process = start(tmp_path, "sleep 300.125 & echo $!")
-    before = time.monotonic()
-    out, err = process.communicate(timeout=60)
-    assert executed(process.returncode, err.decode()), err
-    assert time.monotonic() - before < 60
-    for line in out.splitlines():
-        assert "300.125" not in command_line(
-            int(line.split()[-1])
-        )  # of one that waits to be reaped it is empty
+    out, _ = process.communicate(timeout=60)
+    accepted_runs(tmp_path.glob("runs/*"), process.returncode)
+    left = [int(line.split()[-1]) for line in out.splitlines()]
+    assert len(left) == 2
+    # of one that waits to be reaped it is empty
+    assert not [pid for pid in left if "300.125" in command_line(pid)]
 
 
 def test_a_killed_testbed_leaves_nothing_that_clean_does_not_find(tmp_path: Path) -> None:
@@ -74,8 +73,10 @@ def test_a_killed_testbed_leaves_nothing_that_clean_does_not_find(tmp_path: Path
     assert process.stderr is not None
     process.stderr.close()
     give_up = time.monotonic() + 20
-    while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < give_up:
+    while any(command_line(pid) for pid in children):
+        assert time.monotonic() < give_up, "its processes go on"
         time.sleep(0.1)
+    assert marks.parent.exists(), "nothing is left for `clean`"
     clean = [sys.executable, "-m", "testbed", "clean"]
     done = subprocess.run(clean, env={**os.environ, **environment}, capture_output=True, check=True)
     assert not marks.parent.exists(), done.stdout
