@@ -13,10 +13,13 @@ from testbed.exchange.arrival import ask_for_stamps
 from testbed.exchange.frame import HEADER_BYTES, MAX_BODY, Frame, framed
 from testbed.exchange.inflow import Inflow
 from testbed.exchange.tcp_info import Moved, SocketCounters, moved, read_counters, silent_s
+from testbed.exchange.vigil import LOOKS
 from testbed.node import Message
 
 _PAUSE_S = 0.001
 """Until the kernel may take the rest of a header."""
+_PROBE_S = 1
+"""Between probes of an idle connection; kernels take whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +136,17 @@ class Stream:
 
 
 def _tune(connected: socket.socket, silence_s: float) -> None:
-    """No waiting for more data to send; a peer that does not answer is an error after ``silence_s``."""
+    """No waiting for more data to send; a peer that does not answer is an error after ``silence_s``, or soon after.
+
+    The kernel counts from the last answer, which on an idle connection came up to a probe's distance before the
+    peer fell silent: an outage that is shorter than ``silence_s`` must not end it.
+    """
     ask_for_stamps(connected)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(silence_s / 2)))
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, int(silence_s / 2)))
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(silence_s * 1000))
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_S)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, int(silence_s / _PROBE_S)))
+    # whoever waits for one that is stuck in sending gives it LOOKS-th of the time more
+    end_s = silence_s + min(_PROBE_S, silence_s / (2 * LOOKS))
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(end_s * 1000))

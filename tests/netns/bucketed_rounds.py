@@ -3,6 +3,7 @@ by an activity of its own, beside others that come and go."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Protocol
@@ -21,16 +22,24 @@ SUFFIX = "-buckets"
 Say = Callable[..., None]
 
 
+def mean_of(came: Collection[Message]) -> bytes:
+    return np.mean([np.frombuffer(one.body, np.float32) for one in came], 0).tobytes()
+
+
 class Halts(Protocol):
     """Where the plan has the process stop; see ``exchange_peer``."""
+
+    def near(self, step: int) -> None: ...
 
     def at(self, step: int, phase: str) -> None: ...
 
     def during(self, step: int, phase: str) -> None: ...
 
+    def after(self, step: int, phase: str) -> None: ...
+
 
 class BucketedRounds:
-    """Steps whose results are known beforehand: worker r sends values r + 1 + step."""
+    """Steps whose results are known beforehand: worker r sends values r + 1 + step + bucket / 4."""
 
     def __init__(self, plan: dict[str, Any], halts: Halts, node: Node, say: Say) -> None:
         self._plan, self._halts, self._node, self._say = plan, halts, node, say
@@ -46,41 +55,52 @@ class BucketedRounds:
         while step != side.last_step:
             step += 1
             self._step = step
+            self._halts.near(step)
             self._halts.at(step, "before")
             self._halts.during(step, "send")
-            body = np.full(self._values(step), rank + 1 + step, np.float32).tobytes()
             for bucket in range(BUCKETS):
-                self._lane.put(partial(self._submit, side, bucket, body))
+                body = np.full(self._values(step), rank + 1 + step + bucket / 4, np.float32)
+                self._lane.put(partial(self._submit, side, bucket, body.tobytes()))
                 if bucket == 0:
                     self._halts.at(step, "between")
             self._halts.during(step, "receive")
-            for _ in range(BUCKETS):
-                self._check(step, self._hear())
+            came = dict(self._hear() for _ in range(BUCKETS))
             self._halts.after(step, "receive")
+            crc = 0
+            for bucket in range(BUCKETS):
+                self._check(step, bucket, came[bucket])
+                crc = zlib.crc32(came[bucket], crc)
             self._halts.at(step, "aggregate")
-            self._say("step", step=step)
+            self._say("step", step=step, crc=crc)
         side.close()
 
     def serve(self, side: BucketsServer) -> None:
         """A server's part."""
         last = self._plan["steps"]
         for step in range(1, last + 1):
+            self._halts.near(step)
             self._halts.at(step, "before")
             self._halts.during(step, "receive")
             left = dict.fromkeys(range(BUCKETS))
+            means: dict[int, bytes] = {}
             while left:
                 bucket, came = side.gather_any(step, left)
+                means[bucket] = mean_of(came)
                 first = len(left) == BUCKETS
                 if first:
+                    self._halts.after(step, "receive")
                     self._halts.at(step, "aggregate")
                     self._halts.during(step, "send")
-                self._answer(side, step, bucket, came, last=first and step == last)
+                self._answer(side, step, bucket, means[bucket], last=first and step == last)
                 if first:
                     self._halts.at(step, "between")
                 del left[bucket]
             for _ in range(BUCKETS):
                 self._hear()
-            self._say("step", step=step)
+            crc = 0
+            for bucket in range(BUCKETS):
+                crc = zlib.crc32(means[bucket], crc)
+            self._say("step", step=step, crc=crc)
         side.farewell(last)
 
     def _values(self, step: int) -> int:
@@ -88,6 +108,8 @@ class BucketedRounds:
 
     def _submit(self, side: BucketsSide, bucket: int, body: bytes) -> None:
         self._under_way[bucket] = side.submit(self._step, bucket, body)
+        if bucket == BUCKETS - 1:
+            self._halts.after(self._step, "send")
         self._sent.put(bucket)
 
     def _take_in(self, side: BucketsSide) -> None:
@@ -101,24 +123,23 @@ class BucketedRounds:
             self._told.put(error)
 
     def _answer(
-        self, side: BucketsServer, step: int, bucket: int, came: Collection[Message], *, last: bool
+        self, side: BucketsServer, step: int, bucket: int, mean: bytes, *, last: bool
     ) -> None:
-        mean = np.mean([np.frombuffer(one.body, np.float32) for one in came], 0).tobytes()
-
         def send() -> None:
             side.broadcast(step, bucket, mean, last=last)
+            self._halts.after(step, "send")
             self._told.put((bucket, None))
 
         self._lane.put(send)
 
-    def _hear(self) -> Any:
+    def _hear(self) -> tuple[int, Any]:
         told = self._told.get()
         if isinstance(told, BaseException):
             raise told
-        return told[1]
+        return told
 
-    def _check(self, step: int, payload: Any) -> None:
+    def _check(self, step: int, bucket: int, payload: Any) -> None:
         mean = np.frombuffer(payload, np.float32)
-        expected = np.mean([rank + 1 + step for rank in range(self._plan["workers"])])
+        expected = np.mean([rank + 1 + step for rank in range(self._plan["workers"])]) + bucket / 4
         if mean.shape != (self._values(step),) or not np.allclose(mean, expected):
             raise AssertionError(f"step {step}: {mean[:4]} of {mean.shape}, not {expected}")

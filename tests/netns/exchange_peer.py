@@ -1,7 +1,8 @@
-"""A node of an exchange as a process of its own: ``exchange_peer.py PLAN``, without torch, in any namespace.
+"""A node of an exchange, in a process of its own (``exchange_nodes``), without torch, in any namespace.
 
 Does rounds as a run's nodes do, and says on standard output what becomes of them, an object a line. At the phase of
-the step that the plan names it says ``halted``, and waits for a line on standard input where it can.
+the step that the plan names it says ``halted``, and waits for a line on standard input where it can. Before the step of
+a phase that lasts it says ``near``, and waits, so that the phase can be made to last for long enough.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +35,8 @@ SOON_S = 0.1
 """After the beginning of a phase that lasts."""
 SAMPLES = 60
 """Of a coded exchange's mini-batch."""
-SETTLED_S = 0.3
+LASTING = ("send", "receive")
+"""Phases that take their time; in all others a node stands still."""
 
 
 def say(kind: str, **fields: Any) -> None:
@@ -46,27 +49,39 @@ class Halts:
 
     def __init__(self, step: int, phase: str) -> None:
         self._where = step, phase
+        self._over = False
 
     def at(self, step: int, phase: str) -> None:
-        """Stop here until a line comes in; what was sent before has arrived by then."""
+        """Stop here until a line comes in."""
         if (step, phase) == self._where:
-            time.sleep(SETTLED_S)
-            say("halted")
+            say("halted", within=True)
+            sys.stdin.readline()
+
+    def near(self, step: int) -> None:
+        """A step begins: if the phase is one of it that lasts, wait for a line."""
+        if step == self._where[0] and self._where[1] in LASTING:
+            say("near")
             sys.stdin.readline()
 
     def during(self, step: int, phase: str) -> None:
         """Say so while the phase that begins now goes on."""
         if (step, phase) == self._where:
-            threading.Timer(SOON_S, say, ["halted"]).start()
+            threading.Timer(SOON_S, lambda: say("halted", within=not self._over)).start()
 
     def after(self, step: int, phase: str) -> None:
-        """The phase may have lasted for less than that: go no further before a line comes in."""
-        if (step, phase) == self._where:
+        """The phase is over: go no further before a line comes in."""
+        if (step, phase) == self._where and not self._over:
+            self._over = True
             sys.stdin.readline()
 
 
+def vector(rank: int, step: int, values: int) -> Any:
+    """What worker ``rank`` sends in ``step``, where a mean is made of everybody's."""
+    return np.random.default_rng((rank, step)).standard_normal(values, np.float32)
+
+
 class Rounds:
-    """Steps of an exchange, whose results are known beforehand: worker r sends values r + 1 + step."""
+    """Steps of an exchange, whose results are known beforehand."""
 
     def __init__(self, plan: dict[str, Any], halts: Halts, kind: ExchangeKind) -> None:
         self._plan, self._halts, self._kind = plan, halts, kind
@@ -75,29 +90,36 @@ class Rounds:
         return int(self._plan["values"]) if step == self._plan["long"] else SHORT
 
     def vector(self, rank: int, step: int) -> Any:
-        return np.full(self.values(step), rank + 1 + step, np.float32)
+        """Out of lockstep all values are rank + 1 + step, which says whose it is."""
+        if not self._kind.lockstep:
+            return np.full(self.values(step), rank + 1 + step, np.float32)
+        return vector(rank, step, self.values(step))
 
     def work(self, side: WorkerSide, rank: int) -> None:
         step = 0
         while step != side.last_step:
             step += 1
             time.sleep(self._plan["pace_s"])
+            self._halts.near(step)
             self._halts.at(step, "before")
             self._halts.during(step, "send")
             ticket = side.submit(step, 0, self._payload(side, rank, step))
+            self._halts.after(step, "send")
             self._halts.during(step, "receive")
             update = ticket.wait()
             self._halts.after(step, "receive")
             parts = [part.body for part in update.parts] or [update.payload]
-            self._check(np.mean([np.frombuffer(part, np.float32) for part in parts], 0), step)
+            mean = np.mean([np.frombuffer(part, np.float32) for part in parts], 0)
+            self._check(mean, step)
             self._halts.at(step, "aggregate")
             step += len(update.more)
-            say("step", step=step)
+            say("step", step=step, crc=zlib.crc32(mean))
         side.close()
 
     def serve(self, side: ServerSide) -> None:
         last, self._told = self._plan["steps"], 0
         for step in range(1, last + 1):
+            self._halts.near(step)
             self._halts.at(step, "before")
             self._halts.during(step, "receive")
             came = side.gather(step, 0)
@@ -106,7 +128,8 @@ class Rounds:
             mean = np.mean([np.frombuffer(one.body, np.float32) for one in came], 0)
             self._halts.during(step, "send")
             side.broadcast(step, 0, mean.tobytes(), last=step == last)
-            say("step", step=step)
+            self._halts.after(step, "send")
+            say("step", step=step, crc=zlib.crc32(mean))
             if crowd := getattr(side, "crowd", None):
                 for lost in crowd.lost[self._told :]:
                     self._told += 1
@@ -114,24 +137,31 @@ class Rounds:
         side.farewell(last)
 
     def _payload(self, side: WorkerSide, rank: int, step: int) -> Any:
-        """Vectors; or blocks, whose values are not looked at afterwards."""
+        """Vectors; or blocks, which are the same wherever they are made."""
         if self._kind.carries != "blocks":
             return self.vector(rank, step).tobytes()
-        shape = len(side.samples(SAMPLES)), self.values(step)  # type: ignore[attr-defined]
-        return np.full(shape, step, np.int32).data.cast("B")
+        blocks = [
+            np.random.default_rng((part.start, step)).integers(
+                -999, 999, self.values(step), np.int32
+            )
+            for part in side.samples(SAMPLES)  # type: ignore[attr-defined]
+        ]
+        return np.stack(blocks).data.cast("B")
 
     def _check(self, mean: Any, step: int) -> None:
-        if self._kind.carries == "blocks" or not self._kind.lockstep:
+        if self._kind.carries == "blocks":
+            return  # compared with others' and with an undisturbed run's
+        if not self._kind.lockstep:
             if len(set(mean)) != 1:
                 raise AssertionError(f"step {step}: {mean[:4]} of {mean.shape}")
             return
-        expected = np.mean([self.vector(rank, step)[0] for rank in range(self._plan["workers"])])
-        if mean.shape != (self.values(step),) or not np.allclose(mean, expected):
-            raise AssertionError(f"step {step}: {mean[:4]} of {mean.shape}, not {expected}")
+        expected = np.mean([self.vector(rank, step) for rank in range(self._plan["workers"])], 0)
+        if mean.shape != expected.shape or not np.allclose(mean, expected, atol=1e-6):
+            raise AssertionError(f"step {step}: {mean[:4]} of {mean.shape}, not {expected[:4]}")
 
 
-def main() -> None:
-    plan = json.loads(sys.argv[1])
+def take_part_as(plan: dict[str, Any]) -> None:
+    """The node that ``plan`` describes, from its endpoint on to what it has counted."""
     names = {int(number): name for number, name in plan["names"].items()}
     kind = exchanges.get(plan["exchange"].removesuffix(SUFFIX))
     clock = HostClock()
@@ -220,7 +250,3 @@ def guarded(work: Callable[[], None]) -> bool:
         about = {name: getattr(error, name, None) for name in ("node", "step", "phase")}
         say("error", type=type(error).__name__, message=str(error), **about)
         return False
-
-
-if __name__ == "__main__":
-    main()

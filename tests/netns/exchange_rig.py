@@ -2,138 +2,104 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
+from exchange_nodes import Nodes
+from exchange_peer import LASTING
+from fault_cases import Case
 from stranger import Listening, datagrams, throw, visit, visits
 
 from testbed.bench.lab import Lab
 from testbed.fabric.base import Interface
 from testbed.links import htb
 from testbed.links.client import LinkSettings
+from testbed.links.namespaces import inside
 from testbed.links.netlink import Netlink
 from testbed.scenario.shape import End, Shape
 
-RATE_BITS, VALUES = 40_000_000, 2_000_000
-"""A message takes 1.6 s."""
-TIMEOUT_S, WITHIN_S = 5.0, 10.0
+RATE_BITS, VALUES = 40_000_000, 500_000
+"""A message takes 0.4 s."""
+BUFFER_BYTES = 1 << 17
+"""The most that a node's kernel takes of a message that its peer does not take: phases last as those of long messages."""
+SLOW_BITS = RATE_BITS // 12
+"""Of a slow link, where a message takes longer than a timeout; and of a victim's while it is on its way into a phase."""
+SLOW_S = 0.9 * 32 * VALUES / SLOW_BITS
+"""Nobody has such a message sooner."""
+TIMEOUT_S, WITHIN_S = 3.0, 9.0
 """How long a peer may be silent; until when everybody has to know it."""
 HALT_STEP, STEPS = 3, 5
 CARRY_ON = ("ps-async", "ps-backup")
 """Exchanges that go on without a worker; so long that it happens while they do."""
-MANY_STEPS, PACE_S = 36, 0.3
+MANY_STEPS, PACE_S = 30, 0.15
 NODES = 3
 """Of each exchange."""
-_START_S, _SLOW_S = 90.0, 120.0
-_PROGRAM = str(Path(__file__).with_name("exchange_peer.py"))
+START_S, SLOW_END_S, SETTLED_S = 60.0, 60.0, 0.2
+ABRUPT = ("killed", "paused")
+"""Faults of a process, which says nothing more."""
 
-
-class Case(NamedTuple):
-    """One fault in one exchange."""
-
-    exchange: str
-    victim: str
-    phase: str
-    fault: str
-    way: str = "threads"
-
-    def __str__(self) -> str:
-        return "-".join(self)
-
-
-@dataclass
-class Process:
-    """One node, and what it has said."""
-
-    name: str
-    popen: subprocess.Popen[str]
-    lines: list[dict[str, Any]] = field(default_factory=list)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-    _ended: bool = False
-
-    def __post_init__(self) -> None:
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.popen.stdout is not None
-        for line in self.popen.stdout:
-            with self._changed:
-                self.lines.append(json.loads(line))
-                self._changed.notify_all()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def said(self, *kinds: str) -> dict[str, Any] | None:
-        return next((line for line in self.lines if line["kind"] in kinds), None)
-
-    def until(self, *kinds: str, timeout_s: float) -> dict[str, Any] | None:
-        """The first line of one of ``kinds``; None when it does not come."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.said(*kinds) or self._ended, timeout_s)
-        return self.said(*kinds)
-
-    def tell(self) -> None:
-        """Let it go on."""
-        assert self.popen.stdin is not None
-        self.popen.stdin.write("\n")
-        self.popen.stdin.flush()
-
-    def end(self) -> None:
-        self.popen.kill()
-        self.popen.wait()
-        assert self.popen.stdin is not None and self.popen.stdout is not None
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended, 5.0)
-        self.popen.stdout.close()
-        with suppress(BrokenPipeError):
-            self.popen.stdin.close()
+Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What everybody said, and how long after the fault."""
+    """What everybody said. Times are of the monotonic clock."""
 
     victim: str
-    said: dict[str, dict[str, Any] | None]
-    after_s: dict[str, float]
-    steps: dict[str, int]
-    counts: dict[str, dict[str, Any] | None]
-    lost: list[dict[str, Any]]
-    """What a server said of workers that it goes on without; ``at_s`` after the fault."""
+    struck_s: float
+    said: dict[str, Line | None]
+    """How it ended for those that were to end."""
+    ended_s: dict[str, float]
+    steps: dict[str, list[Line]]
+    counts: dict[str, Line | None]
+    lost: list[Line]
+    """What a server said of workers that it goes on without."""
 
     @property
     def survivors(self) -> list[str]:
         return [name for name in self.said if name != self.victim]
 
+    @property
+    def histories(self) -> dict[str, list[tuple[int, int]]]:
+        """By node: steps that it has done, and the checksum of what it had then."""
+        return {
+            name: [(line["step"], line["crc"]) for line in lines]
+            for name, lines in self.steps.items()
+        }
+
+    def after_s(self, name: str) -> float:
+        """Since the fault."""
+        return self.ended_s[name] - self.struck_s
+
     def told(self) -> str:
         """In words, for whoever reads a failure."""
-        lines = [f"lost after {line['at_s']:.1f} s: {line}" for line in self.lost]
+        lines = [f"lost after {line['at_s'] - self.struck_s:.1f} s: {line}" for line in self.lost]
         for name, line in self.said.items():
             what = "nothing" if line is None else line.get("message", line["kind"])
-            lines.append(f"{name} after {self.after_s[name]:.1f} s: {what}")
+            last = max([0, *(line["step"] for line in self.steps[name])])
+            lines.append(f"{name} after {self.after_s(name):.2f} s, with {last} steps: {what}")
         return "\n".join(lines)
 
 
 class Arena:
     """Several exchanges at once, each on nodes of its own of one lab."""
 
-    def __init__(self, lab: Lab, groups: int) -> None:
-        self._lab = lab
+    def __init__(self, lab: Lab, nodes: Nodes, groups: int) -> None:
+        self._lab, self.nodes = lab, nodes
         self._free: SimpleQueue[int] = SimpleQueue()
         for group in range(groups):
             self._free.put(group)
+        for name in lab.places:
+            with inside(lab.netns(name)):
+                for sysctl in ("tcp_wmem", "tcp_rmem"):
+                    Path("/proc/sys/net/ipv4", sysctl).write_text(f"4096 16384 {BUFFER_BYTES}")
         shape = Shape(RATE_BITS, RATE_BITS // 8 // 20)
         lab.agent.prepare(
             {name: place.cable for name, place in lab.places.items()},
@@ -141,16 +107,30 @@ class Arena:
             LinkSettings(segments=8, congestion="cubic"),
         )
 
-    def play(self, case: Case) -> Outcome:
-        """Run ``case`` to its end."""
+    @contextmanager
+    def group(self) -> Iterator[int]:
+        """Nodes for one exchange."""
         group = self._free.get()
         try:
-            return _Play(self, case, group).run()
+            yield group
         finally:
             self._free.put(group)
 
-    def place(self, group: int, number: int) -> str:
-        return place_name(group, number)
+    def play(self, case: Case) -> Outcome:
+        """Run ``case`` to its end."""
+        with self.group() as group:
+            return _Play(self, case, group).run()
+
+    def undisturbed(self, exchange: str) -> Outcome:
+        """The outcome of an exchange that nothing befalls."""
+        with self.group() as group:
+            playing = Exchange(self, group, exchange, lambda _: {})
+            try:
+                playing.begin()
+                now_s = time.monotonic()
+                return playing.outcome("", now_s, list(playing.processes), SLOW_END_S)
+            finally:
+                playing.end()
 
     def address(self, place: str) -> str:
         return self._lab.places[place].data_address
@@ -165,11 +145,16 @@ class Arena:
     def switch(self) -> str:
         return self._lab.switch
 
-    def rate(self, place: str, bits: int) -> None:
-        """Of its uplink."""
-        nic = self._lab.places[place].nic
-        with Netlink(nic.netns) as netlink:
-            netlink.send(htb.change_class(nic.index, htb.pace(bits)))
+    def rate(self, place: str, bits: int, *, down: bool = False) -> None:
+        """Of its uplink, or of its downlink."""
+        device = self._lab.places[place].port if down else self._lab.places[place].nic
+        with Netlink(device.netns) as netlink:
+            netlink.send(htb.change_class(device.index, htb.pace(bits)))
+
+    def rates(self, place: str, bits: int) -> None:
+        """Of its links in both directions."""
+        self.rate(place, bits)
+        self.rate(place, bits, down=True)
 
     def cable(self, place: str, state: str) -> None:
         """``down``: pull the plug at the switch."""
@@ -178,101 +163,149 @@ class Arena:
         subprocess.run(command, check=True)
 
 
+class Exchange:
+    """The processes of one exchange. ``plan``: what is not the same for all, over what is usual."""
+
+    def __init__(
+        self, arena: Arena, group: int, exchange: str, own_plan: Callable[[str], dict[str, Any]]
+    ) -> None:
+        self.run = 1000 + group
+        servers = 1 if exchange.startswith("ps") else 0
+        names = {n: "server" if n < servers else f"worker-{n - servers}" for n in range(NODES)}
+        self.places = {name: place_name(group, n) for n, name in names.items()}
+        usual = {
+            "run": self.run, "names": names, "servers": servers, "workers": NODES - servers,
+            "exchange": exchange, "options": {}, "way": "threads", "timeout_s": TIMEOUT_S,
+            "values": VALUES, "long": HALT_STEP, "steps": STEPS, "pace_s": 0.0,
+            "addresses": {n: arena.address(p) for n, p in enumerate(self.places.values())},
+            "halt_step": 0, "halt_phase": "",
+        }  # fmt: skip
+        self.processes = {
+            name: arena.nodes.start(
+                name, arena.netns(self.places[name]), {**usual, "own": n, **own_plan(name)}
+            )
+            for n, name in names.items()
+        }
+
+    def begin(self) -> None:
+        """When all are ready."""
+        for process in self.processes.values():
+            assert process.until("ready", timeout_s=START_S), process.lines
+        for process in self.processes.values():
+            process.tell()
+
+    def outcome(
+        self, victim: str, struck_s: float, names: Collection[str], patience_s: float
+    ) -> Outcome:
+        """Once all of ``names`` have ended, or had the time for it."""
+        give_up_s = time.monotonic() + patience_s
+        said = {
+            name: self.processes[name].until(
+                "done", "error", timeout_s=max(0.0, give_up_s - time.monotonic())
+            )
+            for name in names
+        }
+        now_s = time.monotonic()
+        everybody = self.processes.items()
+        return Outcome(
+            victim,
+            struck_s,
+            said,
+            {name: now_s if line is None else line["at_s"] for name, line in said.items()},
+            {name: process.all("step") for name, process in everybody},
+            {name: process.until("counts", timeout_s=1.0) for name, process in everybody},
+            [line for _, process in everybody for line in process.all("lost")],
+        )
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            process.end()
+
+
 class _Play:
     def __init__(self, arena: Arena, case: Case, group: int) -> None:
-        self._arena, self._case, self._run = arena, case, 1000 + group
-        servers = 1 if case.exchange.startswith("ps") else 0
-        self._names = {
-            n: "server" if n < servers else f"worker-{n - servers}" for n in range(NODES)
-        }
-        self._places = {name: arena.place(group, n) for n, name in self._names.items()}
-        self._listening = Listening(arena.nic(self._places[case.victim]))
-        self._processes = {name: self._start(n, name, servers) for n, name in self._names.items()}
+        self._arena, self._case = arena, case
+        self._exchange = Exchange(arena, group, case.exchange, self._plan)
+        self._place = self._exchange.places[case.victim]
+        self._victim = self._exchange.processes[case.victim]
+        self._listening = Listening(arena.nic(self._place))
 
     def run(self) -> Outcome:
-        place = self._places[self._case.victim]
+        case, processes = self._case, self._exchange.processes
         try:
-            for process in self._processes.values():
-                assert process.until("ready", timeout_s=_START_S), process.lines
-            for process in self._processes.values():
-                process.tell()
-            victim = self._processes[self._case.victim]
-            assert victim.until("halted", timeout_s=_START_S), victim.lines
-            self._strike(victim, place)
-            return self._outcome(time.monotonic())
+            self._exchange.begin()
+            self._bring_to_halt()
+            struck_s = self._strike()
+            ending = [n for n in processes if n != case.victim or case.fault not in ABRUPT]
+            return self._exchange.outcome(case.victim, struck_s, ending, self._patience_s())
         finally:
             self._listening.end()
-            for process in self._processes.values():
-                process.end()
-            if self._case.fault == "cut off":
-                self._arena.cable(place, "up")
-            self._arena.rate(place, RATE_BITS)
+            self._exchange.end()
+            if case.fault == "cut off":
+                self._arena.cable(self._place, "up")
+            self._arena.rates(self._place, RATE_BITS)
 
-    def _start(self, number: int, name: str, servers: int) -> Process:
-        case, place = self._case, self._places[name]
-        plan = {
-            "own": number, "run": self._run, "names": self._names, "servers": servers,
-            "workers": NODES - servers, "exchange": case.exchange, "options": {}, "way": case.way,
-            "timeout_s": TIMEOUT_S, "values": VALUES, "long": HALT_STEP,
-            "steps": MANY_STEPS if case.exchange in CARRY_ON else STEPS,
-            "pace_s": PACE_S if case.exchange in CARRY_ON else 0.0,
-            "addresses": {n: self._arena.address(p) for n, p in enumerate(self._places.values())},
-            "halt_step": HALT_STEP, "halt_phase": case.phase if name == case.victim else "",
-        }  # fmt: skip
-        program = [sys.executable, _PROGRAM, json.dumps(plan)]
-        popen = subprocess.Popen(
-            ["nsenter", f"--net={self._arena.netns(place)}", *program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        return Process(name, popen)
-
-    def _strike(self, victim: Process, place: str) -> None:
-        strikes: dict[str, Callable[[], None]] = {
-            "killed": lambda: os.kill(victim.popen.pid, signal.SIGKILL),
-            "paused": lambda: os.kill(victim.popen.pid, signal.SIGSTOP),
-            "cut off": lambda: self._arena.cable(place, "down"),
-            "slow": lambda: self._arena.rate(place, RATE_BITS // 10),
-            "visited": lambda: self._visit(place),
+    def _plan(self, name: str) -> dict[str, Any]:
+        case, on = self._case, self._case.exchange in CARRY_ON
+        own = {
+            "way": case.way,
+            "steps": MANY_STEPS if on else STEPS,
+            "pace_s": PACE_S if on else 0.0,
         }
-        strikes[self._case.fault]()
-        if self._case.fault not in ("killed", "paused"):
-            victim.tell()
+        halt = {"halt_step": HALT_STEP, "halt_phase": case.phase}
+        return {**own, **halt} if name == case.victim else own
 
-    def _visit(self, place: str) -> None:
+    def _bring_to_halt(self) -> None:
+        """Into the phase, which a slow link has last until the fault is there."""
+        victim = self._victim
+        if self._case.phase in LASTING:
+            assert victim.until("near", timeout_s=START_S), victim.lines
+            self._arena.rate(self._place, SLOW_BITS, down=self._case.phase == "receive")
+            victim.tell()
+        halted = victim.until("halted", timeout_s=START_S)
+        assert halted and halted["within"], victim.lines
+        if self._case.phase not in LASTING and self._case.exchange not in CARRY_ON:
+            done = last_done(self._case)
+            for name, process in self._exchange.processes.items():
+                assert name == self._case.victim or process.until_step(done, START_S), process.lines
+            time.sleep(SETTLED_S)  # until what the others have sent has arrived
+
+    def _strike(self) -> float:
+        """When it was."""
+        fault, victim = self._case.fault, self._victim
+        assert victim.alive
+        struck_s = time.monotonic()
+        match fault:
+            case "killed":
+                victim.signal(signal.SIGKILL)
+                assert victim.ends()
+            case "paused":
+                victim.signal(signal.SIGSTOP)
+            case "cut off":
+                self._arena.cable(self._place, "down")
+            case "visited":
+                self._visit()
+        if fault != "slow":
+            self._arena.rates(self._place, RATE_BITS)
+        if fault not in ABRUPT:
+            victim.tell()
+        return struck_s
+
+    def _visit(self) -> None:
         """A stranger calls at the victim's; the last worker is one that it is not."""
-        heard, address = self._listening.end(), self._arena.address(place)
-        visit(self._arena.switch, address, visits(self._run, NODES - 1, heard))
+        heard, address = self._listening.end(), self._arena.address(self._place)
+        visit(self._arena.switch, address, visits(self._exchange.run, NODES - 1, heard))
         if self._case.exchange == "multicast":
             throw(self._arena.switch, address, datagrams(heard))
 
-    def _outcome(self, struck_s: float) -> Outcome:
+    def _patience_s(self) -> float:
         lasting = self._case.fault in ("slow", "visited") or self._case.exchange in CARRY_ON
-        patience_s = _SLOW_S if lasting else 2 * WITHIN_S
-        said: dict[str, dict[str, Any] | None] = {}
-        for name, process in self._processes.items():
-            if name != self._case.victim or self._case.fault not in ("killed", "paused"):
-                left_s = struck_s + patience_s - time.monotonic()
-                said[name] = process.until("done", "error", timeout_s=max(0.0, left_s))
-        now_s = time.monotonic()
-        ended = {name: now_s if line is None else line["at_s"] for name, line in said.items()}
-        return Outcome(
-            self._case.victim,
-            said,
-            {name: at_s - struck_s for name, at_s in ended.items()},
-            {
-                name: max([0, *(line["step"] for line in p.lines if line["kind"] == "step")])
-                for name, p in self._processes.items()
-            },
-            {name: p.until("counts", timeout_s=1.0) for name, p in self._processes.items()},
-            [
-                {**line, "at_s": line["at_s"] - struck_s}
-                for process in self._processes.values()
-                for line in process.lines
-                if line["kind"] == "lost"
-            ],
-        )
+        return SLOW_END_S if lasting else 2 * WITHIN_S
+
+
+def last_done(case: Case) -> int:
+    """The last step that the others can do while the victim stands still in its phase."""
+    return HALT_STEP - (case.phase != "aggregate" or case.victim == "server")
 
 
 def place_name(group: int, number: int) -> str:
