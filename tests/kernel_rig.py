@@ -16,6 +16,7 @@ def has_netem() -> bool:
     return os.geteuid() == 0 and "netem" in probe()
 
 
+@functools.cache
 def lacks_guest() -> str:
     """Why no guest can be booted here; empty when it can."""
     try:

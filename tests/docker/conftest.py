@@ -1,16 +1,13 @@
-"""Fabrics of two containers for tests; everything they made is gone afterwards."""
+"""Fabrics of containers for tests: those that tests only look at stand for all of them."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from standing import SPECS, Standing
+from standing import FOUR, Standing, assert_gone, run_in, standing
 
-from testbed.fabric.base import RunContext
-from testbed.fabric.docker import DockerFabric
 from testbed.setup import images
 
 
@@ -19,18 +16,32 @@ def image() -> str:
     return images.ensure()
 
 
+@pytest.fixture(scope="session")
+def plain(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+    """A server and a worker; whoever pauses or kills one of them takes a fabric of his own."""
+    with standing(tmp_path_factory.mktemp("plain")) as made:
+        yield made
+        assert made.fabric.dead() == {}
+
+
+@pytest.fixture(scope="session")
+def casting(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+    """Four workers that may multicast."""
+    with standing(tmp_path_factory.mktemp("casting"), FOUR, multicast=True) as made:
+        yield made
+        assert made.fabric.dead() == {}
+
+
 @pytest.fixture
-def stand(image: str, tmp_path: Path) -> Iterator[Callable[[], Standing]]:
-    """Makes fabrics; destroys them at the end."""
-    made: list[DockerFabric] = []
+def own(image: str, tmp_path: Path) -> Iterator[Standing]:
+    """A server and a worker that a test may do to what it likes."""
+    with standing(tmp_path) as made:
+        yield made
 
-    def make() -> Standing:
-        run = secrets.token_hex(3)
-        fabric = DockerFabric(RunContext(run, tmp_path / run, "a-token", quiet=True))
-        made.append(fabric)
-        networks = fabric.create(SPECS)
-        return Standing(run, fabric, networks, fabric.start())
 
-    yield make
-    for fabric in made:
-        fabric.destroy()
+@pytest.fixture
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """Of the runs whose directories are in the test's folder."""
+    yield
+    if list(tmp_path.glob("runs/*/compose.yaml")):
+        assert_gone(run_in(tmp_path))

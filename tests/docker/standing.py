@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import secrets
+import socket
 import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from testbed.fabric.base import Networks, NodeSpec, Place
+from testbed.fabric.base import CONTROL_PORT, Networks, NodeSpec, Place, RackSpec, RunContext
 from testbed.fabric.docker import DockerFabric
+from testbed.fabric.netns_plan import run_tag
+from testbed.links.journal import journals
+from testbed.links.namespaces import NAMED
 
 SPECS = [
     NodeSpec("server", "server", "server", 0, 0),
     NodeSpec("worker-0", "worker", "worker", 0, 1),
 ]
+FOUR = [NodeSpec(f"worker-{n}", "worker", "worker", n, n) for n in range(4)]
 
 
 @dataclass
 class Standing:
-    """A fabric that was created and started. Its nodes look for a session that is not there."""
+    """A fabric that was created and started. Its nodes have found a session that never speaks to them."""
 
     id: str
     fabric: DockerFabric
@@ -32,6 +43,28 @@ class Standing:
         return done.stdout.strip()
 
 
+@contextmanager
+def standing(
+    folder: Path,
+    specs: Sequence[NodeSpec] = SPECS,
+    racks: Sequence[RackSpec] = (),
+    *,
+    multicast: bool = False,
+) -> Iterator[Standing]:
+    """Nothing of it may be left afterwards."""
+    run = secrets.token_hex(3)
+    context = RunContext(run, folder / run, "a-token", quiet=True, multicast=multicast)
+    fabric = DockerFabric(context)
+    try:
+        networks = fabric.create(list(specs), racks)
+        # Without it they would end after half a minute.
+        with socket.create_server((networks.control_host, CONTROL_PORT)):
+            yield Standing(run, fabric, networks, fabric.start())
+    finally:
+        fabric.destroy()
+    assert_gone(run)
+
+
 def left_of(run: str) -> list[str]:
     """Names of the engine's objects that bear the run's label."""
     label = ["--filter", f"label=narrows.run={run}"]
@@ -42,3 +75,30 @@ def left_of(run: str) -> list[str]:
     ]
     found = [subprocess.run(c, check=True, capture_output=True, text=True) for c in listings]
     return [name for done in found for name in done.stdout.split()]
+
+
+def run_in(folder: Path) -> str:
+    """The id of the run or comparison whose directories are in ``folder``, as its containers bear it."""
+    (found,) = {
+        run
+        for path in folder.glob("runs/*/compose.yaml")
+        for run in re.findall(r"narrows\.run: \W?(\w+)", path.read_text())
+    }
+    return str(found)
+
+
+def assert_gone(run: str, patience_s: float = 10.0) -> None:
+    """Wait until nothing is left of a run, on the host and in the engine; what others do meanwhile is theirs."""
+    give_up = time.monotonic() + patience_s
+    while left := everything(run):
+        assert time.monotonic() < give_up, left
+        time.sleep(0.1)
+
+
+def everything(run: str) -> list[str]:
+    """What a run has in the engine, its namespaces, its devices on the host, its journal."""
+    tag = run_tag(run)
+    names = [path.name for path in NAMED.glob(f"nw-{tag}-*")]
+    names += [path.name for path in Path("/sys/class/net").glob(f"nw{tag}*")]
+    names += [str(journal.path) for journal in journals() if journal.run == run]
+    return names + left_of(run)

@@ -9,6 +9,7 @@ from examples_rig import ROOT, model, size_bytes, train
 
 pytestmark = [
     pytest.mark.docker,
+    pytest.mark.nightly,
     pytest.mark.timeout(240),
     pytest.mark.usefixtures("image", "nothing_left"),
 ]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from shards_rig import assert_two_servers_share_a_model
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.docker, pytest.mark.nightly, pytest.mark.timeout(400)]
 
 
 @pytest.mark.usefixtures("image")

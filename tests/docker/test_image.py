@@ -18,9 +18,29 @@ from testbed.setup.paths import ROOT
 pytestmark = pytest.mark.docker
 
 
-def _run(image: str, *command: str) -> str:
+AS_IN_A_RUN = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--network", "none"]
+KERNELS = """
+from numba.core import event
+from testbed.compress.kernels import cache, warm
+with event.install_recorder("numba:compile") as compiled:
+    warm.all()
+print(len(compiled.buffer), cache.directory())
+"""
+
+
+@pytest.fixture(scope="module")
+def container(image: str) -> Iterator[str]:
+    """One container for all that is looked at."""
+    name = f"narrows-image-{secrets.token_hex(4)}"
+    start = ["docker", "run", "--rm", "--detach", "--name", name, *AS_IN_A_RUN, image]
+    subprocess.run([*start, "sleep", "infinity"], check=True, capture_output=True)
+    yield name
+    subprocess.run(["docker", "kill", name], check=True, capture_output=True)
+
+
+def _run(container: str, *command: str) -> str:
     done = subprocess.run(
-        ["docker", "run", "--rm", "--network", "none", image, *command],
+        ["docker", "exec", container, *command],
         check=True,
         capture_output=True,
         text=True,
@@ -33,22 +53,29 @@ def test_image_is_named_by_its_content(image: str) -> None:
     assert images.exists(image) and images.ensure() == image
 
 
-def test_user_is_not_root(image: str) -> None:
-    assert _run(image, "id", "-u") == "10001"
+def test_user_is_not_root(container: str) -> None:
+    assert _run(container, "id", "-u") == "10001"
 
 
-def test_package_and_its_libraries_can_be_imported(image: str) -> None:
+def test_package_and_its_libraries_can_be_imported(container: str) -> None:
     code = "import numpy, pydantic, sklearn, torch, testbed; print(testbed.__version__)"
-    assert _run(image, "python", "-c", code) == __version__
+    assert _run(container, "python", "-c", code) == __version__
 
 
-def test_byte_code_is_in_the_image(image: str) -> None:
-    listed = _run(image, "find", "/opt/narrows/app/testbed", "-maxdepth", "2", "-name", "*.pyc")
+def test_byte_code_is_in_the_image(container: str) -> None:
+    listed = _run(container, "find", "/opt/narrows/app/testbed", "-maxdepth", "2", "-name", "*.pyc")
     assert "__init__" in listed
 
 
-def test_programs_that_nodes_start_are_in_the_image(image: str) -> None:
-    assert _run(image, "iperf3", "--version").startswith("iperf 3")
+def test_programs_that_nodes_start_are_in_the_image(container: str) -> None:
+    assert _run(container, "iperf3", "--version").startswith("iperf 3")
+
+
+def test_loops_are_compiled_in_the_image(container: str) -> None:
+    """A container of a run reads them, and compiles none."""
+    count, directory = _run(container, "python", "-c", KERNELS).split()
+    assert int(count) == 0
+    assert directory.startswith("/tmp/.cache/narrows/")
 
 
 @pytest.fixture

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from guest_rig import folders, kernels
-
-_PATIENCE_S = 5.0
+from guest_rig import until_gone
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,10 +18,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Iterator[None]:
-    before = kernels(), folders()
     yield
-    give_up = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < give_up and not (kernels() <= before[0] and folders() <= before[1]):
-        time.sleep(0.05)
-    assert kernels() <= before[0]
-    assert folders() <= before[1]
+    until_gone()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from verdict_rig import accepted_run
 
 from testbed.setup import images
 
@@ -39,6 +40,7 @@ def _run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.docker
 @pytest.mark.root
+@pytest.mark.timed
 @pytest.mark.timeout(600)
 def test_containers_over_impaired_links(tmp_path: Path) -> None:
     images.ensure()
@@ -46,9 +48,9 @@ def test_containers_over_impaired_links(tmp_path: Path) -> None:
     assert done.stdout, done.stderr
     (run,) = json.loads(done.stdout)["runs"]
     assert run["steps"] == 6, done.stderr
-    # A guest has one processor, which may be too busy for a verdict.
-    assert done.returncode == (run["verdict"] == "invalid"), done.stderr
     directory = Path(run["dir"])
+    # A guest has one processor, which may be too busy for a verdict.
+    assert accepted_run(directory, done.returncode) == run["verdict"]
     assert directory.parent == tmp_path / "runs"
 
     manifest = json.loads((directory / "manifest.json").read_text())

@@ -8,8 +8,9 @@ what is wrong fails twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import sqrt
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from math import log, sqrt
 
 from lines_rig import Lines
 
@@ -30,6 +31,21 @@ def expect(found: float, mean: float, deviation: float, slack: float = 0.0) -> N
 def expect_share(found: float, share: float, of: int) -> None:
     """The same for a count that follows a binomial distribution."""
     expect(found, share * of, sqrt(of * share * (1 - share)), 1)
+
+
+def furthest(count: int, chance: float = 1e-7) -> float:
+    """Beyond how much shares of so many draws and of what they are drawn from are apart, in one direction, once in
+    1 / ``chance`` times at most: the bound of Dvoretzky, Kiefer, Wolfowitz and Massart."""
+    return sqrt(log(1 / chance) / (2 * count))
+
+
+def farther_below(some: Iterable[float], others: Iterable[float]) -> float:
+    """By how much the share of ``some`` below any value exceeds that of ``others`` at most."""
+    ordered, compared = sorted(some), sorted(others)
+    return max(
+        (rank + 1) / len(ordered) - bisect_right(compared, value) / len(compared)
+        for rank, value in enumerate(ordered)
+    )
 
 
 def by_chance(lines: Lines, trial: Callable[[int | None], None]) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pytest
-from lines_rig import PORT, UP, Lines, make_lines, shape
+from lines_rig import PORT, UP, Lines, shape
 
 from testbed.links import namespaces
 from testbed.links.netlink import Netlink
@@ -27,12 +25,6 @@ class Sent:
 
     lost: int
     marked: int
-
-
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    with make_lines() as made:
-        yield made
 
 
 def flow(lines: Lines, impairments: Impairments, ecn: bool) -> Sent:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from math import sqrt
 from statistics import fmean
 
 import pytest
-from chance import SURE, by_chance, expect, expect_share
+from chance import by_chance, expect, expect_share, farther_below, furthest
 from lines_rig import (
     BUNDLE,
     DOWN,
@@ -17,9 +16,8 @@ from lines_rig import (
     Lines,
     arrivals,
     flood,
-    make_lines,
+    least_ms,
     numbers,
-    round_trip_ms,
     send_stamped,
     shape,
 )
@@ -30,12 +28,6 @@ from testbed.scenario.impairments import FourState, GilbertElliott, Impairments
 from testbed.scenario.shape import End, LinkChange
 
 
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    with make_lines() as made:
-        yield made
-
-
 @pytest.mark.parametrize(("end", "at"), [(UP, "nic"), (UP, "network"), (DOWN, "nic")])
 def test_the_least_round_trip_is_the_delay(lines: Lines, end: End, at: str) -> None:
     with lines.echo() as near:
@@ -43,42 +35,33 @@ def test_the_least_round_trip_is_the_delay(lines: Lines, end: End, at: str) -> N
             held = lines.impair(Impairments(delay_ns=delay_ms * MS), end, at={"a": at})
             assert held["line"]["impairments"] == {"delay_ns": delay_ms * MS}
             assert held["line"]["device"] != held["device"]
-            least = min(round_trip_ms(near) for _ in range(10))
-            assert delay_ms <= least <= 1.02 * delay_ms + 1
+            assert delay_ms <= least_ms(near, 1.02 * delay_ms + 1) <= 1.02 * delay_ms + 1
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal", "pareto", "paretonormal"])
 def test_jitter_spreads_delays_as_its_table_says(
     lines: Lines, distribution: delays.Distribution
 ) -> None:
-    """A busy machine makes packets late, but not three times."""
-    jitter_ms = 10
-    asked = [50 + jitter_ms * entry / delays.DELAY_UNIT for entry in delays.entries(distribution)]
+    """Nothing comes early but by chance; a busy machine makes what is held for long only a little late."""
+    delay_ms, jitter_ms, count = 400, 100, 2000
+    asked = [
+        delay_ms + jitter_ms * entry / delays.DELAY_UNIT for entry in delays.entries(distribution)
+    ]
     chosen = Impairments(
-        delay_ns=50 * MS, jitter_ns=jitter_ms * MS, distribution=distribution, ordered=False
+        delay_ns=delay_ms * MS,
+        jitter_ns=jitter_ms * MS,
+        distribution=distribution,
+        ordered=False,
     )
     lines.impair(chosen)
-    assert any(spread_as(asked, _one_way(lines, 600)) for _ in range(3))
-
-
-def _one_way(lines: Lines, count: int) -> list[float]:
     with lines.receiver() as far, lines.sender() as near:
         ask_for_stamps(far)
         send_stamped(near, range(count), 0.001)
         took = [arrival.took_ms for arrival in arrivals(far)]
     assert len(took) == count
-    return took
-
-
-def spread_as(asked: list[float], found: list[float]) -> bool:
-    """Five quantiles, each within its interval, and 1 ms that a timer may be late."""
-    ordered = sorted(found)
-    for share in (0.1, 0.25, 0.5, 0.75, 0.9):
-        doubt = SURE * sqrt(share * (1 - share) / len(found))
-        lowest, highest = (asked[int((share + way * doubt) * len(asked))] for way in (-1, 1))
-        if not lowest - 0.1 <= ordered[int(share * len(found))] <= highest + 1:
-            return False
-    return True
+    doubt = furthest(count)
+    assert farther_below(took, asked) < doubt
+    assert farther_below(asked, [ms - jitter_ms / 10 for ms in took]) < doubt + 0.02
 
 
 def test_random_loss(lines: Lines) -> None:
@@ -96,7 +79,7 @@ def test_random_loss(lines: Lines) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "count", "bundle"), [("nic", 60_000, 60), ("network", 20_000, 1)]
+    ("place", "count", "bundle"), [("nic", 30_000, 60), ("network", 10_000, 1)]
 )
 def test_loss_in_bursts(lines: Lines, place: str, count: int, bundle: int) -> None:
     """``at: network`` the line comes first, where bundles of one socket have not been taken apart yet."""
@@ -132,7 +115,7 @@ def came_and_bursts(
 
 def test_loss_in_four_states(lines: Lines) -> None:
     """Single losses between bursts, and bursts that are not lost altogether."""
-    model, count = FourState(p13=0.02, p31=0.2, p32=0.3, p23=0.5, p14=0.03), 60_000
+    model, count = FourState(p13=0.02, p31=0.2, p32=0.3, p23=0.5, p14=0.03), 30_000
     share, spread = four_states(model)
 
     def trial(seed: int | None) -> None:
@@ -183,16 +166,17 @@ def test_correlated_loss_is_as_much_as_was_asked(lines: Lines) -> None:
 
 
 def test_a_share_of_packets_overtakes(lines: Lines) -> None:
-    count = 3000
+    """What overtakes comes at once, and so before half of the others' time, however busy the machine is."""
+    count = 2000
 
     def trial(seed: int | None) -> None:
-        lines.impair(Impairments(delay_ns=100 * MS, reorder=0.1, seed=seed))
+        lines.impair(Impairments(delay_ns=1500 * MS, reorder=0.1, seed=seed))
         with lines.receiver() as far, lines.sender() as near:
             ask_for_stamps(far)
             send_stamped(near, range(count), 0.0)
-            came = arrivals(far)
+            came = arrivals(far, quiet_s=2.0)
         assert len(came) == count
-        late = [arrival.number for arrival in came if arrival.took_ms >= 50]
+        late = [arrival.number for arrival in came if arrival.took_ms >= 750]
         assert late == sorted(late)
         expect_share(count - len(late), 0.1, count)
 
@@ -227,17 +211,23 @@ def test_a_share_of_packets_is_corrupt(lines: Lines) -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_delay_that_falls_reorders_only_when_asked(lines: Lines, ordered: bool) -> None:
-    slow, fast = (Impairments(delay_ns=delay * MS, ordered=ordered) for delay in (200, 10))
+    """What is sent after the change overtakes what was sent before it."""
+    slow, fast = (Impairments(delay_ns=delay * MS, ordered=ordered) for delay in (2000, 10))
     lines.impair(slow)
     with lines.receiver() as far, lines.sender() as near:
-        lines.start([LinkChange(0.1, UP, shape(fast))])
-        send_stamped(near, range(150), 0.002)
-        came = numbers(far)
+        send_stamped(near, range(20), 0.0)
+        lines.start([LinkChange(0.0, UP, shape(fast))])
+        count = 20
+        while not lines.changes():
+            send_stamped(near, range(count, count + 20), 0.002)
+            count += 20
+        send_stamped(near, range(count, count + 20), 0.0)
+        came = numbers(far, quiet_s=3.0)
         report = lines.agent.stop()
-    assert sorted(came) == list(range(150))
+    assert sorted(came) == list(range(count + 20))
     assert (came == sorted(came)) == ordered
     assert report.links[0].changes == 1
-    (change,) = [record for record in lines.samples if record["kind"] == "change"]
+    (change,) = lines.changes()
     assert Impairments.from_json(change["impairments"]) == fast
 
 

@@ -6,9 +6,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
 from itertools import pairwise
-from statistics import median
 
 import pytest
 from chance import by_chance, expect_share
@@ -20,9 +18,8 @@ from lines_rig import (
     Lines,
     arrivals,
     flood,
-    make_lines,
+    least_ms,
     numbers,
-    round_trip_ms,
     send_stamped,
     shape,
 )
@@ -35,41 +32,39 @@ from testbed.scenario.impairments import NONE, Impairments, Slot
 from testbed.scenario.shape import FRAME_BYTES, LinkChange
 
 
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    with make_lines() as made:
-        yield made
-
-
 def test_changes_in_the_middle_of_a_flow(lines: Lines) -> None:
     """60 ms, then everything lost for a while, then clear: nothing is forgotten, nothing stays."""
     held = lines.prepare({UP: shape(NONE)}, impaired=(UP,))[UP]
     assert held["line"]["impairments"] == {}
     stages = [
-        (0.2, Impairments(delay_ns=60 * MS, jitter_ns=1 * MS, distribution="pareto")),
-        (0.4, Impairments(delay_ns=60 * MS, loss=1.0)),
-        (0.6, NONE),
+        (1.0, Impairments(delay_ns=60 * MS, jitter_ns=1 * MS, distribution="pareto")),
+        (2.0, Impairments(delay_ns=60 * MS, loss=1.0)),
+        (3.0, NONE),
     ]
     with lines.receiver() as far, lines.sender() as near:
         ask_for_stamps(far)
-        t0 = lines.start([LinkChange(at, UP, shape(chosen)) for at, chosen in stages], 0.0)
-        sent = send_stamped(near, range(400), 0.002)
+        t0 = lines.start([LinkChange(at, UP, shape(chosen)) for at, chosen in stages])
+        sent: dict[int, int] = {}
+        while len(lines.changes()) < len(stages):
+            sent |= send_stamped(near, range(len(sent), len(sent) + 25), 0.002)
+        sent |= send_stamped(near, range(len(sent), len(sent) + 100), 0.002)
         took = {arrival.number: arrival.took_ms for arrival in arrivals(far)}
         report = lines.agent.stop()
-    told = [record["applied_s"] for record in lines.samples if record["kind"] == "change"]
-    edges = [-1.0, *told, 9.0]
+    told = [record["applied_s"] for record in lines.changes()]
+    edges = [-1.0, *told, 1e9]
     stage = [
-        [number for number, at in sent.items() if begin + 0.01 < (at - t0) / 1e9 < end - 0.01]
+        [number for number, at in sent.items() if begin + 0.03 < (at - t0) / 1e9 < end - 0.03]
         for begin, end in pairwise(edges)
     ]
-    assert all(len(members) > 40 for members in stage)
+    assert min(len(members) for members in stage) > 20, told
     assert not [number for number in stage[2] if number in took]
-    before, slow, after = ([took[number] for number in stage[n]] for n in (0, 1, 3))
-    assert 59 <= median(slow) <= 62
-    assert max(median(before), median(after)) < 2
+    before, slow, after = (sorted(took[number] for number in stage[n]) for n in (0, 1, 3))
+    # A busy machine makes some late, and none early.
+    assert min(slow) >= 59 and slow[len(slow) // 5] <= 62
+    assert max(before[len(before) // 5], after[len(after) // 5]) < 2
     (link,) = report.links
     assert (link.changes, link.failure, link.line_limit) == (3, None, 0)
-    assert link.line_lost == 400 - len(took)
+    assert link.line_lost == len(sent) - len(took)
 
 
 def test_drops_of_the_queue_and_losses_are_counted_apart(lines: Lines) -> None:
@@ -108,7 +103,7 @@ def test_a_new_rate_acts_on_what_waits_and_not_on_what_is_on_its_way(lines: Line
     assert len(took) == 40
     assert 200 <= took[0] < 300
     assert 200 + 83 <= took[1] + 83 <= took[3]  # 1042 B take 83 ms each
-    (applied_s,) = (told["applied_s"] for told in lines.samples if told["kind"] == "change")
+    (applied_s,) = (told["applied_s"] for told in lines.changes())
     waited = 1e3 * applied_s - (sent[39] - t0) / 1e6
     assert (
         waited + 199 < took[39] < waited + 300
@@ -128,14 +123,14 @@ def test_marked_instead_of_lost(lines: Lines) -> None:
 
 
 def test_packets_leave_in_slots(lines: Lines) -> None:
-    lines.impair(Impairments(slot=Slot(50 * MS, 50 * MS, packets=5)))
+    lines.impair(Impairments(slot=Slot(200 * MS, 200 * MS, packets=5)))
     with lines.receiver() as far, lines.sender() as near:
         ask_for_stamps(far)
         send_stamped(near, range(30), 0.0)
         took = [arrival.took_ms for arrival in arrivals(far)]
     assert len(took) == 30
     gaps = [after - before for before, after in pairwise(took)]
-    assert sum(gap > 30 for gap in gaps) in (5, 6)
+    assert sum(gap > 100 for gap in gaps) in (5, 6)
 
 
 def test_loss_hits_packets_and_not_bundles(lines: Lines) -> None:
@@ -202,29 +197,34 @@ def test_a_line_that_was_changed_for_a_while_is_reported_with_the_time(lines: Li
     """It is right again at the end: only the looks at it in between can tell."""
     chosen = Impairments(delay_ns=100 * MS)
     device = lines.impair(chosen)["line"]["device"]
-    lines.start([])
+    t0 = lines.start([])
     with Netlink(lines.cables["a"].port.netns) as switch:
         found = devices.find(switch, device)
         assert found is not None
         limit = netem.limit_packets(2000 * MBIT, 4_000_000, chosen)
-        time.sleep(1.5)
-        for held, seconds in ((Impairments(delay_ns=50 * MS), 2.5), (chosen, 1.5)):
+        changed_s = []
+        for held in (Impairments(delay_ns=50 * MS), chosen):
+            time.sleep(1.7)  # it is looked at once a second
             switch.send(netem.change(found.index, netem.options(held, limit)))
-            time.sleep(seconds)
+            changed_s.append((time.monotonic_ns() - t0) / 1e9)
+        give_up = time.monotonic() + 20
+        while not any(told["kind"] == "mismatch" for told in lines.samples):
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
     (link,) = lines.agent.stop().links
     assert link.failure is None
     (wrong,) = link.mismatches
     assert wrong["what"] == "line"
     assert "50000000" in wrong["held"]
     assert "100000000" in wrong["asked"]
-    assert wrong["from_s"] < 2.0 < wrong["to_s"]
+    assert 0 < wrong["from_s"] < changed_s[0] < changed_s[1] < wrong["to_s"] + 0.01
 
 
 def test_a_line_goes_when_it_is_not_needed_any_more(lines: Lines) -> None:
     with lines.echo() as near:
         for at in ("nic", "network", "nic"):
             lines.impair(Impairments(delay_ns=40 * MS), at={"a": at})
-            assert 40 <= min(round_trip_ms(near) for _ in range(5)) < 60
+            assert 40 <= least_ms(near, 60) < 60
             held = lines.prepare({UP: shape(NONE)}, at={"a": at})[UP]
             assert held["line"] is None
-            assert min(round_trip_ms(near) for _ in range(5)) < 20
+            assert least_ms(near, 20) < 20

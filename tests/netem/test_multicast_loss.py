@@ -14,7 +14,7 @@ from testbed.links.client import LinkSettings
 from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End, Shape
 
-N, STEPS = 10, 3
+N, STEPS = 10, 2
 BODY = bytes(range(256)) * 300
 RATE = 10_000_000
 

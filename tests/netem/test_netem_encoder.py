@@ -6,6 +6,7 @@ import secrets
 import shlex
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from testbed.links import delays, devices, htb, namespaces, netem, netem_read
 from testbed.links.commands import netem_arguments
 from testbed.links.netem_read import Held
-from testbed.links.netlink import Netlink, attributes
+from testbed.links.netlink import KernelRefused, Netlink, attributes
 from testbed.scenario.impairments import NONE, FourState, GilbertElliott, Impairments, Slot
 
 MS = 1_000_000
@@ -153,8 +154,8 @@ class Scratch:
         self.netlink.request(*htb.delete_root(self.index[device], netem.LINE_HANDLE))
 
 
-@pytest.fixture
-def scratch() -> Iterator[Scratch]:
+@pytest.fixture(scope="module")
+def cable() -> Iterator[Scratch]:
     name = f"nw-test-{secrets.token_hex(3)}"
     path = namespaces.make(name)
     try:
@@ -164,6 +165,15 @@ def scratch() -> Iterator[Scratch]:
             yield Scratch(path, netlink, found)
     finally:
         namespaces.remove(name)
+
+
+@pytest.fixture
+def scratch(cable: Scratch) -> Iterator[Scratch]:
+    """A netem is gone with all that it held."""
+    yield cable
+    for device in ("theirs", "ours"):
+        with suppress(KernelRefused):
+            cable.clear(device)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,0 +1,56 @@
+"""Nodes that an earlier run has gone on without are there for the next one, or it does not begin."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from testbed.errors import ExperimentError
+from testbed.fabric.base import NodeSpec
+from testbed.session import session as module
+from testbed.session.session import Session
+from testbed.session.spare import Spare
+
+HOSTS = [NodeSpec(f"noise-{n}", "host", "host", n, n) for n in range(3)]
+
+
+def without(gone: list[str], back: set[str]) -> tuple[Any, list[str]]:
+    """A session in which hosts were killed, of which some come back; and a list of who is started again."""
+    session: Any = object.__new__(Session)
+    started: list[str] = []
+    there = {spec.name for spec in HOSTS} - set(gone)
+    session.specs, session.spare, session._looked = HOSTS, Spare(), 0.0
+    session.killed = dict.fromkeys(gone, "the scenario's event at 1 s killed it")
+
+    def receive(patience_s: float) -> tuple[str, dict[str, Any]] | None:
+        coming = [name for name in started if name in back - there]
+        if not coming:
+            time.sleep(patience_s)
+            return None
+        there.add(coming[0])
+        return coming[0], {"type": "hello"}
+
+    agent = SimpleNamespace(alive=lambda: True)
+    session.fabric = SimpleNamespace(restart=started.append, dead=dict, agent=agent)
+    session.switchboard = SimpleNamespace(receive=receive, connected=lambda: sorted(there))
+    return session, started
+
+
+def test_hosts_that_were_killed_are_started_again() -> None:
+    session, started = without(["noise-0", "noise-2"], {"noise-0", "noise-2"})
+    session.revive()
+    assert sorted(started) == ["noise-0", "noise-2"]
+    assert session.killed == {}
+
+
+def test_who_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "START_S", 0.5)
+    session, started = without(["noise-0", "noise-2"], {"noise-0"})
+    began = time.monotonic()
+    with pytest.raises(ExperimentError, match=r"^not back: noise-2$"):
+        session.revive()
+    assert time.monotonic() - began >= 0.5
+    assert sorted(started) == ["noise-0", "noise-2"]
