@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,10 +22,11 @@ def endpoint(kind: type[Either], number: int, **others: Any) -> Either:
     return kind(number, RUN, **settings)
 
 
-def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return int(held.getsockname()[1])
+def listening(server: Either) -> int:
+    """The port that ``server`` listens on from now on, which the kernel chose."""
+    server.listen("127.0.0.1", 0)
+    assert server._listener is not None
+    return int(server._listener.getsockname()[1])
 
 
 def hello(peer: int) -> Message:
@@ -40,8 +40,7 @@ def star(kind: type[Either], workers: int, **server: Any) -> Iterator[tuple[list
     with ExitStack() as stack:
         everybody = [endpoint(kind, 0, **server)]
         stack.callback(everybody[0].close)
-        port = free_port()
-        everybody[0].listen("127.0.0.1", port)
+        port = listening(everybody[0])
         for number in range(1, workers + 1):
             worker = endpoint(kind, number)
             stack.callback(worker.close)

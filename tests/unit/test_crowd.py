@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from endpoint_rig import NAMES, RUN, Either, endpoint, free_port, hello, star
+from endpoint_rig import NAMES, RUN, Either, endpoint, hello, listening, star
 
 from testbed.errors import NodeLost
 from testbed.exchange.crowd import Crowd
@@ -26,8 +26,7 @@ LARGE = bytes(64 << 20)
 @pytest.fixture
 def trio() -> Iterator[tuple[Crowd, Either, Either]]:
     with closing(endpoint(TcpEndpoint, 0, lockstep=False)) as server:
-        port = free_port()
-        server.listen("127.0.0.1", port)
+        port = listening(server)
         with (
             closing(endpoint(TcpEndpoint, 1)) as one,
             closing(endpoint(TcpEndpoint, 2)) as two,
@@ -44,9 +43,8 @@ def trio() -> Iterator[tuple[Crowd, Either, Either]]:
 
 
 def test_a_peer_that_takes_nothing_holds_up_nobody() -> None:
-    port = free_port()
     with closing(endpoint(TcpEndpoint, 0, lockstep=False)) as server:
-        server.listen("127.0.0.1", port)
+        port = listening(server)
         with (
             socket.create_connection(("127.0.0.1", port)) as stuck,
             closing(endpoint(TcpEndpoint, 2)) as two,

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from endpoint_rig import KINDS, RUN, Either, endpoint, free_port, star
+from endpoint_rig import KINDS, RUN, Either, endpoint, star
+from loopback import refusing
 
 from testbed.errors import NodeLost
 from testbed.exchange.frame import HEADER_BYTES, Header
@@ -178,5 +179,5 @@ def test_a_stranger_is_dropped_and_counted(trio: Trio) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nobody_listens(kind: type[Either]) -> None:
-    with pytest.raises(NodeLost, match=r"'server'.*cannot connect"):
-        endpoint(kind, 1).connect(0, "127.0.0.1", free_port(), 0.1)
+    with refusing() as port, pytest.raises(NodeLost, match=r"'server'.*cannot connect"):
+        endpoint(kind, 1).connect(0, "127.0.0.1", port, 0.1)

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from random import Random
 
 import pytest
-from endpoint_rig import KINDS, RUN, Either, endpoint, free_port, hello, star
+from endpoint_rig import KINDS, RUN, Either, endpoint, hello, listening, star
 
 from testbed.errors import NodeLost
 from testbed.exchange.doorway import GREETING_BYTES, Doorway
@@ -146,8 +146,8 @@ def test_a_peer_cannot_fill_the_memory_with_messages(pair: Pair) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_listens_is_closed_with_strangers_at_the_door(kind: type[Either]) -> None:
-    server, port = endpoint(kind, 0), free_port()
-    server.listen("127.0.0.1", port)
+    server = endpoint(kind, 0)
+    port = listening(server)
     with socket.create_connection(("127.0.0.1", port)) as silent:
         silent.sendall(b"N")
         time.sleep(0.1)

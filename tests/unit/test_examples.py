@@ -7,24 +7,35 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
+from script_ranks import outputs
 
+Losses = Callable[..., dict[int, float]]
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 LOSS = re.compile(r"rank (\d): loss ([\d.]+) on unseen text after 6 steps")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
-def losses(script: str, *arguments: str) -> dict[int, float]:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*torchrun, str(EXAMPLES / script), *arguments, "--steps", "6"],
-        env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return {int(rank): float(loss) for rank, loss in LOSS.findall(done.stdout)}
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> Losses:
+    """Of a script with these arguments after six steps, by rank."""
+
+    @cache
+    def found(script: str, *arguments: str) -> dict[int, float]:
+        folder = tmp_path_factory.mktemp("ranks")
+        said = outputs(EXAMPLES / script, *arguments, "--steps", "6", folder=folder)
+        return parsed("".join(said))
+
+    return found
+
+
+def parsed(said: str) -> dict[int, float]:
+    return {int(rank): float(loss) for rank, loss in LOSS.findall(said)}
 
 
 def test_the_plain_script_is_short_and_knows_nothing_of_the_testbed() -> None:
@@ -43,26 +54,37 @@ def test_the_plain_script_is_short_and_knows_nothing_of_the_testbed() -> None:
         ("char_diloco.py", ("--every", "3")),
     ],
 )
-def test_ranks_learn_together(script: str, arguments: tuple[str, ...]) -> None:
+def test_ranks_learn_together(losses: Losses, script: str, arguments: tuple[str, ...]) -> None:
     found = losses(script, *arguments)
     assert set(found) == {0, 1}
     assert found[0] == found[1] < 4.9  # log 128: without having learnt anything
 
 
-def test_powersgd_trains() -> None:
+def test_torchrun_starts_them(losses: Losses) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*torchrun, str(EXAMPLES / "char_ddp.py"), "--steps", "6"],
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert parsed(done.stdout) == losses("char_ddp.py")
+
+
+def test_powersgd_trains(losses: Losses) -> None:
     assert losses("char_ddp_hook.py", "powersgd").keys() == {0, 1}
 
 
-def test_local_sgd_averages_now_and_then() -> None:
+def test_local_sgd_averages_now_and_then(losses: Losses) -> None:
     together, apart = (losses("char_local_sgd.py", "--every", every) for every in ("1", "100"))
     assert together[0] == together[1]
     assert apart[0] != apart[1]
 
 
-def test_sharded_is_what_ddp_does() -> None:
+def test_sharded_is_what_ddp_does(losses: Losses) -> None:
     assert losses("char_fsdp2.py")[0] == pytest.approx(losses("char_ddp.py")[0], abs=2e-3)
 
 
+@pytest.mark.nightly
 @pytest.mark.optional
 @pytest.mark.timeout(600)
 def test_a_federated_round(with_flower: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from loopback import own_place
 from torch import nn
 from virtual_run import carried_out
 
@@ -29,20 +30,15 @@ HOME = "127.0.0.1"
 NAMES = ("worker-0", "worker-1", "worker-2")
 
 
-def free_port() -> int:
-    with socket.create_server((HOME, 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def meeting(own: int, port: int, many: int = 3, patience_s: float = 30.0) -> Meeting:
-    return Meeting(NAMES[:many], own, HOME, HOME, port, patience_s, timeout_s=10.0)
+def meeting(own: int, place: tuple[str, int], many: int = 3, patience_s: float = 30.0) -> Meeting:
+    return Meeting(NAMES[:many], own, HOME, *place, patience_s, timeout_s=10.0)
 
 
 def groups(many: int = 3) -> list[GlooGroup]:
     """One for each rank, in this process."""
-    port, now = free_port(), HostClock().now
+    place, now = own_place(), HostClock().now
     with ThreadPoolExecutor(many) as pool:
-        return list(pool.map(lambda rank: GlooGroup(meeting(rank, port, many), now), range(many)))
+        return list(pool.map(lambda rank: GlooGroup(meeting(rank, place, many), now), range(many)))
 
 
 def test_sums_and_gathered_rows_are_everybodys() -> None:
@@ -63,7 +59,7 @@ def test_sums_and_gathered_rows_are_everybodys() -> None:
 
 def test_whoever_does_not_come_is_missed() -> None:
     with pytest.raises(NodeLost, match=r"worker-1, worker-2.*cannot meet"):
-        GlooGroup(meeting(0, free_port(), patience_s=0.5), HostClock().now)
+        GlooGroup(meeting(0, own_place(), patience_s=0.5), HostClock().now)
 
 
 def test_a_member_that_leaves_is_an_error_of_the_others() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import socket
+import re
 import urllib.request
 from pathlib import Path
 
 import pytest
+from loopback import own_place
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from synthetic_run import Recipe, make_run
@@ -41,12 +42,6 @@ def values(exporter: Exporter, name: str, **labels: str) -> list[float]:
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     ]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_names_and_labels_are_frozen() -> None:
@@ -104,17 +99,17 @@ def test_two_exporters_do_not_meet_and_labels_are_bounded() -> None:
 
 
 def test_it_answers_scrapes_until_it_is_stopped(run: Path) -> None:
-    exporter, port = fed(run, "worker-0"), free_port()
-    stop = exporter.serve("127.0.0.1", port)
+    exporter, (address, port) = fed(run, "worker-0"), own_place()
+    stop = exporter.serve(address, port)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{address}:{port}/metrics", timeout=5) as answer:
             text = answer.read().decode()
-        with pytest.raises(MachineError, match=rf"127\.0\.0\.1:{port}"):
-            Exporter({}).serve("127.0.0.1", port)
+        with pytest.raises(MachineError, match=f"{re.escape(address)}:{port}"):
+            Exporter({}).serve(address, port)
     finally:
         stop()
     for name in names.METRICS:
         if name != names.LINK_RATE:
             assert name.removesuffix("_total") in text
-    again = exporter.serve("127.0.0.1", port)
+    again = exporter.serve(address, port)
     again()

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
+from loopback import own_address, own_place
 
 from testbed.errors import NodeLost
 from testbed.exchange.endpoint import TcpEndpoint
@@ -20,7 +21,7 @@ from testbed.exchange.multicast.sockets import group_address
 from testbed.node import Kind, Message
 
 NAMES = {n: f"worker-{n}" for n in range(4)}
-ADDRESSES = {n: f"127.0.7.{n + 1}" for n in range(4)}
+ADDRESSES = {n: own_address(n + 2) for n in range(4)}
 EVERYBODY, PAIR = frozenset(range(4)), frozenset({0, 1})
 
 
@@ -37,15 +38,10 @@ class Quartet:
         return item
 
 
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
-        held.bind(("", 0))
-        return int(held.getsockname()[1])
-
-
 @pytest.fixture
 def four() -> Iterator[Quartet]:
-    made = Quartet(random.getrandbits(64), free_port())
+    _, port = own_place()
+    made = Quartet(random.getrandbits(64), port)
     for number in range(4):
         made.inboxes.append(queue.SimpleQueue())
         made.nodes.append(node(made, number))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from loopback import own_place, refusing
 from typer.testing import CliRunner, Result
 
 from testbed.cli import VERBS, application, trace_make, trace_record
@@ -172,18 +172,12 @@ def test_made_traces_depend_on_nothing_but_options_and_seed(
     assert found["made_by"].partition("(")[0] == made_by.partition("(")[0]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 @pytest.fixture
-def server() -> Iterator[int]:
-    """The port of an iperf3 server on loopback that serves once."""
-    port = free_port()
+def server() -> Iterator[tuple[str, int]]:
+    """Where an iperf3 server on loopback is that serves once."""
+    address, port = own_place()
     process = subprocess.Popen(
-        ["iperf3", "--server", "--one-off", "--bind", "127.0.0.1", "--port", str(port)],
+        ["iperf3", "--server", "--one-off", "--bind", address, "--port", str(port)],
         stdout=subprocess.DEVNULL,
     )
     try:
@@ -192,7 +186,7 @@ def server() -> Iterator[int]:
             assert process.poll() is None
             assert time.monotonic() < give_up
             time.sleep(0.02)
-        yield port
+        yield address, port
     finally:
         process.kill()
         process.wait()
@@ -200,13 +194,16 @@ def server() -> Iterator[int]:
 
 @needs_iperf3
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_path_is_recorded(tmp_path: Path, server: int, reverse: bool) -> None:
+def test_a_path_is_recorded(tmp_path: Path, server: tuple[str, int], reverse: bool) -> None:
+    address, port = server
     out = tmp_path / "path.csv"
-    options = ["--port", server, "--seconds", 1, "--interval", 0.2, "--out", out]
+    options = ["--port", port, "--seconds", 1, "--interval", 0.2, "--out", out]
     found = json.loads(
-        output("record", "127.0.0.1", *options, *(["--reverse"] if reverse else []), "--json")
+        output("record", address, *options, *(["--reverse"] if reverse else []), "--json")
     )
-    assert found["recorded"] == ("from 127.0.0.1 to here" if reverse else "from here to 127.0.0.1")
+    assert found["recorded"] == (
+        f"from {address} to here" if reverse else f"from here to {address}"
+    )
     recorded = read(out)
     assert 4 <= len(recorded.times_s) <= 6
     assert recorded.mean_bits() == pytest.approx(found["mean_bits"])
@@ -216,10 +213,10 @@ def test_a_path_is_recorded(tmp_path: Path, server: int, reverse: bool) -> None:
 
 @needs_iperf3
 def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
-    port = free_port()
-    error = call(
-        "record", "127.0.0.1", "--port", port, "--seconds", 1, "--out", tmp_path / "t"
-    ).exception
+    with refusing() as port:
+        error = call(
+            "record", "127.0.0.1", "--port", port, "--seconds", 1, "--out", tmp_path / "t"
+        ).exception
     assert isinstance(error, ExperimentError)
     assert error.exit_code == 1
     assert f"127.0.0.1 port {port}: unable to connect to server: Connection refused" in str(error)
