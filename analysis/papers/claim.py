@@ -147,4 +147,6 @@ def _evaluations(run: Path) -> list[tuple[float, int, float]]:
 
 def _decline(density: Any) -> float:
     early = max(1, round(_EARLY * len(density)))
-    return float(np.mean(density[:early]) - np.mean(density[round(_LATE * len(density)) :]))
+    declined = np.mean(density[:early]) - np.mean(density[round(_LATE * len(density)) :])
+    # means of the same number differ in their last bits, which would be a decline without variance
+    return round(float(declined), 12)

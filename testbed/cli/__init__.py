@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -16,6 +18,8 @@ from testbed.links.process import set_default
 
 # numpy's algebra would start threads as it is loaded, and a process with threads cannot enter a user namespace.
 set_default("OPENBLAS_NUM_THREADS", "1")
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 VERBS = {
     "init": "testbed.cli.init:init",
@@ -92,3 +96,14 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(NarrowsError.exit_code)
     except ModuleNotFoundError as error:
         sys.exit(missing(error))
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        print(f"testbed: {_full(error)}", file=sys.stderr)
+        sys.exit(NarrowsError.exit_code)
+
+
+def _full(error: OSError) -> str:
+    """A sentence for a disk, or a user's share of one, that takes no more."""
+    where = f" in {Path(error.filename).parent}" if error.filename else ""
+    return f"nothing more can be written{where}: {error.strerror}. What was recorded before is kept"

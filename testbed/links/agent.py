@@ -42,6 +42,8 @@ from testbed.record.events import Event
 from testbed.scenario.shape import FRAME_BYTES, Shape
 
 _ATTENDANT = PRIORITY - 10
+_QUOTED = 60
+"""Characters of a line that is no request, in its answer."""
 
 
 class Agent:
@@ -56,6 +58,18 @@ class Agent:
         self._racks: list[RackPlan] = []
         self._watch: SocketWatch | None = None
         self.keep = False
+
+    def hear(self, line: str) -> Object:
+        """Carry out a request as it came; what is none is answered with an error that names no request."""
+        try:
+            request = json.loads(line)
+            if not isinstance(request, dict):
+                raise ValueError("it is no object")
+        except (ValueError, RecursionError) as error:
+            given = f"{line.strip()[:_QUOTED]!r}"
+            wrong = ExperimentError(f"no request of the links agent: {given}: {error}")
+            return {"id": None, "error": error_to_json(wrong)}
+        return self.answer(request)
 
     def answer(self, request: Object) -> Object:
         """Carry out a request; an error becomes part of the answer."""
@@ -122,6 +136,8 @@ class Agent:
         shapes = {
             end_from_json(e): Shape.from_json(shape) for e, shape in request["shapes"].items()
         }
+        if unknown := sorted({end.link for end in shapes} - set(cables)):
+            raise ExperimentError(f"links without a cable: {', '.join(unknown)}")
         impaired = [end_from_json(end) for end in request["impaired"]]
         settings = LinkSettings(**request["settings"])
         self._gapped = settings.gapped
@@ -137,15 +153,16 @@ class Agent:
             for end, shaped in self._shaper.ends.items()
         }
         bundle = self._shaper.segments * FRAME_BYTES
-        self._replay = Replay(tracks, request["t0_ns"], bundle, self._records)
-        self.do_feed(request)
-        self._replay.start()
+        replay = Replay(tracks, request["t0_ns"], bundle, self._records)
+        _feed(replay, request)
+        replay.start()
+        # only one that has begun can be ended
+        self._replay = replay
 
     def do_feed(self, request: Object) -> None:
         """Take more of the history."""
         if self._replay is not None:
-            changes = [change_from_json(fields) for fields in request["changes"]]
-            self._replay.feed(changes, request["known_to_s"])
+            _feed(self._replay, request)
 
     def do_stop(self, _: Object) -> list[Object]:
         """End the replay and report."""
@@ -175,6 +192,13 @@ class Agent:
         self._say({"records": records})
 
 
+def _feed(replay: Replay, request: Object) -> None:
+    changes = [change_from_json(fields) for fields in request["changes"]]
+    if unknown := sorted({str(change.end) for change in changes} - set(map(str, replay.tracks))):
+        raise ExperimentError(f"changes of links that are not shaped: {', '.join(unknown)}")
+    replay.feed(changes, request["known_to_s"])
+
+
 def serve(lines: Iterable[str]) -> None:
     """Answer requests until there are no more, then undo everything."""
     outgoing: SimpleQueue[Object | None] = SimpleQueue()
@@ -183,7 +207,7 @@ def serve(lines: Iterable[str]) -> None:
     agent = Agent(outgoing.put)
     try:
         for line in lines:
-            outgoing.put(agent.answer(json.loads(line)))
+            outgoing.put(agent.hear(line))
     finally:
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(name, signal.SIG_IGN)

@@ -75,7 +75,9 @@ def error_to_json(error: BaseException) -> Object:
     if isinstance(error, InputError):
         fields = {"message": error.message, "where": error.where}  # type: ignore[dict-item]
         return {"kind": "InputError", **fields, "hint": error.hint}
-    return {"kind": "ExperimentError", "message": str(error) or type(error).__name__}
+    # the words of a KeyError are nothing but the key
+    named = f"{type(error).__name__}: " if isinstance(error, LookupError) else ""
+    return {"kind": "ExperimentError", "message": f"{named}{error}" or type(error).__name__}
 
 
 def error_from_json(given: Object) -> Exception:

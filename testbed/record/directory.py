@@ -215,10 +215,18 @@ def _plain(value: object) -> object:
 
 
 def _write_all(handle: int, data: bytes) -> None:
-    """One system call for whole lines; the loop is for a disk that takes less at a time."""
+    """One system call for whole lines; the loop is for a disk that takes less at a time.
+
+    Of lines that it does not take nothing is left: the next ones would be appended to a part of one.
+    """
     view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view) :]
+    try:
+        while view:
+            view = view[os.write(handle, view) :]
+    except OSError:
+        written = len(data) - len(view)
+        os.ftruncate(handle, os.fstat(handle).st_size - written)
+        raise
 
 
 def fresh(parent: Path, stem: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -90,6 +91,33 @@ def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
     assert len(seen) == 1200
     for index in range(6):
         assert [e["number"] for e in seen if e["thread"] == index] == list(range(200))
+
+
+def test_of_lines_that_a_full_disk_does_not_take_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next ones would be appended to a part of a line."""
+    write, left = os.write, 40
+
+    def little(handle: int, data: memoryview) -> int:
+        nonlocal left
+        taken = write(handle, data[: min(left, 15)]) if left else 0
+        left -= taken
+        if not taken:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return taken
+
+    with create(tmp_path) as directory:
+        directory.event("worker", 0, {"step": 1})
+        before = (directory.path / "events" / "worker-0.jsonl").read_bytes()
+        with monkeypatch.context() as full:
+            full.setattr(os, "write", little)
+            with pytest.raises(OSError, match="No space left"):
+                directory.events("worker", 0, [{"step": 2, "of": "n" * 20}, {"step": 3}])
+        assert left == 0, "a part of it was written"
+        assert (directory.path / "events" / "worker-0.jsonl").read_bytes() == before
+        directory.event("worker", 0, {"step": 4})
+        assert [e["step"] for e in read_events(directory.path)[str(None)]] == [1, 4]
 
 
 def test_a_torn_last_line_is_left_out_and_garbage_is_named(tmp_path: Path) -> None:
