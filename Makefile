@@ -19,7 +19,7 @@ BIN     := .venv/bin
 SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environment demo test nightly lint run compare replay examples example plots images guest doctor clean
+.PHONY: help setup environment demo test nightly mutants lint run compare replay examples example plots images guest doctor clean
 
 help:  ## this list
 	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|sim] [SECONDS=…]"; echo
@@ -41,6 +41,10 @@ test: setup  ## every test that this machine can run: on links one after the oth
 
 nightly: setup  ## the tests with ten times as many kills and fifty times as many hostile files: hours
 	@NARROWS_KILLS=300 NARROWS_FUZZ=10000 NARROWS_REQUIRE=$$($(SETUP) capabilities) $(BIN)/python -m pytest -q $(wildcard tests/*/test_killed_*.py tests/*/test_*fuzz.py)
+
+mutants: environment  ## MUTANTS="--group control": small changes of the product, and how many of them the unit tests find
+	@$(BIN)/python -m pip install -q $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["mutants"])')
+	@$(BIN)/python tests/mutants $(MUTANTS)
 
 lint: environment  ## style, format and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
