@@ -34,6 +34,7 @@ from mutants import Mutant, mutants_of
 from report import report
 from trial import InFunctions, Trials, on_import
 
+LANES = ("functions", "import")
 HERE, BUILD = Path(__file__).parent, Path("build/mutants")
 
 settings.register_profile(
@@ -87,6 +88,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="*", help="only mutants whose key fits this pattern")
     parser.add_argument("--sample", type=int, help="so many of each group; 0: all")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument(
+        "--lane", choices=LANES, help="only mutants in functions, or those that act on import"
+    )
     parser.add_argument("--again", action="store_true", help="only what survived the last time")
     parser.add_argument("--processes", type=int, default=1)
     return parser.parse_args()
@@ -98,6 +102,9 @@ def _chosen(
     if options.again:
         survived = {key for key, outcome in _results(group).items() if outcome == "survived"}
         mutants = [mutant for mutant in mutants if mutant.key in survived]
+    if options.lane:
+        inside = options.lane == "functions"
+        mutants = [mutant for mutant in mutants if (mutant.function is not None) == inside]
     mutants = [mutant for mutant in mutants if fnmatch.fnmatchcase(mutant.key, options.only)]
     size = usual if options.sample is None else options.sample
     if not size or len(mutants) <= size:

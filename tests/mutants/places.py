@@ -86,7 +86,7 @@ def _span(node: Any) -> tuple[Point, Point]:
 
 
 def _left_out(tree: ast.AST) -> Iterator[ast.AST]:
-    """Annotations, decorators, messages of errors, text, and what only type checkers run."""
+    """Annotations, decorators, messages of errors, text, ``strict=`` of zip, and what only type checkers run."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield from node.decorator_list
@@ -95,6 +95,8 @@ def _left_out(tree: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
             yield node.annotation
         if isinstance(node, ast.Raise | ast.Import | ast.ImportFrom | ast.JoinedStr):
+            yield node
+        if isinstance(node, ast.keyword) and node.arg == "strict":
             yield node
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield node
