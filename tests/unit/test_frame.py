@@ -55,6 +55,30 @@ def test_each_field_is_checked(change: tuple[int, bytes], said: str) -> None:
         Header.unpack(raw)
 
 
+def test_the_bytes_are_those_of_the_documented_layout() -> None:
+    """Every field at its offset, little-endian, with the reserved bytes 0: see the module's table."""
+    raw = Header(Kind.GRADIENT, 0x0102, 0x1112131415161718, 0x21222324, 0x3132, 0x41, 0x51).pack()
+    assert raw[:6] == b"NRWS" + bytes([1, int(Kind.GRADIENT)])
+    assert raw[6:8] == b"\x02\x01"
+    assert raw[8:16] == bytes.fromhex("1817161514131211")
+    assert raw[16:20] == bytes.fromhex("24232221")
+    assert raw[20:24] == b"\x32\x31\x00\x00"
+    assert raw[24:32] == b"\x41" + bytes(7)
+    assert raw[32:] == b"\x51" + bytes(7)
+
+
+def test_a_body_may_be_as_long_as_the_limit_and_not_a_byte_longer() -> None:
+    """4 GiB without a limit of the reader's; the lower of both with one, which the error names."""
+    assert MAX_BODY == 4 * 1024**3
+    longest = Header(Kind.GRADIENT, 1, 2, 3, 4, MAX_BODY, 6).pack()
+    assert Header.unpack(longest).length == Header.unpack(longest, 2 * MAX_BODY).length == MAX_BODY
+    assert Header.unpack(Header(Kind.GRADIENT, 1, 2, 3, 4, 100, 6).pack(), 100).length == 100
+    for length, most, limit in ((101, 100, 100), (MAX_BODY + 1, 2 * MAX_BODY, MAX_BODY)):
+        raw = Header(Kind.GRADIENT, 1, 2, 3, 4, length, 6).pack()
+        with pytest.raises(WireError, match=f"of {length} B is over the limit of {limit} B$"):
+            Header.unpack(raw, most)
+
+
 def test_a_short_header_is_refused() -> None:
     with pytest.raises(WireError, match="40 bytes, got 3"):
         Header.unpack(b"NRW")
