@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from testbed.errors import MachineError
-from testbed.setup import content, images, packages, wheels
+from testbed.setup import content, images, packages, torch_build, wheels
 from testbed.setup.base_image import debian_mirror, recipe
 from testbed.setup.command import CommandFailed, answer, run
 from testbed.setup.engine import numbers
@@ -127,14 +128,21 @@ def test_torch_cpu_build_is_avoided_with_a_gpu() -> None:
     assert attempts("9.9.9", gpu=True) == [["torch==9.9.9", "torch!=9.9.9+cpu"], ["torch==9.9.9"]]
 
 
-def test_torch_falls_through_to_a_source_that_has_it(tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
-    pip = tmp_path / "pip"
-    pip.write_text(f'#!/bin/sh\necho "$@" >> {seen}\ncase "$*" in *index*) exit 0;; esac\nexit 1\n')
-    pip.chmod(0o755)
-    install_torch([str(pip)])
-    tried = seen.read_text().splitlines()
-    assert 1 <= len(tried) <= 3 and pinned_version() in tried[0]
+@pytest.mark.parametrize(("gpu", "sources"), [(False, 3), (True, 2)])
+def test_torch_falls_through_to_the_source_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool, sources: int
+) -> None:
+    monkeypatch.setattr(torch_build, "has_gpu", lambda: gpu)
+    wanted = [" ".join(["-q", *words]) for words in attempts(pinned_version(), gpu=gpu)]
+    assert len(wanted) == sources
+    pip, asked = tmp_path / "pip", tmp_path / "asked"
+    for source in range(1, sources + 2):
+        asked.unlink(missing_ok=True)
+        pip.write_text(f'#!/bin/sh\necho "$@" >> {asked}\ntest $(wc -l < {asked}) -eq {source}\n')
+        pip.chmod(0o755)
+        with nullcontext() if source <= sources else pytest.raises(CommandFailed):
+            install_torch([str(pip)])
+        assert asked.read_text().splitlines() == wanted[:source]
 
 
 def test_nodes_get_every_dependency_but_the_hosts() -> None:

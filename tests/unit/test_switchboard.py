@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from testbed.errors import NodeLost
 from testbed.session import switchboard as module
 from testbed.session.lines import Lines
-from testbed.session.switchboard import Switchboard
+from testbed.session.switchboard import PREPARING_S, SILENCE_S, Switchboard
 
 TOKEN = "secret"
 
 
+class Clock:
+    """The board's, which goes on only when it is told to: how busy the machine is changes nothing."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
 @pytest.fixture
-def board(monkeypatch: pytest.MonkeyPatch) -> Iterator[Switchboard]:
-    monkeypatch.setattr(module, "SILENCE_S", 1.0)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    made = Switchboard("127.0.0.1", port, TOKEN, ["worker-0", "noise-0"])
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=made.monotonic))
+    return made
+
+
+@pytest.fixture
+def board(clock: Clock) -> Iterator[Switchboard]:
+    made = Switchboard("127.0.0.1", 0, TOKEN, ["worker-0", "noise-0"])
     yield made
     made.close()
 
@@ -36,62 +52,75 @@ def node(board: Switchboard, name: str, *, started: bool = True) -> Lines:
     return lines
 
 
-def silence(board: Switchboard) -> None:
-    """Longer than a node may be silent; raises what the board makes of it."""
-    give_up = time.monotonic() + 2.0
-    while time.monotonic() < give_up:
-        board.receive(0.05)
+def pass_time(board: Switchboard, clock: Clock, seconds: float) -> None:
+    """Raises what the board makes of it."""
+    clock.now_s += seconds
+    assert board.receive(0.01) is None
 
 
-def test_a_silent_node_is_lost(board: Switchboard) -> None:
+def eventually(true: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 20.0
+    while not true():
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
+
+
+def test_a_silent_node_is_lost(board: Switchboard, clock: Clock) -> None:
     lines = node(board, "worker-0")
-    with pytest.raises(NodeLost, match="no sign of life"):
-        silence(board)
+    pass_time(board, clock, SILENCE_S - 0.1)
+    with pytest.raises(NodeLost, match=r"no sign of life for 6\.1 s"):
+        pass_time(board, clock, 0.2)
+    lines.close()
+
+
+def test_a_sign_of_life_is_heard(board: Switchboard, clock: Clock) -> None:
+    lines = node(board, "worker-0")
+    pass_time(board, clock, SILENCE_S - 0.1)
+    lines.send("alive")
+    eventually(lambda: board._heard["worker-0"] == clock.now_s)
+    pass_time(board, clock, SILENCE_S - 0.1)
     lines.close()
 
 
 def test_a_silent_node_is_lost_while_another_has_much_to_say(
-    board: Switchboard, monkeypatch: pytest.MonkeyPatch
+    board: Switchboard, clock: Clock
 ) -> None:
     silent, talking = node(board, "worker-0"), node(board, "noise-0")
-    monkeypatch.setattr(module, "HEARTBEAT_S", 0.05)
-    time.sleep(1.3)
+    clock.now_s += SILENCE_S + 0.1
     for _ in range(50):
         talking.send("event", event={})
-    time.sleep(0.1)
+    eventually(lambda: board._inbox.qsize() == 50)
     with pytest.raises(NodeLost, match=r"'worker-0'.*no sign of life"):
         board.receive(5.0)
     silent.close()
     talking.close()
 
 
-def test_a_node_that_prepares_may_be_silent_for_longer(
-    board: Switchboard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_prepares_may_be_silent_for_longer(board: Switchboard, clock: Clock) -> None:
     lines = node(board, "worker-0", started=False)
-    silence(board)
-    monkeypatch.setattr(module, "PREPARING_S", 1.5)
+    pass_time(board, clock, PREPARING_S - 0.1)
     with pytest.raises(NodeLost, match="no sign of life"):
-        silence(board)
+        pass_time(board, clock, 0.2)
     lines.close()
 
 
-def test_a_paused_node_is_excused_until_it_goes_on(board: Switchboard) -> None:
+def test_a_paused_node_is_excused_until_it_goes_on(board: Switchboard, clock: Clock) -> None:
     lines = node(board, "worker-0")
     board.excuse("worker-0")
-    silence(board)
+    pass_time(board, clock, 10 * SILENCE_S)
     board.expect("worker-0")
-    assert board.receive(0.05) is None
+    pass_time(board, clock, SILENCE_S - 0.1)
     with pytest.raises(NodeLost, match="no sign of life"):
-        silence(board)
+        pass_time(board, clock, 0.2)
     lines.close()
 
 
-def test_a_dismissed_node_may_go_and_come_back(board: Switchboard) -> None:
+def test_a_dismissed_node_may_go_and_come_back(board: Switchboard, clock: Clock) -> None:
     first = node(board, "noise-0")
     board.dismiss("noise-0")
     first.close()
-    silence(board)
+    eventually(lambda: not any("_listen" in thread.name for thread in threading.enumerate()))
+    pass_time(board, clock, 10 * SILENCE_S)
     assert board.connected() == []
     second = node(board, "noise-0")
     assert board.connected() == ["noise-0"]
@@ -99,7 +128,7 @@ def test_a_dismissed_node_may_go_and_come_back(board: Switchboard) -> None:
     assert board.receive(5.0) == ("noise-0", {"type": "up"})
     second.close()
     with pytest.raises(NodeLost, match="its process ended"):
-        silence(board)
+        board.receive(20.0)
 
 
 def test_a_posted_message_comes_as_the_nodes_own(board: Switchboard) -> None:
