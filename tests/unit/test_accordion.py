@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,7 +123,7 @@ def test_needs_norms() -> None:
         Accordion(seed=0, k_low=0.5, k_high=0.4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     norms=st.lists(st.tuples(st.integers(1, 3), st.floats(0, 1e300), st.floats(0, 1e300)), max_size=40),
     every=st.integers(1, 4),

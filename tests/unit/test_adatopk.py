@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -193,7 +194,7 @@ def test_k_dec_decides_the_level() -> None:
     assert level("k_min") > level(0.1) > level("k_max")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     steps=st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1)), max_size=60),
     limits=st.tuples(st.floats(1e-6, 1), st.floats(1e-6, 1)).map(sorted),

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,7 +135,7 @@ def test_a_link_that_never_changes_is_taken_for_full() -> None:
 
 
 @rules
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     steps=st.lists(
         st.tuples(st.floats(0, 1e6), st.integers(0, 10**9), st.none() | st.floats(0, 100)),

@@ -6,6 +6,7 @@ import tracemalloc
 
 import pytest
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,7 +88,7 @@ def test_a_full_message_is_dense_however_values_are_written() -> None:
     assert aggregate.mean(1).indices is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(1, 500), st.data())
 def test_the_shorter_of_both_is_what_the_wire_takes(size: int, data: st.DataObject) -> None:
     chosen = sorted(data.draw(st.sets(st.integers(0, size - 1), min_size=1)))
@@ -108,7 +109,7 @@ def test_sum_is_taken_in_order_and_in_float32() -> None:
         assert aggregate.mean(1).values.tolist() == [expected]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.lists(st.sets(st.integers(0, 199)), min_size=1, max_size=4), max_size=5))
 def test_rounds_leave_nothing_behind(rounds: list[list[set[int]]]) -> None:
     """However full a round was, the next one begins with zeros, in the same buffers."""
@@ -211,7 +212,7 @@ def test_indices_that_cannot_be_are_refused_before_they_are_summed(indices: list
     assert aggregate.mean(1).count == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(1, 300), st.data())
 def test_both_supports_are_the_same_set(size: int, data: st.DataObject) -> None:
     host, device = HostSupport(size), DeviceSupport(size, torch.device("cpu"))

@@ -13,6 +13,7 @@ from contract_rig import (
     received,
     recipe,
 )
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ EXACT = selectors.names()
 
 
 @pytest.mark.parametrize("selector", EXACT)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     gradients=st.lists(
         st.lists(st.integers(-1000, 1000), min_size=30, max_size=30), min_size=1, max_size=6

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ def by_definition(vector: list[float], count: int) -> list[int]:
     return sorted(order[:count])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(vector=vectors, density=st.floats(0.001, 1.0))
 def test_selects_the_largest_and_of_equal_ones_the_first(
     vector: list[float], density: float
@@ -42,7 +43,7 @@ def test_selects_the_largest_and_of_equal_ones_the_first(
     assert sent.values.tolist() == [vector[index] for index in indices]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 2**31), size=st.integers(1, 500), density=st.floats(0.001, 1.0))
 def test_contraction(seed: int, size: int, density: float) -> None:
     """‖x − C(x)‖² ≤ (1 − m/n)·‖x‖² (Stich 2018), with m the elements sent."""

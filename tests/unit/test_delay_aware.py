@@ -9,6 +9,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 import pytest
+from examples_count import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -199,7 +200,7 @@ def test_lenient_sends_more_than_strict() -> None:
 
 
 @family
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     delays=st.lists(st.floats(0, allow_infinity=False), max_size=80),
     limits=st.tuples(st.floats(1e-6, 1), st.floats(1e-6, 1)).map(sorted),

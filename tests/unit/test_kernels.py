@@ -11,6 +11,7 @@ import kernels_rig as rig
 import numpy as np
 import pytest
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -184,7 +185,7 @@ def test_gradients_of_parameters_are_taken_as_they_are() -> None:
     assert kernels.of(x).measure(x) == Host().measure(x.detach())
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(least=st.integers(1, 50), more=st.integers(51, 500))
 def test_workspaces_keep_what_they_have_and_grow(least: int, more: int) -> None:
     space = Workspace()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +69,7 @@ def test_links_idle_between_volleys() -> None:
     assert downloads_done(rates(w1_down=8e5), volleys, "s") == pytest.approx(2.5, **ABOUT)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.tuples(st.floats(1e5, 5e6), st.floats(0.0, 0.3)), min_size=1, max_size=3),
     st.integers(2, 4),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from select_rig import (
@@ -112,7 +113,7 @@ def test_any_vector(name: str, kind: str) -> None:
 
 
 @every
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     vector=st.lists(
         st.one_of(

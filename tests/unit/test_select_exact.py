@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +37,7 @@ def indices_of(sent: Sparse) -> list[int]:
     return list(range(sent.size)) if sent.indices is None else sent.indices.tolist()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(vector=vectors, density=st.floats(0.001, 1.0))
 def test_radix_selects_the_largest_and_of_equal_ones_the_first(
     vector: list[float], density: float
@@ -79,7 +80,7 @@ def test_radix_reads_twice_and_a_little() -> None:
     assert 2.03 <= how.passes <= 2.15
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(vector=vectors, at=st.sampled_from([LEAST_MAGNITUDE, 0.5, 1.0, 2.5, 3.0, 1e30]))
 def test_threshold_by_definition(vector: list[float], at: float) -> None:
     flat = torch.tensor(vector, dtype=torch.float32)

@@ -9,6 +9,7 @@ from statistics import fmean
 
 import pytest
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,7 +98,7 @@ def test_the_density_may_change() -> None:
         check(flat, selector.select(compensated(flat), density, Random(0)), density)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     vector=st.lists(st.sampled_from([-2.0, -1.0, 0.0, 1.0, 3.0, 1e-45]), min_size=1, max_size=60),
     repeats=st.integers(1, 30),

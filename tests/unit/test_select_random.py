@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ def given_of(size: int) -> Compensated:
     return Compensated(flat, float(flat.abs().sum()), float(flat.abs().max()))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(size=st.integers(0, 20_000), share=st.floats(0, 1), seed=SEEDS)
 def test_different_ascending_and_in_range(size: int, share: float, seed: int) -> None:
     count = round(share * size)

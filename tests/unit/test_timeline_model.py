@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from examples_count import examples
 from histories import (
     BASE,
     SAW,
@@ -83,7 +84,7 @@ def _at(event: dict[str, Any]) -> float:
     return float(event["at"][:-2])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(events, max_size=5), st.integers(0, 60), st.integers(1, 60))
 def test_it_agrees_with_a_plain_model(
     listed: list[dict[str, Any]], first: int, length: int
@@ -121,7 +122,7 @@ changes_of_anything = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.one_of(changes_of_anything, events), max_size=6))
 def test_what_no_step_says_stays_as_it_was(listed: list[dict[str, Any]]) -> None:
     start = {"delay": "10 ms", "loss": 0.5}
@@ -146,7 +147,7 @@ def test_what_no_step_says_stays_as_it_was(listed: list[dict[str, Any]]) -> None
     assert all(built.shape_at(UP, change.time_s) == change.shape for change in changes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(events, max_size=4), st.floats(0, 30), st.floats(0, 30), st.floats(0, 30))
 def test_integrals_add_up(
     listed: list[dict[str, Any]], one: float, two: float, three: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from examples_count import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -128,7 +129,7 @@ def test_pairs_are_read_back(steps: list[float], values: list[int]) -> None:
 
 
 @given(lengths, st.lists(st.integers(0, 10**7), min_size=20, max_size=20))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_mahimahi_keeps_bits_and_duration(steps: list[float], values: list[int]) -> None:
     trace = made_up([step % 10 + 0.001 for step in steps], values)
     stamps = list(map(int, write_mahimahi(trace).split()))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from value_cases import CASES, MIXED, SHAPED, Case, same, vectors, written
@@ -178,14 +179,14 @@ def test_other_lengths_and_counts_are_refused(case: Case) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.binary(max_size=60), st.integers(0, 40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_bytes(kind: Any, data: bytes, count: int) -> None:
     read_or_refuse(kind, np.frombuffer(data, np.uint8), count)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @given(st.integers(1, 30), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_damaged_sections(case: Case, count: int, data: st.DataObject) -> None:
     values = np.random.default_rng(count).laplace(size=count).astype(np.float32)
     section, _ = written(case.make(count), values)

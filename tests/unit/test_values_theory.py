@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from value_cases import CASES, MIXED, SHAPED, Case, vectors, written
@@ -53,7 +54,7 @@ def square(vector: np.ndarray[Any, Any]) -> float:
 
 
 @given(floats)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_halves_are_the_nearest(values: Floats) -> None:
     tensor = torch.from_numpy(values)
     assert np.array_equal(kept(Fp16, values), tensor.clamp(-65504, 65504).half().double().numpy())
@@ -70,7 +71,7 @@ def test_halves_never_become_infinite() -> None:
 
 
 @given(floats)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_int8_is_off_by_half_a_level(values: Floats) -> None:
     read, peak = kept(Int8, values, bucket=8), np.abs(values.astype(np.float64))
     for begin in range(0, values.size, 8):
@@ -82,7 +83,7 @@ def test_int8_is_off_by_half_a_level(values: Floats) -> None:
 
 
 @given(floats, st.integers(1, 8), st.sampled_from(["nearest", "stochastic"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_maxmin_is_off_by_half_a_level_or_less_than_one(
     values: Floats, bits: int, rounding: str
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_rig import GOLDEN, SOME, SPARSE_CODINGS, allocated, chosen_by, messages, same, whole
@@ -33,7 +34,7 @@ def test_golden_bytes(coding: IndexCoding) -> None:
     assert same(decode(bytes.fromhex(written), sparse.size), sparse)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(messages(), st.sampled_from(SPARSE_CODINGS))
 def test_every_coding_brings_back_what_was_sent(sparse: Sparse, coding: IndexCoding) -> None:
     encoded = encode(sparse, coding=coding)
@@ -41,7 +42,7 @@ def test_every_coding_brings_back_what_was_sent(sparse: Sparse, coding: IndexCod
     assert same(decode(encoded.payload, sparse.size), sparse)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(messages())
 def test_the_shortest_coding_is_chosen(sparse: Sparse) -> None:
     payload = encode(sparse).payload

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,7 +61,7 @@ def test_loops_write_what_plain_numpy_writes(coding: IndexCoding) -> None:
         agree(coding, drawn(size, round(density * size)), size, scratch)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from(CODINGS), st.sets(st.integers(0, 700), max_size=200), st.integers(0, 2000))
 def test_any_indices(coding: IndexCoding, chosen: set[int], more: int) -> None:
     indices = np.array(sorted(chosen), np.int64)
