@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_here import Ended, carried_out_in
+from command_rig import command_line, descendants
 from virtual_run import KILL, SCENARIO
 
 from testbed.record.directory import read_json
@@ -22,13 +24,23 @@ TEXT = SCENARIO.replace("steps: 12", "steps: 30")
 RUNS = 6
 
 
+def words(folder: Path, *arguments: str) -> list[str]:
+    return ["compare", str(folder / "virtual.yaml"), "--quiet", *arguments]
+
+
 def command(folder: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "testbed", "compare", str(folder / "virtual.yaml"), *arguments]
+    return [sys.executable, "-m", "testbed", *words(folder, *arguments)]
 
 
-def carried_out(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    whole = command(folder, "--json", "--quiet", *arguments)
-    return subprocess.run(whole, capture_output=True, text=True, check=False, cwd=folder)
+def carried_out(folder: Path, *arguments: str) -> Ended:
+    """Without figures, which one test looks at."""
+    return carried_out_in(folder, *words(folder, "--json", "--no-figures", *arguments))
+
+
+def by_a_process(folder: Path, *arguments: str) -> Ended:
+    whole = command(folder, "--json", "--no-figures", *arguments)
+    done = subprocess.run(whole, capture_output=True, text=True, check=False, cwd=folder)
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 def made(folder: Path, text: str = TEXT) -> Path:
@@ -62,15 +74,20 @@ def finished(folder: Path) -> list[Path]:
 
 
 def killed(folder: Path, *arguments: str) -> Path:
-    """The directory of a comparison whose process was killed when two of its runs were finished."""
-    whole = command(folder, "--fabric", "sim", "--seed", "1-3", "--quiet", *arguments)
+    """The directory of a comparison whose process was killed when two of its runs were finished, and whose own
+    processes have noticed that it is gone."""
+    whole = command(folder, "--fabric", "sim", "--seed", "1-3", *arguments)
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(whole, stdout=log, stderr=log, cwd=folder)
         until = time.monotonic() + 120
         while len(finished(folder)) < 2 and time.monotonic() < until and process.poll() is None:
             time.sleep(0.01)
+        children = descendants(process.pid)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, (folder / "log").read_text()
+    while any(map(command_line, children)):
+        assert time.monotonic() < until
+        time.sleep(0.01)
     (directory,) = (folder / "comparisons").iterdir()
     return directory
 
@@ -81,12 +98,11 @@ def test_after_a_kill_it_ends_as_if_nothing_had_happened(
 ) -> None:
     folder = made(tmp_path)
     directory = killed(folder, *parallel)
-    time.sleep(0.5)  # processes side by side notice that their parent is gone
     kept, begun = finished(folder), len(list((folder / "runs").iterdir()))
     before = {path: contents(path) for path in kept}
     assert 2 <= len(kept) < RUNS
     where = str(directory.relative_to(folder))
-    done = carried_out(folder, "--resume", where, *parallel)
+    done = by_a_process(folder, "--resume", where, *parallel)
     assert done.returncode == 0, done.stderr
     assert {path: contents(path) for path in kept} == before
     assert len(list((folder / "runs").iterdir())) == begun + RUNS - len(kept)
@@ -104,7 +120,7 @@ def test_after_a_kill_it_ends_as_if_nothing_had_happened(
 def over(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Where a whole comparison is."""
     folder = made(tmp_path_factory.mktemp("over"))
-    assert carried_out(folder, "--fabric", "sim", "--seed", "1", "--parallel", "2").returncode == 0
+    assert carried_out(folder, "--fabric", "sim", "--seed", "1").returncode == 0
     (directory,) = (folder / "comparisons").iterdir()
     return folder, str(directory)
 
@@ -210,7 +226,8 @@ def test_a_sweep_adds_what_is_not_there(tmp_path: Path) -> None:
     assert fixed_density("topk-0.01+int8") is None and fixed_density("adatopk") is None
     text = TEXT.replace("steps: 30", "steps: 4").replace("[none, topk-0.01]", "[none, topk-0.1]")
     folder = made(tmp_path, text)
-    done = carried_out(folder, "--sweep", "--fabric", "sim", "--seed", "1")
+    asked = words(folder, "--json", "--sweep", "--fabric", "sim", "--seed", "1")
+    done = carried_out_in(folder, *asked)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [row["algorithm"] for row in found["algorithms"]] == [
