@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from apart_rig import Apart
+from not_empty import not_empty
 from virtual_setup import Played
 
 from testbed.algorithms import resolve
@@ -55,7 +56,9 @@ def test_a_bound_of_0_is_lock_step() -> None:
     assert times[1::2] == [round(2.6 * step, 2) for step in range(1, 9)]
     # two gradients after each other are their mean at twice the rate, but for the rounding
     mean = Apart("none", [1.0, 2.6], optimizer=Optimizer(lr=0.2), **together).play()
-    for ours, theirs in zip(*(p.of("server", "evaluation") for p in (bound, mean)), strict=True):
+    for ours, theirs in not_empty(
+        zip(*(p.of("server", "evaluation") for p in (bound, mean)), strict=True)
+    ):
         assert ours["step"] == theirs["step"]
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
         assert ours["time_s"] == pytest.approx(theirs["time_s"], abs=0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from apart_rig import Apart
+from not_empty import not_empty
 
 from testbed.errors import NodeLost
 from testbed.scenario.model import Stop
@@ -38,7 +39,7 @@ def test_all_replicas_stay_identical() -> None:
 def test_without_stragglers_it_is_the_mean_of_the_first_by_rank() -> None:
     # worker-1 is a hair slower, and so never in time: the others train as if they were alone
     played = Apart("backup-1", [1.0, 1.001, 1.0], stop=Stop(steps=3)).play()
-    for round_ in played.of("server", "round"):
+    for round_ in not_empty(played.of("server", "round")):
         assert [m["sender"] for m in round_["messages"]] == [1, 3]
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from not_empty import not_empty
 from overlap_rig import BUCKETS, STEPS, Stage, overlapped
 
 from testbed.algorithms import Algorithm
@@ -146,7 +147,7 @@ def test_a_run_in_buckets_says_so_of_every_bucket() -> None:
     assert [(b["step"], b["bucket"]) for b in buckets] == [
         (step, bucket) for step in range(1, STEPS + 1) for bucket in range(BUCKETS)
     ]
-    for step in played.of("worker-1", "step"):
+    for step in not_empty(played.of("worker-1", "step")):
         own = [b for b in buckets if b["step"] == step["step"]]
         # phases follow one another: all are packed before the first is sent
         assert max(b["packed_s"] for b in own) <= min(b["start_s"] for b in own)
@@ -161,7 +162,7 @@ def test_controllers_are_told_when_which_bucket_left(overlap: bool) -> None:
     )
     played = Stage(given).play()
     ways = {(b["step"], b["bucket"]): b for b in played.of("worker-0", "bucket")}
-    for step in played.of("worker-0", "step"):
+    for step in not_empty(played.of("worker-0", "step")):
         told = step["controller"]["buckets"]
         assert {part["bucket"] for part in told.values()} == set(range(BUCKETS))
         for name, part in told.items():

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from not_empty import not_empty
 from virtual_setup import ALGORITHMS, Played, Stage
 
 from testbed.algorithms import Algorithm, resolve
@@ -64,7 +65,7 @@ def test_bytes_agree_on_both_sides(run: Played) -> None:
 
 
 def test_records_are_plain_json(run: Played) -> None:
-    for record in run.of("worker-0", "step"):
+    for record in not_empty(run.of("worker-0", "step")):
         assert json.loads(json.dumps(record)) == record
 
 
@@ -88,7 +89,7 @@ def test_another_seed_sends_others(name: str) -> None:
 
 def test_a_selection_is_told_with_every_step(played: dict[str, Played]) -> None:
     run = played.get("laplace-0.05+int8") or stage("laplace-0.05+int8").play()
-    for record in run.of("worker-1", "step"):
+    for record in not_empty(run.of("worker-1", "step")):
         how = record["selection"]
         assert set(how) == {"passes", "threshold", "ties"}
         assert how["passes"] >= 1.0
@@ -99,7 +100,8 @@ def test_a_selection_is_told_with_every_step(played: dict[str, Played]) -> None:
 
 
 def test_what_looks_at_nothing_took_no_pass() -> None:
-    for record in stage("none", 1, stop={"steps": 2}).play().of("worker-0", "step"):
+    played = stage("none", 1, stop={"steps": 2}).play()
+    for record in not_empty(played.of("worker-0", "step")):
         assert record["selection"]["passes"] == 0.0
 
 

@@ -7,6 +7,7 @@ from math import ceil
 
 import pytest
 import torch
+from not_empty import not_empty
 from virtual_setup import ALGORITHMS, LINK, PACE_S, Played, Stage
 
 from testbed.control.adatopk import AdaTopK
@@ -59,7 +60,7 @@ def test_records_are_complete(played: Played) -> None:
 
 
 def test_phases_add_up_to_the_step(played: Played) -> None:
-    for record in played.of("worker-0", "step"):
+    for record in not_empty(played.of("worker-0", "step")):
         phases = (
             "compute_s",
             "compress_s",
@@ -110,7 +111,7 @@ def test_another_seed_is_another_run() -> None:
 @pytest.mark.parametrize("algorithm", ["none", "topk"])
 def test_a_step_takes_pace_and_transfers(algorithm: str) -> None:
     played = Stage(1, algorithm).play()
-    for record in played.of("worker-0", "step")[:-1]:  # a BYE precedes the last update
+    for record in not_empty(played.of("worker-0", "step")[:-1]):  # a BYE precedes the last update
         up, down = record["bytes_up"] - 40, record["bytes_down"] - 40
         expected = PACE_S + transfer(up) + transfer(down)
         assert record["end_s"] - record["start_s"] == pytest.approx(expected, abs=MICROSECOND)
