@@ -99,8 +99,9 @@ class Command:
         give_up = time.monotonic() + timeout_s
         while not condition():
             if self.process.poll() is not None or time.monotonic() > give_up:
+                status = self.process.poll()
                 self.process.terminate()
-                raise AssertionError(self.process.communicate(timeout=60))
+                raise AssertionError((status, *self.process.communicate(timeout=60)))
             time.sleep(0.05)
 
     def node(self, name: str) -> int:
