@@ -115,12 +115,6 @@ class Command:
         return next(pid for pid in children if "testbed.links.agent" in command_line(pid))
 
 
-def executed(code: int, said: str) -> bool:
-    """Whether a job came to its end: where the machine was too busy its verdict is invalid, and that is no failure of its
-    processes."""
-    return code == 0 or (code == 1 and "verdict: invalid" in said)
-
-
 def scrape(pid: int) -> dict[str, Metric]:
     """What a node's exporter says, asked as Prometheus asks: over the control network."""
     address = re.search(r"([\d.]+)/\d+ .*control", addresses(pid))
