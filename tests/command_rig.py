@@ -99,8 +99,9 @@ class Command:
         give_up = time.monotonic() + timeout_s
         while not condition():
             if self.process.poll() is not None or time.monotonic() > give_up:
+                status = self.process.poll()
                 self.process.terminate()
-                raise AssertionError(self.process.communicate(timeout=60))
+                raise AssertionError((status, *self.process.communicate(timeout=60)))
             time.sleep(0.05)
 
     def node(self, name: str) -> int:
@@ -112,12 +113,6 @@ class Command:
         """Process id of this run's links agent."""
         children = descendants(self.process.pid)
         return next(pid for pid in children if "testbed.links.agent" in command_line(pid))
-
-
-def executed(code: int, said: str) -> bool:
-    """Whether a job came to its end: where the machine was too busy its verdict is invalid, and that is no failure of its
-    processes."""
-    return code == 0 or (code == 1 and "verdict: invalid" in said)
 
 
 def scrape(pid: int) -> dict[str, Metric]:
