@@ -23,6 +23,7 @@ from testbed.links import htb
 from testbed.links.client import LinkSettings
 from testbed.links.namespaces import inside
 from testbed.links.netlink import Netlink
+from testbed.links.outage import charge_of
 from testbed.scenario.shape import End, Shape
 
 RATE_BITS, VALUES = 40_000_000, 500_000
@@ -41,7 +42,7 @@ CARRY_ON = ("ps-async", "ps-backup")
 MANY_STEPS, PACE_S = 30, 0.15
 NODES = 3
 """Of each exchange."""
-START_S, SLOW_END_S, SETTLED_S = 60.0, 60.0, 0.2
+START_S, SLOW_END_S, SETTLED_S = 60.0, 120.0, 0.2
 ABRUPT = ("killed", "paused")
 """Faults of a process, which says nothing more."""
 
@@ -121,10 +122,10 @@ class Arena:
         with self.group() as group:
             return _Play(self, case, group).run()
 
-    def undisturbed(self, exchange: str) -> Outcome:
-        """The outcome of an exchange that nothing befalls."""
+    def undisturbed(self, exchange: str, **plan: Any) -> Outcome:
+        """The outcome of an exchange that nothing befalls. ``plan``: what is not as usual."""
         with self.group() as group:
-            playing = Exchange(self, group, exchange, lambda _: {})
+            playing = Exchange(self, group, exchange, lambda _: plan)
             try:
                 playing.begin()
                 now_s = time.monotonic()
@@ -155,6 +156,12 @@ class Arena:
         """Of its links in both directions."""
         self.rate(place, bits)
         self.rate(place, bits, down=True)
+
+    def outage(self, place: str, for_s: float) -> None:
+        """Let packets wait in both directions, from the next one on for so long; give the links a rate again then."""
+        for device in (self._lab.places[place].nic, self._lab.places[place].port):
+            with Netlink(device.netns) as netlink:
+                netlink.send(htb.change_class(device.index, charge_of(int(1e9 * for_s))))
 
     def cable(self, place: str, state: str) -> None:
         """``down``: pull the plug at the switch."""
