@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from testbed.bench.sound import ATTEMPTS
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -20,6 +22,11 @@ class Setup:
     def seconds(self, usual: float, quick: float) -> float:
         """How long to measure."""
         return quick if self.quick else usual
+
+    @property
+    def attempts(self) -> int:
+        """How often a training run is made at most, where it comes out invalid."""
+        return 1 if self.quick else ATTEMPTS
 
     @property
     def repetitions(self) -> int:

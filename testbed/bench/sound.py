@@ -18,13 +18,14 @@ Summary = dict[str, Any]
 class Sound:
     """Summaries of runs that are not invalid, ``lost`` repetitions without one, and why runs were discarded."""
 
+    attempts: int = ATTEMPTS
     runs: list[Summary] = field(default_factory=list)
     lost: int = 0
     discarded: list[str] = field(default_factory=list)
 
     def add(self, make: Callable[[], Summary]) -> None:
         """One more repetition. ``make``: a run, and its summary."""
-        for _ in range(ATTEMPTS):
+        for _ in range(self.attempts):
             run = make()
             if run["verdict"] != "invalid":
                 self.runs.append(run)

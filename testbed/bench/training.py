@@ -17,6 +17,7 @@ from testbed.traces.write import write_csv
 
 TRACE = "walk.csv"
 _FABRIC = "netns"
+QUICK_STEPS = 6
 
 
 def scenario(**changes: Any) -> dict[str, Any]:
@@ -43,10 +44,14 @@ def scenario(**changes: Any) -> dict[str, Any]:
     }
 
 
-def steps(count: int) -> dict[str, Any]:
-    """The training part of ``scenario`` with so many steps."""
-    train = dict(scenario()["train"])
-    return {**train, "stop": {"steps": count}, "evaluate_every": count}
+def sized(setup: Setup, usual: int, **changes: Any) -> dict[str, Any]:
+    """``scenario`` with ``usual`` steps; where it need only work, with two workers and few steps."""
+    count = QUICK_STEPS if setup.quick else usual
+    train = {**scenario()["train"], "stop": {"steps": count}, "evaluate_every": count}
+    found = scenario(train=train, **changes)
+    if setup.quick:
+        found["nodes"] = {"server": {"role": "server"}, "worker": {"role": "worker", "count": 2}}
+    return found
 
 
 def written(setup: Setup, name: str, content: Mapping[str, Any]) -> Path:

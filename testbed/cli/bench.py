@@ -39,7 +39,12 @@ Names = Annotated[
 Repeat = Annotated[
     int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=100)
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="Once and short: only to see that it works.")]
+Quick = Annotated[
+    bool,
+    typer.Option(
+        "--quick", help="Once, short and with less of everything: only to see that it works."
+    ),
+]
 
 
 @app.callback()

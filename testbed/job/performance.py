@@ -32,7 +32,7 @@ LOOK_S = 0.2
 """How often it is looked whether processes have ended."""
 QUIET_AFTER_S = 0.2
 """From the last process's end to the last look at the links."""
-BEGIN_S = 600.0
+BEGIN_S = float(os.environ.get("NARROWS_BEGIN_S", "600"))
 """How long processes may take to call ``testbed.mark.begin``, where they are waited for."""
 
 
@@ -151,9 +151,13 @@ class Performance:
             self._look()
             if self.crew.failed:
                 self._raise_failure()
-            if len(self.crew.running) < nodes * self._order.started or time.monotonic() > give_up:
+            late = time.monotonic() > give_up
+            if late or len(self.crew.running) < nodes * self._order.started:
                 listed = ", ".join(map(str, sorted(missing)))
-                raise ExperimentError(f"--await-begin: ranks {listed} never called mark.begin()")
+                within = f" within {BEGIN_S:g} s (NARROWS_BEGIN_S gives more)" if late else ""
+                raise ExperimentError(
+                    f"--await-begin: ranks {listed} never called mark.begin(){within}"
+                )
 
     def _attend(self) -> None:
         """Until no process runs."""

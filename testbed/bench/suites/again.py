@@ -11,7 +11,7 @@ from testbed.bench.order import interleaved
 from testbed.bench.result import Check, Suite, within
 from testbed.bench.setup import Setup
 from testbed.bench.sound import Sound, all_sound
-from testbed.bench.training import run_all, scenario, steps, written
+from testbed.bench.training import run_all, sized, written
 from testbed.session.experiment import prepare
 
 NAMES = ("A", "A again")
@@ -20,10 +20,10 @@ SLACK = 0.01
 
 def run(setup: Setup) -> Suite:
     """The relative difference of the mean step times."""
-    count = 10 if setup.quick else 80
-    experiment = prepare(written(setup, "again", scenario(train=steps(count))))
+    content = sized(setup, 80)
+    experiment = prepare(written(setup, "again", content))
     order = [(experiment.algorithms[0], experiment.seeds[0])]
-    found = {name: Sound() for name in NAMES}
+    found = {name: Sound(setup.attempts) for name in NAMES}
     for repetition, name in interleaved(NAMES, setup.repetitions):
         setup.say(f"aa: {name}, {repetition + 1} of {setup.repetitions}")
         found[name].add(lambda: run_all(setup, experiment, order)[0])
@@ -34,7 +34,7 @@ def run(setup: Setup) -> Suite:
         checks(rows, found),
         {
             "repeat": setup.repetitions,
-            "steps": count,
+            "steps": content["train"]["stop"]["steps"],
             "discarded": {name: sound.discarded for name, sound in found.items()},
         },
     )

@@ -12,7 +12,7 @@ from testbed.bench.lab import Lab, lab
 from testbed.bench.result import Suite, at_least, at_most
 from testbed.bench.setup import Setup
 
-FAULTS, QUICK_FAULTS = 300, 10
+FAULTS, QUICK_FAULTS = 300, 5
 CAUGHT, FALSE = 0.99, 0.01
 BUSY_LOOPS = 4
 _CLEAN, _DISTURBED = "none", "none, but time was stolen"

@@ -9,7 +9,7 @@ from testbed.bench.figures import median, times
 from testbed.bench.order import interleaved
 from testbed.bench.result import Check, Suite, at_least, at_most
 from testbed.bench.setup import Setup
-from testbed.bench.training import scenario, steps, summary, written
+from testbed.bench.training import sized, summary, written
 
 PLACES = ("nic", "network")
 USED = 1.0
@@ -23,11 +23,10 @@ def run(setup: Setup) -> Suite:
 
     Every run counts, invalid ones too: what made them so may be the very figure that is judged.
     """
-    count = 12 if setup.quick else 200
     found: dict[str, list[dict[str, Any]]] = {place: [] for place in PLACES}
     for repetition, place in interleaved(PLACES, setup.repetitions):
         setup.say(f"completion: at {place}, {repetition + 1} of {setup.repetitions}")
-        content = scenario(train=steps(count))
+        content = sized(setup, 200)
         end = content["links"]["default"]["up"]
         content["links"] = {"default": {"up": {**end, "at": place}, "down": end}}
         path = written(setup, f"completion-{place}-{repetition}", content)
@@ -39,8 +38,8 @@ def run(setup: Setup) -> Suite:
         checks(rows),
         {
             "repeat": setup.repetitions,
-            "steps": count,
-            "workers": 4,
+            "steps": content["train"]["stop"]["steps"],
+            "workers": content["nodes"]["worker"]["count"],
         },
     )
 

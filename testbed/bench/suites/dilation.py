@@ -11,7 +11,7 @@ from testbed.bench.order import interleaved
 from testbed.bench.result import Check, Suite, within
 from testbed.bench.setup import Setup
 from testbed.bench.sound import Sound, all_sound
-from testbed.bench.training import scenario, steps, summary, written
+from testbed.bench.training import sized, summary, written
 
 DILATIONS = (1, 2, 4)
 SLACK = 0.02
@@ -19,11 +19,11 @@ SLACK = 0.02
 
 def run(setup: Setup) -> Suite:
     """Mean step time at every dilation over that at 1."""
-    count, dilations = (10, (1, 2)) if setup.quick else (60, DILATIONS)
-    found = {dilation: Sound() for dilation in dilations}
+    dilations = (1, 2) if setup.quick else DILATIONS
+    found = {dilation: Sound(setup.attempts) for dilation in dilations}
     for repetition, dilation in interleaved(dilations, setup.repetitions):
         setup.say(f"dilation: {dilation}, {repetition + 1} of {setup.repetitions}")
-        content = scenario(train=steps(count), dilation=dilation)
+        content = sized(setup, 60, dilation=dilation)
         path = written(setup, f"dilation-{dilation}-{repetition}", content)
         found[dilation].add(partial(summary, setup, path))
     reference = median(run["step_s"] for run in found[1].runs)
@@ -34,7 +34,7 @@ def run(setup: Setup) -> Suite:
         checks(rows, found),
         {
             "repeat": setup.repetitions,
-            "steps": count,
+            "steps": content["train"]["stop"]["steps"],
             "discarded": {str(dilation): sound.discarded for dilation, sound in found.items()},
         },
     )

@@ -16,7 +16,7 @@ from testbed.bench.witness import lateness_s, witness
 
 LOOPS = {0: 1.0, 4: 5.0}
 """Busy processes, and how late the 99th percentile may be, ms."""
-CHANGES_PER_S = (10, 100)
+CHANGES_PER_S, QUICK_CHANGES_PER_S = (10, 100), (100,)
 LOW, HIGH = 20 * MBIT, 100 * MBIT
 Late = dict[str, float | None]
 
@@ -27,7 +27,7 @@ def run(setup: Setup) -> Suite:
     found: dict[tuple[int, int, str], list[Late]] = {}
     with lab([OURS, PLAIN], setup) as made:
         for loops in LOOPS:
-            for changes in CHANGES_PER_S:
+            for changes in QUICK_CHANGES_PER_S if setup.quick else CHANGES_PER_S:
                 for repetition, other in interleaved(others, setup.repetitions):
                     setup.say(
                         f"lateness: {loops} loops, {changes}/s, {other.name}, {repetition + 1}"
