@@ -42,6 +42,7 @@ settings.register_profile(
     derandomize=True,
     database=None,
     deadline=None,
+    max_examples=30,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.generate),  # nobody reads the example: no time to make it small
 )
@@ -197,10 +198,6 @@ def _try_in_functions(trials: Trials, work: list[tuple[Mutant, list[str]]]) -> N
 
 
 def _try_on_import(trials: Trials, work: list[tuple[Mutant, list[str]]]) -> None:
-    import numba  # noqa: F401 - what takes long to import, once for all forks
-    import pydantic  # noqa: F401
-    import torch  # noqa: F401
-
     on_import(trials, work)
 
 

@@ -8,6 +8,7 @@ the package yet. Nothing is written to the tree.
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import resource
@@ -104,11 +105,24 @@ def on_import(trials: Trials, work: list[tuple[Mutant, list[str]]]) -> None:
     """Try the mutants that act on import, in this process, which must not have imported the package."""
     assert not any(name.partition(".")[0] == "testbed" for name in sys.modules)
     everything = sorted({test for _, tests in work for test in tests})
+    files = sorted({test.partition("::")[0] for test in everything})
+    for name in forked(partial(_needed, files), 600.0)[1]:
+        with suppress(Exception):
+            importlib.import_module(name)  # once for all forks
     unfit = set(forked(partial(_imported, None, everything), 600.0)[1])
     for mutant, tests in work:
         chosen = trials.chosen(mutant, [test for test in tests if test not in unfit])
         trial = partial(_imported, mutant, chosen)
         trials.note(mutant, *forked(trial, trials.limit_s(chosen) + 20))
+
+
+def _needed(files: Sequence[str], tell: Callable[[str], None]) -> bool:
+    """Tell of the modules of others that the tests import."""
+    pytest.main([*ARGUMENTS, "--collect-only", *files])
+    for name, module in list(sys.modules.items()):
+        if "site-packages" in (getattr(module, "__file__", None) or "") and "testbed" not in name:
+            tell(name)
+    return False
 
 
 def _imported(mutant: Mutant | None, tests: Sequence[str], tell: Callable[[str], None]) -> bool:
