@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from testbed.bench.agreement import measure
 from testbed.bench.agreement.matrix import CONDITION_NAMES, Cell
 from testbed.bench.agreement.run import MEASURED
 from testbed.bench.coded import run as coded_run
+from testbed.bench.coded.plan import SHARES, pace_s
 from testbed.bench.exchange.table import EXCHANGES
+from testbed.bench.response import run as response_run
 from testbed.bench.response.waveforms import WAVEFORMS
 from testbed.bench.scale.growth import Size, scenario
 from testbed.cli import VERBS, application
@@ -64,6 +67,32 @@ def written(out: Path, name: str) -> tuple[Path, Any]:
     return path.parent, json.loads(path.read_text())
 
 
+def test_scale_measures_every_size(tmp_path: Path) -> None:
+    sizes = ("--workers", 2, "--workers", 40, "--servers", 1)
+    found = told("scale", *sizes, "--steps", 2, "--out", tmp_path)
+    directory, kept = written(tmp_path, "scale")
+    assert kept == found
+    few, many = found["rows"]
+    assert [(row["servers"], row["workers"]) for row in (few, many)] == [(1, 2), (1, 40)]
+    for row in (few, many):
+        parts = [row[f"{part}_s"] for part in ("compute", "send", "wait", "receive")]
+        assert row["step_s"] == pytest.approx(sum(parts), rel=0.02)
+        assert row["compute_s"] == pytest.approx(0.1, rel=0.01)
+        # windows grow in a run of two steps; what is expected knows of no windows
+        assert 0.95 < row["step_s"] / row["expected_step_s"] < 1.4
+        assert 0 < row["run_per_step_s"] == pytest.approx(row["run_s"] / 2)
+        # a process that has loaded its libraries, and not this one's share of them
+        assert 50e6 < row["memory_bytes"] < 4e9
+    # all gradients pass the server's link
+    assert many["expected_step_s"] > few["expected_step_s"]
+    assert many["step_s"] > few["step_s"]
+    assert found["about"]["steps"] == 2 and found["checks"] == []
+    assert {path.name for path in directory.glob("scale*")} >= {
+        "scale.png", "scale.csv", "scale-1-2.yaml", "scale-1-40.yaml",
+    }  # fmt: skip
+    assert len(list(directory.glob("virtual/runs/*/summary.json"))) == 2
+
+
 def test_scale_puts_workers_into_racks_of_a_hundred(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(json.dumps(scenario(Size(8, 250), 3, "none")))
@@ -91,6 +120,40 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_this_process")
+def test_coded_learns_then_measures_then_models(tmp_path: Path) -> None:
+    source = tmp_path / "peers.yaml"
+    source.write_text(PEERS)
+    known = told(
+        "coded", source, "--fabric", "sim", "--accuracy", 0.2, "--most", 20, "--steps", 3,
+        "--algo", "cssgd-r2", "--rate", 0.1, "--share", 0.2, "--out", tmp_path,
+    )  # fmt: skip
+    directory, kept = written(tmp_path, "coded")
+    assert kept == known
+    assert set(known["reached_s"]) == {"ssgd-multicast", "asgd"}
+    assert known["learning_rate"] == {"ssgd-multicast": 0.1, "asgd": 0.1}
+    assert 2 <= known["steps"] <= 20 and known["steps"] % 2 == 0
+    real = known["real"]
+    assert real["pace_s"] == pytest.approx(pace_s(0.2, real["communication_s"]))
+    assert set(known["steps_real"]) == {"ssgd-multicast", "cssgd-r2"}
+    assert set(known["virtual"]) == {f"{share:g}" for share in SHARES}
+    for found in (known["steps_real"], *(of["steps"] for of in known["virtual"].values())):
+        assert all(of["verdict"] == "valid" and of["step_s"] > 0 for of in found.values())
+    rows = known["rows"]
+    assert len(rows) == 3 * (1 + len(SHARES))
+    assert [row["links"] for row in rows] == ["real"] * 3 + ["virtual"] * 9
+    first, coded, whole = rows[:3]
+    assert (first["scheme"], first["saved_ssgd"]) == ("ssgd-multicast", 0.0)
+    assert coded["time_s"] == pytest.approx(known["steps"] * coded["step_s"])
+    # a packet that is coded serves two at once
+    assert coded["sent_mb_step"] < 0.9 * first["sent_mb_step"]
+    assert isfinite(whole["time_s"]) and whole["time_s"] == known["async_real"]["time_s"]
+    # the share of a step that computes is the one that was asked for
+    part = known["steps_real"]["ssgd-multicast"]
+    assert part["phases_s"]["compute"] / part["step_s"] == pytest.approx(0.2, abs=0.04)
+    assert (directory / "scenarios").is_dir() and len(list(directory.glob("real/runs/*"))) == 4
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_coded_says_which_accuracy_nothing_reached(tmp_path: Path) -> None:
     source = tmp_path / "peers.yaml"
     source.write_text(PEERS)
@@ -114,6 +177,21 @@ def test_agreement_judges_measurements_again(tmp_path: Path) -> None:
     assert all(0.1 < row["simulated_s"] < 2.0 for row in found["rows"])
     assert json.loads((tmp_path / "agreement.json").read_text()) == found
     assert (tmp_path / "agreement.png").stat().st_size > 500
+
+
+def test_control_answers_for_one_waveform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_run, "FIXED", {"topk-0.01": 0.01, "topk-0.3": 0.3})
+    found = told(
+        "control", "--waveform", "step-down", "--algo", "adatopk", "--steps", 20, "--target", 0.3,
+        "--out", tmp_path,
+    )  # fmt: skip
+    directory, kept = written(tmp_path, "step_responses")
+    assert kept["rows"] == found["rows"]
+    assert {row["waveform"] for row in found["rows"]} == {"step-down"}
+    assert found["rows"][0]["algorithm"] == "adatopk"
+    assert {path.stem for path in directory.glob("*.png")} == {
+        "control_adatopk", "control_regrets",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
