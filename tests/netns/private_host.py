@@ -27,8 +27,9 @@ _LOOK = """
 ip -j link; ip -j address; ip -j rule; ip -j route show table all; ip -j neighbour
 tc -j qdisc; for device in $(ls /proc/sys/net/ipv4/conf); do tc -j class show dev $device 2>&1 | grep -v Cannot; done
 find /run/netns /run/narrows -type f ! -name planning.lock ! -name capacity.json 2>/dev/null
-grep " /run" /proc/mounts
+awk '$2 ~ "^/run/" { print $2 }' /proc/mounts | while read path; do [ ! -e $path ] || echo $path; done
 """
+"""Mounts below the ``/run`` that was there before cannot be reached any more, but come and go with the machine's."""
 _MARK = "NARROWS_TRIAL"
 
 
@@ -61,6 +62,11 @@ class PrivateHost:
     def network(self) -> Path:
         """Which network this host's is."""
         return Path(f"/proc/{self._holder.pid}/ns/net").readlink()
+
+    @property
+    def run(self) -> Path:
+        """This host's ``/run``, as it is seen from outside."""
+        return Path(f"/proc/{self._holder.pid}/root/run")
 
     def state(self) -> str:
         """Links, addresses, routes, queueing, namespaces, mounts and journals, as text."""
