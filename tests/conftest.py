@@ -31,7 +31,6 @@ settings.register_profile("daily", derandomize=True, database=None, **_ALWAYS)
 settings.register_profile("nightly", **_ALWAYS)
 settings.load_profile("nightly" if NIGHTLY else "daily")
 
-ROOT = Path(__file__).parent
 REQUIRED = frozenset(filter(None, os.environ.get("NARROWS_REQUIRE", "").split(",")))
 OPTIONAL = frozenset({"root", "docker", "guest", "netem", "gpu", "optional"}) - REQUIRED
 
@@ -56,15 +55,27 @@ def lacking(need: str) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is nightly; one worker per file, or per group that tests name; folders with long tests first."""
+    """Leave out what is nightly; folders with long tests come first."""
     late = [item for item in items if not NIGHTLY and item.get_closest_marker("nightly")]
     if late:
         config.hook.pytest_deselected(items=late)
         items[:] = [item for item in items if item not in set(late)]
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
     items.sort(key=lambda item: item.path.parent.name not in FOLDERS)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """One worker for a file, whose tests may share what they need, and one for all that share a guest.
+
+    xdist's own groups have no effect: it names tests by an attribute that pytest 9 does not read.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = str(super()._split_scope(nodeid))
+            return "guest" if "/netem/" in file or "test_guest_boot" in file else file
+
+    return ByFile(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -62,7 +62,7 @@ class Lane:
 def workers() -> tuple[str, ...]:
     """Options of the parallel lane: as root its workers do not see each other."""
     python = f"//python={ALONE} {sys.executable}" if os.geteuid() == 0 else ""
-    return ("--dist", "loadgroup", "--no-loadscope-reorder", "--tx", f"{PARALLEL}*popen{python}")
+    return ("--dist", "loadfile", "--no-loadscope-reorder", "--tx", f"{PARALLEL}*popen{python}")
 
 
 FOLDERS = sorted(

@@ -18,7 +18,6 @@ from guest_rig import MARK, OURS, boot, guest, started, until_gone, until_writte
 
 from testbed.setup.paths import ROOT
 
-pytestmark = pytest.mark.xdist_group("guest")
 NOBODY = 65534
 LONG = 3_000_000
 SCRIPT = """

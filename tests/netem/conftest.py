@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from guest_results import GROUP, LIMIT_S, REPORTS, Reporter, Results, in_guest, run_in_guest
+from guest_results import LIMIT_S, REPORTS, Reporter, Results, in_guest, run_in_guest
 from lines_rig import Lines, make_lines
 
 HERE = Path(__file__).parent
@@ -25,7 +25,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in mine:
         item.add_marker(pytest.mark.netem)
         if in_guest(config):
-            item.add_marker(pytest.mark.xdist_group(GROUP))
             item.add_marker(pytest.mark.timeout(LIMIT_S + 60))
 
 

@@ -15,8 +15,6 @@ from testbed.errors import NarrowsError
 from testbed.guest.boot import run
 from testbed.guest.order import Order, slower
 
-GROUP = "guest"
-"""One worker runs all tests that need guests, one after the other."""
 LIMIT_S = 900.0
 _TEST_LIMIT_S = 240.0
 _VARIABLE = "NARROWS_GUEST_REPORTS"
@@ -39,7 +37,7 @@ class Results:
 
     def of(self, item: pytest.Item) -> list[pytest.TestReport]:
         """The reports of one test; where there are none, a failure that says why."""
-        found = [report for report in self.reports if report.nodeid == _named(item)]
+        found = [report for report in self.reports if report.nodeid == item.nodeid]
         for report in found:
             report.nodeid = item.nodeid
         if any(report.when == "teardown" for report in found):
@@ -66,7 +64,7 @@ def run_in_guest(config: pytest.Config, items: list[pytest.Item]) -> Results:
 def _boot(config: pytest.Config, items: list[pytest.Item], reports: Path, output: int) -> str:
     """What became of the guest, in words."""
     limits = ["-o", f"timeout={_TEST_LIMIT_S:g}", "-p", "no:cacheprovider"]
-    tests = [_named(item) for item in items]
+    tests = [item.nodeid for item in items]
     order = Order(
         [sys.executable, "-m", "pytest", "-q", "--tb=long", *limits, *tests],
         writable=[reports.parent],
@@ -77,11 +75,6 @@ def _boot(config: pytest.Config, items: list[pytest.Item], reports: Path, output
         return f"pytest ended with {run(order, limit_s=LIMIT_S, output=output, errors=output)}"
     except NarrowsError as error:
         return str(error)
-
-
-def _named(item: pytest.Item) -> str:
-    """What the guest calls a test: where workers share tests out, its group's name has been put after its own."""
-    return item.nodeid.removesuffix(f"@{GROUP}")
 
 
 def _read(config: pytest.Config, path: Path) -> list[pytest.TestReport]:

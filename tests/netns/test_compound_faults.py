@@ -29,7 +29,6 @@ from testbed.bench.setup import Setup
 pytestmark = [
     pytest.mark.root,
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("compound-faults"),
 ]
 
 GROUPS = 6

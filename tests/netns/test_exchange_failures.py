@@ -41,7 +41,6 @@ from testbed.bench.setup import Setup
 pytestmark = [
     pytest.mark.root,
     pytest.mark.timeout(600 if ALL else 300),
-    pytest.mark.xdist_group("exchange-failures"),
 ]
 
 GROUPS = 8
