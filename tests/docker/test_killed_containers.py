@@ -1,6 +1,6 @@
-"""SIGKILL at random moments of a run in containers: after ``testbed clean`` the host is exactly as it was.
+"""SIGKILL in some states of a run in containers: after ``testbed clean`` the host is exactly as it was.
 
-A tenth as many moments as in namespaces, every third in a whole training run (``NARROWS_KILLS``, ``NARROWS_KILLS_SEED``).
+Three of them by day, all by night; or a tenth of ``NARROWS_KILLS``. ``NARROWS_KILLS_SEED`` chooses whom they hit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -19,10 +19,8 @@ from command_rig import command_line, descendants
 
 from testbed.links.process import environment
 
-KILLS = max(1, int(os.environ.get("NARROWS_KILLS", "30")) // 10)
 SEED = int(os.environ.get("NARROWS_KILLS_SEED", "1"))
-REPLAY_S, RUN_S = 14.0, 14.0
-"""How long the two usually take here."""
+REACHED_S = 120.0
 _LOOK = """
 ip -o link | cut -d: -f2; ip -o -4 address; ip -4 route show table all; tc qdisc
 docker ps --all --quiet; docker network ls --quiet; docker volume ls --quiet; ls /run/netns
@@ -36,7 +34,48 @@ train: {task: digits, model: mlp, optimizer: {name: sgd, lr: 0.1}, pace: 20 ms, 
 algorithms: [topk-0.15]
 """
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120 + 90 * KILLS)]
+
+def written(folder: Path, pattern: str) -> bool:
+    """Whether there is such a file of a run, and something in it."""
+    return any(path.stat().st_size for path in folder.glob(f"runs/*/{pattern}"))
+
+
+def containers(folder: Path) -> bool:
+    """Whether containers of this run are there, as its journal names it."""
+    runs = [path.stem for path in folder.glob("state/*.journal")]
+    return any(
+        subprocess.run(
+            ["docker", "ps", "-q", "--filter", f"label=narrows.run={run}"],
+            capture_output=True,
+            check=True,
+        ).stdout
+        for run in runs
+    )
+
+
+STATES: dict[str, Callable[[Path], bool]] = {
+    "journal begun": lambda folder: any(folder.glob("state/*.journal")),
+    "containers started": containers,
+    "nodes connected": lambda folder: written(folder, "scenario.yaml"),
+    "links prepared": lambda folder: written(folder, "manifest.json"),
+    "links carry": lambda folder: written(folder, "links.jsonl"),
+    "training": lambda folder: written(folder, "events/worker-*.jsonl"),
+    "judged": lambda folder: written(folder, "summary.json"),
+}
+MOMENTS = (
+    ("replay", "containers started"),
+    ("run", "training"),
+    ("replay", "links prepared"),
+    ("replay", "journal begun"),
+    ("run", "nodes connected"),
+    ("replay", "links carry"),
+    ("run", "judged"),
+)
+KILLS = max(1, int(os.environ.get("NARROWS_KILLS", "0")) // 10)
+if "NARROWS_KILLS" not in os.environ:
+    KILLS = len(MOMENTS) if os.environ.get("NARROWS_NIGHTLY") else 3
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 
 def host() -> set[str]:
@@ -68,19 +107,22 @@ def test_nothing_is_left_of_containers(tmp_path: Path, image: str, number: int) 
     random = Random(SEED * 1000 + number)
     before = host()
     (tmp_path / "short.yaml").write_text(SCENARIO)
-    verb, seconds, usual_s = ("replay", ["--seconds", "1"], REPLAY_S)
-    if number % 3 == 1:
-        verb, seconds, usual_s = ("run", [], RUN_S)
-    options = ["--fabric", "docker", "--quiet", *seconds]
-    started = command(tmp_path, verb, "short.yaml", *options)
-    time.sleep(usual_s * (number + random.random()) / KILLS)  # set-up and run alike, however few
-    children = [] if started.poll() is not None else descendants(started.pid)
-    agents = [pid for pid in children if "testbed.links.agent" in command_line(pid)]
+    verb, state = MOMENTS[number % len(MOMENTS)]
+    seconds = ["--seconds", "1"] if verb == "replay" else []
+    started = command(tmp_path, verb, "short.yaml", "--fabric", "docker", "--quiet", *seconds)
+    give_up = time.monotonic() + REACHED_S
+    while not STATES[state](tmp_path):
+        assert started.poll() is None, started.communicate()[0]
+        assert time.monotonic() < give_up, f"never reached: {state}"
+        time.sleep(0.02)
+    agents = [pid for pid in descendants(started.pid) if "testbed.links.agent" in command_line(pid)]
     victims = random.choice(([started.pid], agents, [started.pid, *agents])) or [started.pid]
+    assert started.poll() is None, "it was over before it was killed"
     for pid in victims:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
     said = started.communicate(timeout=90)[0]
+    # without its agent it ends as a run that failed
+    assert started.returncode == (-signal.SIGKILL if started.pid in victims else 1), said
     cleaning = command(tmp_path, "clean")
     cleaned = cleaning.communicate(timeout=60)[0]
     assert cleaning.returncode == 0, cleaned
