@@ -16,6 +16,7 @@ import time
 import xml.etree.ElementTree as Xml
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import coverage_report as coverage
@@ -54,7 +55,7 @@ class Lane:
         )
         return [
             sys.executable, "-m", *program, "-q", "-m", self.marks, f"--junitxml={self.junit}",
-            f"--basetemp={BUILD / 'tmp' / self.name}", "-o", f"cache_dir={BUILD / 'cache' / self.name}",
+            "-o", f"cache_dir={BUILD / 'cache' / self.name}",
             *self.options, *options,
         ]  # fmt: skip
 
@@ -101,6 +102,8 @@ def main() -> int:
     for earlier in (verdicts, *(lane.junit for lane in LANES)):
         earlier.unlink(missing_ok=True)
     os.environ["NARROWS_VERDICTS"] = str(verdicts)
+    # one choice of faults for all workers, also around midnight
+    os.environ.setdefault("NARROWS_FAULTS_SEED", str(datetime.now(UTC).date().toordinal()))
     if given.coverage:
         coverage.prepare()
     begun = time.monotonic()

@@ -146,7 +146,7 @@ def test_training_works_and_its_files_are_the_users(user: User) -> None:
     out, err = process.communicate(timeout=120)
     (run,) = json.loads(out)["runs"]
     assert run["steps"] == 12, err
-    accepted_run(Path(run["dir"]), process.returncode)
+    accepted_run(user.home / run["dir"], process.returncode)
     made = [path for path in user.home.rglob("*") if path.name != "small.yaml"]
     assert made and {path.stat().st_uid for path in made} == {USER}
     measures = records(user.home, "summary.json")["measures"]

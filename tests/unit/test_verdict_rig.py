@@ -74,6 +74,20 @@ def test_nothing_else_does_not_even_on_a_busy_host(evidence: Evidence, measure: 
     refused(report(judge(replace(evidence, starved=BUSY.starved))), measure)
 
 
+def test_time_is_excused_where_the_hypervisor_took_the_processors_and_bytes_are_not() -> None:
+    late = links(busy_ratio=0.7, lateness_ms={"p99": 90.0})
+    assert accepted(report(judge(replace(late, stolen_share=0.3))), 1) == "invalid"
+    refused(report(judge(replace(late, stolen_share=0.009))), "link_ratio")
+    for fault in (
+        links(direct_packets=99),
+        links(failure="gone"),
+        Evidence(faults=["replicas differ"]),
+    ):
+        refused(
+            report(judge(replace(fault, stolen_share=0.3))), "direct_share|read_back|consistency"
+        )
+
+
 def test_every_reason_needs_its_measure() -> None:
     refused(report(judge(BUSY), "and something else"), "explain not all")
     refused(report(judge(links()), "and something else"), "explain not all")
