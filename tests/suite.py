@@ -138,14 +138,15 @@ def run(lanes: list[Lane], options: list[str]) -> int:
 
 def shown(lane: Lane, options: list[str]) -> int:
     """Carry a lane out, its output here and in its log."""
-    with lane.log.open("w") as log, subprocess.Popen(
-        lane.command(options), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    with lane.log.open("wb") as log, subprocess.Popen(
+        lane.command(options), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        while text := process.stdout.read(64):
-            sys.stdout.write(text)
+        while data := os.read(process.stdout.fileno(), 4096):
+            sys.stdout.buffer.write(data)
             sys.stdout.flush()
-            log.write(text)
+            log.write(data)
+            log.flush()
     return process.returncode
 
 
