@@ -103,6 +103,7 @@ def intermediates() -> set[str]:
 
 @pytest.mark.timed
 def test_the_shaper_shapes_and_leaves_nothing(member: Member) -> None:
+    before = intermediates()
     process = member.replay("--seconds", "3", "--json")
     out, err = process.communicate(timeout=120)
     report = json.loads(out)
@@ -119,22 +120,23 @@ def test_the_shaper_shapes_and_leaves_nothing(member: Member) -> None:
     for link in report["links"]:
         assert link["busy_ratio"] == pytest.approx(1, abs=0.15)
     assert "narrows.shaper" in next(member.home.glob("runs/*/compose.yaml")).read_text()
-    assert intermediates() == set() and not member.journals()
+    assert intermediates() == before and not member.journals()
 
 
 def test_clean_removes_what_a_killed_shaper_left(member: Member) -> None:
+    before = intermediates()
     with member.replay("--seconds", "60", "--quiet") as process:
-        until(process, intermediates)
+        until(process, lambda: intermediates() - before)
         process.send_signal(signal.SIGSTOP)  # neither may hear of the other's end
         shaper = f"narrows-{run_in(member.home)}-narrows.shaper"
         subprocess.run(["docker", "kill", shaper], check=True, capture_output=True)
         process.send_signal(signal.SIGKILL)
-    left = intermediates()
+    left = intermediates() - before
     assert left
     cleaned = member.start("clean")
     said = "".join(cleaned.communicate(timeout=120))
     assert cleaned.returncode == 0, said
-    assert intermediates() == set() and not member.journals()
+    assert intermediates() == before and not member.journals()
     assert all(f"device {name}" in said for name in left), said
 
 

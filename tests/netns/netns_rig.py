@@ -88,7 +88,7 @@ class Stalls:
     """For a ``with`` block: how long this machine lets a thread wait that only wants to wake up."""
 
     def __init__(self) -> None:
-        self.worst_s = 0.0
+        self.worst_s, self.total_s = 0.0, 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -104,7 +104,9 @@ class Stalls:
         while not self._ended.is_set():
             asleep_s = time.monotonic()
             time.sleep(STALL_LOOK_S)
-            self.worst_s = max(self.worst_s, time.monotonic() - asleep_s - STALL_LOOK_S)
+            waited_s = time.monotonic() - asleep_s - STALL_LOOK_S
+            self.worst_s = max(self.worst_s, waited_s)
+            self.total_s += waited_s if waited_s > STALL_LOOK_S else 0.0
 
 
 def specs(workers: int = 1) -> list[NodeSpec]:

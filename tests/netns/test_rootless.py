@@ -115,11 +115,11 @@ def test_links_are_the_same_as_roots(user: User, tmp_path: Path, congestion: str
     assert not records(roots, "manifest.json")["machine"]["user_namespace"]
     links = records(mine, "summary.json")["links"]
     assert {link["realtime"] for link in links} == {False}
+    # a processor that the hypervisor took from one of them is no difference between users
+    allowed = THRESHOLDS.ratio_deviation * (1 if all(r["verdict"] == "valid" for r in pair) else 5)
     for ours, theirs in zip(*(report["links"] for report in pair), strict=True):
         assert None not in (ours["busy_ratio"], theirs["busy_ratio"])
-        assert ours["busy_ratio"] == pytest.approx(
-            theirs["busy_ratio"], abs=THRESHOLDS.ratio_deviation
-        )
+        assert ours["busy_ratio"] == pytest.approx(theirs["busy_ratio"], abs=allowed)
 
 
 def replayed(user: User, mine: Path, roots: Path) -> list[dict[str, Any]]:
