@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+import stolen
 from command_rig import SCENARIO, Write, ours, settle
 from flower_rig import flower_python
 from hypothesis import HealthCheck, settings
@@ -76,6 +77,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             return "guest" if "/netem/" in file or "test_guest_boot" in file else file
 
     return ByFile(config, log)
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    return stolen.carry_out(item, nextitem) if item.get_closest_marker("timed") else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -99,16 +99,23 @@ def main() -> int:
         os.environ["NARROWS_NIGHTLY"] = "1"
     BUILD.mkdir(exist_ok=True)
     verdicts = BUILD / "verdicts.jsonl"
-    for earlier in (verdicts, *(lane.junit for lane in LANES)):
+    again = BUILD / "tried-again.txt"
+    for earlier in (verdicts, again, *(lane.junit for lane in LANES)):
         earlier.unlink(missing_ok=True)
     os.environ["NARROWS_VERDICTS"] = str(verdicts)
+    os.environ["NARROWS_TRIED_AGAIN"] = str(again)
     # one choice of faults for all workers, also around midnight
     os.environ.setdefault("NARROWS_FAULTS_SEED", str(datetime.now(UTC).date().toordinal()))
     if given.coverage:
         coverage.prepare()
     begun = time.monotonic()
     codes = [run([TIMED], given.options), run([OTHERS, DOCKER], given.options)]
-    for line in (*slowest(LANES, 10), excused(verdicts), counted(LANES, time.monotonic() - begun)):
+    for line in (
+        *slowest(LANES, 10),
+        *tried_again(again),
+        excused(verdicts),
+        counted(LANES, time.monotonic() - begun),
+    ):
         print(line)
     return max(*codes, coverage.report() if given.coverage else 0)
 
@@ -201,6 +208,15 @@ def excused(verdicts: Path) -> str:
         ": this machine is too busy for what the suite is to show" if share > EXCUSED_SHARE else ""
     )
     return f"{count} of {len(runs)} runs on real links excused for want of a processor ({share:.0%}){warning}"
+
+
+def tried_again(file: Path) -> list[str]:
+    """Which tests of time were tried again, since others had the processors."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [
+        *(f"tried again: {line}" for line in lines),
+        f"{len(lines)} tries of tests of time were no measurement",
+    ]
 
 
 def counted(lanes: list[Lane], seconds: float) -> str:

@@ -1,0 +1,75 @@
+"""Tests of time are tried again where the hypervisor had the processors, and only there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stolen import Processors
+
+CONFTEST = """
+import pytest, sys
+sys.path.insert(0, {tests!r})
+import stolen
+
+stolen.Processors.stolen_share = lambda self: {share}
+
+def pytest_runtest_protocol(item, nextitem):
+    return stolen.carry_out(item, nextitem)
+"""
+TESTS = """
+import pytest
+tries = []
+
+@pytest.fixture(scope="module")
+def made():
+    tries.append("made")
+    if tries.count("made") < {good}:
+        raise RuntimeError("too late")
+    return 1
+
+def test_measures():
+    tries.append("test")
+    assert tries.count("test") >= {good}
+
+def test_uses(made):
+    assert made == 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("share", "good", "passed", "noted"),
+    [
+        (0.0, 1, 2, 0),
+        (0.3, 1, 2, 0),
+        (0.3, 2, 2, 2),
+        (0.3, 3, 2, 4),
+        (0.3, 4, 0, 4),
+        (0.01, 2, 0, 0),
+    ],
+)
+def test_a_failure_counts_unless_the_processors_were_taken(
+    tmp_path: Path, share: float, good: int, passed: int, noted: int
+) -> None:
+    (tmp_path / "conftest.py").write_text(
+        CONFTEST.format(tests=str(Path(__file__).parents[1]), share=share)
+    )
+    (tmp_path / "test_some.py").write_text(TESTS.format(good=good))
+    notes = tmp_path / "notes"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        env={**os.environ, "NARROWS_TRIED_AGAIN": str(notes)},
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == (0 if passed == 2 else 1), done.stdout
+    assert (f"{passed} passed" in done.stdout) == (passed > 0), done.stdout
+    lines = notes.read_text().splitlines() if notes.exists() else []
+    assert len(lines) == noted
+    assert all(line.endswith("30% of the processors' time was taken by others") for line in lines)
+
+
+def test_the_share_is_one_of_all_processors_time() -> None:
+    assert 0.0 <= Processors().stolen_share() <= 1.0
