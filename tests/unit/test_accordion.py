@@ -113,6 +113,13 @@ def test_layers_never_seen_are_high() -> None:
     assert controller.densities(["new", "a"]) == [HIGH, LOW]
 
 
+def test_epochs_and_their_steps_are_counted() -> None:
+    controller = Accordion(seed=0, k_low=0.5, k_high=0.5)
+    course(controller, [seen(1, 1.0), seen(2, 1.0), seen(3, 1.0)], steps=4)
+    state = controller.state()
+    assert (state["epoch"], state["ended"], state["steps"]) == (3, 2, 4)
+
+
 def test_needs_norms() -> None:
     bare = replace(seen(1, 1.0), step=7, layers={})
     with pytest.raises(ExperimentError, match="'accordion': step 7 has no `layers`"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import sqrt
 from random import Random
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.control.adalag import AdaLag, intercept, lower_hull
+from testbed.control.adalag import AdaLag, intercept, known_seconds, lower_hull
 from testbed.control.base import Observation
 from testbed.errors import ExperimentError, InputError
 
@@ -159,3 +160,88 @@ def test_lower_hull() -> None:
 )
 def test_intercept(hull: list[tuple[float, float]], at_zero: float | None) -> None:
     assert intercept(hull) == at_zero
+
+
+def test_one_step_and_a_second_by_hand() -> None:
+    """300 B in 0.5 s of a step of 1 s; of what was to be sent 6 are held and 2 leave, at k = 0.1."""
+    controller = AdaLag(seed=0)
+    seen = Observation(1, 1, 0.5, 0.5, 100, 0.1, step_s=1.0, bytes_received=200, held=6.0, sent=2.0)
+    controller.observe(seen)
+    first = sqrt(0.25 * 0.3 * 0.5 / (1 * 5.0))  # w·a·T₀/(n·b): b = 0.5 s for 0.1, T₀ what is left
+    assert controller.state() == {
+        "steps": 1, "k": pytest.approx(first), "lag": pytest.approx(0.3), "fastest": [[33, 300.0, 0.5]],
+        "empty_s": 0.0, "recent": [[0.1, 0.5, 1.0]], "known_s": None,
+    }  # fmt: skip
+    slower = {"delay_s": 0.6, "step_s": 1.1, "held": 12.0}
+    controller.observe(replace(seen, **slower))
+    state = controller.state()
+    assert state["fastest"] == [[33, 300.0, 0.5]], "the fastest of a size is kept"
+    assert state["lag"] == pytest.approx(0.3 + 0.1 * (0.6 - 0.3))
+    b, rest_s = (5.0 + 6.0) / 2, 0.5
+    assert state["k"] == pytest.approx(sqrt(0.25 * 0.33 * rest_s / (2 * b)))
+
+
+def test_what_is_kept_is_loaded_whole() -> None:
+    controller = AdaLag(seed=0, bytes_take="known")
+    for step, (amount, delay_s) in enumerate([(100, 0.5), (5000, 0.9), (300, 0.55)]):
+        rates = {"share_up_bits": 1e6, "share_down_bits": 2e6}
+        controller.observe(Observation(step, 1, delay_s, 0.5, amount, 0.1, step_s=1.0, bytes_received=0, held=1.0, sent=1.0, **rates))  # fmt: skip
+    state = controller.state()
+    assert len(state["fastest"]) > 1 and state["empty_s"] > 0 and state["known_s"] > 0
+    other = AdaLag(seed=0, bytes_take="known")
+    other.observe(Observation(0, 1, 9.0, 0.5, 1, 0.1))
+    other.load(state)
+    assert other.state() == state
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "kept"), [(0, None, 1.0), (2, None, 2.0), (2, 6, 8.0)]
+)
+def test_a_message_has_what_went_both_ways_and_at_least_a_byte(
+    sent: int, received: int | None, kept: float
+) -> None:
+    controller = AdaLag(seed=0)
+    controller.observe(Observation(0, 1, 0.5, 0.5, sent, 0.1, bytes_received=received, sent=1.0))
+    assert controller.state()["fastest"] == [[4 * (int(kept).bit_length() - 1), kept, 0.5]]
+    assert controller.state()["lag"] is None
+
+
+def test_a_message_faster_than_one_of_no_bytes_is_no_reason_to_forget_others() -> None:
+    controller = AdaLag(seed=0)
+    kept = [[33, 300.0, 0.5], [53, 10_000.0, 0.9]]
+    controller.load({**controller.state(), "fastest": kept, "empty_s": 0.4})
+    controller.observe(Observation(0, 1, 0.3, 0.5, 1000, 0.1))
+    assert controller.state()["fastest"] == [*kept, [40, 1000.0, 0.3]]
+
+
+@pytest.mark.parametrize(("delay_s", "held"), [(-0.5, 1.0), (0.5, -1.0), (0.5, float("nan"))])
+def test_amounts_below_nothing_are_refused(delay_s: float, held: float) -> None:
+    with pytest.raises(ExperimentError, match="must be finite, and none below 0"):
+        AdaLag(seed=0).observe(Observation(3, 1, delay_s, 0.5, 1, 0.1, held=held, sent=1.0))
+
+
+def test_seconds_known_from_rates_are_for_density_one() -> None:
+    seen = Observation(0, 1, 0.1, 0.5, 1000, 0.5, share_up_bits=8000.0, share_down_bits=16_000.0)
+    assert known_seconds(seen) == 8 * 1000 / 8000 / 0.5
+    assert known_seconds(replace(seen, bytes_received=3000)) == (1.0 + 8 * 3000 / 16_000) / 0.5
+    for gone in ({"share_up_bits": None}, {"share_down_bits": None}, {"share_up_bits": 0.0}):
+        assert known_seconds(replace(seen, **gone)) is None
+
+
+@pytest.mark.parametrize(
+    ("points", "hull"),
+    [
+        ([(1, 5), (2, 3), (2, 4)], [(1, 5), (2, 3)]),
+        ([(0, 0), (1, 5), (2, 0)], [(0, 0), (2, 0)]),
+        ([(1, 0), (2, 0.1), (3, 0.3), (4, 0.6)], [(1, 0), (2, 0.1), (3, 0.3), (4, 0.6)]),
+        ([(0, 0), (1, 1), (2, 2)], [(0, 0), (2, 2)]),
+        ([(1, 0), (2, 1), (3, 1.5)], [(1, 0), (3, 1.5)]),
+    ],
+)
+def test_hulls_turn_left_at_every_point(points: list, hull: list) -> None:
+    assert lower_hull(points) == hull
+
+
+def test_a_hull_is_prolonged_from_the_first_point_half_as_far_again() -> None:
+    assert intercept([(2.0, 3.0), (3.0, 3.5)]) == 2.0
+    assert intercept([(2.0, 3.0), (4.0, 4.0), (8.0, 10.0)]) == 2.0

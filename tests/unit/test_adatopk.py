@@ -128,6 +128,17 @@ def test_trend() -> None:
     assert after(steps, window=3, p_inc=1.0, trend="slope") == RAISED
 
 
+def test_delay_has_grown_where_the_newest_is_above_the_oldest_whatever_was_between() -> None:
+    assert after([(5.0, 0.1), (6.0, 0.2), (4.0, 0.9)], p_inc=1.0) == RAISED
+    assert after([(5.0, 0.1), (4.0, 0.2), (6.0, 0.9)], p_inc=1.0) == K
+
+
+def test_one_change_in_the_window_is_a_change() -> None:
+    """Of delay: it grew, and accuracy did not: lower. Of accuracy: raise."""
+    assert after([(1.0, 0.5), (1.0, 0.5), (2.0, 0.5)]) == LOWERED
+    assert after([(1.0, 0.1), (1.0, 0.1), (1.0, 0.2)]) == RAISED
+
+
 def test_slope_of_equal_samples_is_nothing() -> None:
     assert slope([0.1] * 19) == 0.0
 
@@ -139,6 +150,17 @@ def test_delay_per_byte() -> None:
         for size in (1000, 2000, 4000):
             ada.observe(seen(size / 1000, 1.0, bytes_sent=size))
         assert ada.density() == expected
+
+
+def test_delay_per_byte_is_that_of_one_byte_where_none_was_sent() -> None:
+    ada = controller(delay="per_byte")
+    for size in (0, 1, 4):
+        ada.observe(seen(0.5, 1.0, bytes_sent=size))
+    assert ada.state()["delays"] == [0.5, 0.5, 0.125]
+
+
+def test_equal_limits_leave_one_density() -> None:
+    assert AdaTopK(seed=0, k_min=0.1, k_max=0.1).density() == 0.1
 
 
 def test_only_the_newest_samples_count() -> None:
@@ -164,6 +186,8 @@ def test_differences_and_ratios() -> None:
     assert ratio([2.0, -1.0]) == pytest.approx(1 / 3)
     assert ratio([2.0, -1.0], signed=True) == pytest.approx(-1 / 3)
     assert ratio([0.0, 0.0]) == 0.0
+    assert ratio([1.0, 2.0, -1.0], signed=True) == -0.25
+    assert ratio([1.0, 2.0, -1.0]) == 0.25
 
 
 def noise(rng: Random) -> tuple[float, float]:
