@@ -59,7 +59,7 @@ class Trials:
 
     def limit_s(self, tests: Sequence[str]) -> float:
         """How much of a processor they may take."""
-        return 5.0 + 5 * sum(self._seconds[test] for test in tests)
+        return 3.0 + 4 * sum(self._seconds[test] for test in tests)
 
     def note(self, mutant: Mutant, outcome: str, killers: list[str]) -> None:
         """Write down how a mutant ended."""

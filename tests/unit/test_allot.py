@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from testbed.control.allot import Cost, Limit, highest, ladder, least_error, one_for_all
+from testbed.control.allot import Cost, Limit, edges, highest, ladder, least_error, one_for_all
 from testbed.control.base import LEVELS
 from testbed.control.curves import error_at
 from testbed.control.knapsack import PARTS, cheapest
@@ -146,3 +146,46 @@ def test_knapsack_says_when_nothing_fits() -> None:
     assert cheapest([[1.0, 2.0]], [[5.0, 3.0]], 2.9) is None
     assert cheapest([[1.0, 2.0]], [[5.0, 3.0]], 3.0) == [1]
     assert cheapest([], [], 1.0) == []
+
+
+def linear(scale: float) -> Cost:
+    return lambda k: scale * k
+
+
+def falling(top: float) -> list[float]:
+    """Energy left out, from none at density 1 to ``top`` at half of it and below."""
+    return [0.0, top / 2, *([top] * (len(LEVELS) - 2))]
+
+
+def test_an_edge_saves_so_much_error_for_each_byte() -> None:
+    """From density 1/2 to 1: 500 B more and 10 less of error; half a step of log k between."""
+    (edge,) = edges("a", falling(10.0), linear(1000.0), [0.5, 1.0])
+    assert (edge.name, edge.from_, edge.to, edge.saved) == ("a", 0.5, 1.0, 10.0 / 500)
+    assert edges("a", [5.0] * len(LEVELS), linear(1000.0), [0.5, 1.0]) == []
+
+
+def test_a_layer_whose_limit_is_spent_leaves_the_others_theirs() -> None:
+    """The one that saves most by byte has nothing left; the other's limit has room for all."""
+    curves = {"a": falling(1000.0), "b": falling(1.0)}
+    costs = {"a": linear(1000.0), "b": linear(1000.0)}
+    limits = [Limit({"a": costs["a"]}, 500.0), Limit({"b": costs["b"]}, 1000.0)]
+    assert least_error(curves, costs, limits, [0.5, 1.0]) == {"a": 0.5, "b": 1.0}
+
+
+def test_one_limit_that_is_spent_is_enough_to_end_a_layer() -> None:
+    costs = {"a": linear(1000.0)}
+    limits = [Limit(costs, 500.0), Limit(costs, 5000.0)]
+    assert least_error({"a": falling(10.0)}, costs, limits, [0.5, 1.0]) == {"a": 0.5}
+
+
+def test_where_nothing_limits_all_is_sent() -> None:
+    costs = {"a": linear(1000.0)}
+    assert least_error({"a": falling(10.0)}, costs, [], [0.5, 1.0]) == {"a": 1.0}
+    assert one_for_all(["a"], [], 0.25, 0.5) == 0.5
+
+
+def test_a_budget_that_is_just_met_is_met() -> None:
+    assert highest(linear(8.0), 4.0, 0.25, 0.5) == 0.5
+    assert one_for_all(["a"], [Limit({"a": linear(8.0)}, 4.0)], 0.25, 0.5) == 0.5
+    assert highest(lambda k: float(k > 0.3), 0.0, 0.1, 0.9) == pytest.approx(0.3)
+    assert highest(linear(8.0), 1.0, 0.25, 0.5) == 0.25

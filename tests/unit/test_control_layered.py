@@ -11,7 +11,7 @@ from layered_rig import LAYERS, observation
 
 from testbed.compress.wire import payload_bytes
 from testbed.control.base import LEVELS, Observation
-from testbed.control.curves import error_at
+from testbed.control.curves import Curves, error_at
 from testbed.control.line import Line, fitted
 from testbed.control.messages import messages, usual
 from testbed.control.sizes import Sizes, payload
@@ -214,3 +214,28 @@ def test_a_recording_without_what_is_wanted_says_so() -> None:
     del seen.buckets["last"]["bucket"]
     with pytest.raises(ExperimentError, match=r"'last' has no `bucket`.*run it again"):
         messages("mine", seen)
+
+
+def curve(*shares: float, energy: float = 2.0) -> Observation:
+    wanted = [*shares, *([0.0] * (len(LEVELS) - len(shares)))]
+    return Observation(7, 1, 0.1, 0.5, 1000, 0.5, curves={"a": [energy, *wanted]})
+
+
+def test_curves_are_means_of_energies_since_the_last_decision() -> None:
+    curves = Curves("algc")
+    for energy in (2.0, 4.0, 12.0):
+        curves.take(curve(0.0, 0.5, energy=energy))
+    assert curves.state()["many"] == {"a": 3}
+    assert curves.means(["a"])["a"][:3] == [0.0, 3.0, 0.0]
+    assert curves.state() == {"sums": {}, "many": {}}
+    curves.take(curve(0.0, 0.25, energy=4.0))
+    assert curves.means(["a"])["a"][1] == 1.0, "nothing of before"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [curve(0.0, -0.25), curve(0.0, float("nan")), curve(0.0, float("inf")), curve(*([0.0] * 24))],
+)
+def test_one_level_that_cannot_be_is_refused(broken: Observation) -> None:
+    with pytest.raises(ExperimentError, match="step 7: the error curve of 'a' is not one of 23"):
+        Curves("algc").take(broken)

@@ -109,6 +109,17 @@ def test_hysteresis_counts_from_the_end_of_the_warm_up() -> None:
     assert course(controller, [1.0, 9.0, 9.0, 9.0]) == [HIGH, HIGH, HIGH, LOW]
 
 
+def test_after_a_level_was_taken_the_other_must_be_asked_for_as_often() -> None:
+    """Three in a row: slow at the 4th to 6th step, fast at the 7th to 9th."""
+    rule = TwoLevel(seed=0, warm_up=1, hysteresis=3)
+    delays = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0]
+    assert course(rule, delays) == [HIGH] * 5 + [LOW] * 3 + [HIGH]
+    other = TwoLevel(seed=0, warm_up=1, hysteresis=3)
+    course(rule, [2.0, 2.0])
+    other.load(rule.state())
+    assert course(other, [2.0]) == [LOW], "two of three were asked for before"
+
+
 def test_least_delay_is_that_of_the_window() -> None:
     controller = TwoLevel(seed=0, warm_up=1, window=3, hysteresis=1)
     assert course(controller, [1.0, 2.0, 2.0, 2.0]) == [HIGH, LOW, LOW, HIGH]
@@ -165,6 +176,17 @@ def test_lenient_and_strict() -> None:
     # and for the strict one, with p = 1/11, m − sd/2 = 1 + p − sqrt(p (1 − p))/2 = 0.947: it holds
     assert 1 + 1 / 11 - sqrt(10 / 121) / 2 < 1.0
     assert course(Strict(seed=0, warm_up=10), [1.0] * 9 + [2.0, 1.0])[-2:] == [second, second]
+
+
+@pytest.mark.parametrize("rule", [Lenient, Strict])
+def test_levels_beyond_the_last_are_no_levels(rule: Any) -> None:
+    """Each step is ten times as slow as all before: down to the lowest, then one up for each fast one."""
+    made = rule(seed=0, warm_up=0, levels=3, window=2, down_above=0.0, up_below=0.0)
+    slow = course(made, [10.0**number for number in range(6)])
+    assert slow == pytest.approx([HIGH, sqrt(HIGH * LOW), LOW, LOW, LOW, LOW])
+    assert made.state()["level"] == 2
+    assert course(made, [1e3, 1e2, 1e1]) == pytest.approx([sqrt(HIGH * LOW), HIGH, HIGH])
+    assert made.state()["level"] == 0
 
 
 @pytest.mark.parametrize("rule", [Lenient, Strict])

@@ -58,6 +58,10 @@ HISTORIES = [
         [(0, 60), (2, 90), (6, BASE)],
     ),
     ((trace(0, "stop"), ramp(5, 0, 1, 1)), [(0, 30), (1, 60), (2, 90), (4, BASE), (6, 0)]),
+    (
+        (trace(0, "stop"), ramp(4, 0, 2, 1)),
+        [(0, 30), (1, 60), (2, 90), (4, BASE), (5, BASE // 2), (6, 0)],
+    ),
     ((flap(1, 0.5, 2, 2),), [(0, BASE), (1, 0), (1.5, BASE), (3, 0), (3.5, BASE)]),
     ((step(0, 5), flap(1, 1, 2, 2), step(1.5, 6)), [(0, 5), (1, 0), (2, 6), (3, 0), (4, 6)]),
     ((partition(2, 1),), [(0, BASE), (2, 0), (3, BASE)]),
@@ -89,6 +93,12 @@ def test_packets_are_dropped_in_an_outage_that_says_so() -> None:
     assert built.shape_at(UP, 2.0) == Shape(BASE, 8000)
     assert built.shape_at(UP, 5.5) == Shape(0, 8000)
     assert built.shape_at(DOWN, 1.5) == Shape(BASE, 8000)
+
+
+def test_packets_are_dropped_in_the_outages_of_a_flap_that_says_so() -> None:
+    lossy = timeline({**flap(1, 1, 3, 2), "packets": "drop"})
+    assert [lossy.shape_at(UP, time).drop for time in (0.5, 1.5, 2.5, 4.5)] == [False, True, False, True]  # fmt: skip
+    assert not timeline(flap(1, 1, 3, 2)).shape_at(UP, 1.5).drop
 
 
 def test_changes_are_half_open_and_by_time() -> None:
@@ -173,6 +183,15 @@ def test_what_is_asked_of_packets_is_known_beforehand() -> None:
     assert not impaired(overhead="24 B").impaired(UP)
     assert impaired({"kind": "step", "at": "5 s", "loss": 0.1}).per_packet()
     assert not impaired().impaired(UP)
+
+
+def test_each_step_of_a_delay_holds_up_to_the_next() -> None:
+    steps = [{"kind": "step", "at": f"{at} s", "delay": f"{at} ms"} for at in (1, 3, 6)]
+    built = impaired(*steps)
+    held = [built.shape_at(UP, time).impairments.delay_ns for time in (0, 1, 2.9, 3, 5.9, 6, 99)]
+    assert held == [0, 1_000_000, 1_000_000, 3_000_000, 3_000_000, 6_000_000, 6_000_000]
+    assert built.delays(UP, 1, 3) == (0.001, 0.001)
+    assert built.delays(UP, 2, 7) == (0.001, 0.006)
 
 
 def test_a_queue_in_a_step_is_meant_at_its_own_rate_or_the_base_rate() -> None:
