@@ -31,7 +31,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from measure import ARGUMENTS, Reach, measure
 from mutants import Mutant, mutants_of
-from report import report
+from report import KILLED, report
 from trial import InFunctions, Trials, on_import
 
 LANES = ("functions", "import")
@@ -79,7 +79,8 @@ def main() -> int:
             mutants = _mutants(group, table["operators"])
             totals[group.name] = len(mutants)
             chosen = _chosen(group, mutants, options, table["sample"])
-            outcomes[group.name] = _tried(group, chosen, table, options.processes)
+            counted = mutants if options.again else chosen
+            outcomes[group.name] = _tried(group, chosen, counted, table, options.processes)
     return report(outcomes, totals, table["share"], HERE / "survivors.txt")
 
 
@@ -92,7 +93,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--lane", choices=LANES, help="only mutants in functions, or those that act on import"
     )
-    parser.add_argument("--again", action="store_true", help="only what survived the last time")
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="only what the last pass did not kill, or did not come to",
+    )
     parser.add_argument("--processes", type=int, default=1)
     return parser.parse_args()
 
@@ -101,8 +106,8 @@ def _chosen(
     group: Group, mutants: list[Mutant], options: argparse.Namespace, usual: int
 ) -> list[Mutant]:
     if options.again:
-        survived = {key for key, outcome in _results(group).items() if outcome == "survived"}
-        mutants = [mutant for mutant in mutants if mutant.key in survived]
+        killed = {key for key, outcome in _results(group).items() if outcome in KILLED}
+        mutants = [mutant for mutant in mutants if mutant.key not in killed]
     if options.lane:
         inside = options.lane == "functions"
         mutants = [mutant for mutant in mutants if (mutant.function is not None) == inside]
@@ -153,8 +158,13 @@ def _measure(group: Group, kept: Path) -> None:
 
 
 def _tried(
-    group: Group, mutants: list[Mutant], table: dict[str, Any], processes: int
+    group: Group,
+    mutants: list[Mutant],
+    counted: list[Mutant],
+    table: dict[str, Any],
+    processes: int,
 ) -> list[tuple[Mutant, str]]:
+    """Try ``mutants``; how all of ``counted`` ended, now or the last time."""
     reach, results = _reach(group), BUILD / f"results-{group.name}.jsonl"
     for key in [key for key, seconds in reach.seconds.items() if seconds > table["slow_s"]]:
         del reach.seconds[key]
@@ -170,10 +180,10 @@ def _tried(
         trials = Trials(results, reach.seconds, table["budget_s"])
         shares = [tested[i::processes] for i in range(processes)]
         _in_forks([partial(lane, trials, share) for share in shares if share])
-    outcomes = _results(group)
+    outcomes, reached = _results(group), {mutant.key for mutant, tests in work if tests}
     return [
-        (mutant, outcomes.get(mutant.key, "survived") if tests else "not reached")
-        for mutant, tests in work
+        (mutant, outcomes.get(mutant.key, "survived" if mutant.key in reached else "not reached"))
+        for mutant in counted
     ]
 
 

@@ -203,8 +203,18 @@ def load_mutated(mutant: Mutant) -> None:
 def forked(body: Callable[[Callable[[str], None]], bool], limit_s: float) -> tuple[str, list[str]]:
     """Run ``body`` in a fork: whether it killed, survived or timed out, and the tests that it told of.
 
-    ``limit_s`` is of a processor; ten times as long may pass, since the machine may be busy.
+    ``limit_s`` is of a processor. Ten times as long may pass, since the machine may be busy; whatever then has not used
+    its processor time up is tried once more, since the machine may have been stopped.
     """
+    outcome = _forked(body, limit_s)
+    return (
+        outcome
+        if outcome[0] != "stuck"
+        else (_forked(body, limit_s)[0].replace("stuck", "timed out"), [])
+    )
+
+
+def _forked(body: Callable[[Callable[[str], None]], bool], limit_s: float) -> tuple[str, list[str]]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -220,8 +230,10 @@ def forked(body: Callable[[Callable[[str], None]], bool], limit_s: float) -> tup
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # what its tests have left, too
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if not answered or status == -signal.SIGXCPU:
+    if status == -signal.SIGXCPU:
         return "timed out", []
+    if not answered:
+        return "stuck", []
     survived, *tests = answer.removesuffix(END).decode().splitlines() or ["no"]
     return ("survived" if survived == "yes" else "killed"), tests
 
@@ -236,7 +248,7 @@ def _in_child(body: Callable[[Callable[[str], None]], bool], writing: int, limit
             os.dup2(nothing, number)
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))
-        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
+        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5))
         failed = body(tests.append)
     except BaseException as error:
         tests.append(f"{type(error).__name__}: {error}".splitlines()[0])
