@@ -206,12 +206,10 @@ def forked(body: Callable[[Callable[[str], None]], bool], limit_s: float) -> tup
     ``limit_s`` is of a processor. Ten times as long may pass, since the machine may be busy; whatever then has not used
     its processor time up is tried once more, since the machine may have been stopped.
     """
-    outcome = _forked(body, limit_s)
-    return (
-        outcome
-        if outcome[0] != "stuck"
-        else (_forked(body, limit_s)[0].replace("stuck", "timed out"), [])
-    )
+    outcome, tests = _forked(body, limit_s)
+    if outcome == "stuck":
+        outcome, tests = _forked(body, limit_s)
+    return ("timed out" if outcome == "stuck" else outcome), tests
 
 
 def _forked(body: Callable[[Callable[[str], None]], bool], limit_s: float) -> tuple[str, list[str]]:
