@@ -21,7 +21,7 @@ def report(
     explained: Path,
 ) -> int:
     """Print it; 1 if a group has less than ``least`` of its mutants killed."""
-    known = {line.partition("  # ")[0].rstrip() for line in explained.read_text().splitlines()}
+    known = {line.rpartition("  # ")[0].rstrip() for line in explained.read_text().splitlines()}
     print(f"{'':44}" + "".join(f"{column:>12}" for column in COLUMNS) + f"{'share':>8}")
     failed = 0
     for group, tried in outcomes.items():
