@@ -17,6 +17,7 @@ import os
 import random
 import sys
 import tomllib
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -204,7 +205,9 @@ def _results(group: Group) -> dict[str, str]:
 
 def _try_in_functions(trials: Trials, work: list[tuple[Mutant, list[str]]]) -> None:
     files = sorted({test.partition("::")[0] for _, tests in work for test in tests})
-    pytest.main([*ARGUMENTS, *files], plugins=[InFunctions(trials, work)])
+    code = pytest.main([*ARGUMENTS, *files], plugins=[InFunctions(trials, work)])
+    if code != pytest.ExitCode.OK:
+        raise RuntimeError(f"pytest ended with {code!r}: not all mutants were tried")
 
 
 def _try_on_import(trials: Trials, work: list[tuple[Mutant, list[str]]]) -> None:
@@ -216,14 +219,19 @@ def _in_forks(bodies: list[Callable[[], None]]) -> None:
     children = []
     for body in bodies:
         if (child := os.fork()) == 0:
+            code = 1
             try:
                 body()
+                code = 0
+            except Exception:
+                traceback.print_exc()
             finally:
                 sys.stdout.flush()
-                os._exit(0)
+                os._exit(code)
         children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
+    ended = [os.waitpid(child, 0)[1] for child in children]
+    if any(ended):
+        sys.exit("the check did not come to its end")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,6 @@ ALWAYS = [
     "no:cacheprovider",
     "-p",
     "no:terminalreporter",
-    "-p",
-    "no:xdist",
     "-m",
     "not (optional or timed or nightly)",
 ]
@@ -102,7 +100,9 @@ def processor_s() -> float:
 def measure(tests: list[str], sources: list[str]) -> Reach:
     """Run ``tests`` (files) once in this process. Prints those that failed."""
     measuring = Measuring(sources)
-    pytest.main([*ARGUMENTS, *tests], plugins=[measuring])
+    code = pytest.main([*ARGUMENTS, *tests], plugins=[measuring])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise RuntimeError(f"pytest ended with {code!r}: what the tests reach is not known")
     for test in sorted(measuring._failed):
         print(f"not used, since it does not pass: {test}")
     return measuring.reach
