@@ -1,6 +1,6 @@
 #!/bin/sh
 # Run a command as if it had this machine to itself: processes, network, /sys and /run of its own. Needs root.
-# Workers of the suite's parallel lane run like this, so that no test sees what others make.
+# The shell stays, and takes in what ends without a parent. Workers of the suite's parallel lane run like this, so that no test sees what others make.
 exec unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private sh -c '
 set -e
 own=$(mktemp -d)
@@ -12,4 +12,4 @@ rmdir "$own"
 mount -t tmpfs tmpfs /run
 mkdir -m 1777 /run/lock
 ip link set lo up
-exec "$@"' alone "$@"
+"$@"' alone "$@"

@@ -18,23 +18,35 @@ class Failures:
     """Failures in the order they came. A dead process outranks what nodes report of their own work, and
     that outranks what they report of each other."""
 
-    def __init__(self, first: NarrowsError) -> None:
+    def __init__(self, first: NarrowsError, reporter: str | None = None) -> None:
         self._ranked: list[tuple[int, NarrowsError]] = []
-        self.add(first)
+        self._reporters: set[str | None] = set()
+        self.add(first, reporter=reporter)
 
-    def add(self, error: NarrowsError, *, certain: bool = False) -> None:
-        """Take in one more; ``certain``: the fabric saw the process end."""
+    def add(
+        self, error: NarrowsError, *, certain: bool = False, reporter: str | None = None
+    ) -> None:
+        """Take in one more; ``certain``: the fabric saw the process end; ``reporter``: the node that says it."""
         hearsay = isinstance(error, NodeLost) and error.hearsay
         self._ranked.append((0 if certain else 2 if hearsay else 1, error))
+        self._reporters.add(reporter)
 
     def cause(self) -> NarrowsError:
-        """The first of the highest rank. Of a lost node, others may know in what phase they missed it."""
-        found = min(self._ranked, key=lambda item: item[0])[1]
+        """The first of the highest rank; a node that tells of another's loss was not lost before it.
+
+        Of a lost node, others may know in what phase they missed it.
+        """
+        first = [item for item in self._ranked if not self._told(item[1])] or self._ranked
+        found = min(first, key=lambda item: item[0])[1]
         if not isinstance(found, NodeLost) or found.phase is not None:
             return found
         lost = [error for _, error in self._ranked if isinstance(error, NodeLost)]
         told = next((e for e in lost if e.node == found.node and e.phase is not None), None)
         return found if told is None else found.during(told.step or 0, str(told.phase))
+
+    def _told(self, error: NarrowsError) -> bool:
+        """Whether a node that is said to be lost has itself said what became of it."""
+        return isinstance(error, NodeLost) and error.hearsay and error.node in self._reporters
 
     @staticmethod
     def reported(node: str, message: dict[str, Any]) -> NarrowsError:

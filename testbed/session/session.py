@@ -143,7 +143,7 @@ class Session:
                 if isinstance(error, NodeLost) and (lost := self.forgive(error, node)) is not None:
                     yield lost.node, {"type": "lost", "reason": lost.reason}
                     continue
-                raise self._cause(error) from error
+                raise self._cause(error, node) from error
             if got is not None:
                 yield got
 
@@ -261,15 +261,15 @@ class Session:
         if not self.fabric.agent.alive():
             raise ExperimentError("the links agent has ended: the links are not shaped any more")
 
-    def _cause(self, first: NarrowsError) -> NarrowsError:
+    def _cause(self, first: NarrowsError, reporter: str | None) -> NarrowsError:
         """Listen a little longer: what fails first is often only the neighbour of what failed."""
-        failures = Failures(first)
+        failures = Failures(first, reporter)
         give_up = time.monotonic() + 1.0
         while time.monotonic() < give_up:
             try:
                 got = self.switchboard.receive(0.1)
                 if got is not None and got[1]["type"] == "error":
-                    failures.add(Failures.reported(*got))
+                    failures.add(Failures.reported(*got), reporter=got[0])
             except NarrowsError as error:
                 failures.add(error)
         for lost in self._dead():

@@ -15,6 +15,7 @@ from testbed.fabric.base import DATA_PORT, MULTICAST_PORT, Interface
 from testbed.links.namespaces import inside
 from testbed.node import Kind
 
+_SO_RCVBUFFORCE = 33
 _ETHERNET_BYTES, _LOOK_S = 14, 0.5
 _RUN_AT, _DATAGRAM = 4, -1
 """Where a datagram says which run it is of; the place of a kept one beside kinds of frames."""
@@ -27,6 +28,7 @@ class Listening:
         with inside(nic.netns):
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
         self._socket.bind((nic.name, 0))
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 26)
         self._socket.settimeout(_LOOK_S)
         self._heard: dict[int, bytes] = {}
         self._ended = False

@@ -165,6 +165,10 @@ LOOKS: dict[str, Callable[[Row], None]] = {
 }  # fmt: skip
 
 
+SHORT = ("outage", "replay", "nodes")
+"""Suites of which the quick form is quick enough for every day."""
+
+
 def test_every_suite_is_looked_at() -> None:
     assert set(LOOKS) | ELSEWHERE == set(SUITES)
 
@@ -172,7 +176,13 @@ def test_every_suite_is_looked_at() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.optional] if name == "agreement" else [])
+        pytest.param(
+            name,
+            marks=[
+                *([] if name in SHORT else [pytest.mark.nightly]),
+                *([pytest.mark.optional] if name == "agreement" else []),
+            ],
+        )
         for name in LOOKS
     ],
 )

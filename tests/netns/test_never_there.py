@@ -32,10 +32,11 @@ from testbed.session import session
 begin, there = netns.NetnsFabric.restart, set()
 def restart(self, name):
     if name in there:
-        netns.module_command = lambda *_: {command!r}
         session.START_S = 2.0
+        {change}
     there.add(name)
     begin(self, name)
+    vars(self).pop("_netns", None)
 netns.NetnsFabric.restart = restart
 main(sys.argv[1:])
 """
@@ -83,10 +84,10 @@ def test_a_host_that_cannot_be_started_again_ends_the_run_and_is_named(
 ) -> None:
     event = "{kind: kill, nodes: [noise-1], at: 500 ms, restart_after: 200 ms}"
     path = write(tmp_path, events=event, steps=4000)
-    program = NOT_AGAIN.format(command=["sh", "-c", "echo no room; exit 7"])
+    program = NOT_AGAIN.format(change="self._netns = lambda _: '/run/netns/nw-not-there'")
     code, said = called("run", path, "--out", str(tmp_path), program=program)
     assert code == 1
-    assert re.search(r"'noise-1' was lost .*7.*its last output: no room", said), said
+    assert re.search(r"'noise-1' was lost .*status 1; its last output: .*nw-not-there", said), said
     (run,) = tmp_path.glob("runs/*")
     records = [json.loads(line) for line in (run / "links.jsonl").read_text().splitlines()]
     actions = [record["action"] for record in records if record["kind"] == "node"]
@@ -98,7 +99,7 @@ def test_a_host_that_never_says_it_is_back_ends_the_next_run_in_its_time(
 ) -> None:
     event = "{kind: kill, nodes: [noise-1], at: 500 ms}"
     path = write(tmp_path, events=event, steps=15, algorithms="none, topk-0.15")
-    program = NOT_AGAIN.format(command=["sleep", "300"])
+    program = NOT_AGAIN.format(change="netns.CONTROL_PORT = 9  # where nobody listens")
     code, said = called("run", path, "--out", str(tmp_path), program=program)
     assert code == 1 and "not back: noise-1" in said, said
     summaries = sorted(tmp_path.glob("runs/*/summary.json"))

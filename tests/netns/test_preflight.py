@@ -42,7 +42,8 @@ def test_a_rate_that_the_machine_cannot_move(tmp_path: Path, verb: str) -> None:
     assert "would have 400.00 Gbit/s" in said
     measured = re.search(r"can move ([\d.]+) Gbit/s", said)
     assert measured is not None and 0 < float(measured[1]) < 400
-    assert re.search(r"`dilation: \d+` in the scenario it would fit", said)
+    # no dilation is enough for a machine that is very slow at this moment
+    assert re.search(r"`dilation: \d+` in the scenario it would fit|Ask for lower rates", said)
 
 
 @pytest.mark.parametrize("verb", ["run", "replay"])

@@ -67,6 +67,7 @@ def written(out: Path, name: str) -> tuple[Path, Any]:
     return path.parent, json.loads(path.read_text())
 
 
+@pytest.mark.nightly
 def test_scale_measures_every_size(tmp_path: Path) -> None:
     sizes = ("--workers", 2, "--workers", 40, "--servers", 1)
     found = told("scale", *sizes, "--steps", 2, "--out", tmp_path)
@@ -119,6 +120,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coded_run, "side_by_side", alone)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("in_this_process")
 def test_coded_learns_then_measures_then_models(tmp_path: Path) -> None:
     source = tmp_path / "peers.yaml"
@@ -179,6 +181,7 @@ def test_agreement_judges_measurements_again(tmp_path: Path) -> None:
     assert (tmp_path / "agreement.png").stat().st_size > 500
 
 
+@pytest.mark.nightly
 def test_control_answers_for_one_waveform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_run, "FIXED", {"topk-0.01": 0.01, "topk-0.3": 0.3})
     found = told(
@@ -197,7 +200,7 @@ def test_control_answers_for_one_waveform(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "sentence", "known"),
     [
-        (("control", "--waveform", "sawtooth"), "unknown waveform 'sawtooth'", WAVEFORMS),
+        (("control", "--waveform", "triangle"), "unknown waveform 'triangle'", WAVEFORMS),
         (("agreement", "--condition", "storm"), "unknown condition 'storm'", CONDITION_NAMES),
         (("exchange", "--exchange", "pigeon"), "pigeon", EXCHANGES),
         (("link", "--suite", "pigeon"), "no suite 'pigeon'", ("static", "certificate")),

@@ -23,6 +23,8 @@ def test_the_page_shows_the_file() -> None:
 def test_the_example_trains(tmp_path: Path) -> None:
     first, second = outputs(EXAMPLE, folder=tmp_path)
     found = re.search(r"accuracy (0\.\d+) after 300 steps; [\d.]+ MB sent, ([\d.]+)%", first)
-    assert found is not None and second == "", first + second
+    # gloo warns where addresses have no names
+    said = [line for line in second.splitlines() if "[c10d] The hostname" not in line]
+    assert found is not None and not said, first + second
     assert float(found[1]) > 0.92
     assert 1 < float(found[2]) < 3

@@ -81,6 +81,17 @@ def test_the_cause_outranks_its_consequences() -> None:
     assert failures.cause() is dead
 
 
+def test_who_tells_of_a_loss_was_not_lost_before_it() -> None:
+    """A server that gives a silent worker up closes its connections: the others are quicker to say so than it is."""
+    gone = {"error": "NodeLost", "step": 7, "phase": "receiving"}
+    late = Failures.reported("worker-1", {"message": "closed", "node": "server", **gone})
+    first = Failures.reported("server", {"message": "silent", "node": "worker-0", **gone})
+    failures = Failures(late, "worker-1")
+    assert failures.cause() is late
+    failures.add(first, reporter="server")
+    assert failures.cause() is first
+
+
 @pytest.mark.parametrize(
     ("text", "seeds"), [(None, []), ("3", [3]), ("1-3", [1, 2, 3]), ("1,4-5", [1, 4, 5])]
 )
