@@ -109,7 +109,9 @@ def main() -> int:
     if given.coverage:
         coverage.prepare()
     begun = time.monotonic()
-    codes = [run([TIMED], given.options), run([OTHERS, DOCKER], given.options)]
+    codes = [run([TIMED], given.options)]
+    os.environ["NARROWS_BESIDE"] = "1"
+    codes.append(run([OTHERS, DOCKER], given.options))
     for line in (
         *slowest(LANES, 10),
         *tried_again(again),

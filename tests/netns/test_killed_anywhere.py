@@ -25,7 +25,7 @@ REACHED_S, TRIES = 180.0, 3
 """Until a state is there; how often one is waited for that is over before it was seen."""
 WITHIN_S = 0.15
 """After a state was seen, at most; not in those that end by themselves soon."""
-AGENT, NODE = "testbed.links.agent", "testbed.session.node"
+AGENT, NODE = "testbed.links.agent", "testbed.fabric.forker"
 
 PLAIN = """
 name: short
@@ -61,7 +61,8 @@ def started(host: PrivateHost) -> bool:
 
 
 def nodes(host: PrivateHost) -> bool:
-    return len(host.processes(NODE)) == 3
+    """The process that they are forks of, and they."""
+    return len(host.processes(NODE)) == 4
 
 
 STATES: dict[str, Callable[[PrivateHost], bool]] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from test_verdict import completion, links, steps
-from verdict_rig import PROCESSOR, accepted, accepted_run, accepted_runs
+from verdict_rig import BESIDE, PROCESSOR, accepted, accepted_run, accepted_runs
 
 from testbed.record.evidence import Evidence, Starved
 from testbed.record.lost import lost_reasons
@@ -86,6 +86,26 @@ def test_time_is_excused_where_the_hypervisor_took_the_processors_and_bytes_are_
         refused(
             report(judge(replace(fault, stolen_share=0.3))), "direct_share|read_back|consistency"
         )
+
+
+def test_beside_other_tests_time_is_excused_and_bytes_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = links(busy_ratio=0.7, lateness_ms={"p99": 90.0})
+    refused(report(judge(late)), "link_ratio")
+    monkeypatch.setenv(BESIDE, "1")
+    assert accepted(report(judge(late)), 1) == "invalid"
+    for fault in (
+        links(direct_packets=99),
+        links(failure="gone"),
+        Evidence(faults=["replicas differ"]),
+    ):
+        refused(report(judge(fault)), "direct_share|read_back|consistency")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(BESIDE, raising=False)
 
 
 def test_every_reason_needs_its_measure() -> None:
