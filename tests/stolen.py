@@ -13,29 +13,22 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from testbed.record.thresholds import THRESHOLDS
+from testbed.session.host_watch import reading
 
 TRIES = 3
-_STEAL, _KINDS = 7, 8
-"""In the first line of /proc/stat: the column of stolen time, and how many make up all of it."""
 
 
 class Processors:
     """How much of the processors' time others on the same hardware took since this was made."""
 
     def __init__(self) -> None:
-        self._taken, self._all = self._read()
+        self._before = reading()
 
     def stolen_share(self) -> float:
         """Of all processors' time, 0 to 1."""
-        taken, whole = self._read()
-        return (taken - self._taken) / max(1, whole - self._all)
-
-    @staticmethod
-    def _read() -> tuple[int, int]:
-        counts = [
-            int(count) for count in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-        ]
-        return counts[_STEAL], sum(counts[:_KINDS])
+        now = reading()
+        whole_s = now.all_s - self._before.all_s
+        return (now.stolen_s - self._before.stolen_s) / whole_s if whole_s > 0 else 0.0
 
 
 def carry_out(item: pytest.Item, nextitem: pytest.Item | None) -> bool:

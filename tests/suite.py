@@ -1,8 +1,8 @@
-"""The whole suite in lanes: ``python tests/suite.py [--nightly | --times] [-- PYTEST OPTIONS]``.
+"""The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [-- PYTEST OPTIONS]``.
 
 First what measures time, while nothing else runs; then everything else: tests with containers one after the other,
 and beside them all others in parallel workers, each alone on a machine of its own as far as it can see (``alone.sh``).
-``build/`` keeps each lane's output, JUnit file and durations. The last line has pytest's form and counts all lanes.
+``build/`` keeps each lane's output and JUnit file, with the time of every test. The last line has pytest's form and counts all lanes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ BUILD = ROOT / "build"
 ALONE = ROOT / "tests" / "alone.sh"
 PARALLEL = 3
 """Workers of the parallel lane: many tests wait more than they compute."""
+ORDER = ("failed", "error", "passed", "skipped")
+"""Of outcomes in pytest's closing line."""
 EXCUSED_SHARE = 0.15
 """Of runs on real links that may be excused for want of a processor before the suite says that this machine is too busy."""
 
@@ -180,16 +182,8 @@ def seconds_by_file(lanes: list[Lane]) -> Counter[str]:
 def file_of(dotted: str) -> str:
     """The file of a JUnit class name, which has the classes in it as well."""
     parts = dotted.split(".")
-    return (
-        "/".join(
-            parts[
-                : next(
-                    (n for n, part in enumerate(parts, 1) if part.startswith("test_")), len(parts)
-                )
-            ]
-        )
-        + ".py"
-    )
+    count = next((n for n, part in enumerate(parts, 1) if part.startswith("test_")), len(parts))
+    return "/".join(parts[:count]) + ".py"
 
 
 def slowest(lanes: list[Lane], count: int) -> list[str]:
@@ -221,27 +215,21 @@ def tried_again(file: Path) -> list[str]:
     ]
 
 
+OUTCOMES = {"failure": "failed", "error": "error", "skipped": "skipped"}
+"""What JUnit has below a test case that did not pass, the worst first, and pytest's word for it."""
+
+
 def counted(lanes: list[Lane], seconds: float) -> str:
     """Pytest's closing line, of all lanes."""
-    outcomes: Counter[str] = Counter()
-    for case in cases(lanes):
-        kinds = {child.tag for child in case}
-        outcome = (
-            "failed"
-            if "failure" in kinds
-            else "error"
-            if "error" in kinds
-            else "skipped"
-            if "skipped" in kinds
-            else "passed"
-        )
-        outcomes[outcome] += 1
-    words = ", ".join(
-        f"{outcomes[kind]} {kind}"
-        for kind in ("failed", "error", "passed", "skipped")
-        if outcomes[kind]
-    )
-    return f"{words or 'no tests ran'} in {seconds:.2f}s"
+    outcomes = Counter(outcome(case) for case in cases(lanes))
+    words = [f"{outcomes[kind]} {kind}" for kind in ORDER if outcomes[kind]]
+    return f"{', '.join(words) or 'no tests ran'} in {seconds:.2f}s"
+
+
+def outcome(case: Xml.Element) -> str:
+    """Pytest's word for what became of a test."""
+    kinds = {child.tag for child in case}
+    return next((word for tag, word in OUTCOMES.items() if tag in kinds), "passed")
 
 
 if __name__ == "__main__":

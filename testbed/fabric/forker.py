@@ -9,6 +9,7 @@ A node dies with the forking process, and that with the thread that started it.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import importlib
 import json
@@ -32,7 +33,7 @@ from testbed.links.namespaces import enter
 from testbed.links.process import PACKAGE, die_with, module_command, prctl
 
 _MESSAGE_BYTES = 65_536
-_SET_NAME = 15
+_SET_NAME, _NAME_BYTES = 15, 15
 _END_S = 5.0
 
 SHARED = ("testbed.session.node", "testbed.session.flows")
@@ -251,9 +252,7 @@ def _become(request: dict[str, Any], output: int, forking: int, unneeded: list[i
 
 def _name_process(name: str) -> None:
     """What ``ps -o comm`` shows: up to 15 characters."""
-    import ctypes
-
-    text = ctypes.create_string_buffer(name.encode()[:15])
+    text = ctypes.create_string_buffer(name.encode()[:_NAME_BYTES])
     prctl(_SET_NAME, ctypes.addressof(text))
 
 

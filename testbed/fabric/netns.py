@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import IPv4Network
-from typing import BinaryIO
 
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric.base import (
@@ -116,7 +115,7 @@ class NetnsFabric:
         path = os.pathsep.join(filter(None, [found, str(offer(premises.meeting))]))
         users = {**dict.fromkeys(SET_BY_US), **environment, "PYTHONPATH": path}
         variables = own_environment(**{ENVIRONMENT: json.dumps(users)})
-        start = partial(self._popen, name, command, subprocess.PIPE, variables, premises, copies)
+        start = partial(self._popen, name, command, variables, premises, copies)
         return self._starter.submit(start).result()
 
     def signal(self, name: str, number: int) -> None:
@@ -202,20 +201,19 @@ class NetnsFabric:
         self,
         name: str,
         command: Sequence[str],
-        output: BinaryIO | int,
         environment: Mapping[str, str],
-        premises: Premises | None = None,
-        copies: int | None = None,
+        premises: Premises,
+        copies: int | None,
     ) -> subprocess.Popen[bytes]:
         """In the starter's thread, which it dies with."""
         process = subprocess.Popen(
             command_in(self._netns(name), os.getpid(), command, copies),
             stdin=subprocess.DEVNULL,
-            stdout=output,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env=dict(environment),
-            cwd=None if premises is None else premises.directory,
+            cwd=premises.directory,
             pass_fds=() if copies is None else (copies,),
         )
         self._note(process.pid)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from netns_rig import Rig, assert_nothing_left, make_rig, names_of
+from netns_rig import Rig, standing
 from training_run import Trained, train
 
 
@@ -27,14 +27,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def rig(tmp_path: Path, state: Path) -> Iterator[Rig]:
-    made = make_rig(tmp_path)
-    mine = names_of(made)
-    try:
+    with standing(tmp_path, state) as made:
         yield made
-    finally:
-        made.fabric.destroy()
-        assert_nothing_left(mine)
-        assert not list(state.glob("*.journal"))
 
 
 @pytest.fixture(scope="session")

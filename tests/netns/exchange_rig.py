@@ -6,18 +6,21 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import pytest
 from exchange_nodes import Nodes
 from exchange_peer import LASTING
 from fault_cases import Case
 from stranger import Listening, datagrams, throw, visit, visits
 
-from testbed.bench.lab import Lab
+from testbed.bench.lab import Lab, lab
+from testbed.bench.setup import Setup
 from testbed.fabric.base import Interface
 from testbed.links import htb
 from testbed.links.client import LinkSettings
@@ -318,3 +321,27 @@ def last_done(case: Case) -> int:
 def place_name(group: int, number: int) -> str:
     """A lab's node."""
     return f"g{group}n{number}"
+
+
+@contextmanager
+def open_arena(folder: Path, groups: int) -> Iterator[tuple[Arena, ThreadPoolExecutor]]:
+    """An arena for ``groups`` exchanges at a time, and threads to play them in."""
+    names = [place_name(group, number) for group in range(groups) for number in range(NODES)]
+    setup = Setup(folder, list[str]().append)
+    with lab(names, setup) as made, ThreadPoolExecutor(groups) as executor:
+        nodes = Nodes()
+        try:
+            yield Arena(made, nodes, groups), executor
+        finally:
+            executor.shutdown(cancel_futures=True)
+            nodes.close()
+
+
+def asked_cases(request: pytest.FixtureRequest) -> list[Any]:
+    """Every case that this session has a test for in the file that asks, once each."""
+    cases = [
+        item.callspec.params["case"]
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
+    return list(dict.fromkeys(cases))

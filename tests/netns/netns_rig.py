@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,21 @@ def make_rig(tmp_path: Path, workers: int = 1, *, staffed: bool = False) -> Rig:
     rig = Rig(fabric, networks, fabric._places(fabric._plan))
     rig.agent.on_sample = rig.samples.extend
     return rig
+
+
+@contextmanager
+def standing(
+    tmp_path: Path, state: Path, workers: int = 1, *, staffed: bool = False
+) -> Iterator[Rig]:
+    """A rig of which nothing may be left, nor of its journal in ``state``."""
+    made = make_rig(tmp_path, workers, staffed=staffed)
+    mine = names_of(made)
+    try:
+        yield made
+    finally:
+        made.fabric.destroy()
+        assert_nothing_left(mine)
+        assert not list(state.glob("*.journal"))
 
 
 def names_of(made: Rig) -> list[str]:

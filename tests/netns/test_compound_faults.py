@@ -7,24 +7,20 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from exchange_nodes import Nodes
 from exchange_rig import (
-    NODES,
     RATE_BITS,
     SLOW_BITS,
     Arena,
     Exchange,
     Outcome,
+    asked_cases,
+    open_arena,
     place_name,
 )
 from stranger import Listening, visit, visits
-
-from testbed.bench.lab import lab
-from testbed.bench.setup import Setup
 
 pytestmark = [
     pytest.mark.root,
@@ -176,20 +172,8 @@ def played(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Played]:
     """All cases that were asked for."""
-    asked = [
-        item.callspec.params["case"]
-        for item in request.session.items
-        if item.path == Path(__file__) and hasattr(item, "callspec")
-    ]
-    names = [place_name(group, number) for group in range(GROUPS) for number in range(NODES)]
-    setup = Setup(tmp_path_factory.mktemp("exchange"), list[str]().append)
-    with lab(names, setup) as made, ThreadPoolExecutor(GROUPS) as executor:
-        nodes = Nodes()
-        try:
-            yield Played(Arena(made, nodes, GROUPS), executor, asked)
-        finally:
-            executor.shutdown(cancel_futures=True)
-            nodes.close()
+    with open_arena(tmp_path_factory.mktemp("exchange"), GROUPS) as (made, executor):
+        yield Played(made, executor, asked_cases(request))
 
 
 def waited_s(outcome: Outcome) -> float:

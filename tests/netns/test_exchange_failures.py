@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from exchange_nodes import Nodes
 from exchange_rig import (
     CARRY_ON,
     HALT_STEP,
     MANY_STEPS,
-    NODES,
     SLOW_S,
     STEPS,
     TIMEOUT_S,
     WITHIN_S,
     Arena,
     Outcome,
+    asked_cases,
     last_done,
-    place_name,
+    open_arena,
 )
 from fault_cases import (
     ALL,
@@ -34,9 +32,6 @@ from fault_cases import (
     pairwise,
 )
 from stranger import DATAGRAMS, VISITS
-
-from testbed.bench.lab import lab
-from testbed.bench.setup import Setup
 
 pytestmark = [
     pytest.mark.root,
@@ -81,20 +76,8 @@ def played(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Played]:
     """All cases that were asked for, as they are played side by side."""
-    asked = [
-        item.callspec.params["case"]
-        for item in request.session.items
-        if item.path == Path(__file__) and hasattr(item, "callspec")
-    ]
-    names = [place_name(group, number) for group in range(GROUPS) for number in range(NODES)]
-    setup = Setup(tmp_path_factory.mktemp("exchange"), list[str]().append)
-    with lab(names, setup) as made, ThreadPoolExecutor(GROUPS) as executor:
-        nodes = Nodes()
-        try:
-            yield Played(Arena(made, nodes, GROUPS), executor, list(dict.fromkeys(asked)))
-        finally:
-            executor.shutdown(cancel_futures=True)
-            nodes.close()
+    with open_arena(tmp_path_factory.mktemp("exchange"), GROUPS) as (made, executor):
+        yield Played(made, executor, asked_cases(request))
 
 
 def noticing(case: Case) -> set[str]:

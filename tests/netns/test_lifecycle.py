@@ -17,9 +17,9 @@ from netns_rig import (
     Rig,
     assert_nothing_left,
     host_objects,
-    make_rig,
     names_of,
     rate_of,
+    standing,
 )
 
 from testbed.errors import ExperimentError
@@ -46,14 +46,8 @@ time.sleep(60)
 @pytest.fixture
 def rig(tmp_path: Path, state: Path) -> Iterator[Rig]:
     """Whose nodes can be started."""
-    made = make_rig(tmp_path, staffed=True)
-    mine = names_of(made)
-    try:
+    with standing(tmp_path, state, staffed=True) as made:
         yield made
-    finally:
-        made.fabric.destroy()
-        assert_nothing_left(mine)
-        assert not list(state.glob("*.journal"))
 
 
 def eventually(what: Callable[[], bool], seconds: float = 10.0) -> bool:

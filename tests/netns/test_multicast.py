@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from multicast_rig import carried, casters, hasten_reports, wait_until_quiet
-from netns_rig import MBIT, Rig, assert_nothing_left, make_rig, names_of, rate_of
+from netns_rig import MBIT, Rig, assert_nothing_left, make_rig, names_of, rate_of, standing
 
 from testbed.errors import MachineError, NodeLost
 from testbed.exchange.endpoint import TcpEndpoint
@@ -26,13 +26,8 @@ BODY = bytes(range(256)) * 800
 
 @pytest.fixture
 def ten(tmp_path: Path, state: Path) -> Iterator[Rig]:
-    made = make_rig(tmp_path, workers=N - 1)
-    mine = names_of(made)
-    try:
+    with standing(tmp_path, state, workers=N - 1) as made:
         yield made
-    finally:
-        made.fabric.destroy()
-        assert_nothing_left(mine)
 
 
 def unicast(rig: Rig, senders_link: str) -> int:
