@@ -43,14 +43,24 @@ class Listening:
         return self._heard
 
     def _listen(self) -> None:
-        while not self._ended:
-            with suppress(TimeoutError):
-                protocol, payload = _payload(self._socket.recv(1 << 16))
-                framed = payload.startswith(MAGIC) and len(payload) >= HEADER_BYTES
-                if protocol == socket.IPPROTO_TCP and framed:
-                    self._heard.setdefault(payload[5], payload)
-                elif protocol == socket.IPPROTO_UDP and len(payload) == DATAGRAM:
-                    self._heard.setdefault(_DATAGRAM, payload)
+        while (packet := self._next()) is not None:
+            protocol, payload = _payload(packet)
+            framed = payload.startswith(MAGIC) and len(payload) >= HEADER_BYTES
+            if protocol == socket.IPPROTO_TCP and framed:
+                self._heard.setdefault(payload[5], payload)
+            elif protocol == socket.IPPROTO_UDP and len(payload) == DATAGRAM:
+                self._heard.setdefault(_DATAGRAM, payload)
+
+    def _next(self) -> bytes | None:
+        """A packet; None once the end was asked for and all that came before it has been read."""
+        while True:
+            try:
+                return self._socket.recv(1 << 16)
+            except TimeoutError:
+                if self._ended:
+                    return None
+            except OSError:  # closed, since packets kept coming
+                return None
 
 
 def datagrams(heard: dict[int, bytes]) -> list[bytes]:
