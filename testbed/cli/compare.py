@@ -13,6 +13,7 @@ import typer
 from analysis.paired import MARGIN
 from testbed.cli import options
 from testbed.cli.guest import rerun
+from testbed.cli.run import prepare_for
 from testbed.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,22 +75,18 @@ def compare(
     guest: options.Guest = False,
 ) -> None:
     """Run every algorithm with every seed, interleaved, and pair the differences by seed."""
-    from testbed.session.asked import asked
-    from testbed.session.comparison import interleaved
-    from testbed.session.resume import recorded
-    from testbed.session.run import VIRTUAL
-    from testbed.session.run import run as run_all
-
     _check(target or (), margin)
-    earlier = None if resume is None else recorded(resume, out)
+    earlier = None if resume is None else _earlier(resume, out)
     fabric, out = _place(earlier, fabric, out)
     if guest:
         context.params.update(fabric=fabric, out=out)
         rerun(context)
-    if fabric != VIRTUAL:
-        from testbed.fabric.rootless import become_able
+    prepare_for(context, fabric, keep=keep)
 
-        become_able(fabric, keep=keep)
+    from testbed.session.asked import asked
+    from testbed.session.comparison import interleaved
+    from testbed.session.run import run as run_all
+
     experiment = asked(scenario, algo or (), seed, sweep=sweep, earlier=earlier)
     names = [algorithm.name for algorithm in experiment.algorithms]
     if baseline is not None and baseline not in names:
@@ -126,6 +123,12 @@ def compare(
     )
     if comparison.failed:
         raise typer.Exit(1)
+
+
+def _earlier(resume: Path, out: Path | None) -> Recorded:
+    from testbed.session.resume import recorded
+
+    return recorded(resume, out)
 
 
 def _flags(

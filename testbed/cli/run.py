@@ -31,21 +31,33 @@ def run(
     guest: options.Guest = False,
 ) -> None:
     """Train every algorithm of SCENARIO with every seed over the same link history."""
-    from testbed.session.experiment import parse_seeds, prepare
-    from testbed.session.run import VIRTUAL
-    from testbed.session.run import run as run_all
-
     if guest:
         rerun(context)
-    if fabric != VIRTUAL:
-        from testbed.fabric.rootless import become_able
+    prepare_for(context, fabric, keep=keep)
 
-        become_able(fabric, keep=keep)
+    from testbed.session.experiment import parse_seeds, prepare
+    from testbed.session.run import run as run_all
+
     experiment = prepare(scenario, algo or (), parse_seeds(seed))
     comparison = run_all(experiment, fabric, out, quiet=quiet, keep_failed=keep, parallel=parallel)
     present(comparison, as_json, figures=not no_figures)
     if comparison.failed:
         raise typer.Exit(1)
+
+
+def prepare_for(context: typer.Context, fabric: str, *, keep: bool) -> None:
+    """Have the privileges that training on ``fabric`` needs; begin to start its nodes if nobody is measuring now.
+
+    To be called before the command's own imports, which take as long as theirs. Raises what ``become_able`` raises.
+    """
+    from testbed.fabric.rootless import FABRIC, become_able
+
+    become_able(fabric, keep=keep)
+    if fabric == FABRIC:
+        from testbed.fabric.forker import ahead
+        from testbed.session.lock import is_free
+
+        context.with_resource(ahead(is_free()))
 
 
 def present(comparison: Comparison, as_json: bool, *, figures: bool = True) -> None:

@@ -22,21 +22,21 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, NoReturn
 
 from testbed.errors import ExperimentError
 from testbed.fabric.base import START_S
 from testbed.fabric.enter import drop_privileges
 from testbed.links.namespaces import enter
-from testbed.links.process import PACKAGE, die_with, module_command, prctl
+from testbed.links.process import PACKAGE, die_with, environment, module_command, prctl
 
 _MESSAGE_BYTES = 65_536
 _SET_NAME, _NAME_BYTES = 15, 15
 _END_S = 5.0
 
-SHARED = ("testbed.session.node", "testbed.session.flows")
+SHARED = ("testbed.session.node", "testbed.session.flows", "testbed.record.exporter")
 """Modules that every node uses."""
 TRAINING = (
     "testbed.train.worker",
@@ -70,12 +70,12 @@ class Forked:
 
 
 class Forker:
-    """Starts the forking process. ``trains``: whether nodes train, and it imports PyTorch for them.
+    """Starts the forking process, ``variables`` its environment. ``trains``: nodes do, and it imports PyTorch for them.
 
     To be made in a thread that lives as long as the nodes shall. The other methods may be called from any thread.
     """
 
-    def __init__(self, environment: Mapping[str, str], *, trains: bool) -> None:
+    def __init__(self, variables: Mapping[str, str], *, trains: bool) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         options = ["--parent", str(os.getpid()), "--channel", str(theirs.fileno())]
         options += ["--trains"] if trains else []
@@ -84,7 +84,7 @@ class Forker:
                 module_command("testbed.fabric.forker", *options),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env=dict(environment),
+                env={**variables, "PYTHONUNBUFFERED": "1"},
                 pass_fds=(theirs.fileno(),),
             )
         self._lock = threading.Lock()
@@ -95,9 +95,15 @@ class Forker:
         """Of the forking process itself."""
         return self._process.pid
 
-    def start(self, netns: str, arguments: Sequence[str], output: BinaryIO) -> Forked:
-        """Run ``testbed.session.node`` with ``arguments`` in a namespace. Raises ExperimentError."""
-        request = json.dumps({"netns": netns, "arguments": list(arguments)}).encode()
+    def start(
+        self, netns: str, arguments: Sequence[str], variables: Mapping[str, str], output: BinaryIO
+    ) -> Forked:
+        """Run ``testbed.session.node`` with ``arguments`` in a namespace. Raises ExperimentError.
+
+        ``variables``: what the node's environment has beside the forking process's.
+        """
+        fields = {"netns": netns, "arguments": list(arguments), "variables": dict(variables)}
+        request = json.dumps(fields).encode()
         with self._lock:
             try:
                 socket.send_fds(self._socket, [request], [output.fileno()])
@@ -125,9 +131,14 @@ class Forker:
                 return None
             select.select([self._socket], [], [], min(left, 0.2))
 
-    def close(self) -> None:
-        """End the forking process, and with it every node that is left. Safe to call twice."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End the forking process, and with it every node that is left. Safe to call twice.
+
+        ``at_once``: without waiting until it has imported everything.
+        """
         self._socket.close()
+        if at_once:
+            self._process.kill()
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -163,6 +174,29 @@ class Forker:
         return ExperimentError(f"the process that nodes are forked from ended with status {status}")
 
 
+_AHEAD: list[Forker] = []
+
+
+@contextmanager
+def ahead(wanted: bool) -> Iterator[None]:
+    """Begin to import PyTorch for nodes that train, where that is ``wanted``, before it is known what they will do.
+
+    To be entered in a thread that lives as long as the nodes shall. What ``take`` did not fetch ends with the context.
+    """
+    if wanted:
+        _AHEAD.append(Forker(environment(), trains=True))
+    try:
+        yield
+    finally:
+        if (unused := take()) is not None:
+            unused.close(at_once=True)
+
+
+def take() -> Forker | None:
+    """The forking process that was begun ahead, once; it imports what nodes need that train."""
+    return _AHEAD.pop() if _AHEAD else None
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Import, then fork a node for every request until the other end closes."""
     parser = argparse.ArgumentParser(prog="testbed.fabric.forker")
@@ -171,11 +205,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--trains", action="store_true")
     options = parser.parse_args(arguments)
     die_with(options.parent)
+    gc.disable()  # nothing of what is imported goes away again
     with suppress(ImportError):  # the node will say it, in its own log
         _prepare(options.trains)
-    gc.collect()
     gc.freeze()
+    gc.enable()
     serve(socket.socket(fileno=options.channel))
+    os._exit(0)  # to take all modules down again would hold up the end of the run
 
 
 def _prepare(trains: bool) -> None:
@@ -235,6 +271,7 @@ def _become(request: dict[str, Any], output: int, forking: int, unneeded: list[i
         die_with(forking)
         enter(request["netns"])
         drop_privileges()
+        os.environ.update(request["variables"])
         die_with(forking)  # a change of user has undone it
         from testbed.session import node
 

@@ -27,7 +27,7 @@ from testbed.fabric.base import (
 )
 from testbed.fabric.docker.subnets import routed
 from testbed.fabric.enter import ENVIRONMENT, command_in
-from testbed.fabric.forker import Forked, Forker
+from testbed.fabric.forker import Forked, Forker, take
 from testbed.fabric.importable import offer
 from testbed.fabric.netns_clean import register
 from testbed.fabric.netns_plan import plan_topology, run_tag
@@ -70,7 +70,9 @@ class NetnsFabric:
         self._specs = {spec.name: spec for spec in specs}
         self._racks = tuple(racks)
         if any(self.context.staffed(spec) for spec in specs):
-            self._forker = self._starter.submit(self._start_forker, specs).result()
+            trains = self.context.trains and any(spec.role != "host" for spec in specs)
+            begin = partial(Forker, own_environment(), trains=trains)
+            self._forker = (take() if trains else None) or self._starter.submit(begin).result()
         plan = self._plan = self._reserve(specs)
         self.agent = Agent.local(journal=self._journal)
         try:
@@ -151,7 +153,8 @@ class NetnsFabric:
         options = ["--name", name, "--control", control, "--role", role]
         options += [] if self.context.trains else ["--untrained"]
         with (log / f"{name}.log").open("ab") as output:
-            process = self._forker.start(self._netns(name), options, output)
+            token = {"NARROWS_TOKEN": self.context.token}
+            process = self._forker.start(self._netns(name), options, token, output)
         self._processes[name] = process
         self._note(process.pid)
 
@@ -218,12 +221,6 @@ class NetnsFabric:
         )
         self._note(process.pid)
         return process
-
-    def _start_forker(self, specs: list[NodeSpec]) -> Forker:
-        """In the starter's thread, which it dies with."""
-        trains = self.context.trains and any(spec.role != "host" for spec in specs)
-        variables = own_environment(NARROWS_TOKEN=self.context.token, PYTHONUNBUFFERED="1")
-        return Forker(variables, trains=trains)
 
     def _note(self, pid: int) -> None:
         """Write a process that was started into the journal."""

@@ -37,6 +37,18 @@ def machine(say: Callable[[str], None]) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_free() -> bool:
+    """Whether no other run holds the machine now."""
+    descriptor = os.open(_path(), os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 @contextmanager
 def only_one(directory: Path) -> Iterator[None]:
     """Hold a comparison's directory; the end of the process, however it comes, gives it back.

@@ -21,7 +21,7 @@ SHORT_S = 20.0
 
 @pytest.fixture
 def forker() -> Iterator[Forker]:
-    made = Forker(environment(NARROWS_TOKEN="secret"), trains=False)
+    made = Forker(environment(), trains=False)
     yield made
     made.close()
 
@@ -36,7 +36,8 @@ def netns() -> Iterator[str]:
 def start(forker: Forker, netns: str, log: Path, *more: str, name: str = "worker-0") -> Forked:
     """A node that looks for a session that is not there."""
     with log.open("ab") as output:
-        return forker.start(netns, ["--name", name, "--control", "127.0.0.1:9", *more], output)
+        arguments = ["--name", name, "--control", "127.0.0.1:9", *more]
+        return forker.start(netns, arguments, {"NARROWS_TOKEN": "secret"}, output)
 
 
 def test_a_fork_is_in_its_namespace_without_privileges_and_bears_its_name(

@@ -34,7 +34,7 @@ def build(model: str, task: str, width: float, seed: int) -> nn.Module:
 
     Raises InputError when the model does not fit the task, or keeps state that replicas would not share.
     """
-    module = outline(model, task, width).to_empty(device="cpu")
+    module = _allocated(outline(model, task, width))
     _initialise(module, derive(seed, "parameters"))
     return module
 
@@ -58,6 +58,23 @@ def outline(model: str, task: str, width: float) -> nn.Module:
             where="train.model",
             hint="Use a normalisation without running statistics, such as GroupNorm",
         )
+    return module
+
+
+def _allocated(module: nn.Module) -> nn.Module:
+    """A module on ``meta`` with room for its parameters on the CPU; those that are one stay one.
+
+    ``to_empty`` does this, too, but imports PyTorch's symbolic shapes, which takes a second.
+    """
+    import torch
+    from torch import nn
+
+    rooms: dict[int, nn.Parameter] = {}
+    for parameter in module.parameters():
+        room = torch.empty(parameter.shape, dtype=parameter.dtype)
+        rooms[id(parameter)] = nn.Parameter(room, requires_grad=parameter.requires_grad)
+    state = module.state_dict(keep_vars=True)
+    module.load_state_dict({name: rooms[id(value)] for name, value in state.items()}, assign=True)
     return module
 
 
