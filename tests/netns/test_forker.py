@@ -1,8 +1,11 @@
 """The process that nodes are forked from: its forks, their ends, and what they may not have."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import ExperimentError
-from testbed.fabric.forker import Forked, Forker
+from testbed.fabric.base import START_S
+from testbed.fabric.forker import Forked, Forker, ahead, take
 from testbed.links import namespaces
 from testbed.links.process import environment
 
 pytestmark = pytest.mark.root
 
-SHORT_S = 20.0
+SHORT_S = START_S
 
 
 @pytest.fixture
@@ -97,6 +101,38 @@ def test_nodes_end_with_the_process_that_they_are_forks_of(
         time.sleep(0.01)
 
 
+def test_one_that_was_begun_ahead_is_taken_once_and_otherwise_ends() -> None:
+    with ahead(True):
+        taken = take()
+        assert taken is not None and take() is None
+    try:
+        assert running(taken.pid)
+    finally:
+        taken.close()
+    with ahead(True):
+        (unused,) = children("testbed.fabric.forker")
+    assert not running(unused)
+    with ahead(False):
+        assert take() is None and not children("testbed.fabric.forker")
+
+
+def test_a_node_has_the_variables_it_was_started_with(forker: Forker, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, (tmp_path / "log").open("ab") as output:
+        control = f"127.0.0.1:{server.getsockname()[1]}"
+        node = forker.start(
+            "/proc/self/ns/net",
+            ["--name", "worker-0", "--control", control],
+            {"NARROWS_TOKEN": "ours"},
+            output,
+        )
+        server.settimeout(SHORT_S)
+        connection, _ = server.accept()
+        with connection, connection.makefile("rb") as lines:
+            said = json.loads(lines.readline())
+    assert (said["type"], said["node"], said["token"]) == ("hello", "worker-0", "ours")
+    assert said["pid"] == node.pid
+
+
 def test_a_program_that_cannot_be_imported_is_said_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +146,12 @@ def test_a_program_that_cannot_be_imported_is_said_in_a_sentence(
             start(made, "/proc/self/ns/net", tmp_path / "log")
     finally:
         made.close()
+
+
+def children(module: str) -> list[int]:
+    """Processes that this one has started to run a module."""
+    own = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
+    return [int(pid) for pid in own if module in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 def running(pid: int) -> bool:
