@@ -1,7 +1,8 @@
 """The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [-- PYTEST OPTIONS]``.
 
-First what measures time, while nothing else runs; then everything else: tests with containers one after the other,
-and beside them all others in parallel workers, each alone on a machine of its own as far as it can see (``alone.sh``).
+First what measures time, one after the other. Then tests with containers, one after the other, too, and beside them those of
+links in parallel workers, each alone on a machine of its own as far as it can see (``alone.sh``). Unit tests run all the while:
+at first in the kernel's class SCHED_IDLE, which gives a processor back at once when anything else wants it.
 ``build/`` keeps each lane's output and JUnit file, with the time of every test. The last line has pytest's form and counts all lanes.
 """
 
@@ -15,6 +16,7 @@ import sys
 import time
 import xml.etree.ElementTree as Xml
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,8 +26,8 @@ import coverage_report as coverage
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build"
 ALONE = ROOT / "tests" / "alone.sh"
-PARALLEL = 3
-"""Workers of the parallel lane: many tests wait more than they compute."""
+PARALLEL = 2
+"""Workers of each parallel lane: many tests wait more than they compute."""
 ORDER = ("failed", "error", "passed", "skipped")
 """Of outcomes in pytest's closing line."""
 EXCUSED_SHARE = 0.15
@@ -74,12 +76,11 @@ FOLDERS = sorted(
 """Those of tests that need more than Python."""
 TIMED = Lane("timed", "timed", tuple(FOLDERS))
 DOCKER = Lane("docker", "not timed", ("tests/docker",))
-OTHERS = Lane(
-    "others",
-    "not timed",
-    (*workers(), *(name for name in FOLDERS if name != "tests/docker"), "tests/unit"),
+LINKS = Lane(
+    "links", "not timed", (*workers(), *(name for name in FOLDERS if name != "tests/docker"))
 )
-LANES = [TIMED, OTHERS, DOCKER]
+UNIT = Lane("unit", "", (*workers(), "tests/unit"))
+LANES = [TIMED, LINKS, DOCKER, UNIT]
 
 
 def main() -> int:
@@ -111,9 +112,12 @@ def main() -> int:
     if given.coverage:
         coverage.prepare()
     begun = time.monotonic()
-    codes = [run([TIMED], given.options)]
+    unit = Beside(UNIT, given.options, idle=True)
+    codes = [shown(TIMED, given.options)]
+    unit.hurry()
     os.environ["NARROWS_BESIDE"] = "1"
-    codes.append(run([OTHERS, DOCKER], given.options))
+    docker = Beside(DOCKER, given.options)
+    codes += [shown(LINKS, given.options), docker.code(), unit.code()]
     for line in (
         *slowest(LANES, 10),
         *tried_again(again),
@@ -121,34 +125,60 @@ def main() -> int:
         counted(LANES, time.monotonic() - begun),
     ):
         print(line)
+    codes = [0 if code == 5 else code for code in codes]  # 5: no test has these marks
     return max(*codes, coverage.report() if given.coverage else 0)
 
 
-def run(lanes: list[Lane], options: list[str]) -> int:
-    """Carry lanes out side by side: the first lane's output is seen as it comes, the others' afterwards."""
-    first, *others = lanes
-    beside = []
-    for lane in others:
-        output = lane.log.open("w")
-        beside.append(
-            (
-                lane,
-                output,
-                subprocess.Popen(lane.command(options), cwd=ROOT, stdout=output, stderr=output),
-            )
-        )
-    print(f"▸ {first.name}" + "".join(f", beside it {lane.name}" for lane in others), flush=True)
-    code = shown(first, options)
-    codes = [code]
-    for lane, output, process in beside:
-        codes.append(process.wait())
-        output.close()
-        print(f"▸ {lane.name}\n{lane.log.read_text()}", flush=True)
-    return max(0 if code == 5 else code for code in codes)  # 5: no test has these marks
+IDLY = ("chrt", "--idle", "0")
+
+
+class Beside:
+    """A lane that is carried out while others are; its output is seen when it has ended.
+
+    ``idle``: only while no other process wants a processor, until ``hurry``.
+    """
+
+    def __init__(self, lane: Lane, options: list[str], *, idle: bool = False) -> None:
+        self.lane = lane
+        with lane.log.open("w") as output:
+            command = [*(IDLY if idle else ()), *lane.command(options)]
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+
+    def hurry(self) -> None:
+        """Have it share the processors with everybody."""
+        while idle := [task for task in tasks(self.process.pid) if _is_idle(task)]:
+            for task in idle:
+                with suppress(ProcessLookupError):
+                    os.sched_setscheduler(task, os.SCHED_OTHER, os.sched_param(0))
+
+    def code(self) -> int:
+        """Pytest's exit code, after its end."""
+        code = self.process.wait()
+        print(f"▸ {self.lane.name}\n{self.lane.log.read_text()}", flush=True)
+        return code
+
+
+def _is_idle(task: int) -> bool:
+    try:
+        return os.sched_getscheduler(task) == os.SCHED_IDLE
+    except ProcessLookupError:
+        return False
+
+
+def tasks(pid: int) -> list[int]:
+    """All threads of a process and of what it has started, and these in turn."""
+    own, found = Path(f"/proc/{pid}/task"), []
+    with suppress(OSError):
+        for task in own.iterdir():
+            found.append(int(task.name))
+            for child in (task / "children").read_text().split():
+                found += tasks(int(child))
+    return found
 
 
 def shown(lane: Lane, options: list[str]) -> int:
-    """Carry a lane out, its output here and in its log."""
+    """Carry a lane out, its output here and in its log. Returns pytest's exit code."""
+    print(f"▸ {lane.name}", flush=True)
     with lane.log.open("wb") as log, subprocess.Popen(
         lane.command(options), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:  # fmt: skip

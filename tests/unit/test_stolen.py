@@ -69,7 +69,9 @@ def test_a_failure_counts_unless_the_processors_were_taken(
     assert f"\n{outcomes} in " in done.stdout, done.stdout
     lines = notes.read_text().splitlines() if notes.exists() else []
     assert len(lines) == noted
-    assert all(line.endswith(f"{share:.0%} of the processors' time was taken by others") for line in lines)
+    assert all(
+        line.endswith(f"{share:.0%} of the processors' time was taken by others") for line in lines
+    )
 
 
 def test_the_share_is_one_of_all_processors_time() -> None:

@@ -1,8 +1,11 @@
-"""What the suite says of itself: closing line, slowest files, excused runs, modules that are hardly run."""
+"""What the suite says of itself: closing line, slowest files, excused runs, modules hardly run; lanes that run beside others."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -61,9 +64,31 @@ def test_every_folder_of_tests_is_in_a_lane() -> None:
     }
     assert folders == {*suite.FOLDERS, "tests/unit"}
     assert {"tests/unit", "tests/docker", "tests/gpu"} <= {
-        *suite.OTHERS.options,
+        *suite.LINKS.options,
         *suite.DOCKER.options,
+        *suite.UNIT.options,
     }
+
+
+def test_a_lane_beside_is_idle_with_all_that_it_started_until_it_shall_hurry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = suite.Lane("some", "")
+    monkeypatch.setattr(suite, "BUILD", tmp_path)
+    monkeypatch.setattr(suite.Lane, "command", lambda *_: ["sh", "-c", "sleep 60 & echo $!; wait"])
+    beside = suite.Beside(lane, [], idle=True)
+    try:
+        while not (child := lane.log.read_text().strip()):
+            time.sleep(0.01)
+        both = {beside.process.pid, int(child)}
+        assert both <= set(suite.tasks(beside.process.pid))
+        assert {os.sched_getscheduler(pid) for pid in both} == {os.SCHED_IDLE}
+        beside.hurry()
+        assert {os.sched_getscheduler(pid) for pid in both} == {os.SCHED_OTHER}
+        os.kill(int(child), signal.SIGKILL)
+        assert beside.code() == 0
+    finally:
+        beside.process.kill()
 
 
 @pytest.mark.parametrize(
