@@ -1,8 +1,7 @@
 """The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [-- PYTEST OPTIONS]``.
 
-First what measures time, one after the other. Then tests with containers, one after the other, too, and beside them those of
-links in parallel workers, each alone on a machine of its own as far as it can see (``alone.sh``). Unit tests run all the while:
-at first in the kernel's class SCHED_IDLE, which gives a processor back at once when anything else wants it.
+First what measures time, while nothing else runs. Then everything else: tests with containers one after the other, and beside
+them those of links and unit tests in parallel workers, each alone on a machine of its own as far as it can see (``alone.sh``).
 ``build/`` keeps each lane's output and JUnit file, with the time of every test. The last line has pytest's form and counts all lanes.
 """
 
@@ -16,7 +15,6 @@ import sys
 import time
 import xml.etree.ElementTree as Xml
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,6 +78,8 @@ LINKS = Lane(
     "links", "not timed", (*workers(), *(name for name in FOLDERS if name != "tests/docker"))
 )
 UNIT = Lane("unit", "", (*workers(), "tests/unit"))
+GENTLY = ("nice", "-n", "19")
+"""How unit tests run: they give way to links, which are judged by how exact they are."""
 LANES = [TIMED, LINKS, DOCKER, UNIT]
 
 
@@ -105,6 +105,8 @@ def main() -> int:
     again = BUILD / "tried-again.txt"
     for earlier in (verdicts, again, *(lane.junit for lane in LANES)):
         earlier.unlink(missing_ok=True)
+    # hundreds of processes import the same modules: compiled once they start in half the time
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["NARROWS_VERDICTS"] = str(verdicts)
     os.environ["NARROWS_TRIED_AGAIN"] = str(again)
     # one choice of faults for all workers, also around midnight
@@ -112,12 +114,10 @@ def main() -> int:
     if given.coverage:
         coverage.prepare()
     begun = time.monotonic()
-    unit = Beside(UNIT, given.options, idle=True)
     codes = [shown(TIMED, given.options)]
-    unit.hurry()
     os.environ["NARROWS_BESIDE"] = "1"
-    docker = Beside(DOCKER, given.options)
-    codes += [shown(LINKS, given.options), docker.code(), unit.code()]
+    beside = [Beside(lane, given.options) for lane in (DOCKER, UNIT)]
+    codes += [shown(LINKS, given.options), *(lane.code() for lane in beside)]
     for line in (
         *slowest(LANES, 10),
         *tried_again(again),
@@ -129,51 +129,20 @@ def main() -> int:
     return max(*codes, coverage.report() if given.coverage else 0)
 
 
-IDLY = ("chrt", "--idle", "0")
-
-
 class Beside:
-    """A lane that is carried out while others are; its output is seen when it has ended.
+    """A lane that is carried out beside others; its output is seen when it has ended."""
 
-    ``idle``: only while no other process wants a processor, until ``hurry``.
-    """
-
-    def __init__(self, lane: Lane, options: list[str], *, idle: bool = False) -> None:
+    def __init__(self, lane: Lane, options: list[str]) -> None:
         self.lane = lane
         with lane.log.open("w") as output:
-            command = [*(IDLY if idle else ()), *lane.command(options)]
+            command = [*(GENTLY if lane is UNIT else ()), *lane.command(options)]
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
-
-    def hurry(self) -> None:
-        """Have it share the processors with everybody."""
-        while idle := [task for task in tasks(self.process.pid) if _is_idle(task)]:
-            for task in idle:
-                with suppress(ProcessLookupError):
-                    os.sched_setscheduler(task, os.SCHED_OTHER, os.sched_param(0))
 
     def code(self) -> int:
         """Pytest's exit code, after its end."""
         code = self.process.wait()
         print(f"▸ {self.lane.name}\n{self.lane.log.read_text()}", flush=True)
         return code
-
-
-def _is_idle(task: int) -> bool:
-    try:
-        return os.sched_getscheduler(task) == os.SCHED_IDLE
-    except ProcessLookupError:
-        return False
-
-
-def tasks(pid: int) -> list[int]:
-    """All threads of a process and of what it has started, and these in turn."""
-    own, found = Path(f"/proc/{pid}/task"), []
-    with suppress(OSError):
-        for task in own.iterdir():
-            found.append(int(task.name))
-            for child in (task / "children").read_text().split():
-                found += tasks(int(child))
-    return found
 
 
 def shown(lane: Lane, options: list[str]) -> int:

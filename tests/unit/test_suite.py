@@ -1,11 +1,9 @@
-"""What the suite says of itself: closing line, slowest files, excused runs, modules hardly run; lanes that run beside others."""
+"""What the suite says of itself: closing line, slowest files, excused runs, modules hardly run."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -70,25 +68,13 @@ def test_every_folder_of_tests_is_in_a_lane() -> None:
     }
 
 
-def test_a_lane_beside_is_idle_with_all_that_it_started_until_it_shall_hurry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_unit_tests_give_way_to_others(
+    lanes: list[suite.Lane], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lane = suite.Lane("some", "")
-    monkeypatch.setattr(suite, "BUILD", tmp_path)
-    monkeypatch.setattr(suite.Lane, "command", lambda *_: ["sh", "-c", "sleep 60 & echo $!; wait"])
-    beside = suite.Beside(lane, [], idle=True)
-    try:
-        while not (child := lane.log.read_text().strip()):
-            time.sleep(0.01)
-        both = {beside.process.pid, int(child)}
-        assert both <= set(suite.tasks(beside.process.pid))
-        assert {os.sched_getscheduler(pid) for pid in both} == {os.SCHED_IDLE}
-        beside.hurry()
-        assert {os.sched_getscheduler(pid) for pid in both} == {os.SCHED_OTHER}
-        os.kill(int(child), signal.SIGKILL)
-        assert beside.code() == 0
-    finally:
-        beside.process.kill()
+    monkeypatch.setattr(suite.Lane, "command", lambda *_: ["sh", "-c", "nice; exit 3"])
+    for lane, expected in ((lanes[0], os.nice(0)), (suite.UNIT, 19)):
+        assert suite.Beside(lane, []).code() == 3
+        assert lane.log.read_text() == f"{expected}\n"
 
 
 @pytest.mark.parametrize(
