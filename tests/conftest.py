@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -64,9 +65,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path.parent.name not in FOLDERS)
 
 
+TOGETHER = {
+    "guest": re.compile(r"/netem/|/test_guest_boot"),
+    "trained": re.compile(r"/netns/test_((compressed_|controllers_)?run|messages_on_links)\.py"),
+}
+"""Files that share what takes long to make, by a name for it."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """One worker for a file, whose tests may share what they need, and one for all that share a guest.
+    """One worker for a file, whose tests may share what they need, and for files that are named ``TOGETHER``.
 
     xdist's own groups have no effect: it names tests by an attribute that pytest 9 does not read.
     """
@@ -75,7 +83,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
-            return "guest" if "/netem/" in file or "test_guest_boot" in file else file
+            return next((group for group, files in TOGETHER.items() if files.search(file)), file)
 
     return ByFile(config, log)
 

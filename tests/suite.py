@@ -197,12 +197,15 @@ def excused(verdicts: Path) -> str:
         if verdicts.exists()
         else []
     )
-    count = sum(run["excused"] for run in runs)
+    count, stolen = sum(run["excused"] for run in runs), sum(run["stolen"] for run in runs)
     share = count / max(1, len(runs))
     warning = (
         ": this machine is too busy for what the suite is to show" if share > EXCUSED_SHARE else ""
     )
-    return f"{count} of {len(runs)} runs on real links excused for want of a processor ({share:.0%}){warning}"
+    return (
+        f"{count} of {len(runs)} runs on real links excused for want of a processor ({share:.0%}), "
+        f"{stolen} of them when others on the same hardware had it{warning}"
+    )
 
 
 def tried_again(file: Path) -> list[str]:

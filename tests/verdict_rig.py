@@ -105,6 +105,7 @@ def _count(report: Mapping[str, Any], *, excused: bool) -> None:
         "test": os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0],
         "verdict": report.get("verdict"),
         "excused": excused,
+        "stolen": excused and report["measures"]["stolen_share"]["state"] != "valid",
         "reasons": report.get("reasons"),
     }
     with Path(path).open("a") as file:  # one write a line: processes of other tests append, too

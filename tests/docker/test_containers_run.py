@@ -53,7 +53,6 @@ def finished(image: str, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return Finished(folder, code, json.loads(out)["runs"])
 
 
-@pytest.mark.timed
 def test_a_run_in_containers(finished: Finished) -> None:
     assert [run["algorithm"] for run in finished.runs] == ["none", "adatopk"]
     verdicts = accepted_runs(finished.directories(), finished.code)
@@ -66,7 +65,6 @@ def test_a_run_in_containers(finished: Finished) -> None:
         assert (directory / "log" / "worker-1.log").exists()
 
 
-@pytest.mark.timed
 def test_nodes_are_paused_killed_and_started_again(finished: Finished) -> None:
     told = records(finished.folder, "links.jsonl")
     assert len(told) == 2
@@ -75,7 +73,6 @@ def test_nodes_are_paused_killed_and_started_again(finished: Finished) -> None:
         assert sorted(actions) == ["kill", "pause", "restart", "resume"]
 
 
-@pytest.mark.timed
 def test_racks_carry_cross_traffic(finished: Finished) -> None:
     met = records(finished.folder, "traffic.jsonl")
     evidence = [json.loads((run / "evidence.json").read_text()) for run in finished.directories()]

@@ -63,6 +63,7 @@ class Member:
         )
 
     def replay(self, *options: str) -> subprocess.Popen[str]:
+        options = ("--no-figures", *options)
         return self.start("replay", "member.yaml", "--fabric", "docker", *options)
 
     def record(self, name: str) -> dict[str, Any]:

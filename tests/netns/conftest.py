@@ -33,5 +33,5 @@ def rig(tmp_path: Path, state: Path) -> Iterator[Rig]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """One run of many algorithms; who uses it is ``timed``, so that one process has it."""
+    """One run of many algorithms; ``tests/conftest.py`` gives its users to one worker."""
     return train(tmp_path_factory.mktemp("trained"))

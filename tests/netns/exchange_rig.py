@@ -33,16 +33,16 @@ RATE_BITS, VALUES = 40_000_000, 500_000
 """A message takes 0.4 s."""
 BUFFER_BYTES = 1 << 17
 """The most that a node's kernel takes of a message that its peer does not take: phases last as those of long messages."""
-SLOW_BITS = RATE_BITS // 12
+SLOW_BITS = RATE_BITS // 20
 """Of a slow link, where a message takes longer than a timeout; and of a victim's while it is on its way into a phase."""
 SLOW_S = 0.9 * 32 * VALUES / SLOW_BITS
 """Nobody has such a message sooner."""
-TIMEOUT_S, WITHIN_S = 3.0, 9.0
+TIMEOUT_S, WITHIN_S = 5.0, 13.0
 """How long a peer may be silent; until when everybody has to know it."""
 HALT_STEP, STEPS = 3, 5
 CARRY_ON = ("ps-async", "ps-backup")
 """Exchanges that go on without a worker; so long that it happens while they do."""
-MANY_STEPS, PACE_S = 30, 0.15
+MANY_STEPS, PACE_S = 30, 0.25
 NODES = 3
 """Of each exchange."""
 START_S, SLOW_END_S, SETTLED_S = 60.0, 120.0, 0.2

@@ -28,7 +28,6 @@ def messages(folder: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.timed
 def test_a_runs_messages_are_sent_again_to_the_byte(
     tmp_path: Path, trained: Trained, nothing_left: set[str]
 ) -> None:
@@ -57,7 +56,6 @@ def test_a_runs_messages_are_sent_again_to_the_byte(
     assert (directory / "messages.jsonl").read_text() == (tmp_path / "job.jsonl").read_text()
 
 
-@pytest.mark.timed
 def test_a_ring_on_nodes_of_other_names(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:

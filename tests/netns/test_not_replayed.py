@@ -35,7 +35,7 @@ def test_every_direction_is_reported_and_what_is_left_out(
     (tmp_path / "crossed.yaml").write_text(SCENARIO)
     options = ["--seconds", "4", "--json", "--out", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "-m", "testbed", "replay", "crossed.yaml", *options],
+        [sys.executable, "-m", "testbed", "replay", "crossed.yaml", "--no-figures", *options],
         cwd=tmp_path,
         env=environment(PATH=str(tmp_path)),
         capture_output=True,

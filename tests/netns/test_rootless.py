@@ -124,7 +124,16 @@ def test_links_are_the_same_as_roots(user: User, tmp_path: Path, congestion: str
 
 def replayed(user: User, mine: Path, roots: Path) -> list[dict[str, Any]]:
     """What is reported of the same replay as that user and as root, one after the other."""
-    options = ["replay", user.scenario, "--seconds", "3", "--json", "--quiet", "--out"]
+    options = [
+        "replay",
+        user.scenario,
+        "--seconds",
+        "3",
+        "--json",
+        "--quiet",
+        "--no-figures",
+        "--out",
+    ]
     as_root = [sys.executable, "-m", "testbed", *options, str(roots)]
     reports = []
     for folder, start in (
@@ -140,9 +149,8 @@ def replayed(user: User, mine: Path, roots: Path) -> list[dict[str, Any]]:
     return reports
 
 
-@pytest.mark.timed
 def test_training_works_and_its_files_are_the_users(user: User) -> None:
-    process = user.testbed("run", user.scenario, "--json")
+    process = user.testbed("run", user.scenario, "--json", "--no-figures")
     out, err = process.communicate(timeout=120)
     (run,) = json.loads(out)["runs"]
     assert run["steps"] == 12, err

@@ -27,7 +27,6 @@ main()
 """Runs wait for each other where there are fewer cores."""
 
 
-@pytest.mark.timed
 def test_a_run_prints_its_json_and_leaves_its_records(trained: Trained) -> None:
     assert tuple(trained.runs) == ALGORITHMS
     for run in trained.runs.values():
@@ -53,7 +52,6 @@ def test_a_run_prints_its_json_and_leaves_its_records(trained: Trained) -> None:
     assert trained.left == set()
 
 
-@pytest.mark.timed
 def test_every_node_answers_a_scrape_and_the_incast_queue_is_seen(trained: Trained) -> None:
     for name, families in trained.scraped.items():
         labels = families["testbed_steps"].samples[0].labels
@@ -78,7 +76,6 @@ def limited(folder: Path, cores: int, *arguments: str) -> Command:
     return Command(folder, *arguments, program=LIMITED.format(cores=cores))
 
 
-@pytest.mark.timed
 def test_runs_wait_for_each_other_and_send_the_same_payloads(
     tmp_path: Path, trained: Trained, nothing_left: set[str]
 ) -> None:

@@ -74,8 +74,15 @@ def test_a_stopped_worker_is_missed(
     assert "node 'worker-0' was lost" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("victim", ["worker-1", "server"])
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        ("worker-1", signal.SIGKILL),
+        ("server", signal.SIGSTOP),
+        pytest.param("worker-1", signal.SIGSTOP, marks=pytest.mark.nightly),
+        pytest.param("server", signal.SIGKILL, marks=pytest.mark.nightly),
+    ],
+)
 def test_overlapped_steps_end_with_a_lost_node(
     tmp_path: Path, scenario: Write, nothing_left: set[str], victim: str, number: signal.Signals
 ) -> None:

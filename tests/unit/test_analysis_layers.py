@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +9,12 @@ import pytest
 from bucket_rig import HEADER, LAYERS, Plan, make_bucket_run
 from synthetic_run import Recipe, make_run
 
-from analysis import __main__ as command
 from analysis.figures import FIGURES, figures_of, layers, timeline
 from analysis.figures.timeline import View, draw_view
 from analysis.layers import table
 from analysis.layers.shares import shares
 from analysis.load import Run, load, load_all
+from analysis.report import render
 from analysis.style import narrows_style
 from testbed.record.directory import read_jsonl
 from testbed.record.verdict import Verdict
@@ -206,14 +205,9 @@ def test_a_step_without_buckets_is_drawn_by_its_phases(plain: Run) -> None:
     ]  # fmt: skip
 
 
-def test_the_report_has_the_table_of_layers(paths: list[Path], tmp_path: Path) -> None:
-    assert command.main([*map(str, paths), "--out", str(tmp_path)]) == 0
-    drawn = {file.name for file in (tmp_path / "figures").iterdir()}
-    assert {
-        f"{n}.{kind}" for n in ("layers", "timeline") for kind in ("png", "pdf", "csv")
-    } <= drawn
-    rows = list(csv.DictReader((tmp_path / "layers.csv").read_text().splitlines()))
-    assert len(rows) == 24
-    page = (tmp_path / "report.html").read_text()
+def test_the_report_has_the_table_of_layers(runs: list[Run]) -> None:
+    assert {"layers", "timeline"} <= {module.NAME for module in figures_of(runs)}
+    assert len(table.rows(runs)) == 24
+    page = render(runs, [])
     assert page.count("<td>layer7</td>") == 2
     assert "<h2>Layers</h2>" in page

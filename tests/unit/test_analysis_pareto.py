@@ -9,7 +9,6 @@ from synthetic_run import Recipe, make_run
 
 from analysis.figures import figures_of, pareto
 from analysis.load import Run, load_all
-from analysis.report import make_figures
 from testbed.record.verdict import Verdict
 
 DENSITIES = (0.003, 0.03, 0.3)
@@ -61,10 +60,8 @@ def test_it_takes_three_fixed_densities(runs: list[Run]) -> None:
     assert pareto not in figures_of([run for run in runs if run.algorithm != "topk-0.03"])
 
 
-def test_the_figure_names_all(runs: list[Run], paths: list[Path], tmp_path: Path) -> None:
+def test_the_figure_names_all(runs: list[Run]) -> None:
     figure = pareto.draw(runs)
     named = [text.get_text() for text in figure.legends[0].get_texts()]
     assert named == ["Pareto front of fixed k", "none", "adatopk"]
     assert {text.get_text() for text in figure.axes[0].texts} == {"0.003", "0.03", "0.3"}
-    drawn = {path.name for path in make_figures(paths, tmp_path)}
-    assert {"pareto.png", "pareto.pdf", "pareto.csv"} <= drawn

@@ -42,13 +42,15 @@ def test_the_slowest_files_come_first(lanes: list[suite.Lane]) -> None:
 @pytest.mark.parametrize(("excused", "warned"), [(0, False), (1, False), (2, True)])
 def test_excused_runs_are_counted(tmp_path: Path, excused: int, warned: bool) -> None:
     file = tmp_path / "verdicts.jsonl"
-    file.write_text("".join(json.dumps({"excused": n < excused}) + "\n" for n in range(10)))
+    runs = [{"excused": n < excused, "stolen": n == 1 < excused} for n in range(10)]
+    file.write_text("".join(json.dumps(run) + "\n" for run in runs))
     said = suite.excused(file)
     assert said.startswith(
         f"{excused} of 10 runs on real links excused for want of a processor ({excused}0%)".replace(
             "(00%)", "(0%)"
         )
     )
+    assert f", {excused // 2} of them when others on the same hardware had it" in said
     assert ("too busy" in said) == warned
 
 

@@ -169,5 +169,6 @@ def test_every_run_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [(one["verdict"], one["excused"]) for one in counted] == [
         ("valid", False), ("invalid", True), ("invalid", False),
     ]  # fmt: skip
+    assert [one["stolen"] for one in counted] == [False, True, False]
     assert {one["test"].rpartition("::")[2] for one in counted} == {"test_every_run_is_counted"}
     assert counted[1]["reasons"] == judge(BUSY).reasons
