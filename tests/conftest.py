@@ -7,6 +7,7 @@ of tests for something that is not in the list, and of tests marked ``optional``
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 from collections.abc import Generator, Iterator
@@ -63,6 +64,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=late)
         items[:] = [item for item in items if item not in set(late)]
     items.sort(key=lambda item: item.path.parent.name not in FOLDERS)
+
+
+def pytest_collection_finish() -> None:
+    """Keep thousands of tests out of every later collection of garbage, of which each run begins with one."""
+    gc.collect()
+    gc.freeze()
 
 
 TOGETHER = {

@@ -89,10 +89,11 @@ def replay(
     guest: options.Guest = False,
 ) -> None:
     """Send FILE's messages over SCENARIO's links: as many bytes, each when what it waited for has come."""
+    from testbed.fabric.base import VIRTUAL
     from testbed.messages.file import read
     from testbed.scenario.load import load
     from testbed.session.play import Play
-    from testbed.session.play_run import VIRTUAL, replay_messages
+    from testbed.session.play_run import replay_messages
 
     if guest:
         rerun(context)

@@ -11,6 +11,7 @@ import typer
 
 from testbed.cli import options
 from testbed.cli.guest import rerun
+from testbed.fabric.base import VIRTUAL
 
 if TYPE_CHECKING:
     from testbed.session.comparison import Comparison
@@ -50,6 +51,8 @@ def prepare_for(context: typer.Context, fabric: str, *, keep: bool) -> None:
 
     To be called before the command's own imports, which take as long as theirs. Raises what ``become_able`` raises.
     """
+    if fabric == VIRTUAL:
+        return
     from testbed.fabric.rootless import FABRIC, become_able
 
     become_able(fabric, keep=keep)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from testbed.links.client import Agent
 
+VIRTUAL = "sim"
+"""The fabric that is a clock and a model."""
+
 CONTROL_PORT = 7077
 """Where a run listens on its control network; the address is the run's own, so the port can be fixed."""
 

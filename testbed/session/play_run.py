@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from testbed.fabric.base import VIRTUAL
 from testbed.messages.file import write
 from testbed.record.directory import SUMMARY, RunDirectory, read_json
 from testbed.session.interrupt import interruptible, shielded
@@ -14,7 +15,6 @@ from testbed.session.play import Play
 from testbed.session.progress import Progress
 from testbed.session.stage import Performance
 
-VIRTUAL = "sim"
 MESSAGES = "messages.jsonl"
 """The trace that was replayed, in the run directory."""
 

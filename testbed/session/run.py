@@ -10,6 +10,7 @@ from typing import Any
 
 from testbed.algorithms import Algorithm
 from testbed.errors import InputError, NarrowsError
+from testbed.fabric.base import VIRTUAL
 from testbed.record.directory import RunDirectory, comparison_directory
 from testbed.session.comparison import Comparison, Listed, Order
 from testbed.session.experiment import Experiment
@@ -19,10 +20,7 @@ from testbed.session.progress import Progress
 from testbed.session.resume import BEGUN, Recorded
 from testbed.session.stage import Stage
 
-__all__ = ["VIRTUAL", "Comparison", "one", "run"]
-
-VIRTUAL = "sim"
-"""The fabric that is a clock and a model."""
+__all__ = ["Comparison", "one", "run"]
 
 
 def run(

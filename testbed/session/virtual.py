@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from testbed.algorithms import Algorithm
 from testbed.errors import NodeLost
+from testbed.fabric.base import VIRTUAL
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.costs import costs_of
 from testbed.fabric.sim.network import Costs, VirtualNetwork
@@ -37,7 +38,6 @@ from testbed.session.experiment import Experiment, up_places
 from testbed.session.failure import located
 from testbed.session.garbage import uncollected
 from testbed.session.progress import Progress
-from testbed.session.run import VIRTUAL
 
 
 class VirtualStage:
