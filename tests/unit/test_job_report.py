@@ -83,6 +83,8 @@ def test_dilated_jobs_are_told_in_model_time(tmp_path: Path, jobs: list[Path]) -
         assert slow[key] == pytest.approx(fast[key] / 4)
     assert slow["communication_share"] == pytest.approx(fast["communication_share"])
     assert slow["wall_s"] == fast["wall_s"]
+    slowly, quickly = (phases_s(load(path)) for path in (tmp_path / slow["dir"], jobs[0]))
+    assert slowly == pytest.approx({name: took / 4 for name, took in quickly.items()})
 
 
 def test_a_job_that_never_got_to_a_step_is_summed_up_too(tmp_path: Path) -> None:

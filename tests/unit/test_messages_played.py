@@ -74,6 +74,25 @@ def test_the_same_links_carry_the_same_bytes_in_the_same_time(
     assert now["verdict"] == "valid"
 
 
+def test_a_computation_begins_when_the_answer_was_read(tmp_path: Path) -> None:
+    """A worker that took 10 ms to read every answer began 10 ms sooner to compute, and computed for so much longer."""
+    directory = Path(trained(scenario(tmp_path))["dir"])
+
+    def computed() -> list[float]:
+        own = of_run(directory).operations["worker-0"]
+        return [operation.seconds for operation in own if operation.kind == "compute"]
+
+    before = computed()
+    file = directory / "events" / "worker-0.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    for record in records:
+        if record["kind"] == "step":
+            record["decompress_s"] += 0.01
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    added = [after - was for after, was in zip(computed(), before, strict=True)]
+    assert added == pytest.approx([0.0, *[0.01] * 6])
+
+
 def test_workers_that_rest_take_in_the_answers(tmp_path: Path) -> None:
     path = scenario(tmp_path)
     changed = path.read_text().replace(", gradients: none", "")

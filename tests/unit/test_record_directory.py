@@ -15,6 +15,7 @@ import pytest
 
 from testbed.errors import InputError
 from testbed.record.directory import (
+    OPEN_FILES,
     RunDirectory,
     comparison_directory,
     read_events,
@@ -45,6 +46,18 @@ def test_comparison_directory(tmp_path: Path) -> None:
     path = comparison_directory(tmp_path, "demo", "0123456789abcdef")
     assert path.parent == tmp_path / "comparisons"
     assert path.name.endswith("_demo_01234567")
+
+
+def test_a_run_of_many_nodes_keeps_few_files_open(tmp_path: Path) -> None:
+    before, nodes = len(os.listdir("/proc/self/fd")), OPEN_FILES + 40
+    with create(tmp_path) as made:
+        for step in range(2):
+            for rank in range(nodes):
+                made.event("worker", rank, {"kind": "step", "step": step})
+        assert len(os.listdir("/proc/self/fd")) - before <= OPEN_FILES
+    files = list(made.path.glob("events/*.jsonl"))
+    assert len(files) == nodes
+    assert all([line["step"] for line in read_jsonl(file)] == [0, 1] for file in files)
 
 
 def test_an_algorithm_called_like_a_path_stays_inside(tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+"""What links lose in virtual time: who decides it."""
+
+from __future__ import annotations
+
+from testbed.fabric.sim.board import Board
+from testbed.fabric.sim.loss import Losses
+from testbed.scenario.impairments import Impairments
+from testbed.scenario.shape import End, Shape
+
+
+def lost(of_run: int, of_link: int | None) -> list[int]:
+    """Of a thousand packets, twenty times."""
+    board = Board({End("worker-0", "up"): Shape(10_000_000, 100_000)}, {})
+    board.impaired[0] = Impairments(loss=0.1, seed=of_link)
+    losses = Losses(board, of_run)
+    return [losses.on_link(0, 1000) for _ in range(20)]
+
+
+def test_a_links_own_seed_decides_in_every_run() -> None:
+    assert lost(1, 5) == lost(2, 5) != lost(1, 6)
+
+
+def test_without_one_it_is_the_runs() -> None:
+    assert lost(1, None) == lost(1, None) != lost(2, None)
