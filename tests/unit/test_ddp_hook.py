@@ -122,6 +122,19 @@ def test_a_process_group_of_its_own(ranks: Ranks) -> None:
     assert_alike(outcomes)
 
 
+def test_every_rank_draws_for_itself(ranks: Ranks) -> None:
+    """Of the elements that one rank picks at random the other picks a tenth, too, and not all."""
+    picked = [
+        np.concatenate([
+            ((outcome["residual"][name] == 0) & (gradient != 0)).ravel()
+            for name, gradient in outcome["ours"].items()
+        ])
+        for outcome in ranks.do(scenarios.train, "randk-0.1", 1)
+    ]  # fmt: skip
+    assert all(0.02 < each.mean() < 0.12 for each in picked)
+    assert (picked[0] & picked[1]).sum() < 0.3 * picked[0].sum()
+
+
 def test_payloads_of_different_lengths(ranks: Ranks) -> None:
     outcomes = ranks.do(scenarios.densities, "topk-0.5", [0.003, 0.4], 5)
     assert_nothing_is_lost(outcomes)
