@@ -12,8 +12,10 @@ from netns_rig import MBIT, Rig, rate_of
 from testbed.errors import ExperimentError, LinkError, MachineError
 from testbed.links import devices, htb, namespaces
 from testbed.links.client import LinkSettings
+from testbed.links.end import ShapedEnd
 from testbed.links.locate import locate
 from testbed.links.netlink import Netlink
+from testbed.links.root import Where
 from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End, LinkChange, Shape
 
@@ -107,6 +109,25 @@ def test_a_change_in_place_keeps_what_waits(rig: Rig) -> None:
     assert report.links[0].drops == 0
     assert report.links[0].changes == 4
     assert report.links[0].direct_packets == 0
+
+
+@pytest.mark.parametrize(
+    "change", [{"rate_bytes": 2_500_001}, {"overhead_bytes": 0}, {"overhead_bytes": 25}, {"mpu_bytes": 64}]
+)  # fmt: skip
+def test_every_value_of_the_class_is_read_back(rig: Rig, change: dict[str, int]) -> None:
+    nic, shape = rig.places["worker-0"].nic, Shape(20 * MBIT, 100_000, overhead_bytes=24)
+    end = ShapedEnd(End("worker-0", "up"), Where(nic.netns, nic.index, nic.name))
+    try:
+        end.install(shape)
+        assert end.verify(shape)["overhead_bytes"] == 24
+        right = htb.pace(shape.rate_bits, 24)
+        end.send(end.class_message(right._replace(**change)))
+        with pytest.raises(LinkError, match="'worker-0' up"):
+            end.verify(shape)
+        end.send(end.class_message(right))
+        end.verify(shape)
+    finally:
+        end.remove()
 
 
 def test_unchanged_shapes_are_skipped(rig: Rig) -> None:

@@ -49,12 +49,12 @@ def test_comparison_directory(tmp_path: Path) -> None:
 
 
 def test_a_run_of_many_nodes_keeps_few_files_open(tmp_path: Path) -> None:
-    before, nodes = len(os.listdir("/proc/self/fd")), OPEN_FILES + 40
+    before, nodes = len(list(Path("/proc/self/fd").iterdir())), OPEN_FILES + 40
     with create(tmp_path) as made:
         for step in range(2):
             for rank in range(nodes):
                 made.event("worker", rank, {"kind": "step", "step": step})
-        assert len(os.listdir("/proc/self/fd")) - before <= OPEN_FILES
+        assert len(list(Path("/proc/self/fd").iterdir())) - before <= OPEN_FILES
     files = list(made.path.glob("events/*.jsonl"))
     assert len(files) == nodes
     assert all([line["step"] for line in read_jsonl(file)] == [0, 1] for file in files)
