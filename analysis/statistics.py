@@ -59,6 +59,8 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
 
 
 def _quantile(freedom: int) -> float:
-    from scipy.special import stdtrit  # what scipy.stats uses for it, and takes a second longer to import
+    from scipy.special import (
+        stdtrit,  # what scipy.stats uses for it, and takes a second longer to import
+    )
 
     return float(stdtrit(freedom, 0.975))
