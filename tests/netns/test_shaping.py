@@ -130,6 +130,17 @@ def test_every_value_of_the_class_is_read_back(rig: Rig, change: dict[str, int])
         end.remove()
 
 
+@pytest.mark.parametrize("rate", [10 * MBIT, 20 * MBIT], ids=["alone", "with a rate"])
+def test_a_change_of_the_queue_reaches_the_kernel(rig: Rig, rate: int) -> None:
+    end, nic = End("worker-0", "up"), rig.places["worker-0"].nic
+    rig.prepare({end: Shape(10 * MBIT, 100_000)})
+    t0 = rig.start([LinkChange(0.05, end, Shape(rate, 50_000))], lead_s=0.05)
+    rig.wait(t0 + 150_000_000)
+    assert "limit 50000b" in rig.tc(nic.netns, "qdisc", "show", "dev", "data")
+    (link,) = rig.stop().links
+    assert link.changes == 1 and link.mismatches == []
+
+
 def test_unchanged_shapes_are_skipped(rig: Rig) -> None:
     end, shape = End("worker-0", "up"), rate_of(10 * MBIT)
     rig.prepare({end: shape})
