@@ -6,6 +6,7 @@ import json
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_rig import Command, ours, settle
@@ -61,26 +62,43 @@ def test_the_racks_link_carries_what_its_members_send(crossed: Path) -> None:
         assert {"a", "noise-0", "noise-1"} <= {link["link"] for link in manifest["links"]}
 
 
+def delivered(links: list[dict[str, Any]], from_s: float, to_s: float) -> float:
+    """Bits in the samples between two times."""
+    samples = [record for record in links if record["kind"] == "sample"]
+    inside = [s for s in samples if from_s <= s["from_s"] and s["to_s"] <= to_s]
+    assert inside
+    return sum(sample["delivered_bits"] for sample in inside)
+
+
 @pytest.mark.timed
 def test_a_paused_worker_is_not_taken_for_dead_and_a_killed_host_comes_back(
     tmp_path: Path, nothing_left: set[str]
 ) -> None:
-    """The pause is longer than the 6 s after which a silent node is given up."""
+    """The pause is longer than the 6 s after which a silent node is given up. What a paused host has started pauses, too."""
     paused = "{kind: pause, nodes: [worker-1], at: 1 s, for: 7500 ms}"
     killed = "{kind: kill, nodes: [noise-1], at: 2500 ms, restart_after: 1 s}"
-    path = write(tmp_path, traffic=TRAFFIC, events=f"{paused}, {killed}", steps=40)
+    quiet = "{kind: pause, nodes: [noise-1], at: 1200 ms, for: 800 ms}"
+    path = write(tmp_path, traffic=TRAFFIC, events=f"{paused}, {quiet}, {killed}", steps=40)
     out, err = Command(tmp_path, "run", path, "--json").accept(100)
     assert json.loads(out)["runs"][0]["steps"] == 40, err
     (links,) = records(tmp_path, "links.jsonl")
     made = [record for record in links if record["kind"] == "node"]
     assert [(record["node"], record["action"]) for record in made] == [
-        ("worker-1", "pause"), ("noise-1", "kill"), ("noise-1", "restart"), ("worker-1", "resume"),
+        ("worker-1", "pause"), ("noise-1", "pause"), ("noise-1", "resume"), ("noise-1", "kill"),
+        ("noise-1", "restart"), ("worker-1", "resume"),
     ]  # fmt: skip
-    for record, due_s in zip(made, (1.0, 2.5, 3.5, 8.5), strict=True):
+    for record, due_s in zip(made, (1.0, 1.2, 2.0, 2.5, 3.5, 8.5), strict=True):
         assert record["due_s"] == due_s <= record["applied_s"]
+    sent = [
+        record
+        for record in links
+        if (record.get("link"), record.get("direction")) == ("noise-1", "up")
+    ]
+    assert delivered(sent, 0.6, 1.1) > 1e6
+    assert delivered(sent, made[1]["applied_s"] + 0.2, 1.95) < 1e5
     (written,) = tmp_path.glob("runs/*/certificate.json")
     found = json.loads(written.read_text())
-    assert (found["nodes"]["expected"], found["nodes"]["applied"]) == (4, 4)
+    assert (found["nodes"]["expected"], found["nodes"]["applied"]) == (6, 6)
     assert found["measures"]["node_lateness_ms"]["deviation"] < 250
     (events,) = records(tmp_path, "events/worker-0.jsonl")
     waits = [event["wait_s"] for event in events if event["kind"] == "step"]
