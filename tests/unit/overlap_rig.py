@@ -21,7 +21,7 @@ from testbed.train.job import Job
 from testbed.train.roles import Role, role
 from testbed.units import Duration
 
-LINK = LinkModel(20e6, 20e6, 0.0002)
+LINK = LinkModel(20e6, 20e6, 0.004)
 BUCKETS = 3
 """Of the model, where every layer is one."""
 PACE_S, STEPS, TIMEOUT_S = 0.3, 4, 5.0
