@@ -243,7 +243,10 @@ def serve(channel: socket.socket) -> None:
                 with suppress(ConnectionError):
                     channel.send(json.dumps(ended).encode())
                 continue
-            request, outputs, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 1)
+            try:
+                request, outputs, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 1)
+            except ConnectionError:  # killed, with messages of ours unread
+                return
             if not request:
                 return
             forking, pid = os.getpid(), os.fork()
@@ -253,7 +256,8 @@ def serve(channel: socket.socket) -> None:
             watched = os.pidfd_open(pid)
             children[watched] = pid
             waiting.register(watched, select.POLLIN)
-            channel.send(json.dumps({"pid": pid}).encode())
+            with suppress(ConnectionError):
+                channel.send(json.dumps({"pid": pid}).encode())
 
 
 def _become(request: dict[str, Any], output: int, forking: int, unneeded: list[int]) -> NoReturn:

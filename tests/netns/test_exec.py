@@ -158,11 +158,11 @@ def test_an_interrupted_job_is_ended_with_its_children(tmp_path: Path, number: i
 
 def test_what_the_scenario_does_to_nodes_is_no_failure(tmp_path: Path) -> None:
     happening = "{kind: pause, nodes: [worker-0], at: 1 s, for: 1500 ms}, {kind: kill, nodes: [worker-1], at: 1500 ms}"
-    script = "for i in 1 2 3 4 5 6; do sleep 0.5; echo tick; done"
+    script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.5; echo tick; done"
     out, _ = start(tmp_path, "--", "sh", "-c", script, events=happening).accept()
-    assert out.count("worker-0 | tick") == 6 and out.count("worker-1 | tick") < 6
+    assert out.count("worker-0 | tick") == 12 and out.count("worker-1 | tick") < 12
     ended = {record["node"]: record for record in events_of(tmp_path, "process")}
-    assert ended["worker-0"]["ended_s"] > 4.0
+    assert ended["worker-0"]["ended_s"] > 7.0
     assert (ended["worker-1"]["status"], ended["worker-1"]["asked"]) == (-signal.SIGKILL, True)
 
 

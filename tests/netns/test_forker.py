@@ -101,6 +101,21 @@ def test_nodes_end_with_the_process_that_they_are_forks_of(
         time.sleep(0.01)
 
 
+def test_it_ends_without_a_word_with_what_nobody_has_read(
+    netns: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = Forker(environment(), trains=False)
+    node = start(made, netns, tmp_path / "log")
+    os.kill(node.pid, signal.SIGKILL)
+    give_up = time.monotonic() + SHORT_S
+    while Path(f"/proc/{node.pid}").exists():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    time.sleep(0.1)  # until it has said so
+    made.close()
+    assert capfd.readouterr().err == ""
+
+
 def test_one_that_was_begun_ahead_is_taken_once_and_otherwise_ends() -> None:
     with ahead(True):
         taken = take()
