@@ -1,7 +1,7 @@
 """The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [-- PYTEST OPTIONS]``.
 
-First what measures time, while nothing else runs. Then everything else: tests with containers one after the other, and beside
-them those of links and unit tests in parallel workers, each alone on a machine of its own as far as it can see (``alone.sh``).
+First what measures time, while nothing else runs. Then other tests of links in parallel workers, each alone on a machine of its
+own as far as it can see (``alone.sh``), and beside them those with containers, one after the other. Unit tests come last.
 ``build/`` keeps each lane's output and JUnit file, with the time of every test. The last line has pytest's form and counts all lanes.
 """
 
@@ -78,8 +78,6 @@ LINKS = Lane(
     "links", "not timed", (*workers(), *(name for name in FOLDERS if name != "tests/docker"))
 )
 UNIT = Lane("unit", "", (*workers(), "tests/unit"))
-GENTLY = ("nice", "-n", "19")
-"""How unit tests run: they give way to links, which are judged by how exact they are."""
 LANES = [TIMED, LINKS, DOCKER, UNIT]
 
 
@@ -116,8 +114,8 @@ def main() -> int:
     begun = time.monotonic()
     codes = [shown(TIMED, given.options)]
     os.environ["NARROWS_BESIDE"] = "1"
-    beside = [Beside(lane, given.options) for lane in (DOCKER, UNIT)]
-    codes += [shown(LINKS, given.options), *(lane.code() for lane in beside)]
+    docker = Beside(DOCKER, given.options)
+    codes += [shown(LINKS, given.options), docker.code(), shown(UNIT, given.options)]
     for line in (
         *slowest(LANES, 10),
         *tried_again(again),
@@ -135,7 +133,7 @@ class Beside:
     def __init__(self, lane: Lane, options: list[str]) -> None:
         self.lane = lane
         with lane.log.open("w") as output:
-            command = [*(GENTLY if lane is UNIT else ()), *lane.command(options)]
+            command = lane.command(options)
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
 
     def code(self) -> int:
