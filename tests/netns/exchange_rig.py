@@ -270,15 +270,19 @@ class _Play:
         victim = self._victim
         if self._case.phase in LASTING:
             assert victim.until("near", timeout_s=START_S), victim.lines
+            self._await_step(HALT_STEP - 1)  # what the victim has sent before has arrived
             self._arena.rate(self._place, SLOW_BITS, down=self._case.phase == "receive")
             victim.tell()
         halted = victim.until("halted", timeout_s=START_S)
         assert halted and halted["within"], victim.lines
         if self._case.phase not in LASTING and self._case.exchange not in CARRY_ON:
-            done = last_done(self._case)
-            for name, process in self._exchange.processes.items():
-                assert name == self._case.victim or process.until_step(done, START_S), process.lines
+            self._await_step(last_done(self._case))
             time.sleep(SETTLED_S)  # until what the others have sent has arrived
+
+    def _await_step(self, done: int) -> None:
+        """Until all others have done it."""
+        for name, process in self._exchange.processes.items():
+            assert name == self._case.victim or process.until_step(done, START_S), process.lines
 
     def _strike(self) -> float:
         """When it was."""
