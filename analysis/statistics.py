@@ -59,7 +59,7 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
 
 
 def _quantile(freedom: int) -> float:
-    """Of t at 97.5 %. From where scipy.stats takes it, too, which is imported a second longer."""
+    """Return Student's t at 97.5 %. scipy.stats calls the same function, but takes a second longer to import."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.975))

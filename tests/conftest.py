@@ -25,8 +25,6 @@ from testbed.setup.torch_build import has_gpu
 
 NIGHTLY = bool(os.environ.get("NARROWS_NIGHTLY"))
 """Whether what is too long for every day runs as well, and properties are tried on examples nobody has chosen."""
-FOLDERS = ("netns", "netem", "guest")
-"""Few tests that take long: they begin before the many short ones, so that no worker is left with one at the end."""
 
 # How long an example takes is the machine's matter. Every day the same examples; at night others, and failures are kept.
 _ALWAYS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -58,12 +56,11 @@ def lacking(need: str) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is nightly; folders with long tests come first."""
+    """Leave out what is nightly."""
     late = [item for item in items if not NIGHTLY and item.get_closest_marker("nightly")]
     if late:
         config.hook.pytest_deselected(items=late)
         items[:] = [item for item in items if item not in set(late)]
-    items.sort(key=lambda item: item.path.parent.name not in FOLDERS)
 
 
 def pytest_collection_finish() -> None:

@@ -87,7 +87,7 @@ def fault(report: Mapping[str, Any], lost: Collection[str] = ()) -> str:
 
 
 def _state(found: object) -> str:
-    """Of a measure; what was not measured, which is said in a sentence, is no worse than valid."""
+    """Return a measure's state. One that was not taken is a sentence, and counts as valid."""
     return str(found["state"]) if isinstance(found, Mapping) else "valid"
 
 

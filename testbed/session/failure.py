@@ -45,7 +45,7 @@ class Failures:
         return found if told is None else found.during(told.step or 0, str(told.phase))
 
     def _told(self, error: NarrowsError) -> bool:
-        """Whether a node that is said to be lost has itself said what became of it."""
+        """Return True when the node that is said to be lost has reported something itself."""
         return isinstance(error, NodeLost) and error.hearsay and error.node in self._reporters
 
     @staticmethod

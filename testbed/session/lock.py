@@ -24,9 +24,7 @@ def machine(say: Callable[[str], None]) -> Iterator[None]:
     # Not to be created here: of a file that is another user's, systems refuse that in shared folders.
     descriptor = os.open(_path(), os.O_RDWR)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(descriptor):
             say(
                 f"another run has this machine ({os.cpu_count()} cores; runs share one from "
                 f"{CORES_PER_RUN} on): waiting for it to end"
@@ -38,15 +36,12 @@ def machine(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def is_free() -> bool:
-    """Whether no other run holds the machine now."""
+    """Return True when no other run holds the machine now."""
     descriptor = os.open(_path(), os.O_RDWR)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return _locked(descriptor)
     finally:
         os.close(descriptor)
-    return True
 
 
 @contextmanager
@@ -57,17 +52,24 @@ def only_one(directory: Path) -> Iterator[None]:
     """
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(descriptor):
             raise InputError(
                 f"the comparison in {directory} is being carried out by another process",
                 where="--resume",
                 hint="Wait for its end, or interrupt it first",
-            ) from None
+            )
         yield
     finally:
         os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Lock the open file if nobody else has it, without waiting; False if somebody has. Closing it unlocks it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _path() -> Path:

@@ -82,8 +82,8 @@ def replayed(rig: Rig, rates: list[tuple[float, int]], stop_s: float) -> tuple[A
     assert link.busy_share > 0.9
     # what could have left while nobody ran, at most at the highest rate, is not made up for
     ends = [at for at, _ in rates[1:]] + [stop_s]
-    asked = sum((end - at) * rate for (at, rate), end in zip(rates, ends, strict=True))
-    stalled = stalls.total_s * max(rate for _, rate in rates) / asked
+    asked_bits = sum((end - at) * rate for (at, rate), end in zip(rates, ends, strict=True))
+    stalled = stalls.total_s * max(rate for _, rate in rates) / asked_bits
     assert link.ratio == pytest.approx(1.0, abs=THRESHOLDS.ratio_deviation + stalled)
     changes = [s for s in rig.samples if s["kind"] == "change"]
     assert [c["rate_bits"] for c in changes] == [rate for _, rate in rates[1:]]

@@ -9,7 +9,7 @@ from testbed.scenario.shape import End, Shape
 
 
 def lost(of_run: int, of_link: int | None) -> list[int]:
-    """Of a thousand packets, twenty times."""
+    """Return how many of 1000 packets are lost, twenty times."""
     board = Board({End("worker-0", "up"): Shape(10_000_000, 100_000)}, {})
     board.impaired[0] = Impairments(loss=0.1, seed=of_link)
     losses = Losses(board, of_run)
