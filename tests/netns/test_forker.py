@@ -166,7 +166,16 @@ def test_a_program_that_cannot_be_imported_is_said_in_a_sentence(
 def children(module: str) -> list[int]:
     """Processes that this one has started to run a module."""
     own = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
-    return [int(pid) for pid in own if module in Path(f"/proc/{pid}/cmdline").read_text()]
+    return [int(pid) for pid in own if module in command(int(pid))]
+
+
+def command(pid: int) -> str:
+    """A process's command line, which is empty for an instant when its program has just been started."""
+    give_up = time.monotonic() + SHORT_S
+    while not (line := Path(f"/proc/{pid}/cmdline").read_text()) and running(pid):
+        assert time.monotonic() < give_up
+        time.sleep(0.001)
+    return line
 
 
 def running(pid: int) -> bool:
