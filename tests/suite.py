@@ -24,7 +24,7 @@ import coverage_report as coverage
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build"
 ALONE = ROOT / "tests" / "alone.sh"
-PARALLEL = 2
+PARALLEL = 3
 """Workers of each parallel lane: many tests wait more than they compute."""
 ORDER = ("failed", "error", "passed", "skipped")
 """Of outcomes in pytest's closing line."""

@@ -7,6 +7,8 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ def machine() -> dict[str, Any]:
     What cannot be found out is None. Nothing is imported to ask for its version.
     """
     return {
-        "versions": versions(),
+        "versions": dict(versions()),
         "kernel": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
         "cpu": {"model": cpu_model(), "count": os.cpu_count(), "usable": _usable_cpus()},
@@ -38,12 +40,13 @@ def machine() -> dict[str, Any]:
         "kernel_hz": _kernel_hz(),
         "user_namespace": _text(Path("/proc/self/uid_map")).split() != _EVERY_USER,
         "congestion_default": _line(Path("/proc/sys/net/ipv4/tcp_congestion_control")),
-        "commit": commit(Path(testbed.__file__).parent.parent),
+        "commit": _own_commit(),
     }
 
 
-def versions() -> dict[str, str | None]:
-    """Version of everything that takes part in a run; None: not installed."""
+@cache
+def versions() -> Mapping[str, str | None]:
+    """Version of everything that takes part in a run, read once; None: not installed."""
     found: dict[str, str | None] = {
         "narrows": testbed.__version__, "python": platform.python_version(),
     }  # fmt: skip
@@ -53,6 +56,12 @@ def versions() -> dict[str, str | None]:
         except PackageNotFoundError:
             found[package] = None
     return found
+
+
+@cache
+def _own_commit() -> dict[str, Any] | None:
+    """The commit of the code that this process runs, asked once: what is changed later is not what it has imported."""
+    return commit(Path(testbed.__file__).parent.parent)
 
 
 def commit(root: Path) -> dict[str, Any] | None:

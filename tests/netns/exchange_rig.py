@@ -180,8 +180,7 @@ class Exchange:
         self, arena: Arena, group: int, exchange: str, own_plan: Callable[[str], dict[str, Any]]
     ) -> None:
         self.run = 1000 + group
-        servers = 1 if exchange.startswith("ps") else 0
-        names = {n: "server" if n < servers else f"worker-{n - servers}" for n in range(NODES)}
+        servers, names = servers_of(exchange), names_in(exchange)
         self.places = {name: place_name(group, n) for n, name in names.items()}
         usual = {
             "run": self.run, "names": names, "servers": servers, "workers": NODES - servers,
@@ -235,10 +234,11 @@ class Exchange:
 class _Play:
     def __init__(self, arena: Arena, case: Case, group: int) -> None:
         self._arena, self._case = arena, case
+        number = next(n for n, name in names_in(case.exchange).items() if name == case.victim)
+        self._place = place_name(group, number)
+        self._listening = Listening(arena.nic(self._place))  # some greet as soon as they are there
         self._exchange = Exchange(arena, group, case.exchange, self._plan)
-        self._place = self._exchange.places[case.victim]
         self._victim = self._exchange.processes[case.victim]
-        self._listening = Listening(arena.nic(self._place))
 
     def run(self) -> Outcome:
         case, processes = self._case, self._exchange.processes
@@ -320,6 +320,17 @@ class _Play:
 def last_done(case: Case) -> int:
     """The last step that the others can do while the victim stands still in its phase."""
     return HALT_STEP - (case.phase != "aggregate" or case.victim == "server")
+
+
+def servers_of(exchange: str) -> int:
+    """How many of the nodes are servers."""
+    return 1 if exchange.startswith("ps") else 0
+
+
+def names_in(exchange: str) -> dict[int, str]:
+    """Of the nodes, by number."""
+    servers = servers_of(exchange)
+    return {n: "server" if n < servers else f"worker-{n - servers}" for n in range(NODES)}
 
 
 def place_name(group: int, number: int) -> str:

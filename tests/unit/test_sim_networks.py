@@ -46,7 +46,7 @@ def test_a_run_may_begin_with_an_outage(tmp_path: Path) -> None:
 
 
 def test_what_links_deliver_is_what_was_sent_in_large_networks_too(tmp_path: Path) -> None:
-    text = SCENARIO.replace("worker, count: 2", "worker, count: 300").replace(
+    text = SCENARIO.replace("worker, count: 2", "worker, count: 150").replace(
         "evaluate_every: 5", "gradients: none"
     )
     text += "peer_timeout: 600 s\n"

@@ -208,7 +208,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
     plan = Plan(
         ["adatopk", "topk-linear"],
         ["step-up", "trace"],
-        {"topk-0.01": 0.01, "topk-0.3": 0.3},
+        {"topk-0.01": 0.01, "topk-0.1": 0.1},
         steps=20,
     )
     return run(plan, tmp_path_factory.mktemp("control"), lambda _: None, level=0.3)
