@@ -1,8 +1,8 @@
 """The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [-- PYTEST OPTIONS]``.
 
-First what measures time, while nothing else runs. Then other tests of links in parallel workers, each alone on a machine of its
-own as far as it can see (``alone.sh``), and beside them those with containers, one after the other. Unit tests come last.
-``build/`` keeps each lane's output and JUnit file, with the time of every test. The last line has pytest's form and counts all lanes.
+First what measures time; where there are control groups unit tests take meanwhile what it leaves of the processors (``spare.py``).
+Then other tests of links in parallel workers, each alone on a machine of its own as far as it can see (``alone.sh``), and beside
+them those with containers, one after the other. Without control groups unit tests come last. ``build/`` keeps each lane's output and JUnit file, with the time of every test. The last line has pytest's form and counts all lanes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ import sys
 import time
 import xml.etree.ElementTree as Xml
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import coverage_report as coverage
+from spare import spare
+from verdict_rig import BESIDE
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build"
@@ -39,6 +42,8 @@ class Lane:
     name: str
     marks: str
     options: tuple[str, ...] = ()
+    alone: bool = False
+    """Whether nothing else may take the processors from it."""
 
     @property
     def junit(self) -> Path:
@@ -49,6 +54,11 @@ class Lane:
     def log(self) -> Path:
         """Where its output is."""
         return BUILD / f"{self.name}.log"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of its pytest."""
+        return {**os.environ, **({} if self.alone else {BESIDE: "1"})}
 
     def command(self, options: list[str]) -> list[str]:
         """The pytest that carries it out."""
@@ -72,7 +82,7 @@ FOLDERS = sorted(
     {f"tests/{path.parent.name}" for path in (ROOT / "tests").glob("*/test_*.py")} - {"tests/unit"}
 )
 """Those of tests that need more than Python."""
-TIMED = Lane("timed", "timed", tuple(FOLDERS))
+TIMED = Lane("timed", "timed", tuple(FOLDERS), alone=True)
 DOCKER = Lane("docker", "not timed", ("tests/docker",))
 LINKS = Lane(
     "links", "not timed", (*workers(), *(name for name in FOLDERS if name != "tests/docker"))
@@ -112,10 +122,14 @@ def main() -> int:
     if given.coverage:
         coverage.prepare()
     begun = time.monotonic()
-    codes = [shown(TIMED, given.options)]
-    os.environ["NARROWS_BESIDE"] = "1"
-    docker = Beside(DOCKER, given.options)
-    codes += [shown(LINKS, given.options), docker.code(), shown(UNIT, given.options)]
+    with spare() as group:
+        unit = None if group is None else Beside(UNIT, given.options, group.prefix)
+        codes = [shown(TIMED, given.options)]
+        if group is not None:
+            group.end()
+        docker = Beside(DOCKER, given.options)
+        codes += [shown(LINKS, given.options), docker.code()]
+        codes += [shown(UNIT, given.options) if unit is None else unit.code()]
     for line in (
         *slowest(LANES, 10),
         *tried_again(again),
@@ -130,11 +144,13 @@ def main() -> int:
 class Beside:
     """A lane that is carried out beside others; its output is seen when it has ended."""
 
-    def __init__(self, lane: Lane, options: list[str]) -> None:
+    def __init__(self, lane: Lane, options: list[str], prefix: Sequence[str] = ()) -> None:
         self.lane = lane
+        command = [*prefix, *lane.command(options)]
         with lane.log.open("w") as output:
-            command = lane.command(options)
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, stdout=output, stderr=output, env=lane.environment
+            )
 
     def code(self) -> int:
         """Pytest's exit code, after its end."""
@@ -147,7 +163,7 @@ def shown(lane: Lane, options: list[str]) -> int:
     """Carry a lane out, its output here and in its log. Returns pytest's exit code."""
     print(f"▸ {lane.name}", flush=True)
     with lane.log.open("wb") as log, subprocess.Popen(
-        lane.command(options), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        lane.command(options), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=lane.environment
     ) as process:  # fmt: skip
         assert process.stdout is not None
         while data := os.read(process.stdout.fileno(), 4096):

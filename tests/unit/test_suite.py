@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 import suite
 from coverage_report import complaints
+from spare import spare
+from verdict_rig import BESIDE
 
 JUNIT = """<?xml version="1.0"?><testsuites><testsuite>
 <testcase classname="tests.unit.test_a" name="one" time="1.5"/>
@@ -91,3 +94,23 @@ def test_the_list_of_modules_hardly_run_may_only_shrink(
     shares: dict[str, float], listed: list[str], words: list[str]
 ) -> None:
     assert complaints(shares, listed) == words
+
+
+def test_spare_time_is_for_what_is_started_so(tmp_path: Path) -> None:
+    with spare() as group:
+        if group is None:
+            pytest.skip("this user or kernel has no control group that can be idle")
+        (folder,) = [Path(word) for word in group.prefix if "narrows-suite" in word]
+        seen = tmp_path / "seen"
+        command = [*group.prefix, "sh", "-c", 'cat /proc/self/cgroup > "$1"', "sh", str(seen)]
+        subprocess.run(command, check=True)
+        assert f"/{folder.name}\n" in seen.read_text()
+        assert (folder / "cpu.idle").read_text() == "1\n"
+        group.end()
+        assert (folder / "cpu.idle").read_text() == "0\n"
+    assert not folder.exists()
+
+
+def test_only_what_measures_time_is_alone() -> None:
+    assert [lane.name for lane in suite.LANES if lane.alone] == ["timed"]
+    assert all((BESIDE in lane.environment) is not lane.alone for lane in suite.LANES)
