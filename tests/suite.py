@@ -1,8 +1,9 @@
 """The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [-- PYTEST OPTIONS]``.
 
-First what measures time; where there are control groups unit tests take meanwhile what it leaves of the processors (``spare.py``).
-Then other tests of links in parallel workers, each alone on a machine of its own as far as it can see (``alone.sh``), and beside
-them those with containers, one after the other. Without control groups unit tests come last. ``build/`` keeps each lane's output and JUnit file, with the time of every test. The last line has pytest's form and counts all lanes.
+First what measures time; where there are control groups (``processors.py``) unit tests take meanwhile what it leaves of the
+processors. Then those of links, in workers each alone on a machine of its own as far as it can see (``alone.sh``): what
+judges runs goes before others, and is beside other tests of links and those with containers. Without control groups unit tests
+come last. ``build/`` keeps each lane's output and JUnit file, with the time of every test. The last line has pytest's form and counts all lanes.
 """
 
 from __future__ import annotations
@@ -15,20 +16,19 @@ import sys
 import time
 import xml.etree.ElementTree as Xml
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import coverage_report as coverage
-from spare import spare
+from processors import FAVOURED, SPARE, Part, part
 from verdict_rig import BESIDE
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build"
 ALONE = ROOT / "tests" / "alone.sh"
-PARALLEL = 3
-"""Workers of each parallel lane: many tests wait more than they compute."""
+PARALLEL = 2
+"""Workers of each parallel lane."""
 ORDER = ("failed", "error", "passed", "skipped")
 """Of outcomes in pytest's closing line."""
 EXCUSED_SHARE = 0.15
@@ -58,7 +58,8 @@ class Lane:
     @property
     def environment(self) -> dict[str, str]:
         """Of its pytest."""
-        return {**os.environ, **({} if self.alone else {BESIDE: "1"})}
+        others = {name: text for name, text in os.environ.items() if name != BESIDE}
+        return others if self.alone else {**others, BESIDE: "1"}
 
     def command(self, options: list[str]) -> list[str]:
         """The pytest that carries it out."""
@@ -72,10 +73,10 @@ class Lane:
         ]  # fmt: skip
 
 
-def workers() -> tuple[str, ...]:
-    """Options of the parallel lane: as root its workers do not see each other."""
+def workers(count: int) -> tuple[str, ...]:
+    """Options of a lane with so many workers: as root they do not see each other."""
     python = f"//python={ALONE} {sys.executable}" if os.geteuid() == 0 else ""
-    return ("--dist", "loadfile", "--no-loadscope-reorder", "--tx", f"{PARALLEL}*popen{python}")
+    return ("--dist", "loadfile", "--no-loadscope-reorder", "--tx", f"{count}*popen{python}")
 
 
 FOLDERS = sorted(
@@ -84,11 +85,11 @@ FOLDERS = sorted(
 """Those of tests that need more than Python."""
 TIMED = Lane("timed", "timed", tuple(FOLDERS), alone=True)
 DOCKER = Lane("docker", "not timed", ("tests/docker",))
-LINKS = Lane(
-    "links", "not timed", (*workers(), *(name for name in FOLDERS if name != "tests/docker"))
-)
-UNIT = Lane("unit", "", (*workers(), "tests/unit"))
-LANES = [TIMED, LINKS, DOCKER, UNIT]
+ON_LINKS = [name for name in FOLDERS if name != "tests/docker"]
+JUDGED = Lane("judged", "judged and not timed", (*workers(1), *ON_LINKS))
+LINKS = Lane("links", "not judged and not timed", (*workers(PARALLEL), *ON_LINKS))
+UNIT = Lane("unit", "", (*workers(PARALLEL), "tests/unit"))
+LANES = [TIMED, JUDGED, LINKS, DOCKER, UNIT]
 
 
 def main() -> int:
@@ -122,13 +123,12 @@ def main() -> int:
     if given.coverage:
         coverage.prepare()
     begun = time.monotonic()
-    with spare() as group:
-        unit = None if group is None else Beside(UNIT, given.options, group.prefix)
+    with part(SPARE) as spare, part(FAVOURED) as favoured:
+        unit = Beside(UNIT, given.options, spare) if spare else None
         codes = [shown(TIMED, given.options)]
-        if group is not None:
-            group.end()
-        docker = Beside(DOCKER, given.options)
-        codes += [shown(LINKS, given.options), docker.code()]
+        spare.set("cpu.idle", "0")
+        beside = [Beside(lane, given.options) for lane in (LINKS, DOCKER)]
+        codes += [shown(JUDGED, given.options, favoured), *(each.code() for each in beside)]
         codes += [shown(UNIT, given.options) if unit is None else unit.code()]
     for line in (
         *slowest(LANES, 10),
@@ -144,9 +144,9 @@ def main() -> int:
 class Beside:
     """A lane that is carried out beside others; its output is seen when it has ended."""
 
-    def __init__(self, lane: Lane, options: list[str], prefix: Sequence[str] = ()) -> None:
+    def __init__(self, lane: Lane, options: list[str], of: Part | None = None) -> None:
         self.lane = lane
-        command = [*prefix, *lane.command(options)]
+        command = [*(of.prefix if of else ()), *lane.command(options)]
         with lane.log.open("w") as output:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, stdout=output, stderr=output, env=lane.environment
@@ -159,11 +159,12 @@ class Beside:
         return code
 
 
-def shown(lane: Lane, options: list[str]) -> int:
-    """Carry a lane out, its output here and in its log. Returns pytest's exit code."""
+def shown(lane: Lane, options: list[str], of: Part | None = None) -> int:
+    """Carry a lane out, its output here and in its log. Returns pytest's exit code. ``of``: its part of the processors."""
+    command = [*(of.prefix if of else ()), *lane.command(options)]
     print(f"▸ {lane.name}", flush=True)
     with lane.log.open("wb") as log, subprocess.Popen(
-        lane.command(options), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=lane.environment
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=lane.environment
     ) as process:  # fmt: skip
         assert process.stdout is not None
         while data := os.read(process.stdout.fileno(), 4096):

@@ -17,7 +17,7 @@ from command_rig import Command
 from testbed.exchange.frame import HEADER_BYTES
 from testbed.record.directory import read_events
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(240)]
 
 WORKERS, STEPS, RATE = 3, 20, 100e6
 SCENARIO = f"""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from command_rig import Command
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(400)]
 
 STEPS, WORKERS = 4, 5
 ALGORITHMS = ("cssgd-r2", "grouped-r2", "combined-r2", "replicated-r2")

@@ -3,7 +3,7 @@
 import pytest
 from training_run import NODES, ROWS, STEPS, Trained
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(300)]
 
 
 def test_every_part_of_a_message_crosses_real_sockets(trained: Trained) -> None:

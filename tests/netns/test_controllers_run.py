@@ -6,7 +6,7 @@ import sys
 import pytest
 from training_run import STEPS, Trained
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(300)]
 
 
 def test_agreement_and_rates_cross_real_networks(trained: Trained) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from examples_rig import EXAMPLES, ROOT, model, size_bytes, train
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.judged, pytest.mark.timeout(240), pytest.mark.usefixtures("nothing_left")]
 STEPS = 6
 LEARNT = 4.9
 """Below log 128, what those score that have learnt nothing."""

@@ -14,7 +14,7 @@ from command_rig import Command, ours, settle
 
 from testbed.record.directory import read_events, read_jsonl
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.judged, pytest.mark.timeout(180)]
 SCENARIO = """
 name: some-job
 nodes: {{worker: {{role: worker, count: 2}}}}

@@ -12,7 +12,7 @@ from verdict_rig import accepted_run
 
 from testbed.record.directory import read_events
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.judged, pytest.mark.timeout(400)]
 SCENARIO = """
 name: around
 nodes: {worker: {role: worker, count: 2}}

@@ -18,7 +18,7 @@ from verdict_rig import accepted
 WAIT_S = 300.0
 """Another run may have the machine."""
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(700)]
 
 
 def summaries(folder: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import pytest
 from command_rig import Command, Write
 from training_run import STEPS, Trained
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(300)]
 
 WAIT_S = 150.0
 """Another run on this machine may have to end first."""

@@ -21,7 +21,7 @@ from verdict_rig import accepted_run
 
 from testbed.record.thresholds import THRESHOLDS
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.judged, pytest.mark.timeout(240)]
 
 SCENARIO = """
 name: small

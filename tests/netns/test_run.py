@@ -17,7 +17,7 @@ from training_run import ALGORITHMS, NODES, STEPS, Run, Trained, printed, write
 
 from testbed.record.names import LINK_RATE
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(300)]
 LIMITED = """
 from testbed.session import lock
 lock.CORES_PER_RUN = {cores}

@@ -12,7 +12,7 @@ import pytest
 from command_rig import Command, ours, settle
 from crossed_rig import TRAFFIC, of, records, write
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")

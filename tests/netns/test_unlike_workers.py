@@ -13,7 +13,7 @@ from testbed.record.directory import read_events, read_json
 from testbed.session.experiment import prepare
 from testbed.session.run import run
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(700)]
 SCENARIO = """
 name: unlike
 nodes: {server: {role: server}, worker: {role: worker, count: 3}}

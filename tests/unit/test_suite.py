@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import suite
 from coverage_report import complaints
-from spare import spare
+from processors import FAVOURED, SPARE, part
 from verdict_rig import BESIDE
 
 JUNIT = """<?xml version="1.0"?><testsuites><testsuite>
@@ -96,18 +96,21 @@ def test_the_list_of_modules_hardly_run_may_only_shrink(
     assert complaints(shares, listed) == words
 
 
-def test_spare_time_is_for_what_is_started_so(tmp_path: Path) -> None:
-    with spare() as group:
-        if group is None:
-            pytest.skip("this user or kernel has no control group that can be idle")
-        (folder,) = [Path(word) for word in group.prefix if "narrows-suite" in word]
+@pytest.mark.parametrize("settings", [SPARE, FAVOURED], ids=["spare", "favoured"])
+def test_a_part_is_for_what_is_started_with_it(settings: dict[str, str], tmp_path: Path) -> None:
+    with part(settings) as own:
+        if not own:
+            pytest.skip("this user or kernel has no such part of the processors to give")
+        (folder,) = [Path(word) for word in own.prefix if "narrows-suite" in word]
         seen = tmp_path / "seen"
-        command = [*group.prefix, "sh", "-c", 'cat /proc/self/cgroup > "$1"', "sh", str(seen)]
+        command = [*own.prefix, "sh", "-c", 'cat /proc/self/cgroup > "$1"', "sh", str(seen)]
         subprocess.run(command, check=True)
         assert f"/{folder.name}\n" in seen.read_text()
-        assert (folder / "cpu.idle").read_text() == "1\n"
-        group.end()
-        assert (folder / "cpu.idle").read_text() == "0\n"
+        found = {name: (folder / name).read_text() for name in settings if (folder / name).exists()}
+        assert found and all(text == f"{settings[name]}\n" for name, text in found.items())
+        if settings is SPARE:
+            own.set("cpu.idle", "0")
+            assert (folder / "cpu.idle").read_text() == "0\n"
     assert not folder.exists()
 
 

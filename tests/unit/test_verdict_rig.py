@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from test_verdict import completion, links, steps
-from verdict_rig import BESIDE, PROCESSOR, accepted, accepted_run, accepted_runs
+from verdict_rig import BESIDE, PROCESSOR, VERDICTS, accepted, accepted_run, accepted_runs
 
 from testbed.record.evidence import Evidence, Starved
 from testbed.record.lost import lost_reasons
@@ -17,6 +17,12 @@ from testbed.record.verdict import Verdict, judge, judge_filled
 
 LOST = {"lost": "worker-1", "node": "server", "step": 4, "time_s": 2.0, "reason": "killed"}
 BUSY = Evidence(stolen_share=0.02, starved=Starved(9.0, 0.3))
+
+
+@pytest.fixture(autouse=True)
+def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These are no runs on real links, of which the suite says how many were excused."""
+    monkeypatch.delenv(VERDICTS, raising=False)
 
 
 def report(verdict: Verdict, *more: str) -> dict[str, Any]:
@@ -161,7 +167,7 @@ def test_runs_of_one_command_share_its_exit_code(tmp_path: Path) -> None:
 
 
 def test_every_run_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NARROWS_VERDICTS", str(tmp_path / "verdicts"))
+    monkeypatch.setenv(VERDICTS, str(tmp_path / "verdicts"))
     accepted(report(judge(links())), 0)
     accepted(report(judge(BUSY)), 1)
     refused(report(judge(links(busy_ratio=0.9))), "link_ratio")
