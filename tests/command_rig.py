@@ -30,7 +30,7 @@ train:
   task: digits
   model: mlp
   optimizer: {{name: sgd, lr: 0.1}}
-  pace: 60 ms
+  pace: 200 ms
   stop: {{steps: {steps}}}
   evaluate_every: 10
 algorithms: [{algorithms}]

@@ -14,7 +14,7 @@ name: shards
 nodes: {{server: {{role: server, count: 2}}, worker: {{role: worker, count: {WORKERS}}}}}
 links:
   default: {{up: {{rate: 50 Mbit/s, queue: 50 ms}}, down: {{rate: 50 Mbit/s, queue: 50 ms}}}}
-train: {{task: digits, model: mlp, batch: 32, optimizer: {{name: sgd, lr: 0.1}}, pace: 100 ms,
+train: {{task: digits, model: mlp, batch: 32, optimizer: {{name: sgd, lr: 0.1}}, pace: 200 ms,
   stop: {{steps: {STEPS}}}, evaluate_every: 3}}
 algorithms: [topk-0.05]
 congestion: cubic

@@ -48,7 +48,7 @@ def gather(
         starts={str(end): said for end, said in starts(asked, held).items()},
         losses=_losses(links, asked, limits),
         paths=[] if ways is None else _paths(trips, ways),
-        stolen_share=history.stolen_s / max(seconds * processors, 1e-9),
+        stolen_share=history.host.stolen_share(processors),
         starved=Starved(watched_s, share) if history.host.moments else None,
     )
 

@@ -41,6 +41,11 @@ class Host:
         """Processor seconds that others on the same hardware took."""
         return sum(moment.stolen_s for moment in self.moments)
 
+    def stolen_share(self, processors: int) -> float:
+        """Of the time of all processors while they were watched; the kernel's steps may say more than there was of it."""
+        watched_s = sum(moment.to_s - moment.from_s for moment in self.moments)
+        return min(1.0, self.stolen_s / (watched_s * processors)) if watched_s > 0 else 0.0
+
     @property
     def backlog_drops(self) -> int:
         """Packets that the host itself dropped."""

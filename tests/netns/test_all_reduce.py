@@ -46,7 +46,7 @@ HEADERS = 1 + 66 / 1448 + 66 / 2 / 1448
 """Of TCP, on full segments, and of an acknowledgement for every second segment that comes."""
 
 
-def carried_out(folder: Path, pace: str = "pace: 100 ms,") -> dict[str, Path]:
+def carried_out(folder: Path, pace: str = "pace: 250 ms,") -> dict[str, Path]:
     """Directories of runs by algorithm, all of which ended as they may."""
     path = folder / "reduced.yaml"
     path.write_text(SCENARIO.replace("PACE", pace))

@@ -18,7 +18,7 @@ name: coded
 nodes: {{worker: {{role: worker, count: {WORKERS}}}}}
 links:
   default: {{up: {{rate: 20 Mbit/s, queue: 50 ms}}, down: {{rate: 20 Mbit/s, queue: 50 ms}}}}
-train: {{task: digits, model: mlp, batch: 24, optimizer: {{name: sgd, lr: 0.1}}, pace: 200 ms,
+train: {{task: digits, model: mlp, batch: 24, optimizer: {{name: sgd, lr: 0.1}}, pace: 400 ms,
   stop: {{steps: {STEPS}}}, evaluate_every: {STEPS}}}
 algorithms: [{", ".join(ALGORITHMS)}]
 congestion: cubic

@@ -79,8 +79,8 @@ def test_in_lockstep_the_loss_of_one_is_the_end(
 def test_a_worker_that_hangs_is_gone_on_without(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:
-    command = Command(tmp_path, "run", scenario(steps=200, algorithms="asgd"))
+    command = Command(tmp_path, "run", scenario(steps=60, algorithms="asgd"))
     command.until(lambda: len(command.steps()) > 10, WAIT_S)
     os.kill(command.node("worker-0"), signal.SIGSTOP)
     (run,) = ended(command, ("worker-0",))
-    assert run["steps"] == 200
+    assert run["steps"] == 60

@@ -35,7 +35,7 @@ train:
   task: digits
   model: mlp
   optimizer: {name: sgd, lr: 0.1}
-  pace: 60 ms
+  pace: 150 ms
   stop: {steps: 12}
 algorithms: [topk-0.15]
 congestion: CONGESTION

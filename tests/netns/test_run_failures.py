@@ -103,23 +103,23 @@ def test_interrupted_keeps_what_is_finished(
     tmp_path: Path, scenario: Write, nothing_left: set[str], number: signal.Signals
 ) -> None:
     """A whole run, and of the one that it cuts short every step that was recorded."""
-    command = Command(tmp_path, "run", scenario(steps=25, algorithms="none, topk-0.15"))
-    command.until(lambda: len(command.steps()) > 2 * 25 + 4)
+    command = Command(tmp_path, "run", scenario(steps=12, algorithms="none, topk-0.15"))
+    command.until(lambda: len(command.steps()) > 2 * 12 + 4)
     before = command.steps()
     command.process.send_signal(number)
     code, _, err = command.finish(30.0)
     assert code == 1
     assert f"interrupted by {number.name}" in err and "Traceback" not in err
     whole, cut = sorted(summaries(tmp_path), key=lambda summary: summary["ended"], reverse=True)
-    assert (whole["algorithm"], whole["ended"], whole["steps"]) == ("none", True, 25)
+    assert (whole["algorithm"], whole["ended"], whole["steps"]) == ("none", True, 12)
     assert (cut["algorithm"], cut["ended"], cut["verdict"]) == ("topk-0.15", False, "invalid")
-    assert 2 <= cut["steps"] < 25 and "interrupted" in cut["reasons"][0]
+    assert 2 <= cut["steps"] < 12 and "interrupted" in cut["reasons"][0]
     kept = {(step["node"], step["start_s"]) for step in command.steps()}
     assert kept >= {(step["node"], step["start_s"]) for step in before}
     (listed,) = tmp_path.glob("comparisons/*/comparison.json")
     runs = json.loads(listed.read_text())["runs"]
     assert [(run["algorithm"], run["steps"]) for run in runs] == [
-        ("none", 25), ("topk-0.15", cut["steps"]),
+        ("none", 12), ("topk-0.15", cut["steps"]),
     ]  # fmt: skip
 
 

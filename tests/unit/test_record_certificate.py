@@ -17,7 +17,7 @@ from testbed.record.disturbed import disturbed
 from testbed.record.evidence import Evidence, PathSeen, Starved
 from testbed.record.followed import follow, starts
 from testbed.record.history import LinkHistory
-from testbed.record.host import Host
+from testbed.record.host import Host, Moment
 from testbed.record.loss import LossSeen
 from testbed.record.node_events import nodes_seen
 from testbed.record.spans import Spans
@@ -265,3 +265,11 @@ def test_a_run_that_did_not_end_has_a_certificate_too() -> None:
     found = certificate(Evidence(), judge(Evidence()), Host(()), (), dilation=2.0, processors=1)
     assert (found["links"], found["ways"], found["disturbed"]) == ([], [], [])
     assert found["host"]["idle_share"] is None
+
+
+def test_the_stolen_share_is_of_the_time_that_was_watched() -> None:
+    moments = [Moment(0.1 * n, 0.1 * n + 0.1, 0.05, 1.0, None, 0) for n in range(4)]
+    assert Host(moments).stolen_share(2) == pytest.approx(0.25)
+    assert Host(moments[:1]).stolen_share(1) == pytest.approx(0.5)
+    assert Host([Moment(0.0, 0.001, 0.01, 1.0, None, 0)]).stolen_share(2) == 1.0
+    assert Host([]).stolen_share(2) == 0.0
