@@ -109,6 +109,9 @@ def test_death_is_seen_with_its_cause_and_clean_removes_what_is_left(
     plain: Standing, own: Standing
 ) -> None:
     assert own.fabric.dead() == {}
+    own.fabric.pause("worker-0")
+    own.fabric.kill("worker-0")  # what is frozen would not end before it is thawed
+    assert own.fabric.objects.containers()["worker-0"].status == "running"
     subprocess.run(["docker", "kill", f"narrows-{own.id}-worker-0"], check=True)
     assert own.fabric.dead() == {"worker-0": "killed by signal 9"}
     assert (own.fabric.context.directory / "log" / "worker-0.log").exists()

@@ -183,6 +183,14 @@ def test_a_time_limit_is_no_failure_and_a_paused_node_is_asked_to_end_as_others_
     assert all(record["asked"] for record in ended.values())
 
 
+def test_a_time_limit_is_one_of_the_scenarios_time(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO.format(events="") + "dilation: 3\n")
+    Command(tmp_path, "exec", str(path), "--seconds", "1", "--", "sleep", "60").accept(50.0)
+    ended = [record["ended_s"] for record in events_of(tmp_path, "process")]
+    assert len(ended) == 2 and all(3.0 <= end_s < 6.0 for end_s in ended)
+
+
 def test_hosts_make_the_scenarios_traffic_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,8 +25,9 @@ from netns_rig import (
 )
 
 from testbed.errors import ExperimentError
+from testbed.fabric.netns import _planning
 from testbed.links import namespaces
-from testbed.links.journal import abandoned, journals
+from testbed.links.journal import abandoned, folder, journals
 from testbed.links.process import environment, module_command
 from testbed.scenario.shape import End
 
@@ -187,3 +190,21 @@ def test_flows_run_as_processes_inside_the_switch(rig: Rig) -> None:
     moved = [json.loads(process.communicate(timeout=20)[0])["bytes"] for process in both]
     assert moved[0] > 500_000
     assert moved[1] >= moved[0]
+
+
+def test_runs_are_planned_one_at_a_time(state: Path) -> None:
+    """Two that look for free networks at the same time would find the same ones."""
+    entered = threading.Event()
+
+    def plan() -> None:
+        with _planning():
+            entered.set()
+
+    with (folder() / "planning.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        planning = threading.Thread(target=plan)
+        planning.start()
+        assert not entered.wait(0.3)
+        fcntl.flock(other, fcntl.LOCK_UN)
+        planning.join(10.0)
+    assert entered.is_set()

@@ -21,6 +21,7 @@ from netns_rig import (
 from testbed.exchange.arrival import ask_for_stamps, stamp
 from testbed.links import namespaces
 from testbed.links.client import LinkReport
+from testbed.links.fidelity import asked_between
 from testbed.links.plan import bundle_segments
 from testbed.record.thresholds import THRESHOLDS
 from testbed.scenario.shape import FRAME_BYTES, End, LinkChange, Shape
@@ -67,6 +68,10 @@ def test_bulk_traffic_follows_the_trace(rig: Rig, hertz: int, seconds: float) ->
     assert all(a["to_s"] == b["from_s"] for a, b in pairwise(mine))
     up = next(link for link in report.links if link.direction == "up")
     assert sum(s["delivered_bits"] for s in mine) == up.delivered_bits
+    wave = [(n / hertz, (20 if n % 2 else 100) * MBIT) for n in range(int((seconds + 1) * hertz))]
+    asked = [asked_between(wave, sample["from_s"], sample["to_s"]) for sample in mine]
+    # what is asked changes when a change is due, however late the kernel was told
+    assert [sample["asked_bits"] for sample in mine] == pytest.approx(asked, abs=10.0)
 
 
 class Receiver:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from math import isnan
+from pathlib import Path
 
 import pytest
 from test_control_virtual import played
+from virtual_run import SCENARIO, carried_out
 
 from testbed.algorithms import resolve
 from testbed.control.base import Observation, controllers
 from testbed.control.replay import compare
 from testbed.control.seed import controller_seed
 from testbed.errors import WireError
+from testbed.record.directory import read_events
 from testbed.train.agreement import Note, agreed, detached
 
 SEEN = Observation(step=3, epoch=1, delay_s=0.25, accuracy=0.5, bytes_sent=10, density=0.1)
@@ -58,3 +61,14 @@ def test_all_workers_have_the_same_density(name: str, monkeypatch: pytest.Monkey
 def test_without_agreement_workers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = played(resolve("adatopk"), monkeypatch).values()
     assert [step["density"] for step in first] != [step["density"] for step in second]
+
+
+@pytest.mark.parametrize("agree", [True, False])
+def test_who_agrees_draws_alike(agree: bool, tmp_path: Path) -> None:
+    row = f"{{name: walk, from: random-walk, agree: {str(agree).lower()}}}"
+    (entry,) = carried_out(tmp_path, SCENARIO.replace("[none, topk-0.01]", f"[{row}]")).runs
+    steps = read_events(Path(entry["dir"]))["step"]
+    first, second = (
+        [s["density"] for s in steps if s["node"] == f"worker-{rank}"] for rank in range(2)
+    )
+    assert len(set(first)) > 1 and (first == second) is agree

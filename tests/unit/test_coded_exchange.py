@@ -270,3 +270,14 @@ def _events(directory: Path, kind: str) -> list[dict[str, Any]]:
 
 def _reasons(done: Comparison) -> list[Any]:
     return [run["reasons"] for run in done.runs]
+
+
+def test_communication_is_counted_from_when_the_last_begins_to_send(tmp_path: Path) -> None:
+    """A worker that computes longer than others does not make their communication longer."""
+    slow = "pace: 100 ms, slow: {worker-4: 5}"
+    text = SCENARIO.replace("pace: 100 ms", slow)
+    (entry,) = carried_out(tmp_path, text, algorithms=["cssgd-r2"]).runs
+    events = read_events(Path(entry["dir"]))
+    computed = {step["node"]: step["compute_s"] for step in events["step"]}
+    assert computed["worker-4"] - computed["worker-0"] == pytest.approx(0.8, abs=0.01)
+    assert events["coded"] and all(0.0 < coded["t_comm_s"] < 0.2 for coded in events["coded"])

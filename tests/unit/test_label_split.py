@@ -58,6 +58,18 @@ def test_shares_are_drawn_around_those_of_the_whole_set() -> None:
         assert found[label] / many == pytest.approx(whole[label] / len(LABELS), abs=0.03)
 
 
+def test_labels_vary_between_workers_as_a_dirichlet_draw_of_that_concentration_does() -> None:
+    """Var(q) = p (1 - p) / (alpha + 1), and less: of a label that has run out nobody gets what they drew."""
+    labels, alpha = [place % 10 for place in range(2000)], 5.0
+    found = []
+    for seed in range(20):
+        for share in split_by_label(labels, 10, alpha, seed):
+            counts = Counter(labels[place] for place in share)
+            found += [(counts[label] / len(share) - 0.1) ** 2 for label in range(10)]
+    drawn = 0.1 * 0.9 / (alpha + 1)
+    assert 0.6 * drawn < sum(found) / len(found) < drawn
+
+
 def test_a_seed_is_a_split() -> None:
     assert split_by_label(LABELS, 8, 0.1, 1) == split_by_label(LABELS, 8, 0.1, 1)
     assert split_by_label(LABELS, 8, 0.1, 1) != split_by_label(LABELS, 8, 0.1, 2)
