@@ -12,11 +12,13 @@ from pathlib import Path
 
 ROOTS = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
 """Of the ``cpu`` controller, in the first version of control groups and in the second."""
+_NAME = "narrows-suite"
 SPARE = {"cpu.idle": "1"}
 FAVOURED = {"cpu.shares": "20480", "cpu.weight": "2000"}
 """Twenty times what others have: of each version's name for it there is one."""
-_REAL_TIME = {"cpu.rt_runtime_us": "400000"}
-"""What real-time processes of a group may have in a second, where the kernel limits that by group."""
+_REAL_TIME, _REAL_TIME_US = "cpu.rt_runtime_us", (400_000, 50_000)
+"""What real-time processes of a group may have in a second, where the kernel limits that by group: the first that is left of
+950 ms for all."""
 
 
 class Part:
@@ -39,7 +41,11 @@ class Part:
 
 @contextmanager
 def part(settings: Mapping[str, str]) -> Iterator[Part]:
-    """A part of its own for this process to give away."""
+    """A part of its own for this process to give away. Removes those of processes that were killed."""
+    for left in (folder for root in ROOTS for folder in root.glob(f"{_NAME}-*-*")):
+        if not Path("/proc", left.name.split("-")[-2]).exists():
+            with suppress(OSError):  # somebody of it is left
+                left.rmdir()
     kind = "spare" if settings is SPARE else "favoured"
     folder = next(filter(None, (_made(root, kind, settings) for root in ROOTS)), None)
     yield Part(folder)
@@ -49,15 +55,16 @@ def part(settings: Mapping[str, str]) -> Iterator[Part]:
 
 
 def _made(root: Path, kind: str, settings: Mapping[str, str]) -> Path | None:
-    folder = root / f"narrows-suite-{os.getpid()}-{kind}"
+    folder = root / f"{_NAME}-{os.getpid()}-{kind}"
     try:
         if (controllers := root / "cgroup.subtree_control").exists():
             controllers.write_text("+cpu")
         folder.mkdir()
         given = {name: text for name, text in settings.items() if (folder / name).exists()}
-        limits = {name: text for name, text in _REAL_TIME.items() if (folder / name).exists()}
-        for name, text in {**given, **limits}.items():
+        for name, text in given.items():
             (folder / name).write_text(text)
+        if (limit := folder / _REAL_TIME).exists():
+            _write_first(limit, _REAL_TIME_US)
     except OSError:
         given = {}
     if given:
@@ -65,3 +72,11 @@ def _made(root: Path, kind: str, settings: Mapping[str, str]) -> Path | None:
     with suppress(OSError):
         folder.rmdir()
     return None
+
+
+def _write_first(file: Path, values: tuple[int, ...]) -> None:
+    """The first that the kernel takes, or none."""
+    for value in values:
+        with suppress(OSError):
+            file.write_text(str(value))
+            return

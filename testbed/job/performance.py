@@ -90,7 +90,7 @@ class Performance:
             with suppress(NarrowsError) if failed else nullcontext():
                 self.crew.end_all()
             for watch in watches:
-                with suppress(NarrowsError) if failed else nullcontext():
+                with suppress(NarrowsError, OSError) if failed else nullcontext():
                     watch.stop()
             if self._t0_ns is not None and agent.alive():
                 with suppress(NarrowsError) if failed else nullcontext():

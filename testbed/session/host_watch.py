@@ -35,16 +35,25 @@ class HostWatch:
 
     def __init__(self, t0_ns: int, write: Callable[[dict[str, Any]], None]) -> None:
         self._t0_ns, self._write = t0_ns, write
+        self._error: OSError | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="host watch", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Look a last time and end."""
+        """Look a last time and end. Raises OSError if a record could not be written."""
         self._ended.set()
         self._thread.join()
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
+        try:
+            self._look()
+        except OSError as error:  # of a full disk, for one
+            self._error = error
+
+    def _look(self) -> None:
         before, from_s = reading(), self._now()
         ended = False
         while not ended:

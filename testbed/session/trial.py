@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,14 +124,25 @@ class Trial:
             raise
         finally:
             if disturbances is not None:
-                with suppress(NarrowsError) if self.outcome.error else nullcontext():
+                with self._ending():
                     disturbances.stop()
             if watch is not None:
-                watch.stop()
+                with self._ending():
+                    watch.stop()
             if started and agent.alive():
-                with suppress(NarrowsError) if self.outcome.error else nullcontext():
+                with self._ending():
                     self.outcome.links = agent.stop()
             self.outcome.backlog_drops = backlog_drops() - dropped
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """An error here is the run's only where it had none."""
+        try:
+            yield
+        except (NarrowsError, OSError) as error:
+            if self.outcome.error is None:
+                self.outcome.error = error
+                raise
 
     def _assign(self) -> None:
         """The job to every node; the same number marks all frames of this run."""

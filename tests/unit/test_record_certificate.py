@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from testbed.record.spans import Spans
 from testbed.record.verdict import THRESHOLDS, judge
 from testbed.scenario.node_events import NodeChange
 from testbed.scenario.shape import End, LinkChange, Shape
-from testbed.session.host_watch import Reading, between, reading
+from testbed.session.host_watch import HostWatch, Reading, between, reading
 
 DOCS = Path(__file__).parents[2] / "docs" / "certificate.md"
 UP = End("w", "up")
@@ -273,3 +275,12 @@ def test_the_stolen_share_is_of_the_time_that_was_watched() -> None:
     assert Host(moments[:1]).stolen_share(1) == pytest.approx(0.5)
     assert Host([Moment(0.0, 0.001, 0.01, 1.0, None, 0)]).stolen_share(2) == 1.0
     assert Host([]).stolen_share(2) == 0.0
+
+
+def test_a_watch_that_cannot_write_says_so_at_its_end(capfd: pytest.CaptureFixture[str]) -> None:
+    def refuse(_record: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        HostWatch(time.monotonic_ns(), refuse).stop()
+    assert capfd.readouterr() == ("", "")
