@@ -70,8 +70,8 @@ def test_bulk_traffic_follows_the_trace(rig: Rig, hertz: int, seconds: float) ->
     assert sum(s["delivered_bits"] for s in mine) == up.delivered_bits
     wave = [(n / hertz, (20 if n % 2 else 100) * MBIT) for n in range(int((seconds + 1) * hertz))]
     asked = [asked_between(wave, sample["from_s"], sample["to_s"]) for sample in mine]
-    # what is asked changes when a change is due, however late the kernel was told
-    assert [sample["asked_bits"] for sample in mine] == pytest.approx(asked, abs=10.0)
+    # what is asked changes when a change is due, however late the kernel was told; it is not told what is due at the very end
+    assert [s["asked_bits"] for s in mine[:-1]] == pytest.approx(asked[:-1], abs=10.0)
 
 
 class Receiver:
