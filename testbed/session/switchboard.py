@@ -124,7 +124,7 @@ class Switchboard:
                     node = self._admit(lines, message)
                     continue
                 if self._nodes.get(node) is not lines:
-                    break
+                    continue  # dismissed: it is killed in a moment, and must not end by itself before
                 self._heard[node] = time.monotonic()
                 if message["type"] != "alive":
                     self._inbox.put((node, message))

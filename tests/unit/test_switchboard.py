@@ -131,6 +131,19 @@ def test_a_dismissed_node_may_go_and_come_back(board: Switchboard, clock: Clock)
         board.receive(20.0)
 
 
+def test_a_dismissed_node_is_not_sent_away_for_what_it_still_says(board: Switchboard) -> None:
+    first = node(board, "noise-0", started=False)
+    board.dismiss("noise-0")
+    for _ in range(3):
+        first.send("alive")
+    first.send("up")
+    assert board.receive(0.2) is None
+    first.socket.settimeout(0.2)
+    with pytest.raises(TimeoutError):  # open, and silent
+        first.socket.recv(1)
+    first.close()
+
+
 def test_a_posted_message_comes_as_the_nodes_own(board: Switchboard) -> None:
     board.post("worker-0", {"type": "error", "message": "x"})
     assert board.receive(1.0) == ("worker-0", {"type": "error", "message": "x"})
