@@ -1,9 +1,7 @@
 """The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [-- PYTEST OPTIONS]``.
 
-First what measures time; where there are control groups (``processors.py``) unit tests take meanwhile what it leaves of the
-processors. Then those of links, in workers each alone on a machine of its own as far as it can see (``alone.sh``): what
-judges runs goes before others, and is beside other tests of links and those with containers. Without control groups unit tests
-come last. ``build/`` keeps each lane's output and JUnit file, with the time of every test. The last line has pytest's form and counts all lanes.
+First what measures time. Then all others beside each other, those of links in workers each alone on a machine of its own as far as
+it can see (``alone.sh``); where there are control groups (``processors.py``), what judges runs goes before the rest. ``build/`` keeps each lane's output and JUnit file, with the time of every test. The last line has pytest's form and counts all lanes.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import coverage_report as coverage
-from processors import FAVOURED, SPARE, Part, part
+from processors import Group, favoured
 from verdict_rig import BESIDE
 
 ROOT = Path(__file__).parents[1]
@@ -123,13 +121,10 @@ def main() -> int:
     if given.coverage:
         coverage.prepare()
     begun = time.monotonic()
-    with part(SPARE) as spare, part(FAVOURED) as favoured:
-        unit = Beside(UNIT, given.options, spare) if spare else None
-        codes = [shown(TIMED, given.options)]
-        spare.set("cpu.idle", "0")
-        beside = [Beside(lane, given.options) for lane in (LINKS, DOCKER)]
-        codes += [shown(JUDGED, given.options, favoured), *(each.code() for each in beside)]
-        codes += [shown(UNIT, given.options) if unit is None else unit.code()]
+    codes = [shown(TIMED, given.options)]
+    with favoured() as group:
+        beside = [Beside(lane, given.options) for lane in (LINKS, DOCKER, UNIT)]
+        codes += [shown(JUDGED, given.options, group), *(each.code() for each in beside)]
     for line in (
         *slowest(LANES, 10),
         *tried_again(again),
@@ -144,12 +139,11 @@ def main() -> int:
 class Beside:
     """A lane that is carried out beside others; its output is seen when it has ended."""
 
-    def __init__(self, lane: Lane, options: list[str], of: Part | None = None) -> None:
+    def __init__(self, lane: Lane, options: list[str]) -> None:
         self.lane = lane
-        command = [*(of.prefix if of else ()), *lane.command(options)]
         with lane.log.open("w") as output:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, stdout=output, stderr=output, env=lane.environment
+                lane.command(options), cwd=ROOT, stdout=output, stderr=output, env=lane.environment
             )
 
     def code(self) -> int:
@@ -159,9 +153,9 @@ class Beside:
         return code
 
 
-def shown(lane: Lane, options: list[str], of: Part | None = None) -> int:
-    """Carry a lane out, its output here and in its log. Returns pytest's exit code. ``of``: its part of the processors."""
-    command = [*(of.prefix if of else ()), *lane.command(options)]
+def shown(lane: Lane, options: list[str], group: Group | None = None) -> int:
+    """Carry a lane out, in a group where one is given, its output here and in its log. Returns pytest's exit code."""
+    command = [*(group.prefix if group else ()), *lane.command(options)]
     print(f"▸ {lane.name}", flush=True)
     with lane.log.open("wb") as log, subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=lane.environment

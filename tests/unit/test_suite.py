@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import suite
 from coverage_report import complaints
-from processors import FAVOURED, SPARE, part
+from processors import WEIGHT, favoured
 from verdict_rig import BESIDE
 
 JUNIT = """<?xml version="1.0"?><testsuites><testsuite>
@@ -96,21 +96,17 @@ def test_the_list_of_modules_hardly_run_may_only_shrink(
     assert complaints(shares, listed) == words
 
 
-@pytest.mark.parametrize("settings", [SPARE, FAVOURED], ids=["spare", "favoured"])
-def test_a_part_is_for_what_is_started_with_it(settings: dict[str, str], tmp_path: Path) -> None:
-    with part(settings) as own:
-        if not own:
-            pytest.skip("this user or kernel has no such part of the processors to give")
-        (folder,) = [Path(word) for word in own.prefix if "narrows-suite" in word]
+def test_a_group_is_for_what_is_started_with_it(tmp_path: Path) -> None:
+    with favoured() as group:
+        if not group:
+            pytest.skip("this user or kernel has no control groups to give")
+        folder = Path(group.prefix[-1])
         seen = tmp_path / "seen"
-        command = [*own.prefix, "sh", "-c", 'cat /proc/self/cgroup > "$1"', "sh", str(seen)]
+        command = [*group.prefix, "sh", "-c", 'cat /proc/self/cgroup > "$1"', "sh", str(seen)]
         subprocess.run(command, check=True)
         assert f"/{folder.name}\n" in seen.read_text()
-        found = {name: (folder / name).read_text() for name in settings if (folder / name).exists()}
-        assert found and all(text == f"{settings[name]}\n" for name, text in found.items())
-        if settings is SPARE:
-            own.set("cpu.idle", "0")
-            assert (folder / "cpu.idle").read_text() == "0\n"
+        found = {name: (folder / name).read_text() for name in WEIGHT if (folder / name).exists()}
+        assert found and all(text == f"{WEIGHT[name]}\n" for name, text in found.items())
     assert not folder.exists()
 
 
