@@ -42,7 +42,7 @@ def test_the_least_round_trip_is_the_delay(lines: Lines, end: End, at: str) -> N
 def test_jitter_spreads_delays_as_its_table_says(
     lines: Lines, distribution: delays.Distribution
 ) -> None:
-    """Nothing comes early but by chance; a busy machine makes what is held for long only a little late."""
+    """Nothing comes early but by chance, and what is held for long only a little late: of three tries in one, on a busy machine."""
     delay_ms, jitter_ms, count = 400, 100, 2000
     asked = [
         delay_ms + jitter_ms * entry / delays.DELAY_UNIT for entry in delays.entries(distribution)
@@ -54,14 +54,18 @@ def test_jitter_spreads_delays_as_its_table_says(
         ordered=False,
     )
     lines.impair(chosen)
-    with lines.receiver() as far, lines.sender() as near:
-        ask_for_stamps(far)
-        send_stamped(near, range(count), 0.001)
-        took = [arrival.took_ms for arrival in arrivals(far)]
-    assert len(took) == count
     doubt = furthest(count)
-    assert farther_below(took, asked) < doubt
-    assert farther_below(asked, [ms - jitter_ms / 10 for ms in took]) < doubt + 0.02
+    for tries_left in (2, 1, 0):
+        with lines.receiver() as far, lines.sender() as near:
+            ask_for_stamps(far)
+            send_stamped(near, range(count), 0.001)
+            took = [arrival.took_ms for arrival in arrivals(far)]
+        assert len(took) == count
+        assert farther_below(took, asked) < doubt
+        late = farther_below(asked, [ms - jitter_ms / 10 for ms in took])
+        if late < doubt + 0.02 or not tries_left:
+            break
+    assert late < doubt + 0.02
 
 
 def test_random_loss(lines: Lines) -> None:
