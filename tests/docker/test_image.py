@@ -35,7 +35,8 @@ def container(image: str) -> Iterator[str]:
     start = ["docker", "run", "--rm", "--detach", "--name", name, *AS_IN_A_RUN, image]
     subprocess.run([*start, "sleep", "infinity"], check=True, capture_output=True)
     yield name
-    subprocess.run(["docker", "kill", name], check=True, capture_output=True)
+    # waits until it is gone, which the next test counts on
+    subprocess.run(["docker", "rm", "--force", name], check=True, capture_output=True)
 
 
 def _run(container: str, *command: str) -> str:
