@@ -7,36 +7,39 @@ All alternatives are looked at in this one way, none by what it says of itself. 
 from __future__ import annotations
 
 import os
-import struct
 import time
 from pathlib import Path
 from threading import Thread
 
+from pyroute2.netlink import NLM_F_ECHO
+from pyroute2.netlink.rtnl import RTM_GETQDISC, RTM_GETTCLASS
+from pyroute2.netlink.rtnl.tcmsg import tcmsg
+
 from testbed.bench.figures import Mark
-from testbed.links import htb
-from testbed.links.netlink import ECHO, Netlink, attributes, message
+from testbed.links.channel import Channel
+from testbed.links.htb import AT_ROOT, traffic_control
+from testbed.links.messages import Reader, encode
 from testbed.links.realtime import become_realtime
 
-_TC = struct.Struct("=BxxxiIII")
-_STATS2, _BASIC, _HEADERS = 7, 1, 36
+_BYTES = Reader(tcmsg, "TCA_STATS2.TCA_STATS_BASIC.bytes")
 _PRIORITY = 5
 """Below the agent's: looking must not make what is looked at late."""
 
 
 def class_question(index: int, handle: int, parent: int) -> bytes:
     """Asks for a class; handles as numbers, ``1:10`` is 0x10010."""
-    return message(htb.GET_CLASS, ECHO, _TC.pack(0, index, handle, parent, 0))
+    return encode(traffic_control(index, handle, parent), RTM_GETTCLASS, NLM_F_ECHO)
 
 
 def root_question(index: int, handle: int) -> bytes:
     """Asks for a device's root discipline."""
-    return message(htb.GET_QDISC, ECHO, _TC.pack(0, index, handle, htb.AT_ROOT, 0))
+    return encode(traffic_control(index, handle, AT_ROOT), RTM_GETQDISC, NLM_F_ECHO)
 
 
 def counted(answer: bytes) -> int:
     """Bytes sent, out of the answer to either question."""
-    basic = attributes(attributes(answer[_HEADERS:])[_STATS2])[_BASIC]
-    return int.from_bytes(basic[:8], "little")
+    (count,) = _BYTES(answer)
+    return int(count)
 
 
 def busy_s() -> float:
@@ -57,13 +60,13 @@ class Observer(Thread):
         self.cpu_s = 0.0
         """Processor seconds that the host worked meanwhile, whoever for."""
         self.failure: OSError | None = None
-        self._netlink, self._question = Netlink(netns), question
+        self._channel, self._question = Channel(netns), question
         self._t0_ns, self._stop_ns, self._every_ns = t0_ns, stop_ns, round(every_s * 1e9)
 
     def run(self) -> None:
         """The thread's work."""
         become_realtime(_PRIORITY)
-        with self._netlink:
+        with self._channel:
             try:
                 self._watch()
             except OSError as error:
@@ -88,6 +91,6 @@ class Observer(Thread):
         if self._question is None:
             return
         before = time.monotonic_ns()
-        count = counted(self._netlink.ask(self._question))
+        count = counted(self._channel.ask(self._question))
         between = (before + time.monotonic_ns()) // 2
         self.marks.append(((between - self._t0_ns) / 1e9, count))

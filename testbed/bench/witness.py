@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import socket
-import struct
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Thread
 
-from testbed.links import htb
-from testbed.links.namespaces import inside
+from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTCLASS, RTNLGRP_TC
+from pyroute2.netlink.rtnl.tcmsg import tcmsg
+
+from testbed.links.channel import ROUTE, listener
+from testbed.links.messages import Reader
 from testbed.links.realtime import become_realtime
 
-_TC_NOTICES = 1 << 3
-_HEAD = struct.Struct("=IHHII4xi")
+_BUFFER_BYTES, _NOTICE_BYTES = 1 << 21, 1 << 16
+_HEAD = Reader(tcmsg, "header.type", "index")
 _EARLIEST_S = 6e-3
 """A change may be made this much before it is due."""
 
@@ -27,10 +28,7 @@ class Witness(Thread):
         self.times_ns: list[int] = []
         self._index, self._kind, self._ended = index, kind, False
         self._failure: OSError | None = None
-        with inside(netns):
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 21)
-        self._socket.bind((0, _TC_NOTICES))
+        self._socket = listener(netns, [RTNLGRP_TC], _BUFFER_BYTES, ROUTE)
         self._socket.settimeout(0.1)
 
     def run(self) -> None:
@@ -45,12 +43,11 @@ class Witness(Thread):
         with self._socket:
             while not self._ended:
                 try:
-                    notice = self._socket.recv(1 << 16)
+                    notice = self._socket.recv(_NOTICE_BYTES)
                 except TimeoutError:
                     continue
                 now_ns = time.monotonic_ns()
-                _, kind, _, _, _, index = _HEAD.unpack_from(notice)
-                if (kind, index) == (self._kind, self._index):
+                if _HEAD(notice) == (self._kind, self._index):
                     self.times_ns.append(now_ns)
 
     def end(self) -> None:
@@ -64,7 +61,7 @@ class Witness(Thread):
 @contextmanager
 def witness(netns: str, index: int, of_class: bool) -> Iterator[Witness]:
     """Listen for the length of a ``with`` block to changes of a device's class, or of its disciplines."""
-    listening = Witness(netns, index, htb.NEW_CLASS if of_class else htb.NEW_QDISC)
+    listening = Witness(netns, index, RTM_NEWTCLASS if of_class else RTM_NEWQDISC)
     listening.start()
     try:
         yield listening

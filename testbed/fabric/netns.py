@@ -38,8 +38,7 @@ from testbed.links.namespaces import inhabitants, path_of
 from testbed.links.probe import REQUIRED, probe
 from testbed.links.process import SET_BY_US
 from testbed.links.process import environment as own_environment
-from testbed.links.racks import install, plan_racks
-from testbed.links.topology import TopologyPlan
+from testbed.links.wiring import TopologyPlan, install, plan_racks
 
 _END_S = 2.0
 

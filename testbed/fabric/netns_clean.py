@@ -10,7 +10,6 @@ from pathlib import Path
 
 from testbed.links import namespaces
 from testbed.links.journal import Entry, cleaners, lives
-from testbed.links.topology import remove_devices
 
 _GRACE_S = 2.0
 _POLL_S = 0.02
@@ -26,6 +25,8 @@ def clean_link(entry: Entry) -> list[str]:
     path = namespaces.path_of(entry["netns"]) if entry.get("netns") else None
     if path is not None and not namespaces.stands(path):
         return []
+    from testbed.links.topology import remove_devices
+
     gone = remove_devices(path, [entry["name"]], entry["alias"])
     return [f"device {name}" for name in gone]
 

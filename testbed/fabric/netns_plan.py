@@ -8,7 +8,7 @@ from ipaddress import IPv4Network
 
 from testbed.fabric.base import NodeSpec
 from testbed.fabric.docker.subnets import free_subnets
-from testbed.links.topology import NodeWires, TopologyPlan
+from testbed.links.wiring import NodeWires, TopologyPlan
 
 _TAG_DIGITS = 6
 

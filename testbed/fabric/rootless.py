@@ -117,10 +117,10 @@ def _setting(name: str) -> str | None:
 
 def _loopback_up() -> None:
     from testbed.links import devices
-    from testbed.links.netlink import Netlink
+    from testbed.links.channel import Channel
 
-    with Netlink() as netlink:
-        devices.set_up(netlink, 1)
+    with Channel() as channel:
+        devices.set_up(channel, 1)
 
 
 def try_out() -> Capabilities:

@@ -20,14 +20,13 @@ from testbed.errors import ExperimentError
 from testbed.links import racks
 from testbed.links.end_report import end_report
 from testbed.links.locate import locate
-from testbed.links.neighbours import Resident, acquaint, bridge_of
+from testbed.links.neighbours import acquaint, bridge_of
 from testbed.links.probe import probe
-from testbed.links.racks import RackPlan
 from testbed.links.realtime import PRIORITY, become_realtime
 from testbed.links.replay import Replay
 from testbed.links.shaper import Shaper
 from testbed.links.sockets import SocketWatch
-from testbed.links.topology import TopologyPlan, build, remove
+from testbed.links.topology import build, remove
 from testbed.links.track import Track
 from testbed.links.wire import (
     LinkSettings,
@@ -38,6 +37,7 @@ from testbed.links.wire import (
     end_from_json,
     error_to_json,
 )
+from testbed.links.wiring import RackPlan, Resident, TopologyPlan
 from testbed.record.events import Event
 from testbed.scenario.shape import FRAME_BYTES, Shape
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from testbed.errors import MachineError
 from testbed.links.journal import folder, start_of_boot
-from testbed.links.unshaped import measure
 from testbed.scenario.shape import End
 
 FLOOR_BITS = 500_000_000
@@ -94,6 +93,8 @@ def measured(segments: int, *, fresh: bool = False) -> tuple[int, int]:
     """
     known = _known.get(segments) or _read(segments)
     if known is None or fresh:
+        from testbed.links.unshaped import measure
+
         one, machine = measure(1, segments), measure(os.cpu_count() or 1, segments)
         before = known or (0, 0)
         known = (max(one, before[0]), max(one, machine, before[1]))

@@ -14,19 +14,16 @@ from typing import Any
 
 from testbed.errors import ExperimentError
 from testbed.fabric.base import Cable, Interface, Place
-from testbed.links.counters import InterfaceSeen
 from testbed.links.feeder import Feeder
 from testbed.links.fidelity import EndReport
 from testbed.links.hops import hops
 from testbed.links.journal import Journal
-from testbed.links.neighbours import Resident
 from testbed.links.plan import ALIAS
 from testbed.links.probe import Capabilities
 from testbed.links.process import environment, module_command
-from testbed.links.racks import RackPlan, Racks
-from testbed.links.sockets import Watched
-from testbed.links.topology import TopologyPlan
+from testbed.links.watched import InterfaceSeen, Watched
 from testbed.links.wire import LinkSettings, Object, cable_to_json, dump, error_from_json
+from testbed.links.wiring import RackPlan, Racks, Resident, TopologyPlan
 from testbed.scenario.shape import End, LinkChange, Shape
 
 __all__ = ["Agent", "LinkReport", "LinkSettings"]

@@ -5,8 +5,16 @@ from __future__ import annotations
 from testbed.fabric.base import Cable
 from testbed.links.correlation import told
 from testbed.links.hops import Hop, hops
-from testbed.links.netem import LINE_HANDLE, ORDER_BYTES_S, limit_packets
-from testbed.links.plan import CLASS_MINOR, LEAVES, QUANTUM_BYTES, ROOT, burst_bytes
+from testbed.links.plan import (
+    CLASS_MINOR,
+    LEAVES,
+    LINE_HANDLE,
+    ORDER_BYTES_S,
+    QUANTUM_BYTES,
+    ROOT,
+    burst_bytes,
+    limit_packets,
+)
 from testbed.links.wire import LinkSettings
 from testbed.scenario.impairments import FourState, GilbertElliott, Impairments
 from testbed.scenario.shape import End, Shape

@@ -1,38 +1,37 @@
-"""Network devices over routing netlink: what there is, what is made, and what is set on them."""
+"""Network devices: what there is, what is made, and what is set on them."""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from testbed.links.netlink import (
-    CREATE,
-    EXCL,
-    KernelRefused,
-    Netlink,
-    attribute,
-    attributes,
-    message,
-    nested,
-    number,
-    text,
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink.rtnl import (
+    RTM_DELLINK,
+    RTM_GETLINK,
+    RTM_GETNSID,
+    RTM_NEWADDR,
+    RTM_NEWLINK,
+    RTM_SETLINK,
 )
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
+from pyroute2.netlink.rtnl.nsidmsg import nsidmsg
 
-_NEW, _DELETE, _GET, _SET, _NEW_ADDRESS, _GET_NSID = 16, 17, 18, 19, 20, 90
-_ADDRESS, _NAME, _LINK, _MASTER, _INFO, _ALIAS, _NETNS_FD = 1, 3, 5, 10, 18, 20, 28
-_LINK_NETNSID, _GSO_SEGMENTS = 37, 40
-_BRIDGE_FAMILY, _PORT_SETTINGS, _FLOOD = 7, 12, 9
-_FAMILIES, _ADDRESS_MODE, _NO_ADDRESS = 26, 8, b"\1"
-_INFO_KIND, _INFO_DATA, _VETH_PEER, _BRIDGE_SNOOPING = 1, 2, 1, 23
-_NSID, _NSID_FD = 1, 3
-_IFINFO = struct.Struct("=BxHiII")
-_UP = 1
+from testbed.links.channel import Channel, KernelRefused
+from testbed.links.messages import Attribute, Message, nest, tree
+
+_NEW = NLM_F_CREATE | NLM_F_EXCL
+_BRIDGE_FAMILY = 7
+_NO_ADDRESS = 1
+"""IPv6's way of choosing an address for a device (``IN6_ADDR_GEN_MODE_NONE``)."""
 _GONE = {errno.ENODEV, errno.ENOENT}
+_NO_NUMBER = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,71 +49,74 @@ class Device:
     segments: int
 
 
-def _ifinfo(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
-    return _IFINFO.pack(socket.AF_UNSPEC, 0, index, flags, change)
+def link(*attributes: Attribute, **fields: int) -> Message:
+    """A message about a device."""
+    return Message(ifinfmsg, tree(*attributes, **fields))
 
 
-def _device(body: bytes) -> Device:
-    _, _, index, _, _ = _IFINFO.unpack_from(body)
-    held = attributes(body[16:])
-    info = attributes(held.get(_INFO, b""))
+def _device(found: Any) -> Device:
+    info = found.get_attr("IFLA_LINKINFO")
     return Device(
-        index=index,
-        name=text(held[_NAME]),
-        mac=held.get(_ADDRESS, b"").hex(":"),
-        kind=text(info.get(_INFO_KIND, b"")),
-        master=number(held.get(_MASTER, b"")),
-        peer=number(held[_LINK]) if _LINK in held else None,
-        peer_netns=number(held[_LINK_NETNSID]) if _LINK_NETNSID in held else None,
-        alias=text(held.get(_ALIAS, b"")),
-        segments=number(held.get(_GSO_SEGMENTS, b"")),
+        index=found["index"],
+        name=found.get_attr("IFLA_IFNAME"),
+        mac=found.get_attr("IFLA_ADDRESS") or "",
+        kind=info.get_attr("IFLA_INFO_KIND") if info is not None else "",
+        master=found.get_attr("IFLA_MASTER") or 0,
+        peer=found.get_attr("IFLA_LINK"),
+        peer_netns=found.get_attr("IFLA_LINK_NETNSID"),
+        alias=found.get_attr("IFLA_IFALIAS") or "",
+        segments=found.get_attr("IFLA_GSO_MAX_SEGS") or 0,
     )
 
 
-def all_devices(netlink: Netlink) -> list[Device]:
-    """Every device of the socket's namespace."""
-    return [_device(body) for body in netlink.dump(_GET, _ifinfo())]
+def all_devices(channel: Channel) -> list[Device]:
+    """Every device of the channel's namespace."""
+    return [_device(found) for found in channel.dump(link(), RTM_GETLINK)]
 
 
-def device(netlink: Netlink, index: int) -> Device:
+def device(channel: Channel, index: int) -> Device:
     """The device of that index. Raises KernelRefused where there is none."""
-    return _device(netlink.ask(message(_GET, 0, _ifinfo(index)))[16:])
+    return _device(channel.get(link(index=index), RTM_GETLINK))
 
 
-def find(netlink: Netlink, name: str) -> Device | None:
+def find(channel: Channel, name: str) -> Device | None:
     """The device of that name, if there is one."""
     try:
-        return _device(netlink.ask(message(_GET, 0, _ifinfo() + attribute(_NAME, name)))[16:])
+        return _device(channel.get(link(("IFLA_IFNAME", name)), RTM_GETLINK))
     except KernelRefused as error:
         if error.errno in _GONE:
             return None
         raise
 
 
-def _add(netlink: Netlink, name: str, kind: str, data: bytes = b"") -> Device:
-    info = nested(_INFO, attribute(_INFO_KIND, kind), *([data] if data else []))
-    netlink.request(_NEW, CREATE | EXCL, _ifinfo() + attribute(_NAME, name) + info)
-    made = find(netlink, name)
+def _add(channel: Channel, name: str, kind: str, *data: Attribute) -> Device:
+    channel.request(link(("IFLA_IFNAME", name), _info(kind, *data)), RTM_NEWLINK, _NEW)
+    made = find(channel, name)
     if made is None:
         raise KernelRefused(errno.ENODEV, f"device {name!r} vanished as it was made")
     return made
 
 
-def add_bridge(netlink: Netlink, name: str) -> Device:
+def _info(kind: str, *data: Attribute) -> Attribute:
+    more = [nest("IFLA_INFO_DATA", *data)] if data else []
+    return nest("IFLA_LINKINFO", ("IFLA_INFO_KIND", kind), *more)
+
+
+def add_bridge(channel: Channel, name: str) -> Device:
     """A bridge that asks nobody about multicast groups: it would disturb packet counts."""
-    return _add(netlink, name, "bridge", nested(_INFO_DATA, attribute(_BRIDGE_SNOOPING, b"\0")))
+    return _add(channel, name, "bridge", ("IFLA_BR_MCAST_SNOOPING", 0))
 
 
-def add_ifb(netlink: Netlink, name: str) -> Device:
+def add_ifb(channel: Channel, name: str) -> Device:
     """An intermediate device, to which arriving traffic can be redirected to be queued."""
-    return _add(netlink, name, "ifb")
+    return _add(channel, name, "ifb")
 
 
-def add_veth(netlink: Netlink, name: str, peer_name: str, peer_netns: str) -> Device:
+def add_veth(channel: Channel, name: str, peer_name: str, peer_netns: str) -> Device:
     """A cable from here to ``peer_name`` in another namespace; returns this end."""
     with _opened(peer_netns) as descriptor:
-        peer = _ifinfo() + attribute(_NAME, peer_name) + attribute(_NETNS_FD, descriptor)
-        return _add(netlink, name, "veth", nested(_INFO_DATA, attribute(_VETH_PEER, peer)))
+        peer = tree(("IFLA_IFNAME", peer_name), ("IFLA_NET_NS_FD", descriptor))
+        return _add(channel, name, "veth", ("VETH_INFO_PEER", peer))
 
 
 @contextmanager
@@ -126,85 +128,88 @@ def _opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def delete(netlink: Netlink, index: int) -> None:
+def delete(channel: Channel, index: int) -> None:
     """Remove a device; nothing happens where it is gone already."""
     try:
-        netlink.request(_DELETE, 0, _ifinfo(index))
+        channel.request(link(index=index), RTM_DELLINK)
     except KernelRefused as error:
         if error.errno not in _GONE:
             raise
 
 
-def set_up(netlink: Netlink, index: int) -> None:
+def set_up(channel: Channel, index: int) -> None:
     """Switch a device on."""
-    netlink.request(_SET, 0, _ifinfo(index, _UP, _UP))
+    channel.request(link(index=index, flags=IFF_UP, change=IFF_UP), RTM_SETLINK)
 
 
-def set_master(netlink: Netlink, index: int, bridge: int) -> None:
+def set_master(channel: Channel, index: int, bridge: int) -> None:
     """Plug a device into a bridge."""
-    netlink.request(_SET, 0, _ifinfo(index) + attribute(_MASTER, bridge))
+    _set(channel, index, "IFLA_MASTER", bridge)
 
 
-def move(netlink: Netlink, index: int, netns: str) -> None:
+def _set(channel: Channel, index: int, name: str, value: Any) -> None:
+    channel.request(link((name, value), index=index), RTM_SETLINK)
+
+
+def move(channel: Channel, index: int, netns: str) -> None:
     """Move a device into another namespace. It arrives switched off, and its index may be another."""
     with _opened(netns) as descriptor:
-        netlink.request(_SET, 0, _ifinfo(index) + attribute(_NETNS_FD, descriptor))
+        _set(channel, index, "IFLA_NET_NS_FD", descriptor)
 
 
-def set_bridge(netlink: Netlink, index: int, *values: bytes) -> None:
-    """Change attributes of a bridge."""
-    info = nested(_INFO, attribute(_INFO_KIND, "bridge"), nested(_INFO_DATA, *values))
-    netlink.request(_NEW, 0, _ifinfo(index) + info)
+def set_bridge(channel: Channel, index: int, **values: int) -> None:
+    """Change attributes of a bridge, by the ends of their names: ``MCAST_SNOOPING``."""
+    info = _info("bridge", *((f"IFLA_BR_{name}", value) for name, value in values.items()))
+    channel.request(link(info, index=index), RTM_NEWLINK)
 
 
-def set_port(netlink: Netlink, index: int, *values: bytes) -> None:
-    """Change attributes of a bridge's port."""
-    head = _IFINFO.pack(_BRIDGE_FAMILY, 0, index, 0, 0)
-    netlink.request(_SET, 0, head + nested(_PORT_SETTINGS, *values))
+def set_port(channel: Channel, index: int, **values: int) -> None:
+    """Change attributes of a bridge's port, by the ends of their names."""
+    attributes = ((f"IFLA_BRPORT_{name}", value) for name, value in values.items())
+    settings = nest("IFLA_PROTINFO", *attributes)
+    channel.request(link(settings, family=_BRIDGE_FAMILY, index=index), RTM_SETLINK)
 
 
-def flood_nothing(netlink: Netlink, index: int) -> None:
+def flood_nothing(channel: Channel, index: int) -> None:
     """Have a bridge send to this port only what it knows to be behind it, but for broadcasts."""
-    set_port(netlink, index, attribute(_FLOOD, b"\0"))
+    set_port(channel, index, UNICAST_FLOOD=0)
 
 
-def silence(netlink: Netlink, index: int) -> None:
+def silence(channel: Channel, index: int) -> None:
     """Give a device no IPv6 address of its own: it would be announced, and counted as traffic."""
-    family = nested(socket.AF_INET6, attribute(_ADDRESS_MODE, _NO_ADDRESS))
+    family = nest("AF_INET6", ("IFLA_INET6_ADDR_GEN_MODE", _NO_ADDRESS))
     try:
-        netlink.request(_SET, 0, _ifinfo(index) + nested(_FAMILIES, family))
+        channel.request(link(nest("IFLA_AF_SPEC", family), index=index), RTM_SETLINK)
     except KernelRefused as error:
         if error.errno not in (errno.EAFNOSUPPORT, errno.EINVAL):  # there is no IPv6 here
             raise
 
 
-def set_alias(netlink: Netlink, index: int, alias: str) -> None:
+def set_alias(channel: Channel, index: int, alias: str) -> None:
     """Write on a device whose it is."""
-    netlink.request(_SET, 0, _ifinfo(index) + attribute(_ALIAS, alias.encode()))
+    _set(channel, index, "IFLA_IFALIAS", alias)
 
 
-def set_mac(netlink: Netlink, index: int, mac: str) -> None:
+def set_mac(channel: Channel, index: int, mac: str) -> None:
     """Give a device a link-layer address, which it keeps."""
-    packed = bytes.fromhex(mac.replace(":", ""))
-    netlink.request(_SET, 0, _ifinfo(index) + attribute(_ADDRESS, packed))
+    _set(channel, index, "IFLA_ADDRESS", mac)
 
 
-def set_segments(netlink: Netlink, index: int, segments: int) -> None:
+def set_segments(channel: Channel, index: int, segments: int) -> None:
     """Set how many frames the stack may hand to a device as one bundle."""
-    netlink.request(_SET, 0, _ifinfo(index) + attribute(_GSO_SEGMENTS, segments))
+    _set(channel, index, "IFLA_GSO_MAX_SEGS", segments)
 
 
-def add_address(netlink: Netlink, index: int, address: str, prefix_bits: int) -> None:
+def add_address(channel: Channel, index: int, address: str, prefix_bits: int) -> None:
     """Give a device an IPv4 address."""
-    packed = socket.inet_aton(address)
-    head = struct.pack("=BBBBi", socket.AF_INET, prefix_bits, 0, 0, index)
-    netlink.request(_NEW_ADDRESS, CREATE | EXCL, head + attribute(2, packed) + attribute(1, packed))
+    attributes = (("IFA_LOCAL", address), ("IFA_ADDRESS", address))
+    fields = tree(*attributes, family=socket.AF_INET, prefixlen=prefix_bits, index=index)
+    channel.request(Message(ifaddrmsg, fields), RTM_NEWADDR, _NEW)
 
 
-def namespace_number(netlink: Netlink, netns: str) -> int | None:
-    """The number by which the socket's namespace knows another one; None if it has none."""
+def namespace_number(channel: Channel, netns: str) -> int | None:
+    """The number by which the channel's namespace knows another one; None if it has none."""
     with _opened(netns) as descriptor:
-        body = struct.pack("=Bxxx", 0) + attribute(_NSID_FD, descriptor)
-        answer = netlink.ask(message(_GET_NSID, 0, body))
-    found = int.from_bytes(attributes(answer[20:])[_NSID], "little", signed=True)
-    return None if found < 0 else found
+        asked = Message(nsidmsg, tree(("NETNSA_FD", descriptor)))
+        found = channel.get(asked, RTM_GETNSID).get_attr("NETNSA_NSID")
+    return None if found == _NO_NUMBER else found

@@ -1,67 +1,53 @@
-"""TCP connections as the kernel describes them over ``NETLINK_SOCK_DIAG`` (include/uapi/linux/inet_diag.h).
+"""TCP connections as the kernel describes them over ``NETLINK_SOCK_DIAG``.
 
-Decoded here as the rest of our netlink is: pyroute2's ``DiagSocket`` announces that its calls will change.
+Of pyroute2 the message classes are used: its ``DiagSocket`` announces that its calls will change, and hears no errors.
 """
 
 from __future__ import annotations
 
 import socket
-import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv6Address, ip_address
-from typing import Any
+
+from pyroute2.netlink.diag import (
+    SKNLGRP_INET6_TCP_DESTROY,
+    SKNLGRP_INET_TCP_DESTROY,
+    SS_ALL,
+    SS_CLOSE,
+    SS_LISTEN,
+    SS_TIME_WAIT,
+    inet_diag_msg,
+    inet_diag_req,
+)
 
 from testbed.exchange.tcp_info import SocketCounters, counters_of
-from testbed.links.netlink import attributes
+from testbed.links.messages import Message, Reader
+from testbed.links.watched import SocketSeen
 
-BY_FAMILY = 20
-"""Kind of a request for a list, and of every description."""
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
-DESTROYED = (1, 3)
+DESTROYED = (SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY)
 """Multicast groups that tell of every TCP socket as it is destroyed: IPv4, IPv6."""
 
-_REQUEST = struct.Struct("=BBBxI48x")
-_MESSAGE = struct.Struct("=B3x2s2s16s16s4xQ20x")
 _INFO = 2
-_TIME_WAIT, _CLOSE, _LISTEN, _NEW_REQUEST = 6, 7, 10, 12
-_CONNECTED = (
-    0xFFF & ~sum(1 << state for state in (_TIME_WAIT, _CLOSE, _LISTEN)) & ~(1 << _NEW_REQUEST)
+_CONNECTED = SS_ALL & ~sum(1 << state for state in (SS_TIME_WAIT, SS_CLOSE, SS_LISTEN))
+_SEEN = Reader(
+    inet_diag_msg,
+    *(f"idiag_{name}" for name in ("family", "src", "sport", "dst", "dport", "cookie")),
+    "INET_DIAG_INFO",
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SocketSeen:
-    """One connection. ``cookie`` names a socket for as long as the machine runs; ``own`` and ``peer``:
-    ``address:port``, ``[address]:port`` where the address is IPv6. ``ended_ns``: of the monotonic clock.
-    The kernel counts the peer's end as one of ``bytes_received``."""
-
-    cookie: int
-    own: str
-    peer: str
-    bytes_sent: int
-    bytes_received: int
-    segments_out: int
-    retransmitted: int
-    bytes_retransmitted: int
-    least_rtt_us: int | None
-    ended_ns: int | None = None
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> SocketSeen:
-        """Read one that has crossed a pipe as an object."""
-        return cls(**fields)
-
-
-def query(family: int) -> bytes:
+def query(family: int) -> Message:
     """The request for all connections of a family with their counters."""
-    return _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _CONNECTED)
+    fields = {"sdiag_family": family, "sdiag_protocol": socket.IPPROTO_TCP}
+    return Message(
+        inet_diag_req, {**fields, "idiag_ext": 1 << (_INFO - 1), "idiag_states": _CONNECTED}
+    )
 
 
-def decode(body: bytes, ended_ns: int | None = None) -> SocketSeen | None:
+def decode(message: bytes, ended_ns: int | None = None) -> SocketSeen | None:
     """Read a description; None for a socket that never sent a segment. Raises OSError on an old kernel."""
-    family, own_port, peer_port, own, peer, cookie = _MESSAGE.unpack_from(body)
-    info = attributes(body[_MESSAGE.size :]).get(_INFO)
+    family, own, own_port, peer, peer_port, cookie, info = _SEEN(message)
     if info is None:
         return None
     counters = counters_of(info)

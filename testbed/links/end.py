@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from testbed.links import htb
-from testbed.links.netlink import KernelRefused
-from testbed.links.plan import LEAVES, burst_bytes
+from testbed.links.channel import KernelRefused
+from testbed.links.plan import LEAVES, MOST_TICKS, TICK_NS, Pace, burst_bytes, pace
 from testbed.links.root import Rooted, Where
 from testbed.scenario.shape import End, Shape
 
@@ -28,7 +28,6 @@ class ShapedEnd(Rooted):
         self._flushed_packets = 0
         self._direct_before = 0
         self._read = htb.read_class(where.index)
-        self._layouts: htb.Layouts = {}
 
     def install(self, shape: Shape) -> None:
         """Bring the device to ``shape``: a new tree the first time, in place afterwards.
@@ -43,8 +42,8 @@ class ShapedEnd(Rooted):
     def _put(self, shape: Shape) -> None:
         if self.installed and self._at_rest():
             rate, limit = _installable(shape)
-            pace = htb.pace(rate, shape.overhead_bytes)
-            self.send(self.limit_message(limit), self.class_message(pace))
+            setting = pace(rate, shape.overhead_bytes)
+            self.send(self.limit_message(limit), self.class_message(setting))
             return
         self._make_room()
         self._make(shape)
@@ -52,17 +51,19 @@ class ShapedEnd(Rooted):
     def _make(self, shape: Shape) -> None:
         index, (rate, limit) = self.where.index, _installable(shape)
         try:
-            self._netlink.request(*htb.add_root(index))
+            self.send(htb.add_root(index))
             self.installed = True
-            self._netlink.request(*htb.add_class(index, htb.pace(rate, shape.overhead_bytes)))
-            self._netlink.request(*htb.add_leaf(index, self.leaf, limit))
+            self.send(
+                htb.add_class(index, pace(rate, shape.overhead_bytes)),
+                htb.add_leaf(index, self.leaf, limit),
+            )
             self._lead_in()
         except KernelRefused as error:
             raise self._mismatch(describe(shape), f"nothing: {error.strerror}") from error
 
-    def class_message(self, pace: htb.Pace) -> bytes:
+    def class_message(self, setting: Pace) -> bytes:
         """The prepared message that sets the class."""
-        return htb.change_class(self.where.index, pace)
+        return htb.change_class(self.where.index, setting)
 
     def limit_message(self, limit_bytes: int) -> bytes:
         """The prepared message that sets the queue's length."""
@@ -73,17 +74,16 @@ class ShapedEnd(Rooted):
         self.send(self.limit_message(0))
         waiting = self.read().backlog_packets
         self.leaf = LEAVES[1] if self.leaf == LEAVES[0] else LEAVES[0]
-        self._netlink.request(*htb.add_leaf(self.where.index, self.leaf, 0))
+        self.send(htb.add_leaf(self.where.index, self.leaf, 0))
         self._flushed_packets += waiting
 
     def read(self) -> htb.Counters:
         """The class's counters now."""
-        return htb.decode_counters(self._netlink.ask(self._read), self._layouts)
+        return htb.decode_counters(self._channel.ask(self._read))
 
     def held_limit(self) -> int:
         """The queue's length that the kernel holds now, bytes. Raises KernelRefused."""
-        answer = self._netlink.ask(htb.read_leaf(self.where.index, self.leaf))
-        return htb.decode_qdisc(answer[16:])[1].limit_bytes or 0
+        return htb.decode_limit(self._channel.ask(htb.read_leaf(self.where.index, self.leaf)))
 
     def drops(self, counters: htb.Counters) -> int:
         """Packets that the emulated queue has dropped since the end was installed."""
@@ -96,12 +96,12 @@ class ShapedEnd(Rooted):
     def verify(self, shape: Shape) -> dict[str, Any]:
         """Read everything back. Returns what is held; raises LinkError where it is not ``shape``."""
         rate, limit = _installable(shape)
-        held = htb.decode_class(self._netlink.ask(self._read))
-        wanted = htb.pace(rate, shape.overhead_bytes)
+        held = htb.decode_class(self._channel.ask(self._read))
+        wanted = pace(rate, shape.overhead_bytes)
         qdiscs = {qdisc.parent: qdisc for qdisc in self._qdiscs()}
         root, leaf = qdiscs.get(htb.AT_ROOT), qdiscs.get(htb.CLASS)
-        burst = round(held.pace.burst_ticks * htb.TICK_NS * held.pace.rate_bytes / 1e9)
-        clipped = wanted.burst_ticks == htb.MOST_TICKS
+        burst = round(held.pace.burst_ticks * TICK_NS * held.pace.rate_bytes / 1e9)
+        clipped = wanted.burst_ticks == MOST_TICKS
         found = {
             "device": self.where.name,
             "netns": self.where.netns,
@@ -133,7 +133,7 @@ class ShapedEnd(Rooted):
         root = self._root()
         return (root.direct_packets or 0) if root else 0
 
-    def _deletion(self) -> tuple[int, int, bytes]:
+    def _deletion(self) -> bytes:
         return htb.delete_root(self.where.index)
 
 

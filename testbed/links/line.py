@@ -6,11 +6,12 @@ import hashlib
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from testbed.links import htb, ingress, netem, netem_read
+from testbed.links import htb, ingress, netem
+from testbed.links.channel import KernelRefused
 from testbed.links.correlation import told
 from testbed.links.ingress import Passed
-from testbed.links.netem_read import Held, LineCounters
-from testbed.links.netlink import KernelRefused
+from testbed.links.netem import Held, LineCounters
+from testbed.links.plan import LINE_HANDLE, limit_packets
 from testbed.links.root import Rooted, Where
 from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End, Shape
@@ -58,8 +59,7 @@ class DelayLine(Rooted):
                 self.apply(first)
             else:
                 self._make_room()
-                options = netem.options(*first.held)
-                self._netlink.request(*netem.add(self.where.index, options))
+                self.send(netem.add(self.where.index, first.held))
                 self.installed, self.setting = True, first
                 self._lead_in()
         except KernelRefused as error:
@@ -71,7 +71,7 @@ class DelayLine(Rooted):
 
         A line only ever grows longer: so a rate that goes up and down changes it a few times at most.
         """
-        limit = netem.limit_packets(shape.rate_bits, shape.queue_bytes, shape.impairments)
+        limit = limit_packets(shape.rate_bits, shape.queue_bytes, shape.impairments)
         limit = max(limit, before.held.limit_packets)
         if (shape.impairments, limit) == (before.asked, before.held.limit_packets):
             return None
@@ -85,7 +85,7 @@ class DelayLine(Rooted):
 
     def read(self) -> LineCounters:
         """The line's counters now."""
-        return netem_read.decode_counters(self._netlink.ask(self._read))
+        return netem.decode_counters(self._channel.ask(self._read))
 
     def passage(self) -> Passage:
         """Counts since the line was installed. Raises KernelRefused."""
@@ -100,13 +100,13 @@ class DelayLine(Rooted):
     def _passed_in(self) -> Passed | None:
         if self.where.redirect is None:
             return None
-        (redirect,) = ingress.passed(self._netlink, self.where.redirect)
+        (redirect,) = ingress.passed(self._channel, self.where.redirect)
         return redirect
 
     def verify(self) -> dict[str, Any]:
         """Read the line back. Returns what is held; raises LinkError where it is not what was told."""
         setting, held = self._compared()
-        if held is None or not netem_read.same(setting.held, held):
+        if held is None or not netem.same(setting.held, held):
             raise self._mismatch(describe(setting.held), describe(held))
         return {
             "device": self.where.name,
@@ -119,25 +119,25 @@ class DelayLine(Rooted):
         """What it was told and what it is, in words; the same twice where they agree. Raises KernelRefused."""
         setting, held = self._compared()
         told = describe(setting.held)
-        right = held is not None and netem_read.same(setting.held, held)
+        right = held is not None and netem.same(setting.held, held)
         return told, told if right else describe(held)
 
     def _compared(self) -> tuple[Setting, Held | None]:
         assert self.setting is not None, "a line is read back after it was installed"
-        return self.setting, netem_read.decode_answer(self._netlink.ask(self._read))
+        return self.setting, netem.decode(self._channel.ask(self._read))
 
     def _first(self, shape: Shape) -> Setting:
-        limit = netem.limit_packets(shape.rate_bits, shape.queue_bytes, shape.impairments)
+        limit = limit_packets(shape.rate_bits, shape.queue_bytes, shape.impairments)
         return self._setting(shape.impairments, limit, 0, with_table=True)
 
     def _setting(self, asked: Impairments, limit: int, number: int, with_table: bool) -> Setting:
         seed = seed_of(self.end, asked.seed, number)
         held = Held(replace(told(asked), seed=seed), limit)
-        options = netem.options(*held, with_table=with_table)
-        return Setting(asked, held, number, netem.change(self.where.index, options))
+        message = netem.change(self.where.index, held, with_table=with_table)
+        return Setting(asked, held, number, message)
 
-    def _deletion(self) -> tuple[int, int, bytes]:
-        return htb.delete_root(self.where.index, netem.LINE_HANDLE)
+    def _deletion(self) -> bytes:
+        return htb.delete_root(self.where.index, LINE_HANDLE)
 
 
 def seed_of(end: End, seed: int | None, number: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from testbed.errors import ExperimentError
 from testbed.fabric.base import Interface
 from testbed.links import devices
-from testbed.links.netlink import Netlink
+from testbed.links.channel import Channel
 
 
 def locate(netns: str, mac: str) -> tuple[Interface, Interface]:
@@ -15,7 +15,7 @@ def locate(netns: str, mac: str) -> tuple[Interface, Interface]:
     Raises ExperimentError where there is no such cable.
     """
     try:
-        with Netlink(netns) as inner, Netlink() as own:
+        with Channel(netns) as inner, Channel() as own:
             nic = _by_mac(devices.all_devices(inner), mac.lower(), netns)
             far = devices.namespace_number(inner, "/proc/thread-self/ns/net")
             peer = devices.device(own, nic.peer or 0)

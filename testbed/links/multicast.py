@@ -12,35 +12,30 @@ import socket
 import struct
 
 from testbed.links import devices
+from testbed.links.channel import Channel
 from testbed.links.namespaces import inside
-from testbed.links.netlink import Netlink, attribute
 
-_ROUTER, _SNOOPING, _QUERIER, _VERSION = 22, 23, 25, 43
-_MEMBERSHIP, _OTHER_QUERIER, _QUERY, _RESPONSE, _STARTUP = 31, 32, 33, 34, 35
-_ROUTER_PORT = 25
 _AT_ONCE, _DAY = 10, 86_400 * 100
 """In hundredths of a second."""
 _WEEK = 7 * _DAY
-_NO, _YES, _THIRD = b"\0", b"\1", b"\3"
 _ALL_HOSTS = "224.0.0.1"
 _ALL_HOSTS_MAC = bytes.fromhex("01005e000001")
 
 
 def prune(netns: str | None, bridge: int) -> None:
     """Have the bridge of that index send multicasts to members only. Raises OSError where it cannot."""
-    with Netlink(netns) as netlink:
-        long = struct.pack("=Q", _WEEK)
+    with Channel(netns) as channel:
         devices.set_bridge(
-            netlink,
+            channel,
             bridge,
-            attribute(_SNOOPING, _YES),
-            attribute(_VERSION, _THIRD),
-            attribute(_QUERIER, _NO),
-            attribute(_ROUTER, _NO),
-            attribute(_MEMBERSHIP, long),
-            attribute(_OTHER_QUERIER, long),
+            MCAST_SNOOPING=1,
+            MCAST_IGMP_VERSION=3,
+            MCAST_QUERIER=0,
+            MCAST_ROUTER=0,
+            MCAST_MEMBERSHIP_INTVL=_WEEK,
+            MCAST_QUERIER_INTVL=_WEEK,
         )
-        found = devices.device(netlink, bridge)
+        found = devices.device(channel, bridge)
     try:
         with inside(netns), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
             raw.bind((found.name, 0))
@@ -51,20 +46,24 @@ def prune(netns: str | None, bridge: int) -> None:
 
 def _ask_itself(netns: str | None, bridge: int) -> None:
     """Where an agent may not send frames (without CAP_NET_RAW) the bridge asks: each port once when it is plugged in."""
-    times = {_QUERY: _DAY, _STARTUP: _DAY, _RESPONSE: _AT_ONCE}
-    with Netlink(netns) as netlink:
-        values = [attribute(kind, struct.pack("=Q", length)) for kind, length in times.items()]
-        devices.set_bridge(netlink, bridge, *values)
+    with Channel(netns) as channel:
+        devices.set_bridge(
+            channel,
+            bridge,
+            MCAST_QUERY_INTVL=_DAY,
+            MCAST_STARTUP_QUERY_INTVL=_DAY,
+            MCAST_QUERY_RESPONSE_INTVL=_AT_ONCE,
+        )
         # Only now: it begins with a question, whose time to answer is that of the moment.
-        devices.set_bridge(netlink, bridge, attribute(_QUERIER, _YES))
+        devices.set_bridge(channel, bridge, MCAST_QUERIER=1)
 
 
-def no_router(netlink: Netlink, port: int) -> None:
+def no_router(channel: Channel, port: int) -> None:
     """There is a switch behind this port, which needs no multicasts that nobody behind it has joined.
 
     Reports of who joins (IGMP version 3) go everywhere, so that it is known of every port.
     """
-    devices.set_port(netlink, port, attribute(_ROUTER_PORT, _NO))
+    devices.set_port(channel, port, MULTICAST_ROUTER=0)
 
 
 def _question(source: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Encoding and decoding of netem: every option of the kernel's, always all of them.
+"""A netem with every option of the kernel's, always all of them; and what the kernel tells of one.
 
 A change of a netem merges: of what is left out some goes back to nothing and some stays, so everything is
 sent every time, zeros too. Only the table of delays may be left out when it is the one that is held.
@@ -9,120 +9,150 @@ ones in ticks of 64 ns, the table of delays is never told, and the seed only by 
 
 from __future__ import annotations
 
-import struct
-from math import ceil
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from testbed.links import htb
+from pyroute2.netlink import NLM_F_ACK, NLM_F_ECHO
+from pyroute2.netlink.rtnl import RTM_GETQDISC, RTM_NEWQDISC
+from pyroute2.netlink.rtnl.tcmsg import tcmsg
+
 from testbed.links.delays import table
-from testbed.links.netlink import ACK, CREATE, ECHO, EXCL, attribute, message, nested
-from testbed.links.plan import LINE
+from testbed.links.htb import ADD, AT_ROOT, traffic_control
+from testbed.links.messages import Attribute, Fields, Message, Reader, encode, tree
+from testbed.links.plan import LINE_HANDLE, ORDER_BYTES_S, TICK_NS
 from testbed.scenario.impairments import FourState, GilbertElliott, Impairments, Slot
 
-LINE_HANDLE = LINE << 16
-ORDER_BYTES_S = 10**15
-"""A rate at which no packet takes any time. A netem with a rate sends packets in the order in which they
-came; without one it sorts them by the time at which each is due."""
-
-FEWEST_PACKETS, MOST_PACKETS, SMALLEST_FRAME = 1000, 1 << 31, 64
-
-KIND, OPTIONS = 1, 2
-CORRELATIONS, TABLE, REORDER, CORRUPT, LOSS, RATE = 1, 2, 3, 4, 5, 6
-ECN, RATE64, LATENCY64, JITTER64, SLOT, SEED = 7, 8, 10, 11, 12, 14
-FOUR_STATE, GILBERT_ELLIOTT = 1, 2
-ALL = 0xFFFFFFFF
+ALL = _MAX32 = 0xFFFFFFFF
 """What a share of 1 is to the kernel."""
 
-BASE = struct.Struct("=IIIIII")
-SLOT_LAYOUT = struct.Struct("=qqiiqq")
-_RATE_LAYOUT = struct.Struct("=IiIi")
-_MAX32 = 0xFFFFFFFF
+_OPTIONS = "TCA_OPTIONS."
+_LOSS = f"{_OPTIONS}TCA_NETEM_LOSS."
+_FOUR_STATES = ("p13", "p31", "p32", "p23", "p14")
+_TWO_STATES = ("p", "r", "h", "k1")
+_SLOT = ("min_delay", "max_delay", "max_packets", "max_bytes")
+_HELD = Reader(
+    tcmsg,
+    *(_OPTIONS + name for name in ("delay", "limit", "loss", "gap", "duplicate", "jitter")),
+    *(f"{_OPTIONS}TCA_NETEM_{name}64.value" for name in ("LATENCY", "JITTER")),
+    *(f"{_OPTIONS}TCA_NETEM_CORR.{name}_corr" for name in ("delay", "loss", "dup")),
+    *(f"{_OPTIONS}TCA_NETEM_REORDER.{name}_reorder" for name in ("prob", "corr")),
+    *(f"{_OPTIONS}TCA_NETEM_CORRUPT.{name}_corrupt" for name in ("prob", "corr")),
+    f"{_OPTIONS}TCA_NETEM_RATE.rate",
+    f"{_OPTIONS}TCA_NETEM_ECN.value",
+    f"{_OPTIONS}TCA_NETEM_PRNG_SEED.value",
+)
+_MODEL = Reader(
+    tcmsg,
+    *(f"{_LOSS}NETEM_LOSS_GI.{name}" for name in _FOUR_STATES),
+    *(f"{_LOSS}NETEM_LOSS_GE.{name}" for name in _TWO_STATES),
+    *(f"{_OPTIONS}TCA_NETEM_SLOT.{name}" for name in _SLOT),
+)
+_COUNTERS = Reader(
+    tcmsg,
+    *(f"TCA_STATS2.TCA_STATS_{name}" for name in ("BASIC.packets", "PKT64.value", "BASIC.bytes")),
+    *(f"TCA_STATS2.TCA_STATS_QUEUE.{name}" for name in ("drops", "qlen")),
+)
+_KIND = Reader(tcmsg, "TCA_KIND")
 
 
-def limit_packets(rate_bits: int, queue_bytes: int, impairments: Impairments) -> int:
-    """A length at which a delay line never fills up, in packets: a power of two, or 1000 at least.
+class Held(NamedTuple):
+    """A netem as the kernel is told, or tells it."""
 
-    So many packets are on their way at most: what a rate brings in the longest delay, and a queue's worth
-    that came at once, all in frames of the smallest size; twice that if there are duplicates.
-    """
-    slot_ns = impairments.slot.longest_ns if impairments.slot else 0
-    longest_s = (impairments.delay_ns + 4 * impairments.jitter_ns + slot_ns) / 1e9
-    packets = (rate_bits / 8 * longest_s + queue_bytes) / SMALLEST_FRAME
-    packets *= 2 if impairments.duplicate else 1
-    return max(FEWEST_PACKETS, min(MOST_PACKETS, 1 << ceil(packets).bit_length()))
+    impairments: Impairments
+    limit_packets: int
 
 
-def options(impairments: Impairments, limit: int, *, with_table: bool = True) -> bytes:
+class LineCounters(NamedTuple):
+    """A netem at one instant."""
+
+    packets: int
+    """Sent on; duplicates are counted, lost packets are not."""
+    bytes: int
+    lost: int
+    """By the loss model (with ``ecn`` those marked instead count too), and any that found it full."""
+    backlog_packets: int
+    """On their way."""
+
+
+def add(index: int, told: Held) -> bytes:
+    """Install it as the root of a device."""
+    return encode(_message(index, _options(told, with_table=True)), RTM_NEWQDISC, ADD)
+
+
+def change(index: int, told: Held, *, with_table: bool = True) -> bytes:
+    """Change it in place; packets on their way keep their times."""
+    return encode(_message(index, _options(told, with_table)), RTM_NEWQDISC, NLM_F_ACK)
+
+
+def read(index: int) -> bytes:
+    """Ask for it."""
+    return encode(traffic_control(index, LINE_HANDLE, AT_ROOT), RTM_GETQDISC, NLM_F_ECHO)
+
+
+def _message(index: int, options: Fields) -> Message:
+    return traffic_control(index, LINE_HANDLE, AT_ROOT, "netem", options)
+
+
+def _options(told: Held, with_table: bool) -> Fields:
     """All of a netem's options."""
-    random_loss = impairments.loss if isinstance(impairments.loss, (int, float)) else 0.0
-    gap = max(1, impairments.reorder_gap) if _share(impairments.reorder) else 0
-    delay, jitter = impairments.delay_ns, impairments.jitter_ns
-    base = BASE.pack(
-        _ticks(delay),
-        limit,
-        _share(random_loss),
-        gap,
-        _share(impairments.duplicate),
-        _ticks(jitter),
+    chosen = told.impairments
+    random_loss = chosen.loss if isinstance(chosen.loss, (int, float)) else 0.0
+    slot = chosen.slot or Slot(0, 0)
+    attributes: list[Attribute] = [
+        ("TCA_NETEM_LATENCY64", chosen.delay_ns),
+        ("TCA_NETEM_JITTER64", chosen.jitter_ns),
+        *_chances(chosen),
+        ("TCA_NETEM_RATE", {"rate": _MAX32 if chosen.ordered else 0}),
+        *([("TCA_NETEM_RATE64", ORDER_BYTES_S)] if chosen.ordered else []),
+        ("TCA_NETEM_ECN", int(chosen.ecn)),
+        ("TCA_NETEM_SLOT", dict(zip(_SLOT, (slot.shortest_ns, slot.longest_ns, slot.packets, slot.bytes), strict=True))),
+        *_loss_model(chosen.loss),
+        *([("TCA_NETEM_DELAY_DIST", table(chosen.distribution))] if with_table else []),
+        *([("TCA_NETEM_PRNG_SEED", chosen.seed)] if chosen.seed is not None else []),
+    ]  # fmt: skip
+    return tree(
+        *attributes,
+        delay=_ticks(chosen.delay_ns),
+        limit=told.limit_packets,
+        loss=_share(random_loss),
+        gap=max(1, chosen.reorder_gap) if _share(chosen.reorder) else 0,
+        duplicate=_share(chosen.duplicate),
+        jitter=_ticks(chosen.jitter_ns),
     )
-    parts = [
-        attribute(LATENCY64, struct.pack("=q", delay)),
-        attribute(JITTER64, struct.pack("=q", jitter)),
-        *_chances(impairments),
-        *_order(impairments.ordered),
-        attribute(ECN, int(impairments.ecn)),
-        _slot(impairments.slot or Slot(0, 0)),
-        *_loss_model(impairments.loss),
-    ]
-    if with_table:
-        parts.append(attribute(TABLE, table(impairments.distribution)))
-    if impairments.seed is not None:
-        parts.append(attribute(SEED, struct.pack("=Q", impairments.seed)))
-    return base + b"".join(parts)
 
 
-def _chances(impairments: Impairments) -> list[bytes]:
+def _chances(chosen: Impairments) -> list[Attribute]:
+    correlations = {
+        "delay_corr": chosen.delay_correlation,
+        "loss_corr": chosen.loss_correlation,
+        "dup_corr": chosen.duplicate_correlation,
+    }
+    reorder = {"prob_reorder": chosen.reorder, "corr_reorder": chosen.reorder_correlation}
+    corrupt = {"prob_corrupt": chosen.corrupt, "corr_corrupt": chosen.corrupt_correlation}
+    named = (("CORR", correlations), ("REORDER", reorder), ("CORRUPT", corrupt))
     return [
-        _shares(
-            CORRELATIONS,
-            impairments.delay_correlation,
-            impairments.loss_correlation,
-            impairments.duplicate_correlation,
-        ),
-        _shares(REORDER, impairments.reorder, impairments.reorder_correlation),
-        _shares(CORRUPT, impairments.corrupt, impairments.corrupt_correlation),
+        (f"TCA_NETEM_{name}", {key: _share(share) for key, share in shares.items()})
+        for name, shares in named
     ]
 
 
-def _order(kept: bool) -> list[bytes]:
-    if not kept:
-        return [attribute(RATE, _RATE_LAYOUT.pack(0, 0, 0, 0))]
-    rate = attribute(RATE, _RATE_LAYOUT.pack(_MAX32, 0, 0, 0))
-    return [rate, attribute(RATE64, struct.pack("=Q", ORDER_BYTES_S))]
-
-
-def _slot(slot: Slot) -> bytes:
-    packed = SLOT_LAYOUT.pack(slot.shortest_ns, slot.longest_ns, slot.packets, slot.bytes, 0, 0)
-    return attribute(SLOT, packed)
-
-
-def _loss_model(loss: float | GilbertElliott | FourState) -> list[bytes]:
+def _loss_model(loss: float | GilbertElliott | FourState) -> list[Attribute]:
     if isinstance(loss, FourState):
         # The kernel adds p13 and p14, and p31 and p32, in 32 bits: rounded up they would be nothing.
         p14, p32 = _share(loss.p14), _share(loss.p32)
         p13, p31 = min(_share(loss.p13), ALL - p14), min(_share(loss.p31), ALL - p32)
-        chances = attribute(FOUR_STATE, struct.pack("=5I", p13, p31, p32, p14, _share(loss.p23)))
+        numbers = (p13, p31, p32, _share(loss.p23), p14)
+        chances = ("NETEM_LOSS_GI", dict(zip(_FOUR_STATES, numbers, strict=True)))
     elif isinstance(loss, GilbertElliott):
         # The kernel wants to know what the bad state lets pass.
-        numbers = map(_share, (loss.p, loss.r, loss.loss_bad, loss.loss_good))
-        p, r, lost, good = numbers
-        chances = attribute(GILBERT_ELLIOTT, struct.pack("=IIII", p, r, ALL - lost, good))
+        p, r, lost, good = map(_share, (loss.p, loss.r, loss.loss_bad, loss.loss_good))
+        chances = (
+            "NETEM_LOSS_GE",
+            dict(zip(_TWO_STATES, (p, r, ALL - lost, good), strict=True)),
+        )
     else:
         return []
-    return [nested(LOSS, chances)]
-
-
-def _shares(kind: int, *shares: float) -> bytes:
-    return attribute(kind, struct.pack(f"={len(shares)}I", *map(_share, shares)))
+    return [("TCA_NETEM_LOSS", tree(chances))]
 
 
 def _share(share: float) -> int:
@@ -130,25 +160,69 @@ def _share(share: float) -> int:
 
 
 def _ticks(time_ns: int) -> int:
-    return min(_MAX32, time_ns // htb.TICK_NS)
+    return min(_MAX32, time_ns // TICK_NS)
 
 
-def body(index: int, chosen: bytes) -> bytes:
-    """A netem with ``options`` as the root of a device."""
-    head = htb.head(index, LINE_HANDLE, htb.AT_ROOT)
-    return head + attribute(KIND, "netem") + attribute(OPTIONS, chosen)
+def decode_counters(answer: bytes) -> LineCounters:
+    """Counters out of the answer to ``read``."""
+    packets, packets64, size, lost, waiting = _COUNTERS(answer)
+    return LineCounters(packets if packets64 is None else packets64, size, lost, waiting)
 
 
-def add(index: int, chosen: bytes) -> tuple[int, int, bytes]:
-    """Arguments of ``Netlink.request`` that install it."""
-    return htb.NEW_QDISC, CREATE | EXCL, body(index, chosen)
+def decode(answer: bytes) -> Held | None:
+    """Settings out of the answer to ``read``; None if that is no netem. ``distribution`` is always uniform."""
+    if _KIND(answer) != (b"netem\0",):
+        return None
+    delay, limit, loss, gap, duplicate, jitter, delay64, jitter64, *shares, rate, ecn, seed = _HELD(
+        answer
+    )
+    correlations, reorder, corrupt = shares[:3], shares[3:5], shares[5:]
+    model = _MODEL(answer)
+    return Held(
+        Impairments(
+            delay_ns=delay * TICK_NS if delay64 is None else delay64,
+            jitter_ns=jitter * TICK_NS if jitter64 is None else jitter64,
+            delay_correlation=correlations[0] / ALL,
+            loss=_read_model(model[:5], model[5:9], loss / ALL),
+            loss_correlation=correlations[1] / ALL,
+            reorder=reorder[0] / ALL,
+            reorder_correlation=reorder[1] / ALL,
+            reorder_gap=gap,
+            duplicate=duplicate / ALL,
+            duplicate_correlation=correlations[2] / ALL,
+            corrupt=corrupt[0] / ALL,
+            corrupt_correlation=corrupt[1] / ALL,
+            slot=_read_slot(model[9:]),
+            ecn=bool(ecn),
+            ordered=bool(rate),
+            seed=seed,
+        ),
+        limit,
+    )
 
 
-def change(index: int, chosen: bytes) -> bytes:
-    """A prepared message that changes it in place; packets on their way keep their times."""
-    return message(htb.NEW_QDISC, ACK, body(index, chosen))
+def _read_model(
+    four: tuple[Any, ...], two: tuple[Any, ...], random_loss: float
+) -> float | GilbertElliott | FourState:
+    if four[0] is not None:
+        return FourState(*(share / ALL for share in four))
+    if two[0] is not None:
+        p, r, passed, good = two
+        return GilbertElliott(p / ALL, r / ALL, (ALL - passed) / ALL, good / ALL)
+    return random_loss
 
 
-def read(index: int) -> bytes:
-    """A prepared message that asks for it."""
-    return message(htb.GET_QDISC, ECHO, htb.head(index, LINE_HANDLE, htb.AT_ROOT))
+def _read_slot(numbers: tuple[Any, ...]) -> Slot | None:
+    shortest, longest, *_ = numbers
+    return Slot(*numbers) if shortest or longest else None
+
+
+def same(told: Held, held: Held) -> bool:
+    """Whether a kernel holds what it was told, as far as it tells."""
+    wanted, found = told.impairments, held.impairments
+    seed = found.seed if wanted.seed is not None and found.seed is not None else None
+    found = replace(found, distribution=wanted.distribution, seed=seed)
+    wanted = replace(wanted, seed=wanted.seed if seed is not None else None)
+    return _options(told._replace(impairments=wanted), with_table=False) == _options(
+        held._replace(impairments=found), with_table=False
+    )

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from testbed.links.htb import Pace
-from testbed.links.plan import LARGEST_CHARGE_BYTES
+from testbed.links.plan import LARGEST_CHARGE_BYTES, Pace
 
 LONGEST_NS = 50_000_000_000
 """One charge never counts for more than this: the kernel forgets debts beyond 60 s."""

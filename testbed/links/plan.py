@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.scenario.shape import FRAME_BYTES
 
 if TYPE_CHECKING:
+    from testbed.scenario.impairments import Impairments
     from testbed.scenario.timeline import Timeline
 
 BURST_S = 0.5e-3
@@ -28,17 +29,40 @@ MAX_SEGMENTS = LARGEST_CHARGE_BYTES // FRAME_BYTES
 _BUNDLE_SHARE = 0.01
 _LONGEST_BUNDLE_S = 0.25e-3
 
+TICK_NS = 64
+"""In what the kernel counts bursts and, where it is old, delays."""
+
+MOST_TICKS = 0xFFFFFFFF
+"""The longest burst that a class can be given, 275 s: at 40 bit/s and below a frame takes longer."""
+
 ROOT, CLASS_MINOR = 0x4E57, 0x10
 """Our handles: a root of this number is ours, any other is not."""
 
 LEAVES = (0x4E58, 0x4E59)
 """Two handles for the leaf, so that a queue can be swapped for an empty one."""
 
-LINE = 0x4E5A
+LINE_HANDLE = 0x4E5A << 16
 """Our handle of a delay line."""
+ORDER_BYTES_S = 10**15
+"""A rate at which no packet takes any time. A netem with a rate sends packets in the order in which they
+came; without one it sorts them by the time at which each is due."""
+
+FEWEST_PACKETS, MOST_PACKETS, SMALLEST_FRAME = 1000, 1 << 31, 64
 
 ALIAS = "narrows"
 """Written on intermediate devices of ours, so that nobody else's is taken for one."""
+
+
+class Pace(NamedTuple):
+    """What a class is set to. ``mpu_bytes``: every packet is charged at least so many bytes.
+
+    ``overhead_bytes`` are charged for every packet on top of its length. Counters of bytes know of neither.
+    """
+
+    rate_bytes: int
+    burst_ticks: int
+    mpu_bytes: int = 0
+    overhead_bytes: int = 0
 
 
 def ifb_name(port_index: int) -> str:
@@ -49,6 +73,18 @@ def ifb_name(port_index: int) -> str:
 def burst_bytes(rate_bits: int) -> int:
     """Bytes that may leave at once at a rate: ``BURST_S`` of it, and at least one full-size frame."""
     return max(FRAME_BYTES, ceil(rate_bits / 8 * BURST_S))
+
+
+def pace(rate_bits: int, overhead_bytes: int = 0) -> Pace:
+    """The setting for a rate above 0."""
+    rate = -(-rate_bits // 8)
+    ticks = burst_ticks(rate, burst_bytes(rate_bits))
+    return Pace(rate, ticks, overhead_bytes=overhead_bytes)
+
+
+def burst_ticks(rate_bytes: int, burst: int) -> int:
+    """The time that ``burst`` bytes take at a rate, in ticks, as the kernel wants a burst."""
+    return min(MOST_TICKS, max(1, round(burst * 1e9 / rate_bytes / TICK_NS)))
 
 
 def bundle_segments(
@@ -79,3 +115,16 @@ def segments(timeline: Timeline, slower: float = 1.0) -> int:
         None if step is None else step * slower,
         timeline.per_packet(),
     )
+
+
+def limit_packets(rate_bits: int, queue_bytes: int, impairments: Impairments) -> int:
+    """A length at which a delay line never fills up, in packets: a power of two, or 1000 at least.
+
+    So many packets are on their way at most: what a rate brings in the longest delay, and a queue's worth
+    that came at once, all in frames of the smallest size; twice that if there are duplicates.
+    """
+    slot_ns = impairments.slot.longest_ns if impairments.slot else 0
+    longest_s = (impairments.delay_ns + 4 * impairments.jitter_ns + slot_ns) / 1e9
+    packets = (rate_bits / 8 * longest_s + queue_bytes) / SMALLEST_FRAME
+    packets *= 2 if impairments.duplicate else 1
+    return max(FEWEST_PACKETS, min(MOST_PACKETS, 1 << ceil(packets).bit_length()))

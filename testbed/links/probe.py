@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING
 
 from testbed.errors import MachineError
-from testbed.links import devices, htb, ingress, netem, netem_read
 from testbed.links.namespaces import leave_for_new
-from testbed.links.netlink import Netlink
-from testbed.links.plan import LARGEST_CHARGE_BYTES
+from testbed.links.plan import LARGEST_CHARGE_BYTES, pace
 from testbed.links.realtime import become_realtime
-from testbed.links.routes import available_congestion
+from testbed.links.tcp_settings import available_congestion
 from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End
+
+if TYPE_CHECKING:
+    from testbed.links.channel import Channel
 
 REQUIRED = ("veth", "bridge", "htb", "bfifo")
 """Without these no link is shaped; ``ifb`` and the rest only where something asks for them."""
@@ -73,6 +75,8 @@ class Capabilities:
 
 def probe() -> Capabilities:
     """Find out. Nothing is left behind, nothing on the host is touched."""
+    from testbed.links.channel import Channel
+
     kinds: set[str] = set()
     outcome = {"privileged": False, "realtime": False}
 
@@ -82,8 +86,8 @@ def probe() -> Capabilities:
         except OSError:
             return
         outcome["privileged"] = True
-        with Netlink() as netlink:
-            _try_kinds(netlink, kinds)
+        with Channel() as channel:
+            _try_kinds(channel, kinds)
         outcome["realtime"] = become_realtime()
 
     # A thread of its own: its namespace and its priority end with it.
@@ -116,7 +120,9 @@ def _listed(ends: Sequence[End]) -> str:
     return str(first) if len(ends) == 1 else f"{first} and {len(ends) - 1} more"
 
 
-def _try_kinds(netlink: Netlink, kinds: set[str]) -> None:
+def _try_kinds(channel: Channel, kinds: set[str]) -> None:
+    from testbed.links import devices, htb, ingress, netem
+
     def works(kind: str, action: Callable[[], object]) -> bool:
         try:
             action()
@@ -125,22 +131,22 @@ def _try_kinds(netlink: Netlink, kinds: set[str]) -> None:
         kinds.add(kind)
         return True
 
-    works("bridge", lambda: devices.add_bridge(netlink, "bridge0"))
-    works("ifb", lambda: devices.add_ifb(netlink, "probe-ifb"))
-    works("veth", lambda: devices.add_veth(netlink, "near", "far", "/proc/thread-self/ns/net"))
-    works("ingress", lambda: ingress.redirect(netlink, 1, 1))
-    index = next((d.index for d in devices.all_devices(netlink) if d.name in ("near", "lo")), 1)
-    if works("htb", lambda: netlink.request(*htb.add_root(index))):
-        charging = htb.pace(1_000_000)._replace(mpu_bytes=LARGEST_CHARGE_BYTES)
-        netlink.request(*htb.add_class(index, charging))
+    works("bridge", lambda: devices.add_bridge(channel, "bridge0"))
+    works("ifb", lambda: devices.add_ifb(channel, "probe-ifb"))
+    works("veth", lambda: devices.add_veth(channel, "near", "far", "/proc/thread-self/ns/net"))
+    works("ingress", lambda: ingress.redirect(channel, 1, 1))
+    index = next((d.index for d in devices.all_devices(channel) if d.name in ("near", "lo")), 1)
+    if works("htb", lambda: channel.send(htb.add_root(index))):
+        charging = pace(1_000_000)._replace(mpu_bytes=LARGEST_CHARGE_BYTES)
+        channel.send(htb.add_class(index, charging))
         # Kernels that do not charge a packet for more than its length ignore it without a word.
-        if htb.decode_class(netlink.ask(htb.read_class(index))).pace == charging:
+        if htb.decode_class(channel.ask(htb.read_class(index))).pace == charging:
             kinds.add("htb-charge")
-        works("bfifo", lambda: netlink.request(*htb.add_leaf(index, 0x10, 10_000)))
-        netlink.request(*htb.delete_root(index))
-    if works("netem", lambda: netlink.request(*netem.add(index, netem.options(_SEEDED, 1000)))):
+        works("bfifo", lambda: channel.send(htb.add_leaf(index, 0x10, 10_000)))
+        channel.send(htb.delete_root(index))
+    if works("netem", lambda: channel.send(netem.add(index, netem.Held(_SEEDED, 1000)))):
         # Kernels that know no seed ignore it without a word.
-        held = netem_read.decode_answer(netlink.ask(netem.read(index)))
+        held = netem.decode(channel.ask(netem.read(index)))
         if held is not None and held.impairments.seed == _SEEDED.seed:
             kinds.add("netem-seed")
     if "ingress" in kinds:

@@ -8,122 +8,22 @@ move from the engine's bridge to the rack's, and back when it is undone.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
-from testbed.fabric.base import Cable, Interface, Place, RackSpec
+from testbed.fabric.base import Cable, Interface
 from testbed.links import devices, multicast, namespaces, tcp_settings
+from testbed.links.channel import Channel, KernelRefused
 from testbed.links.neighbours import add_forwarding
-from testbed.links.netlink import KernelRefused, Netlink
-
-if TYPE_CHECKING:
-    from testbed.links.client import Agent
-
-
-@dataclass(frozen=True, slots=True)
-class RackWires:
-    """One rack: its bridge and its end of the cable, the core's end, and its members' cables to the core."""
-
-    name: str
-    bridge: str
-    uplink: str
-    port: str
-    members: dict[str, Cable]
-
-
-@dataclass(frozen=True, slots=True)
-class RackPlan:
-    """All racks of one run. ``own``: the namespace ``netns`` is made for them, and removed with them."""
-
-    alias: str
-    netns: str
-    own: bool
-    racks: tuple[RackWires, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As a plain object."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> RackPlan:
-        """Read what ``to_json`` wrote."""
-        racks = [{**rack, "members": _cables(rack["members"])} for rack in given["racks"]]
-        return cls(**{**given, "racks": tuple(RackWires(**rack) for rack in racks)})
-
-
-@dataclass(frozen=True, slots=True)
-class Racks:
-    """What was made: each rack's cable by its name, and where each member's port is now."""
-
-    cables: dict[str, Cable]
-    ports: dict[str, Interface]
-
-    def to_json(self) -> dict[str, Any]:
-        """As a plain object."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Racks:
-        """Read what ``to_json`` wrote."""
-        return cls(_cables(given["cables"]), _interfaces(given["ports"]))
-
-
-def plan_racks(
-    tag: str,
-    alias: str,
-    specs: Sequence[RackSpec],
-    places: Mapping[str, Place],
-    switch: str | None = None,
-) -> RackPlan:
-    """Names for the racks of a run, each with its ``tag`` and within 15 characters.
-
-    ``switch``: the name of the namespace that the core is in; None: the host's, so that the racks get one.
-    """
-    racks = tuple(
-        RackWires(
-            name=spec.name,
-            bridge=f"rack{number}",
-            uplink=f"uplink{number}",
-            port=f"nw{tag}-r{number}",
-            members={member: places[member].cable for member in spec.members},
-        )
-        for number, spec in enumerate(specs)
-    )
-    return RackPlan(alias, switch or f"nw-{tag}-racks", switch is None, racks)
-
-
-def plan_core(tag: str, alias: str, places: Mapping[str, Place]) -> RackPlan:
-    """One rack that all nodes are in: the core for other racks, in a namespace made for it.
-
-    For multicasts: the host's firewall lets none of them through a bridge that it looks at.
-    """
-    members = {name: place.cable for name, place in places.items()}
-    wires = RackWires("core", "core", "coreup", f"nw{tag}-core", members)
-    return RackPlan(alias, f"nw-{tag}-racks", True, (wires,))
-
-
-def install(
-    agent: Agent, plan: RackPlan, places: Mapping[str, Place]
-) -> tuple[dict[str, Cable], dict[str, Place]]:
-    """Have the agent make the racks; returns their cables, and the nodes with their ports where they are now."""
-    if not plan.racks:
-        return {}, dict(places)
-    made = agent.racks(plan)
-    moved = {
-        name: replace(place, port=made.ports.get(name, place.port))
-        for name, place in places.items()
-    }
-    return made.cables, moved
+from testbed.links.wiring import RackPlan, Racks, RackWires
 
 
 def build(plan: RackPlan) -> Racks:
     """Make everything. Raises OSError; what was made by then is for ``remove``."""
     home = _own_namespace(plan.netns) if plan.own else namespaces.path_of(plan.netns)
     racks = Racks({}, {})
-    with Netlink(home) as inner:
+    with Channel(home) as inner:
         if plan.own:
             devices.set_up(inner, 1)
         for rack in plan.racks:
@@ -157,9 +57,9 @@ def _own_namespace(name: str) -> str:
     return path
 
 
-def _build_rack(alias: str, rack: RackWires, home: str, inner: Netlink, made: Racks) -> None:
+def _build_rack(alias: str, rack: RackWires, home: str, inner: Channel, made: Racks) -> None:
     core_netns = _core(rack)
-    with Netlink(core_netns) as outer:
+    with Channel(core_netns) as outer:
         first = next(iter(rack.members.values())).port
         core = devices.device(outer, first.index).master
         if not core:
@@ -188,16 +88,16 @@ def _build_rack(alias: str, rack: RackWires, home: str, inner: Netlink, made: Ra
             _direct(member.nic, (inner, index), (outer, port.index))
 
 
-def _yield_address(netlink: Netlink, port: int, switch_mac: str) -> None:
+def _yield_address(channel: Channel, port: int, switch_mac: str) -> None:
     """A bridge may have the address of one of its ports; elsewhere that port would keep what is for the bridge."""
-    if devices.device(netlink, port).mac == switch_mac:
+    if devices.device(channel, port).mac == switch_mac:
         last = int(switch_mac[-2:], 16) ^ 0xFF
-        devices.set_mac(netlink, port, f"{switch_mac[:-2]}{last:02x}")
+        devices.set_mac(channel, port, f"{switch_mac[:-2]}{last:02x}")
 
 
-def _direct(nic: Interface, own: tuple[Netlink, int], shared: tuple[Netlink, int]) -> None:
+def _direct(nic: Interface, own: tuple[Channel, int], shared: tuple[Channel, int]) -> None:
     """Both bridges know where a member is; the rack's sends what it knows nothing of to the core alone."""
-    with Netlink(nic.netns) as inside:
+    with Channel(nic.netns) as inside:
         mac = devices.device(inside, nic.index).mac
     add_forwarding(*own, mac)
     devices.flood_nothing(*own)
@@ -207,7 +107,7 @@ def _direct(nic: Interface, own: tuple[Netlink, int], shared: tuple[Netlink, int
 def _remove_rack(alias: str, rack: RackWires, home: str) -> None:
     """The port at the core tells by its master where the members belong."""
     core_netns = _core(rack)
-    with Netlink(core_netns) as outer, Netlink(home) as inner:
+    with Channel(core_netns) as outer, Channel(home) as inner:
         port = devices.find(outer, rack.port)
         if port is not None and port.alias == alias:
             for member in rack.members.values():
@@ -221,9 +121,9 @@ def _remove_rack(alias: str, rack: RackWires, home: str) -> None:
 
 def _move(
     port: Interface,
-    source: Netlink,
+    source: Channel,
     ways: tuple[str | None, str | None],
-    target: Netlink,
+    target: Channel,
     bridge: int,
 ) -> int:
     """Plug a port into ``bridge``, in another namespace if need be; returns its index there."""
@@ -235,28 +135,20 @@ def _move(
     return index
 
 
-def _connect(netlink: Netlink, index: int, bridge: int | None) -> None:
+def _connect(channel: Channel, index: int, bridge: int | None) -> None:
     """Switch a device on, plugged into a bridge where one is given, and have it say nothing of its own."""
-    devices.silence(netlink, index)
+    devices.silence(channel, index)
     if bridge is not None:
-        devices.set_master(netlink, index, bridge)
-    devices.set_up(netlink, index)
+        devices.set_master(channel, index, bridge)
+    devices.set_up(channel, index)
 
 
 def _core(rack: RackWires) -> str | None:
     return next(iter(rack.members.values())).port.netns
 
 
-def _found(netlink: Netlink, name: str) -> devices.Device:
-    found = devices.find(netlink, name)
+def _found(channel: Channel, name: str) -> devices.Device:
+    found = devices.find(channel, name)
     if found is None:
         raise KernelRefused(errno.ENODEV, f"there is no device {name!r}")
     return found
-
-
-def _cables(given: Mapping[str, Any]) -> dict[str, Cable]:
-    return {name: Cable(**_interfaces(cable)) for name, cable in given.items()}
-
-
-def _interfaces(given: Mapping[str, Any]) -> dict[str, Interface]:
-    return {name: Interface(**interface) for name, interface in given.items()}

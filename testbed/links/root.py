@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from testbed.errors import LinkError
-from testbed.links import htb, ingress, netem
-from testbed.links.netlink import KernelRefused, Netlink
+from testbed.links import htb, ingress
+from testbed.links.channel import Channel, KernelRefused
+from testbed.links.plan import LINE_HANDLE
 from testbed.scenario.shape import End
 
 DEFAULT_ROOTS = {"noqueue", "pfifo_fast", "fq_codel", "mq"}
 """Roots that the kernel puts there by itself; any other with a handle is somebody's."""
 
-_OURS = {("htb", htb.ROOT_HANDLE), ("netem", netem.LINE_HANDLE)}
+_OURS = {("htb", htb.ROOT_HANDLE), ("netem", LINE_HANDLE)}
 _GONE = {errno.ENODEV, errno.ENOENT, errno.EINVAL, errno.EBADF}
 
 
@@ -35,7 +36,7 @@ class Rooted:
         self.end, self.where = end, where
         self.installed = False
         self._led_in = False
-        self._netlink = Netlink(where.netns)
+        self._channel = Channel(where.netns)
 
     def remove(self) -> None:
         """Take away what was installed and close; what has vanished with its device is no error."""
@@ -43,13 +44,13 @@ class Rooted:
             # The redirect first: what arrives must not be sent to a device that has no queue any more.
             if self.where.redirect is not None and self._led_in:
                 self._unless_gone(
-                    lambda: ingress.undo_redirect(self._netlink, self.where.redirect or 0)
+                    lambda: ingress.undo_redirect(self._channel, self.where.redirect or 0)
                 )
             if self.installed:
-                self._unless_gone(lambda: self._netlink.request(*self._deletion()))
+                self._unless_gone(lambda: self.send(self._deletion()))
         finally:
             self.installed = self._led_in = False
-            self._netlink.close()
+            self._channel.close()
 
     @staticmethod
     def _unless_gone(action: Callable[[], object]) -> None:
@@ -61,11 +62,10 @@ class Rooted:
 
     def send(self, *messages: bytes) -> None:
         """Have prepared messages carried out. Raises KernelRefused."""
-        for prepared in messages:
-            self._netlink.send(prepared)
+        self._channel.send(*messages)
 
-    def _deletion(self) -> tuple[int, int, bytes]:
-        """Arguments of ``Netlink.request`` that remove it."""
+    def _deletion(self) -> bytes:
+        """The message that removes it."""
         raise NotImplementedError
 
     def _make_room(self) -> None:
@@ -74,7 +74,7 @@ class Rooted:
         if root is None:
             return
         if (root.kind, root.handle) in _OURS:
-            self._netlink.request(*htb.delete_root(self.where.index, root.handle))
+            self.send(htb.delete_root(self.where.index, root.handle))
         elif root.handle and root.kind not in DEFAULT_ROOTS:
             raise self._mismatch(
                 "a device without a queueing discipline of somebody else's",
@@ -87,11 +87,11 @@ class Rooted:
         if source is None:
             return
         try:
-            ingress.redirect(self._netlink, source, self.where.index)
+            ingress.redirect(self._channel, source, self.where.index)
         except KernelRefused as error:
             if error.errno != errno.EEXIST:
                 raise
-        to = [redirect.target for redirect in ingress.passed(self._netlink, source)]
+        to = [redirect.target for redirect in ingress.passed(self._channel, source)]
         if to != [self.where.index]:
             raise self._mismatch(
                 f"what arrives at device {source} redirected to {self.where.name!r}",
@@ -100,9 +100,7 @@ class Rooted:
         self._led_in = True
 
     def _qdiscs(self) -> list[htb.Qdisc]:
-        index = self.where.index
-        decoded = map(htb.decode_qdisc, self._netlink.dump(htb.GET_QDISC, htb.qdisc_query(index)))
-        return [qdisc for owner, qdisc in decoded if owner == index]
+        return htb.qdiscs(self._channel, self.where.index)
 
     def _root(self) -> htb.Qdisc | None:
         return next((qdisc for qdisc in self._qdiscs() if qdisc.parent == htb.AT_ROOT), None)

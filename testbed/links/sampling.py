@@ -8,6 +8,7 @@ from testbed.links.fidelity import Look, Record, asked_between
 from testbed.links.held import Held, Mismatch
 from testbed.links.line import DelayLine
 from testbed.links.outages_seen import Outages
+from testbed.links.plan import Pace, pace
 from testbed.record.events import Event, LinkMismatch, LinkSample
 from testbed.scenario.shape import Shape
 
@@ -71,7 +72,7 @@ class Sampler:
             self._outages.end(due_s, last, (self._charged, self._now_s), shape.rate_bits)
             self._watch_outage()
 
-    def look(self, now_s: float, shape: Shape, eased: htb.Pace | None = None) -> htb.Counters:
+    def look(self, now_s: float, shape: Shape, eased: Pace | None = None) -> htb.Counters:
         """Read counters and settings; the kernel has been asked for ``shape``. Raises KernelRefused.
 
         ``eased``: what the class was set to instead of the rate's plain setting.
@@ -137,10 +138,10 @@ class Sampler:
             self._note(held.end(self._now_s))
         return self.close()
 
-    def _read_back(self, shape: Shape, eased: htb.Pace | None) -> None:
+    def _read_back(self, shape: Shape, eased: Pace | None) -> None:
         """Hold what the kernel holds against ``shape``; in an outage the class's rate means nothing."""
         if shape.rate_bits:
-            asked = 8 * (eased or htb.pace(shape.rate_bits)).rate_bytes
+            asked = 8 * (eased or pace(shape.rate_bits)).rate_bytes
             self._note(self._rate.see(self._now_s, asked, 8 * self._now.rate_bytes))
         else:
             self._note(self._rate.end(self._now_s))

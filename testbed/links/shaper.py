@@ -7,16 +7,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from testbed.errors import MachineError
+from testbed.errors import LinkError, MachineError
 from testbed.fabric.base import Cable
 from testbed.links import devices
+from testbed.links.channel import Channel, KernelRefused
 from testbed.links.end import ShapedEnd
-from testbed.links.hops import Hops, Intermediates, Spot, hops
+from testbed.links.hops import Hop, Hops, Spot, hops
 from testbed.links.line import DelayLine
-from testbed.links.netlink import KernelRefused, Netlink
+from testbed.links.plan import ALIAS
 from testbed.links.probe import needs_of_lines, probe
-from testbed.links.routes import SubnetRoute, default_congestion, set_route, shape_route
-from testbed.links.tcp_settings import remembers_connections
+from testbed.links.root import Where
+from testbed.links.routes import SubnetRoute, set_route, shape_route
+from testbed.links.tcp_settings import default_congestion, remembers_connections
 from testbed.links.wire import LinkSettings
 from testbed.scenario.shape import End, Shape
 
@@ -112,11 +114,11 @@ class Shaper:
             self.lines[end].install(shape)
 
     def _limit_segments(self, spot: Spot, segments: int) -> None:
-        with Netlink(spot[0]) as netlink:
-            before = devices.device(netlink, spot[1]).segments
+        with Channel(spot[0]) as channel:
+            before = devices.device(channel, spot[1]).segments
             self._segments_before.setdefault(spot, before)
-            devices.set_segments(netlink, spot[1], segments)
-            held = devices.device(netlink, spot[1]).segments
+            devices.set_segments(channel, spot[1], segments)
+            held = devices.device(channel, spot[1]).segments
         if held != segments:
             raise MachineError(
                 f"device {spot[1]} in {spot[0] or 'the own namespace'} should take bundles of "
@@ -154,25 +156,67 @@ def _talking(cables: Mapping[str, Cable]) -> Iterator[Spot]:
     bridges: set[Spot] = set()
     for cable in cables.values():
         yield cable.nic.netns, cable.nic.index
-        with Netlink(cable.port.netns) as netlink:
-            master = devices.device(netlink, cable.port.index).master
+        with Channel(cable.port.netns) as channel:
+            master = devices.device(channel, cable.port.index).master
         if master:
             bridges.add((cable.port.netns, master))
     yield from bridges
 
 
 def _delete(spot: Spot) -> None:
-    with Netlink(spot[0]) as netlink:
-        devices.delete(netlink, spot[1])
+    with Channel(spot[0]) as channel:
+        devices.delete(channel, spot[1])
 
 
 def _set_segments(spot: Spot, segments: int) -> None:
-    with Netlink(spot[0]) as netlink:
-        devices.set_segments(netlink, spot[1], segments)
+    with Channel(spot[0]) as channel:
+        devices.set_segments(channel, spot[1], segments)
 
 
 def _restore(spot: Spot, routes: list[SubnetRoute]) -> None:
-    with Netlink(spot[0]) as netlink:
+    with Channel(spot[0]) as channel:
         for route in routes:
             with suppress(KernelRefused):
-                set_route(netlink, route, route.congestion, route.rto_min_ms, route.ecn)
+                set_route(channel, route, route.congestion, route.rto_min_ms, route.ecn)
+
+
+class Intermediates:
+    """The intermediate devices of a session: made when first needed, deleted together."""
+
+    def __init__(self) -> None:
+        self._made: dict[Spot, Spot] = {}
+
+    def where(self, end: End, hop: Hop) -> Where:
+        """The device of a hop, made if it must be. Raises LinkError where its name is somebody else's."""
+        netns, index, name = hop.interface.netns, hop.interface.index, hop.device
+        if hop.passing == "leaving":
+            return Where(netns, index, name)
+        spot = (netns, index)
+        if spot not in self._made:
+            self._made[spot] = (netns, _make(end, netns, name).index)
+        return Where(netns, self._made[spot][1], name, redirect=index)
+
+    def spots(self) -> list[Spot]:
+        """Every device that was made."""
+        return list(self._made.values())
+
+    def forget(self) -> None:
+        """They are gone."""
+        self._made.clear()
+
+
+def _make(end: End, netns: str | None, name: str) -> devices.Device:
+    with Channel(netns) as channel:
+        made = devices.find(channel, name)
+        if made is not None and made.alias != ALIAS:
+            raise LinkError(
+                end.link,
+                end.direction,
+                asked=f"an intermediate device {name!r} of our own",
+                held="somebody else's device of that name",
+            )
+        made = made or devices.add_ifb(channel, name)
+        devices.set_alias(channel, made.index, ALIAS)
+        devices.silence(channel, made.index)
+        devices.set_up(channel, made.index)
+        return made

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from testbed.links.htb import TICK_NS, Pace, pace
 from testbed.links.outage import LONGEST_NS, RENEW_NS
-from testbed.links.plan import BURST_S
+from testbed.links.plan import BURST_S, TICK_NS, Pace, pace
 from testbed.scenario.shape import FRAME_BYTES, SEGMENT_HEADER_BYTES, Shape
 
 SLOW_NS = RENEW_NS

@@ -13,21 +13,19 @@ import selectors
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from threading import Thread
-from typing import Any
 
-from testbed.links.counters import InterfaceSeen, interfaces
-from testbed.links.diag import BY_FAMILY, DESTROYED, FAMILIES, SocketSeen, decode, query
-from testbed.links.namespaces import inside
-from testbed.links.netlink import SOCK_DIAG, KernelRefused, Netlink, split
-from testbed.links.unix_sockets import QUERY, Joined, Joins, UnixSeen
+from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY
+
+from testbed.links.channel import SOCK_DIAG, Channel, KernelRefused, listener, split
+from testbed.links.counters import interfaces
+from testbed.links.diag import DESTROYED, FAMILIES, decode, query
+from testbed.links.unix_sockets import QUERY, Joins, UnixSeen
 from testbed.links.unix_sockets import decode as decode_unix
+from testbed.links.watched import InterfaceSeen, SocketSeen, Watched
 
-_SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
-_BUFFER_FORCED = 33
-"""SO_RCVBUFFORCE (include/uapi/asm-generic/socket.h): beyond the host's own limit."""
 _BUFFER_BYTES = 8 << 20
 _MESSAGE_BYTES = 1 << 16
 _QUIET_S, _LONGEST_S = 0.05, 1.0
@@ -66,34 +64,6 @@ class Listening:
             self.heard.append((time.monotonic_ns(), data))
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """What a node's namespace had: its connections, and its interfaces' counters at the end."""
-
-    sockets: tuple[SocketSeen, ...]
-    interfaces: tuple[InterfaceSeen, ...]
-    missed: str | None
-    joined: tuple[Joined, ...] = ()
-    """Unix sockets that led to nodes that come after it."""
-    unlooked: str | None = None
-    """Why these were not looked at."""
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Watched:
-        """Read one that has crossed a pipe as an object."""
-        return cls(
-            tuple(map(SocketSeen.from_json, fields["sockets"])),
-            tuple(map(InterfaceSeen.from_json, fields["interfaces"])),
-            fields["missed"],
-            tuple(map(Joined.from_json, fields["joined"])),
-            fields["unlooked"],
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Itself as an object."""
-        return asdict(self)
-
-
 class SocketWatch:
     """Follows the namespaces at ``nodes``' paths from now until ``end``. Raises OSError where it cannot."""
 
@@ -102,7 +72,7 @@ class SocketWatch:
         self._stack = ExitStack()
         self._selector = self._stack.enter_context(selectors.DefaultSelector())
         self._listening: dict[str, Listening] = {}
-        self._asking: dict[str, Netlink] = {}
+        self._asking: dict[str, Channel] = {}
         self._joins = Joins()
         self._unlooked: str | None = None
         try:
@@ -112,7 +82,7 @@ class SocketWatch:
             for node, netns in nodes.items():
                 self._nodes[node] = self._hold(netns)
                 self._listen(node, self._nodes[node])
-                asking = Netlink(self._nodes[node], SOCK_DIAG)
+                asking = Channel(self._nodes[node], SOCK_DIAG)
                 self._asking[node] = self._stack.enter_context(asking)
         except BaseException:
             self._stack.close()
@@ -124,8 +94,8 @@ class SocketWatch:
         """By node, the counters at this moment."""
         found = {}
         for node, netns in self._nodes.items():
-            with Netlink(netns) as netlink:
-                found[node] = interfaces(netlink)
+            with Channel(netns) as channel:
+                found[node] = interfaces(channel)
         return found
 
     def end(self) -> dict[str, Watched]:
@@ -159,18 +129,7 @@ class SocketWatch:
         return f"/proc/self/fd/{descriptor}"
 
     def _listen(self, node: str, netns: str) -> None:
-        with inside(netns):
-            made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG)
-        self._stack.enter_context(made)
-        try:
-            made.setsockopt(socket.SOL_SOCKET, _BUFFER_FORCED, _BUFFER_BYTES)
-        except PermissionError:  # as root of a namespace of users: what the host allows
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-        made.setblocking(False)
-        made.bind((0, 0))
-        for group in DESTROYED:
-            with suppress(FileNotFoundError):  # there is no IPv6 here
-                made.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+        made = self._stack.enter_context(listener(netns, DESTROYED, _BUFFER_BYTES))
         self._listening[node] = Listening(made)
         self._selector.register(made, selectors.EVENT_READ, self._listening[node])
 
@@ -194,23 +153,23 @@ class SocketWatch:
             return
         found: dict[str, list[UnixSeen]] = {}
         try:
-            for node, netlink in self._asking.items():
-                found[node] = list(map(decode_unix, netlink.dump(BY_FAMILY, QUERY)))
+            for node, channel in self._asking.items():
+                found[node] = list(map(decode_unix, channel.dump_raw(QUERY, SOCK_DIAG_BY_FAMILY)))
         except OSError as error:  # a kernel without CONFIG_UNIX_DIAG, say
             self._unlooked = f"Unix sockets were not looked at to the end: {error.strerror}"
         self._joins.take(found)
 
     def _open(self, netns: str) -> dict[int, SocketSeen]:
         """By cookie, the connections of a namespace that are open."""
-        bodies: list[bytes] = []
-        with Netlink(netns, SOCK_DIAG) as netlink:
+        messages: list[bytes] = []
+        with Channel(netns, SOCK_DIAG) as channel:
             for family in FAMILIES:
                 try:
-                    bodies += netlink.dump(BY_FAMILY, query(family))
+                    messages += channel.dump_raw(query(family), SOCK_DIAG_BY_FAMILY)
                 except KernelRefused as refused:
                     if refused.errno != errno.ENOENT:  # there is no IPv6 here
                         raise
-        return {seen.cookie: seen for body in bodies if (seen := decode(body))}
+        return {seen.cookie: seen for message in messages if (seen := decode(message))}
 
     def _settle(self) -> None:
         """Until nothing more is told of sockets that had ended before they were listed."""
@@ -224,5 +183,5 @@ class SocketWatch:
 
 
 def _decoded(listening: Listening) -> dict[int, SocketSeen]:
-    bodies = ((ns, body) for ns, data in listening.heard for _, _, body in split(data))
-    return {seen.cookie: seen for ns, body in bodies if (seen := decode(body, ns))}
+    messages = ((ns, one) for ns, data in listening.heard for _, _, one in split(data))
+    return {seen.cookie: seen for ns, one in messages if (seen := decode(one, ns))}

@@ -7,9 +7,15 @@ over the rest, or make room for it, waits for a processor, which it shares with 
 
 from __future__ import annotations
 
+import errno
+import socket
 from pathlib import Path
 
+from testbed.errors import MachineError
 from testbed.links.namespaces import inside
+
+_AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+_DEFAULT = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 SETTINGS = {
     "net.ipv4.tcp_no_metrics_save": "1",
@@ -45,3 +51,37 @@ def remembers_connections(netns: str | None) -> bool:
 
 def _file(name: str) -> Path:
     return Path("/proc/sys", *name.split("."))
+
+
+def default_congestion(netns: str | None) -> str:
+    """The congestion control of sockets in a namespace whose route says nothing."""
+    with inside(netns):
+        return _DEFAULT.read_text().strip()
+
+
+def available_congestion(netns: str | None = None) -> tuple[str, ...]:
+    """The congestion controls that the kernel has loaded."""
+    with inside(netns):
+        return tuple(_AVAILABLE.read_text().split())
+
+
+def require_congestion(congestion: str) -> None:
+    """Raises MachineError for a congestion control that the kernel neither has nor loads for this process.
+
+    A socket is asked: that takes no privilege, and loads what root may have loaded.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as asked:
+        try:
+            asked.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+        except OSError as error:
+            if error.errno != errno.EPERM:  # known, and routes may have it whoever may select it
+                raise unknown(congestion, None, error) from error
+
+
+def unknown(congestion: str | None, netns: str | None, error: OSError) -> MachineError:
+    """What to raise for a congestion control that the kernel refused."""
+    known = available_congestion(netns)
+    return MachineError(
+        f"this kernel does not offer the congestion control {congestion!r} ({error.strerror})",
+        fix=f"Available: {', '.join(known)}; others may come with 'modprobe tcp_{congestion}'.",
+    )

@@ -8,57 +8,19 @@ chatter would be counted as traffic.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from testbed.fabric.base import Interface
 from testbed.links import devices, multicast, namespaces, tcp_settings
-from testbed.links.neighbours import Resident, acquaint, add_forwarding
-from testbed.links.netlink import Netlink
-
-NIC, CONTROL_NIC, SWITCH = "data", "control", "switch"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeWires:
-    """One node: the name of its namespace, its addresses, and the other ends of its two cables."""
-
-    name: str
-    netns: str
-    data_address: str
-    control_address: str
-    port: str
-    control_port: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopologyPlan:
-    """All names and addresses of one run. ``alias`` is written on what is made in the host's namespace."""
-
-    alias: str
-    switch_netns: str
-    switch_address: str
-    control_bridge: str
-    control_host: str
-    prefix_bits: int
-    nodes: tuple[NodeWires, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As a plain object."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, given: dict[str, Any]) -> TopologyPlan:
-        """Read what ``to_json`` wrote."""
-        nodes = tuple(NodeWires(**node) for node in given["nodes"])
-        return cls(**{**given, "nodes": nodes})
+from testbed.links.channel import Channel
+from testbed.links.neighbours import acquaint, add_forwarding
+from testbed.links.wiring import CONTROL_NIC, NIC, SWITCH, NodeWires, Resident, TopologyPlan
 
 
 def build(plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
     """Make everything; returns each node's data NIC and its port at the switch. Raises OSError."""
     switch = _make_namespace(plan.switch_netns)
-    with Netlink(switch) as inner, Netlink() as host:
+    with Channel(switch) as inner, Channel() as host:
         data = devices.add_bridge(inner, SWITCH)
         devices.add_address(inner, data.index, plan.switch_address, plan.prefix_bits)
         devices.set_up(inner, data.index)
@@ -112,41 +74,41 @@ def remove_devices(netns: str | None, names: list[str], alias: str | None) -> li
     if netns is not None and not Path(netns).exists():
         return []
     removed = []
-    with Netlink(netns) as netlink:
+    with Channel(netns) as channel:
         for name in names:
-            found = devices.find(netlink, name)
+            found = devices.find(channel, name)
             if found is not None and alias in (None, found.alias):
-                devices.delete(netlink, found.index)
+                devices.delete(channel, found.index)
                 removed.append(name)
     return removed
 
 
 def _build_node(
-    plan: TopologyPlan, node: NodeWires, switch: tuple[str, Netlink, int], host: tuple[Netlink, int]
+    plan: TopologyPlan, node: NodeWires, switch: tuple[str, Channel, int], host: tuple[Channel, int]
 ) -> tuple[Interface, Interface]:
     path = _make_namespace(node.netns)
     switch_path, inner, bridge = switch
     port = devices.add_veth(inner, node.port, NIC, path)
     devices.set_master(inner, port.index, bridge)
     devices.set_up(inner, port.index)
-    netlink, control = host
-    outer = devices.add_veth(netlink, node.control_port, CONTROL_NIC, path)
-    devices.set_alias(netlink, outer.index, plan.alias)
+    channel, control = host
+    outer = devices.add_veth(channel, node.control_port, CONTROL_NIC, path)
+    devices.set_alias(channel, outer.index, plan.alias)
     namespaces.without_ipv6(node.control_port)
-    devices.set_master(netlink, outer.index, control)
-    devices.set_up(netlink, outer.index)
-    with Netlink(path) as own:
+    devices.set_master(channel, outer.index, control)
+    devices.set_up(channel, outer.index)
+    with Channel(path) as own:
         nic = _address(own, NIC, node.data_address, plan.prefix_bits)
         add_forwarding(inner, port.index, devices.device(own, nic).mac)
         _address(own, CONTROL_NIC, node.control_address, plan.prefix_bits)
     return Interface(path, nic, NIC), Interface(switch_path, port.index, node.port)
 
 
-def _address(netlink: Netlink, name: str, address: str, prefix_bits: int) -> int:
-    found = devices.find(netlink, name)
+def _address(channel: Channel, name: str, address: str, prefix_bits: int) -> int:
+    found = devices.find(channel, name)
     assert found is not None, f"{name} was made a moment ago"
-    devices.add_address(netlink, found.index, address, prefix_bits)
-    devices.set_up(netlink, found.index)
+    devices.add_address(channel, found.index, address, prefix_bits)
+    devices.set_up(channel, found.index)
     return found.index
 
 
@@ -155,6 +117,6 @@ def _make_namespace(name: str) -> str:
     with namespaces.inside(path):
         namespaces.without_ipv6("all", "default")
         tcp_settings.settle()
-    with Netlink(path) as netlink:
-        devices.set_up(netlink, 1)
+    with Channel(path) as channel:
+        devices.set_up(channel, 1)
     return path

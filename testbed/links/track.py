@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from testbed.links import htb
 from testbed.links.end import CLOSED_RATE_BITS, ShapedEnd
 from testbed.links.line import DelayLine, Setting
 from testbed.links.outage import RENEW_NS, Outage
+from testbed.links.plan import Pace, pace
 from testbed.links.sampling import Sampler
 from testbed.links.slow import Slow, Step, frame_ns, is_slow, pace_at
 from testbed.scenario.shape import End, LinkChange, Shape
@@ -53,7 +53,7 @@ class Track:
         """What is still to be applied, as far as it is known; kept by the replay."""
         self.outage: Outage | None = None
         self.slow = Slow() if is_slow(shape) else None
-        self.eased: htb.Pace | None = None
+        self.eased: Pace | None = None
         """What the class was set to instead of the plain setting of its low rate."""
         self.failure: str | None = None
         self._service = shape
@@ -195,8 +195,8 @@ class Track:
         return ((due.due_ns, due.shape.rate_bits) for due in islice(self.coming, _FARTHEST))
 
 
-def _pace(shape: Shape) -> htb.Pace:
-    return htb.pace(shape.rate_bits or CLOSED_RATE_BITS, shape.overhead_bytes)
+def _pace(shape: Shape) -> Pace:
+    return pace(shape.rate_bits or CLOSED_RATE_BITS, shape.overhead_bytes)
 
 
 def _queueing(shape: Shape) -> tuple[int, int, bool]:

@@ -1,4 +1,4 @@
-"""Unix sockets that join processes of two nodes, as the kernel describes them (include/uapi/linux/unix_diag.h).
+"""Unix sockets that join processes of two nodes, as the kernel describes them.
 
 One that has a path in a folder that both see leads past every network. What goes through it nobody counts. The kernel has both ends of
 a connection in the caller's namespace: whose the other one is, is known by the file that it listened at.
@@ -7,21 +7,32 @@ a connection in the caller's namespace: whose the other one is, is known by the 
 from __future__ import annotations
 
 import socket
-import struct
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from testbed.links.netlink import attributes
+from pyroute2.netlink.diag import (
+    SS_LISTEN,
+    UDIAG_SHOW_NAME,
+    UDIAG_SHOW_PEER,
+    UDIAG_SHOW_VFS,
+    unix_diag_msg,
+    unix_diag_req,
+)
 
-_REQUEST = struct.Struct("=B3xI4xI8x")
-_MESSAGE = struct.Struct("=2xBxI8x")
-_NAME, _FILE, _PEER = 0, 1, 2
-_SHOW = 1 << _NAME | 1 << _FILE | 1 << _PEER
-_ALL_STATES, _LISTENS = 0xFFFFFFFF, 10
-QUERY = _REQUEST.pack(socket.AF_UNIX, _ALL_STATES, _SHOW)
+from testbed.links.messages import Message, Reader
+from testbed.links.watched import Joined
+
+_SHOW = UDIAG_SHOW_NAME | UDIAG_SHOW_VFS | UDIAG_SHOW_PEER
+_ALL_STATES = 0xFFFFFFFF
+QUERY = Message(
+    unix_diag_req,
+    {"sdiag_family": socket.AF_UNIX, "udiag_states": _ALL_STATES, "udiag_show": _SHOW},
+)
 """The request for a namespace's Unix sockets."""
+_SEEN = Reader(
+    unix_diag_msg,
+    "udiag_state", "udiag_ino", "UNIX_DIAG_NAME", "UNIX_DIAG_VFS", "UNIX_DIAG_PEER.value",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +49,11 @@ class UnixSeen:
     listens: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A connection between a node and ``other``. ``inodes``: of both sockets, the smaller first."""
-
-    node: str
-    other: str
-    path: str
-    inodes: tuple[int, int]
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Joined:
-        """Read one that has crossed a pipe as an object."""
-        return cls(**{**fields, "inodes": tuple(fields["inodes"])})
-
-
-def decode(body: bytes) -> UnixSeen:
+def decode(message: bytes) -> UnixSeen:
     """Read a description."""
-    state, inode = _MESSAGE.unpack_from(body)
-    found = attributes(body[_MESSAGE.size :])
-    path = found.get(_NAME, b"").rstrip(b"\0").replace(b"\0", b"@")
-    peer = int.from_bytes(found.get(_PEER, b""), sys.byteorder)
-    listens = state == _LISTENS
-    return UnixSeen(inode, peer, path.decode(errors="replace"), found.get(_FILE, b""), listens)
+    state, inode, name, file, peer = _SEEN(message)
+    path = (name or b"").rstrip(b"\0").replace(b"\0", b"@").decode(errors="replace")
+    return UnixSeen(inode, peer or 0, path, file or b"", state == SS_LISTEN)
 
 
 class Joins:

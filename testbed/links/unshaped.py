@@ -12,9 +12,9 @@ from threading import Thread
 
 from testbed.errors import MachineError
 from testbed.links import devices
+from testbed.links.channel import Channel
 from testbed.links.namespaces import OWN, enter, inside, leave_for_new
 from testbed.links.neighbours import Neighbour, add_neighbour
-from testbed.links.netlink import Netlink
 from testbed.scenario.shape import FRAME_BYTES, SEGMENT_BYTES
 
 _SETTLE_S, _MEASURE_S = 0.04, 0.08
@@ -119,18 +119,18 @@ def _fresh() -> Iterator[str]:
 
 
 def _lay(near: str, far: str, segments: int) -> None:
-    with Netlink(near) as here, Netlink(far) as there:
+    with Channel(near) as here, Channel(far) as there:
         made = devices.add_veth(here, "near", "far", far)
         other = devices.find(there, "far")
         assert other is not None, "it was made a moment ago"
-        for netlink, own, address, peer in (
+        for channel, own, address, peer in (
             (here, made, _NEAR, Neighbour(_FAR, other.mac)),
             (there, other, _FAR, Neighbour(_NEAR, made.mac)),
         ):
-            devices.set_segments(netlink, own.index, segments)
-            devices.add_address(netlink, own.index, address, 24)
-            devices.set_up(netlink, own.index)
-            add_neighbour(netlink, own.index, peer)
+            devices.set_segments(channel, own.index, segments)
+            devices.add_address(channel, own.index, address, 24)
+            devices.set_up(channel, own.index)
+            add_neighbour(channel, own.index, peer)
 
 
 def _connect(far: str, count: int) -> list[_Flow]:

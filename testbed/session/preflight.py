@@ -12,7 +12,7 @@ from testbed.fabric.builtin import fabrics
 from testbed.links.capacity import busy_at_once, check_capacity
 from testbed.links.plan import segments
 from testbed.links.probe import probe
-from testbed.links.routes import require_congestion
+from testbed.links.tcp_settings import require_congestion
 from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded
 from testbed.scenario.model import Scenario

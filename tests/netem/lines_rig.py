@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from testbed.exchange.arrival import stamp
 from testbed.fabric.base import Cable, Interface
 from testbed.links import devices, namespaces
+from testbed.links.channel import Channel
 from testbed.links.client import Agent, LinkReport, LinkSettings
-from testbed.links.netlink import Netlink
 from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End, LinkChange, Shape
 
@@ -44,7 +44,7 @@ class Lines:
     """In the switch, before anything was shaped."""
 
     def in_the_switch(self) -> set[str]:
-        with Netlink(self.cables["a"].port.netns) as switch:
+        with Channel(self.cables["a"].port.netns) as switch:
             return {device.name for device in devices.all_devices(switch)}
 
     def restore(self) -> None:
@@ -221,7 +221,7 @@ def _remove(agent: Agent, names: Iterable[str]) -> None:
 def _lay(agent: Agent, paths: dict[str, str]) -> Lines:
     lines = Lines(agent, {name: paths[name] for name in "ab"}, {}, {})
     hardware: dict[str, str] = {}
-    with Netlink(paths["switch"]) as switch:
+    with Channel(paths["switch"]) as switch:
         bridge = devices.add_bridge(switch, "switch")
         devices.silence(switch, bridge.index)
         devices.set_up(switch, bridge.index)
@@ -230,7 +230,7 @@ def _lay(agent: Agent, paths: dict[str, str]) -> Lines:
             devices.silence(switch, port.index)
             devices.set_master(switch, port.index, bridge.index)
             devices.set_up(switch, port.index)
-            with Netlink(paths[name]) as node:
+            with Channel(paths[name]) as node:
                 nic = devices.find(node, "data")
                 assert nic is not None
                 devices.silence(node, nic.index)

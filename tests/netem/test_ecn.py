@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lines_rig import PORT, UP, Lines, shape
 
 from testbed.links import namespaces
-from testbed.links.netlink import Netlink
+from testbed.links.channel import Channel
 from testbed.links.routes import subnet_routes
 from testbed.scenario.impairments import NONE, Impairments
 
@@ -71,8 +71,8 @@ def test_what_would_be_lost_is_marked(lines: Lines) -> None:
 def test_routes_are_as_before_afterwards(lines: Lines) -> None:
     def asked() -> list[bool]:
         cable = lines.cables["a"]
-        with Netlink(cable.nic.netns) as netlink:
-            return [route.ecn for route in subnet_routes(netlink, cable.nic.index)]
+        with Channel(cable.nic.netns) as channel:
+            return [route.ecn for route in subnet_routes(channel, cable.nic.index)]
 
     lines.prepare({UP: shape(NONE)}, ecn=True)
     assert asked() == [True]

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-from testbed.links import delays, devices, htb, namespaces, netem, netem_read
+from testbed.links import delays, devices, htb, namespaces, netem
+from testbed.links.channel import Channel, KernelRefused
 from testbed.links.commands import netem_arguments
-from testbed.links.netem_read import Held
-from testbed.links.netlink import KernelRefused, Netlink, attributes
+from testbed.links.netem import Held
+from testbed.links.plan import LINE_HANDLE
 from testbed.scenario.impairments import NONE, FourState, GilbertElliott, Impairments, Slot
 
 MS = 1_000_000
@@ -116,11 +118,11 @@ class Scratch:
     """A namespace with a cable whose two ends are nobody's."""
 
     netns: str
-    netlink: Netlink
+    channel: Channel
     index: dict[str, int]
 
     def by_tc(self, device: str, arguments: str) -> bytes:
-        command = f"tc qdisc add dev {device} root handle {netem.LINE_HANDLE >> 16:x}: netem"
+        command = f"tc qdisc add dev {device} root handle {LINE_HANDLE >> 16:x}: netem"
         with namespaces.inside(self.netns):
             subprocess.run(
                 [*shlex.split(f"{command} limit {LIMIT} {arguments}")], check=True, timeout=20
@@ -128,30 +130,30 @@ class Scratch:
         return self.held(device)
 
     def by_us(self, device: str, impairments: Impairments) -> bytes:
-        options = netem.options(impairments, LIMIT)
-        self.netlink.request(*netem.add(self.index[device], options))
+        self.channel.send(netem.add(self.index[device], Held(impairments, LIMIT)))
         return self.held(device)
 
     def change(self, device: str, impairments: Impairments, with_table: bool = True) -> bytes:
-        options = netem.options(impairments, LIMIT, with_table=with_table)
-        self.netlink.send(netem.change(self.index[device], options))
+        told = Held(impairments, LIMIT)
+        self.channel.send(netem.change(self.index[device], told, with_table=with_table))
         return self.held(device)
 
     def held(self, device: str) -> bytes:
         """The options as the kernel dumps them; the seed is its own."""
-        answer = self.netlink.ask(netem.read(self.index[device]))
-        options = attributes(answer[36:])[netem.OPTIONS]
-        found = attributes(options[netem.BASE.size :])
-        found.pop(netem.SEED, None)
-        return options[: netem.BASE.size] + repr(sorted(found.items())).encode()
+        message = tcmsg(self.channel.ask(netem.read(self.index[device])))
+        message.decode()
+        options = message.get_attr("TCA_OPTIONS")
+        told = options.dump()
+        told["attrs"] = [one for one in told["attrs"] if one[0] != "TCA_NETEM_PRNG_SEED"]
+        return repr(told).encode()
 
     def decoded(self, device: str) -> Held:
-        held = netem_read.decode_answer(self.netlink.ask(netem.read(self.index[device])))
+        held = netem.decode(self.channel.ask(netem.read(self.index[device])))
         assert held is not None
         return held
 
     def clear(self, device: str) -> None:
-        self.netlink.request(*htb.delete_root(self.index[device], netem.LINE_HANDLE))
+        self.channel.send(htb.delete_root(self.index[device], LINE_HANDLE))
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +161,10 @@ def cable() -> Iterator[Scratch]:
     name = f"nw-test-{secrets.token_hex(3)}"
     path = namespaces.make(name)
     try:
-        with Netlink(path) as netlink:
-            devices.add_veth(netlink, "theirs", "ours", path)
-            found = {device.name: device.index for device in devices.all_devices(netlink)}
-            yield Scratch(path, netlink, found)
+        with Channel(path) as channel:
+            devices.add_veth(channel, "theirs", "ours", path)
+            found = {device.name: device.index for device in devices.all_devices(channel)}
+            yield Scratch(path, channel, found)
     finally:
         namespaces.remove(name)
 
@@ -181,9 +183,9 @@ def test_the_kernel_tells_the_same_of_ours_as_of_tcs(scratch: Scratch, case: str
     impairments, arguments = CASES[case]
     assert scratch.by_us("ours", impairments) == scratch.by_tc("theirs", arguments)
     read_back = scratch.decoded("ours")
-    assert netem_read.same(Held(impairments, LIMIT), read_back)
-    assert not netem_read.same(Held(impairments, LIMIT + 1), read_back)
-    assert not netem_read.same(Held(replace(impairments, delay_ns=1), LIMIT), read_back)
+    assert netem.same(Held(impairments, LIMIT), read_back)
+    assert not netem.same(Held(impairments, LIMIT + 1), read_back)
+    assert not netem.same(Held(replace(impairments, delay_ns=1), LIMIT), read_back)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -23,10 +23,11 @@ from testbed.bench.lab import Lab, lab
 from testbed.bench.setup import Setup
 from testbed.fabric.base import Interface
 from testbed.links import htb
+from testbed.links.channel import Channel
 from testbed.links.client import LinkSettings
 from testbed.links.namespaces import inside
-from testbed.links.netlink import Netlink
 from testbed.links.outage import charge_of
+from testbed.links.plan import pace
 from testbed.scenario.shape import End, Shape
 
 RATE_BITS, VALUES = 40_000_000, 500_000
@@ -152,8 +153,8 @@ class Arena:
     def rate(self, place: str, bits: int, *, down: bool = False) -> None:
         """Of its uplink, or of its downlink."""
         device = self._lab.places[place].port if down else self._lab.places[place].nic
-        with Netlink(device.netns) as netlink:
-            netlink.send(htb.change_class(device.index, htb.pace(bits)))
+        with Channel(device.netns) as channel:
+            channel.send(htb.change_class(device.index, pace(bits)))
 
     def rates(self, place: str, bits: int) -> None:
         """Of its links in both directions."""
@@ -163,8 +164,8 @@ class Arena:
     def outage(self, place: str, for_s: float) -> None:
         """Let packets wait in both directions, from the next one on for so long; give the links a rate again then."""
         for device in (self._lab.places[place].nic, self._lab.places[place].port):
-            with Netlink(device.netns) as netlink:
-                netlink.send(htb.change_class(device.index, charge_of(int(1e9 * for_s))))
+            with Channel(device.netns) as channel:
+                channel.send(htb.change_class(device.index, charge_of(int(1e9 * for_s))))
 
     def cable(self, place: str, state: str) -> None:
         """``down``: pull the plug at the switch."""

@@ -17,8 +17,8 @@ from netns_rig import MBIT
 from verdict_rig import accepted_run
 
 from testbed.links import htb
-from testbed.links.netlink import Netlink
-from testbed.links.plan import LEAVES
+from testbed.links.channel import Channel
+from testbed.links.plan import LEAVES, pace
 from testbed.record.directory import read_jsonl
 from testbed.scenario.load import load
 from testbed.session import replay as replaying
@@ -116,8 +116,8 @@ def test_a_replay_leaves_its_certificate(certify) -> None:
 
 
 def change_class(place: Any, rate_bits: int) -> None:
-    with Netlink(place.port.netns) as netlink:
-        netlink.send(htb.change_class(place.port.index, htb.pace(rate_bits)))
+    with Channel(place.port.netns) as channel:
+        channel.send(htb.change_class(place.port.index, pace(rate_bits)))
 
 
 def test_links_that_somebody_tampers_with(certify) -> None:
@@ -125,8 +125,8 @@ def test_links_that_somebody_tampers_with(certify) -> None:
         worker, server = session.places["worker-0"], session.places["server"]
         until(0.5)
         change_class(worker, round(1.03 * 20 * MBIT))
-        with Netlink(worker.nic.netns) as netlink:
-            netlink.send(htb.change_leaf(worker.nic.index, LEAVES[0], QUEUE // 2))
+        with Channel(worker.nic.netns) as channel:
+            channel.send(htb.change_leaf(worker.nic.index, LEAVES[0], QUEUE // 2))
         until(2 + 0.3)  # after a change: it is undone until the next
         change_class(server, (60 - STEPS[2]) * MBIT)
 

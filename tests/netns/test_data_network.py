@@ -14,8 +14,8 @@ import pytest
 from netns_rig import MBIT, Rig, make_rig, rate_of
 
 from testbed.links import namespaces, unshaped
+from testbed.links.channel import Channel
 from testbed.links.neighbours import permanent_neighbours
-from testbed.links.netlink import Netlink
 from testbed.links.process import environment
 from testbed.links.tcp_settings import remembers_connections
 
@@ -39,8 +39,8 @@ def test_everyone_knows_everyone(three: Rig) -> None:
     addresses = {place.data_address for place in three.places.values()}
     addresses.add(three.networks.switch_address)
     for place in three.places.values():
-        with Netlink(place.nic.netns) as netlink:
-            known = {n.address for n in permanent_neighbours(netlink, place.nic.index)}
+        with Channel(place.nic.netns) as channel:
+            known = {n.address for n in permanent_neighbours(channel, place.nic.index)}
         assert known == addresses - {place.data_address}
 
 

@@ -17,7 +17,7 @@ from testbed.exchange.endpoint import TcpEndpoint
 from testbed.fabric.base import DATA_PORT, Interface, RackSpec
 from testbed.fabric.netns_plan import run_alias, run_tag
 from testbed.links import namespaces
-from testbed.links.racks import install, plan_racks
+from testbed.links.wiring import install, plan_racks
 from testbed.node import Kind, Message
 
 N = 10

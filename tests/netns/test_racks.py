@@ -20,11 +20,12 @@ from testbed.fabric.base import RackSpec
 from testbed.fabric.netns_plan import run_alias, run_tag
 from testbed.fabric.netns_sweep import sweep
 from testbed.links import devices, namespaces
+from testbed.links.channel import Channel
 from testbed.links.client import LinkSettings
 from testbed.links.journal import journals
-from testbed.links.netlink import Netlink
 from testbed.links.process import environment
-from testbed.links.racks import install, plan_racks, remove
+from testbed.links.racks import remove
+from testbed.links.wiring import install, plan_racks
 from testbed.scenario.shape import End
 
 RACKS = [RackSpec("a", ("worker-0", "worker-1")), RackSpec("b", ("server",))]
@@ -159,16 +160,16 @@ def test_ports_go_back_where_they_were(racked: RackedRig) -> None:
     rig, switch = racked.rig, racked.rig.networks.switch_netns
     assert rig.fabric._plan is not None
     racked.prepare()
-    with Netlink(switch) as netlink:
-        core = devices.find(netlink, "switch")
+    with Channel(switch) as channel:
+        core = devices.find(channel, "switch")
     assert core is not None
     before = {name: place.port.name for name, place in rig.fabric._places(rig.fabric._plan).items()}
     assert remove(racked.plan) == []
-    with Netlink(switch) as netlink:
+    with Channel(switch) as channel:
         for name in before.values():
-            port = devices.find(netlink, name)
+            port = devices.find(channel, name)
             assert port is not None and port.master == core.index
-        assert devices.find(netlink, "rack0") is None
+        assert devices.find(channel, "rack0") is None
 
 
 CONTROLLER = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import time
@@ -11,18 +12,19 @@ from netns_rig import MBIT, Rig, rate_of
 
 from testbed.errors import ExperimentError, LinkError, MachineError
 from testbed.links import devices, htb, namespaces
+from testbed.links.channel import Channel
 from testbed.links.client import LinkSettings
 from testbed.links.end import ShapedEnd
 from testbed.links.locate import locate
-from testbed.links.netlink import Netlink
+from testbed.links.plan import CLASS_MINOR, ROOT, pace
 from testbed.links.root import Where
 from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End, LinkChange, Shape
 
 
 def segments(rig: Rig, netns: str | None, index: int) -> int:
-    with Netlink(netns) as netlink:
-        return devices.device(netlink, index).segments
+    with Channel(netns) as channel:
+        return devices.device(channel, index).segments
 
 
 def test_both_ends_hold_what_was_asked(rig: Rig) -> None:
@@ -43,33 +45,27 @@ def test_both_ends_hold_what_was_asked(rig: Rig) -> None:
     assert segments(rig, place.nic.netns, place.nic.index) == 4
 
 
-def test_another_implementation_reads_the_same_in_the_kernel(rig: Rig) -> None:
-    """What our decoder makes of a class and its leaf, and what pyroute2 makes of the same ones."""
-    pyroute2 = pytest.importorskip("pyroute2")
+def test_tc_reads_the_same_in_the_kernel(rig: Rig) -> None:
+    """What we make of a class and its leaf, and what iproute2 makes of the same ones."""
     end = End("worker-0", "up")
     rig.prepare({end: Shape(37 * MBIT, 123_456, overhead_bytes=24)})
     nic = rig.places["worker-0"].nic
-    with namespaces.inside(nic.netns):
-        other = pyroute2.IPRoute()
-    with other:
-        (seen,) = other.get_classes(index=nic.index)
-        (theirs,) = [q for q in other.get_qdiscs(index=nic.index) if q["parent"] == htb.CLASS]
-    with Netlink(nic.netns) as netlink:
-        held = htb.decode_class(netlink.ask(htb.read_class(nic.index)))
-        question = htb.read_leaf(nic.index, theirs["handle"] >> 16)
-        _, leaf = htb.decode_qdisc(netlink.ask(question)[16:])
-    parms = seen.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")
-    assert seen["handle"] == htb.CLASS
-    assert parms["rate"] == held.pace.rate_bytes == 37 * MBIT // 8
-    assert parms["ceil"] == held.ceil_bytes
-    assert parms["rate_overhead"] == held.pace.overhead_bytes == 24
-    assert (parms["buffer"], parms["cbuffer"]) == (held.pace.burst_ticks, held.ceil_burst_ticks)
-    assert (
-        (theirs.get_attr("TCA_KIND"), theirs["parent"])
-        == (leaf.kind, leaf.parent)
-        == ("bfifo", htb.CLASS)
-    )
-    assert leaf.limit_bytes == 123_456
+    seen = rig.tc(nic.netns, "class", "show", "dev", nic.name)  # of HTB there is no JSON
+    listed = json.loads(rig.tc(nic.netns, "-j", "qdisc", "show", "dev", nic.name))
+    handle = f"{ROOT:x}:{CLASS_MINOR:x}"
+    (theirs,) = [qdisc for qdisc in listed if qdisc.get("parent") == handle]
+    with Channel(nic.netns) as channel:
+        held = htb.decode_class(channel.ask(htb.read_class(nic.index)))
+        (leaf,) = [q for q in htb.qdiscs(channel, nic.index) if q.parent == htb.CLASS]
+        limit = htb.decode_limit(channel.ask(htb.read_leaf(nic.index, leaf.handle >> 16)))
+    words = seen.split()
+    told = {name: words[words.index(name) + 1] for name in ("rate", "ceil", "overhead", "quantum")}
+    assert words[:3] == ["class", "htb", handle]
+    assert told == {"rate": "37Mbit", "ceil": "37Mbit", "overhead": "24", "quantum": "60000"}
+    assert held.pace.rate_bytes == held.ceil_bytes == 37 * MBIT // 8
+    assert (held.pace.overhead_bytes, held.quantum_bytes) == (24, 60_000)
+    assert (theirs["kind"], theirs["options"]["limit"]) == (leaf.kind, leaf.limit_bytes)
+    assert leaf.limit_bytes == limit == 123_456
 
 
 def test_above_four_gigabytes_per_second(rig: Rig) -> None:
@@ -120,7 +116,7 @@ def test_every_value_of_the_class_is_read_back(rig: Rig, change: dict[str, int])
     try:
         end.install(shape)
         assert end.verify(shape)["overhead_bytes"] == 24
-        right = htb.pace(shape.rate_bits, 24)
+        right = pace(shape.rate_bits, 24)
         end.send(end.class_message(right._replace(**change)))
         with pytest.raises(LinkError, match="'worker-0' up"):
             end.verify(shape)
@@ -287,9 +283,9 @@ def test_locate_finds_both_ends_by_number(rig: Rig) -> None:
         capture_output=True,
     )
     assert b"control" in shown.stdout
-    with Netlink(place.nic.netns) as netlink:
-        control = devices.find(netlink, "control")
-        data = devices.find(netlink, "data")
+    with Channel(place.nic.netns) as channel:
+        control = devices.find(channel, "control")
+        data = devices.find(channel, "data")
     assert control is not None
     assert data is not None
     nic, port = rig.agent.locate(str(place.nic.netns), control.mac)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import MachineError
-from testbed.links import capacity
+from testbed.links import capacity, unshaped
 from testbed.links.capacity import FLOOR_BITS, SHARE, busy_at_once, check_capacity
 from testbed.scenario.shape import End
 
@@ -29,7 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int, in
         return segments * GBIT * (2 if flows == 1 else 3) // 2
 
     monkeypatch.setenv("NARROWS_STATE", str(tmp_path))
-    monkeypatch.setattr(capacity, "measure", measure)
+    monkeypatch.setattr(unshaped, "measure", measure)
     monkeypatch.setattr(capacity, "_known", {})
     monkeypatch.setattr(capacity.os, "cpu_count", lambda: 2)
     return measured

@@ -6,12 +6,13 @@ import socket
 import struct
 
 import pytest
+from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY
 
 from testbed.job.memory import Mapped, Shared, between, in_memory, shared_mappings
 from testbed.job.moved import Owner, carried, connection, owners
-from testbed.links.counters import InterfaceSeen
 from testbed.links.diag import SocketSeen, decode, query
-from testbed.links.netlink import attribute
+from testbed.links.messages import encode
+from testbed.links.watched import InterfaceSeen
 
 MOUNTS = """\
 22 1 0:20 / /tmp rw,nosuid shared:2 - tmpfs tmpfs rw
@@ -102,7 +103,7 @@ def test_whose_the_other_end_is(own: str, peer: str, whose: str | None, role: st
 
 
 def description(family: int, own: str, peer: str, info: bytes | None) -> bytes:
-    """A ``struct inet_diag_msg`` with its attribute."""
+    """A whole message: ``struct nlmsghdr``, ``struct inet_diag_msg``, and its attribute."""
     ends = [socket.inet_pton(family, address).ljust(16, b"\0") for address in (own, peer)]
     ports = struct.pack(">HH", 4242, 29500)
     body = (
@@ -112,7 +113,9 @@ def description(family: int, own: str, peer: str, info: bytes | None) -> bytes:
         + struct.pack("=IQ", 3, 77)
         + bytes(20)
     )
-    return body + (b"" if info is None else attribute(2, info))
+    if info is not None:
+        body += struct.pack("=HH", 4 + len(info), 2) + info
+    return struct.pack("=IHHII", 16 + len(body), 20, 0, 0, 0) + body
 
 
 def tcp_info(segments: int, length: int = 248) -> bytes:
@@ -137,12 +140,9 @@ def test_a_description_of_a_connection() -> None:
 
 
 def test_what_is_listed_at_the_end_are_connections() -> None:
-    family, protocol, wanted, states = struct.unpack_from("=BBBxI", query(socket.AF_INET6))
-    assert (len(query(socket.AF_INET6)), family, protocol) == (
-        56,
-        socket.AF_INET6,
-        socket.IPPROTO_TCP,
-    )
+    asked = encode(query(socket.AF_INET6), SOCK_DIAG_BY_FAMILY, 0)
+    family, protocol, wanted, states = struct.unpack_from("=BBBxI", asked, 16)
+    assert (len(asked), family, protocol) == (72, socket.AF_INET6, socket.IPPROTO_TCP)
     assert wanted == 1 << 1
     left_out = [state for state in range(1, 12 + 1) if not states >> state & 1]
     assert left_out == [6, 7, 10, 12]  # TIME_WAIT, CLOSE, LISTEN, NEW_SYN_RECV

@@ -16,7 +16,7 @@ from testbed.fabric.netns_plan import plan_topology
 from testbed.fabric.netns_sweep import sweep
 from testbed.links import namespaces
 from testbed.links.journal import Entry, Journal, abandoned, cleaners, journals, lives, start_time
-from testbed.links.topology import TopologyPlan
+from testbed.links.wiring import TopologyPlan
 
 
 @pytest.fixture(autouse=True)

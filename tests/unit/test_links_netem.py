@@ -9,11 +9,12 @@ from statistics import fmean, pstdev
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from testbed.links import delays, netem
 from testbed.links.line import seed_of
-from testbed.links.netem_read import Held, decode, same
-from testbed.links.netlink import attributes
+from testbed.links.netem import Held, same
+from testbed.links.plan import FEWEST_PACKETS, MOST_PACKETS, SMALLEST_FRAME, limit_packets
 from testbed.scenario.impairments import NONE, FourState, GilbertElliott, Impairments, Slot
 from testbed.scenario.shape import End
 
@@ -53,9 +54,16 @@ ANY = st.builds(
 )
 
 
+def read(told: Held) -> Held:
+    """What the message says, in the words of an answer."""
+    held = netem.decode(netem.change(9, told, with_table=False))
+    assert held is not None
+    return held
+
+
 @given(ANY, st.integers(0, 2**32 - 1))
 def test_what_is_sent_is_what_is_read(asked: Impairments, limit: int) -> None:
-    held = decode(netem.options(asked, limit))
+    held = read(Held(asked, limit))
     assert held.limit_packets == limit
     assert (held.impairments.delay_ns, held.impairments.jitter_ns) == (
         asked.delay_ns,
@@ -64,7 +72,7 @@ def test_what_is_sent_is_what_is_read(asked: Impairments, limit: int) -> None:
     assert (held.impairments.slot, held.impairments.seed) == (asked.slot, asked.seed)
     assert type(held.impairments.loss) is type(asked.loss) or not asked.loss
     assert same(Held(asked, limit), held)
-    assert decode(netem.options(*held)) == held
+    assert read(held) == held
 
 
 @pytest.mark.parametrize(
@@ -90,15 +98,15 @@ def test_what_is_sent_is_what_is_read(asked: Impairments, limit: int) -> None:
 )
 def test_every_difference_is_seen(other: dict[str, object]) -> None:
     changed = Held(replace(NONE, **other), 1000)  # type: ignore[arg-type]
-    assert same(changed, decode(netem.options(*changed)))
-    assert not same(Held(NONE, 1000), decode(netem.options(*changed)))
-    assert not same(changed, decode(netem.options(NONE, 1000)))
+    assert same(changed, read(changed))
+    assert not same(Held(NONE, 1000), read(changed))
+    assert not same(changed, read(Held(NONE, 1000)))
     assert not same(changed, Held(changed.impairments, 1001))
 
 
 def test_a_kernel_that_tells_no_seed_is_believed_and_one_that_tells_another_is_not() -> None:
     asked = Held(Impairments(loss=0.1, seed=5), 1000)
-    silent = decode(netem.options(Impairments(loss=0.1), 1000))
+    silent = read(Held(Impairments(loss=0.1), 1000))
     assert same(asked, silent)
     assert not same(asked, silent._replace(impairments=replace(silent.impairments, seed=6)))
     assert same(Held(Impairments(loss=0.1), 1000), asked)
@@ -106,23 +114,29 @@ def test_a_kernel_that_tells_no_seed_is_believed_and_one_that_tells_another_is_n
 
 def test_everything_is_always_sent() -> None:
     """A change merges: what were left out would stay."""
-    found = attributes(netem.options(NONE, 1000)[netem.BASE.size :])
     persistent = {
-        netem.CORRELATIONS,
-        netem.TABLE,
-        netem.REORDER,
-        netem.CORRUPT,
-        netem.RATE,
-        netem.RATE64,
-        netem.ECN,
-        netem.SLOT,
-        netem.LATENCY64,
-        netem.JITTER64,
+        "CORR",
+        "DELAY_DIST",
+        "REORDER",
+        "CORRUPT",
+        "RATE",
+        "RATE64",
+        "ECN",
+        "SLOT",
+        "LATENCY64",
+        "JITTER64",
     }
-    assert set(found) == persistent
-    unordered = attributes(netem.options(Impairments(ordered=False), 1000)[netem.BASE.size :])
-    assert set(unordered) == persistent - {netem.RATE64}
-    assert not any(unordered[netem.RATE])
+    assert sent(NONE) == persistent
+    assert sent(Impairments(ordered=False)) == persistent - {"RATE64"}
+
+
+def sent(impairments: Impairments) -> set[str]:
+    """The options of a change."""
+    message = tcmsg(netem.change(9, Held(impairments, 1000)))
+    message.decode()
+    options = message.get_attr("TCA_OPTIONS")
+    assert not (options.get_attr("TCA_NETEM_RATE")["rate"] and not impairments.ordered)
+    return {name.removeprefix("TCA_NETEM_") for name, _ in options["attrs"]}
 
 
 @pytest.mark.parametrize("name", ["uniform", "normal", "pareto", "paretonormal"])
@@ -150,18 +164,18 @@ def test_tables_are_quantiles(name: delays.Distribution) -> None:
 def test_a_line_holds_whatever_can_be_on_its_way(
     rate: int, queue: int, delay_ns: int, jitter_ns: int
 ) -> None:
-    limit = netem.limit_packets(rate, queue, Impairments(delay_ns=delay_ns, jitter_ns=jitter_ns))
-    assert netem.FEWEST_PACKETS <= limit <= netem.MOST_PACKETS
-    on_their_way = (rate / 8 * (delay_ns + 4 * jitter_ns) / 1e9 + queue) / netem.SMALLEST_FRAME
-    assert limit >= min(netem.MOST_PACKETS, on_their_way)
-    assert limit <= max(netem.FEWEST_PACKETS, 2 * on_their_way + 2)
+    limit = limit_packets(rate, queue, Impairments(delay_ns=delay_ns, jitter_ns=jitter_ns))
+    assert FEWEST_PACKETS <= limit <= MOST_PACKETS
+    on_their_way = (rate / 8 * (delay_ns + 4 * jitter_ns) / 1e9 + queue) / SMALLEST_FRAME
+    assert limit >= min(MOST_PACKETS, on_their_way)
+    assert limit <= max(FEWEST_PACKETS, 2 * on_their_way + 2)
 
 
 def test_limits_grow_with_slots_and_duplicates() -> None:
-    plain = netem.limit_packets(10**9, 0, Impairments(delay_ns=10**7))
-    assert netem.limit_packets(10**9, 0, Impairments(delay_ns=10**7, duplicate=0.1)) == 2 * plain
+    plain = limit_packets(10**9, 0, Impairments(delay_ns=10**7))
+    assert limit_packets(10**9, 0, Impairments(delay_ns=10**7, duplicate=0.1)) == 2 * plain
     slotted = Impairments(delay_ns=10**7, slot=Slot(10**6, 10**8))
-    assert netem.limit_packets(10**9, 0, slotted) > plain
+    assert limit_packets(10**9, 0, slotted) > plain
 
 
 def test_seeds_differ_between_ends_and_changes_and_not_between_runs() -> None:
@@ -177,7 +191,7 @@ def test_seeds_differ_between_ends_and_changes_and_not_between_runs() -> None:
 def test_four_states_add_up_to_all_and_not_to_nothing(p13: float) -> None:
     """The kernel adds two shares in 32 bits: one too many would be none."""
     loss = FourState(p13, p31=p13, p32=1 - p13, p14=1 - p13)
-    held = decode(netem.options(Impairments(loss=loss), 1000)).impairments.loss
+    held = read(Held(Impairments(loss=loss), 1000)).impairments.loss
     assert isinstance(held, FourState)
     for one, other in ((held.p13, held.p14), (held.p31, held.p32)):
         assert round(one * netem.ALL) + round(other * netem.ALL) <= netem.ALL

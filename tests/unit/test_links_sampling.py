@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from testbed.links import htb
 from testbed.links.end import ShapedEnd
 from testbed.links.fidelity import measures
 from testbed.links.held import Held, Mismatch
 from testbed.links.htb import Counters
+from testbed.links.plan import Pace, pace
 from testbed.links.sampling import LIMIT_LOOKS, Sampler
 from testbed.record.events import LinkMismatch, LinkSample
 from testbed.scenario.shape import End, Shape
@@ -85,7 +85,7 @@ def test_a_rate_that_somebody_changes_is_noticed_at_the_next_look() -> None:
 def test_a_rate_is_held_in_whole_bytes() -> None:
     odd = Shape(20 * MBIT + 1, 50_000)
     kernel, sampler = begun(odd)
-    kernel.now = kernel.now._replace(rate_bytes=htb.pace(odd.rate_bits).rate_bytes)
+    kernel.now = kernel.now._replace(rate_bytes=pace(odd.rate_bits).rate_bytes)
     sampler.look(LOOK_S, odd)
     sampler.end()
     assert [wrong.to_s for wrong in sampler.record.mismatches] == [LOOK_S]  # that of ``begun``
@@ -130,7 +130,7 @@ def test_in_an_outage_the_rate_means_nothing_and_a_dropping_queue_takes_nothing(
 
 def test_an_eased_class_is_held_against_what_it_was_eased_to() -> None:
     kernel, sampler = begun()
-    eased = htb.Pace(12_345, 1, overhead_bytes=700)
+    eased = Pace(12_345, 1, overhead_bytes=700)
     for look, held in enumerate((12_345, 12_346, 12_345), start=1):
         kernel.now = kernel.now._replace(rate_bytes=held)
         sampler.look(look * LOOK_S, SHAPE, eased)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from testbed.links import htb
 from testbed.links.end import ShapedEnd
 from testbed.links.outage import LONGEST_NS, RENEW_NS
+from testbed.links.plan import TICK_NS, Pace, pace
 from testbed.links.slow import Slow, Step, charging, ends_ns, frame_ns, is_slow, pace_at
 from testbed.links.track import FOREVER_NS, Track
 from testbed.scenario.shape import FRAME_BYTES, End, LinkChange, Shape
@@ -23,7 +24,7 @@ MS, S, MBIT = 1_000_000, 1_000_000_000, 1_000_000
 QUEUE = 1 << 30
 
 
-def costs_ns(pace: htb.Pace, size: int = FRAME_BYTES) -> float:
+def costs_ns(pace: Pace, size: int = FRAME_BYTES) -> float:
     return max(size + pace.overhead_bytes, pace.mpu_bytes) * 1e9 / pace.rate_bytes
 
 
@@ -67,7 +68,7 @@ def test_a_full_frame_costs_what_the_service_curve_says(
     found = pace_at(shape, 0, FOREVER_NS, lambda: coming)
     exact = fluid_ends(0, 8 * (FRAME_BYTES + overhead), rate, coming)
     wanted = LONGEST_NS if exact is None else min(float(exact), LONGEST_NS)
-    if wanted < 20_000 or found == htb.pace(rate, overhead):
+    if wanted < 20_000 or found == pace(rate, overhead):
         return
     # The rate is a whole number of byte/s, and so is what is charged: 0.5 B at the least rate.
     tolerance = max(2 * MS, 0.51e9 / found.rate_bytes)
@@ -90,7 +91,7 @@ def test_small_packets_are_charged_their_own_time() -> None:
 
 def test_the_plain_setting_where_nothing_changes_soon() -> None:
     shape = Shape(20_000, QUEUE, overhead_bytes=38)
-    plain = htb.pace(20_000, 38)
+    plain = pace(20_000, 38)
     assert pace_at(shape, 0, FOREVER_NS, list) == plain
     assert pace_at(shape, 0, FOREVER_NS, lambda: [(S, MBIT)]) == plain
     assert pace_at(shape, 0, FOREVER_NS, lambda: [(MS, 20_000)]) == plain
@@ -131,7 +132,7 @@ class Kernel:
     end: End = field(default_factory=lambda: End("worker-0", "up"))
     where: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(index=0))
     zero: htb.Counters = field(default_factory=lambda: htb.Counters(0, 0, 0, 0, 0, 0))
-    pace: htb.Pace = field(default_factory=lambda: htb.Pace(1, 1))
+    pace: Pace = field(default_factory=lambda: Pace(1, 1))
     tokens_ns: float = 0.0
     charged_ns: float = 0.0
     packets: int = 0
@@ -140,7 +141,7 @@ class Kernel:
     filled_ns: int = 0
     sent: list[float] = field(default_factory=list)
 
-    def class_message(self, pace: htb.Pace) -> bytes:
+    def class_message(self, pace: Pace) -> bytes:
         return repr(tuple(pace)).encode()
 
     def limit_message(self, _: int) -> bytes:
@@ -148,7 +149,7 @@ class Kernel:
 
     def send(self, message: bytes) -> None:
         if message:
-            self.pace = htb.Pace(*eval(message))
+            self.pace = Pace(*eval(message))
             self.told += 1
         else:
             self.empty = False
@@ -165,7 +166,7 @@ class Kernel:
             return
         while (at := max(self.filled_ns, self.charged_ns - min(0.0, self.tokens_ns))) <= now_ns:
             saved = self.tokens_ns + at - self.charged_ns
-            saved = min(saved, self.pace.burst_ticks * htb.TICK_NS)
+            saved = min(saved, self.pace.burst_ticks * TICK_NS)
             self.tokens_ns = max(saved - costs_ns(self.pace), 1 - 60 * S)
             self.charged_ns = at
             self.packets += 1
@@ -175,7 +176,7 @@ class Kernel:
 def replayed(changes: list[tuple[int, Shape]], until_ns: int) -> Kernel:
     """A track is driven as the replay does it: changes on time, held every few milliseconds."""
     kernel, (_, first), *_ = Kernel(), *changes
-    kernel.pace = htb.pace(first.rate_bits)
+    kernel.pace = pace(first.rate_bits)
     track = Track(cast(ShapedEnd, kernel), first)
     dues = [track.due(LinkChange(at / 1e9, kernel.end, s), at, 12_112) for at, s in changes[1:]]
     track.coming = deque(dues)

@@ -212,7 +212,7 @@ def test_nothing_can_be_replayed_on_it(tmp_path: Path) -> None:
 ELSEWHERE = """
 import importlib.abc, os, sys
 
-LINUX = ("pyroute2", "docker", "prometheus_client", "testbed.links.netlink", "testbed.fabric.rootless",
+LINUX = ("pyroute2", "docker", "prometheus_client", "testbed.links.channel", "testbed.fabric.rootless",
          "testbed.fabric.netns", "testbed.fabric.host", "testbed.session.session")
 
 class Refuse(importlib.abc.MetaPathFinder):

@@ -6,8 +6,9 @@ import os
 import socket
 from pathlib import Path
 
-from testbed.links.diag import BY_FAMILY
-from testbed.links.netlink import SOCK_DIAG, Netlink
+from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY
+
+from testbed.links.channel import SOCK_DIAG, Channel
 from testbed.links.unix_sockets import QUERY, Joined, Joins, UnixSeen, decode
 
 LISTENS = UnixSeen(1, path="/shared/s", file=b"f", listens=True)
@@ -15,8 +16,10 @@ CALLS, TAKEN = UnixSeen(8, 9), UnixSeen(9, 8, "/shared/s", b"f")
 
 
 def listed() -> dict[int, UnixSeen]:
-    with Netlink(None, SOCK_DIAG) as netlink:
-        return {seen.inode: seen for seen in map(decode, netlink.dump(BY_FAMILY, QUERY))}
+    with Channel(None, SOCK_DIAG) as channel:
+        return {
+            seen.inode: seen for seen in map(decode, channel.dump_raw(QUERY, SOCK_DIAG_BY_FAMILY))
+        }
 
 
 def inode(of: socket.socket) -> int:

@@ -21,7 +21,7 @@ from testbed.bench.figures import queue_bytes
 from testbed.bench.lab import CONGESTION, Lab
 from testbed.errors import ExperimentError
 from testbed.links.client import LinkSettings
-from testbed.links.topology import NIC
+from testbed.links.wiring import NIC
 from testbed.scenario.expand import DIRECTIONS
 from testbed.scenario.shape import End, Shape
 

@@ -11,6 +11,7 @@ from testbed.bench.order import interleaved
 from testbed.bench.result import Check, Suite, at_most
 from testbed.bench.setup import Setup
 from testbed.bench.trial import measure
+from testbed.bench.with_pyroute2 import IPRouteHtb
 from testbed.bench.with_tc import TcHtb
 from testbed.bench.witness import lateness_s, witness
 
@@ -22,8 +23,8 @@ Late = dict[str, float | None]
 
 
 def run(setup: Setup) -> Suite:
-    """Ours against changes made by ``tc``; the later of the kernel's notices and the agent's own word."""
-    others: list[Alternative] = [Ours(), TcHtb()]
+    """Ours against changes made by ``tc`` and by pyroute2's ``IPRoute.tc``; the later of the kernel's notices and the agent's own word."""
+    others: list[Alternative] = [Ours(), TcHtb(), IPRouteHtb()]
     found: dict[tuple[int, int, str], list[Late]] = {}
     with lab([OURS, PLAIN], setup) as made:
         for loops in LOOPS:

@@ -1,0 +1,210 @@
+"""Netlink messages, encoded and decoded by pyroute2, quickly from the second of a structure on.
+
+pyroute2 takes 0.3 ms to encode a class and 0.1 ms to decode one, and leaves a cycle of references for the garbage collector, which rests
+during a replay. So where the numbers of a message are is asked of it once, by the message's structure; from then on they are put there, and
+read from there, with ``struct``. Which bytes those are, and how wide, is known from pyroute2's own description alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pyroute2.netlink import NLA_F_NESTED, NLM_F_REQUEST, nlmsg
+
+Fields = dict[str, Any]
+"""A message as pyroute2 takes it: its own fields by name, and under ``attrs`` pairs of a name and a number, a text or such fields.
+
+What is no number must be hashable. A third thing in a pair is a flag of the attribute's type."""
+Attribute = tuple[str, Any] | tuple[str, Any, int]
+
+_MOST = 1024
+"""Structures that are remembered."""
+_templates: dict[tuple[tuple[str, ...], tuple[Hashable, ...]], _Template] = {}
+
+
+def tree(*attributes: Attribute, **fields: int) -> Fields:
+    """Fields and attributes in pyroute2's form."""
+    return {**fields, "attrs": list(attributes)}
+
+
+def nest(name: str, *attributes: Attribute) -> Attribute:
+    """An attribute made of attributes that says so, which pyroute2 leaves out of some and older kernels want of none."""
+    return name, tree(*attributes), NLA_F_NESTED
+
+
+class Message(NamedTuple):
+    """What is to be encoded: one of pyroute2's message classes, and what it is given."""
+
+    kind: type[nlmsg]
+    fields: Fields
+
+
+def encode(message: Message, command: int, flags: int) -> bytes:
+    """The bytes of a request, to be sent any number of times."""
+    names: list[str] = [message.kind.__name__]
+    numbers: list[int] = [command, NLM_F_REQUEST | flags]
+    constants: list[Hashable] = []
+    _flatten(message.fields, names, numbers, constants)
+    key = (tuple(names), tuple(constants))
+    template = _templates.get(key)
+    if template is None:
+        if len(_templates) >= _MOST:
+            _templates.clear()
+        template = _templates[key] = _Template(message, command, NLM_F_REQUEST | flags)
+    return template.filled(numbers)
+
+
+def _flatten(
+    fields: Fields, names: list[str], numbers: list[int], constants: list[Hashable]
+) -> None:
+    """Its structure, and its numbers in the order in which they are named."""
+    names.extend(name for name, _, *flags in fields.get("attrs", ()) if flags)
+    for name, value in _members(fields):
+        names.append(name)
+        if isinstance(value, int):
+            numbers.append(value)
+        elif isinstance(value, dict):
+            names.append("{")
+            _flatten(value, names, numbers, constants)
+            names.append("}")
+        else:
+            constants.append(value)
+
+
+def _members(fields: Fields) -> Iterator[tuple[str, Any]]:
+    """Fields and attributes alike."""
+    yield from ((name, value) for name, value in fields.items() if name != "attrs")
+    yield from ((name, value) for name, value, *_ in fields.get("attrs", ()))
+
+
+class _Template:
+    """One structure: what is the same in all messages of it, and the places of their numbers."""
+
+    def __init__(self, message: Message, command: int, flags: int) -> None:
+        encoded: Any = message.kind()
+        encoded.setvalue(message.fields)
+        encoded["header"] = {"type": command, "flags": flags}
+        encoded.encode()
+        data = encoded.data
+        places = {place.name: place for place in _places(encoded)}
+        wanted = [places[name] for name in ("header.type", "header.flags", *_names(message.fields))]
+        for name in _flagged(message.fields):
+            at = places[name].at - 2
+            struct.pack_into("=H", data, at, struct.unpack_from("=H", data, at)[0] | NLA_F_NESTED)
+        self._packers = [(struct.Struct(place.layout).pack_into, place.at) for place in wanted]
+        self._data = bytes(data)
+
+    def filled(self, numbers: Sequence[int]) -> bytes:
+        data = bytearray(self._data)
+        for (pack_into, at), number in zip(self._packers, numbers, strict=True):
+            pack_into(data, at, number)
+        return bytes(data)
+
+
+def _names(fields: Fields, before: str = "") -> Iterator[str]:
+    """Of its numbers, in the order of ``_flatten``, as ``_places`` has them."""
+    for name, value in _members(fields):
+        if isinstance(value, int):
+            yield before + name if name in fields else f"{before}{name}.value"
+        elif isinstance(value, dict):
+            yield from _names(value, f"{before}{name}.")
+
+
+def _flagged(fields: Fields, before: str = "") -> Iterator[str]:
+    """Attributes made by ``nest``."""
+    for name, value, *flags in fields.get("attrs", ()):
+        if flags:
+            yield before + name
+        if isinstance(value, dict):
+            yield from _flagged(value, f"{before}{name}.")
+
+
+class Reader:
+    """Reads some numbers out of messages of one class, by names such as ``TCA_OPTIONS.TCA_HTB_PARMS.rate``.
+
+    The name of an attribute alone stands for its bytes, and so does one of a number in network byte order. What a message
+    does not have is None.
+    """
+
+    def __init__(self, kind: type[nlmsg], *names: str) -> None:
+        self._kind, self._names = kind, names
+        self._layouts: dict[int, list[_Layout]] = {}
+
+    def __call__(self, message: bytes) -> tuple[Any, ...]:
+        """The values of a whole message, in the order of the names."""
+        known = self._layouts.setdefault(len(message), [])
+        for layout in known:
+            if layout.marks.unpack_from(message) == layout.marked:
+                return layout.pick((*layout.values.unpack_from(message), None))
+        decoded = self._kind(message)
+        decoded.decode()
+        known.append(_layout(decoded, message, self._names))
+        return self(message)
+
+
+class _Layout(NamedTuple):
+    """Where values are in messages whose attributes are the same and as long."""
+
+    marks: struct.Struct
+    marked: tuple[int, ...]
+    values: struct.Struct
+    pick: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
+
+def _layout(decoded: nlmsg, message: bytes, names: Sequence[str]) -> _Layout:
+    places = list(_places(decoded))
+    marks = _struct([(place.at - 4, "=I") for place in places if place.attribute])
+    there = sorted((place for place in places if place.name in names), key=lambda place: place.at)
+    order = [place.name for place in there]
+    picked = [order.index(name) if name in order else len(order) for name in names]
+    return _Layout(
+        marks,
+        marks.unpack_from(message),
+        _struct([(place.at, _plain(place.layout)) for place in there]),
+        lambda values: tuple(values[at] for at in picked),
+    )
+
+
+def _struct(places: Sequence[tuple[int, str]]) -> struct.Struct:
+    """That reads values at these offsets, which rise."""
+    layout, at = "=", 0
+    for offset, one in places:
+        layout += f"{offset - at}x{one[1:]}"
+        at = offset + struct.calcsize(one)
+    return struct.Struct(layout)
+
+
+def _plain(layout: str) -> str:
+    """A number in network byte order as bytes: one ``struct`` has one order."""
+    return layout if layout[0] == "=" else f"={struct.calcsize(layout)}s"
+
+
+class _Place(NamedTuple):
+    """Of a number, or of all that an attribute holds, in a message."""
+
+    name: str
+    at: int
+    layout: str
+    attribute: bool = False
+    """Its length and type are in the 4 bytes before."""
+
+
+def _places(message: Any, before: str = "") -> Iterator[_Place]:
+    """Everything in an encoded or decoded message."""
+    at = message.offset
+    for name, layout in message.header or ():
+        if not message.is_nla:
+            yield _Place(f"header.{name}", at, f"={layout}")
+        at += struct.calcsize(layout)
+    if message.is_nla:
+        held = message.offset + message.length - at
+        yield _Place(before.removesuffix("."), at, f"={held}s", attribute=True)
+    for name, layout in message.fields:
+        if layout == "s":
+            break
+        yield _Place(before + name, at, layout if layout[0] in "<>=" else f"={layout}")
+        at += struct.calcsize(layout)
+    for slot in dict.get(message, "attrs", ()):
+        yield from _places(slot.nla, f"{before}{slot.name}.")
