@@ -195,6 +195,27 @@ def test_prepare_again_is_clean_after_an_unfinished_queue(rig: Rig) -> None:
     assert "backlog 0b 0p" in shown
 
 
+def test_a_run_does_not_count_what_an_outage_of_the_run_before_threw_away(rig: Rig) -> None:
+    end, place = End("worker-0", "up"), rig.places["worker-0"]
+    shape = Shape(100_000, 400_000)
+    rig.prepare({end: shape})
+    with (
+        namespaces.inside(place.nic.netns),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+        for _ in range(50):  # 5.8 s of the link
+            sender.sendto(bytes(1400), (rig.networks.switch_address, 9999))
+    t0 = rig.start([LinkChange(0.0, end, Shape(0, 400_000, drop=True))], lead_s=0.05)
+    rig.wait(t0 + 500_000_000)
+    (before,) = rig.stop().links
+    assert before.drops > 0
+    rig.prepare({end: shape})
+    t0 = rig.start([], lead_s=0.05)
+    rig.wait(t0)
+    (link,) = rig.stop().links
+    assert link.drops == 0
+
+
 @pytest.mark.timed
 def test_at_network_queues_one_hop_on(rig: Rig) -> None:
     end, place = End("worker-0", "up"), rig.places["worker-0"]

@@ -15,6 +15,7 @@ from testbed.algorithms import Algorithm
 from testbed.compress.layout import Layout
 from testbed.compress.shards import in_buckets, pieces
 from testbed.errors import InputError
+from testbed.exchange.frame import HEADER_BYTES
 from testbed.train.replica import Replica
 
 torch.set_num_threads(1)
@@ -153,6 +154,17 @@ def test_a_run_in_buckets_says_so_of_every_bucket() -> None:
         assert max(b["packed_s"] for b in own) <= min(b["start_s"] for b in own)
         assert sum(b["bytes_up"] for b in own) == step["bytes_up"]
         assert sum(b["bytes_down"] for b in own) == step["bytes_down"]
+
+
+def test_parameters_that_share_a_payload_have_its_bytes_by_the_elements_sent() -> None:
+    sparse = Algorithm("sparse", "topk", "feedback", options={"density": 0.05}, bucket_bytes=1)
+    for bucket in not_empty(Stage(sparse).play().of("worker-0", "bucket")):
+        shares = list(bucket["parts"].values())
+        assert len(shares) > 1 and bucket["sent_count"] < bucket["size"]
+        each = (bucket["bytes_up"] - HEADER_BYTES) / bucket["sent_count"]
+        for _, sent, length, _ in shares:
+            assert length == pytest.approx(each * sent)
+        assert sum(share[1] for share in shares) == bucket["sent_count"]
 
 
 @pytest.mark.parametrize("overlap", [True, False])

@@ -106,6 +106,15 @@ def test_a_slow_network_asks_for_redundancy(tmp_path: Path) -> None:
     assert steps[6]["end_s"] - steps[6]["start_s"] < steps[3]["end_s"] - steps[3]["start_s"]
 
 
+def test_where_one_worker_computes_for_long_redundancy_would_cost_more(tmp_path: Path) -> None:
+    """On the same slow network: all wait for the slowest, whatever the others' computation takes."""
+    slow = SCENARIO.replace("20 Mbit/s", "500 kbit/s")
+    slow = slow.replace("100 ms", "10 ms, slow: {worker-4: 500}")
+    done = carried_out(tmp_path, slow, algorithms=["combined-auto"])
+    decided = _events(Path(done.runs[0]["dir"]), "redundancy")
+    assert [event["r"] for event in decided] == [1] * 5
+
+
 class Bench:
     """Workers without training."""
 

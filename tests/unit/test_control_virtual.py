@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from virtual_run import SCENARIO, carried_out
 from virtual_setup import ALGORITHMS, Stage
 
 from testbed.algorithms import Algorithm, known, resolve
@@ -15,6 +17,7 @@ from testbed.control.base import controllers
 from testbed.control.replay import compare, replay
 from testbed.control.seed import controller_seed
 from testbed.errors import ExperimentError, InputError
+from testbed.record.directory import read_events
 from testbed.scenario.model import Optimizer, Schedule, Stop
 from testbed.train.ddp_row import row_of
 
@@ -57,6 +60,20 @@ def test_layers_of_accordion(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(0.1 < density < 0.2 for density in densities[11:21]), "one small layer changed"
     for step in steps:
         assert step["sent_count"] / step["size"] == pytest.approx(step["density"], abs=0.01)
+
+
+def test_each_way_of_the_path_has_the_rate_of_its_own_links(tmp_path: Path) -> None:
+    """There: the server's 30 Mbit/s, shared by two workers; back: its 16, until they are 4."""
+    text = SCENARIO.replace("{up: {rate: 20 Mbit/s", "{up: {rate: 16 Mbit/s")
+    text = text.replace("down: {rate: 20 Mbit/s", "down: {rate: 30 Mbit/s")
+    text = text.replace("rate: 5 Mbit/s", "rate: 4 Mbit/s, direction: up")
+    text = text.replace("[none, topk-0.01]", "[oracle]")
+    (entry,) = carried_out(tmp_path, text).runs
+    seen = [step["controller"] for step in read_events(Path(entry["dir"]))["step"]]
+    assert {(one["share_up_bits"], one["share_down_bits"]) for one in seen} == {
+        (15e6, 8e6),
+        (15e6, 2e6),
+    }
 
 
 @pytest.fixture

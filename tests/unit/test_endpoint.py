@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from endpoint_rig import KINDS, RUN, Either, endpoint, star
+from endpoint_rig import KINDS, NAMES, RUN, Either, endpoint, star
 from loopback import refusing
 
 from testbed.errors import NodeLost
 from testbed.exchange.frame import HEADER_BYTES, Header
+from testbed.exchange.kinds import Peers
+from testbed.exchange.peers import PeerExchange
+from testbed.fabric.host import HostClock, HostNode
 from testbed.node import Kind, Message
 from testbed.scenario.shape import SEGMENT_HEADER_BYTES
 
@@ -58,6 +61,30 @@ def test_buffers_of_neighbouring_steps_are_apart(trio: Trio) -> None:
     first, second = server.receive(5.0), server.receive(5.0)
     assert bytes(first.body) == b"\x00" * 100
     assert bytes(second.body) == b"\x01" * 100
+
+
+def test_a_peer_that_is_a_step_ahead_changes_nothing_that_still_waits(trio: Trio) -> None:
+    """Its gradient of the next step has come before another's of this one."""
+    own, one, two, _ = trio
+    node = HostNode("server", 1, own, HostClock(), lambda _: None)
+    exchange = PeerExchange(node, Peers(0, [], [0, 1, 2], NAMES, 5.0))
+
+    def send(peer: Either, step: int, bucket: int) -> None:
+        body = bytes([10 * peer.number + step]) * 100
+        peer.send([0], Message(Kind.GRADIENT, step, bucket, peer.number, body))
+
+    def gathered(step: int, bucket: int) -> list[bytes]:
+        return [bytes(message.body) for message in exchange.gather(step, bucket)]
+
+    for step, bucket in ((1, 0), (2, 0), (1, 1)):
+        send(one, step, bucket)
+    send(two, 1, 1)
+    assert gathered(1, 1) == [b"\x0b" * 100, b"\x15" * 100]  # all that was sent has come
+    send(two, 1, 0)
+    assert gathered(1, 0) == [b"\x0b" * 100, b"\x15" * 100]
+    send(two, 2, 0)
+    assert gathered(2, 0) == [b"\x0c" * 100, b"\x16" * 100]
+    node.close()
 
 
 def test_frames_of_all_lengths_follow_each_other(trio: Trio) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import count, islice
+from threading import Event
 from typing import Any
 
 import pytest
@@ -100,6 +102,27 @@ def test_the_feeder_cuts_long_stretches_and_says_when_all_is_told() -> None:
     times = [change[0] for _, fields in calls for change in fields["changes"]]
     assert times == sorted(times)
     assert list(islice(times, 2)) == [0, 0.001]
+
+
+def test_the_feeder_tells_every_change_once_over_all_stretches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clock is at 100 s already: the first stretch ends at 45 s, and the next one reaches the end."""
+    monkeypatch.setattr("testbed.links.feeder.EVERY_S", 0.0)
+    told: list[float] = []
+    all_told = Event()
+
+    def call(_operation: str, **fields: Any) -> None:
+        told.extend(change[0] for change in fields["changes"])
+        if fields["known_to_s"] is None:
+            all_told.set()
+
+    history = list(islice(endless(), 1000))
+    feeder = Feeder(time.monotonic_ns() - 100 * 10**9, iter(history), call)
+    feeder.begin()
+    assert all_told.wait(10.0)
+    feeder.end()
+    assert told == [change.time_s for change in history]
 
 
 def found(*kinds: str, privileged: bool = True) -> Capabilities:

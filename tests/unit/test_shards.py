@@ -123,6 +123,20 @@ def test_networks_alone_can_have_several_servers(tmp_path: Path) -> None:
     assert sums[1]["step_s"] == pytest.approx(sums[0]["step_s"], rel=1e-3)
 
 
+def test_steps_of_recorded_sizes_carry_as_many_elements_with_several_servers(
+    tmp_path: Path,
+) -> None:
+    first = carried_out(tmp_path / "first", 3, "topk-0.05")
+    more = f", gradients: recorded, recorded: {first}"
+    again = carried_out(tmp_path / "again", 3, "topk-0.05", more=more)
+    sent = [
+        {(s["node"], s["step"]): (s["size"], s["sent_count"]) for s in of_kind(directory, "step")}
+        for directory in (first, again)
+    ]
+    assert sent[0] == sent[1]
+    assert len(sent[0]) == 3 * 6
+
+
 def test_several_servers_have_no_accuracy_to_stop_at(tmp_path: Path) -> None:
     text = SCENARIO.format(servers=3, workers=2, more="", algorithm="none")
     path = tmp_path / "s.yaml"

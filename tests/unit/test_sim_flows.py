@@ -196,6 +196,16 @@ def test_loss_costs_time_and_repeats_with_its_seed() -> None:
     assert took(0.01, seed=2) != (lossy, lost)
 
 
+def test_a_link_that_lost_packets_for_a_while_loses_none_afterwards() -> None:
+    rig = Rig(shape(1000, loss=0.05))
+    rig.send("a", 1000)
+    rig.change(20.0, shape(1000))
+    rig.send("b", 4000, at_s=20.0)
+    ended = rig.run()
+    assert 1.01 < ended["a"] < 20.0
+    assert ended["b"] == pytest.approx(24.0)
+
+
 def test_a_flow_can_be_ended() -> None:
     rig = Rig(shape(1000))
     flow = Flow(rig.board.way("a", "server"), 1e15, lambda _: None)
