@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,6 +85,24 @@ def test_a_layer_that_nobody_sent_in_a_step_has_no_density(runs: list[Run]) -> N
     assert own is not None
     assert np.isnan(own.density[-1, 2])
     assert np.isfinite(own.density).sum() == own.density.size - 1
+
+
+def test_a_layer_in_parts_to_two_servers_is_one_layer(runs: list[Run]) -> None:
+    run = runs[0]
+    parted: list[dict[str, Any]] = []
+    for record in run.events["bucket"]:
+        ((name, (size, sent, length, density)),) = record["parts"].items()
+        half = [size / 2, sent / 2, length / 2, density]
+        for server, rows in enumerate(("0:5", "5:10")):
+            place = 2 * record["bucket"] + server
+            parted.append({**record, "bucket": place, "parts": {f"{name}[{rows}]": half}})
+    whole = shares(run)
+    own = shares(Run(run.path, run.manifest, run.summary, {"bucket": parted}, []))
+    assert whole is not None and own is not None
+    assert (own.layers, own.elements) == (whole.layers, whole.elements)
+    assert own.bytes_up == pytest.approx(whole.bytes_up)
+    assert own.density == pytest.approx(whole.density)
+    assert own.density_asked == pytest.approx(whole.density_asked)
 
 
 def test_a_run_without_buckets_has_no_shares(plain: Run) -> None:

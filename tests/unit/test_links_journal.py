@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_here import carried_out_in
 
 from testbed.errors import InputError, MachineError
 from testbed.fabric.base import NodeSpec
@@ -103,6 +104,23 @@ def test_only_that_very_process_is_ended() -> None:
         assert clean_process({"pid": process.pid, "start": start}) == [f"process {process.pid}"]
         assert process.wait(5) == -15
         assert start_time(process.pid) is None
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_clean_leaves_a_run_that_goes_on_unless_all_is_asked_for(tmp_path: Path) -> None:
+    """This process is the run's controller, and lives."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        journal = Journal.open("abc")
+        journal.add("process", pid=process.pid, start=start_time(process.pid))
+        assert carried_out_in(tmp_path, "clean") == (0, "nothing to clean\n", "")
+        assert process.poll() is None
+        said = f"run abc: removed process {process.pid}\n"
+        assert carried_out_in(tmp_path, "clean", "--all") == (0, said, "")
+        assert process.wait(5) == -15
+        assert journals() == []
     finally:
         process.kill()
         process.communicate()

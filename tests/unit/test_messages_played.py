@@ -93,6 +93,23 @@ def test_a_computation_begins_when_the_answer_was_read(tmp_path: Path) -> None:
     assert added == pytest.approx([0.0, *[0.01] * 6])
 
 
+@pytest.mark.parametrize("algorithm", ["none", "ssgd", "ring"])
+def test_what_compression_takes_is_before_the_messages_leave(
+    tmp_path: Path, algorithm: str
+) -> None:
+    """Whether a worker took 10 ms of its step to compute or to compress: its messages left at the same time."""
+    directory = Path(trained(scenario(tmp_path, ALGORITHM=algorithm))["dir"])
+    before = of_run(directory)
+    for file in directory.glob("events/worker-*.jsonl"):
+        records = [json.loads(line) for line in file.read_text().splitlines()]
+        for record in records:
+            if record["kind"] == "step":
+                record["compute_s"] -= 0.01
+                record["compress_s"] += 0.01
+        file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert of_run(directory) == before
+
+
 def test_workers_that_rest_take_in_the_answers(tmp_path: Path) -> None:
     path = scenario(tmp_path)
     changed = path.read_text().replace(", gradients: none", "")

@@ -91,6 +91,16 @@ def test_a_new_run_starts_from_nothing(run: Path) -> None:
     assert "r1" not in exporter.metrics_text()
 
 
+def test_a_new_run_shows_no_rates_of_the_last_ones_links() -> None:
+    exporter = Exporter({"node": "server"})
+    exporter.begin(LABELS)
+    exporter.link({"kind": "sample", "direction": "up", "from_s": 0.0, "to_s": 0.5, "asked_bits": 8e6,
+                   "delivered_bits": 4e6})  # fmt: skip
+    assert len(values(exporter, names.LINK_RATE, run="r1")) == 2
+    exporter.begin({**LABELS, "run": "r2"})
+    assert values(exporter, names.LINK_RATE) == []
+
+
 def test_two_exporters_do_not_meet_and_labels_are_bounded() -> None:
     Exporter({"node": "a"}, CollectorRegistry())
     exporter = Exporter({"node": "b"})

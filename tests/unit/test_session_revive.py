@@ -1,8 +1,9 @@
-"""Nodes that an earlier run has gone on without are there for the next one, or it does not begin."""
+"""Nodes that an earlier run has gone on without, or left paused, are there for the next one, or it does not begin."""
 
 from __future__ import annotations
 
 import time
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from testbed.errors import ExperimentError
 from testbed.fabric.base import NodeSpec
+from testbed.scenario.node_events import NodeChange
 from testbed.session import session as module
+from testbed.session.disturbance import Disturbances
 from testbed.session.session import Session
 from testbed.session.spare import Spare
 
@@ -54,3 +57,21 @@ def test_who_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         session.revive()
     assert time.monotonic() - began >= 0.5
     assert sorted(started) == ["noise-0", "noise-2"]
+
+
+def test_nodes_whose_pause_outlasts_the_run_go_on_at_its_end() -> None:
+    frozen, silent = set[str](), set[str]()
+    written: Queue[dict[str, Any]] = Queue()
+    session: Any = object.__new__(Session)
+    session.paused, session.spare, session._staffed = set(), Spare(), ["worker-0", "worker-1"]
+    session.fabric = SimpleNamespace(pause=frozen.add, resume=frozen.remove)
+    session.switchboard = SimpleNamespace(excuse=silent.add, expect=silent.remove)
+    nodes = ("worker-0", "worker-1")
+    changes = [NodeChange(0.0, node, "pause") for node in nodes]
+    changes += [NodeChange(1e6, node, "resume") for node in nodes]
+    disturbances = Disturbances(session, changes, time.monotonic_ns(), written.put)
+    assert [written.get(timeout=5.0)["node"] for _ in nodes] == [*nodes]
+    assert frozen == silent == {*nodes}
+    disturbances.stop()
+    assert frozen == silent == set(), "their silence is a loss again"
+    assert written.empty()

@@ -96,6 +96,16 @@ def test_own_pace_and_factor_go_from_node_to_group_to_all() -> None:
     assert isinstance(drawn, LogNormalPace) and drawn.median_s == pytest.approx(2 * MEDIAN)
 
 
+def test_a_pace_given_by_its_mean_is_slowed_too(tmp_path: Path) -> None:
+    pace = "pace: {name: lognormal, mean: 100 ms, sigma: 0.5}"
+    usual = times(jobs(written(tmp_path, pace))["old"])
+    slow = times(jobs(written(tmp_path, f"{pace}, slow: {{old: 3}}"))["old"])
+    assert [slow.at(step) for step in (1, 2, 3)] == pytest.approx(
+        [3 * usual.at(step) for step in (1, 2, 3)]
+    )
+    assert slow.longest_s == pytest.approx(3 * usual.longest_s)
+
+
 def test_nodes_get_their_own_and_wait_for_the_slowest(tmp_path: Path) -> None:
     found = jobs(written(tmp_path, "pace: 100 ms, paces: {old: 300 ms}, slow: {worker-2: 5}", 10))
     assert times(found["worker-0"]).at(1) == pytest.approx(1.0)
