@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
@@ -14,6 +15,7 @@ from testbed.bench.lab import PLAIN, Lab
 from testbed.bench.observer import class_question
 from testbed.bench.with_tc import DEAD_BITS
 from testbed.errors import ExperimentError
+from testbed.links.namespaces import inside
 from testbed.scenario.shape import FRAME_BYTES
 
 _ROOT, _CLASS, _LEAF = 0x10000, 0x10010, 0x100000
@@ -56,10 +58,13 @@ class IPRouteHtb:
         """Take the discipline away."""
         self._ended = True
         with self._route() as route:
-            route.tc("del", index=self._index, handle=_ROOT)
+            route.tc("del", index=self._index, handle=_ROOT, root=True)
 
-    def _route(self) -> IPRoute:
-        return IPRoute(netns=self._netns, flags=0)
+    @contextmanager
+    def _route(self) -> Iterator[IPRoute]:
+        """Opens its socket when it is first used, in whatever namespace the thread is then."""
+        with inside(self._netns), IPRoute() as route:
+            yield route
 
     def _step(self) -> None:
         try:
