@@ -35,14 +35,16 @@ def hello(peer: int) -> Message:
 
 
 @contextmanager
-def star(kind: type[Either], workers: int, **server: Any) -> Iterator[tuple[list[Either], int]]:
-    """A server, number 0, that so many workers have greeted, and its port."""
+def star(
+    kind: type[Either], workers: int, silence_s: float = 2.0, **server: Any
+) -> Iterator[tuple[list[Either], int]]:
+    """A server, number 0, that so many workers have greeted, and its port. ``silence_s``: what workers wait for it."""
     with ExitStack() as stack:
         everybody = [endpoint(kind, 0, **server)]
         stack.callback(everybody[0].close)
         port = listening(everybody[0])
         for number in range(1, workers + 1):
-            worker = endpoint(kind, number)
+            worker = endpoint(kind, number, silence_s=silence_s)
             stack.callback(worker.close)
             worker.connect(0, "127.0.0.1", port, 5.0)
             worker.send([0], hello(number))

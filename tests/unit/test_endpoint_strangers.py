@@ -23,7 +23,7 @@ GREETING_S, MOST_BYTES = 0.3, 1 << 20
 @pytest.fixture(params=KINDS)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     limits = {"greeting_s": GREETING_S, "most_bytes": MOST_BYTES}
-    with star(request.param, 1, **limits) as ((server, one), port):
+    with star(request.param, 1, silence_s=60.0, **limits) as ((server, one), port):
         yield server, one, port
 
 
