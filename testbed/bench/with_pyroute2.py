@@ -1,4 +1,7 @@
-"""Links by pyroute2's own calls, as somebody sets them up who knows it: ``IPRoute.tc`` for every change."""
+"""Links by pyroute2's calls: ``IPRoute.tc`` for every change.
+
+Its HTB plugin is ours, which leaves out the rate tables: that makes these messages shorter than those of pyroute2 alone.
+"""
 
 from __future__ import annotations
 

@@ -28,15 +28,12 @@ from pyroute2.netlink import (
     nlmsg,
     nlmsgerr,
 )
-from pyroute2.netlink.diag import MarshalDiag
-from pyroute2.netlink.marshal import Marshal
 from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 
-from testbed.links.messages import encode
+from testbed.links.messages import Message, encode, text
 from testbed.links.namespaces import inside
 
 ROUTE, SOCK_DIAG = socket.NETLINK_ROUTE, 4
-_MARSHALS: dict[int, type[Marshal]] = {ROUTE: MarshalRtnl, SOCK_DIAG: MarshalDiag}
 _HEADER = struct.Struct("=" + "".join(layout for _, layout in nlmsg.header))
 _ERROR = struct.Struct("=" + "".join(layout for _, layout in nlmsgerr.fields))
 _SO_RCVBUFFORCE = 33
@@ -53,7 +50,7 @@ class KernelRefused(OSError):
 class Channel:
     """A netlink socket in a namespace (``None``: the caller's own). One owner at a time: it is not locked.
 
-    ``family``: of netlink's protocols, routing or ``SOCK_DIAG``.
+    ``family``: of netlink's protocols, routing or ``SOCK_DIAG``, whose messages only ``dump_raw`` takes.
     """
 
     def __init__(self, netns: str | None = None, family: int = ROUTE) -> None:
@@ -65,7 +62,7 @@ class Channel:
             self._socket.setsockopt(SOL_NETLINK, option, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEOUT)
         self._socket.bind((0, 0))
-        self._marshal = _MARSHALS[family]()
+        self._marshal = MarshalRtnl()
         # One buffer for all answers: a fresh one would cost more than the question.
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -80,7 +77,7 @@ class Channel:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def request(self, message: nlmsg, kind: int, flags: int = 0) -> None:
+    def request(self, message: Message, kind: int, flags: int = 0) -> None:
         """Have something done. Raises KernelRefused."""
         self.send(encode(message, kind, flags | NLM_F_ACK))
 
@@ -89,9 +86,9 @@ class Channel:
         for one in prepared:
             self.ask(one)
 
-    def get(self, message: nlmsg, kind: int) -> nlmsg:
+    def get(self, message: Message, kind: int) -> nlmsg:
         """The object that ``message`` asks for. Raises KernelRefused."""
-        (answer,) = self._marshal.parse(self.ask(encode(message, kind, 0)))
+        (answer,) = self._parsed(self.ask(encode(message, kind, 0)))
         return answer
 
     def ask(self, prepared: bytes) -> bytes:
@@ -101,11 +98,17 @@ class Channel:
         _check(answer)
         return answer
 
-    def dump(self, message: nlmsg, kind: int) -> list[nlmsg]:
+    def dump(self, message: Message, kind: int) -> list[nlmsg]:
         """All objects of a kind; asked again when they changed while being listed. Raises KernelRefused."""
-        return [one for data in self.dump_raw(message, kind) for one in self._marshal.parse(data)]
+        return [one for data in self.dump_raw(message, kind) for one in self._parsed(data)]
 
-    def dump_raw(self, message: nlmsg, kind: int) -> list[bytes]:
+    def _parsed(self, data: bytes) -> Iterator[nlmsg]:
+        for message in self._marshal.parse(data):
+            if message["header"]["error"] is not None:  # which pyroute2 goes on with
+                raise message["header"]["error"]
+            yield message
+
+    def dump_raw(self, message: Message, kind: int) -> list[bytes]:
         """The same, each object's message as it came."""
         prepared = encode(message, kind, NLM_F_DUMP)
         for _ in range(_DUMP_ATTEMPTS):
@@ -171,4 +174,4 @@ def _check(answer: bytes) -> None:
     refusal: Any = nlmsgerr(answer)
     refusal.decode()
     code = -refusal["error"]
-    raise KernelRefused(code, refusal.get_attr("NLMSGERR_ATTR_MSG") or os.strerror(code))
+    raise KernelRefused(code, text(refusal, "NLMSGERR_ATTR_MSG") or os.strerror(code))

@@ -12,7 +12,7 @@ from pyroute2.netlink.rtnl.ifinfmsg import IFF_LOOPBACK
 
 from testbed.links.channel import Channel
 from testbed.links.devices import link
-from testbed.links.messages import Message, tree
+from testbed.links.messages import Message, text, tree
 from testbed.links.watched import InterfaceSeen
 
 
@@ -26,7 +26,7 @@ def _interface(found: Any, addresses: Mapping[int, tuple[str, ...]]) -> Interfac
     counts = found.get_attr("IFLA_STATS64")
     return InterfaceSeen(
         index=found["index"],
-        name=found.get_attr("IFLA_IFNAME"),
+        name=text(found, "IFLA_IFNAME"),
         loopback=bool(found["flags"] & IFF_LOOPBACK),
         addresses=addresses.get(found["index"], ()),
         sent_bytes=counts["tx_bytes"],

@@ -24,7 +24,7 @@ from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
 from pyroute2.netlink.rtnl.nsidmsg import nsidmsg
 
 from testbed.links.channel import Channel, KernelRefused
-from testbed.links.messages import Attribute, Message, nest, tree
+from testbed.links.messages import Attribute, Message, nest, text, tree
 
 _NEW = NLM_F_CREATE | NLM_F_EXCL
 _BRIDGE_FAMILY = 7
@@ -58,13 +58,13 @@ def _device(found: Any) -> Device:
     info = found.get_attr("IFLA_LINKINFO")
     return Device(
         index=found["index"],
-        name=found.get_attr("IFLA_IFNAME"),
+        name=text(found, "IFLA_IFNAME"),
         mac=found.get_attr("IFLA_ADDRESS") or "",
-        kind=info.get_attr("IFLA_INFO_KIND") if info is not None else "",
+        kind=text(info, "IFLA_INFO_KIND") if info is not None else "",
         master=found.get_attr("IFLA_MASTER") or 0,
         peer=found.get_attr("IFLA_LINK"),
         peer_netns=found.get_attr("IFLA_LINK_NETNSID"),
-        alias=found.get_attr("IFLA_IFALIAS") or "",
+        alias=text(found, "IFLA_IFALIAS"),
         segments=found.get_attr("IFLA_GSO_MAX_SEGS") or 0,
     )
 

@@ -44,7 +44,8 @@ _SETTINGS = Reader(
     f"{_PARAMETERS}rate_mpu", f"{_PARAMETERS}rate_overhead",
     f"{_PARAMETERS}ceil", "TCA_OPTIONS.TCA_HTB_CEIL64.value", f"{_PARAMETERS}cbuffer", f"{_PARAMETERS}quantum",
 )  # fmt: skip
-_LIMIT = Reader(tcmsg, "TCA_OPTIONS.limit")
+_LIMIT = Reader(tcmsg, "TCA_KIND", "TCA_OPTIONS.limit")
+_INDEX = Reader(tcmsg, "index")
 
 
 class Counters(NamedTuple):
@@ -177,19 +178,22 @@ def decode_class(answer: bytes) -> HeldClass:
 
 
 def decode_limit(answer: bytes) -> int:
-    """The queue's length, bytes, out of the answer to ``read_leaf``."""
-    (limit,) = _LIMIT(answer)
-    return limit or 0
+    """The queue's length, bytes, out of the answer to ``read_leaf``; 0 of any other discipline."""
+    kind, limit = _LIMIT(answer)
+    return limit if kind == b"bfifo\0" else 0
 
 
 def qdiscs(channel: Channel, index: int) -> list[Qdisc]:
     """The disciplines of a device. Raises KernelRefused."""
-    listed = channel.dump(traffic_control(index, 0, 0), RTM_GETQDISC)
-    # some kernels list all devices' anyway
-    return [_qdisc(found) for found in listed if found["index"] == index]
+    listed = channel.dump_raw(traffic_control(index, 0, 0), RTM_GETQDISC)
+    return [
+        _qdisc(one) for one in listed if _INDEX(one) == (index,)
+    ]  # some kernels list all devices'
 
 
-def _qdisc(found: tcmsg) -> Qdisc:
+def _qdisc(message: bytes) -> Qdisc:
+    found = tcmsg(message)
+    found.decode()
     kind, options = found.get_attr("TCA_KIND"), found.get_attr("TCA_OPTIONS")
     qdisc = Qdisc(kind, found["handle"], found["parent"])
     if kind == "htb":

@@ -16,7 +16,7 @@ from pyroute2.netlink import NLA_F_NESTED, NLM_F_REQUEST, nlmsg
 Fields = dict[str, Any]
 """A message as pyroute2 takes it: its own fields by name, and under ``attrs`` pairs of a name and a number, a text or such fields.
 
-What is no number must be hashable. A third thing in a pair is a flag of the attribute's type."""
+What is no number must be hashable. A third thing in a pair is ``NLA_F_NESTED``."""
 Attribute = tuple[str, Any] | tuple[str, Any, int]
 
 _MOST = 1024
@@ -142,6 +142,12 @@ class Reader:
         decoded.decode()
         known.append(_layout(decoded, message, self._names))
         return self(message)
+
+
+def text(message: Any, name: str) -> str:
+    """A text attribute of a decoded message, whatever bytes are in it; empty where there is none."""
+    found = message.get_attr(name) or ""
+    return found.decode(errors="replace") if isinstance(found, bytes) else found
 
 
 class _Layout(NamedTuple):

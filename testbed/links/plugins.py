@@ -18,7 +18,7 @@ ETHERNET = 1
 
 
 class Statistics(common.stats2):
-    """``TCA_STATS2``, to its last attribute; what is told of one discipline in particular stays in bytes."""
+    """``TCA_STATS2``, to its last attribute; what is told of one discipline in particular is not read."""
 
     nla_map = (
         ("TCA_STATS_UNSPEC", "none"),
