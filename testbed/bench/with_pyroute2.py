@@ -5,7 +5,6 @@ Its HTB plugin is ours, which leaves out the rate tables: that makes these messa
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Thread
@@ -16,7 +15,7 @@ from pyroute2 import IPRoute
 from testbed.bench.figures import Step, queue_bytes
 from testbed.bench.lab import PLAIN, Lab
 from testbed.bench.observer import class_question
-from testbed.bench.with_tc import DEAD_BITS
+from testbed.bench.with_tc import DEAD_BITS, due_rates
 from testbed.errors import ExperimentError
 from testbed.links.namespaces import inside
 from testbed.scenario.shape import FRAME_BYTES
@@ -72,12 +71,7 @@ class IPRouteHtb:
     def _step(self) -> None:
         try:
             with self._route() as route:
-                for at_s, rate in self._history[1:]:
-                    due_ns = self._t0_ns + round(at_s * 1e9)
-                    while not self._ended and (left := due_ns - time.monotonic_ns()) > 0:
-                        time.sleep(min(left, 100_000_000) / 1e9)
-                    if self._ended:
-                        return
+                for rate in due_rates(self._history, self._t0_ns, lambda: self._ended):
                     self._tell(route, "change-class", rate)
         except Exception as error:  # for whoever stops it
             self._failure = error

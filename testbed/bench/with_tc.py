@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Thread
 from typing import Any
 
@@ -78,12 +78,7 @@ class WithTc:
     def _step(self) -> None:
         assert self._program is not None
         assert self._program.stdin is not None
-        for at_s, rate in self._history[1:]:
-            due_ns = self._t0_ns + round(at_s * 1e9)
-            while not self._ended and (left := due_ns - time.monotonic_ns()) > 0:
-                time.sleep(min(left, 100_000_000) / 1e9)
-            if self._ended:
-                return
+        for rate in due_rates(self._history, self._t0_ns, lambda: self._ended):
             self._program.stdin.write(self.changed(rate or DEAD_BITS, self._limit) + "\n")
             self._program.stdin.flush()
 
@@ -155,6 +150,17 @@ class TcNetem(WithTc):
     def _root(self, rate_bits: int, limit_bytes: int) -> str:
         packets = max(20, limit_bytes // FRAME_BYTES)
         return f"dev data root handle 1: netem rate {rate_bits}bit limit {packets}"
+
+
+def due_rates(history: Sequence[Step], t0_ns: int, ended: Callable[[], bool]) -> Iterator[int]:
+    """The rates of a history after the first, each when it is due, until ``ended``."""
+    for at_s, rate in history[1:]:
+        due_ns = t0_ns + round(at_s * 1e9)
+        while not ended() and (left := due_ns - time.monotonic_ns()) > 0:
+            time.sleep(min(left, 100_000_000) / 1e9)
+        if ended():
+            return
+        yield rate
 
 
 def _batch(netns: str) -> subprocess.Popen[str]:
