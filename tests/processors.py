@@ -13,6 +13,7 @@ from pathlib import Path
 _ROOTS = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
 """Of the ``cpu`` controller, in the first version of control groups and in the second."""
 _NAME = "narrows-suite"
+_ENTER = 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"'
 WEIGHT = {"cpu.shares": "20480", "cpu.weight": "2000"}
 """Twenty times what others have: of each version's name for it there is one."""
 _REAL_TIME, _REAL_TIME_US = "cpu.rt_runtime_us", (400_000, 50_000)
@@ -20,31 +21,23 @@ _REAL_TIME, _REAL_TIME_US = "cpu.rt_runtime_us", (400_000, 50_000)
 950 ms for all."""
 
 
-class Group:
-    """What is started with ``prefix`` is in this group."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-        enter = 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"'
-        self.prefix = [] if folder is None else ["sh", "-c", enter, "group", str(folder)]
-
-    def __bool__(self) -> bool:
-        """Whether this user and kernel have such groups."""
-        return self._folder is not None
-
-
 @contextmanager
-def favoured() -> Iterator[Group]:
-    """A group of its own for this process to put others in. Removes those of processes that were killed."""
+def favoured() -> Iterator[list[str]]:
+    """A command's first words with which it is in a group of its own; none where there are no groups to give.
+
+    Removes those of processes that were killed.
+    """
     for left in (folder for root in _ROOTS for folder in root.glob(f"{_NAME}-*")):
         if not Path("/proc", left.name.split("-")[-1]).exists():
             with suppress(OSError):  # somebody of it is left
                 left.rmdir()
     folder = next(filter(None, map(_made, _ROOTS)), None)
-    yield Group(folder)
-    if folder is not None:
-        with suppress(OSError):  # somebody of it is left
-            folder.rmdir()
+    if folder is None:
+        yield []
+        return
+    yield ["sh", "-c", _ENTER, "group", str(folder)]
+    with suppress(OSError):  # somebody of it is left
+        folder.rmdir()
 
 
 def _made(root: Path) -> Path | None:

@@ -14,12 +14,13 @@ import sys
 import time
 import xml.etree.ElementTree as Xml
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import coverage_report as coverage
-from processors import Group, favoured
+from processors import favoured
 from verdict_rig import BESIDE
 
 ROOT = Path(__file__).parents[1]
@@ -122,9 +123,9 @@ def main() -> int:
         coverage.prepare()
     begun = time.monotonic()
     codes = [shown(TIMED, given.options)]
-    with favoured() as group:
+    with favoured() as prefix:
         beside = [Beside(lane, given.options) for lane in (LINKS, DOCKER, UNIT)]
-        codes += [shown(JUDGED, given.options, group), *(each.code() for each in beside)]
+        codes += [shown(JUDGED, given.options, prefix), *(each.code() for each in beside)]
     for line in (
         *slowest(LANES, 10),
         *tried_again(again),
@@ -153,9 +154,9 @@ class Beside:
         return code
 
 
-def shown(lane: Lane, options: list[str], group: Group | None = None) -> int:
-    """Carry a lane out, in a group where one is given, its output here and in its log. Returns pytest's exit code."""
-    command = [*(group.prefix if group else ()), *lane.command(options)]
+def shown(lane: Lane, options: list[str], prefix: Sequence[str] = ()) -> int:
+    """Carry a lane out, its output here and in its log. Returns pytest's exit code. ``prefix``: of its command."""
+    command = [*prefix, *lane.command(options)]
     print(f"▸ {lane.name}", flush=True)
     with lane.log.open("wb") as log, subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=lane.environment

@@ -35,7 +35,7 @@ def nest(name: str, *attributes: Attribute) -> Attribute:
 
 
 class Message(NamedTuple):
-    """What is to be encoded: one of pyroute2's message classes, and what it is given."""
+    """A request to encode: one of pyroute2's message classes, and its fields."""
 
     kind: type[nlmsg]
     fields: Fields
@@ -59,7 +59,7 @@ def encode(message: Message, command: int, flags: int) -> bytes:
 def _flatten(
     fields: Fields, names: list[str], numbers: list[int], constants: list[Hashable]
 ) -> None:
-    """Its structure, and its numbers in the order in which they are named."""
+    """Collect its structure, and its numbers in the order in which they are named."""
     names.extend(name for name, _, *flags in fields.get("attrs", ()) if flags)
     for name, value in _members(fields):
         names.append(name)
@@ -104,7 +104,7 @@ class _Template:
 
 
 def _names(fields: Fields, before: str = "") -> Iterator[str]:
-    """Of its numbers, in the order of ``_flatten``, as ``_places`` has them."""
+    """Name its numbers as ``_places`` does, in the order of ``_flatten``."""
     for name, value in _members(fields):
         if isinstance(value, int):
             yield before + name if name in fields else f"{before}{name}.value"
@@ -174,7 +174,7 @@ def _layout(decoded: nlmsg, message: bytes, names: Sequence[str]) -> _Layout:
 
 
 def _struct(places: Sequence[tuple[int, str]]) -> struct.Struct:
-    """That reads values at these offsets, which rise."""
+    """A ``Struct`` that reads values at these offsets, which rise."""
     layout, at = "=", 0
     for offset, one in places:
         layout += f"{offset - at}x{one[1:]}"
@@ -188,7 +188,7 @@ def _plain(layout: str) -> str:
 
 
 class _Place(NamedTuple):
-    """Of a number, or of all that an attribute holds, in a message."""
+    """The place of a number, or of all that an attribute holds, in a message."""
 
     name: str
     at: int

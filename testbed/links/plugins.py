@@ -1,6 +1,6 @@
-"""What pyroute2 0.9 lacks of traffic control: ``bfifo``, all of netem's options, HTB without rate tables, packets counted in 64 bits.
+"""Plugins for what pyroute2 0.9 lacks of traffic control: ``bfifo``, all of netem's options, HTB without rate tables, packets counted in 64 bits.
 
-Each is a plugin as those in ``pyroute2.netlink.rtnl.tcmsg`` are: importing this module registers them.
+They are like those in ``pyroute2.netlink.rtnl.tcmsg``: importing this module registers them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class HtbOptions(nla):
 
 
 def class_parameters(asked: dict[str, Any]) -> dict[str, Any]:
-    """What ``IPRoute.tc("add-class", "htb", …)`` sends: without rate tables, bursts to a tick."""
+    """Options of ``IPRoute.tc("add-class", "htb", …)`` without rate tables, bursts exact to a tick."""
     made = sched_htb.get_class_parameters(asked)
     (_, parameters), *others = made["attrs"]
     for way, burst in (("rate", "buffer"), ("ceil", "cbuffer")):
@@ -92,7 +92,7 @@ class NetemOptions(sched_netem.options):
     )
 
     class loss(nla):  # noqa: N801 - pyroute2 looks it up by this name
-        """Of these models one: four states, or two. Shares are counted in 2**-32."""
+        """One of two models: four states, or two. Shares are counted in 2**-32."""
 
         nla_flags = NLA_F_NESTED
         nla_map = (

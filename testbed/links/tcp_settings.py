@@ -79,7 +79,7 @@ def require_congestion(congestion: str) -> None:
 
 
 def unknown(congestion: str | None, netns: str | None, error: OSError) -> MachineError:
-    """What to raise for a congestion control that the kernel refused."""
+    """The error for a congestion control that the kernel refused."""
     known = available_congestion(netns)
     return MachineError(
         f"this kernel does not offer the congestion control {congestion!r} ({error.strerror})",

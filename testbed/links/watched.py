@@ -1,4 +1,4 @@
-"""What is known at the end of who talked in some namespaces: connections, interfaces, and ways past them."""
+"""Records of who talked in some namespaces: connections, interfaces, and ways past them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's network is to be: nodes as namespaces, their addresses, and racks. The agent is told, and makes it."""
+"""The plan of a run's network: nodes as namespaces, their addresses, and racks. The agent is told, and makes it."""
 
 from __future__ import annotations
 

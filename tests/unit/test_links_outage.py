@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.links.htb import TICK_NS, Pace
 from testbed.links.outage import LONGEST_NS, RENEW_NS, Outage, charge_of
-from testbed.links.plan import MAX_SEGMENTS
+from testbed.links.plan import MAX_SEGMENTS, TICK_NS, Pace
 from testbed.scenario.shape import FRAME_BYTES
 
 MS, S = 1_000_000, 1_000_000_000

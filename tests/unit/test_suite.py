@@ -97,12 +97,12 @@ def test_the_list_of_modules_hardly_run_may_only_shrink(
 
 
 def test_a_group_is_for_what_is_started_with_it(tmp_path: Path) -> None:
-    with favoured() as group:
-        if not group:
+    with favoured() as prefix:
+        if not prefix:
             pytest.skip("this user or kernel has no control groups to give")
-        folder = Path(group.prefix[-1])
+        folder = Path(prefix[-1])
         seen = tmp_path / "seen"
-        command = [*group.prefix, "sh", "-c", 'cat /proc/self/cgroup > "$1"', "sh", str(seen)]
+        command = [*prefix, "sh", "-c", 'cat /proc/self/cgroup > "$1"', "sh", str(seen)]
         subprocess.run(command, check=True)
         assert f"/{folder.name}\n" in seen.read_text()
         found = {name: (folder / name).read_text() for name in WEIGHT if (folder / name).exists()}
