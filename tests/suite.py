@@ -1,7 +1,9 @@
 """The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [-- PYTEST OPTIONS]``.
 
 First what measures time. Then all others beside each other, those of links in workers each alone on a machine of its own as far as
-it can see (``alone.sh``); where there are control groups (``processors.py``), what judges runs goes before the rest. ``build/`` keeps each lane's output and JUnit file, with the time of every test. The last line has pytest's form and counts all lanes.
+it can see (``alone.sh``); where there are control groups (``processors.py``), what judges runs goes before the rest. ``build/`` keeps each lane's output and JUnit file, with the time of every test. At most three tests that
+failed are carried out once more, alone: what passes then is named and counted as passed, but not in ``--nightly``. The last line
+has pytest's form and counts all lanes.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import sys
 import time
 import xml.etree.ElementTree as Xml
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +32,8 @@ PARALLEL = 2
 """Workers of each parallel lane."""
 ORDER = ("failed", "error", "passed", "skipped")
 """Of outcomes in pytest's closing line."""
+SECOND_TRIES = 3
+"""Tests that may fail for the moment that they ran in, of thousands; if more failed, all of them have."""
 EXCUSED_SHARE = 0.15
 """Of runs on real links that may be excused for want of a processor before the suite says that this machine is too busy."""
 
@@ -89,6 +93,8 @@ JUDGED = Lane("judged", "judged and not timed", (*workers(1), *ON_LINKS))
 LINKS = Lane("links", "not judged and not timed", (*workers(PARALLEL), *ON_LINKS))
 UNIT = Lane("unit", "", (*workers(PARALLEL), "tests/unit"))
 LANES = [TIMED, JUDGED, LINKS, DOCKER, UNIT]
+SECOND = Lane("second", "", alone=True)
+"""Of those that failed in one of the lanes."""
 
 
 def main() -> int:
@@ -111,7 +117,7 @@ def main() -> int:
     BUILD.mkdir(exist_ok=True)
     verdicts = BUILD / "verdicts.jsonl"
     again = BUILD / "tried-again.txt"
-    for earlier in (verdicts, again, *(lane.junit for lane in LANES)):
+    for earlier in (verdicts, again, SECOND.junit, *(lane.junit for lane in LANES)):
         earlier.unlink(missing_ok=True)
     # hundreds of processes import the same modules: compiled once they start in half the time
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -126,14 +132,20 @@ def main() -> int:
     with favoured() as prefix:
         beside = [Beside(lane, given.options) for lane in (LINKS, DOCKER, UNIT)]
         codes += [shown(JUDGED, given.options, prefix), *(each.code() for each in beside)]
+    codes = [0 if code == 5 else code for code in codes]  # 5: no test has these marks
+    passed: set[str] = set()
+    if max(codes) == 1 and not given.nightly and (tests := second_tries(LANES)):
+        shown(SECOND, tests)
+        passed = {name(case) for case in cases([SECOND]) if outcome(case) == "passed"}
+        codes = [int(passed < set(tests))]
     for line in (
         *slowest(LANES, 10),
         *tried_again(again),
+        *(f"passed at its second try alone, and failed before: {test}" for test in sorted(passed)),
         excused(verdicts),
-        counted(LANES, time.monotonic() - begun),
+        counted(LANES, time.monotonic() - begun, passed),
     ):
         print(line)
-    codes = [0 if code == 5 else code for code in codes]  # 5: no test has these marks
     return max(*codes, coverage.report() if given.coverage else 0)
 
 
@@ -195,6 +207,20 @@ def file_of(dotted: str) -> str:
     return "/".join(parts[:count]) + ".py"
 
 
+def name(case: Xml.Element) -> str:
+    """Pytest's name for a test case."""
+    dotted = case.get("classname", "")
+    file = file_of(dotted)
+    classes = dotted.split(".")[file.count("/") + 1 :]
+    return "::".join([file, *classes, case.get("name", "")])
+
+
+def second_tries(lanes: list[Lane]) -> list[str]:
+    """Names of the tests that failed, if they are few."""
+    failed = sorted({name(case) for case in cases(lanes) if outcome(case) in ORDER[:2]})
+    return failed if len(failed) <= SECOND_TRIES else []
+
+
 def slowest(lanes: list[Lane], count: int) -> list[str]:
     """The files that took longest, in words."""
     return [f"{taken:7.1f} s  {name}" for name, taken in seconds_by_file(lanes).most_common(count)]
@@ -231,9 +257,9 @@ OUTCOMES = {"failure": "failed", "error": "error", "skipped": "skipped"}
 """What JUnit has below a test case that did not pass, the worst first, and pytest's word for it."""
 
 
-def counted(lanes: list[Lane], seconds: float) -> str:
-    """Pytest's closing line, of all lanes."""
-    outcomes = Counter(outcome(case) for case in cases(lanes))
+def counted(lanes: list[Lane], seconds: float, passed: Collection[str] = ()) -> str:
+    """Pytest's closing line, of all lanes. ``passed``: the names of those that did at their second try."""
+    outcomes = Counter("passed" if name(case) in passed else outcome(case) for case in cases(lanes))
     words = [f"{outcomes[kind]} {kind}" for kind in ORDER if outcomes[kind]]
     return f"{', '.join(words) or 'no tests ran'} in {seconds:.2f}s"
 

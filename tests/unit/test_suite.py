@@ -33,6 +33,61 @@ def test_the_last_line_counts_every_lane(lanes: list[suite.Lane]) -> None:
     assert suite.counted(lanes[1:], 1.0) == "no tests ran in 1.00s"
 
 
+def test_a_second_try_is_for_a_few_and_named_as_pytest_does(lanes: list[suite.Lane]) -> None:
+    failed = ["tests/netns/test_b.py::four", "tests/unit/test_a.py::TestGroup::two"]
+    assert suite.second_tries(lanes) == failed
+    line = suite.counted(lanes, 1.0, failed[:1])
+    assert line == "1 failed, 2 passed, 1 skipped in 1.00s"
+    many = "".join(
+        f'<testcase classname="tests.unit.test_a" name="n{n}"><failure/></testcase>'
+        for n in range(suite.SECOND_TRIES + 1)
+    )
+    lanes[0].junit.write_text(f"<testsuites><testsuite>{many}</testsuite></testsuites>")
+    assert suite.second_tries(lanes) == []
+
+
+@pytest.mark.parametrize(
+    ("fails", "code", "words"),
+    [
+        (1, 0, "passed at its second try alone, and failed before: tests/unit/test_some.py::test_it[a/b]"),
+        (2, 1, "1 failed"),
+    ],
+)  # fmt: skip
+def test_what_failed_by_chance_is_carried_out_again(
+    fails: int, code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    test = tmp_path / "tests" / "unit" / "test_some.py"
+    test.parent.mkdir(parents=True)
+    tries = tmp_path / "tries"
+    tries.write_text("")
+    test.write_text(
+        f"import pytest\nfrom pathlib import Path\nTRIES = Path({str(tries)!r})\n"
+        '@pytest.mark.parametrize("n", ["a/b"])\ndef test_it(n):\n'
+        '    TRIES.write_text(TRIES.read_text() + "x")\n'
+        f"    assert len(TRIES.read_text()) > {fails}\n"
+    )
+    for name in ("NARROWS_VERDICTS", "NARROWS_TRIED_AGAIN", "NARROWS_FAULTS_SEED"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
+    monkeypatch.setattr(suite, "BUILD", tmp_path / "build")
+    only = suite.Lane("only", "", ("tests/unit",))
+    none = suite.Lane("none", "nothing_has_this", ("tests/unit",))
+    for name, lane in {
+        "TIMED": none,
+        "JUDGED": none,
+        "LINKS": none,
+        "DOCKER": none,
+        "UNIT": only,
+    }.items():
+        monkeypatch.setattr(suite, name, lane)
+    monkeypatch.setattr(suite, "LANES", [only])
+    monkeypatch.setattr("sys.argv", ["tests/suite.py"])
+    assert suite.main() == code
+    assert len(tries.read_text()) == 2
+    assert words in capfd.readouterr().out
+
+
 def test_the_slowest_files_come_first(lanes: list[suite.Lane]) -> None:
     assert suite.slowest(lanes, 1) == ["    9.5 s  tests/netns/test_b.py"]
     assert [line.split()[-1] for line in suite.slowest(lanes, 9)] == [
