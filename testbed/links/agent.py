@@ -148,12 +148,14 @@ class Agent:
         if self._replay is not None or not self._shaper.ends:
             raise ExperimentError("links must be prepared, and not be in use, before a start")
         shapes, lines = self._shaper.shapes, self._shaper.lines
+        bundle = self._shaper.segments * FRAME_BYTES
         tracks = {
-            end: Track(shaped, shapes[end], lines.get(end), gapped=self._gapped)
+            end: Track(
+                shaped, shapes[end], lines.get(end), bundle_bytes=bundle, gapped=self._gapped
+            )
             for end, shaped in self._shaper.ends.items()
         }
-        bundle = self._shaper.segments * FRAME_BYTES
-        replay = Replay(tracks, request["t0_ns"], bundle, self._records)
+        replay = Replay(tracks, request["t0_ns"], self._records)
         _feed(replay, request)
         replay.start()
         # only one that has begun can be ended

@@ -2,6 +2,10 @@
 
 Bits are those that the class counts against its rate: Ethernet headers, and the overhead per packet that was asked
 for. A *mark* is ``(seconds after t0, bytes so far)``.
+
+The reference is a FIFO queue that sends whole bundles (packets, where bundles have one) at exactly the asked rates. While something
+waits, the bytes that it has sent between two marks differ from the integral of the rates by less than one bundle: where in a
+bundle it was at the first mark is not known. So an error is what lies beyond one bundle.
 """
 
 from __future__ import annotations
@@ -9,8 +13,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
-from math import floor
+from itertools import groupby, pairwise
+from math import floor, inf
 from typing import Any, NamedTuple
 
 from testbed.links.held import Mismatch
@@ -18,8 +22,6 @@ from testbed.links.outages_seen import OutageSeen
 from testbed.record.quantiles import spread
 
 Mark = tuple[float, int]
-Bins = list[tuple[float, float]]
-"""Asked and delivered bits of consecutive intervals."""
 
 MOST_MISMATCHES = 20
 """So many are in a report; all are in the records."""
@@ -35,12 +37,21 @@ class Look(NamedTuple):
     busy: bool
 
 
+class Bin(NamedTuple):
+    """Asked and delivered bits between two marks."""
+
+    from_s: float
+    to_s: float
+    asked_bits: float
+    delivered_bits: int
+
+
 @dataclass(frozen=True, slots=True)
 class EndReport:
     """How a link direction followed its history, from t0 to the end. None: nothing to judge by.
 
-    Errors are relative (0.01 is 1 %); ``mape`` is their mean. Bins of 1 s are aligned to t0, the last
-    partial one left out. Intervals in which nothing was asked for are in no error.
+    Errors are relative (0.01 is 1 %), beyond one bundle; ``mape`` is their mean. Bins end at the marks nearest to whole
+    seconds after t0, or to changes; the last partial one is left out. Intervals in which nothing was asked for are in no error.
     """
 
     link: str
@@ -55,6 +66,8 @@ class EndReport:
     busy_share: float
     """Share of the time in which the link was backlogged at every look."""
     busy_ratio: float | None
+    busy_ratio_slack: float
+    """Of that: what one bundle for each time that the link was backlogged without a break may make of it."""
     busy_mape_1s: float | None
     """Over the bins in which it was backlogged throughout; likewise the two that follow."""
     busy_worst_1s: float | None
@@ -103,6 +116,8 @@ class EndReport:
 class Record:
     """What was gathered about a link direction from t0 on, in order of time."""
 
+    bundle_bytes: int = 0
+    """The most that leaves at once."""
     looks: list[Look] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     rates: list[tuple[float, int]] = field(default_factory=list)
@@ -132,6 +147,7 @@ def measures(record: Record) -> dict[str, Any]:
         **_errors_of(record, "step", steps),
         "busy_share": busy_s / all_s if all_s else 0.0,
         "busy_ratio": _ratio(busy),
+        "busy_ratio_slack": _slack(looks, record.bundle_bytes),
         "changes": len(record.lateness_s),
         "lateness_ms": lateness_ms(record.lateness_s),
         "outages": len(record.outages),
@@ -148,13 +164,9 @@ def measures(record: Record) -> dict[str, Any]:
 
 def _errors_of(record: Record, name: str, edges: Sequence[float]) -> dict[str, Any]:
     """Relative errors of the bins between ``edges``: of all, and of those that were busy throughout."""
-    bins = _bins(record, edges)
-    busy = [
-        pair
-        for pair, (begin, end) in zip(bins, _spans(edges), strict=True)
-        if busy_between(record.looks, begin, end)
-    ]
-    errors, busy_errors = _errors(bins), _errors(busy)
+    bins = bins_between(record, edges)
+    busy = [each for each in bins if busy_between(record.looks, each.from_s, each.to_s)]
+    errors, busy_errors = (_errors(each, record.bundle_bytes) for each in (bins, busy))
     found = {f"mape_{name}": _mean(errors), f"busy_mape_{name}": _mean(busy_errors)}
     if name == "1s":
         found |= {
@@ -175,23 +187,21 @@ def asked_between(rates: Sequence[tuple[float, int]], from_s: float, to_s: float
     return total
 
 
-def bytes_at(marks: Sequence[Mark], time_s: float) -> float:
-    """Bytes so far at a time, on the straight line between the two marks around it."""
-    after = bisect_right(marks, time_s, key=lambda mark: mark[0])
-    if after == 0 or after == len(marks):
-        return float(marks[0 if after == 0 else -1][1])
-    (from_s, before), (to_s, behind) = marks[after - 1], marks[after]
-    return before + (behind - before) * (time_s - from_s) / (to_s - from_s)
+def served_at(rates: Sequence[tuple[float, int]], from_s: float, bits: float) -> float:
+    """When a step function of rates has carried ``bits`` since ``from_s``; infinity: never."""
+    at = max(0, bisect_right(rates, from_s, key=lambda step: step[0]) - 1)
+    for n in range(at, len(rates)):
+        begin, rate = max(rates[n][0], from_s), rates[n][1]
+        until = rates[n + 1][0] if n + 1 < len(rates) else inf
+        if rate and bits <= rate * (until - begin):
+            return begin + bits / rate
+        bits -= rate * (until - begin) if rate else 0.0
+    return inf
 
 
 def _outage_s(rates: Sequence[tuple[float, int]]) -> float:
     """Seconds without service, of outages that ended."""
     return sum(after[0] - at for (at, rate), after in pairwise(rates) if not rate)
-
-
-def second_bins(record: Record, seconds: int) -> Bins:
-    """Asked and delivered bits of each whole second."""
-    return _bins(record, _whole(seconds))
 
 
 def lateness_ms(lateness_s: Iterable[float]) -> dict[str, float | None] | None:
@@ -209,24 +219,30 @@ def _whole(seconds: int) -> list[float]:
     return [float(second) for second in range(seconds + 1)]
 
 
-def _spans(edges: Sequence[float]) -> list[tuple[float, float]]:
-    return [(begin, end) for begin, end in pairwise(edges) if end > begin]
-
-
-def _bins(record: Record, edges: Sequence[float]) -> Bins:
+def bins_between(record: Record, edges: Sequence[float]) -> list[Bin]:
+    """What was asked and delivered between the marks nearest to ``edges``; those with the same two marks are left out."""
     if not record.marks:
-        return [(0.0, 0.0) for _ in _spans(edges)]
+        return []
+    nearest = [_nearest(record.marks, edge) for edge in edges]
     return [
-        (
-            asked_between(record.rates, begin, end),
-            8 * (bytes_at(record.marks, end) - bytes_at(record.marks, begin)),
-        )
-        for begin, end in _spans(edges)
+        Bin(begin, end, asked_between(record.rates, begin, end), 8 * (after - before))
+        for (begin, before), (end, after) in pairwise(nearest)
+        if end > begin
     ]
 
 
-def _errors(bins: Bins) -> list[float]:
-    return [abs(delivered - asked) / asked for asked, delivered in bins if asked > 0]
+def _nearest(marks: Sequence[Mark], time_s: float) -> Mark:
+    after = bisect_right(marks, time_s, key=lambda mark: mark[0])
+    around = marks[max(0, after - 1) : after + 1]
+    return min(around, key=lambda mark: abs(mark[0] - time_s))
+
+
+def _errors(bins: Sequence[Bin], bundle_bytes: int) -> list[float]:
+    return [
+        max(0.0, abs(each.delivered_bits - each.asked_bits) - 8 * bundle_bytes) / each.asked_bits
+        for each in bins
+        if each.asked_bits > 0
+    ]
 
 
 def busy_between(looks: Sequence[Look], from_s: float, to_s: float) -> bool:
@@ -244,6 +260,13 @@ def _touching(looks: Sequence[Look], from_s: float, to_s: float) -> Sequence[Loo
 def _ratio(looks: Sequence[Look]) -> float | None:
     asked = sum(look.asked_bits for look in looks)
     return sum(look.delivered_bits for look in looks) / asked if asked else None
+
+
+def _slack(looks: Sequence[Look], bundle_bytes: int) -> float:
+    """One bundle for each row of busy looks, as a share of what was asked in them."""
+    asked = sum(look.asked_bits for look in looks if look.busy)
+    rows = sum(busy for busy, _ in groupby(look.busy for look in looks))
+    return 8 * bundle_bytes * rows / asked if asked else 0.0
 
 
 def _seconds(looks: Iterable[Look]) -> float:

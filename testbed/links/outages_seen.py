@@ -18,7 +18,7 @@ class OutageSeen:
     leaked_bytes: int = 0
     """Bytes that left in it: what the rate before it explains is not counted, nor what the rate after does."""
     resume_s: float | None = None
-    """How long after its end service was back; None: nothing waited for it, or it did not last so long."""
+    """How long after a FIFO queue's first bundle ours had left; None: nothing waited for it, or it did not last so long."""
 
 
 class Outages:
@@ -27,7 +27,7 @@ class Outages:
     def __init__(self) -> None:
         self.seen: list[OutageSeen] = []
         self._open: OutageSeen | None = None
-        self._from = self._at_end = self._waiting = 0
+        self._from = self._at_end = self._waiting = self._begun = self._early = 0
         self._resumed_s: float | None = None
         self._looked_s = 0.0
 
@@ -38,6 +38,7 @@ class Outages:
     def begin(self, carried: int, rate_before_bits: int) -> None:
         """An outage has begun, after a link of that rate (0: none was before)."""
         self._open, self._resumed_s = OutageSeen(), None
+        self._begun = carried
         self._from = carried + round(rate_before_bits / 8 * _LEAVING_S)
 
     def end(
@@ -53,15 +54,16 @@ class Outages:
         self.seen.append(self._open)
         self._open = None
         self._at_end, self._waiting = last
+        self._early = self._at_end - self._begun
         self._looked_s = due_s
         self._resumed_s = due_s if self._waiting else None
 
-    def look(self, now_s: float, carried: int, lost_s: Callable[[float, int], float]) -> None:
-        """Find out how long service took to return, as soon as something has left.
+    def look(self, now_s: float, carried: int, due_s: Callable[[float, int], float]) -> None:
+        """Find out how late service was back, as soon as something has left.
 
-        ``lost_s(from_s, size)``: how much longer it is since ``from_s`` than ``size`` bytes take. That is what it
-        took, if all of them waited at the end of the outage, or if the look before was not long ago;
-        else the link may have been idle meanwhile, and nobody knows.
+        ``due_s(from_s, size)``: when ``size`` bytes have left at the latest that could from ``from_s`` on. What left in the outage
+        took its time of them. Time since then is lost if all of them waited at the end of the outage, or if the look before was not
+        long ago; else the link may have been idle meanwhile, and nobody knows.
         """
         if self._resumed_s is None:
             return
@@ -70,5 +72,5 @@ class Outages:
         if not left:
             return
         if left < self._waiting or since_s <= _CLOSE_S:
-            self.seen[-1].resume_s = lost_s(self._resumed_s, left)
+            self.seen[-1].resume_s = max(0.0, now_s - due_s(self._resumed_s, left + self._early))
         self._resumed_s = None

@@ -9,8 +9,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from testbed.links.outage import LONGEST_NS, RENEW_NS
 from testbed.links.realtime import become_realtime, undisturbed
+from testbed.links.slow import LONGEST_NS, RENEW_NS
 from testbed.links.track import FOREVER_NS, Due, Track
 from testbed.record.events import Event, LinkChanged
 from testbed.scenario.shape import End, LinkChange
@@ -27,11 +27,9 @@ class Replay(Thread):
         self,
         tracks: dict[End, Track],
         t0_ns: int,
-        bundle_bytes: int,
         emit: Callable[[list[Event]], None],
     ) -> None:
         super().__init__(name="replay", daemon=True)
-        self._bundle_bits = 8 * bundle_bytes
         self.tracks, self.t0_ns, self.realtime = tracks, t0_ns, False
         self._emit = emit
         self._inbox: SimpleQueue[tuple[list[Due], int]] = SimpleQueue()
@@ -65,11 +63,13 @@ class Replay(Thread):
             raise
 
     def _begin(self) -> None:
+        self._take_feed()
         for track in self._alive():
             now_s = self._after_t0(time.monotonic_ns())
             self._guarded(track, partial(track.sampler.begin, now_s))
             if not track.shape.rate_bits:
-                self._guarded(track, track.begin_outage)
+                now = time.monotonic_ns()
+                self._guarded(track, partial(track.begin_outage, now, self._known_ns(now)))
 
     def _loop(self) -> None:
         look = self.t0_ns + LOOK_NS
@@ -99,7 +99,7 @@ class Replay(Thread):
 
     def _prepare(self, change: LinkChange) -> Due:
         due_ns = self.t0_ns + round(change.time_s * 1e9)
-        return self.tracks[change.end].due(change, due_ns, self._bundle_bits)
+        return self.tracks[change.end].due(change, due_ns)
 
     def _take_feed(self) -> None:
         fresh: list[Due] = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from testbed.links import htb
 from testbed.links.end import ShapedEnd
-from testbed.links.fidelity import Look, Record, asked_between
+from testbed.links.fidelity import Look, Record, served_at
 from testbed.links.held import Held, Mismatch
 from testbed.links.line import DelayLine
 from testbed.links.outages_seen import Outages
 from testbed.links.plan import Pace, pace
 from testbed.record.events import Event, LinkMismatch, LinkSample
-from testbed.scenario.shape import Shape
+from testbed.scenario.shape import FRAME_BYTES, Shape
 
 WATCHED_S = 0.05
 """Looks are 20 ms apart; nobody vouches for what is beyond so much between two of them."""
@@ -22,7 +22,7 @@ LIMIT_LOOKS = 50
 class Sampler:
     """Belongs to the replay's thread. Times are seconds after t0. ``phase``: which looks read queue and line back.
 
-    A link counts as busy where a queue stood at every look; ``gapped``: where none could have run dry between two, either. Messages
+    ``bundle_bytes``: the most that leaves at once. A link counts as busy where a queue stood at every look; ``gapped``: where none could have run dry between two, either. Messages
     that are shorter than the time between looks may leave gaps that nobody sees, and yet a queue at most looks.
     """
 
@@ -33,11 +33,16 @@ class Sampler:
         phase: int = 0,
         line: DelayLine | None = None,
         *,
+        bundle_bytes: int = FRAME_BYTES,
         gapped: bool = False,
     ) -> None:
         self._gapped = gapped
         self._outages = Outages()
-        self.record = Record(rates=[(0.0, shape.rate_bits)], outages=self._outages.seen)
+        self.record = Record(
+            bundle_bytes=bundle_bytes + shape.overhead_bytes,
+            rates=[(0.0, shape.rate_bits)],
+            outages=self._outages.seen,
+        )
         self._shaped, self._shape, self._line, self._looks = shaped, shape, line, phase
         self._rate, self._limit, self._delay = Held("rate"), Held("queue"), Held("line")
         self._untold: list[Mismatch] = []
@@ -158,11 +163,11 @@ class Sampler:
             self._untold.append(mismatch)
 
     def _watch_outage(self) -> None:
-        self._outages.look(self._now_s, self._charged, self._lost_s)
+        self._outages.look(self._now_s, self._charged, self._due_s)
 
-    def _lost_s(self, from_s: float, size: int) -> float:
-        asked = asked_between(self.record.rates, from_s, self._now_s)
-        return max(0.0, asked - 8 * size) / max(1, self._shape.rate_bits)
+    def _due_s(self, from_s: float, size: int) -> float:
+        """When so many bytes and one bundle, which was on its way before them, have been served."""
+        return served_at(self.record.rates, from_s, 8 * (size + self.record.bundle_bytes))
 
     def _mark(self) -> None:
         if self._now_s > self.record.marks[-1][0]:

@@ -1,11 +1,14 @@
-"""Charging packets right where a low rate changes. Pure arithmetic.
+"""Charging packets right where a low rate changes, and where there is none for a while. Pure arithmetic.
 
 HTB charges a packet when it leaves, at the rate in force, keeps the debt as a time, and never thinks again: at
 1 kbit/s one full frame would keep a link dead for 12 s, whatever its rate has become meanwhile. So where a
 frame takes longer than the next change, the class is *eased*: it charges what the service curve says, over
-all the changes that are known to come. Bytes charged on top of a packet's length make a full frame and, before a rise,
-a bare acknowledgement both come out right; before a fall an acknowledgement costs its share of a full frame.
-The setting is right for one instant of leaving, and is renewed as the outage's is until a packet has left.
+all the changes that are known to come. An outage is the lowest of all rates: the one bundle that still leaves in it
+puts the class in debt until the outage is over and the bundle's own time has passed, to the kernel's own timer's precision.
+
+Bytes charged on top of a packet's length make a full frame and, before a rise, a bare acknowledgement both come out right;
+before a fall an acknowledgement costs its share of a full frame. The setting is right for one instant of leaving, and is
+renewed every few milliseconds until a packet has left.
 """
 
 from __future__ import annotations
@@ -14,9 +17,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from testbed.links.outage import LONGEST_NS, RENEW_NS
-from testbed.links.plan import BURST_S, TICK_NS, Pace, pace
+from testbed.links.plan import BURST_S, LARGEST_CHARGE_BYTES, TICK_NS, Pace, pace
 from testbed.scenario.shape import FRAME_BYTES, SEGMENT_HEADER_BYTES, Shape
+
+LONGEST_NS = 50_000_000_000
+"""One charge never counts for more than this: the kernel forgets debts beyond 60 s."""
+
+RENEW_NS = 5_000_000
 
 SLOW_NS = RENEW_NS
 """Rates at which a full frame takes longer than this are low (1514 B: below 2.42 Mbit/s)."""
@@ -24,6 +31,7 @@ SLOW_NS = RENEW_NS
 MOST_OVERHEAD_BYTES = 65_535
 _BURST_TICKS = round(BURST_S * 1e9 / TICK_NS)
 _SHORTEST_NS = 10_000
+_SHORTEST_CHARGE_NS = 1_000_000
 _SAME_NS = 1_000
 
 Step = tuple[int, int]
@@ -54,14 +62,16 @@ class Slow:
         return self.awake_ns > now_ns + 2 * RENEW_NS
 
 
-def frame_ns(shape: Shape) -> int:
+def frame_ns(rate_bits: int, overhead_bytes: int = 0) -> int:
     """How long a full frame takes at a rate above 0."""
-    return ceil(8e9 * (FRAME_BYTES + shape.overhead_bytes) / shape.rate_bits)
+    return ceil(8e9 * (FRAME_BYTES + overhead_bytes) / rate_bits)
 
 
 def is_slow(shape: Shape) -> bool:
-    """Whether a rate is so low that its changes must be looked ahead for."""
-    return shape.rate_bits > 0 and frame_ns(shape) > SLOW_NS
+    """Whether a rate is so low, or 0, that its changes must be looked ahead for. What drops all packets has none to charge."""
+    if not shape.rate_bits:
+        return not shape.drop
+    return frame_ns(shape.rate_bits, shape.overhead_bytes) > SLOW_NS
 
 
 def ends_ns(leaves_ns: int, bits: float, rate_bits: int, coming: Iterable[Step]) -> int | None:
@@ -78,23 +88,48 @@ def ends_ns(leaves_ns: int, bits: float, rate_bits: int, coming: Iterable[Step])
 
 
 def pace_at(
-    shape: Shape, leaves_ns: int, known_ns: int, coming: Callable[[], Iterable[Step]]
+    shape: Shape,
+    leaves_ns: int,
+    known_ns: int,
+    coming: Callable[[], Iterable[Step]],
+    bundle_bytes: int = FRAME_BYTES,
 ) -> Pace:
     """The class's setting for what leaves at ``leaves_ns``: the plain one where nothing changes soon enough.
 
-    ``coming`` gives the changes after ``shape``, known up to ``known_ns``: nothing is charged beyond that.
+    ``coming`` gives the changes after ``shape``, known up to ``known_ns``: nothing is charged beyond that. ``bundle_bytes``: the most
+    that leaves at once; bundles of several frames are all charged the same.
     """
     latest_ns = max(min(known_ns, leaves_ns + LONGEST_NS), leaves_ns)
+    rate = _rate_at(leaves_ns, shape.rate_bits, coming())
 
     def takes(size: int) -> int:
         bits = 8 * (size + shape.overhead_bytes)
         end_ns = ends_ns(leaves_ns, bits, shape.rate_bits, coming())
         return (latest_ns if end_ns is None else min(end_ns, latest_ns)) - leaves_ns
 
-    full_ns = takes(FRAME_BYTES)
-    if abs(full_ns - frame_ns(shape)) <= _SAME_NS:
-        return pace(shape.rate_bits, shape.overhead_bytes)
+    full_ns = takes(bundle_bytes)
+    plain_ns = frame_ns(rate, shape.overhead_bytes) * bundle_bytes // FRAME_BYTES if rate else None
+    if plain_ns is not None and abs(full_ns - plain_ns) <= _SAME_NS:
+        return pace(rate, shape.overhead_bytes)
+    if bundle_bytes > FRAME_BYTES:
+        return charge_of(full_ns)
     return charging(full_ns, takes(SEGMENT_HEADER_BYTES), shape.overhead_bytes)
+
+
+def _rate_at(time_ns: int, rate_bits: int, coming: Iterable[Step]) -> int:
+    for from_ns, following in coming:
+        if from_ns > time_ns:
+            break
+        rate_bits = following
+    return rate_bits
+
+
+def charge_of(time_ns: int) -> Pace:
+    """The setting under which any packet costs ``time_ns``, and nothing may be saved up."""
+    time_ns = max(time_ns, _SHORTEST_CHARGE_NS)
+    rate = max(1, int(LARGEST_CHARGE_BYTES * 1e9 / time_ns))
+    # The rate is a whole number of byte/s: over a long time the rest is made up in bytes.
+    return Pace(rate, 1, min(LARGEST_CHARGE_BYTES, round(rate * time_ns / 1e9)))
 
 
 def charging(full_ns: int, small_ns: int, overhead_bytes: int = 0) -> Pace:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import replace
+from itertools import chain, islice
 from typing import NamedTuple
 
 from testbed.links.end import CLOSED_RATE_BITS, ShapedEnd
 from testbed.links.line import DelayLine, Setting
-from testbed.links.outage import RENEW_NS, Outage
 from testbed.links.plan import Pace, pace
 from testbed.links.sampling import Sampler
-from testbed.links.slow import Slow, Step, frame_ns, is_slow, pace_at
-from testbed.scenario.shape import End, LinkChange, Shape
+from testbed.links.slow import RENEW_NS, Slow, Step, frame_ns, is_slow, pace_at
+from testbed.scenario.shape import FRAME_BYTES, End, LinkChange, Shape
 
 FOREVER_NS = 1 << 62
 EARLIEST_NS = 5_000_000
@@ -45,22 +45,26 @@ class Track:
         shape: Shape,
         line: DelayLine | None = None,
         *,
+        bundle_bytes: int = FRAME_BYTES,
         gapped: bool = False,
     ) -> None:
         self.shaped, self.shape, self.line = shaped, shape, line
-        self.sampler = Sampler(shaped, shape, shaped.where.index, line, gapped=gapped)
+        self._bundle_bytes = bundle_bytes
+        self.sampler = Sampler(
+            shaped, shape, shaped.where.index, line, bundle_bytes=bundle_bytes, gapped=gapped
+        )
         self.coming: deque[Due] = deque()
         """What is still to be applied, as far as it is known; kept by the replay."""
-        self.outage: Outage | None = None
         self.slow = Slow() if is_slow(shape) else None
         self.eased: Pace | None = None
         """What the class was set to instead of the plain setting of its low rate."""
         self.failure: str | None = None
-        self._service = shape
+        self._began = (0, shape.rate_bits)
+        self._rate_before = shape.rate_bits
         self._told_ns, self._told = 0, shape
         self._told_line = line.setting if line is not None else None
 
-    def due(self, change: LinkChange, due_ns: int, bundle_bits: int) -> Due:
+    def due(self, change: LinkChange, due_ns: int) -> Due:
         """Prepare a change; they must come in order of time.
 
         A busy class takes on a new rate at the end of the bundle that it has just sent. That is half a
@@ -71,9 +75,9 @@ class Track:
         before, shape = self._told, change.shape
         early_ns = 0
         changes = shape.rate_bits != before.rate_bits
-        if before.rate_bits and changes and not is_slow(before):
+        if changes and not is_slow(before) and before.rate_bits:
             bundles = 0.5 if shape.rate_bits else 1.0
-            early_ns = round(bundles * bundle_bits * 1e9 / before.rate_bits)
+            early_ns = round(bundles * 8e9 * self._bundle_bytes / before.rate_bits)
         at_ns = max(self._told_ns, due_ns - min(EARLIEST_NS, early_ns))
         line = self._next_line(shape)
         self._told_ns, self._told = at_ns, shape
@@ -90,7 +94,7 @@ class Track:
     @property
     def held(self) -> bool:
         """Whether the class must be looked after every few milliseconds."""
-        return self.outage is not None or (self.slow is not None and bool(self.coming))
+        return self.slow is not None and (bool(self.coming) or not self.shape.rate_bits)
 
     def apply(self, due: Due, now_ns: int, known_ns: int) -> None:
         """Have the kernel take a change; what stays as it is is not told. Raises KernelRefused.
@@ -98,48 +102,45 @@ class Track:
         ``coming`` must be what follows it, complete up to ``known_ns``.
         """
         before, self.shape = self.shape, due.shape
+        if before.rate_bits != due.shape.rate_bits:
+            self._began, self._rate_before = (due.due_ns, due.shape.rate_bits), before.rate_bits
         if due.line is not None and self.line is not None:
             self.line.apply(due.line)
         if due.message is None:
-            self.slow = self.eased = None
             if _queueing(before) != _queueing(due.shape):
-                self.begin_outage()
+                self.begin_outage(now_ns, known_ns)
             return
         if before.queue_bytes != due.shape.queue_bytes or not before.rate_bits:
             self.shaped.send(self.shaped.limit_message(due.shape.queue_bytes))
         if _pacing(before) != _pacing(due.shape):
             self._serve(due.message, now_ns, known_ns)
-        self.outage, self._service = None, due.shape
 
     def _serve(self, plain: bytes, now_ns: int, known_ns: int) -> None:
         if not is_slow(self.shape):
-            self.slow = self.eased = None
-            self.shaped.send(plain)
-            return
-        self.slow = self.slow or Slow()
-        self._look_after(self.slow, now_ns)
-        leaves_ns = max(now_ns, self.slow.awake_ns)
-        if self.slow.asleep(now_ns) or not self._ease(leaves_ns, known_ns):
-            self.eased = None
-            self.shaped.send(plain)
+            self.slow = None
+        else:
+            self.slow = self.slow or Slow()
+            self._look_after(self.slow, now_ns)
+            if self._ease(max(now_ns, self.slow.awake_ns), known_ns):
+                return
+        self.eased = None
+        self.shaped.send(plain)
 
-    def begin_outage(self) -> None:
+    def begin_outage(self, now_ns: int, known_ns: int) -> None:
         """Let packets wait, or lose them, from now on."""
         if self.shape.drop:
-            self.outage = None
+            self.slow = self.eased = None
             self.shaped.flush()
-        else:
-            self.shaped.send(self.shaped.limit_message(self.shape.queue_bytes))
-            self.outage = Outage(ends_ns=FOREVER_NS, packets=self.shaped.read().packets)
+            return
+        self.slow = self.slow or Slow()
+        self.hold(now_ns, known_ns)
+        self.shaped.send(self.shaped.limit_message(self.shape.queue_bytes))
 
     def hold(self, now_ns: int, known_ns: int) -> None:
         """Keep an outage going, or a low rate right, until the next change; those before ``known_ns`` are known."""
-        if self.outage is not None:
-            self._hold_outage(self.outage, now_ns, known_ns)
-        elif self.slow is not None and self._matters(self.slow, now_ns):
+        if self.slow is not None and self._matters(self.slow, now_ns):
             self._look_after(self.slow, now_ns)
-            leaves_ns = self._leaving(self.slow, now_ns)
-            if not self.slow.asleep(now_ns) and not self._ease(leaves_ns, known_ns):
+            if not self._ease(self._leaving(self.slow, now_ns), known_ns):
                 self.settle()
 
     def settle(self) -> None:
@@ -148,34 +149,25 @@ class Track:
             self.eased = None
             self.shaped.send(self.shaped.class_message(_pace(self.shape)))
 
-    def _hold_outage(self, outage: Outage, now_ns: int, known_ns: int) -> None:
-        following = next((due for due in self.coming if due.message), None)
-        outage.ends_ns = following.due_ns if following else known_ns
-        pace = outage.charging(now_ns)
-        if pace is None:
-            return
-        self.shaped.send(self.shaped.class_message(pace))
-        seen = self.shaped.read()
-        if outage.saw(now_ns, seen.packets, seen.debt_ns):
-            # Asleep until the end, whatever its rate: it can wake with the right one, however late we are.
-            service = following.shape if following else self._service
-            waking = _pace(service)
-            if is_slow(service):
-                waking = pace_at(service, outage.ends_ns, known_ns, self._steps)
-            self.shaped.send(self.shaped.class_message(waking))
-
     def _matters(self, slow: Slow, now_ns: int) -> bool:
         """Whether something that leaves before the next look could reach the next change."""
-        if not self.coming or slow.asleep(now_ns):
+        if slow.asleep(now_ns) and self.eased is not None:
             return False
-        soon = self.coming[0].due_ns - now_ns <= frame_ns(self.shape) + 2 * RENEW_NS
-        return soon or self.eased is not None
+        if not self.shape.rate_bits:
+            return True
+        if not self.coming:
+            return False
+        reach_ns = frame_ns(self.shape.rate_bits, self.shape.overhead_bytes) + 2 * RENEW_NS
+        return self.coming[0].due_ns - now_ns <= reach_ns or self.eased is not None
 
     def _leaving(self, slow: Slow, now_ns: int) -> int:
         """When something is likely to leave: what is awake may do so at any time until the next look or change."""
         first_ns = max(now_ns, slow.awake_ns)
         spread_ns = slow.spread_ns if slow.awake_ns > now_ns else RENEW_NS // 2
-        return first_ns + max(0, min(spread_ns, (self.coming[0].due_ns - first_ns) // 2))
+        following_ns = self.coming[0].due_ns if self.coming else FOREVER_NS
+        if now_ns < self._began[0]:  # told early: what was on its way leaves before it is due
+            following_ns = self._began[0]
+        return first_ns + max(0, min(spread_ns, (following_ns - first_ns) // 2))
 
     def _look_after(self, slow: Slow, now_ns: int) -> None:
         seen = self.shaped.read()
@@ -183,7 +175,8 @@ class Track:
 
     def _ease(self, leaves_ns: int, known_ns: int) -> bool:
         """Set the class for what leaves then; False if the plain setting is right, which is left to others."""
-        pace = pace_at(self.shape, leaves_ns, known_ns, self._steps)
+        before = replace(self.shape, rate_bits=self._rate_before)
+        pace = pace_at(before, leaves_ns, known_ns, self._steps, self._bundle_bytes)
         if pace == _pace(self.shape):
             return False
         if pace != self.eased:
@@ -192,7 +185,8 @@ class Track:
         return True
 
     def _steps(self) -> Iterator[Step]:
-        return ((due.due_ns, due.shape.rate_bits) for due in islice(self.coming, _FARTHEST))
+        coming = ((due.due_ns, due.shape.rate_bits) for due in islice(self.coming, _FARTHEST))
+        return chain([self._began], coming)
 
 
 def _pace(shape: Shape) -> Pace:

@@ -23,6 +23,7 @@ _SAID = ("link", "direction", "from_s", "to_s", "asked_bits", "delivered_bits", 
 _BUSY = (
     "busy_share",
     "busy_ratio",
+    "busy_ratio_slack",
     "busy_mape_1s",
     "busy_worst_1s",
     "busy_bins_1s",

@@ -84,7 +84,7 @@ def _busy(link: Link, place: str, seconds: float, limits: Thresholds) -> Iterato
             "link_ratio",
             f"{place} delivered {ratio:.4f} of what was asked while it was backlogged; "
             f"{1 - limits.ratio_deviation:g} to {1 + limits.ratio_deviation:g} is right",
-            abs(ratio - 1), limits.ratio_deviation, place,
+            max(0.0, abs(ratio - 1) - link.get("busy_ratio_slack", 0.0)), limits.ratio_deviation, place,
         )  # fmt: skip
     if busy_s < limits.busy_floor_s:
         yield Finding("link_mape_1s", short, place=place)
@@ -165,6 +165,6 @@ def _outages(link: Link, place: str, limits: Thresholds) -> Iterator[Finding]:
         return
     yield Finding(
         "resume_ms",
-        f"service of {place} was back {resume:.1f} ms after an outage; at most {limits.resume_ms:g} ms is right",
+        f"service of {place} was back {resume:.1f} ms late after an outage; at most {limits.resume_ms:g} ms is right",
         resume, limits.resume_ms, place,
     )  # fmt: skip

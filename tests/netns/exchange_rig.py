@@ -26,8 +26,8 @@ from testbed.links import htb
 from testbed.links.channel import Channel
 from testbed.links.client import LinkSettings
 from testbed.links.namespaces import inside
-from testbed.links.outage import charge_of
 from testbed.links.plan import pace
+from testbed.links.slow import charge_of
 from testbed.scenario.shape import End, Shape
 
 RATE_BITS, VALUES = 40_000_000, 500_000

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from testbed.links.fidelity import (
     Look,
     Record,
     asked_between,
-    bytes_at,
-    lateness_ms,
     measures,
-    second_bins,
+    served_at,
 )
 from testbed.links.held import Mismatch
 from testbed.links.outages_seen import OutageSeen
@@ -72,8 +72,32 @@ def test_an_idle_link_is_not_judged_by_its_idleness() -> None:
 def test_the_last_partial_second_is_left_out() -> None:
     record = followed(2, [(0.0, 8 * MBIT)])
     record.marks.append((2.7, record.marks[-1][1]))
-    assert len(second_bins(record, 2)) == 2
+    assert measures(record)["busy_bins_1s"] == 2
     assert measures(record)["worst_1s"] == pytest.approx(0, abs=1e-6)
+
+
+def test_only_what_lies_beyond_a_bundle_is_an_error() -> None:
+    exact = followed(4, [(0.0, 121_120)])  # ten packets a second
+    early = followed(4, [(0.0, 121_120)])
+    early.marks[10:] = [(at, size + 1514) for at, size in early.marks[10:]]
+    early.looks[9] = early.looks[9]._replace(delivered_bits=early.looks[9].delivered_bits + 12_112)
+    early.bundle_bytes = exact.bundle_bytes = 1514
+    found = measures(early)
+    assert found["busy_worst_1s"] == measures(exact)["busy_worst_1s"] == 0
+    assert found["busy_ratio"] == pytest.approx(41 / 40)
+    assert found["busy_ratio_slack"] == pytest.approx(1 / 40)
+    early.marks[10:] = [(at, size + 1514) for at, size in early.marks[10:]]
+    assert measures(early)["busy_worst_1s"] == pytest.approx(0.1, abs=0.001)
+    early.looks[20] = early.looks[20]._replace(busy=False)
+    assert measures(early)["busy_ratio_slack"] == pytest.approx(2 / 39, rel=0.01)
+
+
+def test_bins_end_at_marks() -> None:
+    """Between two marks nobody knows when what left between them has left."""
+    record = followed(3, [(0.0, 80 * MBIT)])
+    record.marks = [(at + (0.013 if at == 2.0 else 0.0), size) for at, size in record.marks]
+    found = measures(record)
+    assert found["worst_1s"] == pytest.approx(0.013 / 0.987, rel=0.01)
 
 
 def test_an_outage_has_no_relative_error_but_its_bytes_are_counted() -> None:
@@ -120,16 +144,10 @@ def test_asked_is_an_integral() -> None:
     assert asked_between(rates, 1.9, 12.0) == pytest.approx(400)
 
 
-def test_bytes_between_marks_are_on_a_line() -> None:
-    marks = [(0.0, 100), (1.0, 200), (1.5, 1200)]
-    assert bytes_at(marks, 0.25) == 125
-    assert bytes_at(marks, 1.25) == 700
-    assert bytes_at(marks, -1) == 100
-    assert bytes_at(marks, 9) == 1200
-
-
-def test_lateness_percentiles_are_ones_that_occurred() -> None:
-    found = lateness_ms([number / 1000 for number in range(1, 101)])
-    assert found == pytest.approx({"p50": 50, "p99": 99, "p99_at_least": 97, "max": 100})
-    assert lateness_ms([0.002]) == {"p50": 2, "p99": 2, "p99_at_least": None, "max": 2}
-    assert lateness_ms([]) is None
+def test_what_was_asked_is_served_at_a_time() -> None:
+    rates = [(0.0, 10), (1.0, 20), (1.5, 0), (2.0, 40)]
+    assert served_at(rates, 0.0, 10) == pytest.approx(1.0)
+    assert served_at(rates, 0.5, 15) == pytest.approx(1.5)
+    assert served_at(rates, 0.5, 17) == pytest.approx(2.05)
+    assert served_at(rates, 1.7, 40) == pytest.approx(3.0)
+    assert served_at(rates[:3], 0.0, 21) == math.inf

@@ -36,10 +36,9 @@ from testbed.links.end import CLOSED_RATE_BITS
 from testbed.links.line import DelayLine
 from testbed.links.messages import Reader, encode, tree
 from testbed.links.neighbours import Neighbour
-from testbed.links.outage import LONGEST_NS, charge_of
 from testbed.links.plan import LEAVES, LINE_HANDLE, pace
 from testbed.links.root import Where
-from testbed.links.slow import Step, charging, is_slow, pace_at
+from testbed.links.slow import LONGEST_NS, Step, charge_of, charging, is_slow, pace_at
 from testbed.scenario.impairments import FourState, GilbertElliott, Impairments, Slot
 from testbed.scenario.load import load
 from testbed.scenario.shape import Shape

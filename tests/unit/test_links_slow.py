@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from fractions import Fraction
+from statistics import median
 from types import SimpleNamespace
 from typing import cast
 
@@ -13,12 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.links import htb
-from testbed.links.end import ShapedEnd
-from testbed.links.outage import LONGEST_NS, RENEW_NS
-from testbed.links.plan import TICK_NS, Pace, pace
-from testbed.links.slow import Slow, Step, charging, ends_ns, frame_ns, is_slow, pace_at
+from testbed.links.end import CLOSED_RATE_BITS, ShapedEnd
+from testbed.links.fidelity import served_at
+from testbed.links.plan import MAX_SEGMENTS, TICK_NS, Pace, pace
+from testbed.links.slow import (
+    LONGEST_NS,
+    RENEW_NS,
+    Slow,
+    Step,
+    charge_of,
+    charging,
+    ends_ns,
+    frame_ns,
+    is_slow,
+    pace_at,
+)
 from testbed.links.track import FOREVER_NS, Track
 from testbed.scenario.shape import FRAME_BYTES, End, LinkChange, Shape
+from testbed.traces.generate import markov
 
 MS, S, MBIT = 1_000_000, 1_000_000_000, 1_000_000
 QUEUE = 1 << 30
@@ -108,8 +121,8 @@ def test_low_is_below_five_milliseconds_a_frame() -> None:
     assert is_slow(Shape(2_400_000, QUEUE))
     assert not is_slow(Shape(2_500_000, QUEUE))
     assert is_slow(Shape(2_500_000, QUEUE, overhead_bytes=100))
-    assert not is_slow(Shape(0, QUEUE))
-    assert frame_ns(Shape(1000, QUEUE)) == 12_112 * MS
+    assert is_slow(Shape(0, QUEUE)) and not is_slow(Shape(0, QUEUE, drop=True))
+    assert frame_ns(1000) == 12_112 * MS
     assert charging(0, 0).rate_bytes > 10**6
 
 
@@ -138,6 +151,7 @@ class Kernel:
     packets: int = 0
     told: int = 0
     empty: bool = False
+    idle: bool = False
     filled_ns: int = 0
     sent: list[float] = field(default_factory=list)
 
@@ -161,7 +175,7 @@ class Kernel:
         return self.zero._replace(packets=self.packets, debt_ns=max(0, -int(self.tokens_ns)))
 
     def run_until(self, now_ns: int) -> None:
-        if self.empty:
+        if self.empty or self.idle:
             self.filled_ns = now_ns
             return
         while (at := max(self.filled_ns, self.charged_ns - min(0.0, self.tokens_ns))) <= now_ns:
@@ -173,19 +187,31 @@ class Kernel:
             self.sent.append(at)
 
 
-def replayed(changes: list[tuple[int, Shape]], until_ns: int) -> Kernel:
-    """A track is driven as the replay does it: changes on time, held every few milliseconds."""
+def replayed(
+    changes: list[tuple[int, Shape]],
+    until_ns: int,
+    idle: tuple[int, int] = (-1, -1),
+    bundle_bytes: int = FRAME_BYTES,
+) -> Kernel:
+    """A track is driven as the replay does it: changes on time, held every few milliseconds. ``idle``: nothing waits."""
     kernel, (_, first), *_ = Kernel(), *changes
-    kernel.pace = pace(first.rate_bits)
-    track = Track(cast(ShapedEnd, kernel), first)
-    dues = [track.due(LinkChange(at / 1e9, kernel.end, s), at, 12_112) for at, s in changes[1:]]
+    kernel.pace = pace(first.rate_bits or CLOSED_RATE_BITS)
+    kernel.empty = not first.rate_bits
+    track = Track(cast(ShapedEnd, kernel), first, bundle_bytes=bundle_bytes)
+    dues = [track.due(LinkChange(at / 1e9, kernel.end, s), at) for at, s in changes[1:]]
     track.coming = deque(dues)
+    if not first.rate_bits:
+        track.begin_outage(0, FOREVER_NS)
     hold = 0
-    times = sorted({*range(0, until_ns, RENEW_NS), *(due.at_ns for due in dues)})
+    times = sorted({*range(0, until_ns, RENEW_NS), *(due.at_ns for due in dues), *idle} - {-1})
     for now in times:
         kernel.run_until(now)
+        if now in idle:
+            kernel.idle = now == idle[0]
         while track.coming and track.coming[0].at_ns <= now:
             track.apply(track.coming.popleft(), now, FOREVER_NS)
+            if track.held:
+                track.hold(now, FOREVER_NS)
             kernel.run_until(now)
         if now >= hold and track.held:
             track.hold(now, FOREVER_NS)
@@ -240,6 +266,52 @@ def test_many_low_steps_serve_their_sum(steps: list[Shape]) -> None:
     kernel = replayed([(0, FAST), *low], until)
     delivered = 8 * FRAME_BYTES * len([at for at in kernel.sent if at >= begin])
     assert delivered == pytest.approx(asked_bits(low, until), rel=0.03, abs=2 * 8 * FRAME_BYTES)
+
+
+@pytest.mark.parametrize("time_ns", [MS, 17 * MS, 2 * S, LONGEST_NS])
+def test_a_charge_lasts_what_is_asked(time_ns: int) -> None:
+    found = charge_of(time_ns)
+    assert MAX_SEGMENTS * FRAME_BYTES <= found.mpu_bytes <= 65_535
+    assert costs_ns(found) == pytest.approx(time_ns, abs=0.5 * MS)
+    assert found.burst_ticks * TICK_NS < 1000
+    assert charge_of(0) == charge_of(MS)
+
+
+@pytest.mark.parametrize("bundle_bytes", [FRAME_BYTES, 20 * FRAME_BYTES])
+@pytest.mark.parametrize("length_ns", [20 * MS, 500 * MS, 2 * S, 49 * S, 130 * S])
+def test_a_busy_class_sleeps_through_an_outage_and_wakes_on_time(
+    length_ns: int, bundle_bytes: int
+) -> None:
+    begin, end = 3 * S, 3 * S + length_ns
+    changes = [(0, FAST), (begin, Shape(0, QUEUE)), (end, FAST)]
+    kernel = replayed(changes, end + S, bundle_bytes=bundle_bytes)
+    inside = [at for at in kernel.sent if begin <= at < end - RENEW_NS]
+    assert len(inside) <= 2 + length_ns // LONGEST_NS
+    back = min(at for at in kernel.sent if at >= end - RENEW_NS)
+    assert abs(back - end) <= 6 * MS
+
+
+def test_what_waits_for_an_outages_end_is_charged_what_is_left_and_its_own_time() -> None:
+    slow = Shape(121_120, QUEUE)  # a packet in 100 ms
+    changes = [(0, slow), (S, Shape(0, QUEUE)), (2 * S, slow)]
+    kernel = replayed(changes, 4 * S, idle=(500 * MS, 1_402 * MS))
+    leaked, following, *_ = [at for at in kernel.sent if at > 600 * MS]
+    assert leaked == 1_402 * MS
+    assert following == pytest.approx(2_100 * MS, abs=3 * MS)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_packets_leave_when_an_exact_queue_lets_them(seed: int) -> None:
+    """Rates of a radio link, with outages: most within some milliseconds, and no error adds up."""
+    trace = markov(levels=(0, 0.12, 1, 10, 35), stay=0.7, seconds=30, every_s=0.1, seed=seed)
+    at_ns = [round(at * 1e9) for at in trace.times_s]
+    rates = list(zip(trace.times_s, trace.rates_bits, strict=True))
+    changes = [(at, Shape(rate, QUEUE)) for at, (_, rate) in zip(at_ns, rates, strict=True)]
+    sent = replayed(changes, 30 * S).sent
+    bits = 8 * FRAME_BYTES
+    late = [at / 1e9 - served_at(rates, 0.0, n * bits) for n, at in enumerate(sent)]
+    assert median(map(abs, late)) < 0.02
+    assert bits * len(sent) == pytest.approx(asked_bits(changes, 30 * S), rel=0.003)
 
 
 def test_a_busy_class_is_told_a_few_times_only() -> None:
