@@ -80,6 +80,19 @@ def outage(found: Row) -> None:
     assert ours["never_back"] == 0 and 0 <= ours["first_byte_ms"] < 1000, ours
 
 
+def departures(found: Row) -> None:
+    rows = rows_by(found, "highest_mbit", "alternative")
+    assert {name for _, name in rows} == {"narrows", "tc-htb", "tc-htb-1ms", "tc-tbf"}
+    for row in rows.values():
+        assert row["packets"] > 10 and row["missing"] >= 0, row
+        assert 0 <= row["median_ms"] <= row["p99_ms"], row
+    for highest in {highest for highest, _ in rows}:
+        ours, theirs = rows[highest, "narrows"], rows[highest, "tc-htb"]
+        # whoever is given 1 kbit/s for an outage stays dead long after it
+        assert ours["packets"] > 2 * theirs["packets"] and ours["missing"] < theirs["missing"] / 2
+        assert ours["median_ms"] < theirs["median_ms"] / 2
+
+
 def completion(found: Row) -> None:
     rows = rows_by(found, "at")
     assert set(rows) == {"nic", "network"} and found["about"]["steps"] == QUICK_STEPS
@@ -159,7 +172,7 @@ def agreement(found: Row) -> None:
 
 
 LOOKS: dict[str, Callable[[Row], None]] = {
-    "replay": replay, "lateness": lateness, "outage": outage, "completion": completion,
+    "replay": replay, "lateness": lateness, "outage": outage, "departures": departures, "completion": completion,
     "dilation": dilation, "aa": aa, "nodes": nodes, "certificate": certificate,
     "agreement": agreement,
 }  # fmt: skip

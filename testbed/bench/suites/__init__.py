@@ -15,6 +15,7 @@ SUITES = {
     "swing": "testbed.bench.suites.swing:run",
     "lateness": "testbed.bench.suites.lateness:run",
     "outage": "testbed.bench.suites.outage:run",
+    "departures": "testbed.bench.suites.departures:run",
     "completion": "testbed.bench.suites.completion:run",
     "dilation": "testbed.bench.suites.dilation:run",
     "aa": "testbed.bench.suites.again:run",
