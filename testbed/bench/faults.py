@@ -13,6 +13,7 @@ from typing import Literal
 
 from testbed.bench.figures import MBIT, Step, queue_bytes, rate_at
 from testbed.bench.lab import Lab
+from testbed.bench.suites.departures import radio
 from testbed.errors import ExperimentError
 from testbed.links.plan import CLASS_MINOR, LEAVES, QUANTUM_BYTES, ROOT, burst_bytes
 from testbed.scenario.expand import DIRECTIONS
@@ -27,6 +28,10 @@ RATES = (5 * MBIT, 20 * MBIT)
 EVERY_S = 0.25
 LEAST_CHANGE = 3 * MBIT
 RATE_OFF = 1.03
+RADIO = (0.0, 1.0, 4.0, 10.0, 20.0)
+"""Of a radio link, Mbit/s, a step every 100 ms: every other session with faults on links, or none, is on such."""
+_RADIO_LASTING_S, _RADIO_LEAST = 0.2, 4 * MBIT
+"""Of a step of a radio link that has a fault: so long that looks see it, and not so slow that it is set anew meanwhile."""
 _BEFORE_CHANGE_S, _AFTER_CHANGE_S = 20e-3, 4e-3
 
 
@@ -61,23 +66,32 @@ def plan(faults: int, nodes: Sequence[str], seconds: float, seed: int) -> list[S
     on_links = [kind for kind in kinds if kind in LINK_FAULTS]
     per_session = len(nodes)
     sessions = [
-        _on_links(random, nodes, seconds, on_links[at : at + per_session])
-        for at in range(0, len(on_links), per_session)
+        _on_links(random, nodes, seconds, on_links[at : at + per_session], radio=n % 2 == 1)
+        for n, at in enumerate(range(0, len(on_links), per_session))
     ]
     sessions += [_on_host(random, nodes, seconds, kind) for kind in kinds if kind in HOST_FAULTS]
-    sessions += [_on_links(random, nodes, seconds, []) for _ in range(-(-len(sessions) // 3))]
+    sessions += [
+        _on_links(random, nodes, seconds, [], radio=n % 2 == 1)
+        for n in range(-(-len(sessions) // 3))
+    ]
     random.shuffle(sessions)
     return sessions
 
 
 def _on_links(
-    random: Random, nodes: Sequence[str], seconds: float, kinds: Sequence[LinkFault]
+    random: Random,
+    nodes: Sequence[str],
+    seconds: float,
+    kinds: Sequence[LinkFault],
+    *,
+    radio: bool,
 ) -> Session:
+    case = _radio_case if radio else _case
     ends = [End(node, way) for node in nodes for way in DIRECTIONS]
     random.shuffle(ends)
     padded: list[LinkFault | None] = [*kinds, *[None] * (len(ends) - len(kinds))]
     return Session(
-        tuple(_case(random, end, seconds, kind) for end, kind in zip(ends, padded, strict=True))
+        tuple(case(random, end, seconds, kind) for end, kind in zip(ends, padded, strict=True))
     )
 
 
@@ -97,6 +111,32 @@ def _case(random: Random, end: End, seconds: float, fault: LinkFault | None) -> 
         return Case(end, history, fault, history[random.randrange(2, len(history) - 4)][0])
     history = ((0.0, random.randrange(*RATES, MBIT)),)
     return Case(end, history, fault, round(random.uniform(0.3, 1.0), 3))
+
+
+def _radio_case(random: Random, end: End, seconds: float, fault: LinkFault | None) -> Case:
+    """On a radio link. The end of an outage mends a wrong queue: such a link has none."""
+    levels = RADIO[1:] if fault == "queue" else RADIO
+    while True:
+        history = tuple(radio(levels, seconds, seed=random.randrange(1 << 30)))
+        if fault is None:
+            return Case(end, history)
+        if fault == "queue":
+            return Case(end, history, fault, round(random.uniform(0.3, 1.0), 3))
+        if found := [at for at in _steps_for(history, seconds) if fault == "dropped" or at > 0.3]:
+            at_s = random.choice(found)
+            return Case(end, history, fault, at_s if fault == "dropped" else round(at_s + 0.02, 3))
+
+
+def _steps_for(history: Sequence[Step], seconds: float) -> list[float]:
+    """When rates change from one to another that is fast, long enough and long before the end."""
+    return [
+        at
+        for (_, before), (at, rate), (until, _) in zip(
+            history, history[1:], history[2:], strict=False
+        )
+        if before and rate >= _RADIO_LEAST and abs(rate - before) >= LEAST_CHANGE
+        if until - at >= _RADIO_LASTING_S - 1e-9 and at < seconds - 1
+    ]
 
 
 def _changing(random: Random, seconds: float) -> tuple[Step, ...]:
@@ -148,7 +188,7 @@ def tc_arguments(case: Case, device: str) -> list[str]:
         rate = round(rate * RATE_OFF)
     else:
         # The change at this very time is undone: what held just before it holds on.
-        rate = rate_at(case.history, case.at_s - EVERY_S / 2)
+        rate = rate_at(case.history, case.at_s - 1e-3)
     burst = burst_bytes(rate)
     words = (
         f"class change dev {device} parent {ROOT:x}: classid {ROOT:x}:{CLASS_MINOR:x} htb "

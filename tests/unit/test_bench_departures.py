@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from testbed.bench.departures import errors_s
@@ -34,5 +36,5 @@ def test_packets_that_never_leave_are_late_by_what_is_left() -> None:
 def test_a_radio_link_has_outages_and_every_step_changes_it(levels: tuple[float, ...]) -> None:
     history = radio(levels, 30.0, seed=1)
     assert history[0] == (0.0, levels[-1] * 1e6)
-    assert all(before[1] != after[1] for before, after in zip(history, history[1:], strict=False))
+    assert all(before[1] != after[1] for before, after in pairwise(history))
     assert {rate / 1e6 for _, rate in history} == set(levels)

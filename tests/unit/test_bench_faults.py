@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -11,13 +12,14 @@ from testbed.bench.faults import (
     EVERY_S,
     HOST_FAULTS,
     LINK_FAULTS,
+    RADIO,
     RATES,
     Case,
     Session,
     plan,
     tc_arguments,
 )
-from testbed.bench.figures import MBIT
+from testbed.bench.figures import MBIT, rate_at
 from testbed.bench.judged import Judged
 from testbed.bench.lab import OURS
 from testbed.bench.suites.certificate import Tally, judge
@@ -53,22 +55,31 @@ def test_every_link_is_in_every_session_once() -> None:
         assert not (session.fault and any(case.fault for case in session.cases))
 
 
-def test_faults_can_be_seen_where_they_are_put() -> None:
-    for session in plan(200, NODES, 6.0, seed=3):
+@pytest.mark.parametrize("seed", [3, 4])
+def test_faults_can_be_seen_where_they_are_put(seed: int) -> None:
+    on_radio = Counter[str | None]()
+    for session in plan(200, NODES, 6.0, seed=seed):
         for case in session.cases:
-            assert all(RATES[0] <= rate < RATES[1] for _, rate in case.history)
-            if case.fault in ("rate", "queue"):
-                assert len(case.history) == 1
-            if case.fault == "dropped":
-                assert case.at_s in [at for at, _ in case.history[1:]]
-                assert case.at_s <= 5.0
-            for (_, before), (_, after) in zip(case.history, case.history[1:], strict=False):
-                assert before != after
+            rates = [rate for _, rate in case.history]
+            assert all(before != after for before, after in pairwise(rates))
+            assert case.fault != "dropped" or case.at_s in [at for at, _ in case.history[1:]]
+            assert case.at_s <= 5.02
+            if {rate / MBIT for rate in rates} <= set(RADIO) and len(rates) > 1:
+                on_radio[case.fault] += 1
+                lasting = [at for at, _ in case.history if at > case.at_s]
+                assert case.fault != "queue" or 0 not in rates
+                if case.fault in ("rate", "dropped"):
+                    assert min([*lasting, 6.0]) - case.at_s >= 0.179
+                    assert rate_at(case.history, case.at_s) >= 4 * MBIT
+            else:
+                assert all(RATES[0] <= rate < RATES[1] for rate in rates)
+                assert (len(rates) == 1) == (case.fault in ("rate", "queue")) or case.fault is None
         if session.fault is not None:
             assert 0.1 <= session.stop_s <= 0.5
             change = session.at_s + 20e-3
             assert change == pytest.approx(round(change / EVERY_S) * EVERY_S)
             assert change + session.stop_s < 6.0
+    assert min(on_radio[kind] for kind in (None, *LINK_FAULTS)) > 10
 
 
 def test_what_somebody_elses_tc_is_told() -> None:
