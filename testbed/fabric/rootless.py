@@ -147,10 +147,11 @@ def try_out() -> Capabilities:
     return found
 
 
-def elsewhere(work: Callable[[], None]) -> bool:
+def elsewhere(work: Callable[[], int]) -> int | None:
     """Do ``work`` as root of a world of its own, in a child process that ends with it.
 
-    Returns False, and nothing was done, where the host forbids that. Raises the MachineError of ``work``.
+    Returns what ``work`` found; None, and nothing was done, where the host forbids that. Raises the
+    MachineError of ``work``.
     """
     kept, (reading, writing) = str(folder()), os.pipe()
     child = os.fork()
@@ -168,18 +169,19 @@ def elsewhere(work: Callable[[], None]) -> bool:
         raise MachineError("what this machine can do could not be tried out") from None
     if "refused" in answer:
         raise MachineError(answer["refused"], fix=answer["fix"])
-    return bool(answer["able"])
+    found: int | None = answer["found"]
+    return found
 
 
-def _answer(writing: int, work: Callable[[], None]) -> NoReturn:
+def _answer(writing: int, work: Callable[[], int]) -> NoReturn:
     """In the child, of which nothing but the answer may be seen: it shares its parent's files."""
-    answer: dict[str, object] = {"able": False}
+    able, answer = False, dict[str, object](found=None)
     try:
         with suppress(MachineError):
             enter_own_world()
-            answer["able"] = True
-        if answer["able"]:
-            work()
+            able = True
+        if able:
+            answer["found"] = work()
     except MachineError as refusal:
         answer = {"refused": refusal.message, "fix": refusal.fix}
     except BaseException as error:  # it must not go on as a second parent, whatever it is

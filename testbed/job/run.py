@@ -53,7 +53,7 @@ def execute(
     specs = expand(scenario)
     check_nodes(loaded)
     check_fabric(loaded, fabric)
-    check(loaded, fabric)
+    least = check(loaded, fabric)
     progress = Progress(quiet)
     directory = RunDirectory.create(
         out, scenario_name=scenario.name, algorithm=order.name, seed=0, content_hash=loaded.hash
@@ -81,6 +81,7 @@ def execute(
                 keep_failed=keep_failed,
                 racks=racks(scenario),
                 premises=premises,
+                least=least,
             ) as session:
                 return _perform(session, loaded, order, hearing, output, directory, progress)
     finally:

@@ -2,7 +2,8 @@
 
 A link is shaped by making its packets wait; where the machine itself is slower than the rate that was asked
 for, what is measured is the machine. So a run whose rates come near to what a plain veth carries with the
-same offload bundles (``gso_max_segs``) is refused before anything is made. Slow scenarios are not measured.
+same offload bundles (``gso_max_segs``) gets longer ones, as far as its links allow them, or is
+refused before anything is made. Slow scenarios are not measured.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 from testbed.errors import MachineError
@@ -33,33 +35,39 @@ _known: dict[int, tuple[int, int]] = {}
 def check_capacity(
     highest: Mapping[End, int],
     at_once_bits: int,
-    segments: Callable[[float], int],
+    sizes: Callable[[float], Sequence[int]],
     *,
     dilation: float = 1.0,
-) -> None:
-    """Refuse what this machine cannot carry. Raises MachineError with asked, measured, and what fits.
+) -> int:
+    """The bundle that this machine needs at least, in packets: 1 where the preferred one will do.
+
+    Raises MachineError for what it cannot carry in any, with asked, measured, and what fits.
 
     ``highest``: the highest rate of every link direction, wall bit/s; ``at_once_bits``: the most that can
-    be under way at one instant (``busy_at_once``); ``segments``: the run's ``gso_max_segs`` if it were
-    slowed down by a factor more (``segments(1)``: as it is); ``dilation``: the scenario's own, which the
-    rates have in them. Costs nothing up to ``FLOOR_BITS``.
+    be under way at one instant (``busy_at_once``); ``sizes``: the bundles that the run may have,
+    ascending, the preferred one first, if it were slowed down by a factor more (``sizes(1)``: as it
+    is); ``dilation``: the scenario's own, which the rates have in them. Costs nothing up to
+    ``FLOOR_BITS``.
     """
     end = max(highest, key=lambda each: highest[each], default=None)
     if end is None or max(highest[end], at_once_bits) <= FLOOR_BITS:
-        return
-    bundle = segments(1)
-    for fresh in (False, True):  # what was measured on a busy machine refuses nobody
+        return 1
+    preferred, *longer = sizes(1)
+    one = machine = bundle = 0
+    # what was measured on a busy machine refuses nobody, and makes no bundle longer
+    for bundle, fresh in product((preferred, *longer), (False, True)):
         one, machine = measured(bundle, fresh=fresh)
         if highest[end] <= SHARE * one and at_once_bits <= SHARE * machine:
-            return
+            return 1 if bundle == preferred else bundle
     if highest[end] > SHARE * one:
         asked, can, what, where = highest[end], one, f"link {str(end)!r}", "one flow"
     else:
         asked, can, what, where = at_once_bits, machine, "all links together", "all processors"
     raise MachineError(
         f"{what} would have {_rate(asked)}, but {where} here can move {_rate(can)} through an unshaped "
-        f"veth in bundles of {bundle} packets, and only {SHARE:.0%} of that can be emulated",
-        fix=_fitting(highest[end], at_once_bits, segments, dilation),
+        f"veth in bundles of {bundle} packets, the longest that the scenario allows, and only "
+        f"{SHARE:.0%} of that can be emulated",
+        fix=_fitting(highest[end], at_once_bits, sizes, dilation),
     )
 
 
@@ -138,11 +146,14 @@ def _rate(bits: float) -> str:
 
 
 def _fitting(
-    highest_bits: int, at_once_bits: int, segments: Callable[[float], int], dilation: float
+    highest_bits: int,
+    at_once_bits: int,
+    sizes: Callable[[float], Sequence[int]],
+    dilation: float,
 ) -> str:
     """The least dilation with which it fits; bundles may shrink with the rates, and cost more then."""
     for factor in DILATIONS:
-        one, machine = measured(segments(factor))
+        one, machine = measured(sizes(factor)[-1])
         if highest_bits <= factor * SHARE * one and at_once_bits <= factor * SHARE * machine:
             return f"With `dilation: {factor * dilation:g}` in the scenario it would fit."
     return "Ask for lower rates, or take a faster machine."

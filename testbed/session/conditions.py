@@ -24,11 +24,17 @@ CHANGE_S = 30e-6
 OnSample = Callable[[list[dict[str, Any]]], None]
 
 
-def link_settings(loaded: Loaded, timeline: Timeline, *, gapped: bool = False) -> LinkSettings:
-    """What holds for all links of a run of ``loaded``. ``gapped``: nobody knows how long its messages are."""
+def link_settings(
+    loaded: Loaded, timeline: Timeline, *, least: int = 1, gapped: bool = False
+) -> LinkSettings:
+    """What holds for all links of a run of ``loaded``.
+
+    ``least``: packets in a bundle that the machine needs (``preflight.check``). ``gapped``: nobody
+    knows how long its messages are.
+    """
     scenario = loaded.wall()
     return LinkSettings(
-        segments=segments(timeline),
+        segments=segments(timeline, least),
         at=up_places(scenario),
         congestion=scenario.congestion,
         rto_min_ms=None if loaded.scenario.dilation == 1 else round(RTO_MIN_MS * scenario.dilation),
@@ -47,7 +53,7 @@ def shape(
 ) -> dict[str, Any]:
     """Bring every link to its state at t0. Returns what the kernel holds, read back."""
     session.fabric.agent.on_sample = on_sample
-    settings = link_settings(loaded, timeline, gapped=gapped)
+    settings = link_settings(loaded, timeline, least=session.least, gapped=gapped)
     impaired = [end for end in timeline.ends if timeline.impaired(end)]
     return session.fabric.agent.prepare(session.cables, timeline.initial, settings, impaired)
 

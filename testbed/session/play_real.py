@@ -54,8 +54,10 @@ class PlayTrial(Trial):
         return Spare()
 
 
-def session_of(play: Play, fabric: str, directory: Path, *, quiet: bool, keep: bool) -> Session:
-    """Nodes that do not train, on links of ``play``'s scenario."""
+def session_of(
+    play: Play, fabric: str, directory: Path, least: int, *, quiet: bool, keep: bool
+) -> Session:
+    """Nodes that do not train, on links of ``play``'s scenario. ``least`` as in ``Session``."""
     experiment = play.experiment
     return Session(
         experiment.specs,
@@ -65,4 +67,5 @@ def session_of(play: Play, fabric: str, directory: Path, *, quiet: bool, keep: b
         keep_failed=keep,
         racks=racks(experiment.scenario),
         trains=False,
+        least=least,
     )

@@ -23,11 +23,11 @@ def replay_messages(
     play: Play, fabric: str, out: Path, *, quiet: bool = False, keep_failed: bool = False
 ) -> dict[str, Any]:
     """Play a trace; returns the run's summary. Raises what ended it before its time; its records are kept."""
-    loaded = play.loaded
+    loaded, least = play.loaded, 1
     if fabric != VIRTUAL:
         from testbed.session.preflight import check
 
-        check(loaded, fabric)
+        least = check(loaded, fabric)
     progress = Progress(quiet, play.experiment.dilation, play.experiment.specs[0].name)
     directory = RunDirectory.create(
         out, scenario_name=loaded.scenario.name, algorithm=play.label, seed=play.seed,
@@ -37,7 +37,9 @@ def replay_messages(
         stack.enter_context(interruptible())
         stack.enter_context(directory)
         write(play.trace, directory.path / MESSAGES)
-        trial = _trial(stack, play, fabric, directory, progress, quiet=quiet, keep=keep_failed)
+        trial = _trial(
+            stack, play, fabric, directory, progress, least, quiet=quiet, keep=keep_failed
+        )
         trial.shape()
         progress.begin(play.label, None, 1, 1)
         stack.callback(progress.end)
@@ -50,8 +52,16 @@ def replay_messages(
 
 
 def _trial(
-    stack: ExitStack, play: Play, fabric: str, directory: RunDirectory, progress: Progress, *, quiet: bool, keep: bool
-) -> Performance:  # fmt: skip
+    stack: ExitStack,
+    play: Play,
+    fabric: str,
+    directory: RunDirectory,
+    progress: Progress,
+    least: int,
+    *,
+    quiet: bool,
+    keep: bool,
+) -> Performance:
     """What carries it out. Real nodes are started, and gone again when ``stack`` is left."""
     if fabric == VIRTUAL:
         from testbed.session.play_virtual import VirtualPlay
@@ -61,6 +71,8 @@ def _trial(
 
     stack.enter_context(machine(progress.say))
     progress.say(f"starting {len(play.experiment.specs)} nodes on the {fabric} fabric")
-    session = stack.enter_context(session_of(play, fabric, directory.path, quiet=quiet, keep=keep))
+    session = stack.enter_context(
+        session_of(play, fabric, directory.path, least, quiet=quiet, keep=keep)
+    )
     stack.callback(session.fabric.save_logs)
     return PlayTrial(session, play, directory, progress)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+from functools import partial
 from pathlib import Path
 
 from testbed.fabric import rootless
 from testbed.fabric.base import RunContext
 from testbed.fabric.builtin import fabrics
 from testbed.links.capacity import busy_at_once, check_capacity
-from testbed.links.plan import segments
+from testbed.links.plan import bundle_sizes
 from testbed.links.probe import probe
 from testbed.links.tcp_settings import require_congestion
 from testbed.scenario.expand import expand
@@ -23,8 +24,10 @@ from testbed.scenario.traffic import flows
 from testbed.session import traffic
 
 
-def check(loaded: Loaded, fabric: str, *, filled: bool = False) -> None:
-    """Raises MachineError for what is missing and how to get it, InputError for an unknown fabric.
+def check(loaded: Loaded, fabric: str, *, filled: bool = False) -> int:
+    """Packets that the run's offload bundles must have at least for this machine to move it.
+
+    Raises MachineError for what is missing and how to get it, InputError for an unknown fabric.
 
     ``filled``: every link direction is filled by itself, as in a replay, which has no cross traffic; else
     training shares them.
@@ -33,20 +36,18 @@ def check(loaded: Loaded, fabric: str, *, filled: bool = False) -> None:
     fabrics.get(fabric, where="--fabric")(RunContext("preflight", Path(), "")).destroy()
     scenario, timeline = loaded.wall(), loaded.timeline()
 
-    def try_out() -> None:
+    def try_out() -> int:
         needs = [*kernel_needs(scenario), *_needs_of_outages(timeline)]
         if needs and (missing := probe().missing(needs)):
             raise missing
-        _check_rates(scenario, timeline, filled)
+        return _check_rates(scenario, timeline, filled)
 
-    if os.geteuid() == 0:
-        try_out()
-    else:
-        # Where not even that is permitted, the agent will tell of the kernel, and nobody of rates.
-        rootless.elsewhere(try_out)
+    # Where not even that is permitted, the agent will tell of the kernel, and nobody of rates.
+    needed = try_out() if os.geteuid() == 0 else rootless.elsewhere(try_out)
     _check_congestion(scenario.congestion)
     if not filled:
         traffic.check(flows(scenario), fabric, scenario.congestion)
+    return needed or 1
 
 
 def _needs_of_outages(timeline: Timeline) -> list[str]:
@@ -66,7 +67,7 @@ def _can_be_loaded(congestion: str) -> bool:
     return any(modules.glob(f"tcp_{congestion}.ko*"))
 
 
-def _check_rates(scenario: Scenario, timeline: Timeline, filled: bool) -> None:
+def _check_rates(scenario: Scenario, timeline: Timeline, filled: bool) -> int:
     """Only what nodes themselves can have under way counts: a rack passes on what they send."""
     roles = {spec.name: spec.role for spec in expand(scenario)}
     highest: dict[End, int] = {
@@ -74,9 +75,9 @@ def _check_rates(scenario: Scenario, timeline: Timeline, filled: bool) -> None:
     }
     servers = [name for name, role in roles.items() if role == "server"]
     others = [name for name, role in roles.items() if role == "host"]
-    check_capacity(
+    return check_capacity(
         highest,
         sum(highest.values()) if filled else busy_at_once(highest, servers, others),
-        lambda slower: segments(timeline, slower),
+        partial(bundle_sizes, timeline),
         dilation=scenario.dilation,
     )

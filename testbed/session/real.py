@@ -36,6 +36,7 @@ class RealStage(Session):
         *,
         quiet: bool = False,
         keep_failed: bool = False,
+        least: int = 1,
     ) -> None:
         super().__init__(
             experiment.specs,
@@ -46,6 +47,7 @@ class RealStage(Session):
             folders=experiment.folders,
             racks=racks(experiment.scenario),
             multicast=any(multicasts(algorithm) for algorithm in experiment.algorithms),
+            least=least,
         )
         self._experiment = experiment
 

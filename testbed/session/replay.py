@@ -111,7 +111,7 @@ def replay(
     """Fill every link direction of ``loaded`` for ``seconds`` of model time."""
     scenario = loaded.wall()
     left_out = not_replayed(scenario)
-    check(loaded, fabric, filled=True)
+    least = check(loaded, fabric, filled=True)
     progress, wall_s = Progress(quiet), seconds * loaded.scenario.dilation
     directory = RunDirectory.create(
         out, scenario_name=scenario.name, algorithm="replay", seed=0, content_hash=loaded.hash
@@ -127,6 +127,7 @@ def replay(
             quiet=quiet,
             keep_failed=keep_failed,
             racks=racks(scenario),
+            least=least,
         ) as session:
             held = shape(session, loaded, loaded.timeline(), directory.link)
             describe(

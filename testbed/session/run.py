@@ -41,7 +41,7 @@ def run(
     it is then. ``resuming``: the command that goes on with the comparison in a directory, told when this is cut
     short. Raises what ended a trial; what was finished before it, and its own records, are on disk.
     """
-    _check(experiment, fabric, parallel)
+    least = _check(experiment, fabric, parallel)
     progress = Progress(quiet, experiment.dilation, watched_link=experiment.specs[0].name)
     order = order or [(row, seed) for seed in experiment.seeds for row in experiment.algorithms]
     with _opened(experiment, fabric, out, order, parallel, earlier) as comparison:
@@ -54,8 +54,9 @@ def run(
                 _all_at_once(experiment, out, parallel, progress, comparison)
                 return comparison
             progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
+            kept = comparison.directory
             with _stage(
-                experiment, fabric, comparison.directory, quiet=quiet, keep_failed=keep_failed
+                experiment, fabric, kept, least, quiet=quiet, keep_failed=keep_failed
             ) as stage:
                 _in_turn(stage, experiment, out, progress, comparison)
     return comparison
@@ -76,8 +77,9 @@ def _opened(
         yield Comparison(directory, experiment, fabric, order, processes=parallel)
 
 
-def _check(experiment: Experiment, fabric: str, parallel: int) -> None:
-    """Raises InputError or MachineError for what cannot be carried out."""
+def _check(experiment: Experiment, fabric: str, parallel: int) -> int:
+    """As ``preflight.check``. Raises InputError or MachineError for what cannot be carried out."""
+    least = 1
     if fabric != VIRTUAL:
         if parallel > 1:
             raise InputError(
@@ -87,10 +89,11 @@ def _check(experiment: Experiment, fabric: str, parallel: int) -> None:
             )
         from testbed.session.preflight import check
 
-        check(experiment.loaded, fabric)
+        least = check(experiment.loaded, fabric)
     else:
         _check_virtual(experiment)
     _ = experiment.folders
+    return least
 
 
 def _check_virtual(experiment: Experiment) -> None:
@@ -115,7 +118,13 @@ def _in_turn(
 
 
 def _stage(
-    experiment: Experiment, fabric: str, directory: Path, *, quiet: bool, keep_failed: bool
+    experiment: Experiment,
+    fabric: str,
+    directory: Path,
+    least: int,
+    *,
+    quiet: bool,
+    keep_failed: bool,
 ) -> Stage:
     """Imported when it is wanted: virtual time needs nothing of what real links need."""
     if fabric == VIRTUAL:
@@ -124,7 +133,9 @@ def _stage(
         return VirtualStage(experiment)
     from testbed.session.real import RealStage
 
-    return RealStage(experiment, fabric, directory, quiet=quiet, keep_failed=keep_failed)
+    return RealStage(
+        experiment, fabric, directory, quiet=quiet, keep_failed=keep_failed, least=least
+    )
 
 
 def _news(entry: dict[str, Any], comparison: Comparison) -> str:

@@ -61,8 +61,11 @@ class Session:
         multicast: bool = False,
         premises: Premises | None = None,
         trains: bool = True,
+        least: int = 1,
     ) -> None:
         self.racks = tuple(racks)
+        self.least = least
+        """Packets in an offload bundle that the machine needs, as ``preflight.check`` found."""
         self.killed: dict[str, str] = {}
         """Nodes that an event of the scenario has killed, each with what to say of it."""
         self.killed_ns: dict[str, int] = {}

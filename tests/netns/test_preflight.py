@@ -75,4 +75,4 @@ def test_it_is_tried_out_in_a_world_of_its_own_where_that_is_permitted() -> None
     done = subprocess.run(
         [sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.stdout == "moved True nothing\nFalse\n", done.stderr
+    assert done.stdout == "moved True nothing\nNone\n", done.stderr

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.links.plan import bundle_segments, burst_bytes, ifb_name
+from testbed.links.plan import (
+    bundle_segments,
+    bundle_sizes,
+    burst_bytes,
+    ifb_name,
+    segments,
+)
 from testbed.scenario.shape import FRAME_BYTES
+from testbed.scenario.timeline import Timeline
 
 MBIT = 1_000_000
 
@@ -37,6 +44,52 @@ def test_bundles_are_short_against_steps_and_messages(
 ) -> None:
     assert bundle_segments(rate, step) == segments
     assert bundle_segments(rate, step, per_packet=True) == 1
+
+
+class Asked(Timeline):
+    """What bundles depend on, and nothing else."""
+
+    def __init__(self, lowest: int, step: float | None, per_packet: bool = False) -> None:
+        self._asked = lowest, step, per_packet
+
+    def lowest_rate(self) -> int:
+        return self._asked[0]
+
+    def shortest_step_s(self) -> float | None:
+        return self._asked[1]
+
+    def per_packet(self) -> bool:
+        return self._asked[2]
+
+
+@pytest.mark.parametrize(
+    ("rate", "step", "sizes"),
+    [
+        (50 * MBIT, 0.1, [1, 2, 4]),  # 1 ms is 6250 B
+        (50 * MBIT, 0.06, [1, 2]),  # 1 % of the step is 0.6 ms
+        (50 * MBIT, 0.02, [1]),
+        (50 * MBIT, 10.0, [1, 2, 4]),  # 1 ms
+        (50 * MBIT, None, [1, 2, 4]),
+        (150 * MBIT, 0.1, [3, 6, 12]),
+        (400 * MBIT, None, [8, 16, 32, 33]),
+        (800 * MBIT, None, [16, 32, 43]),
+        (5000 * MBIT, None, [43]),
+        (0, None, [1]),
+    ],
+)
+def test_longer_bundles_last_1_ms_and_1_percent_of_a_step_at_most(
+    rate: int, step: float | None, sizes: list[int]
+) -> None:
+    assert bundle_sizes(Asked(rate, step)) == sizes
+    assert bundle_sizes(Asked(rate * 2, None if step is None else step / 2), 2.0) == sizes
+    assert bundle_sizes(Asked(rate, step, per_packet=True)) == [1]
+
+
+def test_a_run_has_the_bundle_that_its_machine_needs_as_far_as_it_may() -> None:
+    stepping = Asked(150 * MBIT, 0.1)
+    assert [segments(stepping, least) for least in (1, 3, 6, 12, 24)] == [3, 3, 6, 12, 12]
+    assert segments(stepping) == 3
+    assert segments(Asked(150 * MBIT, 0.1, per_packet=True), 12) == 1
 
 
 def test_device_names_fit() -> None:
