@@ -50,6 +50,7 @@ def describe(loaded: Loaded, fabric: str, seconds: float, *, trains: bool = True
         "lowest_rate_bits": timeline.lowest_rate(),
         "shortest_step_s": timeline.shortest_step_s(),
         "longest_outage_s": timeline.longest_outage_s()[0],
+        "bundle_packets": _bundles(timeline),
         "needs": kernel_needs(scenario),
         "pacing": pacing(loaded, by_layer=overlaps(loaded), virtual=fabric == "sim")
         if trains
@@ -85,6 +86,15 @@ def _links(loaded: Loaded, timeline: Timeline) -> list[dict[str, Any]]:
         }
         for end, shape in timeline.initial.items()
     ]
+
+
+def _bundles(timeline: Timeline) -> list[int]:
+    """Packets in an offload bundle: the first, or a later one where a measured machine needs it."""
+    from testbed.links.capacity import FLOOR_BITS
+    from testbed.links.plan import bundle_sizes
+
+    sizes = bundle_sizes(timeline)
+    return sizes if sum(timeline.highest_rates().values()) > FLOOR_BITS else sizes[:1]
 
 
 def _cables(timeline: Timeline) -> dict[str, Cable]:

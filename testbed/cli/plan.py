@@ -135,6 +135,11 @@ def _facts(found: dict[str, Any]) -> list[str]:
         facts.append(f"shortest time between two changes {Duration(found['shortest_step_s'])}")
     if found["longest_outage_s"]:
         facts.append(f"longest outage {Duration(found['longest_outage_s'])}")
+    if len(bundles := found["bundle_packets"]) > 1:
+        facts.append(
+            f"gso_max_segs {bundles[0]}; up to {bundles[-1]} where the machine is measured "
+            "and needs longer bundles"
+        )
     if held := in_a_sentence(found["pacing"]):
         facts.append(held)
     if step := found["dense_step"]:

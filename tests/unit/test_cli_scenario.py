@@ -154,6 +154,21 @@ def test_a_rack_can_be_the_slowest_part_of_a_step(tmp_path: Path) -> None:
     assert narrow["down_s"] == pytest.approx(2 * bits / 10e6, rel=0.06)
 
 
+def test_plan_says_how_long_bundles_may_become_where_a_run_would_measure(tmp_path: Path) -> None:
+    def told(rate: str) -> tuple[list[int], bool]:
+        path = tmp_path / "rates.yaml"
+        end = f"{{rate: {rate}, queue: 50 ms}}"
+        path.write_text(
+            "name: rates\nnodes: {server: {role: server}, worker: {role: worker, count: 2}}\n"
+            f"links: {{default: {{up: {end}, down: {end}}}}}\nalgorithms: [none]\n"
+        )
+        bundles = json.loads(output("plan", str(path), "--json"))["bundle_packets"]
+        return bundles, f"gso_max_segs {bundles[0]}; up to" in output("plan", str(path))
+
+    assert told("50 Mbit/s") == ([1], False), "slow links are not measured"
+    assert told("100 Mbit/s") == ([2, 4, 8], True)
+
+
 def test_plan_in_dilated_time(tmp_path: Path) -> None:
     text = Path(CONGESTION).read_text()
     (tmp_path / "slow.yaml").write_text(text + "dilation: 10\n")
