@@ -35,7 +35,7 @@ from testbed.links.namespaces import inside
 
 ROUTE, SOCK_DIAG = socket.NETLINK_ROUTE, 4
 _HEADER = struct.Struct("=" + "".join(layout for _, layout in nlmsg.header))
-_ERROR = struct.Struct("=" + "".join(layout for _, layout in nlmsgerr.fields))
+_CODE = struct.Struct("=" + nlmsgerr.fields[0][1])
 _SO_RCVBUFFORCE = 33
 _BUFFER_BYTES = 1 << 16
 _DUMP_ATTEMPTS = 5
@@ -127,9 +127,9 @@ class Channel:
         while True:
             for kind, flags, message in split(self._receive()):
                 whole = whole and not flags & NLM_F_DUMP_INTR
+                _check(message)
                 if kind == NLMSG_DONE:
                     return whole
-                _check(message)
                 found.append(message)
 
 
@@ -167,11 +167,16 @@ def split(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _check(answer: bytes) -> None:
-    """Raises KernelRefused for what says so."""
+    """Raises KernelRefused for what says so: an error, or the end of a list that could not be ended."""
     kind = _HEADER.unpack_from(answer)[1]
-    if kind != NLMSG_ERROR or not _ERROR.unpack_from(answer, _HEADER.size)[0]:
+    if kind not in (NLMSG_ERROR, NLMSG_DONE) or len(answer) < _HEADER.size + _CODE.size:
         return
-    refusal: Any = nlmsgerr(answer)
-    refusal.decode()
-    code = -refusal["error"]
-    raise KernelRefused(code, text(refusal, "NLMSGERR_ATTR_MSG") or os.strerror(code))
+    code = -_CODE.unpack_from(answer, _HEADER.size)[0]
+    if code <= 0:
+        return
+    said = None
+    if kind == NLMSG_ERROR:
+        refusal: Any = nlmsgerr(answer)
+        refusal.decode()
+        said = text(refusal, "NLMSGERR_ATTR_MSG")
+    raise KernelRefused(code, said or os.strerror(code))

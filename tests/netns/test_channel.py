@@ -18,7 +18,7 @@ from testbed.links.devices import find, link
 from testbed.links.wire import LinkSettings, cable_to_json, change_to_json
 from testbed.scenario.shape import End, LinkChange, Shape
 
-CHANGES, EVERY_S = 4000, 1e-3
+CHANGES, EVERY_S = 10_000, 1e-3
 FLAT_BYTES = 1 << 20
 
 
