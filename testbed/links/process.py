@@ -20,8 +20,8 @@ PACKAGE = Path(testbed.__file__).resolve().parent
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module with this interpreter."""
-    return [sys.executable, "-m", module, *arguments]
+    """The command line that runs a module with this interpreter, which takes nothing from the working directory."""
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def environment(**extra: str) -> dict[str, str]:

@@ -17,7 +17,6 @@ from testbed.setup.paths import in_checkout
 
 DEFAULT_MIRROR = "http://deb.debian.org/debian"
 _PULL_SECONDS = 240.0
-_DEBIAN_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,9 @@ def _debootstrap(wanted: Recipe, tag: str) -> None:
     packages.install(packages.BASE_IMAGE)
     with tempfile.TemporaryDirectory(prefix="narrows-base-") as root:
         include = f"--include={','.join([*wanted.packages, *wanted.programs])}"
-        keys = [f"--keyring={_DEBIAN_KEYS}"] if _DEBIAN_KEYS.exists() else []
-        command = ["debootstrap", "--variant=minbase", include, *keys]
+        # without these two an archive is taken that nobody has signed
+        signed = [f"--keyring={packages.DEBIAN_KEYS}", "--force-check-gpg"]
+        command = ["debootstrap", "--variant=minbase", include, *signed]
         run([*command, wanted.suite, root, mirror()])
         _import(Path(root), wanted, tag)
 

@@ -50,7 +50,12 @@ ENGINE = (
 )
 TRAFFIC = (Need("iperf3", lambda: have("iperf3"), ("iperf3",)),)
 """Cross traffic of scenarios, and recording traces."""
-BASE_IMAGE = (Need("debootstrap", lambda: have("debootstrap"), ("debootstrap",)),)
+DEBIAN_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+"""Whose signatures the base image's packages must bear."""
+BASE_IMAGE = (
+    Need("debootstrap", lambda: have("debootstrap"), ("debootstrap",)),
+    Need("Debian's archive keys", DEBIAN_KEYS.exists, ("debian-archive-keyring",)),
+)
 
 
 def missing(needs: tuple[Need, ...]) -> list[Need]:

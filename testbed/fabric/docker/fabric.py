@@ -204,7 +204,7 @@ class DockerFabric:
             return Agent.local(journal=self.journal)
         self.compose.start(SHAPER)
         inside = f"{project(self.context.id)}-{SHAPER}"
-        command = ["docker", "exec", "-i", inside, "python", "-m", "testbed.links.agent"]
+        command = ["docker", "exec", "-i", inside, "python", "-P", "-m", "testbed.links.agent"]
         agent = Agent(command, journal=self.journal)
         assert self.journal is not None
         # When the container is killed, the engine's client may wait for it for good.

@@ -136,7 +136,7 @@ def _staff(service: Document, spec: NodeSpec, plan: Plan) -> None:
     options = ["--name", spec.name, "--control", control, "--role", spec.role]
     options += [] if plan.trains else ["--untrained"]
     module = "testbed.session.node" if spec.role == "server" else "testbed.fabric.docker.keeper"
-    service["command"] = ["python", "-m", module, *options]
+    service["command"] = ["python", "-P", "-m", module, *options]
     service["labels"] = {RUN_LABEL: plan.id, NODE_LABEL: spec.name}
     if plan.folders:
         service["volumes"] = [_mount(folder, read_only=True) for folder in plan.folders]
