@@ -8,31 +8,69 @@ import shutil
 import socket
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import BaseModel, Field, model_validator
 
 MOST_BYTES = 1 << 16
 """Of one mark."""
+MOST_WAITING = 100_000
+"""Marks of all nodes that nobody has taken yet; what comes then is left out."""
+MOST_NONSENSE = 1000
+"""So many lines that are no marks end a connection."""
+
+_Rank = Annotated[int, Field(ge=0, lt=1 << 31)]
+_Name = Annotated[str, Field(max_length=200)]
+
+
+class _Hello(BaseModel):
+    rank: _Rank
+    local_rank: _Rank
+
+
+class Mark(BaseModel):
+    """What ``testbed.mark`` sent."""
+
+    what: Literal["begin", "phase", "end", "step"]
+    ns: Annotated[int, Field(ge=0, lt=1 << 63)]
+    """When, by the monotonic clock."""
+    name: _Name | None = None
+    number: Annotated[int, Field(ge=-(1 << 53), le=1 << 53)] | None = None
+    values: Annotated[dict[_Name, float], Field(max_length=64)] = {}
+
+    @model_validator(mode="after")
+    def _complete(self) -> Mark:
+        if self.what == "step" and self.number is None:
+            raise ValueError("a step has a number")
+        if self.what == "phase" and self.name is None:
+            raise ValueError("a phase has a name")
+        return self
 
 
 class Heard(NamedTuple):
-    """A mark, and whose it is. ``message`` is what ``testbed.mark`` sent."""
+    """A mark, and whose it is."""
 
     node: str
     rank: int
     local_rank: int
-    message: dict[str, Any]
+    mark: Mark
 
 
 class Hearing:
-    """Hears every node. ``heard`` fills from any thread; whoever asked to begin waits for ``release``."""
+    """Hears every node. ``heard`` fills from any thread; whoever asked to begin waits for ``release``.
+
+    ``left_out`` counts, by node, lines that were no marks, and marks that came faster than they were taken.
+    """
 
     def __init__(self, nodes: Iterable[str]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="narrows-marks-"))
         self.folder.chmod(0o755)
-        self.heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+        self.heard: queue.Queue[Heard] = queue.Queue(MOST_WAITING)
+        self.left_out: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._t0_ns: int | None = None
         self._waiting: dict[int, socket.socket] = {}
@@ -80,16 +118,22 @@ class Hearing:
             threading.Thread(target=self._hear, args=(one, node), daemon=True).start()
 
     def _hear(self, one: socket.socket, node: str) -> None:
-        """A process's marks until it ends. Who says something else is not listened to any more."""
-        with one, suppress(ValueError, KeyError, TypeError, OSError):
+        """A process's marks until it ends. Who says who it is in no way, or much nonsense, is not listened to any more."""
+        nonsense = 0
+        with one, suppress(ValueError, OSError):
             lines = one.makefile("rb")
-            hello = json.loads(lines.readline(MOST_BYTES))
-            rank, local_rank = int(hello["rank"]), int(hello["local_rank"])
-            while line := lines.readline(MOST_BYTES):
-                message = json.loads(line)
-                self.heard.put(Heard(node, rank, local_rank, message))
-                if message["what"] == "begin":
-                    self._begin(rank, one)
+            who = _Hello.model_validate_json(lines.readline(MOST_BYTES))
+            while nonsense < MOST_NONSENSE and (line := lines.readline(MOST_BYTES)):
+                try:
+                    mark = Mark.model_validate_json(line, strict=True)
+                    self.heard.put_nowait(Heard(node, who.rank, who.local_rank, mark))
+                except (ValueError, queue.Full) as error:
+                    nonsense += isinstance(error, ValueError)
+                    with self._lock:
+                        self.left_out[node] += 1
+                    continue
+                if mark.what == "begin":
+                    self._begin(who.rank, one)
 
     def _begin(self, rank: int, one: socket.socket) -> None:
         with self._lock:

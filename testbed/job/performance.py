@@ -187,20 +187,18 @@ class Performance:
             self._mark(heard)
 
     def _mark(self, heard: Heard) -> None:
-        """A mark that makes no sense is left out: it is the job's, not ours."""
-        spec, said = self._specs[heard.node], heard.message
-        with suppress(KeyError, TypeError, ValueError, AttributeError):
-            record = MarkRecord(
-                node=heard.node,
-                rank=heard.rank,
-                local_rank=heard.local_rank,
-                what=str(said["what"]),
-                name=said.get("name"),
-                number=said.get("number"),
-                time_s=self._seconds(int(said["ns"])),
-                values={str(k): float(v) for k, v in (said.get("values") or {}).items()},
-            )
-            self._directory.event(spec.role, spec.rank, record.to_json())
+        spec, said = self._specs[heard.node], heard.mark
+        record = MarkRecord(
+            node=heard.node,
+            rank=heard.rank,
+            local_rank=heard.local_rank,
+            what=said.what,
+            name=said.name,
+            number=said.number,
+            time_s=self._seconds(said.ns),
+            values=said.values,
+        )
+        self._directory.event(spec.role, spec.rank, record.to_json())
 
     def _write(self) -> None:
         """What is known of every process, and the marks that came last."""
@@ -209,6 +207,10 @@ class Performance:
         with suppress(queue.Empty):
             while True:
                 self._take(self._hearing.heard.get_nowait())
+        for node, count in sorted(self._hearing.left_out.items()):
+            self._progress.say(
+                f"{node}: {count} marks that made no sense, or came too fast, were left out"
+            )
         for member in self.crew.members:
             spec, ended_ns = self._specs[member.seat.node], member.ended_ns or time.monotonic_ns()
             record = ProcessRecord(

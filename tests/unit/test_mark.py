@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.job.hearing import Heard, Hearing
+from testbed.job.hearing import MOST_NONSENSE, Heard, Hearing
 
 SCRIPT = """
 from testbed import mark
@@ -58,7 +58,7 @@ def test_marks_come_in_order_with_their_times(hearing: Hearing) -> None:
     assert done.returncode == 0, done.stderr
     heard = all_heard(hearing, 15)
     assert {(one.node, one.rank, one.local_rank) for one in heard} == {("worker-1", 3, 0)}
-    said = [one.message for one in heard]
+    said = [one.mark.model_dump() for one in heard]
     assert [m["what"] for m in said] == [
         "begin",
         *["phase", "phase", "end", "step"] * 3,
@@ -124,5 +124,55 @@ def test_who_talks_nonsense_is_not_listened_to(hearing: Hearing) -> None:
             stranger.connect(hearing.path("worker-0"))
             stranger.sendall(nonsense)
     assert run("from testbed import mark; mark.step()", hearing.path("worker-0")).returncode == 0
-    assert all_heard(hearing, 1)[0].message["what"] == "step"
+    assert all_heard(hearing, 1)[0].mark.what == "step"
     assert hearing.heard.empty()
+
+
+def test_marks_that_make_no_sense_are_counted_and_left_out(hearing: Hearing) -> None:
+    sense = '{"what": "step", "ns": 5, "number": 3, "values": {"loss": 0.5}}'
+    nonsense = (
+        '{"what": "step", "ns": 1%s, "number": 3}' % ("0" * 400),
+        '{"what": "step", "ns": 5, "number": null}',
+        '{"what": "step", "ns": 5, "number": 1%s}' % ("0" * 400),
+        '{"what": "step", "ns": -1, "number": 3}',
+        '{"what": "step", "ns": 5.5, "number": 3}',
+        '{"what": "step", "ns": 5, "number": 3, "values": {"loss": "much"}}',
+        '{"what": "step", "ns": 5, "number": 3, "values": [1]}',
+        '{"what": "phase", "ns": 5}',
+        '{"what": "phase", "ns": 5, "name": "%s"}' % ("x" * 201),
+        '{"what": "other", "ns": 5}',
+        "[" * 60_000,
+        "null",
+        "",
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as job:
+        job.connect(hearing.path("worker-0"))
+        job.sendall(b'{"what": "hello", "rank": 1, "local_rank": 0}\n')
+        for line in (*nonsense, sense):
+            job.sendall(line.encode() + b"\n")
+        (heard,) = all_heard(hearing, 1)
+    assert (heard.rank, heard.mark.number, heard.mark.values) == (1, 3, {"loss": 0.5})
+    assert hearing.left_out == {"worker-0": len(nonsense)}
+
+
+def test_nobody_sends_nonsense_for_ever(hearing: Hearing) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as job:
+        job.connect(hearing.path("worker-0"))
+        job.sendall(b'{"what": "hello", "rank": 1, "local_rank": 0}\n')
+        with pytest.raises(OSError):
+            for _ in range(100 * MOST_NONSENSE):
+                job.sendall(b"nonsense\n")
+    assert hearing.left_out == {"worker-0": MOST_NONSENSE}
+
+
+def test_a_job_that_marks_faster_than_it_is_heard_loses_marks_and_no_memory(
+    hearing: Hearing,
+) -> None:
+    hearing.heard.maxsize = 10
+    script = "from testbed import mark\nfor _ in range(50): mark.step()"
+    assert run(script, hearing.path("worker-1")).returncode == 0
+    give_up = time.monotonic() + 5
+    while hearing.left_out != {"worker-1": 40}:
+        assert time.monotonic() < give_up, hearing.left_out
+        time.sleep(0.01)
+    assert [one.mark.number for one in all_heard(hearing, 10)] == list(range(1, 11))
