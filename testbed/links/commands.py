@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.fabric.base import Cable
-from testbed.links.correlation import told
+from testbed.links.draws import told
 from testbed.links.hops import Hop, hops
 from testbed.links.plan import (
     CLASS_MINOR,
@@ -127,7 +127,7 @@ def _loss(impairments: Impairments) -> list[str]:
         chances = (loss.p13, loss.p31, loss.p32, loss.p23, loss.p14)
         words = ["loss state", *map(_percent, chances)]
     elif loss:
-        words = [_chance("loss random", loss, impairments.loss_correlation)]
+        words = [f"loss random {_percent(loss)}"]
     else:
         return []
     return [" ".join(words), *(["ecn"] if impairments.ecn else [])]

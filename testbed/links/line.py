@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from testbed.links import htb, ingress, netem
 from testbed.links.channel import KernelRefused
-from testbed.links.correlation import told
+from testbed.links.draws import told
 from testbed.links.ingress import Passed
 from testbed.links.netem import Held, LineCounters
 from testbed.links.plan import LINE_HANDLE, limit_packets

@@ -16,7 +16,7 @@ from pyroute2.netlink import NLM_F_ACK, NLM_F_ECHO
 from pyroute2.netlink.rtnl import RTM_GETQDISC, RTM_NEWQDISC
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-from testbed.links.delays import table
+from testbed.links.draws import table
 from testbed.links.htb import ADD, AT_ROOT, traffic_control
 from testbed.links.messages import Attribute, Fields, Message, Reader, encode, tree
 from testbed.links.plan import LINE_HANDLE, ORDER_BYTES_S, TICK_NS
@@ -30,16 +30,22 @@ _LOSS = f"{_OPTIONS}TCA_NETEM_LOSS."
 _FOUR_STATES = ("p13", "p31", "p32", "p23", "p14")
 _TWO_STATES = ("p", "r", "h", "k1")
 _SLOT = ("min_delay", "max_delay", "max_packets", "max_bytes")
+_SHARES = {
+    ("TCA_NETEM_CORR", "delay_corr"): "delay_correlation",
+    ("TCA_NETEM_CORR", "dup_corr"): "duplicate_correlation",
+    ("TCA_NETEM_REORDER", "prob_reorder"): "reorder",
+    ("TCA_NETEM_REORDER", "corr_reorder"): "reorder_correlation",
+    ("TCA_NETEM_CORRUPT", "prob_corrupt"): "corrupt",
+    ("TCA_NETEM_CORRUPT", "corr_corrupt"): "corrupt_correlation",
+}
+"""By attribute and field, the share of ``Impairments`` that is in it."""
 _HELD = Reader(
     tcmsg,
     *(_OPTIONS + name for name in ("delay", "limit", "loss", "gap", "duplicate", "jitter")),
     *(f"{_OPTIONS}TCA_NETEM_{name}64.value" for name in ("LATENCY", "JITTER")),
-    *(f"{_OPTIONS}TCA_NETEM_CORR.{name}_corr" for name in ("delay", "loss", "dup")),
-    *(f"{_OPTIONS}TCA_NETEM_REORDER.{name}_reorder" for name in ("prob", "corr")),
-    *(f"{_OPTIONS}TCA_NETEM_CORRUPT.{name}_corrupt" for name in ("prob", "corr")),
     f"{_OPTIONS}TCA_NETEM_RATE.rate",
-    f"{_OPTIONS}TCA_NETEM_ECN.value",
-    f"{_OPTIONS}TCA_NETEM_PRNG_SEED.value",
+    *(f"{_OPTIONS}TCA_NETEM_{name}.value" for name in ("ECN", "PRNG_SEED")),
+    *(f"{_OPTIONS}{attribute}.{field}" for attribute, field in _SHARES),
 )
 _MODEL = Reader(
     tcmsg,
@@ -122,18 +128,10 @@ def _options(told: Held, with_table: bool) -> Fields:
 
 
 def _chances(chosen: Impairments) -> list[Attribute]:
-    correlations = {
-        "delay_corr": chosen.delay_correlation,
-        "loss_corr": chosen.loss_correlation,
-        "dup_corr": chosen.duplicate_correlation,
-    }
-    reorder = {"prob_reorder": chosen.reorder, "corr_reorder": chosen.reorder_correlation}
-    corrupt = {"prob_corrupt": chosen.corrupt, "corr_corrupt": chosen.corrupt_correlation}
-    named = (("CORR", correlations), ("REORDER", reorder), ("CORRUPT", corrupt))
-    return [
-        (f"TCA_NETEM_{name}", {key: _share(share) for key, share in shares.items()})
-        for name, shares in named
-    ]
+    found: dict[str, Fields] = {}
+    for (attribute, field), name in _SHARES.items():
+        found.setdefault(attribute, {})[field] = _share(getattr(chosen, name))
+    return list(found.items())
 
 
 def _loss_model(loss: float | GilbertElliott | FourState) -> list[Attribute]:
@@ -173,32 +171,22 @@ def decode(answer: bytes) -> Held | None:
     """Settings out of the answer to ``read``; None if that is no netem. ``distribution`` is always uniform."""
     if _KIND(answer) != (b"netem\0",):
         return None
-    delay, limit, loss, gap, duplicate, jitter, delay64, jitter64, *shares, rate, ecn, seed = _HELD(
-        answer
-    )
-    correlations, reorder, corrupt = shares[:3], shares[3:5], shares[5:]
+    delay, limit, loss, gap, duplicate, jitter, delay64, jitter64, *others = _HELD(answer)
+    rate, ecn, seed, *shares = others
     model = _MODEL(answer)
-    return Held(
-        Impairments(
-            delay_ns=delay * TICK_NS if delay64 is None else delay64,
-            jitter_ns=jitter * TICK_NS if jitter64 is None else jitter64,
-            delay_correlation=correlations[0] / ALL,
-            loss=_read_model(model[:5], model[5:9], loss / ALL),
-            loss_correlation=correlations[1] / ALL,
-            reorder=reorder[0] / ALL,
-            reorder_correlation=reorder[1] / ALL,
-            reorder_gap=gap,
-            duplicate=duplicate / ALL,
-            duplicate_correlation=correlations[2] / ALL,
-            corrupt=corrupt[0] / ALL,
-            corrupt_correlation=corrupt[1] / ALL,
-            slot=_read_slot(model[9:]),
-            ecn=bool(ecn),
-            ordered=bool(rate),
-            seed=seed,
-        ),
-        limit,
+    found = Impairments(
+        delay_ns=delay * TICK_NS if delay64 is None else delay64,
+        jitter_ns=jitter * TICK_NS if jitter64 is None else jitter64,
+        loss=_read_model(model[:5], model[5:9], loss / ALL),
+        reorder_gap=gap,
+        duplicate=duplicate / ALL,
+        slot=Slot(*model[9:]) if model[9] or model[10] else None,
+        ecn=bool(ecn),
+        ordered=bool(rate),
+        seed=seed,
+        **{name: share / ALL for name, share in zip(_SHARES.values(), shares, strict=True)},
     )
+    return Held(found, limit)
 
 
 def _read_model(
@@ -210,11 +198,6 @@ def _read_model(
         p, r, passed, good = two
         return GilbertElliott(p / ALL, r / ALL, (ALL - passed) / ALL, good / ALL)
     return random_loss
-
-
-def _read_slot(numbers: tuple[Any, ...]) -> Slot | None:
-    shortest, longest, *_ = numbers
-    return Slot(*numbers) if shortest or longest else None
 
 
 def same(told: Held, held: Held) -> bool:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from testbed.links.correlation import widening
 from testbed.record.beta import interval
 from testbed.scenario.impairments import FourState, GilbertElliott, Impairments
 from testbed.scenario.shape import Shape
@@ -52,12 +50,12 @@ def expected(asked: Impairments) -> Expected | str:
         return _of_chain(chain, (model.loss_good, model.loss_bad))
     if isinstance(asked.loss, FourState):
         return _of_chain(_four(asked.loss), (0.0, 0.0, 1.0, 1.0))
-    return Expected(asked.loss, widening(asked.loss, asked.loss_correlation))
+    return Expected(asked.loss)
 
 
 def seen(packets: int, lost: int, shapes: Iterable[Shape], confidence: float) -> LossSeen:
     """``lost`` of ``packets`` against what ``shapes`` (all that the link had) asked for."""
-    models = {_model(shape.impairments): shape.impairments for shape in shapes}
+    models = {shape.impairments.loss: shape.impairments for shape in shapes}
     if not packets:
         return LossSeen(packets, lost, why="no packets came to it")
     if len(models) != 1:
@@ -67,10 +65,6 @@ def seen(packets: int, lost: int, shapes: Iterable[Shape], confidence: float) ->
         return LossSeen(packets, lost, why=found)
     low, high = interval(lost / found.weight, packets / found.weight, confidence)
     return LossSeen(packets, lost, found.share, low, high)
-
-
-def _model(asked: Impairments) -> tuple[Any, ...]:
-    return asked.loss, asked.loss_correlation
 
 
 def _four(model: FourState) -> Matrix:

@@ -8,7 +8,6 @@ from testbed.scenario.impairments import HIGHEST_CORRELATION
 from testbed.scenario.link import (
     FourStateLoss,
     LinkEnd,
-    RandomLoss,
     Reordering,
     Share,
 )
@@ -67,14 +66,12 @@ def _loss(settings: LinkEnd) -> Iterator[Complaint]:
     loss = settings.loss
     if settings.ecn and loss is None:
         yield "ecn", "ecn needs a loss: it marks packets that would be lost. Give one, if only 0"
-    if isinstance(loss, RandomLoss):
-        yield from (("loss", text) for text in _correlation(loss))
     wrong = list(_four_states(loss)) if isinstance(loss, FourStateLoss) else []
     yield from (("loss", text) for text in wrong or _too_much(settings))
 
 
 def _too_much(settings: LinkEnd) -> Iterator[str]:
-    model, _ = loss_model(settings)
+    model = loss_model(settings)
     share = model if isinstance(model, (int, float)) else model.mean_loss
     if share >= MOST_LOSS:
         many = "every packet" if share == 1 else f"{share:.7g} of all packets"
@@ -83,7 +80,7 @@ def _too_much(settings: LinkEnd) -> Iterator[str]:
         )
 
 
-def _correlation(asked: RandomLoss | Share | Reordering) -> Iterator[str]:
+def _correlation(asked: Share | Reordering) -> Iterator[str]:
     if asked.correlation and not asked.probability:
         yield "its correlation needs a probability above 0"
     if asked.correlation > HIGHEST_CORRELATION:

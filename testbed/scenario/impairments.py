@@ -77,7 +77,6 @@ class Impairments:
     distribution: Distribution = "uniform"
     delay_correlation: float = 0.0
     loss: float | GilbertElliott | FourState = 0.0
-    loss_correlation: float = 0.0
     reorder: float = 0.0
     """Share of packets that overtake those being delayed."""
     reorder_correlation: float = 0.0

@@ -14,6 +14,7 @@ from pydantic import (
     PlainSerializer,
     Tag,
     WithJsonSchema,
+    model_validator,
 )
 
 from testbed.scenario.impairments import Distribution
@@ -35,11 +36,19 @@ class Model(BaseModel):
 
 
 class RandomLoss(Model):
-    """Every packet may be lost; with a correlation, rather when the one before it was."""
+    """Every packet may be lost, whatever became of the others."""
 
     model: Literal["random"] = Field(description="The model.")
     probability: Fraction = Field(description="Share of packets lost.")
-    correlation: Fraction = Field(0.0, description="With the packet before.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apart(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "correlation" in given:
+            raise ValueError(
+                "random loss has no `correlation`: for losses that come in bursts use `model: gilbert-elliott`"
+            )
+        return given
 
 
 class GilbertElliottLoss(Model):

@@ -63,7 +63,7 @@ def held_bytes(end: End, rate: Rate, queue: Duration | Size | Packets) -> int:
 def impairments(settings: LinkEnd) -> Impairments:
     """What ``settings`` ask for besides rate and queue. What has no effect is as if not asked for."""
     jitter = nanoseconds(settings.jitter or 0.0)
-    loss, loss_correlation = loss_model(settings)
+    loss = loss_model(settings)
     reorder, duplicate = _share(settings.reorder), _share(settings.duplicate)
     corrupt = _share(settings.corrupt)
     return Impairments(
@@ -72,7 +72,6 @@ def impairments(settings: LinkEnd) -> Impairments:
         distribution=settings.distribution or "uniform" if jitter else "uniform",
         delay_correlation=settings.delay_correlation or 0.0 if jitter else 0.0,
         loss=loss,
-        loss_correlation=loss_correlation,
         reorder=reorder.probability,
         reorder_correlation=reorder.correlation,
         reorder_gap=reorder.gap if isinstance(reorder, Reordering) else 0,
@@ -97,16 +96,16 @@ def overlaid(settings: LinkEnd, change: Changeable) -> LinkEnd:
     return settings.model_copy(update=given) if given else settings
 
 
-def loss_model(settings: LinkEnd) -> tuple[float | GilbertElliott | FourState, float]:
-    """The loss asked for, and its correlation, which only random loss has."""
+def loss_model(settings: LinkEnd) -> float | GilbertElliott | FourState:
+    """The loss asked for."""
     asked = settings.loss
     if isinstance(asked, RandomLoss):
-        return asked.probability, asked.correlation if asked.probability else 0.0
+        return asked.probability
     if isinstance(asked, GilbertElliottLoss):
-        return GilbertElliott(asked.p, asked.r, asked.loss_bad, asked.loss_good), 0.0
+        return GilbertElliott(asked.p, asked.r, asked.loss_bad, asked.loss_good)
     if isinstance(asked, FourStateLoss):
-        return FourState(asked.p13, asked.p31, asked.p32, asked.p23, asked.p14), 0.0
-    return asked or 0.0, 0.0
+        return FourState(asked.p13, asked.p31, asked.p32, asked.p23, asked.p14)
+    return asked or 0.0
 
 
 def _share(asked: float | Share | Reordering | None) -> Share | Reordering:

@@ -23,7 +23,7 @@ from lines_rig import (
 )
 
 from testbed.exchange.arrival import ask_for_stamps
-from testbed.links import delays
+from testbed.links import draws
 from testbed.scenario.impairments import FourState, GilbertElliott, Impairments
 from testbed.scenario.shape import End, LinkChange
 
@@ -40,12 +40,12 @@ def test_the_least_round_trip_is_the_delay(lines: Lines, end: End, at: str) -> N
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal", "pareto", "paretonormal"])
 def test_jitter_spreads_delays_as_its_table_says(
-    lines: Lines, distribution: delays.Distribution
+    lines: Lines, distribution: draws.Distribution
 ) -> None:
     """Nothing comes early but by chance, and what is held for long only a little late: of three tries in one, on a busy machine."""
     delay_ms, jitter_ms, count = 400, 100, 2000
     asked = [
-        delay_ms + jitter_ms * entry / delays.DELAY_UNIT for entry in delays.entries(distribution)
+        delay_ms + jitter_ms * entry / draws.DELAY_UNIT for entry in draws.entries(distribution)
     ]
     chosen = Impairments(
         delay_ns=delay_ms * MS,
@@ -158,13 +158,13 @@ def four_states(model: FourState) -> tuple[float, float]:
     return share, sqrt(variance)
 
 
-def test_correlated_loss_is_as_much_as_was_asked(lines: Lines) -> None:
-    """Told 10 %, netem would lose 1.7 %; what is correlated scatters more."""
+def test_duplicates_with_a_correlation_are_as_many_as_was_asked(lines: Lines) -> None:
+    """Told 10 %, netem would duplicate 1.7 %; what is correlated scatters more."""
 
     def trial(seed: int | None) -> None:
-        lines.impair(Impairments(loss=0.1, loss_correlation=0.25, seed=seed))
-        lost = 60_000 - lines.counted(60_000)
-        expect(lost, 6000, sqrt(60_000 * 0.1 * 0.9 * 1.25 / 0.75))
+        lines.impair(Impairments(duplicate=0.1, duplicate_correlation=0.25, seed=seed))
+        twice = lines.counted(60_000) - 60_000
+        expect(twice, 6000, sqrt(60_000 * 0.1 * 0.9 * 1.25 / 0.75))
 
     by_chance(lines, trial)
 

@@ -115,7 +115,7 @@ def test_no_scenario_is_left_out() -> None:
 LINES = {
     "nothing": Impairments(),
     "all shares": Impairments(
-        delay_ns=20_000_001, jitter_ns=3_000_000, delay_correlation=0.25, loss=0.01, loss_correlation=0.1,
+        delay_ns=20_000_001, jitter_ns=3_000_000, delay_correlation=0.25, loss=0.01,
         reorder=0.2, reorder_correlation=0.3, reorder_gap=5, duplicate=0.02, duplicate_correlation=0.4,
         corrupt=0.03, corrupt_correlation=0.5, ecn=True, seed=12345678901234567890, ordered=False,
         distribution="paretonormal",

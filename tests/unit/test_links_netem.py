@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-from testbed.links import delays, netem
+from testbed.links import draws, netem
 from testbed.links.line import seed_of
 from testbed.links.netem import Held, same
 from testbed.links.plan import FEWEST_PACKETS, MOST_PACKETS, SMALLEST_FRAME, limit_packets
@@ -39,7 +39,6 @@ ANY = st.builds(
     distribution=st.sampled_from(["uniform", "normal", "pareto", "paretonormal"]),
     delay_correlation=SHARES,
     loss=MODELS,
-    loss_correlation=SHARES,
     reorder=SHARES,
     reorder_correlation=SHARES,
     reorder_gap=st.integers(0, 1000),
@@ -84,7 +83,6 @@ def test_what_is_sent_is_what_is_read(asked: Impairments, limit: int) -> None:
         {"loss": 1e-9},
         {"loss": GilbertElliott(0, 1)},
         {"loss": FourState(0)},
-        {"loss_correlation": 0.1},
         {"reorder": 0.1},
         {"reorder_correlation": 0.1},
         {"duplicate": 0.1},
@@ -140,11 +138,11 @@ def sent(impairments: Impairments) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["uniform", "normal", "pareto", "paretonormal"])
-def test_tables_are_quantiles(name: delays.Distribution) -> None:
-    found = delays.entries(name)
+def test_tables_are_quantiles(name: draws.Distribution) -> None:
+    found = draws.entries(name)
     assert found == sorted(found)
-    assert delays.table(name) == struct.pack("=4096h", *found)
-    shares = [entry / delays.DELAY_UNIT for entry in found]
+    assert draws.table(name) == struct.pack("=4096h", *found)
+    shares = [entry / draws.DELAY_UNIT for entry in found]
     mean, spread = {
         "uniform": (0, 0.577),
         "normal": (0, 1),

@@ -169,12 +169,3 @@ def test_a_line_must_have_room() -> None:
     link = {"link": "a", "direction": "up", "line_packets": 10, "line_lost": 0}
     assert judge(Evidence(links=[{**link, "line_limit": 0}])).state == "valid"
     assert judge(Evidence(links=[{**link, "line_limit": 2}])).state == "invalid"
-
-
-@pytest.mark.parametrize(
-    ("lost", "state"), [(20_000, "valid"), (20_900, "valid"), (26_000, "invalid"), (5, "invalid")]
-)
-def test_correlated_losses_are_judged_by_their_wider_variance(lost: int, state: str) -> None:
-    """20,900 of 200,000 is 6.7 standard deviations off where losses are alone, 2.1 with a correlation of 0.9."""
-    found = seen(200_000, lost, [shape(loss=0.1, loss_correlation=0.9)], 0.999)
-    assert judge(Evidence(losses={"a up": found})).state == state

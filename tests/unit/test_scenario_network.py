@@ -43,7 +43,7 @@ links:
          duplicate: 0.03, corrupt: {probability: 0.04, correlation: 0.1},
          slot: {shortest: 1 ms, longest: 5 ms, packets: 32, bytes: 64 kB},
          ecn: true, ordered: false, overhead: 24 B, seed: 7}
-    down: {rate: 100 Mbit/s, queue: 50 ms, loss: {model: random, probability: 0.2, correlation: 0.3}}
+    down: {rate: 100 Mbit/s, queue: 50 ms, loss: {model: random, probability: 0.2}}
   worker:
     up: {jitter: 0 s, loss: {model: gilbert-elliott, p: 0.01, r: 0.5}, slot: {shortest: 0 s}, reorder: 0}
   worker-1:
@@ -88,7 +88,7 @@ def test_every_impairment_arrives_as_a_plain_number() -> None:
         ordered=False,
         seed=7,
     )
-    assert of(model(), "server", "down") == Impairments(loss=0.2, loss_correlation=0.3)
+    assert of(model(), "server", "down") == Impairments(loss=0.2)
 
 
 def test_impairments_are_inherited_field_by_field_and_can_be_switched_off() -> None:

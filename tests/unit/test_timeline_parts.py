@@ -191,7 +191,7 @@ def asked(**settings: Any) -> Impairments:
 
 def test_what_has_no_effect_is_as_if_it_was_not_asked_for() -> None:
     assert asked() == asked(distribution="normal", delay_correlation=0.5) == Impairments()
-    assert asked(loss=RandomLoss(model="random", probability=0.0, correlation=0.3)) == Impairments()
+    assert asked(loss=RandomLoss(model="random", probability=0.0)) == Impairments()
     assert asked(ecn=True) == asked(duplicate=0.0) == Impairments()
     assert asked(slot=SlotTimes(shortest=Duration(0.0))) == Impairments()
     assert asked(reorder=Reordering(probability=0.0, correlation=0.5, gap=3)) == Impairments()
@@ -200,13 +200,13 @@ def test_what_has_no_effect_is_as_if_it_was_not_asked_for() -> None:
 def test_impairments_are_fractions_and_whole_nanoseconds() -> None:
     full = asked(
         delay=Duration(0.02), jitter=Duration(0.003), distribution="normal", delay_correlation=0.25,
-        loss=RandomLoss(model="random", probability=0.1, correlation=0.5), duplicate=Share(probability=0.2, correlation=0.4),
+        loss=RandomLoss(model="random", probability=0.1), duplicate=Share(probability=0.2, correlation=0.4),
         corrupt=0.3, reorder=Reordering(probability=0.05, correlation=0.6, gap=5), ecn=True, ordered=False,
         slot=SlotTimes(shortest=Duration(0.001), longest=Duration(0.004), packets=7, bytes=Size(900)), seed=11,
     )  # fmt: skip
     assert (full.delay_ns, full.jitter_ns) == (20_000_000, 3_000_000)
     assert (full.distribution, full.delay_correlation) == ("normal", 0.25)
-    assert (full.loss, full.loss_correlation) == (0.1, 0.5)
+    assert full.loss == 0.1
     assert (full.duplicate, full.duplicate_correlation) == (0.2, 0.4)
     assert (full.corrupt, full.corrupt_correlation) == (0.3, 0.0)
     assert (full.reorder, full.reorder_correlation, full.reorder_gap) == (0.05, 0.6, 5)
@@ -221,13 +221,13 @@ def test_impairments_are_fractions_and_whole_nanoseconds() -> None:
     assert (plain.slot.packets, plain.slot.bytes) == (0, 0)
 
 
-def test_losses_that_come_in_bursts_have_no_correlation() -> None:
+def test_losses_by_their_models() -> None:
     burst = GilbertElliottLoss(model="gilbert-elliott", p=0.1, r=0.2, loss_bad=0.9, loss_good=0.01)
-    assert loss_model(LinkEnd(loss=burst)) == (GilbertElliott(0.1, 0.2, 0.9, 0.01), 0.0)
+    assert loss_model(LinkEnd(loss=burst)) == GilbertElliott(0.1, 0.2, 0.9, 0.01)
     four = FourStateLoss(model="four-state", p13=0.1, p31=0.2, p32=0.3, p23=0.4, p14=0.05)
-    assert loss_model(LinkEnd(loss=four)) == (FourState(0.1, 0.2, 0.3, 0.4, 0.05), 0.0)
-    assert loss_model(LinkEnd(loss=0.2)) == (0.2, 0.0)
-    assert loss_model(LinkEnd()) == (0.0, 0.0)
+    assert loss_model(LinkEnd(loss=four)) == FourState(0.1, 0.2, 0.3, 0.4, 0.05)
+    assert loss_model(LinkEnd(loss=0.2)) == 0.2
+    assert loss_model(LinkEnd()) == 0.0
 
 
 def test_servers_come_first_and_peers_are_counted_through_all_roles() -> None:
