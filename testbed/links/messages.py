@@ -21,7 +21,7 @@ Attribute = tuple[str, Any] | tuple[str, Any, int]
 
 _MOST = 1024
 """Structures that are remembered."""
-_templates: dict[tuple[tuple[str, ...], tuple[Hashable, ...]], _Template] = {}
+_templates: dict[tuple[tuple[str, ...], tuple[tuple[str, Hashable], ...]], _Template] = {}
 
 
 def tree(*attributes: Attribute, **fields: int) -> Fields:
@@ -43,82 +43,63 @@ class Message(NamedTuple):
 
 def encode(message: Message, command: int, flags: int) -> bytes:
     """The bytes of a request, to be sent any number of times."""
-    names: list[str] = [message.kind.__name__]
-    numbers: list[int] = [command, NLM_F_REQUEST | flags]
-    constants: list[Hashable] = []
-    _flatten(message.fields, names, numbers, constants)
-    key = (tuple(names), tuple(constants))
+    numbers, structure = [command, NLM_F_REQUEST | flags], [message.kind.__name__]
+    constants: list[tuple[str, Hashable]] = []
+    for name, value in _members(message.fields):
+        if isinstance(value, int):
+            structure.append(name)
+            numbers.append(value)
+        else:
+            constants.append((name, value))
+    key = (tuple(structure), tuple(constants))
     template = _templates.get(key)
     if template is None:
         if len(_templates) >= _MOST:
             _templates.clear()
-        template = _templates[key] = _Template(message, command, NLM_F_REQUEST | flags)
-    return template.filled(numbers)
+        template = _templates[key] = _template(message, numbers, *key)
+    data = bytearray(template.data)
+    for (pack_into, at), number in zip(template.packers, numbers, strict=True):
+        pack_into(data, at, number)
+    return bytes(data)
 
 
-def _flatten(
-    fields: Fields, names: list[str], numbers: list[int], constants: list[Hashable]
-) -> None:
-    """Collect its structure, and its numbers in the order in which they are named."""
-    names.extend(name for name, _, *flags in fields.get("attrs", ()) if flags)
-    for name, value in _members(fields):
-        names.append(name)
-        if isinstance(value, int):
-            numbers.append(value)
-        elif isinstance(value, dict):
-            names.append("{")
-            _flatten(value, names, numbers, constants)
-            names.append("}")
+def _members(fields: Fields, before: str = "") -> Iterator[tuple[str, Any]]:
+    """All that it holds, by the names of ``_places``; of an attribute made of attributes its flags."""
+    yield from ((before + name, value) for name, value in fields.items() if name != "attrs")
+    for name, value, *flags in fields.get("attrs", ()):
+        if isinstance(value, dict):
+            yield before + name, tuple(flags)
+            yield from _members(value, f"{before}{name}.")
         else:
-            constants.append(value)
+            yield f"{before}{name}.value" if isinstance(value, int) else before + name, value
 
 
-def _members(fields: Fields) -> Iterator[tuple[str, Any]]:
-    """Fields and attributes alike."""
-    yield from ((name, value) for name, value in fields.items() if name != "attrs")
-    yield from ((name, value) for name, value, *_ in fields.get("attrs", ()))
+class _Template(NamedTuple):
+    """One structure: what is the same in all messages of it, and what puts its numbers where they belong."""
+
+    data: bytes
+    packers: list[tuple[Callable[..., None], int]]
 
 
-class _Template:
-    """One structure: what is the same in all messages of it, and the places of their numbers."""
-
-    def __init__(self, message: Message, command: int, flags: int) -> None:
-        encoded: Any = message.kind()
-        encoded.setvalue(message.fields)
-        encoded["header"] = {"type": command, "flags": flags}
-        encoded.encode()
-        data = encoded.data
-        places = {place.name: place for place in _places(encoded)}
-        wanted = [places[name] for name in ("header.type", "header.flags", *_names(message.fields))]
-        for name in _flagged(message.fields):
+def _template(
+    message: Message,
+    numbers: Sequence[int],
+    structure: Sequence[str],
+    constants: Sequence[tuple[str, Hashable]],
+) -> _Template:
+    encoded: Any = message.kind()
+    encoded.setvalue(message.fields)
+    encoded["header"] = {"type": numbers[0], "flags": numbers[1]}
+    encoded.encode()
+    data = encoded.data
+    places = {place.name: place for place in _places(encoded)}
+    for name, value in constants:
+        if value == (NLA_F_NESTED,):
             at = places[name].at - 2
             struct.pack_into("=H", data, at, struct.unpack_from("=H", data, at)[0] | NLA_F_NESTED)
-        self._packers = [(struct.Struct(place.layout).pack_into, place.at) for place in wanted]
-        self._data = bytes(data)
-
-    def filled(self, numbers: Sequence[int]) -> bytes:
-        data = bytearray(self._data)
-        for (pack_into, at), number in zip(self._packers, numbers, strict=True):
-            pack_into(data, at, number)
-        return bytes(data)
-
-
-def _names(fields: Fields, before: str = "") -> Iterator[str]:
-    """Name its numbers as ``_places`` does, in the order of ``_flatten``."""
-    for name, value in _members(fields):
-        if isinstance(value, int):
-            yield before + name if name in fields else f"{before}{name}.value"
-        elif isinstance(value, dict):
-            yield from _names(value, f"{before}{name}.")
-
-
-def _flagged(fields: Fields, before: str = "") -> Iterator[str]:
-    """Attributes made by ``nest``."""
-    for name, value, *flags in fields.get("attrs", ()):
-        if flags:
-            yield before + name
-        if isinstance(value, dict):
-            yield from _flagged(value, f"{before}{name}.")
+    wanted = [places[name] for name in ("header.type", "header.flags", *structure[1:])]
+    packers = [(struct.Struct(place.layout).pack_into, place.at) for place in wanted]
+    return _Template(bytes(data), packers)
 
 
 class Reader:
