@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from testbed.links.process import die_with
+from testbed.process import die_with
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -22,7 +22,7 @@ from testbed.bench.lab import Lab
 from testbed.fabric.enter import command_in
 from testbed.links.fidelity import served_at
 from testbed.links.namespaces import inside
-from testbed.links.process import die_with, environment, module_command
+from testbed.process import die_with, environment, module_command
 from testbed.scenario.shape import FRAME_BYTES
 
 PORT = 5201

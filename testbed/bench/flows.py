@@ -17,7 +17,7 @@ from typing import Any, Literal
 from testbed.bench.lab import Lab
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric.enter import command_in
-from testbed.links.process import environment, module_command
+from testbed.process import environment, module_command
 from testbed.scenario.shape import FRAME_BYTES, SEGMENT_BYTES
 
 Way = Literal["up", "down", "both"]

@@ -19,7 +19,7 @@ from testbed.bench.figures import Mark
 from testbed.links.channel import Channel
 from testbed.links.htb import AT_ROOT, traffic_control
 from testbed.links.messages import Reader, encode
-from testbed.links.realtime import become_realtime
+from testbed.process import become_realtime
 
 _BYTES = Reader(tcmsg, "TCA_STATS2.TCA_STATS_BASIC.bytes")
 _PRIORITY = 5

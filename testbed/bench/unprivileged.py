@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import ExperimentError, MachineError
-from testbed.links.process import environment
+from testbed.process import environment
 
 _NAME = "nobody"
 _PATIENCE_S = 300.0

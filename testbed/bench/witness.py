@@ -12,7 +12,7 @@ from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from testbed.links.channel import ROUTE, listener
 from testbed.links.messages import Reader
-from testbed.links.realtime import become_realtime
+from testbed.process import become_realtime
 
 _BUFFER_BYTES, _NOTICE_BYTES = 1 << 21, 1 << 16
 _HEAD = Reader(tcmsg, "header.type", "index")

@@ -14,7 +14,7 @@ import typer
 from testbed import __version__
 from testbed.__main__ import missing
 from testbed.errors import NarrowsError
-from testbed.links.process import set_default
+from testbed.process import set_default
 
 # numpy's algebra would start threads as it is loaded, and a process with threads cannot enter a user namespace.
 set_default("OPENBLAS_NUM_THREADS", "1")

@@ -23,8 +23,8 @@ All = Annotated[
 
 def clean(as_json: options.Json = False, everything: All = False) -> None:
     """Remove what abandoned runs left: those whose own process is dead."""
+    from testbed.fabric.journal import journals
     from testbed.fabric.netns_sweep import sweep
-    from testbed.links.journal import journals
 
     for module in CLEANERS:
         if find_spec(module):

@@ -41,7 +41,7 @@ def look(verb: str, *options: str, fix: bool) -> NoReturn:
 def _leave(command: list[str], writable: list[Path], disk: Path | None) -> NoReturn:
     from testbed.guest.boot import run
     from testbed.guest.order import Order, slower
-    from testbed.links.process import module_command
+    from testbed.process import module_command
 
     for folder in writable:
         folder.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from testbed.fabric.copies import submit
 from testbed.links.namespaces import enter
-from testbed.links.process import PACKAGE, die_with, module_command, prctl
+from testbed.process import PACKAGE, die_with, module_command, prctl
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _DROP_BOUNDING, _SET_SECUREBITS, _NO_NEW_PRIVILEGES = 24, 28, 38

@@ -30,7 +30,7 @@ from testbed.errors import ExperimentError
 from testbed.fabric.base import START_S
 from testbed.fabric.enter import drop_privileges
 from testbed.links.namespaces import enter
-from testbed.links.process import PACKAGE, die_with, environment, module_command, prctl
+from testbed.process import PACKAGE, die_with, environment, module_command, prctl
 
 _MESSAGE_BYTES = 65_536
 _SET_NAME, _NAME_BYTES = 15, 15

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from testbed.links.process import PACKAGE
+from testbed.process import PACKAGE
 
 _MODULE = '''"""The package ``testbed``, from where it is installed."""
 

@@ -29,16 +29,16 @@ from testbed.fabric.docker.subnets import routed
 from testbed.fabric.enter import ENVIRONMENT, command_in
 from testbed.fabric.forker import Forked, Forker, take
 from testbed.fabric.importable import offer
+from testbed.fabric.journal import KEPT, Journal, folder, journals, start_time
 from testbed.fabric.netns_clean import register
 from testbed.fabric.netns_plan import plan_topology, run_tag
 from testbed.fabric.netns_sweep import sweep
 from testbed.links.client import Agent
-from testbed.links.journal import KEPT, Journal, folder, journals, start_time
 from testbed.links.namespaces import inhabitants, path_of
 from testbed.links.probe import REQUIRED, probe
-from testbed.links.process import SET_BY_US
-from testbed.links.process import environment as own_environment
 from testbed.links.wiring import TopologyPlan, install, plan_racks
+from testbed.process import SET_BY_US
+from testbed.process import environment as own_environment
 
 _END_S = 2.0
 

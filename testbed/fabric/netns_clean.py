@@ -8,8 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+from testbed.fabric.journal import Entry, cleaners, lives
 from testbed.links import namespaces
-from testbed.links.journal import Entry, cleaners, lives
 
 _GRACE_S = 2.0
 _POLL_S = 0.02

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.errors import MachineError
-from testbed.links.journal import KEPT, Entry, Journal, cleaners
+from testbed.fabric.journal import KEPT, Entry, Journal, cleaners
 
 
 def sweep(journal: Journal) -> list[str]:

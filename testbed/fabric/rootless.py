@@ -19,9 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from testbed.errors import InputError, MachineError
-from testbed.links.journal import folder
-from testbed.links.mounts import NEW_MOUNTS, private_run, unshare
-from testbed.links.process import effective_capabilities, environment, module_command
+from testbed.fabric.journal import folder
+from testbed.process import (
+    BIND,
+    NEW_MOUNTS,
+    RECURSIVE,
+    effective_capabilities,
+    environment,
+    make_private,
+    module_command,
+    mount,
+    unshare,
+)
 
 if TYPE_CHECKING:
     from testbed.links.probe import Capabilities
@@ -40,6 +49,10 @@ _SETTINGS = {
     "user.max_mnt_namespaces": ("0", "15000"),
 }
 """Host settings by name: the value that forbids user namespaces, and one that allows them."""
+
+_NO_SUID, _NO_DEVICES = 2, 4
+_OWN_TO_THE_RUN = {"netns", "narrows"}
+"""What is under ``/run`` of namespaces and journals: every world has its own."""
 
 OTHERWISE = (
     "Or: run with sudo; or with --fabric docker as a member of the group docker; or with --guest, "
@@ -79,7 +92,7 @@ def enter_own_world() -> None:
         (_OWN / "setgroups").write_text("deny")
         (_OWN / "uid_map").write_text(f"0 {user} 1")
         (_OWN / "gid_map").write_text(f"0 {group} 1")
-        private_run()
+        _private_run()
         _loopback_up()
     except OSError as error:
         raise forbidden(error) from error
@@ -192,6 +205,34 @@ def _answer(writing: int, work: Callable[[], int]) -> NoReturn:
     finally:
         os.write(writing, json.dumps(answer).encode())
         os._exit(0)
+
+
+def _private_run(run: Path = Path("/run")) -> None:
+    """Lay an empty file system over ``/run``, in which the folders that were there show through.
+
+    Only those of namespaces and journals do not. Raises OSError.
+    """
+    make_private()
+    before = os.open(run, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        names = {entry.name for entry in run.iterdir() if entry.is_dir() and not entry.is_symlink()}
+        links = {entry.name: entry.readlink() for entry in run.iterdir() if entry.is_symlink()}
+        mount("tmpfs", run, "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755,size=16m")
+        for name in names - _OWN_TO_THE_RUN:
+            (run / name).mkdir()
+            _show(f"/proc/self/fd/{before}/{name}", run / name)
+        for name, target in links.items():
+            (run / name).symlink_to(target)
+    finally:
+        os.close(before)
+
+
+def _show(source: str, target: Path) -> None:
+    """What may not be looked into from here is left out."""
+    try:
+        mount(source, target, None, BIND | RECURSIVE)
+    except PermissionError:
+        target.rmdir()
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from testbed.errors import MachineError
-from testbed.links.process import environment, module_command
+from testbed.process import environment, module_command
 from testbed.setup import images
 from testbed.setup.command import CommandFailed, run, step
 from testbed.setup.paths import BUILD, cache

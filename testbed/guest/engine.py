@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from testbed.errors import MachineError
-from testbed.links.mounts import mount
+from testbed.process import mount
 from testbed.setup import engine as setup_engine
 
 _DISK = "/dev/ubda"

@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from testbed.guest.engine import OPTIONS
-from testbed.links.mounts import NEW_MOUNTS, make_private, unmount, unshare
 from testbed.links.namespaces import leave_for_new
-from testbed.links.process import die_with
+from testbed.process import NEW_MOUNTS, die_with, make_private, unmount, unshare
 from testbed.setup.command import CommandFailed, answer, run
 
 _WAIT_S = 60.0

@@ -18,7 +18,7 @@ from pathlib import Path
 from testbed.errors import MachineError, NarrowsError
 from testbed.guest import engine
 from testbed.guest.order import ERRORS, OUTPUT, STOP, Order, Outcome
-from testbed.links.mounts import BIND, mount
+from testbed.process import BIND, mount
 
 HOST = Path("/run/host")
 """Where ``init.sh`` puts the host's file system."""

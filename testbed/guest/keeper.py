@@ -14,7 +14,7 @@ import subprocess
 import sys
 from contextlib import suppress
 
-from testbed.links.process import die_with
+from testbed.process import die_with
 
 END = b"."
 """What the host writes to have the guest ended; when the host's process dies, it writes nothing."""

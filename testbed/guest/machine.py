@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testbed.errors import MachineError
 from testbed.guest import installed, keeper, xstate
-from testbed.links.process import PACKAGE, environment, module_command
+from testbed.process import PACKAGE, environment, module_command
 
 CONSOLE = "console"
 """What the kernel and the programs before the command write, in the shared folder."""

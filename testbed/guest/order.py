@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
-from testbed.links.process import SET_BY_US
+from testbed.process import SET_BY_US
 
 ORDER, OUTCOME = "order.json", "outcome.json"
 OUTPUT, ERRORS = "output", "errors"

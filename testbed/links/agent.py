@@ -22,7 +22,6 @@ from testbed.links.end_report import end_report
 from testbed.links.locate import locate
 from testbed.links.neighbours import acquaint, bridge_of
 from testbed.links.probe import probe
-from testbed.links.realtime import PRIORITY, become_realtime
 from testbed.links.replay import Replay
 from testbed.links.shaper import Shaper
 from testbed.links.sockets import SocketWatch
@@ -38,6 +37,7 @@ from testbed.links.wire import (
     error_to_json,
 )
 from testbed.links.wiring import RackPlan, Resident, TopologyPlan
+from testbed.process import PRIORITY, become_realtime
 from testbed.record.events import Event
 from testbed.scenario.shape import FRAME_BYTES, Shape
 

@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 
 from testbed.errors import MachineError
-from testbed.links.journal import folder, start_of_boot
+from testbed.fabric.journal import folder, start_of_boot
 from testbed.scenario.shape import End
 
 FLOOR_BITS = 500_000_000

@@ -14,16 +14,16 @@ from typing import Any
 
 from testbed.errors import ExperimentError
 from testbed.fabric.base import Cable, Interface, Place
+from testbed.fabric.journal import Journal
 from testbed.links.feeder import Feeder
 from testbed.links.fidelity import EndReport
 from testbed.links.hops import hops
-from testbed.links.journal import Journal
 from testbed.links.plan import ALIAS
 from testbed.links.probe import Capabilities
-from testbed.links.process import environment, module_command
 from testbed.links.watched import InterfaceSeen, Watched
 from testbed.links.wire import LinkSettings, Object, cable_to_json, dump, error_from_json
 from testbed.links.wiring import RackPlan, Racks, Resident, TopologyPlan
+from testbed.process import environment, module_command
 from testbed.scenario.shape import End, LinkChange, Shape
 
 __all__ = ["Agent", "LinkReport", "LinkSettings"]

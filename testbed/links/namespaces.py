@@ -6,7 +6,6 @@ concerns the calling thread alone.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
-from testbed.links.mounts import BIND, mount, unmount, unshare
+from testbed.process import BIND, call, mount, unmount, unshare
 
 _NEWNET = 0x40000000
 OWN = "/proc/thread-self/ns/net"
@@ -23,20 +22,12 @@ NAMED = Path("/run/netns")
 
 _IPV6 = Path("/proc/sys/net/ipv6/conf")
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _call(name: str, *arguments: object) -> None:
-    if getattr(_libc, name)(*arguments) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{name}: {os.strerror(code)}")
-
 
 def enter(netns: str) -> None:
     """Move the calling thread into a namespace for good. Raises OSError."""
     descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _call("setns", descriptor, _NEWNET)
+        call("setns", descriptor, _NEWNET)
     finally:
         os.close(descriptor)
 
@@ -61,7 +52,7 @@ def inside(netns: str | None) -> Iterator[None]:
         try:
             yield
         finally:
-            _call("setns", home, _NEWNET)
+            call("setns", home, _NEWNET)
     finally:
         os.close(home)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from testbed.errors import MachineError
 from testbed.links.namespaces import leave_for_new
 from testbed.links.plan import LARGEST_CHARGE_BYTES, pace
-from testbed.links.realtime import become_realtime
 from testbed.links.tcp_settings import available_congestion
+from testbed.process import become_realtime
 from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End
 

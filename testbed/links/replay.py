@@ -9,9 +9,9 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from testbed.links.realtime import become_realtime, undisturbed
 from testbed.links.slow import LONGEST_NS, RENEW_NS
 from testbed.links.track import FOREVER_NS, Due, Track
+from testbed.process import become_realtime, undisturbed
 from testbed.record.events import Event, LinkChanged
 from testbed.scenario.shape import End, LinkChange
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from testbed.fabric.base import DATA_PORT
 from testbed.fabric.host import HostTask
-from testbed.links.flow import Sent, blast, serve
+from testbed.session.flow import Sent, blast, serve
 
 
 def run_flows(message: dict[str, Any]) -> dict[str, int | None]:

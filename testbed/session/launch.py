@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Sequence
 
-from testbed.links.process import die_with, module_command
+from testbed.process import die_with, module_command
 
 
 def launch_command(command: Sequence[str], at_ns: int = 0) -> list[str]:

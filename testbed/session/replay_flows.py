@@ -18,7 +18,7 @@ from testbed.errors import ExperimentError
 from testbed.fabric.base import DATA_PORT, Place
 from testbed.fabric.enter import command_in
 from testbed.links.client import LinkReport
-from testbed.links.process import environment, module_command
+from testbed.process import environment, module_command
 from testbed.record.asked import Asked
 from testbed.record.directory import RunDirectory
 from testbed.record.gather import Trip
@@ -122,7 +122,7 @@ def _switch_flows(
 def _at_switch(session: Session, *arguments: str) -> list[str]:
     """The command line of a flow where the switch's address is."""
     parent = str(os.getpid())
-    command = module_command("testbed.links.flow", *arguments, "--parent", parent)
+    command = module_command("testbed.session.flow", *arguments, "--parent", parent)
     inside = session.networks.switch_netns
     return command_in(inside, os.getpid(), command) if inside else command
 

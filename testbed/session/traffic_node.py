@@ -18,7 +18,7 @@ from typing import Any
 
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric.host import HostClock, HostTask
-from testbed.links.process import environment
+from testbed.process import environment
 from testbed.scenario.traffic import Burst
 from testbed.session import iperf
 from testbed.session.iperf import FlowEnds, Sent

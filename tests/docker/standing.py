@@ -14,8 +14,8 @@ from pathlib import Path
 
 from testbed.fabric.base import CONTROL_PORT, Networks, NodeSpec, Place, RackSpec, RunContext
 from testbed.fabric.docker import DockerFabric
+from testbed.fabric.journal import journals
 from testbed.fabric.netns_plan import run_tag
-from testbed.links.journal import journals
 from testbed.links.namespaces import NAMED
 
 SPECS = [

@@ -18,7 +18,7 @@ from standing import assert_gone, run_in
 from unprivileged import USER, as_user
 from verdict_rig import accepted_run
 
-from testbed.links.process import environment
+from testbed.process import environment
 
 pytestmark = [pytest.mark.root, pytest.mark.docker, pytest.mark.timeout(240)]
 

@@ -12,7 +12,7 @@ from crossed_rig import records, write
 from standing import run_in
 
 from testbed.fabric.docker.subnets import POOL
-from testbed.links.process import environment
+from testbed.process import environment
 
 pytestmark = [
     pytest.mark.docker,

@@ -12,7 +12,7 @@ import pytest
 from standing import Standing, left_of
 
 from testbed.fabric.docker.clean import clean
-from testbed.links.journal import journals
+from testbed.fabric.journal import journals
 
 pytestmark = pytest.mark.docker
 

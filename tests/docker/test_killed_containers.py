@@ -17,7 +17,7 @@ from random import Random
 import pytest
 from command_rig import command_line, descendants
 
-from testbed.links.process import environment
+from testbed.process import environment
 
 SEED = int(os.environ.get("NARROWS_KILLS_SEED", "1"))
 REACHED_S = 120.0

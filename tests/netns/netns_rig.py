@@ -14,9 +14,10 @@ from typing import Any
 
 from testbed.fabric.base import Networks, NodeSpec, Place, Premises, RunContext
 from testbed.fabric.netns import NetnsFabric
-from testbed.links import flow, namespaces
+from testbed.links import namespaces
 from testbed.links.client import Agent, LinkReport, LinkSettings
 from testbed.scenario.shape import End, LinkChange, Shape
+from testbed.session import flow
 
 MBIT = 1_000_000
 STALL_LOOK_S = 0.002

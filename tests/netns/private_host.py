@@ -17,7 +17,7 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
-from testbed.links.process import environment
+from testbed.process import environment
 
 _MAKE = """
 for path in $(awk '$2 ~ "^/run/" { print $2 }' /proc/mounts | tac); do umount --lazy $path; done

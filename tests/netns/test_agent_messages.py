@@ -12,8 +12,8 @@ import pytest
 from netns_rig import MBIT, Rig, rate_of
 
 from testbed.errors import ExperimentError
-from testbed.links.process import environment, module_command
 from testbed.links.wire import LinkSettings, cable_to_json, change_to_json
+from testbed.process import environment, module_command
 from testbed.scenario.shape import End, LinkChange
 
 UP = End("worker-0", "up")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from testbed.bench.flows import busy
-from testbed.links.process import environment
+from testbed.process import environment
 from testbed.record.thresholds import THRESHOLDS
 
 PAYLOAD = 1448 / 1514

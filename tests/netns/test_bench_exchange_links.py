@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from testbed.bench.exchange.table import EXCHANGES, through_server
-from testbed.links.process import environment
+from testbed.process import environment
 
 PROGRAM = "from testbed.cli.bench import app; app()"
 FIELDS = {

@@ -18,7 +18,7 @@ import pytest
 from testbed.bench.faults import HOST_FAULTS, LINK_FAULTS
 from testbed.bench.suites import SUITES
 from testbed.bench.training import QUICK_STEPS
-from testbed.links.process import environment
+from testbed.process import environment
 
 pytestmark = pytest.mark.timeout(290)
 ELSEWHERE = {"static", "swing"}

@@ -16,8 +16,8 @@ from netns_rig import MBIT, Rig, make_rig, rate_of
 from testbed.links import namespaces, unshaped
 from testbed.links.channel import Channel
 from testbed.links.neighbours import permanent_neighbours
-from testbed.links.process import environment
 from testbed.links.tcp_settings import remembers_connections
+from testbed.process import environment
 
 
 @pytest.fixture

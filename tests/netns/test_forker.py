@@ -16,7 +16,7 @@ from testbed.errors import ExperimentError
 from testbed.fabric.base import START_S
 from testbed.fabric.forker import Forked, Forker, ahead, take
 from testbed.links import namespaces
-from testbed.links.process import environment
+from testbed.process import environment
 
 pytestmark = pytest.mark.root
 

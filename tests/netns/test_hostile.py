@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.links.process import environment
+from testbed.process import environment
 
 pytestmark = pytest.mark.timeout(200)
 PLANTED = ("json.py", "torch.py", "testbed.py", "pyroute2.py", "ctypes.py", "sitecustomize.py")

@@ -25,10 +25,10 @@ from netns_rig import (
 )
 
 from testbed.errors import ExperimentError
+from testbed.fabric.journal import abandoned, folder, journals
 from testbed.fabric.netns import _planning
 from testbed.links import namespaces
-from testbed.links.journal import abandoned, folder, journals
-from testbed.links.process import environment, module_command
+from testbed.process import environment, module_command
 from testbed.scenario.shape import End
 
 CONTROLLER = """
@@ -182,7 +182,7 @@ def test_flows_run_as_processes_inside_the_switch(rig: Rig) -> None:
 
     def flow(netns: str | None, what: str) -> subprocess.Popen[bytes]:
         address = (rig.networks.switch_address, "9000", stop)
-        command = module_command("testbed.links.flow", what, *address)
+        command = module_command("testbed.session.flow", what, *address)
         whole = command_in(str(netns), os.getpid(), command)
         return subprocess.Popen(whole, stdout=subprocess.PIPE, env=environment())
 

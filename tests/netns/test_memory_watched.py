@@ -16,7 +16,7 @@ from netns_rig import Rig
 from testbed.fabric.enter import command_in
 from testbed.job.copies import Copied, CopyWatch
 from testbed.job.memory import MemoryWatch
-from testbed.links.process import environment
+from testbed.process import environment
 
 COPY = """
 import ctypes, struct, sys

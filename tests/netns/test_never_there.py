@@ -14,7 +14,7 @@ import pytest
 from crossed_rig import write
 from test_exec import SCENARIO as JOB
 
-from testbed.links.process import environment
+from testbed.process import environment
 
 pytestmark = pytest.mark.timeout(280)
 ONE_IS_READY = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from verdict_rig import accepted_run
 
-from testbed.links.process import environment
+from testbed.process import environment
 
 pytestmark = [pytest.mark.root, pytest.mark.timed]
 

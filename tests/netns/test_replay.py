@@ -118,7 +118,7 @@ def through_outage(
 
 
 def _blast(rig: Rig, stop_ns: int) -> None:
-    from testbed.links.flow import blast
+    from testbed.session.flow import blast
 
     blast(rig.networks.switch_address, 9000, stop_ns)
 

@@ -15,7 +15,7 @@ from testbed.errors import ExperimentError, MachineError
 from testbed.guest import boot, inside, installed, xstate
 from testbed.guest.memory import LEAST
 from testbed.guest.order import Order
-from testbed.links.process import environment
+from testbed.process import environment
 
 KERNEL = """#!/bin/sh
 for each in "$@"; do case "$each" in uml_dir=*) folder="${each#uml_dir=}";; esac; done

@@ -13,7 +13,7 @@ import pytest
 from synthetic_job import Job, make_job
 
 from analysis.hook_speed import Trained, report, trained, trained_in
-from testbed.links.process import environment
+from testbed.process import environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

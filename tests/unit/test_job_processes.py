@@ -20,7 +20,7 @@ from testbed.job.crew import Crew, Member
 from testbed.job.memory import MemoryWatch, between, shared_mappings
 from testbed.job.order import Order, Seat
 from testbed.job.output import Output, lines
-from testbed.links.process import PACKAGE
+from testbed.process import PACKAGE
 
 MAPS = (
     "7f0000000000-7f0000100000 rw-s 00000000 00:01 0 /SYSV00000000 (deleted)\n"

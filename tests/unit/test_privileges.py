@@ -11,7 +11,7 @@ import pytest
 from testbed.errors import InputError
 from testbed.fabric import rootless
 from testbed.fabric.enter import is_mapped
-from testbed.links.process import module_command
+from testbed.process import module_command
 
 ALLOWED = {
     "kernel.unprivileged_userns_clone": "1",

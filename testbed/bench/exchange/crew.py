@@ -17,7 +17,7 @@ from testbed.bench.exchange.part import SERVER
 from testbed.bench.lab import Lab
 from testbed.errors import ExperimentError
 from testbed.fabric.enter import command_in
-from testbed.links.process import environment, module_command
+from testbed.process import environment, module_command
 
 _Answer = tuple[int, dict[str, Any] | None]
 _END_S = 60.0

@@ -15,7 +15,7 @@ from testbed.bench.exchange.sample import Sample
 from testbed.bench.lab import Lab
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric.enter import command_in
-from testbed.links.process import environment
+from testbed.process import environment
 from testbed.session.iperf import PROGRAM
 
 _FIRST_PORT = 5400

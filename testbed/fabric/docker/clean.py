@@ -9,7 +9,7 @@ from typing import Any
 from testbed.errors import MachineError
 from testbed.fabric import netns_clean
 from testbed.fabric.docker.objects import Objects, connect
-from testbed.links.journal import cleaners
+from testbed.fabric.journal import cleaners
 from testbed.setup import images
 
 KIND = "docker"

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from testbed.links.process import module_command
+from testbed.process import module_command
 
 KILL, START = "SIGUSR1", "SIGUSR2"
 """What to send: kill the node and all it has started; start it again."""

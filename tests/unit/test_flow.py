@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from testbed.links import flow
-from testbed.links.process import module_command
+from testbed.process import module_command
+from testbed.session import flow
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_nobody_to_tell_is_no_error() -> None:
     """Who started it was killed: the other end of its output is closed."""
     reading, writing = os.pipe()
     os.close(reading)
-    command = module_command("testbed.links.flow", "blast", "127.0.0.1", "9", "0")
+    command = module_command("testbed.session.flow", "blast", "127.0.0.1", "9", "0")
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -12,11 +12,11 @@ from command_here import carried_out_in
 
 from testbed.errors import InputError, MachineError
 from testbed.fabric.base import NodeSpec
+from testbed.fabric.journal import Entry, Journal, abandoned, cleaners, journals, lives, start_time
 from testbed.fabric.netns_clean import clean_link, clean_process
 from testbed.fabric.netns_plan import plan_topology
 from testbed.fabric.netns_sweep import sweep
 from testbed.links import namespaces
-from testbed.links.journal import Entry, Journal, abandoned, cleaners, journals, lives, start_time
 from testbed.links.wiring import TopologyPlan
 
 

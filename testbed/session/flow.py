@@ -1,4 +1,4 @@
-"""Bulk TCP flows that fill a link: ``python -m testbed.links.flow serve|blast ADDRESS PORT STOP_AT_NS``.
+"""Bulk TCP flows that fill a link: ``python -m testbed.session.flow serve|blast ADDRESS PORT STOP_AT_NS``.
 
 Times are nanoseconds of the monotonic clock. Nothing here needs a privilege. A flow connects as soon as it can and
 begins to send at a time of its own, so that all flows of a replay find idle links to measure the round trip on.
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from testbed.exchange.tcp_info import read_counters
-from testbed.links.process import die_with
+from testbed.process import die_with
 
 CHUNK_BYTES = 1 << 16
 _RETRY_S = 0.05
@@ -103,7 +103,7 @@ def _left_s(stop_at_ns: int) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one flow; ``{"bytes": …, "least_rtt_us": …}`` on standard output."""
-    parser = argparse.ArgumentParser(prog="testbed.links.flow")
+    parser = argparse.ArgumentParser(prog="testbed.session.flow")
     parser.add_argument("what", choices=("serve", "blast"))
     parser.add_argument("address")
     parser.add_argument("port", type=int)

@@ -1,0 +1,142 @@
+"""Processes: starting this package's own modules, being on time, and what a process may change about itself."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import testbed
+
+PRIORITY = 20
+"""Above everything that is not real-time, below the kernel's own threads at 50 and more."""
+
+NEW_MOUNTS = 0x00020000
+BIND, RECURSIVE = 0x1000, 0x4000
+_PRIVATE, _DETACH = 0x40000, 2
+_SET_DEATH_SIGNAL = 1
+_SWITCH_S = 5e-4
+
+SET_BY_US: set[str] = set()
+"""Variables of this process's environment that are no choice of its user's."""
+
+PACKAGE = Path(testbed.__file__).resolve().parent
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def call(name: str, *arguments: object) -> None:
+    """A function of the C library that returns 0. Raises OSError with its name where it does not."""
+    if getattr(_libc, name)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command line that runs a module with this interpreter, which takes nothing from the working directory."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's environment, in which the package is found from any directory."""
+    known = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(PACKAGE.parent), *([known] if known else [])])
+    return {**os.environ, "PYTHONPATH": path, **extra}
+
+
+def set_default(name: str, value: str) -> None:
+    """Set a variable that the user has not set, for this process and those that it starts itself."""
+    if name not in os.environ:
+        os.environ[name] = value
+        SET_BY_US.add(name)
+
+
+def die_with(parent: int) -> None:
+    """Be killed when the parent dies; at once if it has already. After any change of user."""
+    prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def effective_capabilities() -> int:
+    """The capabilities that this process has now, a bit each."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def prctl(*arguments: int) -> None:
+    """Change something about this process (prctl(2)). Raises OSError."""
+    call("prctl", *map(ctypes.c_ulong, [*arguments, *[0] * (5 - len(arguments))]))
+
+
+def unshare(kinds: int) -> None:
+    """Move the calling thread into new namespaces (unshare(2)). Raises OSError.
+
+    A user namespace can only be entered by a process that has no other threads.
+    """
+    call("unshare", kinds)
+
+
+def mount(source: str, target: str | Path, kind: str | None, flags: int, data: str = "") -> None:
+    """mount(2). Raises OSError."""
+    names = [os.fsencode(part) if part else None for part in (source, target, kind)]
+    call("mount", *names, ctypes.c_ulong(flags), data.encode() or None)
+
+
+def unmount(target: str | Path) -> None:
+    """Take off the uppermost mount; who still uses it keeps it. Raises OSError."""
+    call("umount2", os.fsencode(target), _DETACH)
+
+
+def make_private() -> None:
+    """Mounts and unmounts in this process's namespace stay in it. Raises OSError."""
+    mount("none", "/", None, RECURSIVE | _PRIVATE)
+
+
+def become_realtime(priority: int = PRIORITY) -> bool:
+    """Put the calling thread under SCHED_FIFO, not its children. Returns whether that was permitted.
+
+    Without the privilege, RLIMIT_RTPRIO may permit a lower priority: then that is taken.
+    """
+    return _become(priority) or _become(min(priority, _permitted()))
+
+
+def _become(priority: int) -> bool:
+    policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+    try:
+        os.sched_setscheduler(0, policy, os.sched_param(priority))
+    except OSError:
+        return False
+    return True
+
+
+def _permitted() -> int:
+    """The highest priority that a user's processes may have; 0: none."""
+    most = resource.getrlimit(resource.RLIMIT_RTPRIO)[1]
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_RTPRIO, (most, most))
+    return most if most >= 0 else PRIORITY
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No garbage collection, and threads that give way quickly, for the length of a ``with`` block."""
+    interval = sys.getswitchinterval()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.enable()
+        gc.unfreeze()
