@@ -31,12 +31,12 @@ from testbed.fabric.forker import Forked, Forker, take
 from testbed.fabric.importable import offer
 from testbed.fabric.journal import KEPT, Journal, folder, journals, start_time
 from testbed.fabric.netns_clean import register
-from testbed.fabric.netns_plan import plan_topology, run_tag
+from testbed.fabric.netns_plan import install, plan_racks, plan_topology, run_tag
 from testbed.fabric.netns_sweep import sweep
 from testbed.links.client import Agent
 from testbed.links.namespaces import inhabitants, path_of
 from testbed.links.probe import REQUIRED, probe
-from testbed.links.wiring import TopologyPlan, install, plan_racks
+from testbed.links.wiring import TopologyPlan
 from testbed.process import SET_BY_US
 from testbed.process import environment as own_environment
 

@@ -1,14 +1,19 @@
-"""Names and addresses of one run's namespaces. Pure: what is taken already is given."""
+"""Names and addresses of one run's namespaces, and of its racks. What is taken already is given."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2s
 from ipaddress import IPv4Network
+from typing import TYPE_CHECKING
 
-from testbed.fabric.base import NodeSpec
+from testbed.fabric.base import Cable, NodeSpec, Place, RackSpec
 from testbed.fabric.docker.subnets import free_subnets
-from testbed.links.wiring import NodeWires, TopologyPlan
+from testbed.links.wiring import NodeWires, RackPlan, RackWires, TopologyPlan
+
+if TYPE_CHECKING:
+    from testbed.links.client import Agent
 
 _TAG_DIGITS = 6
 
@@ -55,3 +60,51 @@ def plan_topology(
         nodes=nodes,
     )
     return plan, (data, control)
+
+
+def plan_racks(
+    tag: str,
+    alias: str,
+    specs: Sequence[RackSpec],
+    places: Mapping[str, Place],
+    switch: str | None = None,
+) -> RackPlan:
+    """Names for the racks of a run, each with its ``tag`` and within 15 characters.
+
+    ``switch``: the name of the namespace that the core is in; None: the host's, so that the racks get one.
+    """
+    racks = tuple(
+        RackWires(
+            name=spec.name,
+            bridge=f"rack{number}",
+            uplink=f"uplink{number}",
+            port=f"nw{tag}-r{number}",
+            members={member: places[member].cable for member in spec.members},
+        )
+        for number, spec in enumerate(specs)
+    )
+    return RackPlan(alias, switch or f"nw-{tag}-racks", switch is None, racks)
+
+
+def plan_core(tag: str, alias: str, places: Mapping[str, Place]) -> RackPlan:
+    """One rack that all nodes are in: the core for other racks, in a namespace made for it.
+
+    For multicasts: the host's firewall lets none of them through a bridge that it looks at.
+    """
+    members = {name: place.cable for name, place in places.items()}
+    wires = RackWires("core", "core", "coreup", f"nw{tag}-core", members)
+    return RackPlan(alias, f"nw-{tag}-racks", True, (wires,))
+
+
+def install(
+    agent: Agent, plan: RackPlan, places: Mapping[str, Place]
+) -> tuple[dict[str, Cable], dict[str, Place]]:
+    """Have the agent make the racks; returns their cables, and the nodes with their ports where they are now."""
+    if not plan.racks:
+        return {}, dict(places)
+    made = agent.racks(plan)
+    moved = {
+        name: replace(place, port=made.ports.get(name, place.port))
+        for name, place in places.items()
+    }
+    return made.cables, moved

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from testbed.links.watched import InterfaceSeen, Joined, SocketSeen
+from testbed.links.wire import InterfaceSeen, Joined, SocketSeen
 from testbed.record.job_events import CarriedRecord, SharedRecord, SocketRecord
 
 if TYPE_CHECKING:

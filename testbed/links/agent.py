@@ -11,32 +11,35 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
 from testbed.errors import ExperimentError
+from testbed.fabric.base import Cable, Interface
 from testbed.links import racks
 from testbed.links.end_report import end_report
+from testbed.links.fidelity import EndReport
 from testbed.links.locate import locate
 from testbed.links.neighbours import acquaint, bridge_of
-from testbed.links.probe import probe
+from testbed.links.probe import Capabilities, probe
 from testbed.links.replay import Replay
 from testbed.links.shaper import Shaper
 from testbed.links.sockets import SocketWatch
 from testbed.links.topology import build, remove
 from testbed.links.track import Track
 from testbed.links.wire import (
+    InterfaceSeen,
     LinkSettings,
     Object,
-    cable_from_json,
+    Watched,
     change_from_json,
     dump,
     end_from_json,
     error_to_json,
+    read,
 )
-from testbed.links.wiring import RackPlan, Resident, TopologyPlan
+from testbed.links.wiring import RackPlan, Racks, Resident, TopologyPlan
 from testbed.process import PRIORITY, become_realtime
 from testbed.record.events import Event
 from testbed.scenario.shape import FRAME_BYTES, Shape
@@ -94,27 +97,25 @@ class Agent:
         self._racks = []
         return failures
 
-    def do_capabilities(self, _: Object) -> Object:
+    def do_capabilities(self, _: Object) -> Capabilities:
         """What the kernel can do."""
-        found = probe()
-        return {**asdict(found), "kinds": sorted(found.kinds)}
+        return probe()
 
-    def do_build(self, request: Object) -> Object:
+    def do_build(self, request: Object) -> dict[str, tuple[Interface, Interface]]:
         """Make nodes as namespaces."""
-        plan = self._topology = TopologyPlan.from_json(request["plan"])
-        made = build(plan)
-        return {name: [asdict(nic), asdict(port)] for name, (nic, port) in made.items()}
+        plan = self._topology = read(TopologyPlan, request["plan"])
+        return build(plan)
 
-    def do_racks(self, request: Object) -> Object:
+    def do_racks(self, request: Object) -> Racks:
         """Put nodes into racks."""
-        plan = RackPlan.from_json(request["plan"])
+        plan = read(RackPlan, request["plan"])
         self._racks.append(plan)
-        return racks.build(plan).to_json()
+        return racks.build(plan)
 
     def do_acquaint(self, request: Object) -> None:
         """Have everyone on a data network know everyone else beforehand."""
-        residents = [Resident(**resident) for resident in request["residents"]]
-        acquaint([*residents, bridge_of(Resident(**request["switch"]))])
+        residents = read(list[Resident], request["residents"])
+        acquaint([*residents, bridge_of(read(Resident, request["switch"]))])
 
     def do_unbuild(self, _: Object) -> list[str]:
         """Remove everything that was made."""
@@ -124,22 +125,22 @@ class Agent:
         """Leave everything standing when the input closes."""
         self.keep = True
 
-    def do_locate(self, request: Object) -> list[Object]:
+    def do_locate(self, request: Object) -> tuple[Interface, Interface]:
         """A container's interface and its peer here."""
-        return [asdict(interface) for interface in locate(request["netns"], request["mac"])]
+        return locate(request["netns"], request["mac"])
 
     def do_prepare(self, request: Object) -> Object:
         """Shape every end and read it back."""
         if self._replay is not None:
             raise ExperimentError("the links are in use: stop the replay before preparing another")
-        cables = {name: cable_from_json(cable) for name, cable in request["cables"].items()}
+        cables = read(dict[str, Cable], request["cables"])
         shapes = {
             end_from_json(e): Shape.from_json(shape) for e, shape in request["shapes"].items()
         }
         if unknown := sorted({end.link for end in shapes} - set(cables)):
             raise ExperimentError(f"links without a cable: {', '.join(unknown)}")
         impaired = [end_from_json(end) for end in request["impaired"]]
-        settings = LinkSettings(**request["settings"])
+        settings = read(LinkSettings, request["settings"])
         self._gapped = settings.gapped
         return self._shaper.prepare(cables, shapes, settings, impaired)
 
@@ -166,29 +167,28 @@ class Agent:
         if self._replay is not None:
             _feed(self._replay, request)
 
-    def do_stop(self, _: Object) -> list[Object]:
+    def do_stop(self, _: Object) -> list[EndReport]:
         """End the replay and report."""
         replay, self._replay = self._replay, None
         if replay is None:
             raise ExperimentError("there is no replay to stop")
         replay.finish()
         tracks, segments = replay.tracks.values(), self._shaper.segments
-        return [asdict(end_report(track, segments, replay.realtime)) for track in tracks]
+        return [end_report(track, segments, replay.realtime) for track in tracks]
 
-    def do_watch(self, request: Object) -> Object:
+    def do_watch(self, request: Object) -> dict[str, list[InterfaceSeen]]:
         """Follow all connections of some namespaces from now on."""
         if self._watch is not None:
             raise ExperimentError("connections are being followed already")
         self._watch = SocketWatch(request["nodes"])
-        found = self._watch.interfaces()
-        return {node: [asdict(seen) for seen in every] for node, every in found.items()}
+        return self._watch.interfaces()
 
-    def do_watched(self, _: Object) -> Object:
+    def do_watched(self, _: Object) -> dict[str, Watched]:
         """End that, and say what there was."""
         watch, self._watch = self._watch, None
         if watch is None:
             raise ExperimentError("no connections are being followed")
-        return {node: found.to_json() for node, found in watch.end().items()}
+        return watch.end()
 
     def _records(self, records: list[Event]) -> None:
         self._say({"records": records})

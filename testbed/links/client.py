@@ -17,12 +17,18 @@ from testbed.fabric.base import Cable, Interface, Place
 from testbed.fabric.journal import Journal
 from testbed.links.feeder import Feeder
 from testbed.links.fidelity import EndReport
-from testbed.links.hops import hops
 from testbed.links.plan import ALIAS
 from testbed.links.probe import Capabilities
-from testbed.links.watched import InterfaceSeen, Watched
-from testbed.links.wire import LinkSettings, Object, cable_to_json, dump, error_from_json
-from testbed.links.wiring import RackPlan, Racks, Resident, TopologyPlan
+from testbed.links.wire import (
+    InterfaceSeen,
+    LinkSettings,
+    Object,
+    Watched,
+    dump,
+    error_from_json,
+    read,
+)
+from testbed.links.wiring import RackPlan, Racks, Resident, TopologyPlan, hops
 from testbed.process import environment, module_command
 from testbed.scenario.shape import End, LinkChange, Shape
 
@@ -93,14 +99,11 @@ class Agent:
 
     def capabilities(self) -> Capabilities:
         """What the kernel can do, tried out where the agent runs."""
-        found = self._call("capabilities")
-        kinds, known = frozenset(found.pop("kinds")), tuple(found.pop("congestion"))
-        return Capabilities(kinds=kinds, congestion=known, **found)
+        return read(Capabilities, self._call("capabilities"))
 
     def build(self, plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
         """Make nodes as namespaces; by name, their NIC and its port at the switch."""
-        made = self._call("build", plan=plan.to_json())
-        return {name: (Interface(**nic), Interface(**port)) for name, (nic, port) in made.items()}
+        return read(dict[str, tuple[Interface, Interface]], self._call("build", plan=plan))
 
     def racks(self, plan: RackPlan) -> Racks:
         """Put nodes into racks; their ports are then elsewhere. Undone with everything else."""
@@ -110,7 +113,7 @@ class Agent:
             for rack in plan.racks:
                 netns = None if plan.own else plan.netns
                 self._journal.add("link", name=rack.port, alias=plan.alias, netns=netns)
-        return Racks.from_json(self._call("racks", plan=plan.to_json()))
+        return read(Racks, self._call("racks", plan=plan))
 
     def acquaint(self, places: Iterable[Place], switch_address: str) -> None:
         """Have everyone on a data network know everyone else: nobody asks while it is measured."""
@@ -118,9 +121,7 @@ class Agent:
         nodes = [Resident(at.nic.netns, at.nic.index, own) for own, at in known.items()]
         port = next(iter(known.values())).port
         switch = Resident(port.netns, port.index, switch_address)
-        self._call(
-            "acquaint", residents=[asdict(resident) for resident in nodes], switch=asdict(switch)
-        )
+        self._call("acquaint", residents=nodes, switch=switch)
 
     def unbuild(self) -> list[str]:
         """Undo everything that the agent made; returns what it could not undo, in words."""
@@ -133,8 +134,7 @@ class Agent:
 
     def locate(self, netns: str, mac: str) -> tuple[Interface, Interface]:
         """A container's interface by its address, and the switch's end of its cable."""
-        nic, port = self._call("locate", netns=netns, mac=mac)
-        return Interface(**nic), Interface(**port)
+        return read(tuple[Interface, Interface], self._call("locate", netns=netns, mac=mac))
 
     def prepare(
         self,
@@ -154,9 +154,9 @@ class Agent:
         self._journal_ifbs(cables, shapes, settings, impaired)
         held: dict[str, Any] = self._call(
             "prepare",
-            cables={name: cable_to_json(cable) for name, cable in cables.items()},
+            cables=dict(cables),
             shapes={str(end): shape.to_json() for end, shape in shapes.items()},
-            settings=asdict(settings),
+            settings=settings,
             impaired=[str(end) for end in impaired],
         )
         return held
@@ -179,15 +179,11 @@ class Agent:
 
     def watch(self, nodes: Mapping[str, str]) -> dict[str, list[InterfaceSeen]]:
         """Follow all TCP connections of nodes, given their namespaces; returns their interfaces' counters."""
-        found = self._call("watch", nodes=dict(nodes))
-        return {
-            node: [InterfaceSeen.from_json(one) for one in all_] for node, all_ in found.items()
-        }
+        return read(dict[str, list[InterfaceSeen]], self._call("watch", nodes=dict(nodes)))
 
     def watched(self) -> dict[str, Watched]:
         """Follow them no longer; by node, what there was."""
-        found = self._call("watched")
-        return {node: Watched.from_json(fields) for node, fields in found.items()}
+        return read(dict[str, Watched], self._call("watched"))
 
     def close(self) -> None:
         """Let the agent undo everything and end; safe to call at any time, and twice."""

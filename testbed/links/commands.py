@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from testbed.fabric.base import Cable
 from testbed.links.draws import told
-from testbed.links.hops import Hop, hops
 from testbed.links.plan import (
     CLASS_MINOR,
     LEAVES,
@@ -16,6 +15,7 @@ from testbed.links.plan import (
     limit_packets,
 )
 from testbed.links.wire import LinkSettings
+from testbed.links.wiring import Hop, hops
 from testbed.scenario.impairments import FourState, GilbertElliott, Impairments
 from testbed.scenario.shape import End, Shape
 

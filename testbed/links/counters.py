@@ -13,7 +13,7 @@ from pyroute2.netlink.rtnl.ifinfmsg import IFF_LOOPBACK
 from testbed.links.channel import Channel
 from testbed.links.devices import link
 from testbed.links.messages import Message, text, tree
-from testbed.links.watched import InterfaceSeen
+from testbed.links.wire import InterfaceSeen
 
 
 def interfaces(channel: Channel) -> list[InterfaceSeen]:

@@ -22,7 +22,7 @@ from pyroute2.netlink.diag import (
 
 from testbed.exchange.tcp_info import SocketCounters, counters_of
 from testbed.links.messages import Message, Reader
-from testbed.links.watched import SocketSeen
+from testbed.links.wire import SocketSeen
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 DESTROYED = (SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY)

@@ -12,7 +12,6 @@ from testbed.fabric.base import Cable
 from testbed.links import devices
 from testbed.links.channel import Channel, KernelRefused
 from testbed.links.end import ShapedEnd
-from testbed.links.hops import Hop, Hops, Spot, hops
 from testbed.links.line import DelayLine
 from testbed.links.plan import ALIAS
 from testbed.links.probe import needs_of_lines, probe
@@ -20,6 +19,7 @@ from testbed.links.root import Where
 from testbed.links.routes import SubnetRoute, set_route, shape_route
 from testbed.links.tcp_settings import default_congestion, remembers_connections
 from testbed.links.wire import LinkSettings
+from testbed.links.wiring import Hop, Hops, Spot, hops
 from testbed.scenario.shape import End, Shape
 
 

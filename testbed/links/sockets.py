@@ -24,7 +24,7 @@ from testbed.links.counters import interfaces
 from testbed.links.diag import DESTROYED, FAMILIES, decode, query
 from testbed.links.unix_sockets import QUERY, Joins, UnixSeen
 from testbed.links.unix_sockets import decode as decode_unix
-from testbed.links.watched import InterfaceSeen, SocketSeen, Watched
+from testbed.links.wire import InterfaceSeen, SocketSeen, Watched
 
 _BUFFER_BYTES = 8 << 20
 _MESSAGE_BYTES = 1 << 16

@@ -20,7 +20,7 @@ from pyroute2.netlink.diag import (
 )
 
 from testbed.links.messages import Message, Reader
-from testbed.links.watched import Joined
+from testbed.links.wire import Joined
 
 _SHOW = UDIAG_SHOW_NAME | UDIAG_SHOW_VFS | UDIAG_SHOW_PEER
 _ALL_STATES = 0xFFFFFFFF

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from functools import cache
+from itertools import repeat
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from testbed.errors import ExperimentError, InputError, LinkError, MachineError
-from testbed.fabric.base import Cable, Interface
 from testbed.scenario.shape import End, LinkChange, Shape
 
 At = Literal["nic", "network"]
 Object = dict[str, Any]
+T = TypeVar("T")
+_COLLECTIONS = (dict, frozenset, list, tuple)
+_ERRORS: dict[type[Exception], tuple[str, ...]] = {
+    LinkError: ("link", "direction", "asked", "held"),
+    MachineError: ("message", "fix"),
+    InputError: ("message", "where", "hint"),
+}
+"""Errors that keep their kind, and the fields that they are made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +42,103 @@ class LinkSettings:
     gapped: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class InterfaceSeen:
+    """One interface; totals since it was made, headers counted."""
+
+    index: int
+    name: str
+    loopback: bool
+    addresses: tuple[str, ...]
+    sent_bytes: int
+    sent_packets: int
+    received_bytes: int
+    received_packets: int
+
+    def since(self, before: InterfaceSeen) -> InterfaceSeen:
+        """The same, counted from ``before`` on."""
+        return replace(
+            self,
+            sent_bytes=self.sent_bytes - before.sent_bytes,
+            sent_packets=self.sent_packets - before.sent_packets,
+            received_bytes=self.received_bytes - before.received_bytes,
+            received_packets=self.received_packets - before.received_packets,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SocketSeen:
+    """One connection. ``cookie`` names a socket for as long as the machine runs; ``own`` and ``peer``:
+    ``address:port``, ``[address]:port`` where the address is IPv6. ``ended_ns``: of the monotonic clock.
+    The kernel counts the peer's end as one of ``bytes_received``."""
+
+    cookie: int
+    own: str
+    peer: str
+    bytes_sent: int
+    bytes_received: int
+    segments_out: int
+    retransmitted: int
+    bytes_retransmitted: int
+    least_rtt_us: int | None
+    ended_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A connection between a node and ``other``. ``inodes``: of both sockets, the smaller first."""
+
+    node: str
+    other: str
+    path: str
+    inodes: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a node's namespace had: its connections, and its interfaces' counters at the end."""
+
+    sockets: tuple[SocketSeen, ...]
+    interfaces: tuple[InterfaceSeen, ...]
+    missed: str | None
+    joined: tuple[Joined, ...] = ()
+    """Unix sockets that led to nodes that come after it."""
+    unlooked: str | None = None
+    """Why these were not looked at."""
+
+
 def dump(message: Object) -> str:
-    """A line without its end."""
-    return json.dumps(message, separators=(",", ":"))
+    """A line without its end. Dataclasses become objects, sets lists."""
+    return json.dumps(message, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) else sorted(value)  # type: ignore[arg-type]
+
+
+def read(kind: type[T], given: Any) -> T:
+    """A value of a type out of what ``dump`` made of it: of dataclasses, and of collections of them."""
+    made: Any = given
+    of, collection = get_args(kind), get_origin(kind)
+    if is_dataclass(kind):
+        made = kind(**given | {name: read(part, given[name]) for name, part in _parts(kind)})
+    elif collection is dict:
+        made = {key: read(of[1], value) for key, value in given.items()}
+    elif collection in _COLLECTIONS:
+        kinds = of if collection is tuple and of[-1] is not ... else repeat(of[0])
+        made = collection(map(read, kinds, given))
+    return made  # type: ignore[no-any-return]
+
+
+@cache
+def _parts(kind: type) -> tuple[tuple[str, Any], ...]:
+    """The fields of a dataclass that JSON does not know."""
+    known = get_type_hints(kind).items()
+    return tuple(
+        (name, hint)
+        for name, hint in known
+        if is_dataclass(hint) or get_origin(hint) in _COLLECTIONS
+    )
 
 
 def end_from_json(text: str) -> End:
@@ -55,26 +158,11 @@ def change_from_json(fields: list[Any]) -> LinkChange:
     return LinkChange(time_s, End(link, direction), Shape.from_json(shape))
 
 
-def cable_to_json(cable: Cable) -> Object:
-    """Both ends of a cable."""
-    return asdict(cable)
-
-
-def cable_from_json(given: Object) -> Cable:
-    """Read what ``cable_to_json`` wrote."""
-    return Cable(Interface(**given["nic"]), Interface(**given["port"]))
-
-
 def error_to_json(error: BaseException) -> Object:
     """An error by its kind and the fields it is made from."""
-    if isinstance(error, LinkError):
-        fields = {"link": error.link, "direction": error.direction}
-        return {"kind": "LinkError", **fields, "asked": error.asked, "held": error.held}
-    if isinstance(error, MachineError):
-        return {"kind": "MachineError", "message": error.message, "fix": error.fix}
-    if isinstance(error, InputError):
-        fields = {"message": error.message, "where": error.where}  # type: ignore[dict-item]
-        return {"kind": "InputError", **fields, "hint": error.hint}
+    for kind, names in _ERRORS.items():
+        if isinstance(error, kind):
+            return {"kind": kind.__name__, **{name: getattr(error, name) for name in names}}
     # the words of a KeyError are nothing but the key
     named = f"{type(error).__name__}: " if isinstance(error, LookupError) else ""
     return {"kind": "ExperimentError", "message": f"{named}{error}" or type(error).__name__}
@@ -82,11 +170,9 @@ def error_to_json(error: BaseException) -> Object:
 
 def error_from_json(given: Object) -> Exception:
     """The error that ``error_to_json`` was given, or an ExperimentError of the same words."""
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in _ERRORS}
     fields = {name: value for name, value in given.items() if name != "kind"}
-    if given["kind"] == "LinkError":
-        return LinkError(fields.pop("link"), fields.pop("direction"), **fields)
-    if given["kind"] == "MachineError":
-        return MachineError(fields["message"], fix=fields["fix"])
-    if given["kind"] == "InputError":
-        return InputError(fields.pop("message"), **fields)
-    return ExperimentError(fields["message"])
+    if given["kind"] not in kinds:
+        return ExperimentError(fields["message"])
+    made: Exception = kinds[given["kind"]](**fields)
+    return made

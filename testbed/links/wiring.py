@@ -1,15 +1,19 @@
-"""The plan of a run's network: nodes as namespaces, their addresses, and racks. The agent is told, and makes it."""
+"""The plan of a run's network: nodes as namespaces, their addresses, and racks; and where links are shaped in it.
+
+Where a packet is queued and where it is delayed is never the same device. Delay and loss come after the queue, on a
+device one hop on: so the queue holds what waits and nothing else, its drops and the line's losses are counted apart,
+and a sender's TCP sees its packets leave when they do. Where the queue is one hop on already (``up`` with
+``at: network``), the line comes before it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from testbed.fabric.base import Cable, Interface, Place, RackSpec
-
-if TYPE_CHECKING:
-    from testbed.links.client import Agent
+from testbed.fabric.base import Cable, Interface
+from testbed.links.plan import ifb_name
+from testbed.scenario.shape import End
 
 NIC, CONTROL_NIC, SWITCH = "data", "control", "switch"
 
@@ -47,16 +51,6 @@ class TopologyPlan:
     prefix_bits: int
     nodes: tuple[NodeWires, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """As a plain object."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, given: dict[str, Any]) -> TopologyPlan:
-        """Read what ``to_json`` wrote."""
-        nodes = tuple(NodeWires(**node) for node in given["nodes"])
-        return cls(**{**given, "nodes": nodes})
-
 
 @dataclass(frozen=True, slots=True)
 class RackWires:
@@ -78,16 +72,6 @@ class RackPlan:
     own: bool
     racks: tuple[RackWires, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """As a plain object."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> RackPlan:
-        """Read what ``to_json`` wrote."""
-        racks = [{**rack, "members": _cables(rack["members"])} for rack in given["racks"]]
-        return cls(**{**given, "racks": tuple(RackWires(**rack) for rack in racks)})
-
 
 @dataclass(frozen=True, slots=True)
 class Racks:
@@ -96,67 +80,35 @@ class Racks:
     cables: dict[str, Cable]
     ports: dict[str, Interface]
 
-    def to_json(self) -> dict[str, Any]:
-        """As a plain object."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Racks:
-        """Read what ``to_json`` wrote."""
-        return cls(_cables(given["cables"]), _interfaces(given["ports"]))
+Spot = tuple[str | None, int]
+"""A device: its namespace and its index there."""
 
 
-def plan_racks(
-    tag: str,
-    alias: str,
-    specs: Sequence[RackSpec],
-    places: Mapping[str, Place],
-    switch: str | None = None,
-) -> RackPlan:
-    """Names for the racks of a run, each with its ``tag`` and within 15 characters.
+class Hop(NamedTuple):
+    """What leaves a device, or what arrives at it (through an intermediate device of ours)."""
 
-    ``switch``: the name of the namespace that the core is in; None: the host's, so that the racks get one.
-    """
-    racks = tuple(
-        RackWires(
-            name=spec.name,
-            bridge=f"rack{number}",
-            uplink=f"uplink{number}",
-            port=f"nw{tag}-r{number}",
-            members={member: places[member].cable for member in spec.members},
-        )
-        for number, spec in enumerate(specs)
-    )
-    return RackPlan(alias, switch or f"nw-{tag}-racks", switch is None, racks)
+    interface: Interface
+    passing: Literal["leaving", "arriving"]
+
+    @property
+    def device(self) -> str:
+        """The name of the device whose queueing discipline this is."""
+        if self.passing == "leaving":
+            return self.interface.name
+        return ifb_name(self.interface.index)
 
 
-def plan_core(tag: str, alias: str, places: Mapping[str, Place]) -> RackPlan:
-    """One rack that all nodes are in: the core for other racks, in a namespace made for it.
+class Hops(NamedTuple):
+    """Both places of a link direction."""
 
-    For multicasts: the host's firewall lets none of them through a bridge that it looks at.
-    """
-    members = {name: place.cable for name, place in places.items()}
-    wires = RackWires("core", "core", "coreup", f"nw{tag}-core", members)
-    return RackPlan(alias, f"nw-{tag}-racks", True, (wires,))
+    queue: Hop
+    line: Hop
 
 
-def install(
-    agent: Agent, plan: RackPlan, places: Mapping[str, Place]
-) -> tuple[dict[str, Cable], dict[str, Place]]:
-    """Have the agent make the racks; returns their cables, and the nodes with their ports where they are now."""
-    if not plan.racks:
-        return {}, dict(places)
-    made = agent.racks(plan)
-    moved = {
-        name: replace(place, port=made.ports.get(name, place.port))
-        for name, place in places.items()
-    }
-    return made.cables, moved
-
-
-def _cables(given: Mapping[str, Any]) -> dict[str, Cable]:
-    return {name: Cable(**_interfaces(cable)) for name, cable in given.items()}
-
-
-def _interfaces(given: Mapping[str, Any]) -> dict[str, Interface]:
-    return {name: Interface(**interface) for name, interface in given.items()}
+def hops(end: End, cable: Cable, at: str) -> Hops:
+    """Where an end is shaped. ``at``: of ``up``, ``nic`` or ``network``."""
+    if end.direction == "down":
+        return Hops(Hop(cable.port, "leaving"), Hop(cable.nic, "arriving"))
+    near, far = Hop(cable.nic, "leaving"), Hop(cable.port, "arriving")
+    return Hops(near, far) if at == "nic" else Hops(far, near)

@@ -12,7 +12,7 @@ import pytest
 from netns_rig import MBIT, Rig, rate_of
 
 from testbed.errors import ExperimentError
-from testbed.links.wire import LinkSettings, cable_to_json, change_to_json
+from testbed.links.wire import LinkSettings, change_to_json
 from testbed.process import environment, module_command
 from testbed.scenario.shape import End, LinkChange
 
@@ -29,7 +29,7 @@ def start(rig: Rig, *changes: LinkChange) -> None:
 
 
 def prepare(rig: Rig, *ends: End, cables: tuple[str, ...] = ("worker-0",)) -> Any:
-    known = {name: cable_to_json(rig.places[name].cable) for name in cables}
+    known = {name: asdict(rig.places[name].cable) for name in cables}
     shapes = {str(end): rate_of(10 * MBIT).to_json() for end in ends}
     settings = asdict(LinkSettings(segments=1, congestion="cubic"))
     return ask(rig, "prepare", cables=known, shapes=shapes, settings=settings, impaired=[])

@@ -15,7 +15,7 @@ from netns_rig import MBIT, Rig, rate_of
 from testbed.links.agent import Agent
 from testbed.links.channel import Channel, KernelRefused
 from testbed.links.devices import find, link
-from testbed.links.wire import LinkSettings, cable_to_json, change_to_json
+from testbed.links.wire import LinkSettings, change_to_json
 from testbed.scenario.shape import End, LinkChange, Shape
 
 CHANGES, EVERY_S = 10_000, 1e-3
@@ -60,7 +60,7 @@ def test_a_channel_is_touched_by_one_thread_at_a_time(
     said: list[object] = []
     agent = Agent(said.append)
     ends = rig.ends("worker-0")
-    cables = {name: cable_to_json(place.cable) for name, place in rig.places.items()}
+    cables = {name: asdict(place.cable) for name, place in rig.places.items()}
     shapes = {str(end): rate_of(20 * MBIT).to_json() for end in ends}
     settings = asdict(LinkSettings(segments=1, congestion="cubic"))
     request = {"cables": cables, "shapes": shapes, "impaired": [], "settings": settings}
@@ -77,7 +77,7 @@ def test_a_channel_is_touched_by_one_thread_at_a_time(
         assert "ok" in agent.answer({"id": 2, "op": "start", "t0_ns": t0_ns, **history})
         time.sleep(0.6)
         answer = agent.answer({"id": 3, "op": "stop"})
-        assert [link["failure"] for link in answer["ok"]] == [None, None]
+        assert [link.failure for link in answer["ok"]] == [None, None]
     finally:
         assert agent.undo() == []
     turns = [[name for name, _ in groupby(names)] for names in touched.values()]

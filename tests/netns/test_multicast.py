@@ -15,9 +15,8 @@ from netns_rig import MBIT, Rig, assert_nothing_left, make_rig, names_of, rate_o
 from testbed.errors import MachineError, NodeLost
 from testbed.exchange.endpoint import TcpEndpoint
 from testbed.fabric.base import DATA_PORT, Interface, RackSpec
-from testbed.fabric.netns_plan import run_alias, run_tag
+from testbed.fabric.netns_plan import install, plan_racks, run_alias, run_tag
 from testbed.links import namespaces
-from testbed.links.wiring import install, plan_racks
 from testbed.node import Kind, Message
 
 N = 10

@@ -18,13 +18,12 @@ from netns_rig import MBIT, Rig, assert_nothing_left, make_rig, rate_of
 
 from testbed.fabric.base import RackSpec
 from testbed.fabric.journal import journals
-from testbed.fabric.netns_plan import run_alias, run_tag
+from testbed.fabric.netns_plan import install, plan_racks, run_alias, run_tag
 from testbed.fabric.netns_sweep import sweep
 from testbed.links import devices, namespaces
 from testbed.links.channel import Channel
 from testbed.links.client import LinkSettings
 from testbed.links.racks import remove
-from testbed.links.wiring import install, plan_racks
 from testbed.process import environment
 from testbed.scenario.shape import End
 

@@ -12,7 +12,7 @@ from testbed.job.memory import Mapped, Shared, between, in_memory, shared_mappin
 from testbed.job.moved import Owner, carried, connection, owners
 from testbed.links.diag import SocketSeen, decode, query
 from testbed.links.messages import encode
-from testbed.links.watched import InterfaceSeen
+from testbed.links.wire import InterfaceSeen
 
 MOUNTS = """\
 22 1 0:20 / /tmp rw,nosuid shared:2 - tmpfs tmpfs rw

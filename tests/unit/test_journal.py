@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from testbed.fabric.netns_clean import clean_link, clean_process
 from testbed.fabric.netns_plan import plan_topology
 from testbed.fabric.netns_sweep import sweep
 from testbed.links import namespaces
+from testbed.links.wire import read
 from testbed.links.wiring import TopologyPlan
 
 
@@ -139,7 +141,7 @@ def test_names_fit_devices_and_differ_between_runs() -> None:
     assert one.switch_address not in {node.data_address for node in one.nodes}
     assert not data.overlaps(control)
     assert two.switch_address != one.switch_address
-    assert TopologyPlan.from_json(one.to_json()) == one
+    assert read(TopologyPlan, asdict(one)) == one
 
 
 def test_a_file_left_of_a_namespace_holds_up_nobody(

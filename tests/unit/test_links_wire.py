@@ -16,14 +16,13 @@ from testbed.links.agent import Agent
 from testbed.links.feeder import AHEAD_S, Feeder
 from testbed.links.probe import Capabilities
 from testbed.links.wire import (
-    cable_from_json,
-    cable_to_json,
     change_from_json,
     change_to_json,
     dump,
     end_from_json,
     error_from_json,
     error_to_json,
+    read,
 )
 from testbed.scenario.impairments import FourState, GilbertElliott, Impairments, Slot
 from testbed.scenario.shape import End, LinkChange, Shape
@@ -54,7 +53,7 @@ def test_any_other_error_keeps_its_words() -> None:
 
 def test_cables_ends_and_changes() -> None:
     cable = Cable(Interface("/run/netns/a", 2, "data"), Interface(None, 7, "port1"))
-    assert cable_from_json(json.loads(dump(cable_to_json(cable)))) == cable
+    assert read(Cable, json.loads(dump({"cable": cable}))["cable"]) == cable
     end = End("worker-0", "down")
     assert end_from_json(str(end)) == end
     change = LinkChange(1.25, end, Shape(0, 9000, drop=True))

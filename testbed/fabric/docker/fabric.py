@@ -32,9 +32,8 @@ from testbed.fabric.docker.render import (
 )
 from testbed.fabric.docker.subnets import free_subnets, routed
 from testbed.fabric.journal import KEPT, Journal, start_time
-from testbed.fabric.netns_plan import run_alias, run_tag
+from testbed.fabric.netns_plan import install, plan_core, plan_racks, run_alias, run_tag
 from testbed.fabric.netns_sweep import sweep
-from testbed.links.wiring import install, plan_core, plan_racks
 from testbed.setup import images
 from testbed.setup.command import answer
 from testbed.setup.paths import in_checkout
