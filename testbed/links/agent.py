@@ -18,9 +18,9 @@ from typing import Any
 from testbed.errors import ExperimentError
 from testbed.fabric.base import Cable, Interface
 from testbed.links import racks
+from testbed.links.devices import locate
 from testbed.links.end_report import end_report
 from testbed.links.fidelity import EndReport
-from testbed.links.locate import locate
 from testbed.links.neighbours import acquaint, bridge_of
 from testbed.links.probe import Capabilities, probe
 from testbed.links.replay import Replay

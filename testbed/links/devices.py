@@ -1,18 +1,20 @@
-"""Network devices: what there is, what is made, and what is set on them."""
+"""Network devices: what there is, what is made, what is set on them, and what they have carried."""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
 from pyroute2.netlink.rtnl import (
     RTM_DELLINK,
+    RTM_GETADDR,
     RTM_GETLINK,
     RTM_GETNSID,
     RTM_NEWADDR,
@@ -20,11 +22,15 @@ from pyroute2.netlink.rtnl import (
     RTM_SETLINK,
 )
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
+from pyroute2.netlink.rtnl.ifinfmsg import IFF_LOOPBACK, IFF_UP, ifinfmsg
 from pyroute2.netlink.rtnl.nsidmsg import nsidmsg
 
+from testbed.errors import ExperimentError
+from testbed.fabric.base import Interface
 from testbed.links.channel import Channel, KernelRefused
 from testbed.links.messages import Attribute, Message, nest, text, tree
+from testbed.links.namespaces import OWN
+from testbed.links.wire import InterfaceSeen
 
 _NEW = NLM_F_CREATE | NLM_F_EXCL
 _BRIDGE_FAMILY = 7
@@ -207,9 +213,72 @@ def add_address(channel: Channel, index: int, address: str, prefix_bits: int) ->
     channel.request(Message(ifaddrmsg, fields), RTM_NEWADDR, _NEW)
 
 
-def namespace_number(channel: Channel, netns: str) -> int | None:
+def _namespace_number(channel: Channel, netns: str) -> int | None:
     """The number by which the channel's namespace knows another one; None if it has none."""
     with _opened(netns) as descriptor:
         asked = Message(nsidmsg, tree(("NETNSA_FD", descriptor)))
         found = channel.get(asked, RTM_GETNSID).get_attr("NETNSA_NSID")
     return None if found == _NO_NUMBER else found
+
+
+def locate(netns: str, mac: str) -> tuple[Interface, Interface]:
+    """Find a container's interface by numbers, never by names: the device of that address inside ``netns``, and its peer in the agent's own namespace.
+
+    Both ends must name each other: the peer by index and by the number of the other's namespace.
+    Raises ExperimentError where there is no such cable.
+    """
+    try:
+        with Channel(netns) as inner, Channel() as own:
+            nic = _by_mac(all_devices(inner), mac.lower(), netns)
+            far = _namespace_number(inner, OWN)
+            peer = device(own, nic.peer or 0)
+            near = _namespace_number(own, netns)
+    except OSError as error:
+        raise ExperimentError(f"cannot look into {netns}: {error.strerror}") from error
+    if None in (near, far) or (nic.peer_netns, peer.peer, peer.peer_netns) != (
+        far,
+        nic.index,
+        near,
+    ):
+        raise ExperimentError(
+            f"{nic.name!r} in {netns} is no cable into this namespace: its other end would be "
+            f"{peer.name!r} by index, but that one says otherwise"
+        )
+    return Interface(netns, nic.index, nic.name), Interface(None, peer.index, peer.name)
+
+
+def _by_mac(found: list[Device], mac: str, netns: str) -> Device:
+    for one in found:
+        if one.mac == mac and one.peer is not None:
+            return one
+    known = ", ".join(f"{one.name} {one.mac}" for one in found)
+    raise ExperimentError(f"no interface in {netns} has the address {mac}; there are: {known}")
+
+
+def interfaces(channel: Channel) -> list[InterfaceSeen]:
+    """All of the channel's namespace. Raises KernelRefused."""
+    addresses = _addresses(channel)
+    return [_interface(found, addresses) for found in channel.dump(link(), RTM_GETLINK)]
+
+
+def _interface(found: Any, addresses: Mapping[int, tuple[str, ...]]) -> InterfaceSeen:
+    counts = found.get_attr("IFLA_STATS64")
+    return InterfaceSeen(
+        index=found["index"],
+        name=text(found, "IFLA_IFNAME"),
+        loopback=bool(found["flags"] & IFF_LOOPBACK),
+        addresses=addresses.get(found["index"], ()),
+        sent_bytes=counts["tx_bytes"],
+        sent_packets=counts["tx_packets"],
+        received_bytes=counts["rx_bytes"],
+        received_packets=counts["rx_packets"],
+    )
+
+
+def _addresses(channel: Channel) -> dict[int, tuple[str, ...]]:
+    """By the interface's index."""
+    found: dict[int, tuple[str, ...]] = {}
+    for one in channel.dump(Message(ifaddrmsg, tree()), RTM_GETADDR):
+        own = str(ip_address(one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")))
+        found[one["index"]] = (*found.get(one["index"], ()), own)
+    return found

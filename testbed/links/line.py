@@ -6,13 +6,12 @@ import hashlib
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from testbed.links import htb, ingress, netem
+from testbed.links import htb, netem
 from testbed.links.channel import KernelRefused
 from testbed.links.draws import told
-from testbed.links.ingress import Passed
 from testbed.links.netem import Held, LineCounters
 from testbed.links.plan import LINE_HANDLE, limit_packets
-from testbed.links.root import Rooted, Where
+from testbed.links.root import Passed, Rooted, Where, passed
 from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End, Shape
 
@@ -100,7 +99,7 @@ class DelayLine(Rooted):
     def _passed_in(self) -> Passed | None:
         if self.where.redirect is None:
             return None
-        (redirect,) = ingress.passed(self._channel, self.where.redirect)
+        (redirect,) = passed(self._channel, self.where.redirect)
         return redirect
 
     def verify(self) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from testbed.errors import MachineError
-from testbed.links.namespaces import leave_for_new
+from testbed.links.namespaces import available_congestion, leave_for_new
 from testbed.links.plan import LARGEST_CHARGE_BYTES, pace
-from testbed.links.tcp_settings import available_congestion
 from testbed.process import become_realtime
 from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End
@@ -121,7 +120,7 @@ def _listed(ends: Sequence[End]) -> str:
 
 
 def _try_kinds(channel: Channel, kinds: set[str]) -> None:
-    from testbed.links import devices, htb, ingress, netem
+    from testbed.links import devices, htb, netem, root
 
     def works(kind: str, action: Callable[[], object]) -> bool:
         try:
@@ -134,7 +133,7 @@ def _try_kinds(channel: Channel, kinds: set[str]) -> None:
     works("bridge", lambda: devices.add_bridge(channel, "bridge0"))
     works("ifb", lambda: devices.add_ifb(channel, "probe-ifb"))
     works("veth", lambda: devices.add_veth(channel, "near", "far", "/proc/thread-self/ns/net"))
-    works("ingress", lambda: ingress.redirect(channel, 1, 1))
+    works("ingress", lambda: root.redirect(channel, 1, 1))
     index = next((d.index for d in devices.all_devices(channel) if d.name in ("near", "lo")), 1)
     if works("htb", lambda: channel.send(htb.add_root(index))):
         charging = pace(1_000_000)._replace(mpu_bytes=LARGEST_CHARGE_BYTES)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from testbed.fabric.base import Cable, Interface
-from testbed.links import devices, multicast, namespaces, tcp_settings
+from testbed.links import devices, multicast, namespaces
 from testbed.links.channel import Channel, KernelRefused
 from testbed.links.neighbours import add_forwarding
 from testbed.links.wiring import RackPlan, Racks, RackWires
@@ -53,7 +53,7 @@ def _own_namespace(name: str) -> str:
     path = namespaces.make(name)
     with namespaces.inside(path), suppress(OSError):  # a container may not be allowed to
         namespaces.without_ipv6("all", "default")
-        tcp_settings.settle()
+        namespaces.settle()
     return path
 
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink.rtnl import (
+    RTM_DELQDISC,
+    RTM_GETTFILTER,
+    RTM_NEWQDISC,
+    RTM_NEWTFILTER,
+    TC_H_INGRESS,
+)
+from pyroute2.netlink.rtnl.tcmsg.act_mirred import MIRRED_EACTIONS
+from pyroute2.netlink.rtnl.tcmsg.common import tc_actions
 
 from testbed.errors import LinkError
-from testbed.links import htb, ingress
+from testbed.links import htb
 from testbed.links.channel import Channel, KernelRefused
+from testbed.links.messages import Message, tree
 from testbed.links.plan import LINE_HANDLE
 from testbed.scenario.shape import End
 
@@ -17,6 +30,13 @@ DEFAULT_ROOTS = {"noqueue", "pfifo_fast", "fq_codel", "mq"}
 
 _OURS = {("htb", htb.ROOT_HANDLE), ("netem", LINE_HANDLE)}
 _GONE = {errno.ENODEV, errno.ENOENT, errno.EINVAL, errno.EBADF}
+
+_INGRESS = 0xFFFF0000
+_EVERY_PROTOCOL, _PRIORITY = 0x0300, 10
+_REDIRECT = MIRRED_EACTIONS["egress", "redirect"]
+_ANY_PACKET = ("0x0/0x0+0",)
+"""One key that matches whatever there is."""
+_NEW = NLM_F_CREATE | NLM_F_EXCL
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +63,7 @@ class Rooted:
         try:
             # The redirect first: what arrives must not be sent to a device that has no queue any more.
             if self.where.redirect is not None and self._led_in:
-                self._unless_gone(
-                    lambda: ingress.undo_redirect(self._channel, self.where.redirect or 0)
-                )
+                self._unless_gone(lambda: undo_redirect(self._channel, self.where.redirect or 0))
             if self.installed:
                 self._unless_gone(lambda: self.send(self._deletion()))
         finally:
@@ -87,11 +105,11 @@ class Rooted:
         if source is None:
             return
         try:
-            ingress.redirect(self._channel, source, self.where.index)
+            redirect(self._channel, source, self.where.index)
         except KernelRefused as error:
             if error.errno != errno.EEXIST:
                 raise
-        to = [redirect.target for redirect in ingress.passed(self._channel, source)]
+        to = [one.target for one in passed(self._channel, source)]
         if to != [self.where.index]:
             raise self._mismatch(
                 f"what arrives at device {source} redirected to {self.where.name!r}",
@@ -107,3 +125,56 @@ class Rooted:
 
     def _mismatch(self, asked: str, held: str) -> LinkError:
         return LinkError(self.end.link, self.end.direction, asked=asked, held=held)
+
+
+def redirect(channel: Channel, index: int, target: int) -> None:
+    """Send all that arrives at device ``index`` through ``target``'s queue. Raises KernelRefused."""
+    ingress = htb.traffic_control(index, _INGRESS, TC_H_INGRESS, "ingress")
+    channel.request(ingress, RTM_NEWQDISC, _NEW)
+    channel.request(filter_to(index, target), RTM_NEWTFILTER, _NEW)
+
+
+def filter_to(index: int, target: int) -> Message:
+    """A filter that any packet passes, with the redirect as its action."""
+    mirred = {"action": tc_actions["stolen"], "eaction": _REDIRECT, "ifindex": target}
+    action = tree(
+        ("TCA_ACT_KIND", "mirred"), ("TCA_ACT_OPTIONS", tree(("TCA_MIRRED_PARMS", mirred)))
+    )
+    options = tree(
+        ("TCA_U32_SEL", {"keys": _ANY_PACKET}), ("TCA_U32_ACT", tree(("TCA_ACT_PRIO_1", action)))
+    )
+    message = htb.traffic_control(index, 0, _INGRESS, "u32", options)
+    message.fields["info"] = _PRIORITY << 16 | _EVERY_PROTOCOL
+    return message
+
+
+def undo_redirect(channel: Channel, index: int) -> None:
+    """Let arriving traffic go its direct way again. Raises KernelRefused."""
+    channel.request(htb.traffic_control(index, _INGRESS, TC_H_INGRESS), RTM_DELQDISC)
+
+
+class Passed(NamedTuple):
+    """What a redirect has seen: packets that came, and those for which the other device had no room."""
+
+    target: int
+    packets: int
+    refused: int
+
+
+def passed(channel: Channel, index: int) -> list[Passed]:
+    """The redirects of what arrives at device ``index``, with their counters. Raises KernelRefused."""
+    filters = channel.dump(htb.traffic_control(index, 0, _INGRESS), RTM_GETTFILTER)
+    return [one for found in filters for one in _redirects(found)]
+
+
+def _redirects(found: Any) -> Iterator[Passed]:
+    actions = found.get_nested("TCA_OPTIONS", "TCA_U32_ACT")
+    for _, action in actions["attrs"] if actions is not None else ():
+        parameters = action.get_nested("TCA_ACT_OPTIONS", "TCA_MIRRED_PARMS")
+        if action.get_attr("TCA_ACT_KIND") == "mirred" and parameters["eaction"] == _REDIRECT:
+            statistics = action.get_attr("TCA_ACT_STATS")
+            packets = statistics.get_attr("TCA_STATS_PKT64")
+            if packets is None:
+                packets = statistics.get_attr("TCA_STATS_BASIC")["packets"]
+            refused = statistics.get_attr("TCA_STATS_QUEUE")["overlimits"]
+            yield Passed(parameters["ifindex"], packets, refused)

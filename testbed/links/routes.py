@@ -17,7 +17,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from testbed.errors import MachineError
 from testbed.links.channel import Channel, KernelRefused
 from testbed.links.messages import Attribute, Fields, Message, nest, tree
-from testbed.links.tcp_settings import unknown
+from testbed.links.namespaces import unknown
 
 _ECN = 1
 _MAIN = 254

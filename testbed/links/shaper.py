@@ -13,11 +13,11 @@ from testbed.links import devices
 from testbed.links.channel import Channel, KernelRefused
 from testbed.links.end import ShapedEnd
 from testbed.links.line import DelayLine
+from testbed.links.namespaces import default_congestion, remembers_connections
 from testbed.links.plan import ALIAS
 from testbed.links.probe import needs_of_lines, probe
 from testbed.links.root import Where
 from testbed.links.routes import SubnetRoute, set_route, shape_route
-from testbed.links.tcp_settings import default_congestion, remembers_connections
 from testbed.links.wire import LinkSettings
 from testbed.links.wiring import Hop, Hops, Spot, hops
 from testbed.scenario.shape import End, Shape

@@ -20,10 +20,17 @@ from threading import Thread
 from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY
 
 from testbed.links.channel import SOCK_DIAG, Channel, KernelRefused, listener, split
-from testbed.links.counters import interfaces
-from testbed.links.diag import DESTROYED, FAMILIES, decode, query
-from testbed.links.unix_sockets import QUERY, Joins, UnixSeen
-from testbed.links.unix_sockets import decode as decode_unix
+from testbed.links.devices import interfaces
+from testbed.links.diag import (
+    DESTROYED,
+    FAMILIES,
+    UNIX_QUERY,
+    Joins,
+    UnixSeen,
+    decode,
+    decode_unix,
+    query,
+)
 from testbed.links.wire import InterfaceSeen, SocketSeen, Watched
 
 _BUFFER_BYTES = 8 << 20
@@ -154,7 +161,9 @@ class SocketWatch:
         found: dict[str, list[UnixSeen]] = {}
         try:
             for node, channel in self._asking.items():
-                found[node] = list(map(decode_unix, channel.dump_raw(QUERY, SOCK_DIAG_BY_FAMILY)))
+                found[node] = list(
+                    map(decode_unix, channel.dump_raw(UNIX_QUERY, SOCK_DIAG_BY_FAMILY))
+                )
         except OSError as error:  # a kernel without CONFIG_UNIX_DIAG, say
             self._unlooked = f"Unix sockets were not looked at to the end: {error.strerror}"
         self._joins.take(found)

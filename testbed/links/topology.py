@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from testbed.fabric.base import Interface
-from testbed.links import devices, multicast, namespaces, tcp_settings
+from testbed.links import devices, multicast, namespaces
 from testbed.links.channel import Channel
 from testbed.links.neighbours import acquaint, add_forwarding
 from testbed.links.wiring import CONTROL_NIC, NIC, SWITCH, NodeWires, Resident, TopologyPlan
@@ -116,7 +116,7 @@ def _make_namespace(name: str) -> str:
     path = namespaces.make(name)
     with namespaces.inside(path):
         namespaces.without_ipv6("all", "default")
-        tcp_settings.settle()
+        namespaces.settle()
     with Channel(path) as channel:
         devices.set_up(channel, 1)
     return path

@@ -11,9 +11,9 @@ from testbed.fabric import rootless
 from testbed.fabric.base import RunContext
 from testbed.fabric.builtin import fabrics
 from testbed.links.capacity import busy_at_once, check_capacity
+from testbed.links.namespaces import require_congestion
 from testbed.links.plan import bundle_sizes
 from testbed.links.probe import probe
-from testbed.links.tcp_settings import require_congestion
 from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded
 from testbed.scenario.model import Scenario

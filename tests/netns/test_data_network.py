@@ -15,8 +15,8 @@ from netns_rig import MBIT, Rig, make_rig, rate_of
 
 from testbed.links import namespaces, unshaped
 from testbed.links.channel import Channel
+from testbed.links.namespaces import remembers_connections
 from testbed.links.neighbours import permanent_neighbours
-from testbed.links.tcp_settings import remembers_connections
 from testbed.process import environment
 
 

@@ -14,8 +14,8 @@ from testbed.errors import ExperimentError, LinkError, MachineError
 from testbed.links import devices, htb, namespaces
 from testbed.links.channel import Channel
 from testbed.links.client import LinkSettings
+from testbed.links.devices import locate
 from testbed.links.end import ShapedEnd
-from testbed.links.locate import locate
 from testbed.links.plan import CLASS_MINOR, ROOT, pace
 from testbed.links.root import Where
 from testbed.scenario.impairments import Impairments

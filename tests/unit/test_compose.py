@@ -22,7 +22,7 @@ from testbed.fabric.docker.render import (
     to_yaml,
 )
 from testbed.fabric.docker.subnets import POOL, free_subnets, parse_route
-from testbed.links.tcp_settings import SETTINGS
+from testbed.links.namespaces import SETTINGS
 from testbed.setup.paths import ROOT
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "compose.yaml"

@@ -20,15 +20,13 @@ from pyroute2.netlink.rtnl import RTM_GETLINK, RTM_GETQDISC
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from testbed.links import (
-    counters,
     devices,
     diag,
     htb,
-    ingress,
     multicast,
     neighbours,
     netem,
-    unix_sockets,
+    root,
 )
 from testbed.links import routes as routing
 from testbed.links.channel import Channel
@@ -196,20 +194,20 @@ NETWORK: dict[str, Callable[[Channel], object]] = {
     ),
     "permanent_neighbours": lambda channel: neighbours.permanent_neighbours(channel, 7),
     "subnet_routes": lambda channel: routing.subnet_routes(channel, 7),
-    "interfaces": counters.interfaces,
-    "redirect": lambda channel: ingress.redirect(channel, 7, 9),
+    "interfaces": devices.interfaces,
+    "redirect": lambda channel: root.redirect(channel, 7, 9),
     "redirect filter": lambda channel: channel.request(
-        ingress.filter_to(7, 9), ingress.RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL
+        root.filter_to(7, 9), root.RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL
     ),
-    "undo_redirect": lambda channel: ingress.undo_redirect(channel, 7),
-    "passed": lambda channel: ingress.passed(channel, 7),
+    "undo_redirect": lambda channel: root.undo_redirect(channel, 7),
+    "passed": lambda channel: root.passed(channel, 7),
     "connections 2": lambda channel: channel.dump_raw(
         diag.query(socket.AF_INET), SOCK_DIAG_BY_FAMILY
     ),
     "connections 10": lambda channel: channel.dump_raw(
         diag.query(socket.AF_INET6), SOCK_DIAG_BY_FAMILY
     ),
-    "unix sockets": lambda channel: channel.dump_raw(unix_sockets.QUERY, SOCK_DIAG_BY_FAMILY),
+    "unix sockets": lambda channel: channel.dump_raw(diag.UNIX_QUERY, SOCK_DIAG_BY_FAMILY),
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY
 
 from testbed.links.channel import SOCK_DIAG, Channel
-from testbed.links.unix_sockets import QUERY, Joined, Joins, UnixSeen, decode
+from testbed.links.diag import UNIX_QUERY, Joined, Joins, UnixSeen, decode_unix
 
 LISTENS = UnixSeen(1, path="/shared/s", file=b"f", listens=True)
 CALLS, TAKEN = UnixSeen(8, 9), UnixSeen(9, 8, "/shared/s", b"f")
@@ -18,7 +18,8 @@ CALLS, TAKEN = UnixSeen(8, 9), UnixSeen(9, 8, "/shared/s", b"f")
 def listed() -> dict[int, UnixSeen]:
     with Channel(None, SOCK_DIAG) as channel:
         return {
-            seen.inode: seen for seen in map(decode, channel.dump_raw(QUERY, SOCK_DIAG_BY_FAMILY))
+            seen.inode: seen
+            for seen in map(decode_unix, channel.dump_raw(UNIX_QUERY, SOCK_DIAG_BY_FAMILY))
         }
 
 
