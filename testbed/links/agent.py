@@ -17,16 +17,15 @@ from typing import Any
 
 from testbed.errors import ExperimentError
 from testbed.fabric.base import Cable, Interface
-from testbed.links import racks
+from testbed.links.bridges import acquaint, bridge_of
 from testbed.links.devices import locate
 from testbed.links.end_report import end_report
 from testbed.links.fidelity import EndReport
-from testbed.links.neighbours import acquaint, bridge_of
 from testbed.links.probe import Capabilities, probe
 from testbed.links.replay import Replay
 from testbed.links.shaper import Shaper
 from testbed.links.sockets import SocketWatch
-from testbed.links.topology import build, remove
+from testbed.links.topology import build, build_racks, remove, remove_racks
 from testbed.links.track import Track
 from testbed.links.wire import (
     InterfaceSeen,
@@ -90,7 +89,7 @@ class Agent:
             self._watch.close()
         failures = self._shaper.remove()
         for plan in reversed(self._racks):
-            failures += racks.remove(plan)
+            failures += remove_racks(plan)
         if self._topology is not None:
             failures += remove(self._topology)
         self._replay = self._topology = self._watch = None
@@ -110,7 +109,7 @@ class Agent:
         """Put nodes into racks."""
         plan = read(RackPlan, request["plan"])
         self._racks.append(plan)
-        return racks.build(plan)
+        return build_racks(plan)
 
     def do_acquaint(self, request: Object) -> None:
         """Have everyone on a data network know everyone else beforehand."""

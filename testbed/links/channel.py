@@ -12,7 +12,8 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 from pyroute2.netlink import (
@@ -45,6 +46,28 @@ _TIMEOUT = struct.pack("@ll", 10, 0)
 
 class KernelRefused(OSError):
     """The kernel said no: ``errno`` as always, ``strerror`` in the kernel's words where it has any."""
+
+
+@contextmanager
+def tolerating(*codes: int) -> Iterator[None]:
+    """Leave a ``with`` block early where the system refuses something with one of these errors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in codes:
+            raise
+
+
+def undone(steps: Iterable[Callable[[], object]], *gone: int) -> list[str]:
+    """Carry out every step, whatever became of those before; returns what failed, in words, but for these errors."""
+    failures = []
+    for step in steps:
+        try:
+            with tolerating(*gone):
+                step()
+        except OSError as error:
+            failures.append(str(error))
+    return failures
 
 
 class Channel:

@@ -27,7 +27,7 @@ from pyroute2.netlink.rtnl.nsidmsg import nsidmsg
 
 from testbed.errors import ExperimentError
 from testbed.fabric.base import Interface
-from testbed.links.channel import Channel, KernelRefused
+from testbed.links.channel import Channel, tolerating
 from testbed.links.messages import Attribute, Message, nest, text, tree
 from testbed.links.namespaces import OWN
 from testbed.links.wire import InterfaceSeen
@@ -85,22 +85,21 @@ def device(channel: Channel, index: int) -> Device:
     return _device(channel.get(link(index=index), RTM_GETLINK))
 
 
+def named(channel: Channel, name: str) -> Device:
+    """The device of that name. Raises KernelRefused where there is none."""
+    return _device(channel.get(link(("IFLA_IFNAME", name)), RTM_GETLINK))
+
+
 def find(channel: Channel, name: str) -> Device | None:
     """The device of that name, if there is one."""
-    try:
-        return _device(channel.get(link(("IFLA_IFNAME", name)), RTM_GETLINK))
-    except KernelRefused as error:
-        if error.errno in _GONE:
-            return None
-        raise
+    with tolerating(*_GONE):
+        return named(channel, name)
+    return None
 
 
 def _add(channel: Channel, name: str, kind: str, *data: Attribute) -> Device:
     channel.request(link(("IFLA_IFNAME", name), _info(kind, *data)), RTM_NEWLINK, _NEW)
-    made = find(channel, name)
-    if made is None:
-        raise KernelRefused(errno.ENODEV, f"device {name!r} vanished as it was made")
-    return made
+    return named(channel, name)
 
 
 def _info(kind: str, *data: Attribute) -> Attribute:
@@ -136,11 +135,8 @@ def _opened(path: str) -> Iterator[int]:
 
 def delete(channel: Channel, index: int) -> None:
     """Remove a device; nothing happens where it is gone already."""
-    try:
+    with tolerating(*_GONE):
         channel.request(link(index=index), RTM_DELLINK)
-    except KernelRefused as error:
-        if error.errno not in _GONE:
-            raise
 
 
 def set_up(channel: Channel, index: int) -> None:
@@ -184,11 +180,8 @@ def flood_nothing(channel: Channel, index: int) -> None:
 def silence(channel: Channel, index: int) -> None:
     """Give a device no IPv6 address of its own: it would be announced, and counted as traffic."""
     family = nest("AF_INET6", ("IFLA_INET6_ADDR_GEN_MODE", _NO_ADDRESS))
-    try:
+    with tolerating(errno.EAFNOSUPPORT, errno.EINVAL):  # there is no IPv6 here
         channel.request(link(nest("IFLA_AF_SPEC", family), index=index), RTM_SETLINK)
-    except KernelRefused as error:
-        if error.errno not in (errno.EAFNOSUPPORT, errno.EINVAL):  # there is no IPv6 here
-            raise
 
 
 def set_alias(channel: Channel, index: int, alias: str) -> None:

@@ -14,14 +14,16 @@ import errno
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Thread
+from typing import TypeVar
 
 from testbed.errors import MachineError
 from testbed.process import BIND, call, mount, unmount, unshare
 
+T = TypeVar("T")
 _NEWNET = 0x40000000
 OWN = "/proc/thread-self/ns/net"
 NAMED = Path("/run/netns")
@@ -86,6 +88,12 @@ def leave_for_new() -> None:
     unshare(_NEWNET)
 
 
+def apart(action: Callable[[], T]) -> T:
+    """What ``action`` returns in a thread of its own, whose namespace and priority end with it; raises what it does."""
+    with ThreadPoolExecutor(1) as own:
+        return own.submit(action).result()
+
+
 def path_of(name: str) -> str:
     """Where the namespace called ``name`` is, or would be."""
     return str(NAMED / name)
@@ -101,22 +109,16 @@ def make(name: str) -> str:
     NAMED.mkdir(parents=True, exist_ok=True)
     path = NAMED / name
     path.touch(mode=0o444, exist_ok=False)
-    failure: list[OSError] = []
 
     def hold() -> None:
-        try:
-            leave_for_new()
-            mount(OWN, path, None, BIND)
-        except OSError as error:
-            failure.append(error)
+        leave_for_new()
+        mount(OWN, path, None, BIND)
 
-    # A thread of its own: it alone changes namespace, and it ends when the mount holds the new one.
-    thread = Thread(target=hold, name="namespace")
-    thread.start()
-    thread.join()
-    if failure:
+    try:
+        apart(hold)
+    except OSError:
         path.unlink()
-        raise failure[0]
+        raise
     return str(path)
 
 

@@ -7,11 +7,10 @@ import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from testbed.errors import MachineError
-from testbed.links.namespaces import available_congestion, leave_for_new
+from testbed.links.namespaces import apart, available_congestion, leave_for_new
 from testbed.links.plan import LARGEST_CHARGE_BYTES, pace
 from testbed.process import become_realtime
 from testbed.scenario.impairments import Impairments
@@ -76,30 +75,18 @@ def probe() -> Capabilities:
     """Find out. Nothing is left behind, nothing on the host is touched."""
     from testbed.links.channel import Channel
 
-    kinds: set[str] = set()
-    outcome = {"privileged": False, "realtime": False}
-
-    def attempt() -> None:
+    def attempt() -> Capabilities:
+        kinds: set[str] = set()
+        known, release = available_congestion(), platform.release()
         try:
             leave_for_new()
         except OSError:
-            return
-        outcome["privileged"] = True
+            return Capabilities(frozenset(), False, known, release, False)
         with Channel() as channel:
             _try_kinds(channel, kinds)
-        outcome["realtime"] = become_realtime()
+        return Capabilities(frozenset(kinds), become_realtime(), known, release, True)
 
-    # A thread of its own: its namespace and its priority end with it.
-    thread = Thread(target=attempt, name="probe")
-    thread.start()
-    thread.join()
-    return Capabilities(
-        frozenset(kinds),
-        outcome["realtime"],
-        available_congestion(),
-        platform.release(),
-        outcome["privileged"],
-    )
+    return apart(attempt)
 
 
 def needs_of_network() -> tuple[str, ...]:

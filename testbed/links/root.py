@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from pyroute2.netlink.rtnl.tcmsg.common import tc_actions
 
 from testbed.errors import LinkError
 from testbed.links import htb
-from testbed.links.channel import Channel, KernelRefused
+from testbed.links.channel import Channel, tolerating
 from testbed.links.messages import Message, tree
 from testbed.links.plan import LINE_HANDLE
 from testbed.scenario.shape import End
@@ -63,20 +63,14 @@ class Rooted:
         try:
             # The redirect first: what arrives must not be sent to a device that has no queue any more.
             if self.where.redirect is not None and self._led_in:
-                self._unless_gone(lambda: undo_redirect(self._channel, self.where.redirect or 0))
+                with tolerating(*_GONE):
+                    undo_redirect(self._channel, self.where.redirect)
             if self.installed:
-                self._unless_gone(lambda: self.send(self._deletion()))
+                with tolerating(*_GONE):
+                    self.send(self._deletion())
         finally:
             self.installed = self._led_in = False
             self._channel.close()
-
-    @staticmethod
-    def _unless_gone(action: Callable[[], object]) -> None:
-        try:
-            action()
-        except KernelRefused as error:
-            if error.errno not in _GONE:
-                raise
 
     def send(self, *messages: bytes) -> None:
         """Have prepared messages carried out. Raises KernelRefused."""
@@ -104,11 +98,8 @@ class Rooted:
         source = self.where.redirect
         if source is None:
             return
-        try:
+        with tolerating(errno.EEXIST):
             redirect(self._channel, source, self.where.index)
-        except KernelRefused as error:
-            if error.errno != errno.EEXIST:
-                raise
         to = [one.target for one in passed(self._channel, source)]
         if to != [self.where.index]:
             raise self._mismatch(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from testbed.errors import LinkError, MachineError
 from testbed.fabric.base import Cable
 from testbed.links import devices
-from testbed.links.channel import Channel, KernelRefused
+from testbed.links.channel import Channel, KernelRefused, undone
 from testbed.links.end import ShapedEnd
 from testbed.links.line import DelayLine
 from testbed.links.namespaces import default_congestion, remembers_connections
@@ -31,7 +32,7 @@ class Shaper:
         self.lines: dict[End, DelayLine] = {}
         self.shapes: dict[End, Shape] = {}
         self.segments = 0
-        self._intermediates = Intermediates()
+        self._intermediates: dict[Spot, Spot] = {}
         self._hops: dict[End, Hops] = {}
         self._segments_before: dict[Spot, int] = {}
         self._routes_before: dict[Spot, list[SubnetRoute]] = {}
@@ -72,24 +73,12 @@ class Shaper:
         """Undo all of it; returns what could not be undone, in words."""
         steps: list[Callable[[], None]] = [end.remove for end in self.ends.values()]
         steps += [line.remove for line in self.lines.values()]
-        steps += [lambda spot=spot: _delete(spot) for spot in self._intermediates.spots()]  # type: ignore[misc]
-        steps += [
-            lambda spot=spot, count=count: _set_segments(spot, count)  # type: ignore[misc]
-            for spot, count in self._segments_before.items()
-        ]
-        steps += [
-            lambda spot=spot, routes=routes: _restore(spot, routes)  # type: ignore[misc]
-            for spot, routes in self._routes_before.items()
-        ]
-        failures = []
-        for step in steps:
-            try:
-                step()
-            except OSError as error:
-                if error.errno not in (errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EINVAL):
-                    failures.append(str(error))
-        self._intermediates.forget()
-        for held in (self.ends, self.lines, self._segments_before, self._routes_before):
+        steps += [partial(_delete, made) for made in self._intermediates.values()]
+        steps += [partial(_set_segments, *before) for before in self._segments_before.items()]
+        steps += [partial(_restore, *before) for before in self._routes_before.items()]
+        failures = undone(steps, errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EINVAL)
+        before = (self._intermediates, self._segments_before, self._routes_before)
+        for held in (self.ends, self.lines, *before):
             held.clear()
         return failures
 
@@ -106,12 +95,22 @@ class Shaper:
     def _install(self, end: End, shape: Shape, delayed: bool) -> None:
         place = self._hops[end]
         if end not in self.ends:
-            self.ends[end] = ShapedEnd(end, self._intermediates.where(end, place.queue))
+            self.ends[end] = ShapedEnd(end, self._where(end, place.queue))
         self.ends[end].install(shape)
         if delayed:
             if end not in self.lines:
-                self.lines[end] = DelayLine(end, self._intermediates.where(end, place.line))
+                self.lines[end] = DelayLine(end, self._where(end, place.line))
             self.lines[end].install(shape)
+
+    def _where(self, end: End, hop: Hop) -> Where:
+        """The device of a hop, made if it must be. Raises LinkError where its name is somebody else's."""
+        netns, index, name = hop.interface.netns, hop.interface.index, hop.device
+        if hop.passing == "leaving":
+            return Where(netns, index, name)
+        spot = (netns, index)
+        if spot not in self._intermediates:
+            self._intermediates[spot] = (netns, _make(end, netns, name).index)
+        return Where(netns, self._intermediates[spot][1], name, redirect=index)
 
     def _limit_segments(self, spot: Spot, segments: int) -> None:
         with Channel(spot[0]) as channel:
@@ -178,31 +177,6 @@ def _restore(spot: Spot, routes: list[SubnetRoute]) -> None:
         for route in routes:
             with suppress(KernelRefused):
                 set_route(channel, route, route.congestion, route.rto_min_ms, route.ecn)
-
-
-class Intermediates:
-    """The intermediate devices of a session: made when first needed, deleted together."""
-
-    def __init__(self) -> None:
-        self._made: dict[Spot, Spot] = {}
-
-    def where(self, end: End, hop: Hop) -> Where:
-        """The device of a hop, made if it must be. Raises LinkError where its name is somebody else's."""
-        netns, index, name = hop.interface.netns, hop.interface.index, hop.device
-        if hop.passing == "leaving":
-            return Where(netns, index, name)
-        spot = (netns, index)
-        if spot not in self._made:
-            self._made[spot] = (netns, _make(end, netns, name).index)
-        return Where(netns, self._made[spot][1], name, redirect=index)
-
-    def spots(self) -> list[Spot]:
-        """Every device that was made."""
-        return list(self._made.values())
-
-    def forget(self) -> None:
-        """They are gone."""
-        self._made.clear()
 
 
 def _make(end: End, netns: str | None, name: str) -> devices.Device:

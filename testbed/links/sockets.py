@@ -19,7 +19,7 @@ from threading import Thread
 
 from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY
 
-from testbed.links.channel import SOCK_DIAG, Channel, KernelRefused, listener, split
+from testbed.links.channel import SOCK_DIAG, Channel, listener, split, tolerating
 from testbed.links.devices import interfaces
 from testbed.links.diag import (
     DESTROYED,
@@ -173,11 +173,8 @@ class SocketWatch:
         messages: list[bytes] = []
         with Channel(netns, SOCK_DIAG) as channel:
             for family in FAMILIES:
-                try:
+                with tolerating(errno.ENOENT):  # there is no IPv6 here
                     messages += channel.dump_raw(query(family), SOCK_DIAG_BY_FAMILY)
-                except KernelRefused as refused:
-                    if refused.errno != errno.ENOENT:  # there is no IPv6 here
-                        raise
         return {seen.cookie: seen for message in messages if (seen := decode(message))}
 
     def _settle(self) -> None:

@@ -1,20 +1,37 @@
-"""Nodes as network namespaces: a switch, a cable from every node to it, and a control network beside it.
+"""Nodes as network namespaces: a switch, a cable from every node to it, and a control network beside it; and racks.
 
 The data switch has a namespace of its own, so that no firewall of the host sees training traffic. The
 control network ends in the host's namespace, where the run listens. Nothing here has IPv6: its own
 chatter would be counted as traffic.
+
+A rack is some nodes behind a bridge of their own, whose one cable to the core they share. Its bridge stands in a
+namespace where no firewall of the host looks at bridged frames: the switch's own where nodes are namespaces, one made
+for the racks where they are containers. There the members' ports move from the engine's bridge to the rack's, and back
+when it is undone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
-from testbed.fabric.base import Interface
-from testbed.links import devices, multicast, namespaces
-from testbed.links.channel import Channel
-from testbed.links.neighbours import acquaint, add_forwarding
-from testbed.links.wiring import CONTROL_NIC, NIC, SWITCH, NodeWires, Resident, TopologyPlan
+from testbed.fabric.base import Cable, Interface
+from testbed.links import bridges, devices, namespaces
+from testbed.links.bridges import acquaint, add_forwarding
+from testbed.links.channel import Channel, undone
+from testbed.links.wiring import (
+    CONTROL_NIC,
+    NIC,
+    SWITCH,
+    NodeWires,
+    RackPlan,
+    Racks,
+    RackWires,
+    Resident,
+    TopologyPlan,
+)
 
 
 def build(plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
@@ -24,7 +41,7 @@ def build(plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
         data = devices.add_bridge(inner, SWITCH)
         devices.add_address(inner, data.index, plan.switch_address, plan.prefix_bits)
         devices.set_up(inner, data.index)
-        multicast.prune(switch, data.index)
+        bridges.prune(switch, data.index)
         control = devices.add_bridge(host, plan.control_bridge)
         devices.set_alias(host, control.index, plan.alias)
         namespaces.without_ipv6(plan.control_bridge)
@@ -51,22 +68,16 @@ def remove(plan: TopologyPlan) -> list[str]:
 
     Cables go before namespaces: a namespace that a process is still in lives on, its cables must not.
     """
-    failures: list[str] = []
     switch = namespaces.path_of(plan.switch_netns)
-    steps: list[Callable[[], object]] = [
-        lambda: remove_devices(switch, [node.port for node in plan.nodes], None),
-        lambda: remove_devices(
-            None, [*(node.control_port for node in plan.nodes), plan.control_bridge], plan.alias
-        ),
-        *(lambda name=node.netns: namespaces.remove(name) for node in plan.nodes),
-        lambda: namespaces.remove(plan.switch_netns),
-    ]
-    for step in steps:
-        try:
-            step()
-        except OSError as error:
-            failures.append(str(error))
-    return failures
+    hosts = [*(node.control_port for node in plan.nodes), plan.control_bridge]
+    return undone(
+        [
+            partial(remove_devices, switch, [node.port for node in plan.nodes], None),
+            partial(remove_devices, None, hosts, plan.alias),
+            *(partial(namespaces.remove, node.netns) for node in plan.nodes),
+            partial(namespaces.remove, plan.switch_netns),
+        ]
+    )
 
 
 def remove_devices(netns: str | None, names: list[str], alias: str | None) -> list[str]:
@@ -105,18 +116,129 @@ def _build_node(
 
 
 def _address(channel: Channel, name: str, address: str, prefix_bits: int) -> int:
-    found = devices.find(channel, name)
-    assert found is not None, f"{name} was made a moment ago"
-    devices.add_address(channel, found.index, address, prefix_bits)
-    devices.set_up(channel, found.index)
-    return found.index
+    index = devices.named(channel, name).index
+    devices.add_address(channel, index, address, prefix_bits)
+    devices.set_up(channel, index)
+    return index
 
 
-def _make_namespace(name: str) -> str:
+def _make_namespace(name: str, *, contained: bool = False) -> str:
+    """``contained``: by a container, which may not be allowed to settle it."""
     path = namespaces.make(name)
-    with namespaces.inside(path):
+    with namespaces.inside(path), suppress(OSError) if contained else nullcontext():
         namespaces.without_ipv6("all", "default")
         namespaces.settle()
     with Channel(path) as channel:
         devices.set_up(channel, 1)
     return path
+
+
+def build_racks(plan: RackPlan) -> Racks:
+    """Make everything. Raises OSError; what was made by then is for ``remove``."""
+    if plan.own:
+        home = _make_namespace(plan.netns, contained=True)
+    else:
+        home = namespaces.path_of(plan.netns)
+    racks = Racks({}, {})
+    with Channel(home) as inner:
+        for rack in plan.racks:
+            _build_rack(plan.alias, rack, home, inner, racks)
+    return racks
+
+
+def remove_racks(plan: RackPlan) -> list[str]:
+    """Put the members' ports back and remove what was made; returns what could not be, in words."""
+    home = namespaces.path_of(plan.netns)
+    steps = [partial(_remove_rack, plan.alias, rack, home) for rack in plan.racks]
+    own = [partial(namespaces.remove, plan.netns)] if plan.own else []
+    return undone([*steps, *own], errno.ENOENT, errno.ENODEV)
+
+
+def _build_rack(alias: str, rack: RackWires, home: str, inner: Channel, made: Racks) -> None:
+    core_netns = _core(rack)
+    with Channel(core_netns) as outer:
+        first = next(iter(rack.members.values())).port
+        core = devices.device(outer, first.index).master
+        if not core:
+            raise OSError(
+                errno.ENODEV, f"the port {first.name!r} of rack {rack.name!r} has no bridge"
+            )
+        bridge = devices.add_bridge(inner, rack.bridge)
+        _connect(inner, bridge.index, None)
+        bridges.prune(home, bridge.index)
+        port = devices.add_veth(outer, rack.port, rack.uplink, home)
+        devices.set_alias(outer, port.index, alias)
+        _connect(outer, port.index, core)
+        uplink = devices.named(inner, rack.uplink)
+        _connect(inner, uplink.index, bridge.index)
+        made.cables[rack.name] = Cable(
+            Interface(home, uplink.index, rack.uplink),
+            Interface(core_netns, port.index, rack.port),
+        )
+        bridges.no_router(inner, uplink.index)
+        bridges.no_router(outer, port.index)
+        switch_mac = devices.device(outer, core).mac
+        for name, member in rack.members.items():
+            _yield_address(outer, member.port.index, switch_mac)
+            index = _move(member.port, outer, (core_netns, home), inner, bridge.index)
+            made.ports[name] = Interface(home, index, member.port.name)
+            _direct(member.nic, (inner, index), (outer, port.index))
+
+
+def _yield_address(channel: Channel, port: int, switch_mac: str) -> None:
+    """A bridge may have the address of one of its ports; elsewhere that port would keep what is for the bridge."""
+    if devices.device(channel, port).mac == switch_mac:
+        last = int(switch_mac[-2:], 16) ^ 0xFF
+        devices.set_mac(channel, port, f"{switch_mac[:-2]}{last:02x}")
+
+
+def _direct(nic: Interface, own: tuple[Channel, int], shared: tuple[Channel, int]) -> None:
+    """Both bridges know where a member is; the rack's sends what it knows nothing of to the core alone."""
+    with Channel(nic.netns) as inside:
+        mac = devices.device(inside, nic.index).mac
+    add_forwarding(*own, mac)
+    devices.flood_nothing(*own)
+    add_forwarding(*shared, mac)
+
+
+def _remove_rack(alias: str, rack: RackWires, home: str) -> None:
+    """The port at the core tells by its master where the members belong."""
+    core_netns = _core(rack)
+    with Channel(core_netns) as outer, Channel(home) as inner:
+        port = devices.find(outer, rack.port)
+        if port is not None and port.alias == alias:
+            for member in rack.members.values():
+                if devices.find(inner, member.port.name) is not None:
+                    _move(member.port, inner, (home, core_netns), outer, port.master)
+            devices.delete(outer, port.index)
+        bridge = devices.find(inner, rack.bridge)
+        if bridge is not None:
+            devices.delete(inner, bridge.index)
+
+
+def _move(
+    port: Interface,
+    source: Channel,
+    ways: tuple[str | None, str | None],
+    target: Channel,
+    bridge: int,
+) -> int:
+    """Plug a port into ``bridge``, in another namespace if need be; returns its index there."""
+    index = devices.named(source, port.name).index
+    if ways[0] != ways[1]:
+        devices.move(source, index, ways[1] or "/proc/thread-self/ns/net")
+        index = devices.named(target, port.name).index
+    _connect(target, index, bridge)
+    return index
+
+
+def _connect(channel: Channel, index: int, bridge: int | None) -> None:
+    """Switch a device on, plugged into a bridge where one is given, and have it say nothing of its own."""
+    devices.silence(channel, index)
+    if bridge is not None:
+        devices.set_master(channel, index, bridge)
+    devices.set_up(channel, index)
+
+
+def _core(rack: RackWires) -> str | None:
+    return next(iter(rack.members.values())).port.netns

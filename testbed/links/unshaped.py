@@ -12,9 +12,9 @@ from threading import Thread
 
 from testbed.errors import MachineError
 from testbed.links import devices
+from testbed.links.bridges import Neighbour, add_neighbour
 from testbed.links.channel import Channel
-from testbed.links.namespaces import OWN, enter, inside, leave_for_new
-from testbed.links.neighbours import Neighbour, add_neighbour
+from testbed.links.namespaces import OWN, apart, enter, inside, leave_for_new
 from testbed.scenario.shape import FRAME_BYTES, SEGMENT_BYTES
 
 _SETTLE_S, _MEASURE_S = 0.04, 0.08
@@ -68,25 +68,13 @@ def measure(flows: int, segments: int) -> int:
 
     Nothing on the host is touched, nothing is left. Raises MachineError where that is not permitted.
     """
-    failures: list[OSError] = []
-    found: list[int] = []
-
-    def attempt() -> None:
-        try:
-            found.append(_attempt(min(flows, _MOST_FLOWS), segments))
-        except OSError as error:
-            failures.append(error)
-
-    # A thread of its own: it alone changes namespace, and with it the namespaces end.
-    thread = Thread(target=attempt, name="capacity")
-    thread.start()
-    thread.join()
-    if failures:
+    try:
+        return apart(lambda: _attempt(min(flows, _MOST_FLOWS), segments))
+    except OSError as error:
         raise MachineError(
-            f"what a veth carries here could not be measured: {failures[0].strerror}",
+            f"what a veth carries here could not be measured: {error.strerror}",
             fix="Run `testbed doctor`",
-        )
-    return found[0]
+        ) from error
 
 
 def _attempt(count: int, segments: int) -> int:
@@ -121,8 +109,7 @@ def _fresh() -> Iterator[str]:
 def _lay(near: str, far: str, segments: int) -> None:
     with Channel(near) as here, Channel(far) as there:
         made = devices.add_veth(here, "near", "far", far)
-        other = devices.find(there, "far")
-        assert other is not None, "it was made a moment ago"
+        other = devices.named(there, "far")
         for channel, own, address, peer in (
             (here, made, _NEAR, Neighbour(_FAR, other.mac)),
             (there, other, _FAR, Neighbour(_NEAR, made.mac)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -14,9 +15,7 @@ import pytest
 from netns_rig import MBIT, Rig, make_rig, rate_of
 
 from testbed.links import namespaces, unshaped
-from testbed.links.channel import Channel
 from testbed.links.namespaces import remembers_connections
-from testbed.links.neighbours import permanent_neighbours
 from testbed.process import environment
 
 
@@ -39,8 +38,10 @@ def test_everyone_knows_everyone(three: Rig) -> None:
     addresses = {place.data_address for place in three.places.values()}
     addresses.add(three.networks.switch_address)
     for place in three.places.values():
-        with Channel(place.nic.netns) as channel:
-            known = {n.address for n in permanent_neighbours(channel, place.nic.index)}
+        command = ["ip", "-j", "-4", "neigh", "show", "dev", place.nic.name, "nud", "permanent"]
+        with namespaces.inside(place.nic.netns):
+            listed = subprocess.run(command, capture_output=True, check=True).stdout
+        known = {neighbour["dst"] for neighbour in json.loads(listed)}
         assert known == addresses - {place.data_address}
 
 

@@ -23,7 +23,7 @@ from testbed.fabric.netns_sweep import sweep
 from testbed.links import devices, namespaces
 from testbed.links.channel import Channel
 from testbed.links.client import LinkSettings
-from testbed.links.racks import remove
+from testbed.links.topology import remove_racks
 from testbed.process import environment
 from testbed.scenario.shape import End
 
@@ -163,7 +163,7 @@ def test_ports_go_back_where_they_were(racked: RackedRig) -> None:
         core = devices.find(channel, "switch")
     assert core is not None
     before = {name: place.port.name for name, place in rig.fabric._places(rig.fabric._plan).items()}
-    assert remove(racked.plan) == []
+    assert remove_racks(racked.plan) == []
     with Channel(switch) as channel:
         for name in before.values():
             port = devices.find(channel, name)

@@ -20,20 +20,19 @@ from pyroute2.netlink.rtnl import RTM_GETLINK, RTM_GETQDISC
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from testbed.links import (
+    bridges,
     devices,
     diag,
     htb,
-    multicast,
-    neighbours,
     netem,
     root,
 )
 from testbed.links import routes as routing
+from testbed.links.bridges import Neighbour
 from testbed.links.channel import Channel
 from testbed.links.end import CLOSED_RATE_BITS
 from testbed.links.line import DelayLine
 from testbed.links.messages import Reader, encode, tree
-from testbed.links.neighbours import Neighbour
 from testbed.links.plan import LEAVES, LINE_HANDLE, pace
 from testbed.links.root import Where
 from testbed.links.slow import LONGEST_NS, Step, charge_of, charging, is_slow, pace_at
@@ -187,12 +186,9 @@ NETWORK: dict[str, Callable[[Channel], object]] = {
     "set_mac": lambda channel: devices.set_mac(channel, 7, MAC),
     "set_segments": lambda channel: devices.set_segments(channel, 7, 4),
     "add_address": lambda channel: devices.add_address(channel, 7, "10.77.0.2", 24),
-    "no_router": lambda channel: multicast.no_router(channel, 7),
-    "add_forwarding": lambda channel: neighbours.add_forwarding(channel, 7, MAC),
-    "add_neighbour": lambda channel: neighbours.add_neighbour(
-        channel, 7, Neighbour("10.77.0.3", MAC)
-    ),
-    "permanent_neighbours": lambda channel: neighbours.permanent_neighbours(channel, 7),
+    "no_router": lambda channel: bridges.no_router(channel, 7),
+    "add_forwarding": lambda channel: bridges.add_forwarding(channel, 7, MAC),
+    "add_neighbour": lambda channel: bridges.add_neighbour(channel, 7, Neighbour("10.77.0.3", MAC)),
     "subnet_routes": lambda channel: routing.subnet_routes(channel, 7),
     "interfaces": devices.interfaces,
     "redirect": lambda channel: root.redirect(channel, 7, 9),

@@ -1,5 +1,9 @@
-"""Bridges that send a multicast to the members of its group alone, as a real switch with IGMP snooping does.
+"""Bridges that ask nobody anything, so that nobody's questions and answers are counted as traffic.
 
+Who is where on a data network is told to everyone beforehand; and a bridge that knows behind which port an address is
+never has to send a packet to every port.
+
+A multicast goes to the members of its group alone, as on a real switch with IGMP snooping.
 Who joins a group says so (an IGMP report), and the bridge notes it per port. Linux goes by its notes only where somebody
 asks for members from time to time, since it might have missed some. Here nothing is missed: the bridge sees one question
 before anybody is there, and is told to believe for a week that there is somebody who asks. So nobody does, and nothing
@@ -10,16 +14,77 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_REPLACE
+from pyroute2.netlink.rtnl import RTM_NEWNEIGH
+from pyroute2.netlink.rtnl.ndmsg import NTF_MASTER, NUD_NOARP, NUD_PERMANENT, ndmsg
 
 from testbed.links import devices
 from testbed.links.channel import Channel
+from testbed.links.messages import Message, tree
 from testbed.links.namespaces import inside
+from testbed.links.wiring import Resident
 
+_BRIDGE_FAMILY = 7
 _AT_ONCE, _DAY = 10, 86_400 * 100
 """In hundredths of a second."""
 _WEEK = 7 * _DAY
 _ALL_HOSTS = "224.0.0.1"
 _ALL_HOSTS_MAC = bytes.fromhex("01005e000001")
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Whose IPv4 address is at which link-layer address."""
+
+    address: str
+    mac: str
+
+
+def acquaint(residents: Sequence[Resident]) -> None:
+    """Have every resident of a network know all the others for good. Raises OSError.
+
+    A bridge among them keeps the link-layer address that it has, whatever is plugged into it later.
+    """
+    known = [_introduce(resident) for resident in residents]
+    for resident, own in zip(residents, known, strict=True):
+        with Channel(resident.netns) as channel:
+            for other in known:
+                if other != own:
+                    add_neighbour(channel, resident.index, other)
+
+
+def bridge_of(port: Resident) -> Resident:
+    """The bridge that a port is plugged into, with the address that is given for the port."""
+    with Channel(port.netns) as channel:
+        return replace(port, index=devices.device(channel, port.index).master)
+
+
+def _introduce(resident: Resident) -> Neighbour:
+    with Channel(resident.netns) as channel:
+        found = devices.device(channel, resident.index)
+        if found.kind == "bridge":
+            devices.set_mac(channel, resident.index, found.mac)
+    return Neighbour(resident.address, found.mac)
+
+
+def add_forwarding(channel: Channel, port: int, mac: str) -> None:
+    """Have a bridge know what is behind one of its ports, as long as the port is plugged in."""
+    where = {"family": _BRIDGE_FAMILY, "ifindex": port, "state": NUD_NOARP, "flags": NTF_MASTER}
+    _put(channel, Message(ndmsg, tree(("NDA_LLADDR", mac), **where)))
+
+
+def add_neighbour(channel: Channel, index: int, neighbour: Neighbour) -> None:
+    """Have a device know a neighbour for good. Raises KernelRefused."""
+    where = {"family": socket.AF_INET, "ifindex": index, "state": NUD_PERMANENT}
+    who = (("NDA_DST", neighbour.address), ("NDA_LLADDR", neighbour.mac))
+    _put(channel, Message(ndmsg, tree(*who, **where)))
+
+
+def _put(channel: Channel, message: Message) -> None:
+    channel.request(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE)
 
 
 def prune(netns: str | None, bridge: int) -> None:
