@@ -66,7 +66,7 @@ def _introduce(resident: Resident) -> Neighbour:
     with Channel(resident.netns) as channel:
         found = devices.device(channel, resident.index)
         if found.kind == "bridge":
-            devices.set_mac(channel, resident.index, found.mac)
+            devices.set_link(channel, resident.index, ADDRESS=found.mac)
     return Neighbour(resident.address, found.mac)
 
 

@@ -144,19 +144,20 @@ def set_up(channel: Channel, index: int) -> None:
     channel.request(link(index=index, flags=IFF_UP, change=IFF_UP), RTM_SETLINK)
 
 
-def set_master(channel: Channel, index: int, bridge: int) -> None:
-    """Plug a device into a bridge."""
-    _set(channel, index, "IFLA_MASTER", bridge)
+def set_link(channel: Channel, index: int, **values: int | str) -> None:
+    """Change attributes of a device, by the ends of their names.
 
-
-def _set(channel: Channel, index: int, name: str, value: Any) -> None:
-    channel.request(link((name, value), index=index), RTM_SETLINK)
+    ``MASTER``: the bridge that it is plugged into; ``IFALIAS``: whose it is; ``ADDRESS``: a link-layer address, which it
+    keeps; ``GSO_MAX_SEGS``: how many frames the stack may hand to it as one bundle.
+    """
+    attributes = ((f"IFLA_{name}", value) for name, value in values.items())
+    channel.request(link(*attributes, index=index), RTM_SETLINK)
 
 
 def move(channel: Channel, index: int, netns: str) -> None:
     """Move a device into another namespace. It arrives switched off, and its index may be another."""
     with _opened(netns) as descriptor:
-        _set(channel, index, "IFLA_NET_NS_FD", descriptor)
+        set_link(channel, index, NET_NS_FD=descriptor)
 
 
 def set_bridge(channel: Channel, index: int, **values: int) -> None:
@@ -182,21 +183,6 @@ def silence(channel: Channel, index: int) -> None:
     family = nest("AF_INET6", ("IFLA_INET6_ADDR_GEN_MODE", _NO_ADDRESS))
     with tolerating(errno.EAFNOSUPPORT, errno.EINVAL):  # there is no IPv6 here
         channel.request(link(nest("IFLA_AF_SPEC", family), index=index), RTM_SETLINK)
-
-
-def set_alias(channel: Channel, index: int, alias: str) -> None:
-    """Write on a device whose it is."""
-    _set(channel, index, "IFLA_IFALIAS", alias)
-
-
-def set_mac(channel: Channel, index: int, mac: str) -> None:
-    """Give a device a link-layer address, which it keeps."""
-    _set(channel, index, "IFLA_ADDRESS", mac)
-
-
-def set_segments(channel: Channel, index: int, segments: int) -> None:
-    """Set how many frames the stack may hand to a device as one bundle."""
-    _set(channel, index, "IFLA_GSO_MAX_SEGS", segments)
 
 
 def add_address(channel: Channel, index: int, address: str, prefix_bits: int) -> None:

@@ -34,12 +34,7 @@ _WAVES, _FLAT = 1 << 15, 1e-4
 _PARETO_SHAPE, _PARETO_MEAN, _PARETO_STRETCH, _NORMAL_PART = 3, 1.5, 4 / 3, 0.25
 
 
-def _normal(share: float) -> float:
-    return NormalDist().inv_cdf(share)
-
-
-def _uniform(share: float) -> float:
-    return 2 * share - 1
+_normal = NormalDist().inv_cdf
 
 
 def _pareto(share: float) -> float:
@@ -47,15 +42,11 @@ def _pareto(share: float) -> float:
     return (exact - _PARETO_MEAN) * _PARETO_STRETCH
 
 
-def _paretonormal(share: float) -> float:
-    return _NORMAL_PART * _normal(share) + (1 - _NORMAL_PART) * _pareto(share)
-
-
 _QUANTILES: dict[Distribution, Callable[[float], float]] = {
-    "uniform": _uniform,
+    "uniform": lambda share: 2 * share - 1,
     "normal": _normal,
     "pareto": _pareto,
-    "paretonormal": _paretonormal,
+    "paretonormal": lambda at: _NORMAL_PART * _normal(at) + (1 - _NORMAL_PART) * _pareto(at),
 }
 
 

@@ -116,7 +116,7 @@ class Shaper:
         with Channel(spot[0]) as channel:
             before = devices.device(channel, spot[1]).segments
             self._segments_before.setdefault(spot, before)
-            devices.set_segments(channel, spot[1], segments)
+            devices.set_link(channel, spot[1], GSO_MAX_SEGS=segments)
             held = devices.device(channel, spot[1]).segments
         if held != segments:
             raise MachineError(
@@ -169,14 +169,14 @@ def _delete(spot: Spot) -> None:
 
 def _set_segments(spot: Spot, segments: int) -> None:
     with Channel(spot[0]) as channel:
-        devices.set_segments(channel, spot[1], segments)
+        devices.set_link(channel, spot[1], GSO_MAX_SEGS=segments)
 
 
 def _restore(spot: Spot, routes: list[SubnetRoute]) -> None:
     with Channel(spot[0]) as channel:
         for route in routes:
             with suppress(KernelRefused):
-                set_route(channel, route, route.congestion, route.rto_min_ms, route.ecn)
+                set_route(channel, route, route.settings)
 
 
 def _make(end: End, netns: str | None, name: str) -> devices.Device:
@@ -190,7 +190,7 @@ def _make(end: End, netns: str | None, name: str) -> devices.Device:
                 held="somebody else's device of that name",
             )
         made = made or devices.add_ifb(channel, name)
-        devices.set_alias(channel, made.index, ALIAS)
+        devices.set_link(channel, made.index, IFALIAS=ALIAS)
         devices.silence(channel, made.index)
         devices.set_up(channel, made.index)
         return made

@@ -43,7 +43,7 @@ def build(plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
         devices.set_up(inner, data.index)
         bridges.prune(switch, data.index)
         control = devices.add_bridge(host, plan.control_bridge)
-        devices.set_alias(host, control.index, plan.alias)
+        devices.set_link(host, control.index, IFALIAS=plan.alias)
         namespaces.without_ipv6(plan.control_bridge)
         devices.add_address(host, control.index, plan.control_host, plan.prefix_bits)
         devices.set_up(host, control.index)
@@ -100,13 +100,13 @@ def _build_node(
     path = _make_namespace(node.netns)
     switch_path, inner, bridge = switch
     port = devices.add_veth(inner, node.port, NIC, path)
-    devices.set_master(inner, port.index, bridge)
+    devices.set_link(inner, port.index, MASTER=bridge)
     devices.set_up(inner, port.index)
     channel, control = host
     outer = devices.add_veth(channel, node.control_port, CONTROL_NIC, path)
-    devices.set_alias(channel, outer.index, plan.alias)
+    devices.set_link(channel, outer.index, IFALIAS=plan.alias)
     namespaces.without_ipv6(node.control_port)
-    devices.set_master(channel, outer.index, control)
+    devices.set_link(channel, outer.index, MASTER=control)
     devices.set_up(channel, outer.index)
     with Channel(path) as own:
         nic = _address(own, NIC, node.data_address, plan.prefix_bits)
@@ -134,7 +134,7 @@ def _make_namespace(name: str, *, contained: bool = False) -> str:
 
 
 def build_racks(plan: RackPlan) -> Racks:
-    """Make everything. Raises OSError; what was made by then is for ``remove``."""
+    """Make everything. Raises OSError; what was made by then is for ``remove_racks``."""
     if plan.own:
         home = _make_namespace(plan.netns, contained=True)
     else:
@@ -167,7 +167,7 @@ def _build_rack(alias: str, rack: RackWires, home: str, inner: Channel, made: Ra
         _connect(inner, bridge.index, None)
         bridges.prune(home, bridge.index)
         port = devices.add_veth(outer, rack.port, rack.uplink, home)
-        devices.set_alias(outer, port.index, alias)
+        devices.set_link(outer, port.index, IFALIAS=alias)
         _connect(outer, port.index, core)
         uplink = devices.named(inner, rack.uplink)
         _connect(inner, uplink.index, bridge.index)
@@ -189,7 +189,7 @@ def _yield_address(channel: Channel, port: int, switch_mac: str) -> None:
     """A bridge may have the address of one of its ports; elsewhere that port would keep what is for the bridge."""
     if devices.device(channel, port).mac == switch_mac:
         last = int(switch_mac[-2:], 16) ^ 0xFF
-        devices.set_mac(channel, port, f"{switch_mac[:-2]}{last:02x}")
+        devices.set_link(channel, port, ADDRESS=f"{switch_mac[:-2]}{last:02x}")
 
 
 def _direct(nic: Interface, own: tuple[Channel, int], shared: tuple[Channel, int]) -> None:
@@ -236,7 +236,7 @@ def _connect(channel: Channel, index: int, bridge: int | None) -> None:
     """Switch a device on, plugged into a bridge where one is given, and have it say nothing of its own."""
     devices.silence(channel, index)
     if bridge is not None:
-        devices.set_master(channel, index, bridge)
+        devices.set_link(channel, index, MASTER=bridge)
     devices.set_up(channel, index)
 
 

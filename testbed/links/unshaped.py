@@ -114,7 +114,7 @@ def _lay(near: str, far: str, segments: int) -> None:
             (here, made, _NEAR, Neighbour(_FAR, other.mac)),
             (there, other, _FAR, Neighbour(_NEAR, made.mac)),
         ):
-            devices.set_segments(channel, own.index, segments)
+            devices.set_link(channel, own.index, GSO_MAX_SEGS=segments)
             devices.add_address(channel, own.index, address, 24)
             devices.set_up(channel, own.index)
             add_neighbour(channel, own.index, peer)

@@ -228,7 +228,7 @@ def _lay(agent: Agent, paths: dict[str, str]) -> Lines:
         for number, name in enumerate("ab", start=1):
             port = devices.add_veth(switch, f"port-{name}", "data", paths[name])
             devices.silence(switch, port.index)
-            devices.set_master(switch, port.index, bridge.index)
+            devices.set_link(switch, port.index, MASTER=bridge.index)
             devices.set_up(switch, port.index)
             with Channel(paths[name]) as node:
                 nic = devices.find(node, "data")

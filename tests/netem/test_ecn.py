@@ -72,7 +72,7 @@ def test_routes_are_as_before_afterwards(lines: Lines) -> None:
     def asked() -> list[bool]:
         cable = lines.cables["a"]
         with Channel(cable.nic.netns) as channel:
-            return [route.ecn for route in subnet_routes(channel, cable.nic.index)]
+            return [route.settings.ecn for route in subnet_routes(channel, cable.nic.index)]
 
     lines.prepare({UP: shape(NONE)}, ecn=True)
     assert asked() == [True]

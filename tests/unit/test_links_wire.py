@@ -13,7 +13,7 @@ import pytest
 from testbed.errors import ExperimentError, InputError, LinkError, MachineError
 from testbed.fabric.base import Cable, Interface
 from testbed.links.agent import Agent
-from testbed.links.feeder import AHEAD_S, Feeder
+from testbed.links.client import AHEAD_S, Feeder
 from testbed.links.probe import Capabilities
 from testbed.links.wire import (
     change_from_json,
@@ -107,7 +107,7 @@ def test_the_feeder_tells_every_change_once_over_all_stretches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The clock is at 100 s already: the first stretch ends at 45 s, and the next one reaches the end."""
-    monkeypatch.setattr("testbed.links.feeder.EVERY_S", 0.0)
+    monkeypatch.setattr("testbed.links.client.EVERY_S", 0.0)
     told: list[float] = []
     all_told = Event()
 
