@@ -73,17 +73,15 @@ def _introduce(resident: Resident) -> Neighbour:
 def add_forwarding(channel: Channel, port: int, mac: str) -> None:
     """Have a bridge know what is behind one of its ports, as long as the port is plugged in."""
     where = {"family": _BRIDGE_FAMILY, "ifindex": port, "state": NUD_NOARP, "flags": NTF_MASTER}
-    _put(channel, Message(ndmsg, tree(("NDA_LLADDR", mac), **where)))
+    message = Message(ndmsg, tree(("NDA_LLADDR", mac), **where))
+    channel.request(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE)
 
 
 def add_neighbour(channel: Channel, index: int, neighbour: Neighbour) -> None:
     """Have a device know a neighbour for good. Raises KernelRefused."""
     where = {"family": socket.AF_INET, "ifindex": index, "state": NUD_PERMANENT}
     who = (("NDA_DST", neighbour.address), ("NDA_LLADDR", neighbour.mac))
-    _put(channel, Message(ndmsg, tree(*who, **where)))
-
-
-def _put(channel: Channel, message: Message) -> None:
+    message = Message(ndmsg, tree(*who, **where))
     channel.request(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE)
 
 
@@ -121,14 +119,6 @@ def _ask_itself(netns: str | None, bridge: int) -> None:
         )
         # Only now: it begins with a question, whose time to answer is that of the moment.
         devices.set_bridge(channel, bridge, MCAST_QUERIER=1)
-
-
-def no_router(channel: Channel, port: int) -> None:
-    """There is a switch behind this port, which needs no multicasts that nobody behind it has joined.
-
-    Reports of who joins (IGMP version 3) go everywhere, so that it is known of every port.
-    """
-    devices.set_port(channel, port, MULTICAST_ROUTER=0)
 
 
 def _question(source: bytes) -> bytes:

@@ -167,15 +167,14 @@ def set_bridge(channel: Channel, index: int, **values: int) -> None:
 
 
 def set_port(channel: Channel, index: int, **values: int) -> None:
-    """Change attributes of a bridge's port, by the ends of their names."""
+    """Change attributes of a bridge's port, by the ends of their names.
+
+    ``UNICAST_FLOOD=0``: the bridge sends there only what it knows to be behind it, but for broadcasts;
+    ``MULTICAST_ROUTER=0``: a switch is behind it, which needs no multicasts that nobody behind it has joined.
+    """
     attributes = ((f"IFLA_BRPORT_{name}", value) for name, value in values.items())
     settings = nest("IFLA_PROTINFO", *attributes)
     channel.request(link(settings, family=_BRIDGE_FAMILY, index=index), RTM_SETLINK)
-
-
-def flood_nothing(channel: Channel, index: int) -> None:
-    """Have a bridge send to this port only what it knows to be behind it, but for broadcasts."""
-    set_port(channel, index, UNICAST_FLOOD=0)
 
 
 def silence(channel: Channel, index: int) -> None:

@@ -104,8 +104,8 @@ class DelayLine(Rooted):
 
     def verify(self) -> dict[str, Any]:
         """Read the line back. Returns what is held; raises LinkError where it is not what was told."""
-        setting, held = self._compared()
-        if held is None or not netem.same(setting.held, held):
+        setting, held, right = self._compared()
+        if held is None or not right:
             raise self._mismatch(describe(setting.held), describe(held))
         return {
             "device": self.where.name,
@@ -116,14 +116,13 @@ class DelayLine(Rooted):
 
     def look(self) -> tuple[str, str]:
         """What it was told and what it is, in words; the same twice where they agree. Raises KernelRefused."""
-        setting, held = self._compared()
-        told = describe(setting.held)
-        right = held is not None and netem.same(setting.held, held)
-        return told, told if right else describe(held)
+        setting, held, right = self._compared()
+        return describe(setting.held), describe(setting.held if right else held)
 
-    def _compared(self) -> tuple[Setting, Held | None]:
+    def _compared(self) -> tuple[Setting, Held | None, bool]:
         assert self.setting is not None, "a line is read back after it was installed"
-        return self.setting, netem.decode(self._channel.ask(self._read))
+        held = netem.decode(self._channel.ask(self._read))
+        return self.setting, held, held is not None and netem.same(self.setting.held, held)
 
     def _first(self, shape: Shape) -> Setting:
         limit = limit_packets(shape.rate_bits, shape.queue_bytes, shape.impairments)

@@ -118,7 +118,8 @@ class Reader:
         known = self._layouts.setdefault(len(message), [])
         for layout in known:
             if layout.marks.unpack_from(message) == layout.marked:
-                return layout.pick((*layout.values.unpack_from(message), None))
+                values = (*layout.values.unpack_from(message), None)
+                return tuple([values[at] for at in layout.order])
         decoded = self._kind(message)
         decoded.decode()
         known.append(_layout(decoded, message, self._names))
@@ -137,35 +138,28 @@ class _Layout(NamedTuple):
     marks: struct.Struct
     marked: tuple[int, ...]
     values: struct.Struct
-    pick: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    order: list[int]
+    """Of each name the number of its value; of what is not there, one beyond them."""
 
 
 def _layout(decoded: nlmsg, message: bytes, names: Sequence[str]) -> _Layout:
     places = list(_places(decoded))
     marks = _struct([(place.at - 4, "=I") for place in places if place.attribute])
     there = sorted((place for place in places if place.name in names), key=lambda place: place.at)
-    order = [place.name for place in there]
-    picked = [order.index(name) if name in order else len(order) for name in names]
-    return _Layout(
-        marks,
-        marks.unpack_from(message),
-        _struct([(place.at, _plain(place.layout)) for place in there]),
-        lambda values: tuple(values[at] for at in picked),
-    )
+    known = [place.name for place in there]
+    order = [known.index(name) if name in known else len(known) for name in names]
+    values = _struct([(place.at, place.layout) for place in there])
+    return _Layout(marks, marks.unpack_from(message), values, order)
 
 
 def _struct(places: Sequence[tuple[int, str]]) -> struct.Struct:
-    """A ``Struct`` that reads values at these offsets, which rise."""
+    """A ``Struct`` that reads values at these offsets, which rise. It has one order: numbers in the other are bytes."""
     layout, at = "=", 0
     for offset, one in places:
-        layout += f"{offset - at}x{one[1:]}"
-        at = offset + struct.calcsize(one)
+        size = struct.calcsize(one)
+        layout += f"{offset - at}x" + (one[1:] if one[0] == "=" else f"{size}s")
+        at = offset + size
     return struct.Struct(layout)
-
-
-def _plain(layout: str) -> str:
-    """A number in network byte order as bytes: one ``struct`` has one order."""
-    return layout if layout[0] == "=" else f"={struct.calcsize(layout)}s"
 
 
 class _Place(NamedTuple):

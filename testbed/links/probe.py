@@ -64,7 +64,9 @@ class Capabilities:
                 "network namespaces cannot be made without root's privileges",
                 fix="Run as root (sudo), or with --fabric docker as a member of the group docker.",
             )
-        absent = {need: kind for need in needs if (kind := _kind(need)) not in self.kinds}
+        words = ((need, need.split(maxsplit=1)[0]) for need in needs)
+        asked = {need: _WORDS.get(word, word) for need, word in words}
+        absent = {need: kind for need, kind in asked.items() if kind not in self.kinds}
         if not absent:
             return None
         said = f"kernel {self.kernel} lacks {'; '.join(absent)}"
@@ -137,12 +139,6 @@ def _try_kinds(channel: Channel, kinds: set[str]) -> None:
             kinds.add("netem-seed")
     if "ingress" in kinds:
         kinds.update(("u32", "mirred"))
-
-
-def _kind(need: str) -> str:
-    """The kind that a need's first word asks for."""
-    word = need.split(maxsplit=1)[0]
-    return _WORDS.get(word, word)
 
 
 def _how_to_get(absent: set[str]) -> str:

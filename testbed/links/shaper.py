@@ -73,8 +73,11 @@ class Shaper:
         """Undo all of it; returns what could not be undone, in words."""
         steps: list[Callable[[], None]] = [end.remove for end in self.ends.values()]
         steps += [line.remove for line in self.lines.values()]
-        steps += [partial(_delete, made) for made in self._intermediates.values()]
-        steps += [partial(_set_segments, *before) for before in self._segments_before.items()]
+        steps += [partial(_at, made, devices.delete) for made in self._intermediates.values()]
+        steps += [
+            partial(_at, spot, devices.set_link, GSO_MAX_SEGS=count)
+            for spot, count in self._segments_before.items()
+        ]
         steps += [partial(_restore, *before) for before in self._routes_before.items()]
         failures = undone(steps, errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EINVAL)
         before = (self._intermediates, self._segments_before, self._routes_before)
@@ -162,14 +165,9 @@ def _talking(cables: Mapping[str, Cable]) -> Iterator[Spot]:
     yield from bridges
 
 
-def _delete(spot: Spot) -> None:
+def _at(spot: Spot, action: Callable[..., None], **values: int) -> None:
     with Channel(spot[0]) as channel:
-        devices.delete(channel, spot[1])
-
-
-def _set_segments(spot: Spot, segments: int) -> None:
-    with Channel(spot[0]) as channel:
-        devices.set_link(channel, spot[1], GSO_MAX_SEGS=segments)
+        action(channel, spot[1], **values)
 
 
 def _restore(spot: Spot, routes: list[SubnetRoute]) -> None:

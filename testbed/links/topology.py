@@ -175,8 +175,9 @@ def _build_rack(alias: str, rack: RackWires, home: str, inner: Channel, made: Ra
             Interface(home, uplink.index, rack.uplink),
             Interface(core_netns, port.index, rack.port),
         )
-        bridges.no_router(inner, uplink.index)
-        bridges.no_router(outer, port.index)
+        # Reports of who joins (IGMP version 3) go everywhere, so that it is known of every port.
+        devices.set_port(inner, uplink.index, MULTICAST_ROUTER=0)
+        devices.set_port(outer, port.index, MULTICAST_ROUTER=0)
         switch_mac = devices.device(outer, core).mac
         for name, member in rack.members.items():
             _yield_address(outer, member.port.index, switch_mac)
@@ -197,7 +198,7 @@ def _direct(nic: Interface, own: tuple[Channel, int], shared: tuple[Channel, int
     with Channel(nic.netns) as inside:
         mac = devices.device(inside, nic.index).mac
     add_forwarding(*own, mac)
-    devices.flood_nothing(*own)
+    devices.set_port(*own, UNICAST_FLOOD=0)
     add_forwarding(*shared, mac)
 
 
