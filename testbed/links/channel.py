@@ -170,10 +170,8 @@ def listener(
         made.setblocking(False)
         made.bind((0, 0))
         for group in groups:
-            try:
+            with tolerating(errno.ENOENT):  # there is no IPv6 here
                 made.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, group)
-            except FileNotFoundError:  # there is no IPv6 here
-                continue
     except BaseException:
         made.close()
         raise

@@ -94,13 +94,12 @@ def netem_arguments(impairments: Impairments) -> list[str]:
     if impairments.delay_ns or impairments.jitter_ns:
         words.append(_delay(impairments))
     words += _loss(impairments)
-    if impairments.reorder:
-        words.append(_chance("reorder", impairments.reorder, impairments.reorder_correlation))
-        words += [f"gap {impairments.reorder_gap}"] if impairments.reorder_gap else []
-    if impairments.duplicate:
-        words.append(_chance("duplicate", impairments.duplicate, impairments.duplicate_correlation))
-    if impairments.corrupt:
-        words.append(_chance("corrupt", impairments.corrupt, impairments.corrupt_correlation))
+    for name in ("reorder", "duplicate", "corrupt"):
+        if share := getattr(impairments, name):
+            correlation = getattr(impairments, f"{name}_correlation")
+            words += [name, _percent(share), *([_percent(correlation)] if correlation else [])]
+            gap = impairments.reorder_gap if name == "reorder" else 0
+            words += [f"gap {gap}"] if gap else []
     if slot := impairments.slot:
         words.append(f"slot {_time(slot.shortest_ns)} {_time(slot.longest_ns)}")
         words += [f"packets {slot.packets}"] if slot.packets else []
@@ -131,10 +130,6 @@ def _loss(impairments: Impairments) -> list[str]:
     else:
         return []
     return [" ".join(words), *(["ecn"] if impairments.ecn else [])]
-
-
-def _chance(word: str, share: float, correlation: float) -> str:
-    return " ".join([word, _percent(share), *([_percent(correlation)] if correlation else [])])
 
 
 def _percent(share: float) -> str:

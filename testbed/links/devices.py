@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
@@ -29,7 +27,7 @@ from testbed.errors import ExperimentError
 from testbed.fabric.base import Interface
 from testbed.links.channel import Channel, tolerating
 from testbed.links.messages import Attribute, Message, nest, text, tree
-from testbed.links.namespaces import OWN
+from testbed.links.namespaces import OWN, opened
 from testbed.links.wire import InterfaceSeen
 
 _NEW = NLM_F_CREATE | NLM_F_EXCL
@@ -119,18 +117,9 @@ def add_ifb(channel: Channel, name: str) -> Device:
 
 def add_veth(channel: Channel, name: str, peer_name: str, peer_netns: str) -> Device:
     """A cable from here to ``peer_name`` in another namespace; returns this end."""
-    with _opened(peer_netns) as descriptor:
+    with opened(peer_netns) as descriptor:
         peer = tree(("IFLA_IFNAME", peer_name), ("IFLA_NET_NS_FD", descriptor))
         return _add(channel, name, "veth", ("VETH_INFO_PEER", peer))
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def delete(channel: Channel, index: int) -> None:
@@ -156,7 +145,7 @@ def set_link(channel: Channel, index: int, **values: int | str) -> None:
 
 def move(channel: Channel, index: int, netns: str) -> None:
     """Move a device into another namespace. It arrives switched off, and its index may be another."""
-    with _opened(netns) as descriptor:
+    with opened(netns) as descriptor:
         set_link(channel, index, NET_NS_FD=descriptor)
 
 
@@ -193,7 +182,7 @@ def add_address(channel: Channel, index: int, address: str, prefix_bits: int) ->
 
 def _namespace_number(channel: Channel, netns: str) -> int | None:
     """The number by which the channel's namespace knows another one; None if it has none."""
-    with _opened(netns) as descriptor:
+    with opened(netns) as descriptor:
         asked = Message(nsidmsg, tree(("NETNSA_FD", descriptor)))
         found = channel.get(asked, RTM_GETNSID).get_attr("NETNSA_NSID")
     return None if found == _NO_NUMBER else found

@@ -49,13 +49,20 @@ FILTERS = ("iptables", "ip6tables", "arptables")
 """What bridges hand every packet to, where a host's engine has loaded br_netfilter: switches of ours filter nothing."""
 
 
-def enter(netns: str) -> None:
-    """Move the calling thread into a namespace for good. Raises OSError."""
+@contextmanager
+def opened(netns: str) -> Iterator[int]:
+    """A descriptor of a namespace for the length of a ``with`` block. Raises OSError."""
     descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        call("setns", descriptor, _NEWNET)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def enter(netns: str) -> None:
+    """Move the calling thread into a namespace for good. Raises OSError."""
+    with opened(netns) as descriptor:
+        call("setns", descriptor, _NEWNET)
 
 
 def without_ipv6(*names: str) -> None:
@@ -72,15 +79,12 @@ def inside(netns: str | None) -> Iterator[None]:
     if netns is None:
         yield
         return
-    home = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(OWN) as home:
         enter(netns)
         try:
             yield
         finally:
             call("setns", home, _NEWNET)
-    finally:
-        os.close(home)
 
 
 def leave_for_new() -> None:

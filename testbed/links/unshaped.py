@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from threading import Thread
+from itertools import chain
 
 from testbed.errors import MachineError
 from testbed.links import devices
 from testbed.links.bridges import Neighbour, add_neighbour
 from testbed.links.channel import Channel
-from testbed.links.namespaces import OWN, apart, enter, inside, leave_for_new
+from testbed.links.namespaces import OWN, apart, enter, inside, leave_for_new, opened
 from testbed.scenario.shape import FRAME_BYTES, SEGMENT_BYTES
 
 _SETTLE_S, _MEASURE_S = 0.04, 0.08
@@ -27,40 +26,18 @@ _NEAR, _FAR = "192.0.2.1", "192.0.2.2"
 _PORT = 5001
 
 
-@dataclass
-class _Flow:
-    """Bulk TCP, a thread at either end; ``received`` grows as payload comes."""
+def _send(sender: socket.socket) -> None:
+    chunk = memoryview(bytes(_CHUNK_BYTES))
+    with sender, suppress(OSError):
+        while True:
+            sender.send(chunk)
 
-    sender: socket.socket
-    receiver: socket.socket
-    received: int = 0
-    threads: list[Thread] = field(default_factory=list)
 
-    def start(self) -> None:
-        self.threads = [Thread(target=self._send), Thread(target=self._receive)]
-        for thread in self.threads:
-            thread.start()
-
-    def end(self) -> None:
-        for end in (self.sender, self.receiver):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        for thread in self.threads:
-            thread.join()
-        self.sender.close()
-        self.receiver.close()
-
-    def _send(self) -> None:
-        chunk = memoryview(bytes(_CHUNK_BYTES))
-        with suppress(OSError):
-            while True:
-                self.sender.send(chunk)
-
-    def _receive(self) -> None:
-        buffer = bytearray(_CHUNK_BYTES)
-        with suppress(OSError):
-            while count := self.receiver.recv_into(buffer):
-                self.received += count
+def _receive(receiver: socket.socket, sizes: list[int]) -> None:
+    buffer = bytearray(_CHUNK_BYTES)
+    with receiver, suppress(OSError):
+        while size := receiver.recv_into(buffer):
+            sizes.append(size)
 
 
 def measure(flows: int, segments: int) -> int:
@@ -78,20 +55,22 @@ def measure(flows: int, segments: int) -> int:
 
 
 def _attempt(count: int, segments: int) -> int:
-    with _fresh() as near, _fresh() as far:
+    with _fresh() as near, _fresh() as far, ThreadPoolExecutor(2 * count) as pool:
         enter(near)
         _lay(near, far, segments)
-        flows = _connect(far, count)
+        flows, sizes = _connect(far, count), list[int]()
         try:
-            for flow in flows:
-                flow.start()
+            for sender, receiver in flows:
+                pool.submit(_send, sender)
+                pool.submit(_receive, receiver, sizes)
             time.sleep(_SETTLE_S)
-            before, began = sum(flow.received for flow in flows), time.monotonic()
+            before, began = sum(sizes), time.monotonic()
             time.sleep(_MEASURE_S)
-            moved, took = sum(flow.received for flow in flows) - before, time.monotonic() - began
+            moved, took = sum(sizes) - before, time.monotonic() - began
         finally:
-            for flow in flows:
-                flow.end()
+            for end in chain(*flows):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
     return int(8 * moved * FRAME_BYTES / SEGMENT_BYTES / took)
 
 
@@ -99,11 +78,8 @@ def _attempt(count: int, segments: int) -> int:
 def _fresh() -> Iterator[str]:
     """A namespace that lives for the length of a ``with`` block; the calling thread is in it then."""
     leave_for_new()
-    descriptor = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(OWN) as descriptor:
         yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
 
 
 def _lay(near: str, far: str, segments: int) -> None:
@@ -120,7 +96,7 @@ def _lay(near: str, far: str, segments: int) -> None:
             add_neighbour(channel, own.index, peer)
 
 
-def _connect(far: str, count: int) -> list[_Flow]:
+def _connect(far: str, count: int) -> list[tuple[socket.socket, socket.socket]]:
     with inside(far):
         listener = socket.create_server((_FAR, _PORT))
     flows = []
@@ -130,7 +106,7 @@ def _connect(far: str, count: int) -> list[_Flow]:
             receiver, _ = listener.accept()
             for end in (sender, receiver):
                 end.settimeout(None)
-            flows.append(_Flow(sender, receiver))
+            flows.append((sender, receiver))
     return flows
 
 
