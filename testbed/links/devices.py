@@ -202,11 +202,8 @@ def locate(netns: str, mac: str) -> tuple[Interface, Interface]:
             near = _namespace_number(own, netns)
     except OSError as error:
         raise ExperimentError(f"cannot look into {netns}: {error.strerror}") from error
-    if None in (near, far) or (nic.peer_netns, peer.peer, peer.peer_netns) != (
-        far,
-        nic.index,
-        near,
-    ):
+    ends = (nic.peer_netns, peer.peer, peer.peer_netns)
+    if None in (near, far) or ends != (far, nic.index, near):
         raise ExperimentError(
             f"{nic.name!r} in {netns} is no cable into this namespace: its other end would be "
             f"{peer.name!r} by index, but that one says otherwise"

@@ -186,9 +186,8 @@ def decode_limit(answer: bytes) -> int:
 def qdiscs(channel: Channel, index: int) -> list[Qdisc]:
     """The disciplines of a device. Raises KernelRefused."""
     listed = channel.dump_raw(traffic_control(index, 0, 0), RTM_GETQDISC)
-    return [
-        _qdisc(one) for one in listed if _INDEX(one) == (index,)
-    ]  # some kernels list all devices'
+    # Some kernels list those of all devices.
+    return [_qdisc(one) for one in listed if _INDEX(one) == (index,)]
 
 
 def _qdisc(message: bytes) -> Qdisc:

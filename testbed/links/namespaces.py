@@ -30,8 +30,6 @@ NAMED = Path("/run/netns")
 """Where ``ip netns`` looks too, so that a kept run can be inspected with it."""
 
 _IPV6 = Path("/proc/sys/net/ipv6/conf")
-_AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
-_DEFAULT = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 SETTINGS = {
     "net.ipv4.tcp_no_metrics_save": "1",
@@ -190,13 +188,13 @@ def _file(name: str) -> Path:
 def default_congestion(netns: str | None) -> str:
     """The congestion control of sockets in a namespace whose route says nothing."""
     with inside(netns):
-        return _DEFAULT.read_text().strip()
+        return _file("net.ipv4.tcp_congestion_control").read_text().strip()
 
 
 def available_congestion(netns: str | None = None) -> tuple[str, ...]:
     """The congestion controls that the kernel has loaded."""
     with inside(netns):
-        return tuple(_AVAILABLE.read_text().split())
+        return tuple(_file("net.ipv4.tcp_available_congestion_control").read_text().split())
 
 
 def require_congestion(congestion: str) -> None:

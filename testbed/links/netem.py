@@ -144,10 +144,8 @@ def _loss_model(loss: float | GilbertElliott | FourState) -> list[Attribute]:
     elif isinstance(loss, GilbertElliott):
         # The kernel wants to know what the bad state lets pass.
         p, r, lost, good = map(_share, (loss.p, loss.r, loss.loss_bad, loss.loss_good))
-        chances = (
-            "NETEM_LOSS_GE",
-            dict(zip(_TWO_STATES, (p, r, ALL - lost, good), strict=True)),
-        )
+        passed = dict(zip(_TWO_STATES, (p, r, ALL - lost, good), strict=True))
+        chances = ("NETEM_LOSS_GE", passed)
     else:
         return []
     return [("TCA_NETEM_LOSS", tree(chances))]

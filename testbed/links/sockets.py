@@ -31,6 +31,7 @@ from testbed.links.diag import (
     decode_unix,
     query,
 )
+from testbed.links.namespaces import opened
 from testbed.links.wire import InterfaceSeen, SocketSeen, Watched
 
 _BUFFER_BYTES = 8 << 20
@@ -46,9 +47,14 @@ _LEISURE = 100
 
 @dataclass
 class Listening:
-    """One namespace's notifications. They are decoded at the end: a replay may be running now."""
+    """One namespace's notifications. They are decoded at the end: a replay may be running now.
 
+    ``asking``: for its Unix sockets.
+    """
+
+    netns: str
     socket: socket.socket
+    asking: Channel
     heard: list[tuple[int, bytes]] = field(default_factory=list)
     missed: str | None = None
     """Why some connections are not among them."""
@@ -75,11 +81,9 @@ class SocketWatch:
     """Follows the namespaces at ``nodes``' paths from now until ``end``. Raises OSError where it cannot."""
 
     def __init__(self, nodes: Mapping[str, str]) -> None:
-        self._nodes: dict[str, str] = {}
         self._stack = ExitStack()
         self._selector = self._stack.enter_context(selectors.DefaultSelector())
         self._listening: dict[str, Listening] = {}
-        self._asking: dict[str, Channel] = {}
         self._joins = Joins()
         self._unlooked: str | None = None
         try:
@@ -87,10 +91,7 @@ class SocketWatch:
             self._stack.callback(os.close, self._wake)
             self._selector.register(self._wake, selectors.EVENT_READ)
             for node, netns in nodes.items():
-                self._nodes[node] = self._hold(netns)
-                self._listen(node, self._nodes[node])
-                asking = Channel(self._nodes[node], SOCK_DIAG)
-                self._asking[node] = self._stack.enter_context(asking)
+                self._listen(node, netns)
         except BaseException:
             self._stack.close()
             raise
@@ -100,15 +101,15 @@ class SocketWatch:
     def interfaces(self) -> dict[str, list[InterfaceSeen]]:
         """By node, the counters at this moment."""
         found = {}
-        for node, netns in self._nodes.items():
-            with Channel(netns) as channel:
+        for node, listening in self._listening.items():
+            with Channel(listening.netns) as channel:
                 found[node] = interfaces(channel)
         return found
 
     def end(self) -> dict[str, Watched]:
         """Stop following; by node, what there was."""
         seen = self.interfaces()
-        still = {node: self._open(netns) for node, netns in self._nodes.items()}
+        still = {node: self._open(one.netns) for node, one in self._listening.items()}
         self._settle()
         self.close()
         return {
@@ -129,15 +130,12 @@ class SocketWatch:
             self._thread.join()
         self._stack.close()
 
-    def _hold(self, netns: str) -> str:
-        """A path to a namespace that leads there when the process that it was named by has ended, too."""
-        descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
-        self._stack.callback(os.close, descriptor)
-        return f"/proc/self/fd/{descriptor}"
-
     def _listen(self, node: str, netns: str) -> None:
-        made = self._stack.enter_context(listener(netns, DESTROYED, _BUFFER_BYTES))
-        self._listening[node] = Listening(made)
+        # This path leads there when the process that the namespace was named by has ended, too.
+        held = f"/proc/self/fd/{self._stack.enter_context(opened(netns))}"
+        made = self._stack.enter_context(listener(held, DESTROYED, _BUFFER_BYTES))
+        asking = self._stack.enter_context(Channel(held, SOCK_DIAG))
+        self._listening[node] = Listening(held, made, asking)
         self._selector.register(made, selectors.EVENT_READ, self._listening[node])
 
     def _follow(self) -> None:
@@ -160,10 +158,9 @@ class SocketWatch:
             return
         found: dict[str, list[UnixSeen]] = {}
         try:
-            for node, channel in self._asking.items():
-                found[node] = list(
-                    map(decode_unix, channel.dump_raw(UNIX_QUERY, SOCK_DIAG_BY_FAMILY))
-                )
+            for node, listening in self._listening.items():
+                listed = listening.asking.dump_raw(UNIX_QUERY, SOCK_DIAG_BY_FAMILY)
+                found[node] = list(map(decode_unix, listed))
         except OSError as error:  # a kernel without CONFIG_UNIX_DIAG, say
             self._unlooked = f"Unix sockets were not looked at to the end: {error.strerror}"
         self._joins.take(found)

@@ -51,15 +51,10 @@ def build(plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
             node.name: _build_node(plan, node, (switch, inner, data.index), (host, control.index))
             for node in plan.nodes
         }
-        acquaint(
-            [
-                Resident(switch, data.index, plan.switch_address),
-                *(
-                    Resident(nic.netns, nic.index, node.data_address)
-                    for node, (nic, _) in zip(plan.nodes, wired.values(), strict=True)
-                ),
-            ]
-        )
+        residents = [Resident(switch, data.index, plan.switch_address)]
+        for node, (nic, _) in zip(plan.nodes, wired.values(), strict=True):
+            residents.append(Resident(nic.netns, nic.index, node.data_address))
+        acquaint(residents)
         return wired
 
 
