@@ -61,7 +61,7 @@ def describe(loaded: Loaded, fabric: str, seconds: float, *, trains: bool = True
 
 
 def _links(loaded: Loaded, timeline: Timeline) -> list[dict[str, Any]]:
-    from testbed.links.commands import host_commands, link_commands
+    from testbed.cli.tc_commands import host_commands, link_commands
     from testbed.session.conditions import link_settings
 
     whole, racks = link_settings(loaded, timeline), loaded.scenario.racks

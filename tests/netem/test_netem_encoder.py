@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
+from testbed.cli.tc_commands import netem_arguments
 from testbed.links import devices, draws, htb, namespaces, netem
 from testbed.links.channel import Channel, KernelRefused
-from testbed.links.commands import netem_arguments
 from testbed.links.netem import Held
 from testbed.links.plan import LINE_HANDLE
 from testbed.scenario.impairments import NONE, FourState, GilbertElliott, Impairments, Slot

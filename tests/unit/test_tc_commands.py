@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from testbed.cli.tc_commands import host_commands, link_commands, tc_commands
 from testbed.fabric.base import Cable, Interface
-from testbed.links.commands import host_commands, link_commands, tc_commands
 from testbed.links.wire import LinkSettings
 from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End, Shape
