@@ -11,11 +11,12 @@ import typer
 from testbed.cli import options, trace_make, trace_record
 from testbed.cli.trace_output import Out, headline, put, rate_text
 from testbed.errors import InputError
-from testbed.traces.read import detect, parse, text_of
+from testbed.traces.read import HINT, MAX_BYTES, detect, parse
 from testbed.traces.summary import Summary, summary
 from testbed.traces.trace import RateTrace
 from testbed.traces.write import WRITERS
 from testbed.units import Duration
+from testbed.user_files import text_of
 
 app = typer.Typer(
     no_args_is_help=True, help="Look at bandwidth traces, convert them, make and record them."
@@ -108,7 +109,7 @@ app.command("record")(trace_record.record)
 
 
 def _read(file: Path, form: str | None, column: str | None) -> tuple[str, RateTrace]:
-    text = text_of(file)
+    text = text_of(file, MAX_BYTES, HINT)
     form = form or detect(text, str(file))
     return form, parse(text, str(file), format=form, column=column)
 

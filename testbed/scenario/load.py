@@ -25,6 +25,7 @@ from testbed.scenario.timeline import Timeline
 from testbed.scenario.yaml_text import Document, parse
 from testbed.traces import RateTrace, read
 from testbed.train.profile_file import ProfileFile
+from testbed.user_files import text_of
 
 MAX_BYTES = 2**20
 """Larger scenario files are refused."""
@@ -135,30 +136,13 @@ def _traces(scenario: Scenario, folder: Path) -> tuple[dict[str, RateTrace], lis
 
 
 def _text(path: Path) -> str:
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise InputError("this is not a regular file", where=str(path), hint="Name a YAML file")
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except IsADirectoryError:
-        raise InputError("this is a directory", where=str(path), hint="Name a YAML file") from None
-    except FileNotFoundError:
-        raise InputError("no such file", where=str(path), hint=_neighbours(path)) from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    if len(data) > MAX_BYTES:
-        raise InputError(
-            f"larger than {MAX_BYTES >> 20} MiB", where=str(path), hint="Is it a scenario?"
-        )
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError("this is not UTF-8 text", where=f"{path}:{line}", hint=_TEXT) from None
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise InputError("this is a binary file", where=f"{path}:{line}", hint=_TEXT)
-    return text
+        return text_of(path, MAX_BYTES, _TEXT)
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            hint = _neighbours(path)
+            raise InputError("no such file", where=str(path), hint=hint) from None
+        raise
 
 
 _FOR_JOBS = (

@@ -10,8 +10,10 @@ from testbed.traces.formats import READERS, WITH_COLUMNS
 from testbed.traces.source import Source, brief
 from testbed.traces.table import is_number
 from testbed.traces.trace import RateTrace
+from testbed.user_files import text_of
 
 MAX_BYTES = 64 * 2**20
+HINT = "Name a trace file: they are text or JSON"
 """Larger files are refused."""
 
 _BY_WIDTH = {2: "pairs", 6: "riiser"}
@@ -24,7 +26,8 @@ def read(path: Path, *, format: str | None = None, column: str | None = None) ->
     ``column`` names the column that holds the rate, as ``NAME`` or ``NAME:UNIT``.
     Raises InputError with ``path:line`` for whatever is wrong with it.
     """
-    return parse(text_of(path), str(path), format=format, column=column)
+    text = text_of(path, MAX_BYTES, HINT)
+    return parse(text, str(path), format=format, column=column)
 
 
 def parse(
@@ -68,29 +71,3 @@ def _detected(source: Source) -> str:
         "Known: CSV with a header such as time_s,rate_mbit_s; seconds and Mbit/s in two columns; "
         "Mahimahi; Riiser's six columns; Sabre JSON; iperf3 JSON",
     )
-
-
-def text_of(path: Path) -> str:
-    """What is written in the file. Raises InputError when it cannot be read or is no text."""
-    try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise InputError("this is not a file", where=str(path), hint="Name a trace file")
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"the trace is larger than {MAX_BYTES >> 20} MiB", where=str(path))
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read the trace: {error.strerror}", where=str(path)) from None
-    except ValueError:
-        raise InputError("this is no name of a file", where=repr(str(path))) from None
-    if b"\0" in data:
-        raise InputError(
-            "this is a binary file, not a trace", where=str(path), hint="Traces are text or JSON"
-        )
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"this is not UTF-8 text: byte 0x{data[error.start]:02x}",
-            where=f"{path}:{line}", hint="Traces are text or JSON",
-        ) from None  # fmt: skip

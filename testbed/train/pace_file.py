@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping
 from io import StringIO
 from math import isfinite
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any
 
 from testbed.errors import InputError
+from testbed.user_files import text_of
 
 MAX_BYTES = 16 << 20
 MAX_TIMES = 100_000
@@ -36,16 +38,7 @@ def read_step_times(path: Path, column: str | None = None) -> tuple[float, ...]:
 
 
 def _columns(path: Path) -> dict[str, list[Any]]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        text = data.decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    except UnicodeDecodeError:
-        raise InputError("this is not UTF-8 text", where=str(path)) from None
-    if len(data) > MAX_BYTES:
-        raise InputError(f"larger than {MAX_BYTES >> 20} MiB", where=str(path))
+    text = text_of(path, MAX_BYTES)
     return _of_json(path, text) if path.suffix == ".json" else _of_csv(text)
 
 
@@ -87,10 +80,12 @@ def _chosen(path: Path, columns: Mapping[str, list[Any]], column: str | None) ->
 def _time(path: Path, name: str, place: int, value: Any) -> float:
     try:
         time = float(value) if not isinstance(value, bool) else -1.0
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         time = -1.0
     if time > 0 and isfinite(time):
         return time
     raise InputError(
-        f"{name}[{place}] is {value!r}", where=str(path), hint="A step takes longer than 0"
+        f"{name}[{place}] is {brief(value)}",
+        where=str(path),
+        hint="A step takes longer than 0",
     )

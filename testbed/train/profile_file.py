@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from testbed.errors import InputError
 from testbed.train.profile import LayerTimes, Profile
+from testbed.user_files import data_of
 
 MAX_BYTES = 4 * 2**20
 """Larger files are refused."""
@@ -106,15 +107,7 @@ def file_of(
 
 def read_profile(path: Path) -> ProfileFile:
     """Raises InputError that names the file and the field."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    if len(data) > MAX_BYTES:
-        raise InputError(
-            f"larger than {MAX_BYTES >> 20} MiB", where=str(path), hint="Is it a profile?"
-        )
+    data = data_of(path, MAX_BYTES, _HINT)
     try:
         return ProfileFile.model_validate_json(data)
     except ValidationError as error:

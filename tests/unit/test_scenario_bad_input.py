@@ -130,7 +130,7 @@ REPLACED = [
     ("at: 1 s", "at: -1 s", "s.yaml:10: events[0].at: duration '-1 s' is negative"),
     ("at: 1 s", "at: 3 s", "s.yaml:11: events[1].at: time goes backwards: 2 s after 3 s"),
     ("at: 1 s, rate", "at: 1 s, raet", "events[0].raet: unknown key 'raet': did you mean 'rate'?"),
-    ("file: good.csv", "file: none.csv", "s.yaml:11: events[1].file: none.csv: cannot read the trace: No such"),
+    ("file: good.csv", "file: none.csv", "s.yaml:11: events[1].file: none.csv: cannot be read: No such"),
     ("file: good.csv", "file: .", "s.yaml:11: events[1].file: "),
     ("file: good.csv, ", "", "s.yaml:11: events[1].file: this key is missing"),
     ("at_end: loop", "at_end: lop", "use 'loop', 'hold' or 'stop'"),

@@ -82,9 +82,7 @@ def test_every_trace_can_be_drawn(tmp_path: Path, count: int, ending: str) -> No
 
 def test_mistakes_are_sentences(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert sentence("show", tmp_path / "none").endswith(
-        "cannot read the trace: No such file or directory"
-    )
+    assert sentence("show", tmp_path / "none").endswith("cannot be read: No such file or directory")
     assert sentence("show", trace).startswith(f"{trace}:1: several columns hold rates: a_mbit_s, b")
     assert "no kind of figure ends in '.jpg'" in sentence("show", trace, "--out", "x.jpg")
     chosen = ("convert", trace, "--column", "a_mbit_s", "--out")

@@ -22,7 +22,9 @@ from testbed.messages.chakra.wire import undelimited
 from testbed.messages.node_log import NodeLog
 from testbed.messages.ring import hops, pass_round
 from testbed.messages.trace import Kind, MessageTrace
+from testbed.user_files import data_of
 
+MAX_BYTES = 1 << 30
 _GZIP = b"\x1f\x8b"
 _COLLECTIVE_TAGS = 1 << 20
 """Messages of collectives have tags from here on."""
@@ -65,15 +67,13 @@ def read_chakra(paths: Sequence[Path]) -> MessageTrace:
 
 
 def _file(path: Path, rank: int) -> _File:
+    data = data_of(path, MAX_BYTES)
     try:
-        data = path.read_bytes()
         if data.startswith(_GZIP):
             data = gzip.decompress(data)
         head, *rest = undelimited(data)
         told, nodes = read_metadata(head), [read_node(message) for message in rest]
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
-    except (InputError, ValueError, EOFError, zlib.error) as error:
+    except (InputError, OSError, ValueError, EOFError, zlib.error) as error:
         why = error.message if isinstance(error, InputError) else str(error)
         raise InputError(f"no Chakra execution trace: {why}", where=str(path)) from None
     return _File(path, str(told.get("node", f"node-{rank}")), told, nodes)

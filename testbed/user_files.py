@@ -1,0 +1,51 @@
+"""Reading files that a user names: a sentence for everything that is no file, too large, or no text."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from testbed.errors import InputError
+
+
+def data_of(path: Path, most_bytes: int, hint: str | None = None) -> bytes:
+    """The bytes of a regular file. Raises InputError, also for what would never end, such as a pipe.
+
+    ``hint``: what to name instead.
+    """
+    try:
+        # without waiting: opening a pipe that nobody writes to would
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            kind = os.fstat(descriptor).st_mode
+            if not stat.S_ISREG(kind):
+                what = "a directory" if stat.S_ISDIR(kind) else "not a regular file"
+                raise InputError(f"this is {what}", where=str(path), hint=hint)
+            with open(descriptor, "rb", closefd=False) as file:  # noqa: PTH123
+                data = file.read(most_bytes + 1)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except ValueError:
+        raise InputError("this is no name of a file", where=repr(str(path))) from None
+    if len(data) > most_bytes:
+        raise InputError(f"larger than {most_bytes >> 20} MiB", where=str(path), hint=hint)
+    return data
+
+
+def text_of(path: Path, most_bytes: int, hint: str | None = None) -> str:
+    """The UTF-8 text of a file. Raises InputError, with the line that is none."""
+    data = data_of(path, most_bytes, hint)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"this is not UTF-8 text: byte 0x{data[error.start]:02x}", where=f"{path}:{line}", hint=hint
+        ) from None  # fmt: skip
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError("this is a binary file", where=f"{path}:{line}", hint=hint)
+    return text

@@ -1,0 +1,69 @@
+"""What is named and is no file: a sentence, and never a wait."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import InputError
+from testbed.scenario.load import load
+from testbed.traces.read import read
+from testbed.train.pace_file import read_step_times
+from testbed.train.profile_file import read_profile
+from testbed.user_files import data_of, text_of
+
+READERS = [load, read, read_step_times, read_profile, lambda path: data_of(path, 10)]
+
+
+@pytest.fixture(params=READERS, ids=["scenario", "trace", "pace", "profile", "data"])
+def reader(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
+    return request.param
+
+
+def test_a_pipe_that_nobody_writes_to(reader, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(InputError, match=r"pipe\.csv: this is not a regular file"):
+        reader(tmp_path / "pipe.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("/dev/zero", "this is not a regular file"),
+        ("/", "this is a directory"),
+        ("a\0b", "this is no name of a file"),
+        ("x" * 300, "cannot be read: File name too long"),
+        ("none", "no such file|cannot be read: No such file"),
+    ],
+)
+def test_what_is_no_file(reader, name: str, said: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match=said):
+        reader(tmp_path / name)
+
+
+def test_what_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InputError, match=r"larger than 1 MiB\. Name another"):
+        data_of(tmp_path / "large", 1 << 20, "Name another")
+
+
+def test_what_is_no_text_is_told_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_bytes(b"\xef\xbb\xbfone\ntwo")
+    assert text_of(path, 100) == "one\ntwo"
+    for data, said in ((b"one\n\xff", "t:2: this is not UTF-8"), (b"one\n\n\0", "t:3: this is a binary file")):  # fmt: skip
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=said):
+            text_of(path, 100)
+
+
+@pytest.mark.parametrize("number", ["1" + 400 * "0", 5000 * "9"])
+def test_a_number_that_is_no_time(number: str, tmp_path: Path) -> None:
+    path = tmp_path / "pace.json"
+    path.write_text(f'{{"step_ms": [{number}]}}')
+    with pytest.raises(InputError) as caught:
+        read_step_times(path)
+    assert len(str(caught.value)) < 300
