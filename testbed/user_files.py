@@ -22,7 +22,7 @@ def data_of(path: Path, most_bytes: int, hint: str | None = None) -> bytes:
             if not stat.S_ISREG(kind):
                 what = "a directory" if stat.S_ISDIR(kind) else "not a regular file"
                 raise InputError(f"this is {what}", where=str(path), hint=hint)
-            with open(descriptor, "rb", closefd=False) as file:  # noqa: PTH123
+            with open(descriptor, "rb", closefd=False) as file:
                 data = file.read(most_bytes + 1)
         finally:
             os.close(descriptor)

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -130,27 +131,56 @@ def start_of_boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+_FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
+    "namespace": {"name": (str,)},
+    "link": {"name": (str,), "alias": (str, type(None)), "netns": (str, type(None))},
+    "process": {"pid": (int,), "start": (str,)},
+    "folder": {"path": (str,)},
+    "subnet": {"network": (str,)},
+    "docker": {"run": (str,)},
+}
+"""By kind of entry: what it has and of which type."""
+
+
 def _read(path: Path) -> Journal | None:
-    """A last line that was cut off by a crash names nothing that was made yet.
+    """A line that cannot be read names nothing: the last may have been cut off by a crash, before anything was made.
 
     None for a file that is gone, or has just been begun: its first line is being written.
     """
     try:
-        lines, age_s = path.read_text().splitlines(), time.time() - path.stat().st_mtime
+        lines = path.read_bytes().decode(errors="replace").splitlines()
+        age_s = time.time() - path.stat().st_mtime
     except OSError:
         return None
-    parsed = [entry for entry in map(_parse, lines) if entry is not None]
+    head, *entries = [entry for entry in map(_parse, lines) if entry is not None] or [{}]
     if not lines and 0 <= age_s < _BEGINNING_S:
         return None
-    if not parsed or "run" not in parsed[0]:
+    run, pid, start = (head.get(key) for key in ("run", "pid", "start"))
+    if not (isinstance(run, str) and type(pid) is int and isinstance(start, str)):
         return Journal(path, path.stem, 0, "")
-    head = parsed[0]
-    return Journal(path, head["run"], int(head["pid"]), head["start"], parsed[1:])
+    return Journal(path, run, pid, start, [entry for entry in entries if _is_entry(entry)])
 
 
 def _parse(line: str) -> Entry | None:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) else None
+
+
+def _is_entry(entry: Entry) -> bool:
+    kind = entry.get("kind")
+    if not isinstance(kind, str):
+        return False
+    fields = _FIELDS.get(kind, {})
+    right = all(isinstance(entry.get(name), types) for name, types in fields.items())
+    return right and (kind != "subnet" or _is_network(entry["network"]))
+
+
+def _is_network(text: str) -> bool:
+    try:
+        IPv4Network(text)
+    except ValueError:
+        return False
+    return True

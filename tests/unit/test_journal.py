@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import asdict
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
 from command_here import carried_out_in
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from testbed.errors import InputError, MachineError
 from testbed.fabric.base import NodeSpec
-from testbed.fabric.journal import Entry, Journal, abandoned, cleaners, journals, lives, start_time
+from testbed.fabric.journal import (
+    Entry,
+    Journal,
+    abandoned,
+    cleaners,
+    folder,
+    journals,
+    lives,
+    start_time,
+)
 from testbed.fabric.netns_clean import clean_link, clean_process
 from testbed.fabric.netns_plan import plan_topology
 from testbed.fabric.netns_sweep import sweep
@@ -61,6 +74,48 @@ def test_a_line_cut_off_by_a_crash_is_no_entry() -> None:
         file.write('{"kind": "link", "na')
     (read,) = journals()
     assert [entry["name"] for entry in read.entries] == ["a"]
+
+
+LINE = st.one_of(
+    st.binary(max_size=60),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["kind", "run", "pid", "start", "name", "network", "path", "alias"]
+                ),
+                inner | st.sampled_from(["link", "process", "subnet", "namespace", "folder"]),
+            )
+        ),
+    ).map(lambda found: json.dumps(found).encode()),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(LINE, max_size=8))
+def test_whatever_is_in_a_journal_stops_nobody(lines: list[bytes]) -> None:
+    """Nothing that has no name is removed; what is left out says nothing that could be removed."""
+    folder().joinpath("strange.journal").write_bytes(b"\n".join([b"", *lines]))
+    for journal in journals():
+        for entry in journal.entries:
+            assert isinstance(entry["kind"], str)
+            if entry["kind"] == "subnet":
+                IPv4Network(entry["network"])
+            if entry["kind"] in ("link", "namespace"):
+                assert isinstance(entry["name"], str)
+            if entry["kind"] == "process":
+                assert lives(entry["pid"], entry["start"]) is False
+        journal.abandoned()
+
+
+def test_a_journal_of_nonsense_is_swept_and_holds_up_nobody(state: Path) -> None:
+    state.mkdir()
+    nonsense = [b"\xff\xfe", b'{"run": 5}', b"[" * 5000, b'{"kind": ["link"], "name": 3}', b'{"kind": "subnet", "network": "x"}']  # fmt: skip
+    (state / "strange.journal").write_bytes(b"\n".join(nonsense))
+    (strange,) = abandoned()
+    assert sweep(strange) == [] and journals() == []
 
 
 def test_an_empty_journal_is_abandoned(state: Path) -> None:
