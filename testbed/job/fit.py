@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from testbed.errors import InputError
 from testbed.scenario.absences import nobody_leaves
 from testbed.scenario.expand import expand
@@ -29,6 +31,12 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
             "a command runs on real nodes only: in virtual time there are none",
             where="--fabric",
             hint="Use netns or docker",
+        )
+    if fabric == "docker" and Path.cwd() in (Path("/"), Path.home()):
+        raise InputError(
+            f"containers may write to the folder that the command starts in, which would be all of {Path.cwd()}",
+            where="--fabric docker",
+            hint="Start it in a folder of its own",
         )
     images = [name for name, group in loaded.scenario.nodes.items() if group.image is not None]
     if images and fabric != "docker":

@@ -90,6 +90,14 @@ def test_data_is_mounted_where_it_is_and_read_only(templates: Templates) -> None
     assert volume["read_only"] is True
 
 
+def test_compose_puts_no_variable_in_a_path(templates: Templates) -> None:
+    written = to_yaml(
+        render(SPECS, replace(PLAN, folders=(Path("/data/$HOME${USER}"),)), templates)
+    )
+    assert 'source: "/data/$$HOME$${USER}"' in written
+    assert "$" not in written.replace("$$", "")
+
+
 def test_shaper_alone_has_rights(templates: Templates) -> None:
     services = render(SPECS, replace(PLAN, shaper=True), templates)["services"]
     shaper = services.pop(SHAPER)

@@ -54,6 +54,19 @@ def test_an_image_is_for_containers(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "Use --fabric docker" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("where", ["home", "/"])
+def test_containers_may_not_write_to_everything(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(home if where == "home" else "/")
+    assert refused(tmp_path, "--fabric", "docker") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"which would be all of {Path.cwd()}. Start it in a folder of its own" in said
+
+
 def test_no_command_is_told_to_be_absent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

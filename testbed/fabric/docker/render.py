@@ -89,7 +89,10 @@ def render(specs: Sequence[NodeSpec], plan: Plan, templates: Templates) -> Docum
 
 
 def to_yaml(document: Document) -> str:
-    """The file's text. Every string is quoted: to YAML 1.1, which some versions read, a bare ``no`` is false."""
+    """The file's text. Every string is quoted: to YAML 1.1, which some versions read, a bare ``no`` is false.
+
+    A ``$`` is doubled: Compose would put a variable in its place.
+    """
     from ruamel.yaml import YAML
 
     yaml = YAML()
@@ -198,4 +201,4 @@ def _quoted(value: Any) -> Any:
         return {key: _quoted(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_quoted(item) for item in value]
-    return DoubleQuotedScalarString(value) if isinstance(value, str) else value
+    return DoubleQuotedScalarString(value.replace("$", "$$")) if isinstance(value, str) else value
