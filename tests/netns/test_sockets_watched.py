@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import threading
@@ -105,6 +106,34 @@ def test_short_lives_open_ends_and_other_families(rig: Rig, nodes: dict[str, str
     assert seen[22].peer == f"{address}:{PORT}"  # IPv4, whatever kind of socket spoke it
     assert seen[333].peer == f"[::1]:{PORT}"
     assert seen[4444].ended_ns is None and all(seen[size].ended_ns for size in (1, 22, 333))
+
+
+def by_ss(netns: str, peer: str) -> dict[str, float]:
+    said = subprocess.run(
+        ["nsenter", f"--net={netns}", "ss", "-tinH", "dst", peer],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    told = re.findall(r"\b(bytes_sent|segs_out|minrtt):([\d.]+)", said)
+    return {name: float(number) for name, number in told}
+
+
+def test_what_ss_says_of_open_connections(rig: Rig, nodes: dict[str, str]) -> None:
+    """iproute2 reads the same of the kernel: numbers of bytes and segments, round trips."""
+    rig.agent.watch(nodes)
+    netns, address = nodes["worker-0"], rig.places["server"].data_address
+    with listen(nodes["server"], address) as listener, connect(netns, address) as sender:
+        taken, _ = listener.accept()
+        with taken:
+            sender.sendall(bytes(BYTES))
+            received = 0
+            while received < BYTES:
+                received += len(taken.recv(1 << 18))
+            before = by_ss(netns, f"{address}:{PORT}")
+            (seen,) = to(rig.agent.watched()["worker-0"], PORT)
+            after = by_ss(netns, f"{address}:{PORT}")
+    assert before["bytes_sent"] == seen.bytes_sent == after["bytes_sent"] >= BYTES
+    assert 1000 < before["segs_out"] <= seen.segments_out <= after["segs_out"]
+    assert after["minrtt"] * 1000 - 1 <= (seen.least_rtt_us or 0) <= before["minrtt"] * 1000 + 1
 
 
 def test_ipv6_between_nodes(rig: Rig, nodes: dict[str, str]) -> None:
