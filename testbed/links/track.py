@@ -161,12 +161,17 @@ class Track:
         return self.coming[0].due_ns - now_ns <= reach_ns or self.eased is not None
 
     def _leaving(self, slow: Slow, now_ns: int) -> int:
-        """When something is likely to leave: what is awake may do so at any time until the next look or change."""
+        """When something is likely to leave: what is awake may do so at any time until the next look or change.
+
+        In an outage that is taken for the earliest, or the link would be back before it ends.
+        """
         first_ns = max(now_ns, slow.awake_ns)
         spread_ns = slow.spread_ns if slow.awake_ns > now_ns else RENEW_NS // 2
         following_ns = self.coming[0].due_ns if self.coming else FOREVER_NS
         if now_ns < self._began[0]:  # told early: what was on its way leaves before it is due
             following_ns = self._began[0]
+        elif not self.shape.rate_bits:
+            return first_ns
         return first_ns + max(0, min(spread_ns, (following_ns - first_ns) // 2))
 
     def _look_after(self, slow: Slow, now_ns: int) -> None:
