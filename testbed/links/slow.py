@@ -113,7 +113,8 @@ def pace_at(
         return pace(rate, shape.overhead_bytes)
     if bundle_bytes > FRAME_BYTES:
         return charge_of(full_ns)
-    return charging(full_ns, takes(SEGMENT_HEADER_BYTES), shape.overhead_bytes)
+    found = charging(full_ns, takes(SEGMENT_HEADER_BYTES), shape.overhead_bytes)
+    return found if rate else found._replace(burst_ticks=1)  # in an outage nothing is saved up
 
 
 def _rate_at(time_ns: int, rate_bits: int, coming: Iterable[Step]) -> int:
