@@ -111,9 +111,10 @@ def pace_at(
     plain_ns = frame_ns(rate, shape.overhead_bytes) * bundle_bytes // FRAME_BYTES if rate else None
     if plain_ns is not None and abs(full_ns - plain_ns) <= _SAME_NS:
         return pace(rate, shape.overhead_bytes)
-    if bundle_bytes > FRAME_BYTES:
-        return charge_of(full_ns)
-    found = charging(full_ns, takes(SEGMENT_HEADER_BYTES), shape.overhead_bytes)
+    small_ns = takes(SEGMENT_HEADER_BYTES)
+    if bundle_bytes > FRAME_BYTES or (not rate and not _told_apart(full_ns, small_ns)):
+        return charge_of(full_ns)  # which is never too short
+    found = charging(full_ns, small_ns, shape.overhead_bytes)
     return found if rate else found._replace(burst_ticks=1)  # in an outage nothing is saved up
 
 
@@ -131,6 +132,12 @@ def charge_of(time_ns: int) -> Pace:
     rate = max(1, int(LARGEST_CHARGE_BYTES * 1e9 / time_ns))
     # The rate is a whole number of byte/s: over a long time the rest is made up in bytes.
     return Pace(rate, 1, min(LARGEST_CHARGE_BYTES, round(rate * time_ns / 1e9)))
+
+
+def _told_apart(full_ns: int, small_ns: int) -> bool:
+    """Whether ``charging`` can give both their own cost, and so all sizes between them."""
+    share = (FRAME_BYTES - SEGMENT_HEADER_BYTES) / (FRAME_BYTES + MOST_OVERHEAD_BYTES)
+    return full_ns - small_ns >= share * full_ns
 
 
 def charging(full_ns: int, small_ns: int, overhead_bytes: int = 0) -> Pace:

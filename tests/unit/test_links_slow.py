@@ -277,6 +277,18 @@ def test_a_charge_lasts_what_is_asked(time_ns: int) -> None:
     assert charge_of(0) == charge_of(MS)
 
 
+@pytest.mark.parametrize("size", [66, 142, 1042, 1514])
+@pytest.mark.parametrize("left_ns", [20 * MS, 300 * MS, 3 * S])
+@pytest.mark.parametrize("rate", [121_120, MBIT, 20 * MBIT])
+def test_what_leaves_in_an_outage_is_not_followed_before_its_end(
+    size: int, left_ns: int, rate: int
+) -> None:
+    found = pace_at(Shape(0, QUEUE), 0, FOREVER_NS, lambda: [(left_ns, rate)])
+    cost_ns = costs_ns(found, size) - found.burst_ticks * TICK_NS
+    full_ns = 8e9 * FRAME_BYTES / rate
+    assert left_ns - 0.2 * MS <= cost_ns <= left_ns + full_ns + 0.5 * MS
+
+
 @pytest.mark.parametrize("bundle_bytes", [FRAME_BYTES, 20 * FRAME_BYTES])
 @pytest.mark.parametrize("length_ns", [20 * MS, 500 * MS, 2 * S, 49 * S, 130 * S])
 def test_a_busy_class_sleeps_through_an_outage_and_wakes_on_time(
