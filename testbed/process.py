@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
 import resource
 import signal
 import sys
@@ -28,6 +29,12 @@ SET_BY_US: set[str] = set()
 
 PACKAGE = Path(testbed.__file__).resolve().parent
 
+_FOR_NODES = re.compile(
+    r"(PATH|HOME|USER|LOGNAME|LANG|TZ|TMPDIR|VIRTUAL_ENV|COVERAGE_\w+"
+    r"|(LC|LD|XDG|PYTHON|NARROWS|OMP|MKL|OPENBLAS|NUMBA|TORCH|PYTORCH|CUDA|NVIDIA|NCCL)\w*)$"
+)
+"""Names of variables that nodes of ours get: programs and libraries, languages, threads, devices."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -48,6 +55,12 @@ def environment(**extra: str) -> dict[str, str]:
     known = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(PACKAGE.parent), *([known] if known else [])])
     return {**os.environ, "PYTHONPATH": path, **extra}
+
+
+def node_environment(**extra: str) -> dict[str, str]:
+    """The same for nodes of ours: only what they may need, and no secret that this process happens to have."""
+    known = environment(**extra)
+    return {name: text for name, text in known.items() if name in extra or _FOR_NODES.match(name)}
 
 
 def set_default(name: str, value: str) -> None:

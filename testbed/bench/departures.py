@@ -19,6 +19,7 @@ from threading import Thread
 
 from testbed.bench.figures import Step, queue_bytes
 from testbed.bench.lab import Lab
+from testbed.errors import ExperimentError
 from testbed.fabric.enter import command_in
 from testbed.links.fidelity import served_at
 from testbed.links.namespaces import inside
@@ -31,8 +32,9 @@ _FRAME_MEMORY = 2304
 """Bytes of a socket's buffer that a full frame takes."""
 _MOST_WAITING = 48
 _RECEIVE_BYTES = 1 << 26
-_TIMED, _ALL = 35, 3
-"""SO_TIMESTAMPNS, which Python's ``socket`` does not name, and ETH_P_ALL."""
+_SO_RCVBUFFORCE, _TIMED, _ALL = 33, 35, 3
+"""SO_RCVBUFFORCE and SO_TIMESTAMPNS, which Python's ``socket`` does not name, and ETH_P_ALL."""
+_PACKET, _STATISTICS = 263, 6
 
 Departure = tuple[float, int]
 """Seconds after t0, and bytes of the frame."""
@@ -47,7 +49,7 @@ class Departures:
         port = lab.places[node].cable.port
         with inside(port.netns):
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BYTES)
         self._socket.setsockopt(socket.SOL_SOCKET, _TIMED, 1)
         self._socket.bind((port.name, _ALL))
         self._socket.settimeout(0.1)
@@ -55,10 +57,13 @@ class Departures:
         self._thread.start()
 
     def end(self) -> None:
-        """Look at no more."""
+        """Look at no more. Raises ExperimentError where frames came that were not seen."""
         self._ended = True
         self._thread.join()
-        self._socket.close()
+        with self._socket:
+            seen, missed = struct.unpack("II", self._socket.getsockopt(_PACKET, _STATISTICS, 8))
+        if missed:
+            raise ExperimentError(f"{missed} of {seen} frames came faster than they were timed")
 
     def after(self, t0_ns: int) -> list[Departure]:
         """Full frames from ``t0_ns`` of the monotonic clock on."""

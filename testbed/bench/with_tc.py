@@ -114,9 +114,12 @@ class TcHtb(WithTc):
 
 
 class TcTbf(WithTc):
-    """A token bucket of 1 ms, and at least one offload bundle, so that it never stalls."""
+    """A token bucket of 1 ms, and at least ``largest_bytes``, one offload bundle, so that it never stalls."""
 
     name = "tc-tbf"
+
+    def __init__(self, largest_bytes: int = 70_000) -> None:
+        self._largest_bytes = largest_bytes
 
     def installed(self, rate_bits: int, limit_bytes: int) -> list[str]:
         """The root alone."""
@@ -127,7 +130,7 @@ class TcTbf(WithTc):
         return f"qdisc change {self._root(rate_bits, limit_bytes)}"
 
     def _root(self, rate_bits: int, limit_bytes: int) -> str:
-        burst = max(70_000, round(rate_bits / 8 * 1e-3))
+        burst = max(self._largest_bytes, round(rate_bits / 8 * 1e-3))
         return (
             f"dev data root handle 1: tbf rate {rate_bits}bit burst {burst} "
             f"limit {max(limit_bytes, burst)}"

@@ -30,7 +30,7 @@ from testbed.errors import ExperimentError
 from testbed.fabric.base import START_S
 from testbed.fabric.enter import drop_privileges
 from testbed.links.namespaces import enter
-from testbed.process import PACKAGE, die_with, environment, module_command, prctl
+from testbed.process import PACKAGE, die_with, module_command, node_environment, prctl
 
 _MESSAGE_BYTES = 65_536
 _SET_NAME, _NAME_BYTES = 15, 15
@@ -184,7 +184,7 @@ def ahead(wanted: bool) -> Iterator[None]:
     To be entered in a thread that lives as long as the nodes shall. What ``take`` did not fetch ends with the context.
     """
     if wanted:
-        _AHEAD.append(Forker(environment(), trains=True))
+        _AHEAD.append(Forker(node_environment(), trains=True))
     try:
         yield
     finally:

@@ -37,7 +37,7 @@ from testbed.links.client import Agent
 from testbed.links.namespaces import inhabitants, path_of
 from testbed.links.probe import REQUIRED, probe
 from testbed.links.wiring import TopologyPlan
-from testbed.process import SET_BY_US
+from testbed.process import SET_BY_US, node_environment
 from testbed.process import environment as own_environment
 
 _END_S = 2.0
@@ -70,7 +70,7 @@ class NetnsFabric:
         self._racks = tuple(racks)
         if any(self.context.staffed(spec) for spec in specs):
             trains = self.context.trains and any(spec.role != "host" for spec in specs)
-            begin = partial(Forker, own_environment(), trains=trains)
+            begin = partial(Forker, node_environment(), trains=trains)
             self._forker = (take() if trains else None) or self._starter.submit(begin).result()
         plan = self._plan = self._reserve(specs)
         self.agent = Agent.local(journal=self._journal)

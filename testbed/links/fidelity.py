@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby, pairwise
-from math import floor, inf
+from math import floor, inf, sqrt
 from typing import Any, NamedTuple
 
 from testbed.links.held import Mismatch
@@ -67,7 +67,7 @@ class EndReport:
     """Share of the time in which the link was backlogged at every look."""
     busy_ratio: float | None
     busy_ratio_slack: float
-    """Of that: what one bundle for each time that the link was backlogged without a break may make of it."""
+    """Of that: what a bundle more or less may make of it, in each time that the link was backlogged without a break."""
     busy_mape_1s: float | None
     """Over the bins in which it was backlogged throughout; likewise the two that follow."""
     busy_worst_1s: float | None
@@ -263,10 +263,11 @@ def _ratio(looks: Sequence[Look]) -> float | None:
 
 
 def _slack(looks: Sequence[Look], bundle_bytes: int) -> float:
-    """One bundle for each row of busy looks, as a share of what was asked in them."""
+    """What a bundle more or less in each row of busy looks may come to, as a share of what was asked in them."""
     asked = sum(look.asked_bits for look in looks if look.busy)
     rows = sum(busy for busy, _ in groupby(look.busy for look in looks))
-    return 8 * bundle_bytes * rows / asked if asked else 0.0
+    # errors of which none knows of the others add up as the root of their number
+    return 8 * bundle_bytes * min(rows, 2 * sqrt(rows)) / asked if asked else 0.0
 
 
 def _seconds(looks: Iterable[Look]) -> float:

@@ -27,7 +27,7 @@ class Outages:
     def __init__(self) -> None:
         self.seen: list[OutageSeen] = []
         self._open: OutageSeen | None = None
-        self._from = self._at_end = self._waiting = self._begun = self._early = 0
+        self._from = self._at_end = self._waiting = 0
         self._resumed_s: float | None = None
         self._looked_s = 0.0
 
@@ -38,7 +38,6 @@ class Outages:
     def begin(self, carried: int, rate_before_bits: int) -> None:
         """An outage has begun, after a link of that rate (0: none was before)."""
         self._open, self._resumed_s = OutageSeen(), None
-        self._begun = carried
         self._from = carried + round(rate_before_bits / 8 * _LEAVING_S)
 
     def end(
@@ -54,16 +53,15 @@ class Outages:
         self.seen.append(self._open)
         self._open = None
         self._at_end, self._waiting = last
-        self._early = self._at_end - self._begun
         self._looked_s = due_s
         self._resumed_s = due_s if self._waiting else None
 
     def look(self, now_s: float, carried: int, due_s: Callable[[float, int], float]) -> None:
         """Find out how late service was back, as soon as something has left.
 
-        ``due_s(from_s, size)``: when ``size`` bytes have left at the latest that could from ``from_s`` on. What left in the outage
-        took its time of them. Time since then is lost if all of them waited at the end of the outage, or if the look before was not
-        long ago; else the link may have been idle meanwhile, and nobody knows.
+        ``due_s(from_s, size)``: when the packet after ``size`` bytes leaves at the latest that could from ``from_s`` on. Time
+        since then is lost if all of them waited at the end of the outage, or if the look before was not long ago; else the link may have
+        been idle meanwhile, and nobody knows.
         """
         if self._resumed_s is None:
             return
@@ -72,5 +70,5 @@ class Outages:
         if not left:
             return
         if left < self._waiting or since_s <= _CLOSE_S:
-            self.seen[-1].resume_s = max(0.0, now_s - due_s(self._resumed_s, left + self._early))
+            self.seen[-1].resume_s = max(0.0, now_s - due_s(self._resumed_s, left))
         self._resumed_s = None

@@ -65,11 +65,11 @@ class Replay(Thread):
     def _begin(self) -> None:
         self._take_feed()
         for track in self._alive():
-            now_s = self._after_t0(time.monotonic_ns())
-            self._guarded(track, partial(track.sampler.begin, now_s))
-            if not track.shape.rate_bits:
+            if not track.shape.rate_bits:  # first, so that the look finds its queue
                 now = time.monotonic_ns()
                 self._guarded(track, partial(track.begin_outage, now, self._known_ns(now)))
+            now_s = self._after_t0(time.monotonic_ns())
+            self._guarded(track, partial(track.sampler.begin, now_s))
 
     def _loop(self) -> None:
         look = self.t0_ns + LOOK_NS

@@ -166,8 +166,8 @@ class Sampler:
         self._outages.look(self._now_s, self._charged, self._due_s)
 
     def _due_s(self, from_s: float, size: int) -> float:
-        """When so many bytes and one bundle, which was on its way before them, have been served."""
-        return served_at(self.record.rates, from_s, 8 * (size + self.record.bundle_bytes))
+        """When so many bytes have been served, and the one bundle at least that was on its way, or has left, before them."""
+        return served_at(self.record.rates, from_s, 8 * max(size, self.record.bundle_bytes))
 
     def _mark(self) -> None:
         if self._now_s > self.record.marks[-1][0]:

@@ -94,7 +94,9 @@ class Track:
     @property
     def held(self) -> bool:
         """Whether the class must be looked after every few milliseconds."""
-        return self.slow is not None and (bool(self.coming) or not self.shape.rate_bits)
+        return self.slow is not None and (
+            bool(self.coming) or self.eased is not None or not self.shape.rate_bits
+        )
 
     def apply(self, due: Due, now_ns: int, known_ns: int) -> None:
         """Have the kernel take a change; what stays as it is is not told. Raises KernelRefused.
@@ -144,8 +146,8 @@ class Track:
                 self.settle()
 
     def settle(self) -> None:
-        """Give the class the plain setting of its rate."""
-        if self.eased is not None:
+        """Give the class the plain setting of its rate; in an outage it has none."""
+        if self.eased is not None and self.shape.rate_bits:
             self.eased = None
             self.shaped.send(self.shaped.class_message(_pace(self.shape)))
 
@@ -156,7 +158,7 @@ class Track:
         if not self.shape.rate_bits:
             return True
         if not self.coming:
-            return False
+            return self.eased is not None
         reach_ns = frame_ns(self.shape.rate_bits, self.shape.overhead_bytes) + 2 * RENEW_NS
         return self.coming[0].due_ns - now_ns <= reach_ns or self.eased is not None
 
@@ -182,7 +184,7 @@ class Track:
         """Set the class for what leaves then; False if the plain setting is right, which is left to others."""
         before = replace(self.shape, rate_bits=self._rate_before)
         pace = pace_at(before, leaves_ns, known_ns, self._steps, self._bundle_bytes)
-        if pace == _pace(self.shape):
+        if self.shape.rate_bits and pace == _pace(self.shape):
             return False
         if pace != self.eased:
             self.eased = pace

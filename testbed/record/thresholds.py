@@ -28,7 +28,7 @@ class Thresholds:
     outage_recharged_s: float = 50.0
     """After so long in an outage one more bundle leaves: the kernel keeps no charge for longer."""
     resume_ms: float = 20.0
-    """From the end of an outage until service was back."""
+    """How late service was back after an outage, beyond one bundle's own time."""
     loss_confidence: float = 0.999
     """Of the interval in which a line's loss must lie, for all lines of a run together."""
     rtt_ms: float = 1.0

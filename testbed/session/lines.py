@@ -21,10 +21,10 @@ MAX_LINE = 16 << 20
 
 
 class Lines:
-    """A connected socket that speaks in lines; sending is safe from any thread."""
+    """A connected socket that speaks in lines; sending is safe from any thread. ``most_bytes``: of a line that comes."""
 
-    def __init__(self, connected: socket.socket) -> None:
-        self.socket = connected
+    def __init__(self, connected: socket.socket, most_bytes: int = MAX_LINE) -> None:
+        self.socket, self.most_bytes = connected, most_bytes
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = connected.makefile("rb")
         self._lock = threading.Lock()
@@ -49,13 +49,17 @@ class Lines:
     def _line(self) -> bytes:
         """The next line; nothing once the connection is closed, from whichever side."""
         try:
-            return self._reader.readline(MAX_LINE)
+            return self._reader.readline(self.most_bytes)
         except ValueError:  # closed here meanwhile
             return b""
 
-    def close(self) -> None:
-        """Close both directions."""
+    def shut(self) -> None:
+        """End both directions; whoever reads sees the end, and closes it."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close both directions."""
+        self.shut()
         self._reader.close()  # it holds the descriptor; whoever reads has been woken
         self.socket.close()

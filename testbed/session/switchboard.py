@@ -2,7 +2,7 @@
 
 Every node's messages arrive in one queue. A closed connection or ``SILENCE_S`` without a sign of life is
 the loss of that node, whatever its data connections do: an emulated outage is not a crash. Before it is
-told to start it may be silent for ``PREPARING_S``.
+told to start it may be silent for ``PREPARING_S``. Whoever connects has to say who it is, soon and in few bytes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from contextlib import suppress
 from typing import Any
 
 from testbed.errors import NodeLost, WireError
-from testbed.session.lines import Lines
+from testbed.exchange.doorway import GREETING_BYTES, Doorway
+from testbed.session.lines import MAX_LINE, Lines
 
 SILENCE_S = 6.0
 PREPARING_S = 60.0
 """A node that has not been told to start may be silent for so long: while it loads a library, none of its threads
 may speak, and on a slow machine several nodes load at once. That its process ended is heard of all the same."""
 HEARTBEAT_S = 1.0
+_LOOK_S, _PAUSE_S = 0.5, 0.01
+"""Between two looks for strangers that say nothing; after somebody could not be let in."""
 
 Inbound = tuple[str, dict[str, Any]]
 
@@ -34,12 +37,14 @@ class Switchboard:
     def __init__(self, address: str, port: int, token: str, names: Iterable[str]) -> None:
         self._token, self._names = token, frozenset(names)
         self._listener = socket.create_server((address, port), backlog=256)
+        self._listener.settimeout(_LOOK_S)
+        self._doorway: Doorway[Lines] = Doorway()
         self._nodes: dict[str, Lines] = {}
         self._heard: dict[str, float] = {}
         self._excused: set[str] = set()
         self._started: set[str] = set()
         self._inbox: queue.SimpleQueue[Inbound] = queue.SimpleQueue()
-        self._closing = False
+        self._closing, self._ended = False, threading.Event()
         self._looked = 0.0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -95,9 +100,12 @@ class Switchboard:
     def close(self) -> None:
         """Close the listener and every connection: nodes end when they see it."""
         self._closing = True
+        self._ended.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        for stranger in self._doorway.all():
+            stranger.shut()
         for lines in list(self._nodes.values()):
             lines.close()
 
@@ -110,11 +118,34 @@ class Switchboard:
 
     def _accept(self) -> None:
         while not self._closing:
+            for silent in self._doorway.overdue(time.monotonic()):
+                silent.shut()
             try:
-                accepted, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._listen, args=(Lines(accepted),), daemon=True).start()
+                accepted, (address, *_) = self._listener.accept()
+                self._let_in(accepted, address)
+            except TimeoutError:
+                continue
+            except (
+                OSError,
+                RuntimeError,
+            ):  # the end, somebody who is gone again, or too many of them
+                self._ended.wait(_PAUSE_S)
+
+    def _let_in(self, accepted: socket.socket, address: str) -> None:
+        """Raises OSError or RuntimeError where there is no socket or thread for it."""
+        try:
+            lines = Lines(accepted, GREETING_BYTES)
+        except Exception:
+            accepted.close()
+            raise
+        if (out := self._doorway.admit(lines, address, time.monotonic())) is not None:
+            out.shut()
+        try:
+            threading.Thread(target=self._listen, args=(lines,), daemon=True).start()
+        except RuntimeError:
+            self._doorway.leave(lines)
+            lines.close()
+            raise
 
     def _listen(self, lines: Lines) -> None:
         node, reason = None, "its process ended"
@@ -130,6 +161,7 @@ class Switchboard:
                     self._inbox.put((node, message))
         except (OSError, WireError) as error:
             reason = str(error)
+        self._doorway.leave(lines)
         if node is None or self._nodes.get(node) is not lines:
             lines.close()
         elif not self._closing:
@@ -142,6 +174,8 @@ class Switchboard:
             raise WireError("a stranger on the control network")
         if not isinstance(name, str) or name not in self._names or name in self._nodes:
             raise WireError(f"node {name!r} is not expected, or here already")
+        self._doorway.leave(lines)
+        lines.most_bytes = MAX_LINE
         self._nodes[name] = lines
         self._heard[name] = time.monotonic()
         self._inbox.put((name, hello))

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from command_rig import descendants, process_name
 
 from testbed.process import environment
 
 pytestmark = pytest.mark.timeout(200)
 PLANTED = ("json.py", "torch.py", "testbed.py", "pyroute2.py", "ctypes.py", "sitecustomize.py")
+SMALL = """
+name: small
+nodes: {server: {role: server}, worker: {role: worker, count: 1}}
+links: {default: {up: {rate: 40 Mbit/s, queue: 50 ms}, down: {rate: 40 Mbit/s, queue: 50 ms}}}
+train: {task: digits, model: mlp, optimizer: {name: sgd, lr: 0.1}, stop: {steps: 3}}
+algorithms: [none]
+"""
 PROGRAM = """
 import os
 with open({found!r}, "a") as file:
@@ -34,13 +43,7 @@ def test_no_module_is_taken_from_the_working_directory(
     for name in PLANTED:
         (here / name).write_text(PROGRAM.format(found=str(found)))
     (here / "trace.csv").write_text("time_s,rate_mbit_s\n0,20\n1,10\n")
-    scenario = here / "small.yaml"
-    scenario.write_text(
-        "name: small\nnodes: {server: {role: server}, worker: {role: worker, count: 1}}\n"
-        "links: {default: {up: {rate: 40 Mbit/s, queue: 50 ms}, down: {rate: 40 Mbit/s, queue: 50 ms}}}\n"
-        "train: {task: digits, model: mlp, optimizer: {name: sgd, lr: 0.1}, stop: {steps: 3}}\n"
-        "algorithms: [none]\n"
-    )
+    (here / "small.yaml").write_text(SMALL)
     own = {name: text for name, text in environment().items() if name != "PYTHONPATH"}
     for number, arguments in enumerate(
         (
@@ -57,3 +60,30 @@ def test_no_module_is_taken_from_the_working_directory(
         assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
         assert len(list(here.glob("runs/*"))) == number, done.stderr
     assert not found.exists(), found.read_text()
+
+
+def test_nodes_have_no_secrets_of_whoever_starts_them(
+    testbed: list[str], tmp_path: Path, nothing_left: set[str]
+) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL.replace("steps: 3", "steps: 3000"))
+    secret = "do-not-tell"
+    with subprocess.Popen(
+        [*testbed, "run", str(tmp_path / "small.yaml"), "--no-figures", "--out", str(tmp_path)],
+        env={**environment(), "CLOUD_SECRET": secret}, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        try:
+            give_up, nodes = time.monotonic() + 60, []
+            while len(nodes) < 2:
+                assert time.monotonic() < give_up and process.poll() is None
+                nodes = [
+                    p for p in descendants(process.pid) if process_name(p) in ("server", "worker-0")
+                ]
+                time.sleep(0.05)
+            assert secret in Path(f"/proc/{process.pid}/environ").read_text()
+            for pid in nodes:
+                assert secret not in Path(f"/proc/{pid}/environ").read_text()
+                memory = Path(f"/proc/{pid}/cmdline").read_text()
+                assert "token" not in memory.lower()
+        finally:
+            process.terminate()
+            process.wait()

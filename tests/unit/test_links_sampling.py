@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,7 +14,9 @@ from testbed.links.fidelity import measures
 from testbed.links.held import Held, Mismatch
 from testbed.links.htb import Counters
 from testbed.links.plan import Pace, pace
+from testbed.links.replay import Replay
 from testbed.links.sampling import LIMIT_LOOKS, Sampler
+from testbed.links.track import Track
 from testbed.record.events import LinkMismatch, LinkSample
 from testbed.scenario.shape import End, Shape
 
@@ -207,18 +211,33 @@ def test_what_leaves_in_an_outage_is_counted() -> None:
 
 @pytest.mark.parametrize("back_s", [0.0, 0.004, 0.03])
 def test_how_soon_service_is_back_after_an_outage(back_s: float) -> None:
-    """The packet that left in it, and the one that it interrupted, may take their time first."""
-    own_ms = 2 * 8 * 1514 / 20e3
-    assert outage(1514, back_s)["resume_ms"] == pytest.approx(
-        max(0, back_s * 1e3 - own_ms), abs=0.1
-    )
+    assert outage(1514, back_s)["resume_ms"] == pytest.approx(back_s * 1e3, abs=0.1)
+
+
+@pytest.mark.parametrize("leaks", [0, 1514])
+def test_one_packet_of_a_low_rate_may_take_its_time_first(leaks: int) -> None:
+    """At 121 kbit/s it takes 100 ms; what is dead for another 100 ms is late by that."""
+    low = Shape(121_120, 50_000)
+    kernel, sampler = begun(low)
+    sampler.look(1.0, NONE)
+    kernel.carry(0, backlog_bytes=9000)
+    sampler.look(1.01, NONE)
+    sampler.ask(1.0, NONE)
+    kernel.carry(leaks)
+    sampler.look(1.99, NONE)
+    sampler.look(2.0001, low)
+    sampler.ask(2.0, low)
+    for look in range(1, 101):
+        kernel.carry(1514 if look == 100 else 0)
+        sampler.look(2.0 + 0.002 * look, low)
+    assert sampler.record.outages[-1].resume_s == pytest.approx(0.1, abs=0.003)
 
 
 def test_how_soon_is_not_said_where_the_link_may_have_been_idle() -> None:
     """One packet waited and left: after 20 ms nobody knows when; looks that follow closely do."""
     assert outage(0, 0.012, waiting=1514)["resume_ms"] is None
     close = outage(0, 0.012, waiting=1514, gap_s=0.002)["resume_ms"]
-    assert close == pytest.approx(12 - 8 * 1514 / 20e3, abs=0.1)
+    assert close == pytest.approx(12.1 - 8 * 1514 / 20e3, abs=0.1)
 
 
 def test_service_that_nothing_waits_for_is_not_timed() -> None:
@@ -254,3 +273,21 @@ def test_traffic_with_gaps_was_waited_for_only_where_no_queue_ran_dry(
     plain, gapped = (sampler.close()[-1] for sampler in samplers)
     assert isinstance(plain, LinkSample) and isinstance(gapped, LinkSample)
     assert (plain.busy, gapped.busy) == (True, busy)
+
+
+@pytest.mark.parametrize("phase", range(LIMIT_LOOKS))
+def test_a_link_that_begins_dead_has_its_queue_at_the_first_look(phase: int) -> None:
+    """Whenever the queue is read back first: before t0 it takes nothing."""
+    kernel, none = Kernel(), NONE
+    kernel.limit = 0
+
+    def begin_outage(*_: int) -> None:
+        kernel.limit = none.queue_bytes
+
+    sampler = Sampler(cast(ShapedEnd, kernel), none, phase)
+    track = SimpleNamespace(shape=none, sampler=sampler, failure=None, begin_outage=begin_outage)
+    replay = Replay({kernel.end: cast(Track, track)}, time.monotonic_ns(), lambda _: None)
+    replay._begin()
+    sampler.look(0.02, none)
+    sampler.end()
+    assert sampler.record.mismatches == []

@@ -81,11 +81,17 @@ def test_a_full_frame_costs_what_the_service_curve_says(
     found = pace_at(shape, 0, FOREVER_NS, lambda: coming)
     exact = fluid_ends(0, 8 * (FRAME_BYTES + overhead), rate, coming)
     wanted = LONGEST_NS if exact is None else min(float(exact), LONGEST_NS)
-    if wanted < 20_000 or found == pace(rate, overhead):
+    held = next((following for at, following in reversed(coming) if at <= 0), rate)
+    if wanted < 20_000 or (held and found == pace(held, overhead)):
         return
     # The rate is a whole number of byte/s, and so is what is charged: 0.5 B at the least rate.
     tolerance = max(2 * MS, 0.51e9 / found.rate_bytes)
     assert costs_ns(found) == pytest.approx(wanted, rel=1e-3, abs=tolerance)
+    if (
+        found.mpu_bytes
+    ):  # in an outage that is long against a frame's own time all are charged alike
+        assert not held and costs_ns(found, 66) == costs_ns(found)
+        return
     assert overhead <= found.overhead_bytes <= 65_535
     assert 1 <= found.burst_ticks <= 0xFFFFFFFF
     small = fluid_ends(0, 8 * (66 + overhead), rate, coming)
@@ -277,6 +283,16 @@ def test_a_charge_lasts_what_is_asked(time_ns: int) -> None:
     assert charge_of(0) == charge_of(MS)
 
 
+@pytest.mark.parametrize("fast", [3 * MBIT, 10 * MBIT, 50 * MBIT])
+@pytest.mark.parametrize("low", [120_000, MBIT, 2_300_000])
+@pytest.mark.parametrize("until_ns", [6 * S, 8 * S])
+def test_a_low_rate_holds_on_after_the_last_change(fast: int, low: int, until_ns: int) -> None:
+    """The one packet that is on its way at the change is charged for both rates, and none after it."""
+    changes = [(0, Shape(fast, QUEUE)), (S, Shape(low, QUEUE))]
+    sent = [at for at in replayed(changes, until_ns).sent if at > 1_200 * MS]
+    assert 8e9 * FRAME_BYTES * len(sent) / (until_ns - 1_200 * MS) == pytest.approx(low, rel=0.02)
+
+
 @pytest.mark.parametrize("size", [66, 142, 1042, 1514])
 @pytest.mark.parametrize("left_ns", [20 * MS, 300 * MS, 3 * S])
 @pytest.mark.parametrize("rate", [121_120, MBIT, 20 * MBIT])
@@ -301,6 +317,26 @@ def test_a_busy_class_sleeps_through_an_outage_and_wakes_on_time(
     assert len(inside) <= 2 + length_ns // LONGEST_NS
     back = min(at for at in kernel.sent if at >= end - RENEW_NS)
     assert abs(back - end) <= 6 * MS
+
+
+@pytest.mark.parametrize("rate", [CLOSED_RATE_BITS, 4 * MBIT])
+def test_a_class_wakes_at_its_next_rate_though_nobody_tells_it_then(rate: int) -> None:
+    """It is told as soon as it sleeps: whoever should tell it may be late at the end."""
+    kernel, following = Kernel(), Shape(rate, QUEUE)
+    kernel.pace = pace(FAST.rate_bits)
+    track = Track(cast(ShapedEnd, kernel), FAST)
+    changes = [(S, Shape(0, QUEUE)), (2 * S, following)]
+    track.coming = deque(track.due(LinkChange(at / 1e9, kernel.end, s), at) for at, s in changes)
+    kernel.run_until(S - MS)
+    for now in (S, S + RENEW_NS, S + 2 * RENEW_NS):
+        kernel.run_until(now)
+        if now == S:
+            track.apply(track.coming.popleft(), now, FOREVER_NS)
+        track.hold(now, FOREVER_NS)
+    assert kernel.pace == pace(rate)
+    track.settle()  # a replay that ends here leaves the link dead
+    kernel.run_until(2 * S - RENEW_NS)
+    assert not [at for at in kernel.sent if at > S + 2 * RENEW_NS]
 
 
 def test_what_waits_for_an_outages_end_is_charged_what_is_left_and_its_own_time() -> None:

@@ -6,13 +6,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
 from testbed.errors import NodeLost
+from testbed.exchange.doorway import GREETING_BYTES, GREETING_S
 from testbed.session import switchboard as module
-from testbed.session.lines import Lines
+from testbed.session.lines import MAX_LINE, Lines
 from testbed.session.switchboard import PREPARING_S, SILENCE_S, Switchboard
 
 TOKEN = "secret"
@@ -147,3 +149,58 @@ def test_a_dismissed_node_is_not_sent_away_for_what_it_still_says(board: Switchb
 def test_a_posted_message_comes_as_the_nodes_own(board: Switchboard) -> None:
     board.post("worker-0", {"type": "error", "message": "x"})
     assert board.receive(1.0) == ("worker-0", {"type": "error", "message": "x"})
+
+
+def stranger(board: Switchboard) -> socket.socket:
+    made = socket.create_connection(board._listener.getsockname())
+    made.settimeout(20)
+    return made
+
+
+def test_a_stranger_that_says_nothing_is_sent_away(board: Switchboard, clock: Clock) -> None:
+    with stranger(board) as silent:
+        eventually(lambda: len(board._doorway) == 1)
+        clock.now_s += GREETING_S
+        assert silent.recv(1) == b""
+    node(board, "worker-0").close()
+    assert board._nodes["worker-0"].most_bytes == MAX_LINE
+
+
+def test_a_greeting_is_short(board: Switchboard) -> None:
+    with stranger(board) as talker:
+        talker.sendall(b'{"type": "hello", "node": "' + b"x" * GREETING_BYTES)
+        with suppress(ConnectionResetError):
+            assert talker.recv(1) == b""
+    node(board, "worker-0").close()
+
+
+def test_a_flood_of_strangers_keeps_nobody_out(board: Switchboard) -> None:
+    before = threading.active_count()
+    flood = [stranger(board) for _ in range(300)]
+    node(board, "worker-0").close()
+    eventually(lambda: threading.active_count() - before <= 34)
+    assert len(board._doorway) <= 32
+    for each in flood:
+        each.close()
+
+
+def test_who_cannot_be_let_in_ends_nothing(
+    board: Switchboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread for the first, no such option on the second's socket: the third is heard."""
+    failing = iter([RuntimeError("can't start new thread"), OSError(22, "Invalid argument")])
+
+    def refused(*_: object, real: Callable[..., Lines] = Lines) -> Lines:
+        if (error := next(failing, None)) is not None:
+            raise error
+        return real(*_)
+
+    monkeypatch.setattr(module, "Lines", refused)
+    for _ in range(2):
+        with stranger(board) as turned_away, suppress(OSError):
+            turned_away.recv(1)
+    monkeypatch.undo()
+    lines = Lines(socket.create_connection(board._listener.getsockname()))
+    lines.send("hello", node="worker-0", token=TOKEN)
+    eventually(lambda: board.connected() == ["worker-0"])
+    lines.close()

@@ -13,6 +13,7 @@ from testbed.bench.order import interleaved
 from testbed.bench.result import Suite, at_most
 from testbed.bench.setup import Setup
 from testbed.bench.with_tc import TcHtb, TcTbf
+from testbed.scenario.shape import FRAME_BYTES
 from testbed.traces.generate import markov
 
 LEVELS = ((0, 0.12, 0.5, 1, 2, 4), (0, 1, 4, 10, 20), (0, 0.5, 5, 20, 35))
@@ -25,7 +26,7 @@ _LEAD_S = 1.0
 def run(setup: Setup) -> Suite:
     """Ours against what is stepped by ``tc``, which is given 1 kbit/s for an outage."""
     seconds = setup.seconds(30.0, 5.0)
-    others: list[Alternative] = [Ours(), TcHtb(), TcHtb("tc-htb-1ms", 1e-3), TcTbf()]
+    others: list[Alternative] = [Ours(), TcHtb(), TcHtb("tc-htb-1ms", 1e-3), TcTbf(FRAME_BYTES)]
     found: dict[tuple[float, str], list[dict[str, float | None]]] = {}
     with lab([OURS, PLAIN], setup) as made:
         for levels in LEVELS:
@@ -79,12 +80,12 @@ def _through(
         "missing": len(late) - len(left),
         "median_ms": median(size),
         "p99_ms": percentile(size, 0.99),
-        "last_ms": late[-1] * 1e3 if late else None,
+        "last_ms": late[min(len(left), len(late) - 1)] * 1e3 if late else None,
     }
 
 
 def _row(highest: float, name: str, seen: list[dict[str, float | None]]) -> dict[str, Any]:
-    """Medians over the repetitions; of the last packet's error, its size. ``missing``: an exact queue had sent them by the end."""
+    """Medians over the repetitions; of the error of the last packet that left, or the first that did not, its size. ``missing``: an exact queue had sent them by the end."""
     return {
         "highest_mbit": highest,
         "alternative": name,
