@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from testbed.bench.figures import MBIT, Step, queue_bytes, rate_at
+from testbed.bench.figures import MBIT, Step, queue_bytes, radio, rate_at
 from testbed.bench.lab import Lab
-from testbed.bench.suites.departures import radio
 from testbed.errors import ExperimentError
 from testbed.links.plan import CLASS_MINOR, LEAVES, QUANTUM_BYTES, ROOT, burst_bytes
 from testbed.scenario.expand import DIRECTIONS
@@ -66,12 +65,12 @@ def plan(faults: int, nodes: Sequence[str], seconds: float, seed: int) -> list[S
     on_links = [kind for kind in kinds if kind in LINK_FAULTS]
     per_session = len(nodes)
     sessions = [
-        _on_links(random, nodes, seconds, on_links[at : at + per_session], radio=n % 2 == 1)
+        _on_links(random, nodes, seconds, on_links[at : at + per_session], on_radio=n % 2 == 1)
         for n, at in enumerate(range(0, len(on_links), per_session))
     ]
     sessions += [_on_host(random, nodes, seconds, kind) for kind in kinds if kind in HOST_FAULTS]
     sessions += [
-        _on_links(random, nodes, seconds, [], radio=n % 2 == 1)
+        _on_links(random, nodes, seconds, [], on_radio=n % 2 == 1)
         for n in range(-(-len(sessions) // 3))
     ]
     random.shuffle(sessions)
@@ -84,9 +83,9 @@ def _on_links(
     seconds: float,
     kinds: Sequence[LinkFault],
     *,
-    radio: bool,
+    on_radio: bool,
 ) -> Session:
-    case = _radio_case if radio else _case
+    case = _radio_case if on_radio else _case
     ends = [End(node, way) for node in nodes for way in DIRECTIONS]
     random.shuffle(ends)
     padded: list[LinkFault | None] = [*kinds, *[None] * (len(ends) - len(kinds))]

@@ -15,10 +15,13 @@ from statistics import fmean
 from statistics import median as middle
 
 from testbed.scenario.shape import FRAME_BYTES
+from testbed.traces.generate import markov
 
 Step = tuple[float, int]
 Mark = tuple[float, int]
 MBIT = 1_000_000
+RADIO_STAY, RADIO_EVERY_S = 0.8, 0.1
+"""The probability with which a radio link keeps its rate, and how often it may change."""
 QUEUE_S, LEAST_QUEUE_BYTES = 0.05, 20 * FRAME_BYTES
 
 
@@ -32,6 +35,16 @@ def uniform(low_bits: int, high_bits: int, every_s: float, seconds: float, seed:
     """An independent rate, uniform between the two, for every interval."""
     random, count = Random(seed), ceil(seconds / every_s - 1e-9)
     return [(round(n * every_s, 9), random.randint(low_bits, high_bits)) for n in range(count)]
+
+
+def radio(levels: tuple[float, ...], seconds: float, seed: int) -> list[Step]:
+    """A radio link's rates, of ``levels`` in Mbit/s, the highest first; steps of the same rate are one."""
+    trace = markov(
+        levels=levels, stay=RADIO_STAY, seconds=seconds, every_s=RADIO_EVERY_S, seed=seed
+    )
+    steps = list(zip(trace.times_s, trace.rates_bits, strict=True))
+    steps[0] = (0.0, round(levels[-1] * 1e6))
+    return [step for n, step in enumerate(steps) if not n or step[1] != steps[n - 1][1]]
 
 
 def asked_bits(history: Sequence[Step], from_s: float, to_s: float) -> float:

@@ -33,7 +33,7 @@ class _Hello(BaseModel):
 
 
 class Mark(BaseModel):
-    """What ``testbed.mark`` sent."""
+    """A line that ``testbed.mark`` sent."""
 
     what: Literal["begin", "phase", "end", "step"]
     ns: Annotated[int, Field(ge=0, lt=1 << 63)]

@@ -220,7 +220,7 @@ def _whole(seconds: int) -> list[float]:
 
 
 def bins_between(record: Record, edges: Sequence[float]) -> list[Bin]:
-    """What was asked and delivered between the marks nearest to ``edges``; those with the same two marks are left out."""
+    """The bits asked and delivered between the marks nearest to ``edges``; those with the same two marks are left out."""
     if not record.marks:
         return []
     nearest = [_nearest(record.marks, edge) for edge in edges]
@@ -263,7 +263,7 @@ def _ratio(looks: Sequence[Look]) -> float | None:
 
 
 def _slack(looks: Sequence[Look], bundle_bytes: int) -> float:
-    """What a bundle more or less in each row of busy looks may come to, as a share of what was asked in them."""
+    """The share of the asked bits that a bundle more or less in each row of busy looks may come to."""
     asked = sum(look.asked_bits for look in looks if look.busy)
     rows = sum(busy for busy, _ in groupby(look.busy for look in looks))
     # errors of which none knows of the others add up as the root of their number

@@ -22,8 +22,9 @@ LIMIT_LOOKS = 50
 class Sampler:
     """Belongs to the replay's thread. Times are seconds after t0. ``phase``: which looks read queue and line back.
 
-    ``bundle_bytes``: the most that leaves at once. A link counts as busy where a queue stood at every look; ``gapped``: where none could have run dry between two, either. Messages
-    that are shorter than the time between looks may leave gaps that nobody sees, and yet a queue at most looks.
+    ``bundle_bytes``: the most that leaves at once. A link counts as busy where a queue stood at every look; ``gapped``: where
+    none could have run dry between two, either. Messages that are shorter than the time between looks may leave gaps that
+    nobody sees, and yet a queue at most looks.
     """
 
     def __init__(

@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from testbed.bench.departures import errors_s
-from testbed.bench.suites.departures import LEVELS, radio
+from testbed.bench.figures import radio
+from testbed.bench.suites.departures import LEVELS
 
 FRAME_BITS = 8 * 1514
 HISTORY = [(0.0, 10 * FRAME_BITS), (1.0, 0), (2.0, 20 * FRAME_BITS)]

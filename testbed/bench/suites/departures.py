@@ -7,18 +7,16 @@ from typing import Any
 
 from testbed.bench.alternatives import Alternative, Ours
 from testbed.bench.departures import Departures, errors_s, filled
-from testbed.bench.figures import Step, median, percentile
+from testbed.bench.figures import Step, median, percentile, radio
 from testbed.bench.lab import OURS, PLAIN, Lab, lab
 from testbed.bench.order import interleaved
 from testbed.bench.result import Suite, at_most
 from testbed.bench.setup import Setup
 from testbed.bench.with_tc import TcHtb, TcTbf
 from testbed.scenario.shape import FRAME_BYTES
-from testbed.traces.generate import markov
 
 LEVELS = ((0, 0.12, 0.5, 1, 2, 4), (0, 1, 4, 10, 20), (0, 0.5, 5, 20, 35))
-"""Mbit/s; from one 100 ms to the next a rate stays with a probability of 0.8."""
-STAY, EVERY_S = 0.8, 0.1
+"""Mbit/s."""
 MEDIAN_MS = 20.0
 _LEAD_S = 1.0
 
@@ -46,14 +44,6 @@ def run(setup: Setup) -> Suite:
         ],
         {"repeat": setup.repetitions, "seconds": seconds, "levels_mbit": LEVELS},
     )
-
-
-def radio(levels: tuple[float, ...], seconds: float, seed: int) -> list[Step]:
-    """A history that begins with a rate above 0, steps of the same rate joined."""
-    trace = markov(levels=levels, stay=STAY, seconds=seconds, every_s=EVERY_S, seed=seed)
-    steps = list(zip(trace.times_s, trace.rates_bits, strict=True))
-    steps[0] = (0.0, round(levels[-1] * 1e6))
-    return [step for n, step in enumerate(steps) if not n or step[1] != steps[n - 1][1]]
 
 
 def _through(
