@@ -18,7 +18,8 @@ import testbed
 PRIORITY = 20
 """Above everything that is not real-time, below the kernel's own threads at 50 and more."""
 
-NEW_MOUNTS = 0x00020000
+NEW_MOUNTS, NEW_NAMES, NEW_IPC, NEW_PROCESSES = 0x00020000, 0x04000000, 0x08000000, 0x20000000
+"""Kinds of namespaces: mounts, the host's name, System V's and POSIX's objects, numbers of processes."""
 BIND, RECURSIVE = 0x1000, 0x4000
 _PRIVATE, _DETACH = 0x40000, 2
 _SET_DEATH_SIGNAL = 1
@@ -83,6 +84,16 @@ def effective_capabilities() -> int:
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
     return 0
+
+
+def is_mapped(user: int, rows: str | None = None) -> bool:
+    """Whether a process here can become ``user``: a user namespace may know one user only.
+
+    ``rows`` are as in ``/proc/self/uid_map``, which is read when none are given.
+    """
+    text = Path("/proc/self/uid_map").read_text() if rows is None else rows
+    ranges = (tuple(map(int, row.split())) for row in text.splitlines())
+    return any(first <= user < first + count for first, _, count in ranges)
 
 
 def prctl(*arguments: int) -> None:

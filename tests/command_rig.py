@@ -39,7 +39,7 @@ congestion: cubic
 
 NAME_CHARACTERS = 15
 """Of a process's name the kernel keeps so many."""
-_PROGRAMS = r"testbed\.(session\.node|fabric\.forker|links\.(agent|flow))"
+_PROGRAMS = r"testbed\.(session\.node|fabric\.forking|links\.(agent|flow))"
 
 
 DRAWING = frozenset({"run", "compare", "replay", "messages"})

@@ -9,13 +9,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Literal, Protocol
 
 from testbed.registry import Registry
 
 if TYPE_CHECKING:
-    from subprocess import Popen
-
     from testbed.links.client import Agent
 
 VIRTUAL = "sim"
@@ -139,6 +137,20 @@ class RunContext:
         return self.premises is None or spec.role == "host"
 
 
+class Launched(Protocol):
+    """A command's process, as ``subprocess.Popen`` has it."""
+
+    stdout: IO[bytes] | None
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status, negative for a signal; None before ``wait``."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Exit status. Raises subprocess.TimeoutExpired."""
+        ...
+
+
 class Fabric(Protocol):
     """Where nodes run. Made from a ``RunContext``; ``destroy`` is safe to call at any time, and twice."""
 
@@ -158,16 +170,8 @@ class Fabric(Protocol):
         """
         ...
 
-    def launch(
-        self,
-        name: str,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        copies: int | None = None,
-    ) -> Popen[bytes]:
+    def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Launched:
         """Start a command in a node of ``premises``, without any privilege; both its outputs come through its pipe.
-
-        ``copies``: a descriptor for ``testbed.fabric.copies.submit``, where processes of two nodes can see each other.
 
         Its status is what a shell would say: 127, not found; 128 + n or -n, killed by signal n.
         """

@@ -1,10 +1,7 @@
-"""Becoming a node's process: ``python -m testbed.fabric.enter --netns PATH --parent PID [--copies FD] -- COMMAND…``.
+"""Becoming somebody without power: ``python -m testbed.fabric.enter --netns PATH --parent PID -- COMMAND…``.
 
-Enters the namespace, gives up every capability for good, sees to it that it dies with its parent, and
-becomes the command. It runs as the owner of the package, so that without capabilities it can still read it;
-where only one user is known it stays that user, who could read it before.
-The command's environment is this process's, but for what ``ENVIRONMENT`` says: what this program needs in order to run
-need not be what the command is to find.
+Enters the network namespace and a view of the host's files that is read-only, becomes the nodes' user, gives up every
+capability for good, sees to it that it dies with its parent, and becomes the command.
 The parent is the *thread* that started it: when that thread ends, so does this process.
 """
 
@@ -13,68 +10,131 @@ from __future__ import annotations
 import argparse
 import ctypes
 import errno
-import json
 import os
+import platform
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from testbed.fabric.copies import submit
+from testbed.errors import MachineError
+from testbed.fabric.view import Account, account, check, lay, programs
 from testbed.links.namespaces import enter
-from testbed.process import PACKAGE, die_with, module_command, prctl
+from testbed.process import NEW_MOUNTS, call, die_with, module_command, prctl, unshare
 
-_libc = ctypes.CDLL(None, use_errno=True)
 _DROP_BOUNDING, _SET_SECUREBITS, _NO_NEW_PRIVILEGES = 24, 28, 38
 _AMBIENT, _CLEAR_ALL = 47, 4
+_SET_SECCOMP, _SECCOMP_FILTER = 22, 2
 _NOROOT_LOCKED = 0b11
 _CAPABILITIES_VERSION_3 = 0x20080522
-ENVIRONMENT = "NARROWS_ENVIRONMENT"
-"""The variable that says how the command's environment differs: by name, as JSON; null: not there."""
 _NOT_ABLE, _NOT_FOUND = 126, 127
 """What shells say of a command that cannot be started, and of one that is not there."""
 _LAST = Path("/proc/sys/kernel/cap_last_cap")
-_USERS = Path("/proc/self/uid_map")
+
+_SET_ID = 0o6000
+_CREATES = os.O_CREAT | (os.O_TMPFILE & ~os.O_DIRECTORY)
+_MACHINE_AT, _NUMBER_AT, _ARGUMENTS_AT, _ARGUMENT_BYTES = 4, 0, 16, 8
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_FOREIGN = 0x40000000
+"""Numbers from here on are those of another interface of the same machine (x32)."""
+_ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 
 
-def command_in(
-    netns: str, parent: int, command: Sequence[str], copies: int | None = None
-) -> list[str]:
-    """The command line that runs ``command`` in a namespace without any privilege.
+class _Calls(NamedTuple):
+    """System calls of a machine (include/uapi/linux/audit.h), each with the argument that is a mode; of those that open
+    files, the argument before it says whether a file is made."""
 
-    ``copies``: a descriptor for ``testbed.fabric.copies.submit``, which the process must inherit.
-    """
+    machine: int
+    modes: dict[int, int]
+    opens: dict[int, int]
+
+
+_KNOWN = {
+    "x86_64": _Calls(
+        0xC000003E, {90: 1, 91: 1, 268: 2, 452: 2, 133: 1, 259: 2, 85: 1}, {2: 2, 257: 3}
+    ),
+    "aarch64": _Calls(0xC00000B7, {52: 1, 53: 2, 452: 2, 33: 2}, {56: 3}),
+}
+_WITHOUT = (437, 425)
+"""openat2 and io_uring_setup take their modes from memory, where no filter looks: as if the kernel did not have them."""
+
+
+def command_in(netns: str, parent: int, command: Sequence[str]) -> list[str]:
+    """The command line that runs ``command`` in a namespace without any privilege."""
     options = ["--netns", netns, "--parent", str(parent)]
-    options += [] if copies is None else ["--copies", str(copies)]
     return module_command("testbed.fabric.enter", *options, "--", *command)
 
 
-def drop_privileges() -> None:
-    """Give up every capability, now and for all programs to come. Raises OSError."""
+def drop_privileges(whose: Account | None) -> None:
+    """Become ``whose``, and give up every capability, now and for all programs to come. Raises OSError.
+
+    Files with a set-user-id or set-group-id bit cannot be made any more either: where a folder's files are shown as this
+    user's they belong to its owner on the disk.
+    """
     for capability in range(int(_LAST.read_text()) + 1):
         prctl(_DROP_BOUNDING, capability)
     prctl(_SET_SECUREBITS, _NOROOT_LOCKED)
     prctl(_AMBIENT, _CLEAR_ALL)
-    owner = PACKAGE.stat()
-    if owner.st_uid != os.geteuid() and is_mapped(owner.st_uid):
+    if whose is not None:
         os.setgroups([])
-        os.setresgid(owner.st_gid, owner.st_gid, owner.st_gid)
-        os.setresuid(owner.st_uid, owner.st_uid, owner.st_uid)
-    header = struct.pack("=Ii", _CAPABILITIES_VERSION_3, 0)
-    if _libc.capset(header, bytes(24)) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"capset: {os.strerror(code)}")
+        os.setresgid(whose.group, whose.group, whose.group)
+        os.setresuid(whose.user, whose.user, whose.user)
+    call("capset", struct.pack("=Ii", _CAPABILITIES_VERSION_3, 0), bytes(24))
     prctl(_NO_NEW_PRIVILEGES, 1)
+    if whose is not None:
+        _forbid_set_id()
 
 
-def is_mapped(user: int, rows: str | None = None) -> bool:
-    """Whether a process here can become ``user``: a user namespace may know one user only.
+def execute(command: Sequence[str]) -> None:
+    """Become ``command``; where that is impossible, say so and end as a shell would."""
+    try:
+        os.execvp(command[0], list(command))
+    except OSError as error:
+        sys.stderr.write(f"testbed: {command[0]}: {error.strerror}\n")
+        sys.stderr.flush()
+        os._exit(_NOT_FOUND if error.errno == errno.ENOENT else _NOT_ABLE)
 
-    ``rows`` are as in ``/proc/self/uid_map``, which is read when none are given.
-    """
-    text = _USERS.read_text() if rows is None else rows
-    ranges = (tuple(map(int, row.split())) for row in text.splitlines())
-    return any(first <= user < first + count for first, _, count in ranges)
+
+def _forbid_set_id() -> None:
+    calls = _KNOWN.get(platform.machine())
+    if calls is None:
+        raise OSError(
+            errno.ENOSYS, f"the numbers of system calls on {platform.machine()} are not known"
+        )
+    program = b"".join(struct.pack("=HBBI", *step) for step in _filter(calls))
+    room = ctypes.create_string_buffer(program, len(program))
+    head = ctypes.create_string_buffer(
+        struct.pack("@HP", len(program) // 8, ctypes.addressof(room))
+    )
+    prctl(_SET_SECCOMP, _SECCOMP_FILTER, ctypes.addressof(head))
+
+
+def _filter(calls: _Calls) -> Iterator[tuple[int, int, int, int]]:
+    """Instructions (linux/filter.h): code, steps to skip if true and if not, operand."""
+    denied, unknown = _FAIL | errno.EPERM, _FAIL | errno.ENOSYS
+    yield from ((_LOAD, 0, 0, _MACHINE_AT), (_EQUAL, 1, 0, calls.machine), (_RETURN, 0, 0, unknown))
+    yield from ((_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, 0, 1, _FOREIGN), (_RETURN, 0, 0, unknown))
+    for number in _WITHOUT:
+        yield from ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, unknown))
+    for number, mode in calls.modes.items():
+        yield (_EQUAL, 0, 4, number)
+        yield from _set_id(mode, denied)
+    for number, mode in calls.opens.items():
+        yield (_EQUAL, 0, 6, number)
+        yield from ((_LOAD, 0, 0, _argument(mode - 1)), (_ANY_BIT, 0, 3, _CREATES))
+        yield from _set_id(mode, denied)
+    yield (_RETURN, 0, 0, _ALLOW)
+
+
+def _set_id(mode: int, denied: int) -> Iterator[tuple[int, int, int, int]]:
+    yield from ((_LOAD, 0, 0, _argument(mode)), (_ANY_BIT, 0, 1, _SET_ID))
+    yield from ((_RETURN, 0, 0, denied), (_RETURN, 0, 0, _ALLOW))
+
+
+def _argument(number: int) -> int:
+    """Where its lower half is, on a machine that puts it first."""
+    return _ARGUMENTS_AT + _ARGUMENT_BYTES * number
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -82,23 +142,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="testbed.fabric.enter")
     parser.add_argument("--netns", required=True)
     parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--copies", type=int)
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments)
     die_with(options.parent)  # before its namespace goes too
     enter(options.netns)
-    drop_privileges()
-    die_with(options.parent)  # another user's process is not told any more
-    if options.copies is not None:
-        submit(options.copies)
-    for name, value in json.loads(os.environ.pop(ENVIRONMENT, "{}")).items():
-        os.environ.pop(name, None)
-        os.environ.update({} if value is None else {name: value})
+    unshare(NEW_MOUNTS)
+    whose, shown = account(), programs(os.environ)
     try:
-        os.execvp(options.command[0], options.command)
-    except OSError as error:
-        sys.stderr.write(f"testbed: {options.command[0]}: {error.strerror}\n")
-        sys.exit(_NOT_FOUND if error.errno == errno.ENOENT else _NOT_ABLE)
+        lay(shown, whose)
+        drop_privileges(whose)
+        check(shown)
+    except MachineError as error:
+        sys.exit(f"testbed: {error}")
+    die_with(options.parent)  # another user's process is not told any more
+    execute(options.command)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -21,24 +19,22 @@ from testbed.fabric.base import (
     Networks,
     NodeSpec,
     Place,
-    Premises,
     RackSpec,
     RunContext,
 )
 from testbed.fabric.docker.subnets import routed
-from testbed.fabric.enter import ENVIRONMENT, command_in
-from testbed.fabric.forker import Forked, Forker, take
+from testbed.fabric.forker import Forked, Forker, Imports, take
 from testbed.fabric.importable import offer
 from testbed.fabric.journal import KEPT, Journal, folder, journals, start_time
 from testbed.fabric.netns_clean import register
 from testbed.fabric.netns_plan import install, plan_racks, plan_topology, run_tag
 from testbed.fabric.netns_sweep import sweep
+from testbed.fabric.view import Shown, account, named, programs
 from testbed.links.client import Agent
 from testbed.links.namespaces import inhabitants, path_of
 from testbed.links.probe import REQUIRED, probe
 from testbed.links.wiring import TopologyPlan
 from testbed.process import SET_BY_US, node_environment
-from testbed.process import environment as own_environment
 
 _END_S = 2.0
 
@@ -58,6 +54,7 @@ class NetnsFabric:
         self._specs: dict[str, NodeSpec] = {}
         self._wired: dict[str, tuple[Interface, Interface]] = {}
         self._processes: dict[str, Forked] = {}
+        self._rooms: dict[str, Forked] = {}
         # Nodes die with the thread that starts them, so one thread does, and lives as long as they shall.
         self._starter = ThreadPoolExecutor(1, "starter")
         self._forker: Forker | None = None
@@ -68,10 +65,10 @@ class NetnsFabric:
         """Make a namespace per node, the switch and the control network. Raises MachineError."""
         self._specs = {spec.name: spec for spec in specs}
         self._racks = tuple(racks)
-        if any(self.context.staffed(spec) for spec in specs):
-            trains = self.context.trains and any(spec.role != "host" for spec in specs)
-            begin = partial(Forker, node_environment(), trains=trains)
-            self._forker = (take() if trains else None) or self._starter.submit(begin).result()
+        imports = self._imports()
+        begin = partial(Forker, node_environment(), imports)
+        ahead = take() if imports == "torch" else None
+        self._forker = ahead or self._starter.submit(begin).result()
         plan = self._plan = self._reserve(specs)
         self.agent = Agent.local(journal=self._journal)
         try:
@@ -102,22 +99,25 @@ class NetnsFabric:
         ended = {name: process.poll() for name, process in dict(self._processes).items()}
         return {name: _how(code) for name, code in ended.items() if code is not None}
 
-    def launch(
-        self,
-        name: str,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        copies: int | None = None,
-    ) -> subprocess.Popen[bytes]:
-        """Start a command in a node's namespace, and in the folder that the premises name."""
+    def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Forked:
+        """Start a command in a node's namespaces, and in the folder that the premises name."""
         premises = self.context.premises
-        assert premises is not None
-        found = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
-        path = os.pathsep.join(filter(None, [found, str(offer(premises.meeting))]))
-        users = {**dict.fromkeys(SET_BY_US), **environment, "PYTHONPATH": path}
-        variables = own_environment(**{ENVIRONMENT: json.dumps(users)})
-        start = partial(self._popen, name, command, variables, premises, copies)
-        return self._starter.submit(start).result()
+        assert premises is not None and self._forker is not None
+        given = {key: text for key, text in os.environ.items() if key not in SET_BY_US}
+        path = environment.get("PYTHONPATH", given.get("PYTHONPATH"))
+        path = os.pathsep.join(filter(None, [path, str(offer(premises.meeting))]))
+        variables = {**given, **_at_home(), **environment, "PYTHONPATH": path}
+        if (room := self._rooms.get(name)) is None or room.poll() is not None:
+            view = [*self._view(variables), *named(command, premises.directory)]
+            view += [Shown(str(premises.meeting))]
+            view += [Shown(str(premises.directory), writable=True)]
+            view += [
+                Shown(str(self.context.directory.absolute()))
+            ]  # a job does not write its own records
+            room = self._forker.room(name, self._netns(name), view, self._hosts())
+            self._rooms[name] = room
+            self._note(room.pid)
+        return self._forker.command(room, command, variables, premises.directory)
 
     def signal(self, name: str, number: int) -> None:
         """To every process in the node's namespace."""
@@ -151,9 +151,11 @@ class NetnsFabric:
         role = self._specs[name].role
         options = ["--name", name, "--control", control, "--role", role]
         options += [] if self.context.trains else ["--untrained"]
+        view = self._view(os.environ)
         with (log / f"{name}.log").open("ab") as output:
-            token = {"NARROWS_TOKEN": self.context.token}
-            process = self._forker.start(self._netns(name), options, token, output)
+            more = {"NARROWS_TOKEN": self.context.token, **_at_home()}
+            netns, hosts = self._netns(name), self._hosts()
+            process = self._forker.node(name, netns, view, hosts, options, more, output)
         self._processes[name] = process
         self._note(process.pid)
 
@@ -199,27 +201,22 @@ class NetnsFabric:
                 journal.add("link", name=node.port, alias=None, netns=plan.switch_netns)
         return plan
 
-    def _popen(
-        self,
-        name: str,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        premises: Premises,
-        copies: int | None,
-    ) -> subprocess.Popen[bytes]:
-        """In the starter's thread, which it dies with."""
-        process = subprocess.Popen(
-            command_in(self._netns(name), os.getpid(), command, copies),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=dict(environment),
-            cwd=premises.directory,
-            pass_fds=() if copies is None else (copies,),
-        )
-        self._note(process.pid)
-        return process
+    def _imports(self) -> Imports:
+        """What processes of ours will need in the nodes."""
+        staffed = [spec for spec in self._specs.values() if self.context.staffed(spec)]
+        if not staffed:
+            return "nothing"
+        trains = self.context.trains and any(spec.role != "host" for spec in staffed)
+        return "torch" if trains else "testbed"
+
+    def _view(self, variables: Mapping[str, str]) -> list[Shown]:
+        return [*programs(variables), *(Shown(str(folder)) for folder in self.context.folders)]
+
+    def _hosts(self) -> str:
+        """What ``/etc/hosts`` says in every node: all nodes, by their addresses on the data network."""
+        assert self._plan is not None
+        names = [f"{node.data_address} {node.name}" for node in self._plan.nodes]
+        return "\n".join(["127.0.0.1 localhost", "::1 localhost", *names, ""])
 
     def _note(self, pid: int) -> None:
         """Write a process that was started into the journal."""
@@ -251,21 +248,16 @@ class NetnsFabric:
         }
 
     def _end_processes(self) -> None:
-        """All are asked first, so that they end side by side. Of what was launched, only what others should have ended
+        """All are killed first, so that they end side by side. Of what was launched, only what others should have ended
         is left."""
         for name in self._wired:
             if not self.context.staffed(self._specs[name]):
                 self.signal(name, signal.SIGKILL)
         running = {name: p for name, p in self._processes.items() if p.poll() is None}
         for name in running:
-            self.resume(name)
-            self._signal(name, signal.SIGTERM)
-        for name, process in running.items():
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                self._signal(name, signal.SIGKILL)
-                process.wait()
+            self._signal(name, signal.SIGKILL)
+        for process in running.values():
+            process.wait(_END_S)
 
 
 @contextmanager
@@ -276,6 +268,14 @@ def _planning() -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _at_home() -> dict[str, str]:
+    """Variables of a node: its folders for temporary files and of its session are its own; an account has no home."""
+    own = {"TMPDIR": "/tmp", "XDG_RUNTIME_DIR": "/run"}
+    if account() is not None:
+        own |= {"HOME": "/tmp", "USER": "narrows", "LOGNAME": "narrows"}
+    return own
 
 
 def _how(code: int) -> str:

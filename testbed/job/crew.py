@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Mapping
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from testbed.job.order import Order, Seat
 from testbed.job.output import Output, lines
-from testbed.job.watch import Watch
 
 if TYPE_CHECKING:
-    from testbed.fabric.base import Fabric
+    from testbed.fabric.base import Fabric, Launched
 
 GRACE_S = 5.0
 """How long the others may take to end by themselves when one has failed, and then when they were asked to."""
@@ -32,7 +30,7 @@ class Member:
 
     seat: Seat
     rank: int
-    process: subprocess.Popen[bytes]
+    process: Launched
     started_ns: int
     ended_ns: int | None = None
     asked: bool = False
@@ -60,10 +58,9 @@ class Crew:
         self._end_at: float | None = None
         self._number = signal.SIGTERM
 
-    def start(self, seat: Seat, environment: Mapping[str, str], watch: Watch) -> None:
+    def start(self, seat: Seat, environment: Mapping[str, str]) -> None:
         """One more. Raises OSError where nothing can be started at all."""
-        with watch.channel() as copies:
-            process = self._fabric.launch(seat.node, self._order.command, environment, copies)
+        process = self._fabric.launch(seat.node, self._order.command, environment)
         rank = seat.node_rank * self._order.processes + seat.local_rank
         member = Member(seat, rank, process, time.monotonic_ns())
         self.members.append(member)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from testbed.errors import InputError
@@ -9,6 +10,22 @@ from testbed.scenario.absences import nobody_leaves
 from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded
 from testbed.scenario.traffic import flows
+
+_SYSTEM = (
+    "bin",
+    "boot",
+    "dev",
+    "etc",
+    "lib",
+    "lib32",
+    "lib64",
+    "proc",
+    "run",
+    "sbin",
+    "sys",
+    "usr",
+)
+_SHARED = ("home", "opt", "root", "srv", "tmp", "var", "var/tmp")
 
 
 def check_nodes(loaded: Loaded) -> None:
@@ -32,10 +49,11 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
             where="--fabric",
             hint="Use netns or docker",
         )
-    if fabric == "docker" and Path.cwd() in (Path("/"), Path.home()):
+    here = Path.cwd()
+    if here == Path("/") or (_others_use(here) and (fabric == "docker" or os.geteuid() == 0)):
         raise InputError(
-            f"containers may write to the folder that the command starts in, which would be all of {Path.cwd()}",
-            where="--fabric docker",
+            f"nodes may write to the folder that the command starts in, which would be all of {here}",
+            where="the working directory",
             hint="Start it in a folder of its own",
         )
     images = [name for name, group in loaded.scenario.nodes.items() if group.image is not None]
@@ -45,3 +63,14 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
             where=str(loaded.source),
             hint="Use --fabric docker, or leave `image` out",
         )
+
+
+def _others_use(folder: Path) -> bool:
+    """Whether a folder is a home, or the system's: what a job writes there others would execute or read."""
+    root = Path("/")
+    return folder == Path.home() or any(
+        [
+            *(folder.is_relative_to(root / name) for name in _SYSTEM),
+            *(folder == root / name for name in _SHARED),
+        ]
+    )

@@ -90,8 +90,8 @@ def _evidence(
             **unaccounted_links(asked, performance.bystanders.crossed),
             **{str(end): why for end in asked.ends for why in performance.watch.missed[:1]},
         },
-        around=around(carried, sockets, events.get("shared", []), processes=performance.processes),
-        unwatched=performance.watch.unwatched,
+        around=around(carried, sockets, processes=performance.processes),
+        unwatched=performance.watch.missed,
         nodes=nodes_seen(node_changes(scenario), history.nodes, performance.seconds),
         foreign_drops={"the host's receive backlog": performance.backlog_drops},
     )

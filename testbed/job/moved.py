@@ -1,17 +1,12 @@
-"""From what was seen of a node's connections, interfaces and memory to its records. Pure."""
+"""From what was seen of a node's connections and interfaces to its records. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from testbed.links.wire import InterfaceSeen, Joined, SocketSeen
-from testbed.record.job_events import CarriedRecord, SharedRecord, SocketRecord
-
-if TYPE_CHECKING:
-    from testbed.job.copies import Copied
-    from testbed.job.memory import Shared
+from testbed.links.wire import InterfaceSeen, SocketSeen
+from testbed.record.job_events import CarriedRecord, SocketRecord
 
 DATA, CONTROL, LOOPBACK = "data", "control", "loopback"
 
@@ -95,24 +90,3 @@ def _other_end(node: str, seen: SocketSeen, known: Mapping[str, Owner]) -> tuple
 def address_of(end: str) -> str:
     """Without its port, and the brackets of IPv6."""
     return end.rpartition(":")[0].strip("[]")
-
-
-def copied(found: Copied) -> SharedRecord:
-    """Calls of one process on another's memory."""
-    return SharedRecord(
-        found.node, found.other, "copied", bytes=found.bytes, calls=found.calls, what=found.call
-    )
-
-
-def mapped(found: Shared) -> SharedRecord:
-    """Pages that both have."""
-    return SharedRecord(
-        found.node, found.other, "mapped", bytes=found.bytes, calls=0, what=found.name
-    )
-
-
-def connected(found: Iterable[Joined]) -> Iterator[SharedRecord]:
-    """Unix sockets between two nodes, by path; how much went through them nobody knows."""
-    many = Counter((join.node, join.other, join.path) for join in found)
-    for (node, other, path), calls in many.items():
-        yield SharedRecord(node, other, "connected", bytes=0, calls=calls, what=path)

@@ -97,8 +97,6 @@ class Performance:
                     self.links = agent.stop()
                 with suppress(NarrowsError) if failed else nullcontext():
                     self._write_moved()
-            if self.watch is not None:
-                self.watch.stop()
             self.backlog_drops = backlog_drops() - dropped
             self._write()
         self._raise_failure()
@@ -124,7 +122,7 @@ class Performance:
         threads = self._order.threads(os.cpu_count() or 1, len(working(self._session.specs)))
         for seat in seats:
             marks = self._hearing.path(seat.node)
-            self.crew.start(seat, variables(self._order, seat, marks, threads), self.watch)
+            self.crew.start(seat, variables(self._order, seat, marks, threads))
         self._progress.say(f"{len(seats)} processes: {' '.join(self._order.command)}")
 
     def _begin(self, watches: list[HostWatch | Disturbances]) -> None:

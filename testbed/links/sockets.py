@@ -2,7 +2,6 @@
 
 A socket that is destroyed tells its counters once, to whoever listens in its namespace; those still open at the end
 are listed then. Together they are all there were, however short they lived, and the counts are the kernel's own.
-Unix sockets do neither: whether one joins two namespaces is looked at from time to time.
 """
 
 from __future__ import annotations
@@ -21,16 +20,7 @@ from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY
 
 from testbed.links.channel import SOCK_DIAG, Channel, listener, split, tolerating
 from testbed.links.devices import interfaces
-from testbed.links.diag import (
-    DESTROYED,
-    FAMILIES,
-    UNIX_QUERY,
-    Joins,
-    UnixSeen,
-    decode,
-    decode_unix,
-    query,
-)
+from testbed.links.diag import DESTROYED, FAMILIES, decode, query
 from testbed.links.namespaces import opened
 from testbed.links.wire import InterfaceSeen, SocketSeen, Watched
 
@@ -40,21 +30,14 @@ _QUIET_S, _LONGEST_S = 0.05, 1.0
 """A socket's end is told by a queue of the kernel's: it is over when nothing has come for so long."""
 MOST = 200_000
 """Connections that are kept of one node."""
-LOOK_S = 1.0
-_LEISURE = 100
-"""Between two looks at Unix sockets there is this time, or so many times what one takes if that is more."""
 
 
 @dataclass
 class Listening:
-    """One namespace's notifications. They are decoded at the end: a replay may be running now.
-
-    ``asking``: for its Unix sockets.
-    """
+    """One namespace's notifications. They are decoded at the end: a replay may be running now."""
 
     netns: str
     socket: socket.socket
-    asking: Channel
     heard: list[tuple[int, bytes]] = field(default_factory=list)
     missed: str | None = None
     """Why some connections are not among them."""
@@ -84,8 +67,6 @@ class SocketWatch:
         self._stack = ExitStack()
         self._selector = self._stack.enter_context(selectors.DefaultSelector())
         self._listening: dict[str, Listening] = {}
-        self._joins = Joins()
-        self._unlooked: str | None = None
         try:
             self._wake = os.eventfd(0, os.EFD_CLOEXEC)
             self._stack.callback(os.close, self._wake)
@@ -117,14 +98,12 @@ class SocketWatch:
                 tuple({**still[node], **_decoded(listening)}.values()),
                 tuple(seen[node]),
                 listening.missed,
-                tuple(join for join in self._joins.found if join.node == node),
-                self._unlooked,
             )
             for node, listening in self._listening.items()
         }
 
     def close(self) -> None:
-        """Look once more, then follow no longer; safe to call twice."""
+        """Follow no longer; safe to call twice."""
         if self._thread.is_alive():
             os.eventfd_write(self._wake, 1)
             self._thread.join()
@@ -134,36 +113,17 @@ class SocketWatch:
         # This path leads there when the process that the namespace was named by has ended, too.
         held = f"/proc/self/fd/{self._stack.enter_context(opened(netns))}"
         made = self._stack.enter_context(listener(held, DESTROYED, _BUFFER_BYTES))
-        asking = self._stack.enter_context(Channel(held, SOCK_DIAG))
-        self._listening[node] = Listening(held, made, asking)
+        self._listening[node] = Listening(held, made)
         self._selector.register(made, selectors.EVENT_READ, self._listening[node])
 
     def _follow(self) -> None:
-        next_s, over = 0.0, False
+        over = False
         while not over:
-            for key, _ in self._selector.select(max(0.0, next_s - time.monotonic())):
+            for key, _ in self._selector.select():
                 if key.data is None:
                     over = True
                 else:
                     key.data.take()
-            if over or time.monotonic() >= next_s:
-                began_s = time.thread_time()
-                self._look()
-                took_s = time.thread_time() - began_s
-                next_s = time.monotonic() + max(LOOK_S, _LEISURE * took_s)
-
-    def _look(self) -> None:
-        """At the Unix sockets that there are now; never again where that has failed."""
-        if self._unlooked is not None:
-            return
-        found: dict[str, list[UnixSeen]] = {}
-        try:
-            for node, listening in self._listening.items():
-                listed = listening.asking.dump_raw(UNIX_QUERY, SOCK_DIAG_BY_FAMILY)
-                found[node] = list(map(decode_unix, listed))
-        except OSError as error:  # a kernel without CONFIG_UNIX_DIAG, say
-            self._unlooked = f"Unix sockets were not looked at to the end: {error.strerror}"
-        self._joins.take(found)
 
     def _open(self, netns: str) -> dict[int, SocketSeen]:
         """By cookie, the connections of a namespace that are open."""

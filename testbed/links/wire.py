@@ -85,26 +85,12 @@ class SocketSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """A connection between a node and ``other``. ``inodes``: of both sockets, the smaller first."""
-
-    node: str
-    other: str
-    path: str
-    inodes: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
 class Watched:
     """What a node's namespace had: its connections, and its interfaces' counters at the end."""
 
     sockets: tuple[SocketSeen, ...]
     interfaces: tuple[InterfaceSeen, ...]
     missed: str | None
-    joined: tuple[Joined, ...] = ()
-    """Unix sockets that led to nodes that come after it."""
-    unlooked: str | None = None
-    """Why these were not looked at."""
 
 
 def dump(message: Object) -> str:

@@ -14,17 +14,9 @@ Records = Sequence[Mapping[str, Any]]
 
 IPV6_MORE_BYTES = 20
 """By which its header is longer than IPv4's."""
-_MEMORY = (
-    'For torch RPC use TensorPipeRpcBackendOptions(_transports=["uv"], _channels=["basic"]); for NCCL set '
-    "NCCL_SHM_DISABLE=1 and NCCL_P2P_DISABLE=1; for Open MPI use --mca pml ob1 --mca btl tcp,self"
-)
 _CONTROL = (
     "Set GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to $NARROWS_INTERFACE, and have programs listen "
     "on $NARROWS_ADDRESS and connect to $MASTER_ADDR"
-)
-_SOCKET = (
-    "Have programs listen on $NARROWS_ADDRESS and connect to $MASTER_ADDR; where several processes talk to each other so, have "
-    "them in one node (--nproc)"
 )
 _LOOPBACK = (
     "Either everything ran inside one node, or a name resolved to 127.0.0.1: use $NARROWS_ADDRESS and $MASTER_ADDR; "
@@ -35,7 +27,6 @@ _LOOPBACK = (
 def around(
     carried: Records,
     sockets: Records,
-    shared: Records,
     *,
     processes: int,
     limits: Thresholds = THRESHOLDS,
@@ -46,9 +37,6 @@ def around(
     """
     allowed = _allowed(carried, limits)
     return [
-        *_copied(shared, allowed),
-        *_mapped(shared, limits),
-        *_connected(shared),
         *_control(carried, sockets, allowed),
         *(_loopback(carried, limits) if processes == 1 else ()),
     ]
@@ -113,43 +101,6 @@ def _linked(carried: Records) -> Counter[str]:
         if one["role"] == "data":
             found[one["node"]] += one["sent_bytes"] + one["received_bytes"]
     return found
-
-
-def _copied(shared: Records, allowed: Callable[[str], float]) -> Iterator[str]:
-    pairs, calls = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for one in shared:
-        if one["how"] == "copied":
-            pairs[one["node"], one["other"]] += one["bytes"]
-            calls[one["node"], one["other"]] += one["calls"]
-    found = [(pair, octets) for pair, octets in pairs.most_common() if octets > allowed(pair[0])]
-    for pair, octets in found[:1]:
-        node, other = pair
-        yield (
-            f"{node} copied {octets} B to or from the memory of {other} in {calls[pair]} calls of process_vm_readv or "
-            f"process_vm_writev{_more(found)}: no link carried them. {_MEMORY}"
-        )
-
-
-def _mapped(shared: Records, limits: Thresholds) -> Iterator[str]:
-    large = [
-        one for one in shared if one["how"] == "mapped" and one["bytes"] > limits.around_floor_bytes
-    ]
-    large.sort(key=lambda one: -int(one["bytes"]))
-    for one in large[:1]:
-        yield (
-            f"{one['node']} and {one['other']} have both mapped {one['bytes']} B of {one['what']} as shared memory"
-            f"{_more(large)}: what one writes there no link carries. {_MEMORY}"
-        )
-
-
-def _connected(shared: Records) -> Iterator[str]:
-    found = [one for one in shared if one["how"] == "connected"]
-    for one in found[:1]:
-        path = f" at {one['what']}" if one["what"] else ""
-        yield (
-            f"processes of {one['node']} and {one['other']} spoke through a Unix socket{path}{_more(found)}: what they said "
-            f"no link carried. {_SOCKET}"
-        )
 
 
 def _control(carried: Records, sockets: Records, allowed: Callable[[str], float]) -> Iterator[str]:

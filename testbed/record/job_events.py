@@ -88,21 +88,3 @@ class SocketRecord(Event):
     least_rtt_us: int | None
     ended_s: float | None
     """None: it was still open at the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class SharedRecord(Event):
-    """Memory or a socket through which processes of two nodes could, or did, pass data around the network."""
-
-    kind = "shared"
-    node: str
-    other: str
-    how: str
-    """``mapped``: both have mapped the same pages, one of them for writing; ``copied``: one read or wrote the other's memory by
-    process_vm_readv(2) or process_vm_writev(2); ``connected``: a Unix socket leads from one to the other."""
-    bytes: int
-    """``mapped``: the size of the pages; ``copied``: what the calls asked for; ``connected``: 0, nobody knows."""
-    calls: int
-    """``connected``: connections that were seen."""
-    what: str
-    """The mapped file's name, the system call, or the socket's path (empty: none is known)."""

@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     host, _, port = options.control.rpartition(":")
     lines = Lines(_connect(host, int(port)))
-    lines.send("hello", node=options.name, token=os.environ[TOKEN_VARIABLE], pid=os.getpid())
+    lines.send("hello", node=options.name, token=os.environ[TOKEN_VARIABLE])
     NodeProcess(options.name, options.role, lines, trains=not options.untrained).serve()
 
 

@@ -15,6 +15,7 @@ import pytest
 from testbed.errors import ExperimentError
 from testbed.fabric.base import START_S
 from testbed.fabric.forker import Forked, Forker, ahead, take
+from testbed.fabric.view import programs
 from testbed.links import namespaces
 from testbed.process import environment
 
@@ -25,7 +26,7 @@ SHORT_S = START_S
 
 @pytest.fixture
 def forker() -> Iterator[Forker]:
-    made = Forker(environment(), trains=False)
+    made = Forker(environment(), "testbed")
     yield made
     made.close()
 
@@ -41,7 +42,8 @@ def start(forker: Forker, netns: str, log: Path, *more: str, name: str = "worker
     """A node that looks for a session that is not there."""
     with log.open("ab") as output:
         arguments = ["--name", name, "--control", "127.0.0.1:9", *more]
-        return forker.start(netns, arguments, {"NARROWS_TOKEN": "secret"}, output)
+        variables = {"NARROWS_TOKEN": "secret"}
+        return forker.node(name, netns, programs({}), "", arguments, variables, output)
 
 
 def test_a_fork_is_in_its_namespace_without_privileges_and_bears_its_name(
@@ -78,9 +80,8 @@ def test_an_end_is_told_with_its_status(forker: Forker, netns: str, tmp_path: Pa
 
 
 def test_a_node_that_cannot_enter_its_namespace_says_so(forker: Forker, tmp_path: Path) -> None:
-    node = start(forker, "/run/netns/nw-not-there", tmp_path / "log")
-    assert node.wait(SHORT_S) == 1
-    assert "nw-not-there" in (tmp_path / "log").read_text()
+    with pytest.raises(ExperimentError, match=r"could not be isolated.*nw-not-there"):
+        start(forker, "/run/netns/nw-not-there", tmp_path / "log")
 
 
 @pytest.mark.parametrize("how", ["closed", "killed"])
@@ -104,7 +105,7 @@ def test_nodes_end_with_the_process_that_they_are_forks_of(
 def test_it_ends_without_a_word_with_what_nobody_has_read(
     netns: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = Forker(environment(), trains=False)
+    made = Forker(environment(), "testbed")
     node = start(made, netns, tmp_path / "log")
     os.kill(node.pid, signal.SIGKILL)
     give_up = time.monotonic() + SHORT_S
@@ -125,27 +126,25 @@ def test_one_that_was_begun_ahead_is_taken_once_and_otherwise_ends() -> None:
     finally:
         taken.close()
     with ahead(True):
-        (unused,) = children("testbed.fabric.forker")
+        (unused,) = children("testbed.fabric.forking")
     assert not running(unused)
     with ahead(False):
-        assert take() is None and not children("testbed.fabric.forker")
+        assert take() is None and not children("testbed.fabric.forking")
 
 
 def test_a_node_has_the_variables_it_was_started_with(forker: Forker, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, (tmp_path / "log").open("ab") as output:
         control = f"127.0.0.1:{server.getsockname()[1]}"
-        node = forker.start(
-            "/proc/self/ns/net",
-            ["--name", "worker-0", "--control", control],
-            {"NARROWS_TOKEN": "ours"},
-            output,
-        )
+        node = forker.node(
+            "worker-0", "/proc/self/ns/net", programs({}), "",
+            ["--name", "worker-0", "--control", control], {"NARROWS_TOKEN": "ours"}, output,
+        )  # fmt: skip
         server.settimeout(SHORT_S)
         connection, _ = server.accept()
         with connection, connection.makefile("rb") as lines:
             said = json.loads(lines.readline())
     assert (said["type"], said["node"], said["token"]) == ("hello", "worker-0", "ours")
-    assert said["pid"] == node.pid
+    assert node.poll() is None
 
 
 def test_a_program_that_cannot_be_imported_is_said_in_a_sentence(
@@ -155,7 +154,7 @@ def test_a_program_that_cannot_be_imported_is_said_in_a_sentence(
     broken.mkdir()
     (broken / "__init__.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
-    made = Forker({**os.environ, "PYTHONPATH": str(tmp_path)}, trains=False)
+    made = Forker({**os.environ, "PYTHONPATH": str(tmp_path)}, "testbed")
     try:
         with pytest.raises(ExperimentError, match="ended with status 7"):
             start(made, "/proc/self/ns/net", tmp_path / "log")

@@ -83,7 +83,7 @@ def test_nodes_run_without_any_right(rig: Rig) -> None:
     for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
         assert int(held[kind], 16) == 0, kind
     assert held["NoNewPrivs"] == "1"
-    assert held["NSsid"] == str(process.pid)
+    assert held["NSsid"].split()[0] == str(process.pid)
     inside = Path(f"/proc/{process.pid}/ns/net").stat().st_ino
     assert inside == Path(str(places["worker-0"].nic.netns)).stat().st_ino
     assert not rig.fabric.dead()

@@ -191,7 +191,7 @@ def test_nodes_have_no_rights_and_see_no_other_network(user: User) -> None:
 
 def _nodes(host: PrivateHost) -> list[int]:
     """Those that have become nodes, and have given up every right."""
-    forked = host.processes("testbed.fabric.forker")
+    forked = host.processes("testbed.fabric.forking")
     return [
         pid
         for pid in forked

@@ -9,7 +9,7 @@ import pytest
 from testbed.record.around import around, counted, trips, unaccounted
 from testbed.record.evidence import Evidence
 from testbed.record.identity import class_bytes_expected
-from testbed.record.job_events import CarriedRecord, SharedRecord, SocketRecord
+from testbed.record.job_events import CarriedRecord, SocketRecord
 from testbed.record.verdict import THRESHOLDS, judge
 
 FLOOR = THRESHOLDS.around_floor_bytes
@@ -38,58 +38,31 @@ def connection(
     ).to_json()
 
 
-def shared(how: str, octets: int, node: str = "worker-0", what: str = "x") -> dict[str, Any]:
-    return SharedRecord(node, "server", how, octets, 10, what).to_json()
-
-
 def both(**sent: int) -> list[dict[str, Any]]:
     return [*carried(**sent), *carried("worker-1")]
 
 
 def test_a_job_that_keeps_to_its_links() -> None:
-    assert around(both(), [connection()], [], processes=1) == []
-    within = [shared("copied", MUCH // 50), shared("mapped", FLOOR)]  # 1 % of both ways
-    assert around(both(control=MUCH // 50), [], within, processes=1) == []
-    assert around(both(loopback=2 * MUCH), [], [], processes=1) == []
-
-
-def test_memory_is_said_with_what_to_set() -> None:
-    calls = [shared("copied", MUCH, what="process_vm_readv"), shared("copied", 1, what="more")]
-    (copied,) = around(both(), [], [*calls, shared("copied", 2 * FLOOR)], processes=8)
-    assert copied.startswith(
-        f"worker-0 copied {MUCH + 1 + 2 * FLOOR} B to or from the memory of server in 30 calls"
-    )
-    assert '_transports=["uv"], _channels=["basic"]' in copied and "NCCL_SHM_DISABLE=1" in copied
-    segments = [
-        shared("mapped", octets, what=name)
-        for octets, name in ((FLOOR + 1, "a"), (MUCH, "/dev/shm/b"))
-    ]
-    (mapped,) = around(both(), [], segments, processes=8)
-    assert f"{MUCH} B of /dev/shm/b" in mapped and "(and 1 more of the kind)" in mapped
-
-
-def test_a_unix_socket_between_nodes_is_said_however_little_went_through() -> None:
-    found = [shared("connected", 0, what="/shared/s"), shared("connected", 0, what="")]
-    (reason,) = around(both(), [], found, processes=8)
-    assert "worker-0 and server spoke through a Unix socket at /shared/s (and 1 more" in reason
-    assert "$NARROWS_ADDRESS" in reason
+    assert around(both(), [connection()], processes=1) == []
+    assert around(both(control=MUCH // 50), [], processes=1) == []  # 1 % of both ways
+    assert around(both(loopback=2 * MUCH), [], processes=1) == []
 
 
 def test_little_data_leaves_a_floor() -> None:
-    nearly = [*carried(data=10), *carried("worker-1", data=10)]
-    assert around(nearly, [], [shared("copied", FLOOR)], processes=1) == []
-    assert len(around(nearly, [], [shared("copied", FLOOR + 1)], processes=1)) == 1
+    for more, found in ((0, 0), (1, 1)):
+        nearly = [*carried(data=10, control=FLOOR + more), *carried("worker-1", data=10)]
+        assert len(around(nearly, [], processes=1)) == found
 
 
 def test_the_control_network_counts_between_nodes_only() -> None:
     inside = connection("control", MUCH, own="10.1.0.1:7")
-    (said,) = around(both(control=MUCH), [inside], [], processes=1)
+    (said,) = around(both(control=MUCH), [inside], processes=1)
     assert f"worker-0 sent {MUCH} B over the control network" in said
     assert "from 10.1.0.1:7 to 10.0.0.2:29500 of worker-1" in said
     assert "$NARROWS_INTERFACE" in said and "$MASTER_ADDR" in said
     outside = connection("control", MUCH, peer=None)
-    assert around(both(control=MUCH + 66_000), [outside], [], processes=1) == []
-    assert len(around(both(control=2 * MUCH), [outside], [], processes=1)) == 1  # not TCP's
+    assert around(both(control=MUCH + 66_000), [outside], processes=1) == []
+    assert len(around(both(control=2 * MUCH), [outside], processes=1)) == 1  # not TCP's
 
 
 @pytest.mark.parametrize(
@@ -100,7 +73,7 @@ def test_loopback_is_a_sign_where_it_is_all_there_is(
     processes: int, nodes: int, data: int, found: int
 ) -> None:
     records = [r for node in NODES[:nodes] for r in carried(node, data=data, loopback=MUCH)]
-    said = around(records, [], [], processes=processes)
+    said = around(records, [], processes=processes)
     assert len(said) == found
     assert all("127.0.0.1" in one and "--nproc" in one for one in said)
 

@@ -1,4 +1,4 @@
-"""From what the kernel says of connections, interfaces and mappings to a job's records."""
+"""From what the kernel says of connections and interfaces to a job's records."""
 
 from __future__ import annotations
 
@@ -8,57 +8,10 @@ import struct
 import pytest
 from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY
 
-from testbed.job.memory import Mapped, Shared, between, in_memory, shared_mappings
 from testbed.job.moved import Owner, carried, connection, owners
 from testbed.links.diag import SocketSeen, decode, query
 from testbed.links.messages import encode
 from testbed.links.wire import InterfaceSeen
-
-MOUNTS = """\
-22 1 0:20 / /tmp rw,nosuid shared:2 - tmpfs tmpfs rw
-23 1 254:0 / / rw - ext4 /dev/root rw
-24 1 0:33 / /dev/huge rw,relatime - hugetlbfs hugetlbfs rw
-25 1 0:300 / /run rw - tmpfs tmpfs rw
-26 1 0:5 / /dev rw - devtmpfs dev rw
-"""
-MAPS = """\
-00400000-00401000 r-xp 00000000 fe:00 11                                 /usr/bin/python3
-7f0000000000-7f0000100000 rw-s 00000000 00:1b 40                         /dev/shm/nccl-x (deleted)
-7f0000200000-7f0000201000 r--s 00000000 00:14 41                         /tmp/with a space
-7f0000300000-7f0000301000 rw-s 00000000 fe:00 42                         /home/table
-7f0000400000-7f0000401000 rw-s 00000000 00:01 43                         /memfd:ring (deleted)
-7f0000500000-7f0000501000 rw-s 00000000 00:05 44                         /dev/nvidia0
-7f0000600000-7f0000601000 rw-p 00000000 00:14 45                         /tmp/private
-7f0000700000-7f0000701000 rw-s 00000000 00:0d 46                         anon_inode:[io_uring]
-7f0000800000-7f0000802000 rw-s 00000000 00:01 47                         /SYSV0000002a
-7f0000900000-7f0000901000 rw-p 00000000 00:00 0
-"""
-
-
-def test_file_systems_without_a_disk() -> None:
-    assert in_memory(MOUNTS) == {"00:14", "00:21", "00:12c"}
-
-
-def test_only_shared_memory_is_of_interest() -> None:
-    found = list(shared_mappings(MAPS, in_memory(MOUNTS)))
-    assert [(one.name, one.bytes, one.writes) for one in found] == [
-        ("/dev/shm/nccl-x", 1 << 20, True),
-        ("/tmp/with a space", 4096, False),
-        ("/memfd:ring", 4096, True),
-        ("/SYSV0000002a", 8192, True),
-    ]
-
-
-def test_what_two_nodes_have_in_common() -> None:
-    def pages(number: int, octets: int, *, writes: bool = True) -> Mapped:
-        return Mapped(("00:01", number), f"n{number}", octets, writes)
-
-    held = {
-        "a": [pages(1, 10), pages(2, 10, writes=False), pages(3, 99), pages(4, 5)],
-        "b": [pages(1, 7, writes=False), pages(1, 8, writes=False), pages(2, 10, writes=False)],
-        "c": [pages(4, 6, writes=False)],
-    }
-    assert between(held) == [Shared("a", "b", "n1", 8), Shared("a", "c", "n4", 5)]
 
 
 def interface(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import pytest
 
 from testbed.fabric.importable import offer
 from testbed.job.crew import Crew, Member
-from testbed.job.memory import MemoryWatch, between, shared_mappings
 from testbed.job.order import Order, Seat
 from testbed.job.output import Output, lines
 from testbed.process import PACKAGE
@@ -92,36 +90,6 @@ def test_a_kill_excuses_nothing_that_went_wrong_before_it() -> None:
     crew.excuse({"worker-0": 8, "worker-1": 5})
     runs.ended_ns = 9
     assert [member.rank for member in crew.failed] == [0]
-
-
-def test_containers_number_their_segments_each_by_itself() -> None:
-    mine, others = (list(shared_mappings(MAPS, set(), ipc)) for ipc in ("ipc:[1]", "ipc:[2]"))
-    assert [shared.name for shared in between({"a": mine, "b": others})] == ["/memfd:ring"]
-    assert len(between({"a": mine, "b": mine})) == 2
-
-
-def test_names_that_are_no_text_are_looked_at_too(tmp_path: Path) -> None:
-    path = os.fsencode(tmp_path) + b"/m\xfcll.bin"
-    with open(path, "w+b") as file:  # noqa: PTH123 a Path has no such name
-        file.truncate(4096)
-        with mmap.mmap(file.fileno(), 4096):
-            watch = MemoryWatch({"here": "/proc/self/ns/net"}, look_s=0.01)
-            watch.look()
-            time.sleep(0.1)
-            assert watch.end() == [] and watch.unwatched == set()
-
-
-def test_a_look_that_fails_is_told_of() -> None:
-    class Failing(MemoryWatch):
-        def look(self) -> None:
-            raise RuntimeError("no such thing")
-
-    watch = Failing({"here": "/proc/self/ns/net"}, look_s=0.01)
-    give_up = time.monotonic() + 30
-    while not watch.unwatched and time.monotonic() < give_up:
-        time.sleep(0.01)
-    watch.end()
-    assert "could not be looked at: no such thing" in watch.unwatched.pop()
 
 
 def test_the_package_is_found_and_nothing_beside_it(tmp_path: Path) -> None:

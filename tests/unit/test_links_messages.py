@@ -203,7 +203,6 @@ NETWORK: dict[str, Callable[[Channel], object]] = {
     "connections 10": lambda channel: channel.dump_raw(
         diag.query(socket.AF_INET6), SOCK_DIAG_BY_FAMILY
     ),
-    "unix sockets": lambda channel: channel.dump_raw(diag.UNIX_QUERY, SOCK_DIAG_BY_FAMILY),
 }
 
 

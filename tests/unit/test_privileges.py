@@ -10,8 +10,7 @@ import pytest
 
 from testbed.errors import InputError
 from testbed.fabric import rootless
-from testbed.fabric.enter import is_mapped
-from testbed.process import module_command
+from testbed.process import is_mapped, module_command
 
 ALLOWED = {
     "kernel.unprivileged_userns_clone": "1",

@@ -99,13 +99,9 @@ class DockerFabric:
         return dead
 
     def launch(
-        self,
-        name: str,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        copies: int | None = None,  # noqa: ARG002
+        self, name: str, command: Sequence[str], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        """Start a command in a node's container, by the engine's own client. Containers see no others' processes."""
+        """Start a command in a node's container, by the engine's own client."""
         return launch(container_name(self.context.id, name), command, environment)
 
     def signal(self, name: str, number: int) -> None:

@@ -1,0 +1,163 @@
+"""What a node may do to the host: nothing. As root, and as a user in a user namespace."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_rig import Command
+
+from testbed.fabric.view import NODE_USER
+from testbed.process import PACKAGE
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(200)]
+SCENARIO = """
+name: isolated
+nodes: {worker: {role: worker, count: 2}}
+links: {default: {up: {rate: 100 Mbit/s, queue: 50 ms}, down: {rate: 100 Mbit/s, queue: 50 ms}}}
+"""
+JOB = """
+import json, os, socket, sys
+def tried(action):
+    try:
+        return ["done", repr(action())]
+    except OSError as error:
+        return ["refused", error.strerror]
+def written(path):
+    return tried(lambda: open(path, "ab").close())
+status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+own = f"own-{os.environ['RANK']}"
+open(own, "w").write("x")
+said = {
+    "uid": status["Uid"].split(), "gid": status["Gid"].split(), "groups": os.getgroups(),
+    "capabilities": [status[name].strip() for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")],
+    "new privileges": status["NoNewPrivs"].strip(), "host": socket.gethostname(),
+    "address": socket.gethostbyname(socket.gethostname()) == os.environ["NARROWS_ADDRESS"],
+    "namespaces": {name: os.readlink(f"/proc/self/ns/{name}") for name in ("ipc", "mnt", "net", "pid", "uts")},
+    "written": {path: written(path) for path in json.loads(sys.argv[1])},
+    "shadow": tried(lambda: open("/etc/shadow").read()),
+    "engine": tried(lambda: socket.socket(socket.AF_UNIX).connect("/run/docker.sock")),
+    "set-id": [
+        tried(lambda: os.chmod(own, 0o4755)), tried(lambda: os.chmod(own, 0o2755)),
+        tried(lambda: os.close(os.open("made", os.O_CREAT | os.O_WRONLY, 0o4755))),
+        tried(lambda: os.mknod("node", 0o104755)),
+    ],
+    "processes": [int(name) for name in os.listdir("/proc") if name.isdigit()],
+    "unmounted": tried(lambda: __import__("ctypes").CDLL(None).umount2(b"/tmp", 2) and None),
+}
+json.dump(said, open(f"said-{os.environ['RANK']}", "w"))
+"""
+FORBIDDEN = [
+    "/etc/shadow", "/etc/passwd", "/etc/cron.d/narrows-test", "/usr/bin/narrows-test", "/root/.profile",
+    "/root/narrows-test", "/var/narrows-test", "/sys/narrows-test", "/proc/sys/kernel/core_pattern",
+    str(PACKAGE / "mark.py"), str(PACKAGE / "planted.py"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder of root's that nobody else may enter."""
+    made = Path.home() / f"narrows-isolation-{os.getpid()}"
+    made.mkdir(mode=0o700)
+    yield made
+    shutil.rmtree(made)
+
+
+def executed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    monkeypatch.chdir(folder)
+    (folder / "scenario.yaml").write_text(SCENARIO)
+    (folder / "job.py").write_text(JOB)
+    command = Command(
+        folder, "exec", "scenario.yaml", "--", "python", "job.py", json.dumps(FORBIDDEN)
+    )
+    code, _, err = command.finish(120.0)
+    assert code in (0, 1) and (folder / "said-0").exists(), err
+    return [json.loads((folder / f"said-{rank}").read_text()) for rank in range(2)]
+
+
+def test_roots_nodes_are_nobody_of_the_hosts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: set[str]
+) -> None:
+    said = executed(folder, monkeypatch)
+    for rank, one in enumerate(said):
+        assert one["uid"] == one["gid"] == [str(NODE_USER)] * 4 and one["groups"] == []
+        assert [int(bits, 16) for bits in one["capabilities"]] == [0] * 5
+        assert one["new privileges"] == "1"
+        assert (one["host"], one["address"]) == (f"worker-{rank}", True)
+        assert {path: how for path, (how, _) in one["written"].items()} == dict.fromkeys(
+            FORBIDDEN, "refused"
+        )
+        assert one["shadow"][0] == one["engine"][0] == "refused"
+        assert [how for how, _ in one["set-id"]] == ["refused"] * 4
+        assert len(one["processes"]) == 2
+    own = {name: str(Path(f"/proc/self/ns/{name}").readlink()) for name in said[0]["namespaces"]}
+    for name, mine in own.items():
+        assert len({mine, *(one["namespaces"][name] for one in said)}) == 3, name
+    for (
+        path
+    ) in folder.iterdir():  # what a job writes is the folder's owner's, and runs as nobody else
+        found = path.stat()
+        assert (found.st_uid, found.st_gid) == (os.getuid(), os.getgid())
+        assert not found.st_mode & (stat.S_ISUID | stat.S_ISGID)
+    assert not Path("/etc/cron.d/narrows-test").exists()
+
+
+def test_a_job_does_not_write_its_own_records(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "scenario.yaml").write_text(SCENARIO)
+    script = "rm -rf runs/*/* ; echo x >> runs/*/manifest.json ; echo x > runs/own"
+    command = Command(folder, "exec", "scenario.yaml", "--", "sh", "-c", script)
+    command.finish(120.0)
+    (directory,) = (run for run in command.runs() if run.is_dir())
+    assert json.loads((directory / "manifest.json").read_text())
+    assert (folder / "runs/own").read_text() == "x\n"
+
+
+def test_folders_that_all_use_are_no_working_folders_of_roots(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    (folder / "scenario.yaml").write_text(SCENARIO)
+    for where in ("/", "/tmp", "/etc", "/usr/lib", str(Path.home())):
+        monkeypatch.chdir(where)
+        command = Command(folder, "exec", str(folder / "scenario.yaml"), "--", "true")
+        code, _, err = command.finish(60.0)
+        assert code == 2 and "Start it in a folder of its own" in err, err
+        assert "Traceback" not in err
+
+
+def test_what_root_may_enter_alone_is_not_shown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = Path.home() / f"narrows-secret-{os.getpid()}"
+    secret.write_text("secret")
+    secret.chmod(0o644)
+    monkeypatch.chdir(folder)
+    (folder / "scenario.yaml").write_text(SCENARIO)
+    try:
+        command = Command(folder, "exec", "scenario.yaml", "--", "cat", str(secret))
+        code, _, err = command.finish(60.0)
+        assert code != 0 and "No such file" in err
+    finally:
+        secret.unlink()
+
+
+def test_other_programs_are_started_as_nobody_too() -> None:
+    """Flows of replays and benchmarks."""
+    from testbed.fabric.enter import command_in
+
+    script = "id -u; id -G; touch /etc/narrows-test; grep -c 00000000 /proc/self/status"
+    done = subprocess.run(
+        command_in("/proc/self/ns/net", os.getpid(), ["sh", "-c", script]),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split()[:2] == [str(NODE_USER)] * 2
+    assert "Read-only file system" in done.stderr
