@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from testbed.errors import InputError
+from testbed.fabric.view import account
 from testbed.scenario.absences import nobody_leaves
 from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded
@@ -50,7 +50,7 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
             hint="Use netns or docker",
         )
     here = Path.cwd()
-    if here == Path("/") or (_others_use(here) and (fabric == "docker" or os.geteuid() == 0)):
+    if here == Path("/") or (_others_use(here) and (fabric == "docker" or account() is not None)):
         raise InputError(
             f"nodes may write to the folder that the command starts in, which would be all of {here}",
             where="the working directory",

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_rig import Command
+from command_rig import Command, descendants
+from unprivileged import USER, as_user
 
 from testbed.fabric.view import NODE_USER
-from testbed.process import PACKAGE
+from testbed.process import PACKAGE, environment
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(200)]
 SCENARIO = """
@@ -161,3 +166,89 @@ def test_other_programs_are_started_as_nobody_too() -> None:
     )  # fmt: skip
     assert done.stdout.split()[:2] == [str(NODE_USER)] * 2
     assert "Read-only file system" in done.stderr
+
+
+KINDS = ("user", "net", "mnt", "pid", "ipc", "uts")
+ROW = re.compile(r"\| netns, (\w+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|")
+WAITS = "import os, time; open(f\"here-{os.environ['RANK']}\", 'w').close(); time.sleep(600)"
+
+
+def promised(who: str) -> dict[str, tuple[str, str, set[str]]]:
+    """By process: its user, its capabilities, and its own namespaces, as the documentation has them."""
+    text = (PACKAGE.parent / "docs/privileges.md").read_text()
+    rows = [tuple(part.strip(" `") for part in row) for row in ROW.findall(text)]
+    return {
+        process: (user, capabilities, set() if own == "none" else set(own.split(", ")))
+        for fabric, process, user, capabilities, own in rows
+        if fabric == who
+    }
+
+
+def seen(pid: int, user: int) -> tuple[str, tuple[str, str, set[str]]]:
+    """A process's row, read off itself."""
+    folder = Path(f"/proc/{pid}")
+    lines = (line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+    status = {name: text.split() for name, text in lines}
+    words = (folder / "cmdline").read_text().split("\0")
+    module = next((word for word in words if word.startswith("testbed.")), "testbed")
+    if len(status["NSpid"]) > 1:
+        module = "a node's first process" if status["NSpid"][-1] == "1" else "a job's process"
+    own = {
+        kind
+        for kind in KINDS
+        if (folder / "ns" / kind).readlink() != Path("/proc/self/ns", kind).readlink()
+    }
+    held, mine = int(status["CapEff"][0], 16), int(capabilities_of("self"), 16)
+    power = "none" if held == 0 else "all" if held & mine == mine else hex(held)
+    uids = set(status["Uid"])
+    name = {str(user): "the user", "0": "root"}.get(min(uids), "/".join(sorted(uids)))
+    return module, (name, f"{power}, inside" if power == "all" and "user" in own else power, own)
+
+
+def capabilities_of(process: str) -> str:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(line for line in lines if line.startswith("CapEff")).split()[1]
+
+
+@pytest.mark.parametrize("who", ["root", "user"])
+def test_every_process_has_what_is_documented(who: str) -> None:
+    user = USER if who == "user" else -1
+    with tempfile.TemporaryDirectory(prefix="narrows-isolation-") as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        if who == "user":
+            os.chown(folder, USER, USER)
+        (folder / "scenario.yaml").write_text(SCENARIO)
+        (folder / "job.py").write_text(WAITS)
+        command = [
+            sys.executable,
+            "-m",
+            "testbed",
+            "exec",
+            "scenario.yaml",
+            "--",
+            sys.executable,
+            "job.py",
+        ]
+        with subprocess.Popen(
+            as_user(folder, *command) if who == "user" else command, cwd=folder, env=environment(),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ) as process:  # fmt: skip
+            try:
+                give_up = time.monotonic() + 90
+                while len(list(folder.glob("here-*"))) < 2:
+                    assert time.monotonic() < give_up and process.poll() is None, (
+                        process.stdout.read()
+                    )
+                    time.sleep(0.05)
+                found: dict[str, set[str]] = {}
+                expected = promised(who)
+                for pid in [process.pid, *descendants(process.pid)]:
+                    name, row = seen(pid, user)
+                    assert row == expected[name], name
+                    found.setdefault(name, set()).add(str(pid))
+                assert found.keys() == expected.keys()
+                assert len(found["a job's process"]) == len(found["a node's first process"]) == 2
+            finally:
+                process.terminate()
+                process.communicate(timeout=30)
