@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from testbed.errors import MachineError
 from testbed.fabric.enter import drop_privileges, execute
 from testbed.fabric.forker import MESSAGE_BYTES
-from testbed.fabric.view import Shown, account, check, lay
+from testbed.fabric.view import Account, Shown, account_for, check, lay
 from testbed.links.namespaces import enter
 from testbed.process import (
     NEW_IPC,
@@ -101,6 +101,7 @@ class Forking:
         self._waiting = select.poll()
         self._waiting.register(channel, select.POLLIN)
         self._children: dict[int, int] = {}
+        self._accounts: dict[int, Account | None] = {}
         self._own = os.pidfd_open(os.getpid())
         prctl(_ADOPT, 1)
 
@@ -136,6 +137,11 @@ class Forking:
         """The number of the new process, or why there is none."""
         become = _BECOMES[request["kind"]]
         try:
+            if "room" in request:
+                request["account"] = self._accounts[request["room"]]
+            else:
+                request["view"] = [Shown(*one) for one in request["view"]]
+                request["account"] = account_for(request["view"])
             reading, writing = os.pipe()
             try:
                 pid = self._fork(request, become, output, writing)
@@ -150,7 +156,7 @@ class Forking:
             answer: dict[str, Any] = json.loads(failure)
             return answer
         watched = os.pidfd_open(pid)
-        self._children[watched] = pid
+        self._children[watched], self._accounts[pid] = pid, request["account"]
         self._waiting.register(watched, select.POLLIN)
         return {"pid": pid}
 
@@ -273,8 +279,7 @@ def _isolate(request: Request) -> None:
     unshare(NEW_MOUNTS | NEW_IPC | NEW_NAMES)
     name = request["name"].encode()
     call("sethostname", name, ctypes.c_size_t(len(name)))
-    whose = account()
-    shown = [Shown(*one) for one in request["view"]]
+    whose, shown = request["account"], request["view"]
     lay(shown, whose, processes=True, files={"/etc/hosts": request["hosts"]})
     drop_privileges(whose)
     if whose is not None:
@@ -306,7 +311,7 @@ def _be_command(request: Request, begin: Callable[[], None]) -> None:
     """A command in a room that stands."""
     call("setns", request["room"], _NEW_NET | NEW_MOUNTS | NEW_IPC | NEW_NAMES)
     os.close(request["room"])
-    drop_privileges(account())
+    drop_privileges(request["account"])
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["variables"])

@@ -68,6 +68,20 @@ def account() -> Account | None:
     return Account(NODE_USER, NODE_USER)
 
 
+def account_for(shown: Iterable[Shown]) -> Account | None:
+    """The account of a node that is shown this: of what it may write to the owner, where the file system cannot show that as
+    somebody else's, and the owner is not root. Raises OSError."""
+    whose = account()
+    for one in shown:
+        owner = Path(one.path).stat()
+        if whose is None or not one.writable or owner.st_uid in (0, whose.user):
+            continue
+        with _Tree(one.path, one.writable, whose) as tree:
+            if not tree.mapped:
+                return Account(owner.st_uid, owner.st_gid)
+    return whose
+
+
 def programs(variables: Mapping[str, str]) -> list[Shown]:
     """The interpreter, the package, and what ``PATH`` and ``PYTHONPATH`` lead to, as far as it is outside of ``/usr``."""
     folders = [Path(sys.base_prefix), Path(sys.prefix), PACKAGE]
@@ -195,10 +209,13 @@ class _Tree:
         attributes = _NO_SUID | _NO_DEVICES | (0 if writable else _READ_ONLY)
         _set_attributes(self._descriptor, b"", attributes)
         owner = Path(path).stat()
-        if whose is not None and owner.st_uid != whose.user:
+        self.mapped = whose is None or owner.st_uid == whose.user
+        """Whether it is shown as that account's, if it is another's."""
+        if whose is not None and not self.mapped:
             # Not every file system can; ``check`` tells whether that matters.
             with suppress(OSError), _mapping(owner.st_uid, owner.st_gid, whose) as users:
                 _set_attributes(self._descriptor, b"", _ID_MAPPED, users)
+                self.mapped = True
 
     def __enter__(self) -> _Tree:
         return self
