@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from verdict_rig import accepted_runs
 
 from testbed.fabric.base import METRICS_PORT
+from testbed.links import namespaces
 
 SCENARIO = """
 name: small
@@ -119,9 +120,20 @@ def scrape(pid: int) -> dict[str, Metric]:
     """What a node's exporter says, asked as Prometheus asks: over the control network."""
     address = re.search(r"([\d.]+)/\d+ .*control", addresses(pid))
     assert address is not None
-    with urlopen(f"http://{address[1]}:{METRICS_PORT}/metrics", timeout=5) as answer:
+    network = next(filter(lambda path: has(path, pid), namespaces.NAMED.glob("nw-*-control")), None)
+    with (
+        namespaces.inside(None if network is None else str(network)),
+        urlopen(f"http://{address[1]}:{METRICS_PORT}/metrics", timeout=5) as answer,
+    ):
         text = answer.read().decode()
     return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def has(network: Path, pid: int) -> bool:
+    """Whether a control network's namespace is of the same run as a process's."""
+    tag = network.name.removesuffix("control")
+    own = namespaces.identity(f"/proc/{pid}/ns/net")
+    return any(namespaces.identity(path) == own for path in network.parent.glob(f"{tag}*"))
 
 
 def addresses(pid: int) -> str:

@@ -93,11 +93,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """What ``create`` made. ``switch_address`` is the switch's own address on the data network."""
+    """What ``create`` made. ``switch_address`` is the switch's own address on the data network.
+
+    Namespaces are paths; None: this process's own.
+    """
 
     control_host: str
     switch_address: str
     switch_netns: str | None
+    control_netns: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,8 @@ class NetnsFabric:
                 f"the nodes' namespaces could not be made: {error}",
                 fix="Run `testbed clean`, then `testbed doctor`.",
             ) from error
-        return Networks(plan.control_host, plan.switch_address, path_of(plan.switch_netns))
+        switch, control = path_of(plan.switch_netns), path_of(plan.control_netns)
+        return Networks(plan.control_host, plan.switch_address, switch, control)
 
     def start(self) -> dict[str, Place]:
         """Start every node's process, without any privilege, its output going to ``log/<node>.log``."""
@@ -193,12 +194,12 @@ class NetnsFabric:
                 journal.add("folder", path=str(self.context.premises.meeting))
             for subnet in subnets:
                 journal.add("subnet", network=str(subnet))
-            for name in [plan.switch_netns, *(node.netns for node in plan.nodes)]:
+            own = [plan.switch_netns, plan.control_netns]
+            for name in [*own, *(node.netns for node in plan.nodes)]:
                 journal.add("namespace", name=name)
-            for name in [*(node.control_port for node in plan.nodes), plan.control_bridge]:
-                journal.add("link", name=name, alias=plan.alias)
             for node in plan.nodes:
                 journal.add("link", name=node.port, alias=None, netns=plan.switch_netns)
+                journal.add("link", name=node.control_port, alias=None, netns=plan.control_netns)
         return plan
 
     def _imports(self) -> Imports:

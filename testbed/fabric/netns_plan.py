@@ -45,7 +45,7 @@ def plan_topology(
             data_address=str(data[1 + spec.peer]),
             control_address=str(control[2 + spec.peer]),
             port=f"port{spec.peer}",
-            control_port=f"nw{tag}-{spec.peer}",
+            control_port=f"port{spec.peer}",
         )
         for spec in specs
     )
@@ -54,7 +54,8 @@ def plan_topology(
         switch_netns=f"nw-{tag}-switch",
         # The last address of the subnet; nodes count from the first.
         switch_address=str(data[-2]),
-        control_bridge=f"nw{tag}-c",
+        control_netns=f"nw-{tag}-control",
+        control_bridge="control",
         control_host=str(control[1]),
         prefix_bits=data.prefixlen,
         nodes=nodes,

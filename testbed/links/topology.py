@@ -1,8 +1,8 @@
 """Nodes as network namespaces: a switch, a cable from every node to it, and a control network beside it; and racks.
 
-The data switch has a namespace of its own, so that no firewall of the host sees training traffic. The
-control network ends in the host's namespace, where the run listens. Nothing here has IPv6: its own
-chatter would be counted as traffic.
+The data switch and the control network have namespaces of their own: no firewall of the host sees training traffic, and
+neither do nodes reach the host's services nor the host's processes the nodes. Nothing here has IPv6: its own chatter would
+be counted as traffic.
 
 A rack is some nodes behind a bridge of their own, whose one cable to the core they share. Its bridge stands in a
 namespace where no firewall of the host looks at bridged frames: the switch's own where nodes are namespaces, one made
@@ -36,15 +36,13 @@ from testbed.links.wiring import (
 
 def build(plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
     """Make everything; returns each node's data NIC and its port at the switch. Raises OSError."""
-    switch = _make_namespace(plan.switch_netns)
-    with Channel(switch) as inner, Channel() as host:
+    switch, middle = map(_make_namespace, (plan.switch_netns, plan.control_netns))
+    with Channel(switch) as inner, Channel(middle) as host:
         data = devices.add_bridge(inner, SWITCH)
         devices.add_address(inner, data.index, plan.switch_address, plan.prefix_bits)
         devices.set_up(inner, data.index)
         bridges.prune(switch, data.index)
         control = devices.add_bridge(host, plan.control_bridge)
-        devices.set_link(host, control.index, IFALIAS=plan.alias)
-        namespaces.without_ipv6(plan.control_bridge)
         devices.add_address(host, control.index, plan.control_host, plan.prefix_bits)
         devices.set_up(host, control.index)
         wired = {
@@ -63,14 +61,14 @@ def remove(plan: TopologyPlan) -> list[str]:
 
     Cables go before namespaces: a namespace that a process is still in lives on, its cables must not.
     """
-    switch = namespaces.path_of(plan.switch_netns)
-    hosts = [*(node.control_port for node in plan.nodes), plan.control_bridge]
+    switch, middle = map(namespaces.path_of, (plan.switch_netns, plan.control_netns))
     return undone(
         [
             partial(remove_devices, switch, [node.port for node in plan.nodes], None),
-            partial(remove_devices, None, hosts, plan.alias),
+            partial(remove_devices, middle, [node.control_port for node in plan.nodes], None),
             *(partial(namespaces.remove, node.netns) for node in plan.nodes),
             partial(namespaces.remove, plan.switch_netns),
+            partial(namespaces.remove, plan.control_netns),
         ]
     )
 
@@ -99,8 +97,6 @@ def _build_node(
     devices.set_up(inner, port.index)
     channel, control = host
     outer = devices.add_veth(channel, node.control_port, CONTROL_NIC, path)
-    devices.set_link(channel, outer.index, IFALIAS=plan.alias)
-    namespaces.without_ipv6(node.control_port)
     devices.set_link(channel, outer.index, MASTER=control)
     devices.set_up(channel, outer.index)
     with Channel(path) as own:

@@ -41,11 +41,12 @@ class NodeWires:
 
 @dataclass(frozen=True, slots=True)
 class TopologyPlan:
-    """All names and addresses of one run. ``alias`` is written on what is made in the host's namespace."""
+    """All names and addresses of one run. ``alias`` is written on what is made for its racks."""
 
     alias: str
     switch_netns: str
     switch_address: str
+    control_netns: str
     control_bridge: str
     control_host: str
     prefix_bits: int

@@ -97,6 +97,7 @@ class Session:
                 CONTROL_PORT,
                 self.context.token,
                 self._staffed,
+                self.networks.control_netns,
             )
             self.places = self.fabric.start()
             cables = {name: place.cable for name, place in self.places.items()}

@@ -18,6 +18,7 @@ from typing import Any
 
 from testbed.errors import NodeLost, WireError
 from testbed.exchange.doorway import GREETING_BYTES, Doorway
+from testbed.links.namespaces import inside
 from testbed.session.lines import MAX_LINE, Lines
 
 SILENCE_S = 6.0
@@ -32,11 +33,15 @@ Inbound = tuple[str, dict[str, Any]]
 
 
 class Switchboard:
-    """Accepts the nodes called ``names`` on ``address``; ``token`` is what a node must show."""
+    """Accepts the nodes called ``names`` on ``address``, in the namespace at ``netns`` if one is given; ``token`` is what a
+    node must show."""
 
-    def __init__(self, address: str, port: int, token: str, names: Iterable[str]) -> None:
+    def __init__(
+        self, address: str, port: int, token: str, names: Iterable[str], netns: str | None = None
+    ) -> None:
         self._token, self._names = token, frozenset(names)
-        self._listener = socket.create_server((address, port), backlog=256)
+        with inside(netns):
+            self._listener = socket.create_server((address, port), backlog=256)
         self._listener.settimeout(_LOOK_S)
         self._doorway: Doorway[Lines] = Doorway()
         self._nodes: dict[str, Lines] = {}

@@ -188,11 +188,11 @@ def test_names_fit_devices_and_differ_between_runs() -> None:
     specs += [NodeSpec(f"a-very-long-group-name-{n}", "g", "worker", n, n + 1) for n in range(250)]
     one, (data, control) = plan_topology("abc", specs, [])
     two, _ = plan_topology("abd", specs, [data, control])
-    devices = [one.control_bridge, *(d for n in one.nodes for d in (n.port, n.control_port))]
-    assert all(len(name) <= 15 for name in devices)
-    assert len(set(devices)) == len(devices)
-    host = {one.control_bridge, *(n.control_port for n in one.nodes)}
-    assert not host & {two.control_bridge, *(n.control_port for n in two.nodes)}
+    for ports in ([n.port for n in one.nodes], [n.control_port for n in one.nodes]):
+        assert len(set(ports)) == len(specs) and all(len(name) <= 15 for name in ports)
+    own = {one.switch_netns, one.control_netns, *(node.netns for node in one.nodes)}
+    assert len(own) == len(specs) + 2
+    assert not own & {two.switch_netns, two.control_netns, *(node.netns for node in two.nodes)}
     assert one.switch_address not in {node.data_address for node in one.nodes}
     assert not data.overlaps(control)
     assert two.switch_address != one.switch_address
