@@ -25,6 +25,9 @@ _PRIVATE, _DETACH = 0x40000, 2
 _SET_DEATH_SIGNAL = 1
 _SWITCH_S = 5e-4
 
+_OPEN_FILES = "NARROWS_OPEN_FILES"
+"""The soft limit of open files before it was raised."""
+
 SET_BY_US: set[str] = set()
 """Variables of this process's environment that are no choice of its user's."""
 
@@ -69,6 +72,26 @@ def set_default(name: str, value: str) -> None:
     if name not in os.environ:
         os.environ[name] = value
         SET_BY_US.add(name)
+
+
+def raise_open_files() -> None:
+    """Have this process hold as many files open as it may; those it starts can take that back (``restore_open_files``)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            set_default(_OPEN_FILES, str(soft))
+    if _OPEN_FILES in os.environ:
+        SET_BY_US.add(_OPEN_FILES)
+
+
+def restore_open_files() -> None:
+    """Give this process the soft limit that its user's shell had: select(2) knows no file from number 1024 on."""
+    before = os.environ.pop(_OPEN_FILES, "")
+    if before.isdecimal():
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (int(before), hard))
 
 
 def die_with(parent: int) -> None:

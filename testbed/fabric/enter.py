@@ -21,7 +21,15 @@ from typing import NamedTuple
 from testbed.errors import MachineError
 from testbed.fabric.view import Account, account, check, lay, programs
 from testbed.links.namespaces import enter
-from testbed.process import NEW_MOUNTS, call, die_with, module_command, prctl, unshare
+from testbed.process import (
+    NEW_MOUNTS,
+    call,
+    die_with,
+    module_command,
+    prctl,
+    restore_open_files,
+    unshare,
+)
 
 _DROP_BOUNDING, _SET_SECUREBITS, _NO_NEW_PRIVILEGES = 24, 28, 38
 _AMBIENT, _CLEAR_ALL = 47, 4
@@ -155,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except MachineError as error:
         sys.exit(f"testbed: {error}")
     die_with(options.parent)  # another user's process is not told any more
+    restore_open_files()
     execute(options.command)
 
 

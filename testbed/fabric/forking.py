@@ -35,6 +35,8 @@ from testbed.process import (
     call,
     die_with,
     prctl,
+    raise_open_files,
+    restore_open_files,
     unshare,
 )
 
@@ -71,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--imports", choices=_IMPORTS, required=True)
     options = parser.parse_args(arguments)
     die_with(options.parent)
+    raise_open_files()  # it has one for every process
     gc.disable()  # nothing of what is imported goes away again
     with suppress(ImportError):  # the node will say it, in its own log
         _prepare(options.imports)
@@ -244,6 +247,7 @@ def _live(
         os.dup2(output, 2)
         os.close(output)
         die_with_descriptor(parent)
+        restore_open_files()
         become(request, begin)
         status = 0
     except SystemExit as ended:

@@ -53,7 +53,7 @@ def execute(
     specs = expand(scenario)
     check_nodes(loaded)
     check_fabric(loaded, fabric)
-    least = check(loaded, fabric)
+    least = check(loaded, fabric, processes=order.started)
     progress = Progress(quiet)
     directory = RunDirectory.create(
         out, scenario_name=scenario.name, algorithm=order.name, seed=0, content_hash=loaded.hash

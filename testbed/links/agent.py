@@ -39,7 +39,7 @@ from testbed.links.wire import (
     read,
 )
 from testbed.links.wiring import RackPlan, Racks, Resident, TopologyPlan
-from testbed.process import PRIORITY, become_realtime
+from testbed.process import PRIORITY, become_realtime, raise_open_files
 from testbed.record.events import Event
 from testbed.scenario.shape import FRAME_BYTES, Shape
 
@@ -241,6 +241,7 @@ def main() -> None:
     All threads are real-time where that is permitted, the replay above the others: one that held the
     interpreter's lock while ordinary processes keep it from running would make the replay late.
     """
+    raise_open_files()
     become_realtime(_ATTENDANT)
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(name, _leave)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 from functools import partial
 from pathlib import Path
 
+from testbed.errors import MachineError
 from testbed.fabric import rootless
 from testbed.fabric.base import RunContext
 from testbed.fabric.builtin import fabrics
@@ -23,17 +25,22 @@ from testbed.scenario.timeline import Timeline
 from testbed.scenario.traffic import flows
 from testbed.session import traffic
 
+FILES, FILES_OF_NODE, FILES_OF_PROCESS = 64, 6, 3
+"""Open files that a process of ours has in any case; the agent for every node, whose connections it follows; and this
+one for every node and every process of a job, which it hears and watches."""
 
-def check(loaded: Loaded, fabric: str, *, filled: bool = False) -> int:
+
+def check(loaded: Loaded, fabric: str, *, filled: bool = False, processes: int = 0) -> int:
     """Packets that the run's offload bundles must have at least for this machine to move it.
 
     Raises MachineError for what is missing and how to get it, InputError for an unknown fabric.
 
     ``filled``: every link direction is filled by itself, as in a replay, which has no cross traffic; else
-    training shares them.
+    training shares them. ``processes``: of a job, in every node.
     """
     # Made for nothing but its complaints, which come before any directory, and before waiting for other runs.
     fabrics.get(fabric, where="--fabric")(RunContext("preflight", Path(), "")).destroy()
+    _check_open_files(len(expand(loaded.scenario)), processes)
     scenario, timeline = loaded.wall(), loaded.timeline()
 
     def try_out() -> int:
@@ -48,6 +55,19 @@ def check(loaded: Loaded, fabric: str, *, filled: bool = False) -> int:
     if not filled:
         traffic.check(flows(scenario), fabric, scenario.congestion)
     return needed or 1
+
+
+def _check_open_files(nodes: int, processes: int) -> None:
+    """The agent and this process have files open for every node, and this kernel lets a process have so many."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    each = max(FILES_OF_NODE, FILES_OF_PROCESS * (1 + processes))
+    needed = FILES + each * nodes
+    if most != resource.RLIM_INFINITY and needed > most:
+        raise MachineError(
+            f"{nodes} nodes need some {needed} open files, and a process may have {most} here",
+            fix=f"Use at most {max(0, most - FILES) // each} nodes or --fabric sim, or have the hard limit "
+            "raised (`ulimit -Hn`; `nofile` in limits.conf)",
+        )
 
 
 def _needs_of_outages(timeline: Timeline) -> list[str]:

@@ -29,6 +29,7 @@ from testbed.fabric.base import (
     RunContext,
 )
 from testbed.fabric.builtin import fabrics
+from testbed.process import raise_open_files
 from testbed.session.failure import Failures
 from testbed.session.interrupt import shielded
 from testbed.session.spare import Spare
@@ -63,6 +64,7 @@ class Session:
         trains: bool = True,
         least: int = 1,
     ) -> None:
+        raise_open_files()
         self.racks = tuple(racks)
         self.least = least
         """Packets in an offload bundle that the machine needs, as ``preflight.check`` found."""
