@@ -44,6 +44,14 @@ Variables = Annotated[
         "--env", help="A variable for the command; may be repeated.", metavar="NAME=VALUE"
     ),
 ]
+EnvFile = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--env-file",
+        help="A file of variables, NAME=VALUE in a line, which no command line or record shows; may be repeated.",
+        metavar="FILE",
+    ),
+]
 Limit = Annotated[
     float | None,
     typer.Option("--seconds", help="End it after so long.", min=1.0, max=86_400.0, metavar="N"),
@@ -58,6 +66,7 @@ def execute(
     nproc: Processes = 1,
     name: Label = "job",
     env: Variables = None,
+    env_file: EnvFile = None,
     await_begin: AwaitBegin = False,
     seconds: Limit = None,
     out: options.Out = Path(),
@@ -76,7 +85,8 @@ def execute(
     become_able(fabric, keep=keep)
     loaded = load(scenario, trains=False)
     wall_s = None if seconds is None else seconds * loaded.scenario.dilation
-    order = _order(tuple(command), name, nproc, await_begin, wall_s, env or [])
+    variables = _variables(env or [], env_file or [])
+    order = _order(tuple(command), name, nproc, await_begin, wall_s, variables)
     executed = carry_out(
         loaded, order, fabric, out, shown=not as_json, quiet=quiet, keep_failed=keep
     )
@@ -91,7 +101,7 @@ def _order(
     processes: int,
     await_begin: bool,
     seconds: float | None,
-    given: list[str],
+    environment: tuple[tuple[str, str], ...],
 ) -> Order:
     from testbed.job.order import LABEL, Order
 
@@ -103,11 +113,20 @@ def _order(
         )
     if not command[0]:
         raise InputError("the command is empty", where="COMMAND", hint="Name a program after --")
+    return Order(command, name, processes, await_begin, seconds, environment)
+
+
+def _variables(given: list[str], files: list[Path]) -> tuple[tuple[str, str], ...]:
+    """Those of files first: what is given by itself has the last word."""
+    from testbed.job.environment import check_size, read_env_file
+
     pairs = [text.partition("=") for text in given]
     if wrong := [key for key, equals, _ in pairs if not key or not equals]:
         raise InputError(f"{wrong[0]!r} has no value", where="--env", hint="Write NAME=VALUE")
-    environment = tuple((key, value) for key, _, value in pairs)
-    return Order(command, name, processes, await_begin, seconds, environment)
+    read = [variable for path in files for variable in read_env_file(path)]
+    variables = (*read, *((key, value) for key, _, value in pairs))
+    check_size(variables)
+    return variables
 
 
 def _present(executed: Executed, as_json: bool) -> None:

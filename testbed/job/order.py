@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
@@ -30,8 +30,8 @@ class Order:
     await_begin: bool = False
     """The links' history starts when every process has called ``testbed.mark.begin``."""
     seconds: float | None = None
-    environment: tuple[tuple[str, str], ...] = ()
-    """Variables besides."""
+    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Variables besides, the last of a name being the one that counts. Values may be secrets."""
 
     @property
     def launches(self) -> bool:
@@ -52,8 +52,10 @@ class Order:
         return max(1, processors // (nodes * self.processes))
 
     def to_json(self) -> dict[str, Any]:
-        """What a manifest says of it, as the row of an algorithm."""
-        return {"name": self.name, "command": list(self.command), "nproc": self.processes}
+        """What a manifest says of it, as the row of an algorithm: of variables their names alone."""
+        row = {"name": self.name, "command": list(self.command), "nproc": self.processes}
+        names = sorted(dict(self.environment))
+        return {**row, "variables": names} if names else row
 
 
 @dataclass(frozen=True, slots=True)
