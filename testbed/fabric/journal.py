@@ -138,6 +138,7 @@ _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "folder": {"path": (str,)},
     "subnet": {"network": (str,)},
     "docker": {"run": (str,)},
+    "cgroup": {"path": (str,)},
 }
 """By kind of entry: what it has and of which type."""
 

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+from testbed.fabric import cgroups
 from testbed.fabric.journal import Entry, cleaners, lives
 from testbed.links import namespaces
 
@@ -77,4 +78,5 @@ def register() -> None:
         process=clean_process,
         folder=clean_folder,
         subnet=clean_subnet,
+        cgroup=cgroups.clean,
     )

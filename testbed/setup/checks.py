@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from testbed.fabric import cgroups
 from testbed.guest import installed
 from testbed.setup import engine, images, packages, venv
 from testbed.setup.check import Check, Finding
@@ -108,6 +109,11 @@ def guest() -> Finding:
     return Finding(True, f"User-mode Linux {installed.require().release} has netem: `--guest`")
 
 
+def node_limits() -> Finding:
+    """Where processes and memory of single nodes can be bounded without containers."""
+    return Finding(True, f"control groups {cgroups.find()}")
+
+
 def iperf3() -> Finding:
     """The program that makes cross traffic and records traces."""
     lacking = packages.missing(packages.TRAFFIC)
@@ -133,6 +139,7 @@ CHECKS = (
     Check("memory", memory),
     Check("processors", processors, required=False),
     *NETWORK,
+    Check("control groups", node_limits, required=False),
     Check("guest kernel", guest, lambda: packages.install(installed.GUEST), required=False),
     Check("iperf3", iperf3, lambda: packages.install(packages.TRAFFIC), required=False),
     Check("gpu", gpu, required=False),
