@@ -105,7 +105,15 @@ class Rate(_Quantity, int):
 class Size(_Quantity, int):
     """Bytes."""
 
-    UNITS = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1024.0, "MiB": 1048576.0}
+    UNITS = {
+        "B": 1.0,
+        "kB": 1e3,
+        "MB": 1e6,
+        "GB": 1e9,
+        "KiB": 1024.0,
+        "MiB": 1048576.0,
+        "GiB": 2.0**30,
+    }
     NOUN, EXAMPLE = "size", "256 kB"
 
     def __str__(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, Protocol
 
+from testbed.fabric.limits import Asked
 from testbed.registry import Registry
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class NodeSpec:
     rank: int
     peer: int
     device: Literal["cpu", "cuda"] = "cpu"
+    limits: Asked = field(default_factory=Asked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from testbed.fabric.base import NodeSpec, RackSpec
+from testbed.fabric.limits import Asked
 from testbed.scenario.link import LinkEnd
-from testbed.scenario.model import Scenario
+from testbed.scenario.model import NodeLimits, Scenario
 from testbed.scenario.settings import DEFAULT
 from testbed.scenario.shape import End
 
@@ -31,6 +32,7 @@ def expand(scenario: Scenario) -> list[NodeSpec]:
     A rank counts within a role; peer numbers go on from role to role.
     """
     specs: list[NodeSpec] = []
+    asked = {group: _limits(settings.limits) for group, settings in scenario.nodes.items()}
     roles: tuple[Literal["server", "worker", "host"], ...] = ("server", "worker", "host")
     for role in roles:
         members = [
@@ -41,10 +43,17 @@ def expand(scenario: Scenario) -> list[NodeSpec]:
         ]
         first = len(specs)
         specs += [
-            NodeSpec(name, group, role, rank, first + rank, scenario.nodes[group].device)
+            NodeSpec(
+                name, group, role, rank, first + rank, scenario.nodes[group].device, asked[group]
+            )
             for rank, (name, group) in enumerate(members)
         ]
     return specs
+
+
+def _limits(given: NodeLimits) -> Asked:
+    memory, tmp = (None if size is None else int(size) for size in (given.memory, given.tmp))
+    return Asked(given.processes, memory, tmp)
 
 
 def racks(scenario: Scenario) -> list[RackSpec]:

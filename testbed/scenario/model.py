@@ -19,7 +19,28 @@ __all__ = ["Derived", "Link", "LinkEnd", "NodeGroup", "Rack", "Scenario", "Traff
 
 Direction = Literal["up", "down"]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
+_LEAST_MEMORY = 32 << 20
 CongestionControl = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")]
+
+
+class NodeLimits(Model):
+    """What a node may use in a container; absent: twice its share of this machine, see docs/scenario-format.md."""
+
+    processes: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(
+        None, description="Processes and threads at the same time."
+    )
+    memory: Size | None = Field(None, description="Memory of all its processes, `/tmp` included.")
+    tmp: Size | None = Field(None, description="Of that, what `/tmp` may hold.")
+
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        if self.memory is not None and self.memory < _LEAST_MEMORY:
+            raise ValueError(
+                f"`memory` of {self.memory} is too little to start anything: at least 32 MiB"
+            )
+        if self.memory is not None and self.tmp is not None and self.tmp > self.memory:
+            raise ValueError("`tmp` is a part of `memory`, and cannot be larger")
+        return self
 
 
 class NodeGroup(Model):
@@ -36,6 +57,7 @@ class NodeGroup(Model):
         None,
         description="`testbed exec` in containers: the image to run the command in; absent: ours.",
     )
+    limits: NodeLimits = Field(NodeLimits(), description="What each of its nodes may use.")
 
 
 class Rack(Model):

@@ -22,6 +22,7 @@ from testbed.fabric.docker.render import (
     to_yaml,
 )
 from testbed.fabric.docker.subnets import POOL, free_subnets, parse_route
+from testbed.fabric.limits import Asked, Machine
 from testbed.links.namespaces import SETTINGS
 from testbed.setup.paths import ROOT
 
@@ -36,6 +37,7 @@ PLAN = Plan(
     image="narrows/node:0123456789ab",
     data=IPv4Network("10.208.4.0/24"),
     control=IPv4Network("10.208.5.0/24"),
+    machine=Machine(processes=32_768, memory_bytes=16 << 30),
 )
 
 
@@ -61,6 +63,17 @@ def test_every_node_has_no_rights(document: Document) -> None:
         assert service["user"] == "10001:10001"
         assert "no-new-privileges:true" in service["security_opt"]
         assert "privileged" not in service and "volumes" not in service
+
+
+def test_every_node_is_bounded(templates: Templates) -> None:
+    modest = replace(SPECS[1], limits=Asked(100, 1 << 30, 1 << 20))
+    services = render([SPECS[0], modest], replace(PLAN, shaper=True), templates)["services"]
+    server, worker = services["server"], services["worker-0"]
+    assert (server["pids_limit"], server["mem_limit"]) == (16_384, 14 << 30)
+    assert server["tmpfs"] == [f"/tmp:size={7 << 30}"]
+    assert (worker["pids_limit"], worker["mem_limit"]) == (100, 1 << 30)
+    assert worker["memswap_limit"] == 1 << 30 and worker["tmpfs"] == [f"/tmp:size={1 << 20}"]
+    assert "mem_limit" not in services[SHAPER]
 
 
 def test_token_is_in_no_file(document: Document) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
 from testbed.fabric.base import CONTROL_PORT, NodeSpec, Premises
+from testbed.fabric.limits import Limits, Machine, limits
 
 RUN_LABEL = "narrows.run"
 """On everything of a run; its value is the run's id."""
@@ -49,6 +50,8 @@ class Plan:
     """Of nodes in which commands are launched."""
     trains: bool = True
     """Whether nodes other than hosts train."""
+    machine: Machine = field(default_factory=Machine.here)
+    """What nodes share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ def address(network: IPv4Network, spec: NodeSpec) -> IPv4Address:
 def render(specs: Sequence[NodeSpec], plan: Plan, templates: Templates) -> Document:
     """The Compose file: a service per node, two networks, and the shaper where it is wanted."""
     services = {spec.name: _node(spec, plan, templates) for spec in specs}
+    for spec in specs:
+        _bound(services[spec.name], limits(spec.limits, len(specs), plan.machine))
     if plan.shaper:
         services[SHAPER] = _shaper(plan, templates)
     networks = {name: _network(name, plan, templates) for name in ("data", "control")}
@@ -159,6 +164,13 @@ def _offer(service: Document, spec: NodeSpec, plan: Plan, premises: Premises) ->
     service["labels"] = {RUN_LABEL: plan.id, NODE_LABEL: spec.name}
     folders = dict.fromkeys([premises.directory, premises.meeting])
     service["volumes"] = [_mount(folder, read_only=False) for folder in folders]
+
+
+def _bound(service: Document, held: Limits) -> None:
+    """Swap counts as memory: a node that needs it would stand still, and others with it."""
+    service["pids_limit"] = held.processes
+    service["mem_limit"] = service["memswap_limit"] = held.memory_bytes
+    service["tmpfs"] = [f"/tmp:size={held.tmp_bytes}"]
 
 
 def _mount(folder: Path, *, read_only: bool) -> Document:
