@@ -52,6 +52,16 @@ EnvFile = Annotated[
         metavar="FILE",
     ),
 ]
+Pull = Annotated[
+    bool, typer.Option("--pull", help="Fetch images of the scenario that the engine lacks.")
+]
+WritableRoot = Annotated[
+    bool,
+    typer.Option(
+        "--writable-root",
+        help="Let containers of the scenario's own images write to their root, as far as their user may.",
+    ),
+]
 Limit = Annotated[
     float | None,
     typer.Option("--seconds", help="End it after so long.", min=1.0, max=86_400.0, metavar="N"),
@@ -69,6 +79,8 @@ def execute(
     env_file: EnvFile = None,
     await_begin: AwaitBegin = False,
     seconds: Limit = None,
+    pull: Pull = False,
+    writable_root: WritableRoot = False,
     out: options.Out = Path(),
     as_json: options.Json = False,
     keep: options.Keep = False,
@@ -88,7 +100,15 @@ def execute(
     variables = _variables(env or [], env_file or [])
     order = _order(tuple(command), name, nproc, await_begin, wall_s, variables)
     executed = carry_out(
-        loaded, order, fabric, out, shown=not as_json, quiet=quiet, keep_failed=keep
+        loaded,
+        order,
+        fabric,
+        out,
+        shown=not as_json,
+        quiet=quiet,
+        keep_failed=keep,
+        pull=pull,
+        writable_root=writable_root,
     )
     _present(executed, as_json)
     if executed.summary["verdict"] == "invalid":

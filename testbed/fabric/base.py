@@ -115,9 +115,15 @@ class Premises:
     meeting: Path
     """A folder of sockets by which the command's processes can be heard; the same everywhere, too."""
     user: str
-    """Whose processes they are in containers, as ``uid:gid``: what they write there is this user's."""
+    """Whose processes they are in containers, as ``uid:gid``, never root: what they write there is this user's."""
     images: Mapping[str, str] = field(default_factory=dict)
     """By node: a container image instead of ours."""
+    output: Path | None = None
+    """A folder of that user's, in the run's directory; containers have it under another path."""
+    home_of_root: Path | None = None
+    """What containers have as ``/root``; absent: what their images have, which their user may not look into."""
+    writable_root: bool = False
+    """Whether the root of other images than ours may be written to."""
 
 
 @dataclass(frozen=True, slots=True)

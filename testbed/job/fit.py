@@ -11,6 +11,8 @@ from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded
 from testbed.scenario.traffic import flows
 
+DOCKER = "docker"
+"""The fabric whose nodes are containers."""
 _SYSTEM = (
     "bin",
     "boot",
@@ -50,14 +52,14 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
             hint="Use netns or docker",
         )
     here = Path.cwd()
-    if here == Path("/") or (_others_use(here) and (fabric == "docker" or account() is not None)):
+    if here == Path("/") or (_others_use(here) and (fabric == DOCKER or account() is not None)):
         raise InputError(
             f"nodes may write to the folder that the command starts in, which would be all of {here}",
             where="the working directory",
             hint="Start it in a folder of its own",
         )
     images = [name for name, group in loaded.scenario.nodes.items() if group.image is not None]
-    if images and fabric != "docker":
+    if images and fabric != DOCKER:
         raise InputError(
             f"{', '.join(images)}: an image is a container's, and nodes of {fabric!r} are none",
             where=str(loaded.source),

@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from testbed.fabric.base import Premises
-from testbed.job.fit import check_fabric, check_nodes
+from testbed.job.fit import DOCKER, check_fabric, check_nodes
 from testbed.job.hearing import Hearing
 from testbed.job.judgement import conclude
 from testbed.job.order import Order
 from testbed.job.output import Output
 from testbed.job.performance import Performance, working
+from testbed.job.tenant import (
+    Tenant,
+    drop_if_empty,
+    make_home_of_root,
+    make_output,
+    tenant,
+)
 from testbed.record.directory import RunDirectory
 from testbed.scenario.expand import expand, racks
 from testbed.scenario.load import Loaded
@@ -24,6 +31,7 @@ from testbed.session.lock import machine
 from testbed.session.preflight import check
 from testbed.session.progress import Progress
 from testbed.session.session import Session
+from testbed.setup import own_images
 
 
 @dataclass(frozen=True)
@@ -43,8 +51,12 @@ def execute(
     shown: bool,
     quiet: bool = False,
     keep_failed: bool = False,
+    pull: bool = False,
+    writable_root: bool = False,
 ) -> Executed:
     """Run ``order`` once on the nodes of ``loaded``. ``shown``: whether output goes to standard output.
+
+    ``pull``: images that the engine lacks may be fetched. ``writable_root``: of images that are not ours.
 
     Raises InputError and MachineError before anything is started, and ExperimentError when a process fails. The
     records are kept in every case.
@@ -53,6 +65,11 @@ def execute(
     specs = expand(scenario)
     check_nodes(loaded)
     check_fabric(loaded, fabric)
+    owner = tenant(Path.cwd()) if fabric == DOCKER else None
+    images = {spec.name: scenario.nodes[spec.group].image for spec in working(specs)}
+    own = {name: image for name, image in images.items() if image is not None}
+    if own:
+        own_images.require(own.values(), pull=pull)
     least = check(loaded, fabric, processes=order.started)
     progress = Progress(quiet)
     directory = RunDirectory.create(
@@ -63,16 +80,14 @@ def execute(
         directory.path / "log", max(map(len, names)), shown=shown, several=order.started > 1
     )
     hearing = Hearing(names)
-    images = {spec.name: scenario.nodes[spec.group].image for spec in working(specs)}
-    premises = Premises(
-        Path.cwd(),
-        hearing.folder,
-        user=f"{os.getuid()}:{os.getgid()}",
-        images={name: image for name, image in images.items() if image is not None},
-    )
     try:
+        premises = _premises(directory.path, hearing.folder, owner, own, writable_root)
         with interruptible(), directory, machine(progress.say):
             progress.say(f"starting {len(specs)} nodes on the {fabric} fabric")
+            if owner is not None and not owner.writes(Path.cwd()):
+                progress.say(
+                    f"{Path.cwd()} is root's, and the job is user {owner}: what it makes belongs into $NARROWS_OUTPUT"
+                )
             with Session(
                 specs,
                 fabric,
@@ -87,6 +102,25 @@ def execute(
     finally:
         hearing.close()
         output.close()
+        drop_if_empty(directory.path)
+
+
+def _premises(
+    run: Path, meeting: Path, owner: Tenant | None, images: Mapping[str, str], writable_root: bool
+) -> Premises:
+    """What nodes offer to the job. ``owner``: whose it is in containers, where nodes are some."""
+    here = Path.cwd()
+    if owner is None:
+        return Premises(here, meeting, user=f"{os.getuid()}:{os.getgid()}")
+    return Premises(
+        here,
+        meeting,
+        user=str(owner),
+        images=images,
+        output=make_output(run, owner),
+        home_of_root=make_home_of_root(here, meeting),
+        writable_root=writable_root,
+    )
 
 
 def _perform(

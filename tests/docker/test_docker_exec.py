@@ -30,6 +30,8 @@ events: [{events}]
 congestion: cubic
 """
 OWN = "narrows-test/own:exec"
+OWNER = os.getuid() or 4711
+"""Of the folders that jobs write to: nobody is root in a container."""
 BYTES = 1_000_000
 TALK = """
 import fcntl, os, socket, struct, time
@@ -98,11 +100,14 @@ class Job:
 def start(folder: Path, *arguments: str, own: str = "", events: str = "") -> Command:
     image = f", image: {own!r}" if own else ""
     (folder / "scenario.yaml").write_text(SCENARIO.format(own=image, events=events))
+    folder.chmod(0o755)
     with chdir(folder):
         return Command(folder, "exec", "scenario.yaml", "--fabric", "docker", *arguments)
 
 
 def performed(folder: Path, script: str, own: str = "") -> Job:
+    if os.getuid() == 0:
+        os.chown(folder, OWNER, OWNER)
     (folder / "talk.py").write_text(TALK)
     (folder / "job.py").write_text(script)
     command = start(folder, "--", "python3", "job.py", own=own)
@@ -135,7 +140,7 @@ def test_a_script_of_ones_own_in_our_image(in_ours: Job) -> None:
     accepted_run(in_ours.run, in_ours.code)
     ranks = [in_ours.folder / f"rank-{rank}" for rank in range(2)]
     assert [path.read_text() for path in ranks] == ["6.0", "6.0"]
-    assert ranks[1].stat().st_uid == os.getuid()
+    assert ranks[1].stat().st_uid == OWNER
     assert [mark["what"] for mark in in_ours.events["mark"]] == ["step", "step"]
     assert in_ours.found("summary.json")["measures"]["changes"]["state"] == "valid"
 

@@ -24,6 +24,8 @@ SHAPER = "narrows.shaper"
 
 KEEPER = ["tail", "-f", "/dev/null"]
 """What a container does that waits for commands: every image has it."""
+OUTPUT = "/output"
+"""Where containers find the folder for what a job makes."""
 _SHARED_MEMORY = "1gb"
 """Data loaders pass batches through it; the engine's own 64 MB are soon full."""
 
@@ -84,9 +86,10 @@ def address(network: IPv4Network, spec: NodeSpec) -> IPv4Address:
 
 def render(specs: Sequence[NodeSpec], plan: Plan, templates: Templates) -> Document:
     """The Compose file: a service per node, two networks, and the shaper where it is wanted."""
-    services = {spec.name: _node(spec, plan, templates) for spec in specs}
-    for spec in specs:
-        _bound(services[spec.name], limits(spec.limits, len(specs), plan.machine))
+    services = {
+        spec.name: _node(spec, plan, templates, limits(spec.limits, len(specs), plan.machine))
+        for spec in specs
+    }
     if plan.shaper:
         services[SHAPER] = _shaper(plan, templates)
     networks = {name: _network(name, plan, templates) for name in ("data", "control")}
@@ -118,8 +121,9 @@ def load_templates(folder: Path) -> Templates:
     )
 
 
-def _node(spec: NodeSpec, plan: Plan, templates: Templates) -> Document:
+def _node(spec: NodeSpec, plan: Plan, templates: Templates, held: Limits) -> Document:
     service: Document = deepcopy(templates.base["services"]["node"])
+    _bound(service, held)
     if spec.device == "cuda":
         _merge(service, templates.gpu["services"]["node"])
         devices = service["deploy"]["resources"]["reservations"]["devices"]
@@ -154,7 +158,7 @@ def _offer(service: Document, spec: NodeSpec, plan: Plan, premises: Premises) ->
     """A container that waits for commands. Its first process takes no signal: it ends with the container."""
     own = premises.images.get(spec.name)
     service["image"] = own or service["image"]
-    service["read_only"] = own is None
+    service["read_only"] = own is None or not premises.writable_root
     service["init"] = False
     service["entrypoint"] = KEEPER
     service["user"] = premises.user
@@ -164,6 +168,11 @@ def _offer(service: Document, spec: NodeSpec, plan: Plan, premises: Premises) ->
     service["labels"] = {RUN_LABEL: plan.id, NODE_LABEL: spec.name}
     folders = dict.fromkeys([premises.directory, premises.meeting])
     service["volumes"] = [_mount(folder, read_only=False) for folder in folders]
+    if premises.output is not None:
+        service["volumes"].append(_mount(premises.output, read_only=False, target=OUTPUT))
+        service["environment"]["NARROWS_OUTPUT"] = OUTPUT
+    if premises.home_of_root is not None:
+        service["volumes"].append(_mount(premises.home_of_root, read_only=True, target="/root"))
 
 
 def _bound(service: Document, held: Limits) -> None:
@@ -173,8 +182,10 @@ def _bound(service: Document, held: Limits) -> None:
     service["tmpfs"] = [f"/tmp:size={held.tmp_bytes}"]
 
 
-def _mount(folder: Path, *, read_only: bool) -> Document:
-    return {"type": "bind", "source": str(folder), "target": str(folder), "read_only": read_only}
+def _mount(folder: Path, *, read_only: bool, target: str | None = None) -> Document:
+    """Under its own path, if ``target`` is no other."""
+    source = str(folder)
+    return {"type": "bind", "source": source, "target": target or source, "read_only": read_only}
 
 
 def _shaper(plan: Plan, templates: Templates) -> Document:
