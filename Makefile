@@ -19,14 +19,17 @@ BIN     := .venv/bin
 SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environment demo test nightly coverage mutants test-times lint run compare replay examples example plots images guest doctor clean
+.PHONY: help setup setup-stop environment demo test nightly coverage mutants test-times lint run compare replay examples example plots images guest doctor clean
 
 help:  ## this list
 	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|sim] [SECONDS=…]"; echo
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1 \2/p' $(MAKEFILE_LIST) | awk '{ name = $$1; $$1 = ""; printf "  %-11s%s\n", name, $$0 }'
 
-setup:  ## everything that the other targets need: environment, engine, images
-	@$(SETUP) all
+setup:  ## everything that the other targets need: environment, engine, images; YES=1: without asking
+	@$(SETUP) $(if $(YES),--yes) all
+
+setup-stop:  ## stop the engine that `make setup` has started, and restore the forwarding and filters that it changed
+	@$(SETUP) stop
 
 environment:
 	@$(SETUP) environment

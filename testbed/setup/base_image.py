@@ -62,7 +62,8 @@ def _add_programs(wanted: Recipe, tag: str) -> None:
     arguments = {"IMAGE": wanted.image, "PROGRAMS": " ".join(wanted.programs)}
     options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
     dockerfile = in_checkout("images", "base", "Dockerfile").read_bytes()
-    command = ["docker", "build", "-q", "--force-rm", *options, "-t", tag, "-"]
+    # The host's network: an engine of ours has no other with a way out.
+    command = ["docker", "build", "-q", "--force-rm", "--network", "host", *options, "-t", tag, "-"]
     run(command, data=dockerfile, timeout=_PULL_SECONDS)
 
 

@@ -10,14 +10,13 @@ import time
 from pathlib import Path
 
 from testbed.errors import MachineError
-from testbed.setup import packages
-from testbed.setup.command import CommandFailed, answer, have, run, step
+from testbed.setup import own_engine, packages
+from testbed.setup.command import CommandFailed, answer, have, step
 
 OLDEST_ENGINE = (20, 10)
 OLDEST_COMPOSE = (1, 29)
 JOIN_GROUP = "sudo usermod -aG docker $USER, then log in again"
 _SOCKET = Path("/var/run/docker.sock")
-_LOG = Path("/var/log/narrows-dockerd.log")
 _START_SECONDS = 60.0
 
 
@@ -58,15 +57,24 @@ def require() -> None:
         raise MachineError("Docker Compose is missing", fix="Run `make setup`")
 
 
+def lacking() -> bool:
+    """Whether no engine answers, or Compose is missing."""
+    return version() is None or compose_command() is None
+
+
 def ensure() -> None:
     """Have an engine that answers, and Compose: install and start what is missing."""
-    if version() is None or compose_command() is None:
+    if lacking():
         if refused():
             raise _unreachable()
+        answered, before = version() is not None, own_engine.host()
         packages.install(packages.ENGINE)
         compose_command.cache_clear()
-    if version() is None:
-        _start()
+        if version() is None:
+            _start(before)
+        elif not answered:  # the package has had its service started
+            own_engine.note_service(before)
+            own_engine.note_up()
     require()
 
 
@@ -78,33 +86,19 @@ def _unreachable() -> MachineError:
     return MachineError("no Docker engine answers", fix="Run `make setup` as root")
 
 
-def _start() -> None:
+def _start(before: own_engine.Host) -> None:
     if os.geteuid() != 0:
         raise MachineError(
             "no Docker engine answers", fix="Start it: `sudo systemctl start docker`"
         )
     with step("starting the Docker engine"):
-        if Path("/run/systemd/system").is_dir():
-            run(["systemctl", "start", "docker"], fix="See `journalctl -u docker`")
+        if own_engine.is_managed():
+            own_engine.note_service(before)
+            own_engine.start_service()
             _wait(None)
         else:
-            _wait(_dockerd())
-
-
-def _dockerd() -> subprocess.Popen[bytes]:
-    """Start ``dockerd`` on its own, as on machines without an init system that would do it."""
-    if " cgroup" not in Path("/proc/mounts").read_text() and have("cgroupfs-mount"):
-        run(["cgroupfs-mount"])
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    with _LOG.open("ab") as output:
-        return subprocess.Popen(
-            ["dockerd"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, "PATH": path},
-        )
+            _wait(own_engine.start())
+        own_engine.note_up()
 
 
 def _wait(process: subprocess.Popen[bytes] | None) -> None:
@@ -115,5 +109,7 @@ def _wait(process: subprocess.Popen[bytes] | None) -> None:
         if process is not None and process.poll() is not None:
             break
         time.sleep(0.3)
-    tail = _LOG.read_text(errors="replace")[-2000:] if process is not None else ""
-    raise CommandFailed(["dockerd"], tail or "it does not answer", fix=f"Its log is {_LOG}")
+    tail = own_engine.LOG.read_text(errors="replace")[-2000:] if process is not None else ""
+    raise CommandFailed(
+        ["dockerd"], tail or "it does not answer", fix=f"Its log is {own_engine.LOG}"
+    )

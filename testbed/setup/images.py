@@ -18,6 +18,8 @@ from testbed.setup.paths import ROOT, in_checkout
 
 _PREFIX = "narrows/"
 _KINDS = ("base", "runtime", "node")
+_BUILD = ("docker", "build", "-q", "--force-rm", "--network", "none")
+"""Everything comes with the context."""
 _CHECKOUT, _MADE_FROM = "narrows.checkout", "narrows.from"
 """Labels: which checkout made an image, and the name of the image it was made from."""
 
@@ -86,7 +88,7 @@ def _build(kind: str, tag: str, arguments: dict[str, str], folders: dict[str, Pa
     options += [f"--label={checkout_label()}"]
     context = _archive(in_checkout("images", kind, "Dockerfile"), folders)
     try:
-        run(["docker", "build", "-q", "--force-rm", *options, "-t", tag, "-"], data=context)
+        run([*_BUILD, *options, "-t", tag, "-"], data=context)
     finally:
         answer(["docker", "image", "prune", "-f", "--filter", "label=narrows.image"], timeout=60)
 

@@ -63,6 +63,11 @@ def missing(needs: tuple[Need, ...]) -> list[Need]:
     return [need for need in needs if not need.met()]
 
 
+def names(needs: list[Need]) -> list[str]:
+    """The packages that would be installed, as far as that is known before their lists are fetched."""
+    return _choose(needs)
+
+
 def install(needs: tuple[Need, ...]) -> None:
     """Install what is missing. Raises MachineError with the exact command where that is not ours to do."""
     wanted = missing(needs)
