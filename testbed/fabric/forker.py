@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric.base import START_S
@@ -30,6 +30,19 @@ MESSAGE_BYTES = 65_536
 _END_S = 5.0
 Imports = Literal["nothing", "testbed", "torch"]
 """What is imported before the first fork: for commands, for nodes that do not train, for those that do."""
+
+
+class Setting(NamedTuple):
+    """What a node's processes find around them: its name, its network, what it has of the host's files, its ``/etc/hosts``, and
+    the folders of its control group; where it has none, what bounds each process (``limits.to_json``) of how many nodes."""
+
+    name: str
+    netns: str
+    view: Sequence[Shown]
+    hosts: str
+    groups: Sequence[str] = ()
+    bounds: Mapping[str, int] | None = None
+    nodes: int = 1
 
 
 class Forked:
@@ -89,28 +102,22 @@ class Forker:
 
     def node(
         self,
-        name: str,
-        netns: str,
-        view: Sequence[Shown],
-        hosts: str,
+        setting: Setting,
         arguments: Sequence[str],
         variables: Mapping[str, str],
         output: IO[bytes],
     ) -> Forked:
         """Run ``testbed.session.node`` with ``arguments`` in namespaces of its own. Raises ExperimentError and MachineError.
 
-        ``view``: the host's folders that it has; ``hosts``: its ``/etc/hosts``; ``variables``: what its environment has
-        beside the forking process's.
+        ``variables``: what its environment has beside the forking process's.
         """
-        return self._start(
-            output, kind="node", name=name, netns=netns, view=view, hosts=hosts,
-            arguments=list(arguments), variables=dict(variables),
-        )  # fmt: skip
+        own = {"arguments": list(arguments), "variables": dict(variables)}
+        return self._start(output, kind="node", **setting._asdict(), **own)
 
-    def room(self, name: str, netns: str, view: Sequence[Shown], hosts: str) -> Forked:
+    def room(self, setting: Setting) -> Forked:
         """The namespaces of a node for commands, and the first process in them, which does nothing; when it ends all do."""
         with Path(os.devnull).open("wb") as nothing:
-            return self._start(nothing, kind="room", name=name, netns=netns, view=view, hosts=hosts)
+            return self._start(nothing, kind="room", **setting._asdict())
 
     def command(
         self, room: Forked, command: Sequence[str], variables: Mapping[str, str], directory: Path

@@ -20,12 +20,15 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 from testbed.errors import MachineError
+from testbed.fabric.cgroups import Group
 from testbed.fabric.enter import drop_privileges, execute
 from testbed.fabric.forker import MESSAGE_BYTES
-from testbed.fabric.view import Account, Shown, account_for, check, lay
+from testbed.fabric.limits import Limits, bound_by_rlimits
+from testbed.fabric.view import Shown, account_for, check, lay
 from testbed.links.namespaces import enter
 from testbed.process import (
     NEW_IPC,
@@ -104,7 +107,7 @@ class Forking:
         self._waiting = select.poll()
         self._waiting.register(channel, select.POLLIN)
         self._children: dict[int, int] = {}
-        self._accounts: dict[int, Account | None] = {}
+        self._rooms: dict[int, Request] = {}
         self._own = os.pidfd_open(os.getpid())
         prctl(_ADOPT, 1)
 
@@ -141,7 +144,7 @@ class Forking:
         become = _BECOMES[request["kind"]]
         try:
             if "room" in request:
-                request["account"] = self._accounts[request["room"]]
+                request.update(self._rooms[request["room"]])
             else:
                 request["view"] = [Shown(*one) for one in request["view"]]
                 request["account"] = account_for(request["view"])
@@ -159,7 +162,8 @@ class Forking:
             answer: dict[str, Any] = json.loads(failure)
             return answer
         watched = os.pidfd_open(pid)
-        self._children[watched], self._accounts[pid] = pid, request["account"]
+        self._children[watched] = pid
+        self._rooms[pid] = {key: request.get(key) for key in ("account", "groups")}
         self._waiting.register(watched, select.POLLIN)
         return {"pid": pid}
 
@@ -279,12 +283,15 @@ def die_with_descriptor(parent: int) -> None:
 def _isolate(request: Request) -> None:
     """Enter a node's network, make its other namespaces, and give up all power. Raises OSError and MachineError."""
     _name_process(request["name"])
+    Group(tuple(map(Path, request["groups"]))).enter()
     enter(request["netns"])
     unshare(NEW_MOUNTS | NEW_IPC | NEW_NAMES)
     name = request["name"].encode()
     call("sethostname", name, ctypes.c_size_t(len(name)))
     whose, shown = request["account"], request["view"]
     lay(shown, whose, processes=True, files={"/etc/hosts": request["hosts"]})
+    if request["bounds"] is not None:
+        bound_by_rlimits(Limits(**request["bounds"]), request["nodes"], alone=whose is None)
     drop_privileges(whose)
     if whose is not None:
         check(shown)
@@ -313,6 +320,7 @@ def _be_room(request: Request, begin: Callable[[], None]) -> None:
 
 def _be_command(request: Request, begin: Callable[[], None]) -> None:
     """A command in a room that stands."""
+    Group(tuple(map(Path, request["groups"]))).enter()
     call("setns", request["room"], _NEW_NET | NEW_MOUNTS | NEW_IPC | NEW_NAMES)
     os.close(request["room"])
     drop_privileges(request["account"])

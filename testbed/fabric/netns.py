@@ -12,6 +12,7 @@ from functools import partial
 from ipaddress import IPv4Network
 
 from testbed.errors import ExperimentError, MachineError
+from testbed.fabric import cgroups
 from testbed.fabric.base import (
     CONTROL_PORT,
     Cable,
@@ -22,10 +23,12 @@ from testbed.fabric.base import (
     RackSpec,
     RunContext,
 )
+from testbed.fabric.cgroups import Group
 from testbed.fabric.docker.subnets import routed
-from testbed.fabric.forker import Forked, Forker, Imports, take
+from testbed.fabric.forker import Forked, Forker, Imports, Setting, take
 from testbed.fabric.importable import offer
 from testbed.fabric.journal import KEPT, Journal, folder, journals, start_time
+from testbed.fabric.limits import limits, to_json
 from testbed.fabric.netns_clean import register
 from testbed.fabric.netns_plan import install, plan_racks, plan_topology, run_tag
 from testbed.fabric.netns_sweep import sweep
@@ -55,6 +58,7 @@ class NetnsFabric:
         self._wired: dict[str, tuple[Interface, Interface]] = {}
         self._processes: dict[str, Forked] = {}
         self._rooms: dict[str, Forked] = {}
+        self._groups: dict[str, Group | None] = {}
         # Nodes die with the thread that starts them, so one thread does, and lives as long as they shall.
         self._starter = ThreadPoolExecutor(1, "starter")
         self._forker: Forker | None = None
@@ -107,7 +111,8 @@ class NetnsFabric:
         given = {key: text for key, text in os.environ.items() if key not in SET_BY_US}
         path = environment.get("PYTHONPATH", given.get("PYTHONPATH"))
         path = os.pathsep.join(filter(None, [path, str(offer(premises.meeting))]))
-        variables = {**given, **_at_home(), **environment, "PYTHONPATH": path}
+        own = {} if premises.output is None else {"NARROWS_OUTPUT": str(premises.output)}
+        variables = {**given, **_at_home(), **own, **environment, "PYTHONPATH": path}
         if (room := self._rooms.get(name)) is None or room.poll() is not None:
             view = [*self._view(variables), *named(command, premises.directory)]
             view += [Shown(str(premises.meeting))]
@@ -115,7 +120,9 @@ class NetnsFabric:
             view += [
                 Shown(str(self.context.directory.absolute()))
             ]  # a job does not write its own records
-            room = self._forker.room(name, self._netns(name), view, self._hosts())
+            if premises.output is not None:
+                view += [Shown(str(premises.output), writable=True)]
+            room = self._forker.room(self._setting(name, view))
             self._rooms[name] = room
             self._note(room.pid)
         return self._forker.command(room, command, variables, premises.directory)
@@ -152,11 +159,10 @@ class NetnsFabric:
         role = self._specs[name].role
         options = ["--name", name, "--control", control, "--role", role]
         options += [] if self.context.trains else ["--untrained"]
-        view = self._view(os.environ)
+        setting = self._setting(name, self._view(os.environ))
         with (log / f"{name}.log").open("ab") as output:
             more = {"NARROWS_TOKEN": self.context.token, **_at_home()}
-            netns, hosts = self._netns(name), self._hosts()
-            process = self._forker.node(name, netns, view, hosts, options, more, output)
+            process = self._forker.node(setting, options, more, output)
         self._processes[name] = process
         self._note(process.pid)
 
@@ -210,6 +216,26 @@ class NetnsFabric:
         trains = self.context.trains and any(spec.role != "host" for spec in staffed)
         return "torch" if trains else "testbed"
 
+    def _setting(self, name: str, view: list[Shown]) -> Setting:
+        group = self._group(name)
+        folders = () if group is None else tuple(map(str, group.folders))
+        spec = self._specs[name]
+        alone = group is None and spec.device == "cpu"  # a GPU's driver maps far more than it uses
+        bounds = to_json(limits(spec.limits, len(self._specs))) if alone else None
+        return Setting(
+            name, self._netns(name), view, self._hosts(), folders, bounds, len(self._specs)
+        )
+
+    def _group(self, name: str) -> Group | None:
+        """A node's control group, made once; None where this process may make none."""
+        if name not in self._groups:
+            spec = self._specs[name]
+            self._groups[name] = None
+            with suppress(MachineError):
+                base, held = cgroups.find(), limits(spec.limits, len(self._specs))
+                self._groups[name] = cgroups.make(base, self.context.id, name, held, self._journal)
+        return self._groups[name]
+
     def _view(self, variables: Mapping[str, str]) -> list[Shown]:
         return [*programs(variables), *(Shown(str(folder)) for folder in self.context.folders)]
 
@@ -259,6 +285,9 @@ class NetnsFabric:
             self._signal(name, signal.SIGKILL)
         for process in running.values():
             process.wait(_END_S)
+        for group in self._groups.values():
+            if group is not None:
+                group.remove()
 
 
 @contextmanager

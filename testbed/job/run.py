@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.fabric.base import Premises
+from testbed.fabric.view import account
 from testbed.job.fit import DOCKER, check_fabric, check_nodes
 from testbed.job.hearing import Hearing
 from testbed.job.judgement import conclude
@@ -111,7 +112,13 @@ def _premises(
     """What nodes offer to the job. ``owner``: whose it is in containers, where nodes are some."""
     here = Path.cwd()
     if owner is None:
-        return Premises(here, meeting, user=f"{os.getuid()}:{os.getgid()}")
+        found = here.stat() if account() is not None else None
+        own = (
+            Tenant(os.getuid(), os.getgid())
+            if found is None
+            else Tenant(found.st_uid, found.st_gid)
+        )
+        return Premises(here, meeting, user=str(own), output=make_output(run, own))
     return Premises(
         here,
         meeting,

@@ -14,7 +14,7 @@ import pytest
 
 from testbed.errors import ExperimentError
 from testbed.fabric.base import START_S
-from testbed.fabric.forker import Forked, Forker, ahead, take
+from testbed.fabric.forker import Forked, Forker, Setting, ahead, take
 from testbed.fabric.view import programs
 from testbed.links import namespaces
 from testbed.process import environment
@@ -43,7 +43,7 @@ def start(forker: Forker, netns: str, log: Path, *more: str, name: str = "worker
     with log.open("ab") as output:
         arguments = ["--name", name, "--control", "127.0.0.1:9", *more]
         variables = {"NARROWS_TOKEN": "secret"}
-        return forker.node(name, netns, programs({}), "", arguments, variables, output)
+        return forker.node(Setting(name, netns, programs({}), ""), arguments, variables, output)
 
 
 def test_a_fork_is_in_its_namespace_without_privileges_and_bears_its_name(
@@ -136,7 +136,7 @@ def test_a_node_has_the_variables_it_was_started_with(forker: Forker, tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as server, (tmp_path / "log").open("ab") as output:
         control = f"127.0.0.1:{server.getsockname()[1]}"
         node = forker.node(
-            "worker-0", "/proc/self/ns/net", programs({}), "",
+            Setting("worker-0", "/proc/self/ns/net", programs({}), ""),
             ["--name", "worker-0", "--control", control], {"NARROWS_TOKEN": "ours"}, output,
         )  # fmt: skip
         server.settimeout(SHORT_S)

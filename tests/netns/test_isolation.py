@@ -19,6 +19,8 @@ import pytest
 from command_rig import Command, descendants
 from unprivileged import USER, as_user
 
+from testbed.errors import MachineError
+from testbed.fabric import cgroups
 from testbed.fabric.view import NODE_USER
 from testbed.process import PACKAGE, environment
 
@@ -252,3 +254,33 @@ def test_every_process_has_what_is_documented(who: str) -> None:
             finally:
                 process.terminate()
                 process.communicate(timeout=30)
+
+
+FORKS = """
+import os, time
+made = 0
+try:
+    while made < 500:
+        if os.fork() == 0:
+            time.sleep(60)
+        made += 1
+except OSError as error:
+    print("refused", error.strerror)
+open(f"forks-{os.environ['RANK']}", "w").write(str(made))
+"""
+
+
+@pytest.mark.optional
+def test_a_node_has_only_so_many_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        cgroups.find()
+    except MachineError as error:
+        pytest.skip(f"no control groups: {error}")
+    monkeypatch.chdir(folder)
+    bounded = SCENARIO.replace("count: 2}", "count: 2, limits: {processes: 50}}")
+    (folder / "scenario.yaml").write_text(bounded)
+    (folder / "job.py").write_text(FORKS)
+    command = Command(folder, "exec", "scenario.yaml", "--", "python", "job.py")
+    _, _, err = command.finish(120.0)
+    made = [int((folder / f"forks-{rank}").read_text()) for rank in range(2)]
+    assert all(40 <= number < 50 for number in made), (made, err)
