@@ -282,7 +282,6 @@ def die_with_descriptor(parent: int) -> None:
 
 def _isolate(request: Request) -> None:
     """Enter a node's network, make its other namespaces, and give up all power. Raises OSError and MachineError."""
-    _name_process(request["name"])
     Group(tuple(map(Path, request["groups"]))).enter()
     enter(request["netns"])
     unshare(NEW_MOUNTS | NEW_IPC | NEW_NAMES)
@@ -295,6 +294,7 @@ def _isolate(request: Request) -> None:
     drop_privileges(whose)
     if whose is not None:
         check(shown)
+    _name_process(request["name"])
 
 
 def _be_node(request: Request, begin: Callable[[], None]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
-import subprocess
 import time
 
 import pytest
@@ -297,22 +297,20 @@ def test_delay_lines_are_refused_before_anything_is_made(rig: Rig) -> None:
 
 
 def test_locate_finds_both_ends_by_number(rig: Rig) -> None:
-    place = rig.places["worker-0"]
-    shown = subprocess.run(
-        ["nsenter", f"--net={place.nic.netns}", "cat", "/proc/net/dev"],
-        check=True,
-        capture_output=True,
-    )
-    assert b"control" in shown.stdout
-    with Channel(place.nic.netns) as channel:
-        control = devices.find(channel, "control")
+    netns = str(rig.places["worker-0"].nic.netns)
+    with Channel() as host, Channel(netns) as channel:
+        outer = devices.add_veth(host, f"nw{os.getpid()}", "located", netns)
+        try:
+            inner = devices.find(channel, "located")
+            assert inner is not None
+            nic, port = rig.agent.locate(netns, inner.mac)
+            assert (nic.index, nic.name, port.netns) == (inner.index, "located", None)
+            assert port.index == inner.peer == outer.index
+        finally:
+            devices.delete(host, outer.index)
         data = devices.find(channel, "data")
-    assert control is not None
     assert data is not None
-    nic, port = rig.agent.locate(str(place.nic.netns), control.mac)
-    assert (nic.index, nic.name, port.netns) == (control.index, "control", None)
-    assert port.index == control.peer
     with pytest.raises(ExperimentError, match="no interface"):
-        rig.agent.locate(str(place.nic.netns), "02:00:00:00:00:99")
+        rig.agent.locate(netns, "02:00:00:00:00:99")
     with pytest.raises(ExperimentError):
-        locate(str(place.nic.netns), data.mac)
+        locate(netns, data.mac)
