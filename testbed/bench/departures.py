@@ -21,7 +21,7 @@ from testbed.bench.figures import Step, queue_bytes
 from testbed.bench.lab import Lab
 from testbed.errors import ExperimentError
 from testbed.fabric.enter import command_in
-from testbed.links.fidelity import served_at
+from testbed.links.bins import served_at
 from testbed.links.namespaces import inside
 from testbed.process import die_with, environment, module_command
 from testbed.scenario.shape import FRAME_BYTES

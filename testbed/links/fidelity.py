@@ -10,40 +10,23 @@ bundle it was at the first mark is not known. So an error is what lies beyond on
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableSequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from itertools import groupby, pairwise
+from functools import partial
+from itertools import pairwise
 from math import floor, inf, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
+from testbed.links.bins import Bins, Look, Mark, Rate
 from testbed.links.held import Mismatch
 from testbed.links.outages_seen import OutageSeen
 from testbed.record.quantiles import spread
 
-Mark = tuple[float, int]
-
 MOST_MISMATCHES = 20
 """So many are in a report; all are in the records."""
-
-
-class Look(NamedTuple):
-    """One sample: whether a queue stood at every look, and what was asked and delivered."""
-
-    from_s: float
-    to_s: float
-    asked_bits: float
-    delivered_bits: int
-    busy: bool
-
-
-class Bin(NamedTuple):
-    """Asked and delivered bits between two marks."""
-
-    from_s: float
-    to_s: float
-    asked_bits: float
-    delivered_bits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,95 +96,186 @@ class EndReport:
 
 
 @dataclass(slots=True)
+class Sums:
+    """What looks come to, added up in their order."""
+
+    asked_bits: float = 0
+    delivered_bits: int = 0
+    seconds: float = 0
+
+    def add(self, look: Look) -> None:
+        """One more."""
+        self.asked_bits += look.asked_bits
+        self.delivered_bits += look.delivered_bits
+        self.seconds += look.to_s - look.from_s
+
+    @property
+    def ratio(self) -> float | None:
+        """Delivered over asked; None where nothing was asked for."""
+        return self.delivered_bits / self.asked_bits if self.asked_bits else None
+
+
+@dataclass(slots=True)
+class Folded:
+    """The part of a record that is only kept as counts and sums."""
+
+    from_s: float | None = None
+    """The first mark."""
+    seconds: Bins = field(default_factory=Bins)
+    """Bins of a second."""
+    steps: Bins = field(default_factory=Bins)
+    """Bins between two changes of the rate."""
+    all: Sums = field(default_factory=Sums)
+    busy: Sums = field(default_factory=Sums)
+    rows: int = 0
+    """Of looks, one after the other, at which the link was busy."""
+    was_busy: bool = False
+    outage_s: float = 0
+    outages: int = 0
+    leaked_bytes: int = 0
+    resume_s: float | None = None
+    """The longest."""
+
+
+@dataclass(slots=True)
 class Record:
-    """What was gathered about a link direction from t0 on, in order of time."""
+    """What was gathered about a link direction from t0 on, in order of time.
+
+    What was before the last ``fold`` is in ``folded``. Of every change its lateness stays, 8 bytes each: percentiles are values that occurred.
+    """
 
     bundle_bytes: int = 0
     """The most that leaves at once."""
     looks: list[Look] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
-    rates: list[tuple[float, int]] = field(default_factory=list)
+    rates: list[Rate] = field(default_factory=list)
     """When the asked rate became what, in bit/s; the first entry is at 0."""
-    lateness_s: list[float] = field(default_factory=list)
+    lateness_s: MutableSequence[float] = field(default_factory=partial(array, "d"))
     outages: list[OutageSeen] = field(default_factory=list)
     mismatches: list[Mismatch] = field(default_factory=list)
+    """The first of them."""
     unwatched_s: float = 0.0
     largest_backlog_bytes: int = 0
+    folded: Folded = field(default_factory=Folded)
+
+    def note(self, mismatch: Mismatch) -> None:
+        """One more, as long as it would be in the report."""
+        if len(self.mismatches) < MOST_MISMATCHES:
+            self.mismatches.append(mismatch)
+
+    def fold(self, until_s: float, rates_from_s: float = inf) -> None:
+        """Judge what was until then, and forget it. There is a mark later than ``until_s``.
+
+        A change that was due before ``until_s`` and comes after this no longer changes what was judged. ``rates_from_s``:
+        rates are wanted from then on.
+        """
+        after = bisect_right(self.marks, until_s, key=_time)
+        if not after:
+            return
+        self._close(until_s, until_s)
+        del self.marks[: after - 1]
+        # what ended by the first mark that is left is in no bin that begins later
+        self._forget_looks(bisect_right(self.looks, self.marks[0][0], key=lambda look: look.to_s))
+        open_s = [bins.begin[0] for bins in (self.folded.seconds, self.folded.steps) if bins.begin]
+        needed_s = min(self.marks[0][0], rates_from_s, *open_s)
+        self._forget_rates(bisect_right(self.rates, needed_s, key=_time) - 1)
+        self._forget_outages(len(self.outages) - 1)
+
+    def whole(self) -> Folded:
+        """All of it folded; the record stays as it is."""
+        rest = deepcopy(self)
+        if rest.marks:
+            ends_s = rest.marks[-1][0]
+            rest._close(floor(ends_s + 1e-3), ends_s, ended=True)
+        rest._forget_looks(len(rest.looks))
+        rest._forget_rates(len(rest.rates) - 1)
+        rest._forget_outages(len(rest.outages))
+        return rest.folded
+
+    def _close(self, seconds_to_s: float, steps_to_s: float, *, ended: bool = False) -> None:
+        """Judge the bins up to these edges; ``ended``: no change that is due at the end counts."""
+        folded = self.folded
+        if folded.from_s is None:
+            folded.from_s = self.marks[0][0]
+        parts = self.looks, self.marks, self.rates, self.bundle_bytes
+        first = floor(max(-1.0, folded.seconds.edge_s)) + 1
+        folded.seconds.close(map(float, range(first, floor(seconds_to_s) + 1)), *parts)
+        due = (at for at, _ in self.rates if at > folded.steps.edge_s)
+        edges = [at for at in due if at < steps_to_s or (at == steps_to_s and not ended)]
+        folded.steps.close(edges, *parts)
+
+    def _forget_looks(self, count: int) -> None:
+        folded, left = self.folded, self.looks[:count]
+        for bins in (folded.seconds, folded.steps):
+            bins.leave(left)
+        for look in left:
+            folded.all.add(look)
+            if look.busy:
+                folded.busy.add(look)
+                folded.rows += not folded.was_busy
+            folded.was_busy = look.busy
+        del self.looks[:count]
+
+    def _forget_rates(self, count: int) -> None:
+        if count > 0:
+            left = self.rates[: count + 1]
+            for (at, rate), (after, _) in pairwise(left):
+                if not rate:
+                    self.folded.outage_s += after - at
+            del self.rates[:count]
+
+    def _forget_outages(self, count: int) -> None:
+        """The last one may still learn how soon service was back."""
+        folded = self.folded
+        for seen in self.outages[: max(0, count)]:
+            folded.outages += 1
+            folded.leaked_bytes += seen.leaked_bytes
+            if seen.resume_s is not None:
+                folded.resume_s = max(folded.resume_s or 0.0, seen.resume_s)
+        del self.outages[: max(0, count)]
 
 
 def measures(record: Record) -> dict[str, Any]:
     """The fields of ``EndReport`` that follow from a record alone."""
-    looks, ends_s = record.looks, record.marks[-1][0] if record.marks else 0.0
-    asked = sum(look.asked_bits for look in looks)
-    delivered = sum(look.delivered_bits for look in looks)
-    busy = [look for look in looks if look.busy]
-    busy_s, all_s = _seconds(busy), _seconds(looks)
-    seconds = _whole(floor(ends_s + 1e-3))
-    steps = [at for at, _ in record.rates if at < ends_s]
-    resumed = [seen.resume_s for seen in record.outages if seen.resume_s is not None]
+    whole = record.whole()
+    seconds, steps, resume_s = whole.seconds, whole.steps, whole.resume_s
     return {
-        "asked_bits": asked,
-        "delivered_bits": delivered,
-        "ratio": delivered / asked if asked else None,
-        **_errors_of(record, "1s", seconds),
-        **_errors_of(record, "step", steps),
-        "busy_share": busy_s / all_s if all_s else 0.0,
-        "busy_ratio": _ratio(busy),
-        "busy_ratio_slack": _slack(looks, record.bundle_bytes),
+        "asked_bits": whole.all.asked_bits,
+        "delivered_bits": whole.all.delivered_bits,
+        "ratio": whole.all.ratio,
+        "mape_1s": seconds.all.mean,
+        "busy_mape_1s": seconds.busy.mean,
+        "worst_1s": seconds.all.worst,
+        "busy_worst_1s": seconds.busy.worst,
+        "busy_bins_1s": seconds.busy.count,
+        "mape_step": steps.all.mean,
+        "busy_mape_step": steps.busy.mean,
+        "busy_share": whole.busy.seconds / whole.all.seconds if whole.all.seconds else 0.0,
+        "busy_ratio": whole.busy.ratio,
+        "busy_ratio_slack": _slack(whole, record.bundle_bytes),
         "changes": len(record.lateness_s),
         "lateness_ms": lateness_ms(record.lateness_s),
-        "outages": len(record.outages),
-        "outage_s": _outage_s(record.rates),
-        "outage_bytes": sum(seen.leaked_bytes for seen in record.outages),
-        "resume_ms": max(resumed) * 1e3 if resumed else None,
-        "from_s": record.marks[0][0] if record.marks else 0.0,
-        "to_s": ends_s,
+        "outages": whole.outages,
+        "outage_s": whole.outage_s,
+        "outage_bytes": whole.leaked_bytes,
+        "resume_ms": None if resume_s is None else resume_s * 1e3,
+        "from_s": whole.from_s or 0.0,
+        "to_s": record.marks[-1][0] if record.marks else 0.0,
         "unwatched_s": record.unwatched_s,
         "largest_backlog_bytes": record.largest_backlog_bytes,
         "mismatches": [mismatch._asdict() for mismatch in record.mismatches[:MOST_MISMATCHES]],
     }
 
 
-def _errors_of(record: Record, name: str, edges: Sequence[float]) -> dict[str, Any]:
-    """Relative errors of the bins between ``edges``: of all, and of those that were busy throughout."""
-    bins = bins_between(record, edges)
-    busy = [each for each in bins if busy_between(record.looks, each.from_s, each.to_s)]
-    errors, busy_errors = (_errors(each, record.bundle_bytes) for each in (bins, busy))
-    found = {f"mape_{name}": _mean(errors), f"busy_mape_{name}": _mean(busy_errors)}
-    if name == "1s":
-        found |= {
-            "worst_1s": max(errors, default=None),
-            "busy_worst_1s": max(busy_errors, default=None),
-            "busy_bins_1s": len(busy_errors),
-        }
-    return found
+def _slack(whole: Folded, bundle_bytes: int) -> float:
+    """The share of the asked bits that a bundle more or less in each row of busy looks may come to."""
+    asked, rows = whole.busy.asked_bits, whole.rows
+    # errors of which none knows of the others add up as the root of their number
+    return 8 * bundle_bytes * min(rows, 2 * sqrt(rows)) / asked if asked else 0.0
 
 
-def asked_between(rates: Sequence[tuple[float, int]], from_s: float, to_s: float) -> float:
-    """Integral of a step function of rates, bits."""
-    total, at = 0.0, max(0, bisect_right(rates, from_s, key=lambda step: step[0]) - 1)
-    while at < len(rates) and rates[at][0] < to_s:
-        until = rates[at + 1][0] if at + 1 < len(rates) else to_s
-        total += rates[at][1] * max(0.0, min(until, to_s) - max(rates[at][0], from_s))
-        at += 1
-    return total
-
-
-def served_at(rates: Sequence[tuple[float, int]], from_s: float, bits: float) -> float:
-    """When a step function of rates has carried ``bits`` since ``from_s``; infinity: never."""
-    at = max(0, bisect_right(rates, from_s, key=lambda step: step[0]) - 1)
-    for n in range(at, len(rates)):
-        begin, rate = max(rates[n][0], from_s), rates[n][1]
-        until = rates[n + 1][0] if n + 1 < len(rates) else inf
-        if rate and bits <= rate * (until - begin):
-            return begin + bits / rate
-        bits -= rate * (until - begin) if rate else 0.0
-    return inf
-
-
-def _outage_s(rates: Sequence[tuple[float, int]]) -> float:
-    """Seconds without service, of outages that ended."""
-    return sum(after[0] - at for (at, rate), after in pairwise(rates) if not rate)
+def _time(entry: tuple[float, int]) -> float:
+    return entry[0]
 
 
 def lateness_ms(lateness_s: Iterable[float]) -> dict[str, float | None] | None:
@@ -213,66 +287,3 @@ def lateness_ms(lateness_s: Iterable[float]) -> dict[str, float | None] | None:
 def to_json(report: EndReport) -> dict[str, Any]:
     """The report as a plain object."""
     return asdict(report)
-
-
-def _whole(seconds: int) -> list[float]:
-    return [float(second) for second in range(seconds + 1)]
-
-
-def bins_between(record: Record, edges: Sequence[float]) -> list[Bin]:
-    """The bits asked and delivered between the marks nearest to ``edges``; those with the same two marks are left out."""
-    if not record.marks:
-        return []
-    nearest = [_nearest(record.marks, edge) for edge in edges]
-    return [
-        Bin(begin, end, asked_between(record.rates, begin, end), 8 * (after - before))
-        for (begin, before), (end, after) in pairwise(nearest)
-        if end > begin
-    ]
-
-
-def _nearest(marks: Sequence[Mark], time_s: float) -> Mark:
-    after = bisect_right(marks, time_s, key=lambda mark: mark[0])
-    around = marks[max(0, after - 1) : after + 1]
-    return min(around, key=lambda mark: abs(mark[0] - time_s))
-
-
-def _errors(bins: Sequence[Bin], bundle_bytes: int) -> list[float]:
-    return [
-        max(0.0, abs(each.delivered_bits - each.asked_bits) - 8 * bundle_bytes) / each.asked_bits
-        for each in bins
-        if each.asked_bits > 0
-    ]
-
-
-def busy_between(looks: Sequence[Look], from_s: float, to_s: float) -> bool:
-    """Whether the link was backlogged at every look from one time to the other."""
-    touching = _touching(looks, from_s, to_s)
-    return bool(touching) and all(look.busy for look in touching)
-
-
-def _touching(looks: Sequence[Look], from_s: float, to_s: float) -> Sequence[Look]:
-    begin = bisect_right(looks, from_s, key=lambda look: look.to_s)
-    end = bisect_right(looks, to_s - 1e-9, key=lambda look: look.from_s)
-    return looks[begin:end]
-
-
-def _ratio(looks: Sequence[Look]) -> float | None:
-    asked = sum(look.asked_bits for look in looks)
-    return sum(look.delivered_bits for look in looks) / asked if asked else None
-
-
-def _slack(looks: Sequence[Look], bundle_bytes: int) -> float:
-    """The share of the asked bits that a bundle more or less in each row of busy looks may come to."""
-    asked = sum(look.asked_bits for look in looks if look.busy)
-    rows = sum(busy for busy, _ in groupby(look.busy for look in looks))
-    # errors of which none knows of the others add up as the root of their number
-    return 8 * bundle_bytes * min(rows, 2 * sqrt(rows)) / asked if asked else 0.0
-
-
-def _seconds(looks: Iterable[Look]) -> float:
-    return sum(look.to_s - look.from_s for look in looks)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

@@ -28,16 +28,17 @@ class Outages:
         self.seen: list[OutageSeen] = []
         self._open: OutageSeen | None = None
         self._from = self._at_end = self._waiting = 0
-        self._resumed_s: float | None = None
+        self.resumed_s: float | None = None
+        """When the last outage was over, until something is known to have left since."""
         self._looked_s = 0.0
 
     def resuming(self, now_s: float) -> bool:
         """Whether service should have returned just now, so that looks should follow closely."""
-        return self._resumed_s is not None and now_s - self._resumed_s < _SOON_S
+        return self.resumed_s is not None and now_s - self.resumed_s < _SOON_S
 
     def begin(self, carried: int, rate_before_bits: int) -> None:
         """An outage has begun, after a link of that rate (0: none was before)."""
-        self._open, self._resumed_s = OutageSeen(), None
+        self._open, self.resumed_s = OutageSeen(), None
         self._from = carried + round(rate_before_bits / 8 * _LEAVING_S)
 
     def end(
@@ -54,7 +55,7 @@ class Outages:
         self._open = None
         self._at_end, self._waiting = last
         self._looked_s = due_s
-        self._resumed_s = due_s if self._waiting else None
+        self.resumed_s = due_s if self._waiting else None
 
     def look(self, now_s: float, carried: int, due_s: Callable[[float, int], float]) -> None:
         """Find out how late service was back, as soon as something has left.
@@ -63,12 +64,12 @@ class Outages:
         since then is lost if all of them waited at the end of the outage, or if the look before was not long ago; else the link may have
         been idle meanwhile, and nobody knows.
         """
-        if self._resumed_s is None:
+        if self.resumed_s is None:
             return
         left, since_s = carried - self._at_end, now_s - self._looked_s
         self._looked_s = now_s
         if not left:
             return
         if left < self._waiting or since_s <= _CLOSE_S:
-            self.seen[-1].resume_s = max(0.0, now_s - due_s(self._resumed_s, left))
-        self._resumed_s = None
+            self.seen[-1].resume_s = max(0.0, now_s - due_s(self.resumed_s, left))
+        self.resumed_s = None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from testbed.links import htb
+from testbed.links.bins import Look, served_at
 from testbed.links.end import ShapedEnd
-from testbed.links.fidelity import Look, Record, served_at
+from testbed.links.fidelity import Record
 from testbed.links.held import Held, Mismatch
 from testbed.links.line import DelayLine
 from testbed.links.outages_seen import Outages
@@ -17,6 +20,10 @@ WATCHED_S = 0.05
 
 LIMIT_LOOKS = 50
 """The queue's length and the delay line are read back at every so many looks: about once a second."""
+
+FOLD_S, FOLD_SAMPLES = 60.0, 10
+"""What is older is folded, once in so many samples. A change that comes so late has no longer any part in earlier bins' errors; its
+lateness is far beyond what a verdict allows."""
 
 
 class Sampler:
@@ -53,6 +60,7 @@ class Sampler:
         self._now_s, self._charged, self._charged_before = 0.0, 0, 0
         self._seen: list[tuple[float, int]] = []
         self._busy, self._largest, self._gap_s = True, 0, 0.0
+        self._samples = phase  # links take turns
 
     def begin(self, now_s: float) -> None:
         """Take the first look, at t0."""
@@ -136,6 +144,10 @@ class Sampler:
         self.record.largest_backlog_bytes = max(self.record.largest_backlog_bytes, self._largest)
         self._mark()
         self._open()
+        self._samples += 1
+        if self._samples % FOLD_SAMPLES == 0:
+            since_s = self._outages.resumed_s
+            self.record.fold(self._now_s - FOLD_S, inf if since_s is None else since_s)
         return [*told, sample]
 
     def end(self) -> list[Event]:
@@ -160,7 +172,7 @@ class Sampler:
 
     def _note(self, mismatch: Mismatch | None) -> None:
         if mismatch is not None:
-            self.record.mismatches.append(mismatch)
+            self.record.note(mismatch)
             self._untold.append(mismatch)
 
     def _watch_outage(self) -> None:

@@ -20,8 +20,8 @@ from netns_rig import (
 
 from testbed.exchange.arrival import ask_for_stamps, stamp
 from testbed.links import namespaces
+from testbed.links.bins import asked_between
 from testbed.links.client import LinkReport
-from testbed.links.fidelity import asked_between
 from testbed.links.plan import bundle_segments
 from testbed.record.thresholds import THRESHOLDS
 from testbed.scenario.shape import FRAME_BYTES, End, LinkChange, Shape

@@ -7,7 +7,8 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from testbed.links.fidelity import EndReport, Look, Record, asked_between, measures
+from testbed.links.bins import Look, asked_between
+from testbed.links.fidelity import EndReport, Record, measures
 from testbed.links.held import Mismatch
 from testbed.record.asked import Asked
 from testbed.record.events import HostSample, LinkChanged, LinkMismatch, LinkSample

@@ -6,13 +6,8 @@ import math
 
 import pytest
 
-from testbed.links.fidelity import (
-    Look,
-    Record,
-    asked_between,
-    measures,
-    served_at,
-)
+from testbed.links.bins import Look, asked_between, served_at
+from testbed.links.fidelity import Record, measures
 from testbed.links.held import Mismatch
 from testbed.links.outages_seen import OutageSeen
 

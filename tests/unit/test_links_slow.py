@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.links import htb
+from testbed.links.bins import served_at
 from testbed.links.end import CLOSED_RATE_BITS, ShapedEnd
-from testbed.links.fidelity import served_at
 from testbed.links.plan import MAX_SEGMENTS, TICK_NS, Pace, pace
 from testbed.links.slow import (
     LONGEST_NS,
