@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from testbed.record.history import LinkHistory
 from testbed.record.job_summary import summarise_job
 from testbed.record.node_events import nodes_seen
 from testbed.record.spans import Spans
+from testbed.record.traffic import Traffic, TrafficRows
 from testbed.record.verdict import Verdict
 from testbed.scenario.load import Loaded
 from testbed.scenario.node_events import node_changes
@@ -24,6 +25,10 @@ from testbed.session.judgement import certify, ways_of
 
 if TYPE_CHECKING:
     from testbed.job.performance import Performance
+
+
+WAYS = ("carried", "socket", "shared")
+"""Kinds of events that tell by which ways a job's bytes went."""
 
 
 def conclude(
@@ -34,28 +39,25 @@ def conclude(
     error: BaseException | None,
 ) -> dict[str, Any]:
     """Find the verdict, write ``certificate.json`` and ``summary.json``; returns the summary."""
-    records = list(read_jsonl(directory.path / LINKS))
-    history, under_way = LinkHistory(records), under_way_of(records)
+    history, traffic = _read(directory)
     dilation = loaded.scenario.dilation
     if error is not None:
         cut_short = Verdict.of_failure(error)
         verdict = certify(directory, Evidence(), history, Spans(), dilation, cut_short)
     else:
-        events = read_events(directory.path)
-        evidence = _evidence(performance, loaded, held, history, under_way, events)
-        verdict = certify(directory, evidence, history, under_way, dilation)
-    summary = summarise_job(directory.path, verdict)
+        events = read_events(directory.path, WAYS)
+        evidence = _evidence(performance, loaded, held, history, events)
+        verdict = certify(directory, evidence, history, history.under_way, dilation)
+    summary = summarise_job(directory.path, verdict, traffic)
     directory.write_json(SUMMARY, summary)
     return summary
 
 
-def under_way_of(records: Iterable[Mapping[str, Any]]) -> Spans:
-    """When some link carried something."""
-    return Spans(
-        (float(record["from_s"]), float(record["to_s"]))
-        for record in records
-        if record.get("kind") == "sample" and record["delivered_bits"] > 0
-    )
+def _read(directory: RunDirectory) -> tuple[LinkHistory, Traffic]:
+    """The links' records, gone through once: of a day there are millions."""
+    rows = TrafficRows()
+    history = LinkHistory(rows.passing(read_jsonl(directory.path / LINKS)), rates=False)
+    return history, Traffic(rows)
 
 
 def _evidence(
@@ -63,7 +65,6 @@ def _evidence(
     loaded: Loaded,
     held: Mapping[str, Any],
     history: LinkHistory,
-    under_way: Spans,
     events: Mapping[str, list[dict[str, Any]]],
 ) -> Evidence:
     links = [] if performance.links is None else performance.links.to_json()["links"]
@@ -77,7 +78,7 @@ def _evidence(
         asked,
         seconds=performance.seconds,
         processors=os.cpu_count() or 1,
-        under_way=under_way,
+        under_way=history.under_way,
         held=held["links"],
         trips=trips(sockets),
         ways=ways_of(scenario, asked),

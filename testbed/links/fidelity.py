@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, MutableSequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from itertools import pairwise
 from math import floor, inf, sqrt
 from typing import Any
@@ -150,7 +149,7 @@ class Record:
     marks: list[Mark] = field(default_factory=list)
     rates: list[Rate] = field(default_factory=list)
     """When the asked rate became what, in bit/s; the first entry is at 0."""
-    lateness_s: MutableSequence[float] = field(default_factory=partial(array, "d"))
+    lateness_s: MutableSequence[float] = field(default_factory=lambda: array("d"))
     outages: list[OutageSeen] = field(default_factory=list)
     mismatches: list[Mismatch] = field(default_factory=list)
     """The first of them."""

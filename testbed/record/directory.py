@@ -12,7 +12,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -153,7 +153,8 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
-            yield _parse(line, f"{path}:{number}")
+            value = _object(line)
+            yield _parse(line, f"{path}:{number}") if value is None else value
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -165,13 +166,31 @@ def read_json(path: Path) -> dict[str, Any]:
     return _parse(raw, str(path))
 
 
-def read_events(directory: Path) -> dict[str, list[dict[str, Any]]]:
-    """All events of a run by kind, in the order of the nodes' file names and then of their lines."""
+def read_events(
+    directory: Path, kinds: Collection[str] | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """Events of a run by kind (all, or only ``kinds``), in the order of the nodes' file names and then of their lines."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted((directory / EVENTS).glob("*.jsonl"), key=_natural):
-        for event in read_jsonl(path):
-            by_kind.setdefault(str(event.get("kind")), []).append(event)
+    for event in every_event(directory):
+        kind = str(event.get("kind"))
+        if kinds is None or kind in kinds:
+            by_kind.setdefault(kind, []).append(event)
     return by_kind
+
+
+def every_event(directory: Path) -> Iterator[dict[str, Any]]:
+    """All events of a run one after the other, in that order."""
+    for path in sorted((directory / EVENTS).glob("*.jsonl"), key=_natural):
+        yield from read_jsonl(path)
+
+
+def _object(raw: bytes) -> dict[str, Any] | None:
+    """None where it is no JSON object."""
+    try:
+        value = orjson.loads(raw)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _parse(raw: bytes, where: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from testbed.record.events import Disturbed
 from testbed.record.history import LinkHistory
@@ -16,7 +17,7 @@ def disturbed(history: LinkHistory, under_way: Spans, limits: Thresholds) -> lis
         *_of("stolen", history.host.stolen()),
         *_of("starved", history.host.starved(under_way, limits)),
         *_of("backlog", history.host.dropping()),
-        *_of("late", Spans([*history.late, *_late_changes(history, limits)])),
+        *_of("late", Spans(chain(history.late, _late_changes(history, limits)))),
         *_read_back(history),
     ]
     return sorted(found, key=lambda span: (span.from_s, span.reason))
@@ -30,9 +31,8 @@ def _of(reason: str, spans: Spans) -> Iterator[Disturbed]:
 def _late_changes(history: LinkHistory, limits: Thresholds) -> Iterable[tuple[float, float]]:
     for made in history.changes.values():
         for change in made:
-            due_s, applied_s = float(change["due_s"]), float(change["applied_s"])
-            if applied_s - due_s > limits.lateness_p99_ms / 1e3:
-                yield due_s, applied_s
+            if change.applied_s - change.due_s > limits.lateness_p99_ms / 1e3:
+                yield change.due_s, change.applied_s
 
 
 def _read_back(history: LinkHistory) -> Iterator[Disturbed]:

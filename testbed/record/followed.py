@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from testbed.record.asked import Asked
+from testbed.record.changes import Change, Changes
 from testbed.scenario.shape import End, Shape
 
 SAME_S = 1e-6
@@ -38,15 +40,15 @@ class Followed:
 
 
 def follow(
-    asked: Asked, made: Mapping[End, list[Mapping[str, Any]]], until_s: Mapping[End, float]
+    asked: Asked, made: Mapping[End, Changes], until_s: Mapping[End, float]
 ) -> dict[End, Followed]:
-    """Every direction's changes against ``made``, its ``change`` records in order of time.
+    """Every direction's changes against ``made``, what its ``change`` records say, in order of time.
 
     ``until_s``: the last look at each direction; what was due after it is not expected. Directions without
     one were not watched and are left out.
     """
     return {
-        end: _follow(asked.changes(end), made.get(end, []), until_s[end])
+        end: _follow(asked.changes(end), made.get(end, Changes()), until_s[end])
         for end in asked.ends
         if end in until_s
     }
@@ -69,39 +71,41 @@ def starts(asked: Asked, held: Iterable[Mapping[str, Any]]) -> dict[End, list[st
 
 
 def _follow(
-    changes: list[tuple[float, Shape]], made: list[Mapping[str, Any]], until_s: float
+    changes: Iterable[tuple[float, Shape]], made: Iterable[Change], until_s: float
 ) -> Followed:
-    found, at = Followed(), 0
+    found, rest = Followed(), iter(made)
+    following = next(rest, None)
     for time_s, shape in changes:
         if time_s > until_s:
             break
-        while at < len(made) and float(made[at]["due_s"]) < time_s - SAME_S:
-            found.wrong.append(_unasked(made[at]))
-            at += 1
-        if at < len(made) and abs(float(made[at]["due_s"]) - time_s) <= SAME_S:
+        while following is not None and following.due_s < time_s - SAME_S:
+            found.wrong.append(_unasked(following))
+            following = next(rest, None)
+        if following is not None and abs(following.due_s - time_s) <= SAME_S:
             found.expected += 1
             found.applied += 1
-            found.wrong += _differs(shape, made[at])
-            at += 1
+            found.wrong += _differs(shape, following)
+            following = next(rest, None)
         elif time_s <= until_s - STILL_S:
             found.expected += 1
             found.missing.append(time_s)
-    found.wrong += [_unasked(more) for more in made[at:] if float(more["due_s"]) <= until_s]
+    more = rest if following is None else chain([following], rest)
+    found.wrong += [_unasked(change) for change in more if change.due_s <= until_s]
     return found
 
 
-def _unasked(made: Mapping[str, Any]) -> str:
-    return f"a change was made for {made['due_s']:.3f} s that nobody asked for"
+def _unasked(made: Change) -> str:
+    return f"a change was made for {made.due_s:.3f} s that nobody asked for"
 
 
-def _differs(shape: Shape, made: Mapping[str, Any]) -> Iterator[str]:
+def _differs(shape: Shape, made: Change) -> Iterator[str]:
     wanted = (shape.rate_bits, shape.queue_bytes)
-    was = (int(made["rate_bits"]), int(made["queue_bytes"]))
+    was = (made.rate_bits, made.queue_bytes)
     if was != wanted:
         yield (
-            f"the change at {made['due_s']:.3f} s was to {was[0]} bit/s and {was[1]} B, "
+            f"the change at {made.due_s:.3f} s was to {was[0]} bit/s and {was[1]} B, "
             f"not to {wanted[0]} bit/s and {wanted[1]} B"
         )
     impairments = shape.impairments.to_json()
-    if made.get("impairments") not in (None, impairments):
-        yield f"the change at {made['due_s']:.3f} s was to {made['impairments']}, not to {impairments}"
+    if made.impairments not in (None, impairments):
+        yield f"the change at {made.due_s:.3f} s was to {made.impairments}, not to {impairments}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any, cast
 
-from testbed.record.host import Host
+from testbed.record.changes import Changes
+from testbed.record.host import Host, Moments
 from testbed.record.spans import Spans
 from testbed.scenario.shape import End
 
@@ -18,52 +21,43 @@ class LinkHistory:
     """Integrals of the asked rate of every link direction, in wall seconds after t0.
 
     Between two samples the asked rate counts as even; before the first and after the last sample it is
-    that sample's.
+    that sample's. Records are taken in one by one and kept packed: 24 bytes of a sample, and none where ``rates`` are not
+    wanted; 48 of a moment of the host; 28 of a change.
     """
 
-    def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
-        self._times: dict[End, list[float]] = {}
-        self._bits: dict[End, list[float]] = {}
-        self._drops: dict[End, list[tuple[float, float]]] = {}
-        self.late: list[tuple[float, float]] = []
+    def __init__(self, records: Iterable[Mapping[str, Any]], *, rates: bool = True) -> None:
+        self._rates = rates
+        self._asked: dict[End, _Asked] = {}
+        self._dropping: dict[End, Spans] = {}
+        self.late = Spans()
         """When the agent was kept from looking."""
-        self.changes: dict[End, list[Mapping[str, Any]]] = {}
+        self.under_way = Spans()
+        """When some link carried something."""
+        self.changes: dict[End, Changes] = {}
         """``change`` records by direction, in order of time."""
         self.mismatches: list[Mapping[str, Any]] = []
         """``mismatch`` records."""
         self.nodes: list[Mapping[str, Any]] = []
         """``node`` records."""
-        hosts: list[Mapping[str, Any]] = []
-        samples: list[tuple[float, float, End, float, bool]] = []
+        moments = Moments()
         for record in records:
             kind = record.get("kind")
             if kind == "sample":
-                samples.append(_sample(record))
-                if record.get("longest_gap_s", 0.0) > LATE_S:
-                    self.late.append((float(record["from_s"]), float(record["to_s"])))
+                self._sample(record)
             elif kind == "host":
-                hosts.append(record)
+                moments.take(record)
             elif kind == "change":
-                self.changes.setdefault(_end(record), []).append(record)
+                self._change(record)
             elif kind == "mismatch":
                 self.mismatches.append(record)
             elif kind == "node":
                 self.nodes.append(record)
-        self.host = Host.of(hosts)
+        self.host = Host(moments.by_time())
         self._stolen = self.host.stolen()
-        for made in self.changes.values():
-            made.sort(key=lambda change: float(change["due_s"]))
-        for sample in sorted(samples):
-            self._add(*sample)
-        self._dropping = {end: Spans(spans) for end, spans in self._drops.items()}
+        self.changes = {end: made.by_time() for end, made in self.changes.items()}
 
     def __contains__(self, end: End) -> bool:
-        return end in self._times
-
-    @property
-    def ends(self) -> list[End]:
-        """The link directions that were sampled."""
-        return list(self._times)
+        return end in self._asked
 
     @property
     def stolen_s(self) -> float:
@@ -72,7 +66,7 @@ class LinkHistory:
 
     def bits(self, end: End, start_s: float, stop_s: float) -> float:
         """Bits that ``end`` was asked to carry from ``start_s`` to ``stop_s``. KeyError: never sampled."""
-        return self._integral(end, stop_s) - self._integral(end, start_s)
+        return self._asked[end].by(stop_s) - self._asked[end].by(start_s)
 
     def mean_rate(self, end: End, start_s: float, stop_s: float) -> float:
         """Mean asked rate in bit/s; the two times must differ."""
@@ -87,32 +81,69 @@ class LinkHistory:
         """Whether the host may have lacked a processor between the two times."""
         return self._stolen.touches(start_s, stop_s)
 
-    def _add(self, from_s: float, to_s: float, end: End, asked_bits: float, dropped: bool) -> None:
+    def _sample(self, record: Mapping[str, Any]) -> None:
+        from_s, to_s = float(record["from_s"]), float(record["to_s"])
+        if record.get("longest_gap_s", 0.0) > LATE_S:
+            self.late.add(from_s, to_s)
+        if record.get("delivered_bits", 0) > 0:
+            self.under_way.add(from_s, to_s)
         if to_s <= from_s:
             return
-        times, bits = self._times.setdefault(end, []), self._bits.setdefault(end, [])
-        if not times:
-            times.append(from_s)
-            bits.append(0.0)
-        if to_s > times[-1]:
-            # A sample that was lost counts as one at the rate of the next.
-            rate = asked_bits / (to_s - from_s)
-            bits.append(bits[-1] + rate * (to_s - times[-1]))
-            times.append(to_s)
-        if dropped:
-            self._drops.setdefault(end, []).append((from_s, to_s))
+        if self._rates:
+            end = _end(record)
+            if end not in self._asked:
+                self._asked[end] = _Asked()
+            self._asked[end].take(from_s, to_s, float(record["asked_bits"]))
+        if record["drops"]:
+            self._dropping.setdefault(_end(record), Spans()).add(from_s, to_s)
 
-    def _integral(self, end: End, time_s: float) -> float:
-        times, bits = self._times[end], self._bits[end]
+    def _change(self, record: Mapping[str, Any]) -> None:
+        end = _end(record)
+        if end not in self.changes:
+            self.changes[end] = Changes()
+        self.changes[end].take(record)
+
+
+class _Asked:
+    """Samples of one link direction, and the integral over them once it is asked for."""
+
+    def __init__(self) -> None:
+        self._from, self._to, self._bits = array("d"), array("d"), array("d")
+        self._times, self._integral = array("d"), array("d")
+
+    def take(self, from_s: float, to_s: float, bits: float) -> None:
+        """One more sample, of any time."""
+        self._from.append(from_s)
+        self._to.append(to_s)
+        self._bits.append(bits)
+
+    def by(self, time_s: float) -> float:
+        """Bits from the first sample until then."""
+        if self._from:
+            self._integrate()
+        times, bits = self._times, self._integral
         right = min(max(bisect_right(times, time_s), 1), len(times) - 1)
         slope = (bits[right] - bits[right - 1]) / (times[right] - times[right - 1])
         return bits[right] + slope * (time_s - times[right])
 
+    def _integrate(self) -> None:
+        times, integral = self._times, self._integral
+        columns = self._from, self._to, self._bits
+        rows: Iterable[tuple[float, float, float]] = zip(*columns, strict=True)
+        if any(after <= before for before, after in pairwise(self._from)):
+            rows = sorted(rows)
+        for from_s, to_s, asked_bits in rows:
+            if not times:
+                times.append(from_s)
+                integral.append(0.0)
+            if to_s > times[-1]:
+                # A sample that was lost counts as one at the rate of the next.
+                rate = asked_bits / (to_s - from_s)
+                integral.append(integral[-1] + rate * (to_s - times[-1]))
+                times.append(to_s)
+        for column in columns:
+            del column[:]
+
 
 def _end(record: Mapping[str, Any]) -> End:
     return End(record["link"], cast(Any, record["direction"]))
-
-
-def _sample(record: Mapping[str, Any]) -> tuple[float, float, End, float, bool]:
-    times = float(record["from_s"]), float(record["to_s"])
-    return *times, _end(record), float(record["asked_bits"]), bool(record["drops"])

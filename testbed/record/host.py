@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import isnan, nan
 from typing import Any, NamedTuple
 
 from testbed.record.spans import Spans
@@ -24,17 +27,43 @@ class Moment(NamedTuple):
     backlog_drops: int
 
 
+class Moments:
+    """Any number of them, packed."""
+
+    def __init__(self) -> None:
+        self._columns: list[array[Any]] = [array(code) for code in "dddddq"]
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __iter__(self) -> Iterator[Moment]:
+        return (
+            Moment(from_s, to_s, stolen_s, idle, None if isnan(pressure) else pressure, drops)
+            for from_s, to_s, stolen_s, idle, pressure, drops in zip(*self._columns, strict=True)
+        )
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Read a ``host`` record."""
+        for name, column in zip(Moment._fields, self._columns, strict=True):
+            value = record[name]
+            column.append(nan if value is None else value)
+
+    def by_time(self) -> Every:
+        """The same, in order of time."""
+        begins = self._columns[0]
+        if all(before < after for before, after in pairwise(begins)):
+            return self
+        return sorted(self)
+
+
+Every = Moments | Sequence[Moment]
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """All moments of a run, in order of time."""
 
-    moments: Sequence[Moment]
-
-    @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]]) -> Host:
-        """Read ``host`` records."""
-        moments = [Moment(**{name: record[name] for name in Moment._fields}) for record in records]
-        return cls(sorted(moments))
+    moments: Every
 
     @property
     def stolen_s(self) -> float:
@@ -70,15 +99,19 @@ class Host:
     def starved_share(self, under_way: Spans, limits: Thresholds) -> tuple[float, float]:
         """Seconds watched while traffic was ``under_way`` from one end of a moment to the other, and
         the share of them without an idle processor."""
-        inside = [m for m in self.moments if under_way.covers(m.from_s, m.to_s)]
-        watched = sum(m.to_s - m.from_s for m in inside)
-        starved = sum(m.to_s - m.from_s for m in inside if _starved(m, limits))
+        watched: float = 0
+        starved: float = 0
+        for moment in self.moments:
+            if under_way.covers(moment.from_s, moment.to_s):
+                watched += moment.to_s - moment.from_s
+                if _starved(moment, limits):
+                    starved += moment.to_s - moment.from_s
         return watched, starved / watched if watched else 0.0
 
     def summary(self) -> dict[str, Any]:
         """Means and extremes over the run, each None where nothing was measured."""
-        idle = [moment.idle_share for moment in self.moments]
-        pressure = [m.pressure for m in self.moments if m.pressure is not None]
+        idle = array("d", (moment.idle_share for moment in self.moments))
+        pressure = array("d", (m.pressure for m in self.moments if m.pressure is not None))
         return {
             "idle_share": sum(idle) / len(idle) if idle else None,
             "idle_share_least": min(idle, default=None),

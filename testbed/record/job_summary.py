@@ -46,13 +46,17 @@ def known_steps(events: Events, traffic: Traffic) -> KnownSteps:
     return KnownSteps(_as_steps(found), by, found.confidence, found.reason)
 
 
-def summarise_job(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]:
+def summarise_job(
+    directory: Path, verdict: Verdict | None = None, traffic: Traffic | None = None
+) -> dict[str, Any]:
     """The object that becomes ``summary.json``; without ``verdict`` the one already there is kept.
 
-    Raises InputError when the directory has no manifest.
+    ``traffic``: what its links carried, where that has been read already. Raises InputError when the directory has no manifest.
     """
     manifest = read_json(directory / MANIFEST)
-    events, traffic = read_events(directory), Traffic(read_jsonl(directory / LINKS))
+    events = read_events(directory)
+    if traffic is None:
+        traffic = Traffic(read_jsonl(directory / LINKS))
     known = known_steps(events, traffic)
     dilation = float(manifest["dilation"])
     wall_s = _ended_s(events, known.steps, traffic)

@@ -5,7 +5,10 @@ Times in wall seconds after t0. A sample's bits and its use count as even over i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,28 +19,77 @@ from testbed.scenario.shape import FRAME_BYTES, End
 Array = NDArray[np.float64]
 LOOK_S = 0.02
 """From look to look."""
+LOOKS_S = 4 * 3600.0
+"""Of runs that are longer, looks within samples are left out: a day of them would take gigabytes."""
 _LEAST_BITS = 4 * 8 * FRAME_BYTES
 """Of what a link can carry from look to look: where it is less, packets could be told from pauses no more."""
+
+
+class TrafficRows:
+    """What samples say, taken in one by one and kept packed: 32 bytes each, and of the first ``LOOKS_S`` as many of each look."""
+
+    def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._samples: dict[End, array[float]] = {}
+        self._looks: dict[End, array[float]] = {}
+        self._finer, self._long = False, False
+        self._from_s = inf
+        for record in records:
+            self.take(record)
+
+    def passing(self, records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """Take in what goes by."""
+        for record in records:
+            self.take(record)
+            yield record
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """One more record; those of other kinds are passed over."""
+        if record.get("kind") != "sample" or record["to_s"] <= record["from_s"]:
+            return
+        end = End(str(record["link"]), record["direction"])
+        if end not in self._samples:
+            self._samples[end] = array("d")
+        self._samples[end].extend(chain.from_iterable(_rows(record, ())))
+        if self._long:
+            return
+        self._from_s = min(self._from_s, float(record["from_s"]))
+        if record["to_s"] - self._from_s > LOOKS_S:
+            self._looks.clear()
+            self._finer, self._long = False, True
+            return
+        looks = record.get("looks", ())
+        self._looks.setdefault(end, array("d")).extend(chain.from_iterable(_rows(record, looks)))
+        self._finer = self._finer or bool(looks)
+
+    def tables(self) -> Iterator[tuple[End, Array]]:
+        """By link direction, rows of from when to when, bits, and seconds in which it was busy; shape (n, 4), by time."""
+        for end in self._samples:
+            rows = np.frombuffer(self._looks.get(end, self._samples[end])).reshape(-1, 4)
+            if np.any(np.diff(rows[:, 0]) <= 0):
+                rows = rows[np.lexsort(rows.T[::-1])]
+            yield end, rows
+
+    @property
+    def axis(self) -> Array:
+        """As the link direction with most samples has them; with looks, which are each link's own, at equal distances."""
+        tables = (table for _, table in self.tables())
+        longest = max(tables, key=len, default=np.zeros((0, 4)))
+        if not self._finer:
+            return np.concatenate([longest[:1, 0], longest[:, 1]])
+        return np.arange(longest[0, 0], longest[-1, 1] + LOOK_S / 2, LOOK_S)
 
 
 class Traffic:
     """Cumulated over ``times_s``, of shape (n,): ascending, empty without samples."""
 
-    def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
-        rows: dict[End, list[tuple[float, ...]]] = {}
-        finer = False
-        for record in records:
-            if record.get("kind") == "sample" and record["to_s"] > record["from_s"]:
-                end = End(str(record["link"]), record["direction"])
-                rows.setdefault(end, []).extend(_rows(record))
-                finer = finer or bool(record.get("looks"))
-        tables = {end: np.array(sorted(own)) for end, own in rows.items()}
-        self.times_s: Array = _axis(tables.values(), finer)
+    def __init__(self, records: Iterable[Mapping[str, Any]] | TrafficRows) -> None:
+        rows = records if isinstance(records, TrafficRows) else TrafficRows(records)
+        self.times_s: Array = rows.axis
         self.bits: dict[End, Array] = {}
         """Bits that each link direction has carried by then."""
         self._used: dict[End, Array] = {}
         self._busy_s: dict[str | None, Array] = {}
-        for end, table in tables.items():
+        for end, table in rows.tables():
             times = np.concatenate([table[:1, 0], table[:, 1]])
             for column, cumulated in ((2, self.bits), (3, self._used)):
                 total = np.concatenate([[0.0], np.cumsum(table[:, column])])
@@ -93,19 +145,13 @@ class Traffic:
         return round(found.get("up", 0.0)), round(found.get("down", 0.0))
 
 
-def _axis(tables: Iterable[Array], finer: bool) -> Array:
-    """As the link direction with most samples has them; with looks, which are each link's own, at equal distances."""
-    longest = max(tables, key=len, default=np.zeros((0, 4)))
-    if not finer:
-        return np.concatenate([longest[:1, 0], longest[:, 1]])
-    return np.arange(longest[0, 0], longest[-1, 1] + LOOK_S / 2, LOOK_S)
-
-
-def _rows(sample: Mapping[str, Any]) -> Iterator[tuple[float, ...]]:
-    """From when to when, bits, and seconds in which the link was busy: between its looks, where it tells them."""
+def _rows(
+    sample: Mapping[str, Any], looks: Sequence[Sequence[float]]
+) -> Iterator[tuple[float, ...]]:
+    """From when to when, bits, and seconds in which the link was busy: between ``looks``, where packets can be told from pauses."""
     from_s, to_s = float(sample["from_s"]), float(sample["to_s"])
     rate, total = float(sample["asked_bits"]) / (to_s - from_s), float(sample["delivered_bits"])
-    looks = sample.get("looks", ()) if rate * LOOK_S >= _LEAST_BITS else ()
+    looks = looks if rate * LOOK_S >= _LEAST_BITS else ()
     before_s, before = from_s, 0.0
     for at_s, carried in [*looks, (to_s, total)]:
         if at_s <= before_s:

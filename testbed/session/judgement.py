@@ -129,7 +129,7 @@ def of_training(events: Events, names: Mapping[int, str], lockstep: bool) -> See
 
 def _verdict(trial: Trial, path: Path, look: Look) -> Verdict:
     outcome, dilation = trial.outcome, trial.experiment.dilation
-    history = LinkHistory(read_jsonl(path / LINKS))
+    history = LinkHistory(read_jsonl(path / LINKS), rates=False)
     if outcome.error is not None:
         cut_short = Verdict.of_failure(outcome.error)
         return certify(trial.directory, Evidence(), history, Spans(), dilation, cut_short)

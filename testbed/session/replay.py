@@ -161,7 +161,8 @@ def _conclude(
     dropped: int,
 ) -> Verdict:
     """Find the verdict; write certificate and summary."""
-    history, under_way = LinkHistory(read_jsonl(directory.path / LINKS)), Spans([(0.0, wall_s)])
+    history = LinkHistory(read_jsonl(directory.path / LINKS), rates=False)
+    under_way = Spans([(0.0, wall_s)])
     links = flowed.report.to_json()["links"]
     asked = Asked.of(loaded.timeline(), max((link["to_s"] for link in links), default=0.0))
     evidence: Evidence = gather(

@@ -9,6 +9,7 @@ import pytest
 from synthetic_replay import ENDS, MBIT, QUEUE, Replay, clean, held_instead, scaled
 
 from testbed.record.asked import Asked
+from testbed.record.changes import Changes
 from testbed.record.followed import follow
 from testbed.record.verdict import THRESHOLDS, Verdict, judge
 from testbed.scenario.shape import End, Shape
@@ -133,11 +134,11 @@ def test_changes_that_nobody_asked_for() -> None:
     end = End("a", "up")
     shape = Shape(10**7, 9000)
     asked = Asked({end: shape}, [])
-    extra = {"due_s": 3.0, "rate_bits": 10**7, "queue_bytes": 9000}
-    assert follow(asked, {end: [extra]}, {end: 5.0})[end].faults == [
+    extra = {"due_s": 3.0, "applied_s": 3.0, "rate_bits": 10**7, "queue_bytes": 9000}
+    assert follow(asked, {end: Changes([extra])}, {end: 5.0})[end].faults == [
         "a change was made for 3.000 s that nobody asked for"
     ]
-    assert follow(asked, {end: []}, {end: 5.0})[end].faults == []
+    assert follow(asked, {end: Changes()}, {end: 5.0})[end].faults == []
 
 
 def test_a_change_that_somebody_undoes() -> None:

@@ -14,6 +14,7 @@ from synthetic_replay import ENDS, Replay, clean, held_instead
 
 from testbed.record.asked import Asked
 from testbed.record.certificate import certificate
+from testbed.record.changes import Changes
 from testbed.record.directory import to_json
 from testbed.record.disturbed import disturbed
 from testbed.record.evidence import Evidence, PathSeen, Starved
@@ -37,6 +38,7 @@ ASKED = Asked({UP: SHAPES[0]}, [LinkChange(float(n), UP, SHAPES[n]) for n in (1,
 def made(time_s: float, shape: Shape, **changed: Any) -> dict[str, Any]:
     return {
         "due_s": time_s,
+        "applied_s": time_s,
         "rate_bits": shape.rate_bits,
         "queue_bytes": shape.queue_bytes,
         **changed,
@@ -47,13 +49,13 @@ ALL = [made(float(n), SHAPES[n]) for n in (1, 2, 3)]
 
 
 def faults(records: list[dict[str, Any]], until_s: float = 5.0) -> list[str]:
-    return follow(ASKED, {UP: records}, {UP: until_s})[UP].faults
+    return follow(ASKED, {UP: Changes(records)}, {UP: until_s})[UP].faults
 
 
 def test_changes_that_were_all_made() -> None:
-    found = follow(ASKED, {UP: ALL}, {UP: 5.0})[UP]
+    found = follow(ASKED, {UP: Changes(ALL)}, {UP: 5.0})[UP]
     assert (found.expected, found.applied, found.faults) == (3, 3, [])
-    assert follow(ASKED, {UP: ALL}, {}) == {}
+    assert follow(ASKED, {UP: Changes(ALL)}, {}) == {}
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
