@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import struct
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from testbed.errors import InputError
 from testbed.scenario.model import Train
 from testbed.train.data import open_task
+from testbed.train.tasks import files
 
 torch.set_num_threads(1)
 
@@ -120,4 +122,33 @@ def test_cifar100_takes_the_fine_label(tmp_path: Path) -> None:
 def test_cifar_files_of_a_wrong_length_are_refused(tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(bytes(3073))
     with pytest.raises(InputError, match="not a whole number of 3074-byte records"):
+        opened("cifar100", tmp_path).train_set()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_pipe_is_no_file_of_a_data_set(tmp_path: Path, suffix: str) -> None:
+    mnist_files(tmp_path)
+    path = tmp_path / "train-images-idx3-ubyte"
+    path.unlink()
+    os.mkfifo(f"{path}{suffix}")
+    with pytest.raises(InputError, match=r"ubyte.*: this is not a regular file"):
+        opened("mnist", tmp_path).train_set()
+
+
+def test_a_device_is_no_file_of_a_data_set(tmp_path: Path) -> None:
+    (tmp_path / "train.bin").symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="this is not a regular file"):
+        opened("cifar100", tmp_path).train_set()
+
+
+def test_what_is_too_large_is_not_unpacked_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_BYTES", 1 << 20)
+    (tmp_path / "train.bin.gz").write_bytes(gzip.compress(bytes(2 << 20)))
+    with pytest.raises(InputError, match="more than 1 MiB unpacked"):
+        opened("cifar100", tmp_path).train_set()
+    (tmp_path / "train.bin.gz").unlink()
+    (tmp_path / "train.bin").write_bytes(bytes(2 << 20))
+    with pytest.raises(InputError, match="larger than 1 MiB"):
         opened("cifar100", tmp_path).train_set()

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from io import BytesIO
 from pathlib import Path
 
 from testbed.errors import InputError
+from testbed.user_files import data_of
+
+MAX_BYTES = 1 << 30
+"""Of a file, packed and unpacked; the largest of these data sets has 154 MB."""
 
 
 def read(
@@ -14,7 +19,8 @@ def read(
 ) -> bytes:
     """Contents of file ``name`` (or ``name.gz``) in ``data`` or one of its usual ``folders``.
 
-    Raises InputError that says which file to put where, and where it comes from (``source``).
+    Raises InputError that says which file to put where, and where it comes from (``source``); also for what is there
+    and no regular file.
     """
     if data is None:
         raise InputError(
@@ -24,7 +30,7 @@ def read(
         )
     for folder in (data, *(data / part for part in folders)):
         for path in (folder / name, folder / f"{name}.gz"):
-            if path.is_file():
+            if path.exists():
                 return _contents(path)
     raise InputError(
         f"task {task!r} needs {name}, which is not in {data}",
@@ -43,7 +49,14 @@ def damaged(name: str, reason: str) -> InputError:
 
 
 def _contents(path: Path) -> bytes:
+    data = data_of(path, MAX_BYTES)
+    if path.suffix != ".gz":
+        return data
     try:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(BytesIO(data)) as file:
+            whole = file.read(MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise damaged(path.name, str(error)) from error
+    if len(whole) > MAX_BYTES:
+        raise damaged(path.name, f"it has more than {MAX_BYTES >> 20} MiB unpacked")
+    return whole
