@@ -209,8 +209,8 @@ class _Tree:
         attributes = _NO_SUID | _NO_DEVICES | (0 if writable else _READ_ONLY)
         _set_attributes(self._descriptor, b"", attributes)
         owner = Path(path).stat()
-        self.mapped = whose is None or owner.st_uid == whose.user
-        """Whether it is shown as that account's, if it is another's."""
+        self.mapped = whose is None or owner.st_uid == whose.user or owner.st_gid == whose.group
+        """Whether it is shown as that account's, if it was not made for it."""
         if whose is not None and not self.mapped:
             # Not every file system can; ``check`` tells whether that matters.
             with suppress(OSError), _mapping(owner.st_uid, owner.st_gid, whose) as users:

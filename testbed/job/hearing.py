@@ -1,13 +1,20 @@
-"""The listening end of ``testbed.mark``: a Unix socket for each node, in a folder that its processes can reach."""
+"""The listening end of ``testbed.mark``: a Unix socket for each node, in a folder that only the nodes' user can enter.
+
+The nodes' user may be another than this process's, who keeps the folder: he cannot put anything else in a socket's
+place. Whoever connects and is somebody else (``SO_PEERCRED``) is not listened to.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import queue
 import shutil
 import socket
+import struct
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,6 +29,13 @@ MOST_WAITING = 100_000
 """Marks of all nodes that nobody has taken yet; what comes then is left out."""
 MOST_NONSENSE = 1000
 """So many lines that are no marks end a connection."""
+MOST_CONNECTIONS = 256
+"""Of a node at a time, beside those that its processes need; more are closed."""
+_HELLO_S = 10.0
+"""How long whoever connects may take to say who he is."""
+_FULL_S = 0.1
+_CREDENTIALS = struct.Struct("3i")
+"""Of a peer: process, user, group."""
 
 _Rank = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Name = Annotated[str, Field(max_length=200)]
@@ -63,14 +77,24 @@ class Heard(NamedTuple):
 class Hearing:
     """Hears every node. ``heard`` fills from any thread; whoever asked to begin waits for ``release``.
 
-    ``left_out`` counts, by node, lines that were no marks, and marks that came faster than they were taken.
+    ``user``: whose the nodes' processes are, as (user, group); this process's if not given. ``processes``: of a node,
+    that may connect at the same time. ``left_out`` counts, by node, lines that were no marks, and marks that came faster
+    than they were taken; ``strangers``: connections of other users.
     """
 
-    def __init__(self, nodes: Iterable[str]) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="narrows-marks-"))
-        self.folder.chmod(0o755)
+    def __init__(
+        self, nodes: Iterable[str], user: tuple[int, int] | None = None, processes: int = 1
+    ) -> None:
+        self._user, self._group = user or (os.geteuid(), os.getegid())
+        self._most = MOST_CONNECTIONS + 2 * processes
+        self._closed = False
+        self.folder = Path(tempfile.mkdtemp(prefix="narrows-marks-"))  # 0700
+        if self._user != os.geteuid():
+            os.chown(self.folder, -1, self._group)
+            self.folder.chmod(0o750)
         self.heard: queue.Queue[Heard] = queue.Queue(MOST_WAITING)
         self.left_out: Counter[str] = Counter()
+        self.strangers = 0
         self._lock = threading.Lock()
         self._t0_ns: int | None = None
         self._waiting: dict[int, socket.socket] = {}
@@ -94,7 +118,8 @@ class Hearing:
                 _answer(one, t0_ns)
 
     def close(self) -> None:
-        """Hear no more."""
+        """Hear no more. Safe to call twice."""
+        self._closed = True
         for listener in self._listeners:
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
@@ -103,37 +128,56 @@ class Hearing:
 
     def _listen(self, node: str) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(self.path(node))
-        Path(self.path(node)).chmod(0o666)
+        path = Path(self.path(node))
+        listener.bind(str(path))
+        path.chmod(0o600)
+        if self._user != os.geteuid():
+            os.chown(path, self._user, self._group)
         listener.listen(128)
         threading.Thread(target=self._accept, args=(listener, node), daemon=True).start()
         return listener
 
     def _accept(self, listener: socket.socket, node: str) -> None:
-        while True:
+        places = threading.Semaphore(self._most)
+        while not self._closed:
             try:
                 one, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._hear, args=(one, node), daemon=True).start()
+            except OSError:  # closed, or no descriptors are left
+                time.sleep(_FULL_S)
+                continue
+            if _user_of(one) != self._user:
+                self.strangers += 1
+                one.close()
+            elif not places.acquire(blocking=False):
+                one.close()
+            else:
+                threading.Thread(target=self._hear, args=(one, node, places), daemon=True).start()
 
-    def _hear(self, one: socket.socket, node: str) -> None:
+    def _hear(self, one: socket.socket, node: str, places: threading.Semaphore) -> None:
         """A process's marks until it ends. Who says who it is in no way, or much nonsense, is not listened to any more."""
         nonsense = 0
-        with one, suppress(ValueError, OSError):
-            lines = one.makefile("rb")
-            who = _Hello.model_validate_json(lines.readline(MOST_BYTES))
-            while nonsense < MOST_NONSENSE and (line := lines.readline(MOST_BYTES)):
-                try:
-                    mark = Mark.model_validate_json(line, strict=True)
-                    self.heard.put_nowait(Heard(node, who.rank, who.local_rank, mark))
-                except (ValueError, queue.Full) as error:
-                    nonsense += isinstance(error, ValueError)
-                    with self._lock:
-                        self.left_out[node] += 1
-                    continue
-                if mark.what == "begin":
-                    self._begin(who.rank, one)
+        try:
+            with one, suppress(ValueError, OSError), one.makefile("rb") as lines:
+                one.settimeout(_HELLO_S)
+                who = _Hello.model_validate_json(lines.readline(MOST_BYTES))
+                one.settimeout(None)
+                while nonsense < MOST_NONSENSE and (line := lines.readline(MOST_BYTES)):
+                    if self._closed:
+                        break
+                    try:
+                        mark = Mark.model_validate_json(line, strict=True)
+                        self.heard.put_nowait(Heard(node, who.rank, who.local_rank, mark))
+                    except (ValueError, queue.Full) as error:
+                        nonsense += isinstance(error, ValueError)
+                        with self._lock:
+                            self.left_out[node] += 1
+                        continue
+                    if mark.what == "begin":
+                        self._begin(who.rank, one)
+        finally:
+            with self._lock:
+                self._waiting = {rank: each for rank, each in self._waiting.items() if each != one}
+            places.release()
 
     def _begin(self, rank: int, one: socket.socket) -> None:
         with self._lock:
@@ -142,6 +186,12 @@ class Hearing:
                 _answer(one, self._t0_ns)
 
 
+def _user_of(one: socket.socket) -> int:
+    got = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(got)[1])
+
+
 def _answer(one: socket.socket, t0_ns: int) -> None:
+    """Without waiting: who asks and asks and reads no answer gets none, and holds up nobody."""
     with suppress(OSError):
-        one.sendall(json.dumps({"ns": t0_ns}).encode() + b"\n")
+        one.send(json.dumps({"ns": t0_ns}).encode() + b"\n", socket.MSG_DONTWAIT)

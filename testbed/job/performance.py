@@ -32,6 +32,8 @@ LOOK_S = 0.2
 """How often it is looked whether processes have ended."""
 QUIET_AFTER_S = 0.2
 """From the last process's end to the last look at the links."""
+MARKS_AT_ONCE = 10_000
+"""Marks that are written down before it is looked at anything else."""
 BEGIN_S = float(os.environ.get("NARROWS_BEGIN_S", "600"))
 """How long processes may take to call ``testbed.mark.begin``, where they are waited for."""
 
@@ -56,7 +58,6 @@ class Performance:
         self._timeline = loaded.timeline()
         self.bystanders = Bystanders(session, loaded, directory.traffic)
         self._t0_ns: int | None = None
-        self._early: list[Heard] = []
         self.watch: Watch | None = None
         self.processes = order.processes
         self.links: LinkReport | None = None
@@ -135,8 +136,6 @@ class Performance:
         watches.append(HostWatch(t0_ns, self._directory.link))
         changes = node_changes(self._loaded.wall())
         watches.append(Disturbances(self._session, changes, t0_ns, self._directory.link))
-        for heard in self._early:
-            self._mark(heard)
         while (left := (t0_ns - time.monotonic_ns()) / 1e9) > 0:
             time.sleep(left)
 
@@ -174,15 +173,15 @@ class Performance:
         """Take in what has come. Raises what went wrong with hosts, fabric or agent."""
         for node, message in self._session.messages(LOOK_S):
             self.bystanders.take(node, message)
-        with suppress(queue.Empty):
-            while True:
-                self._take(self._hearing.heard.get_nowait())
+        self._take_marks()
 
-    def _take(self, heard: Heard) -> None:
+    def _take_marks(self) -> None:
+        """What has come by now, once there is a t0, and no more at a time than leaves time to look at the rest."""
         if self._t0_ns is None:
-            self._early.append(heard)
-        else:
-            self._mark(heard)
+            return
+        with suppress(queue.Empty):
+            for _ in range(MARKS_AT_ONCE):
+                self._mark(self._hearing.heard.get_nowait())
 
     def _mark(self, heard: Heard) -> None:
         spec, said = self._specs[heard.node], heard.mark
@@ -202,12 +201,16 @@ class Performance:
         """What is known of every process, and the marks that came last."""
         if self._t0_ns is None:
             return
-        with suppress(queue.Empty):
-            while True:
-                self._take(self._hearing.heard.get_nowait())
+        self._hearing.close()
+        while not self._hearing.heard.empty():
+            self._take_marks()
         for node, count in sorted(self._hearing.left_out.items()):
             self._progress.say(
                 f"{node}: {count} marks that made no sense, or came too fast, were left out"
+            )
+        if self._hearing.strangers:
+            self._progress.say(
+                f"{self._hearing.strangers} connections of other users to the marks' sockets were refused"
             )
         for member in self.crew.members:
             spec, ended_ns = self._specs[member.seat.node], member.ended_ns or time.monotonic_ns()

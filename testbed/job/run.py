@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.fabric.base import Premises
-from testbed.fabric.view import account
+from testbed.fabric.view import Account, Shown, account, account_for
 from testbed.job.fit import DOCKER, check_fabric, check_nodes
 from testbed.job.hearing import Hearing
 from testbed.job.judgement import conclude
@@ -80,7 +80,8 @@ def execute(
     output = Output(
         directory.path / "log", max(map(len, names)), shown=shown, several=order.started > 1
     )
-    hearing = Hearing(names)
+    whose = _whose(owner)
+    hearing = Hearing(names, whose, order.processes)
     try:
         premises = _premises(directory.path, hearing.folder, owner, own, writable_root)
         with interruptible(), directory, machine(progress.say):
@@ -104,6 +105,14 @@ def execute(
         hearing.close()
         output.close()
         drop_if_empty(directory.path)
+
+
+def _whose(owner: Tenant | None) -> Account:
+    """The user that the job's processes have. ``owner``: in containers."""
+    if owner is not None:
+        return Account(owner.user, owner.group)
+    found = account_for([Shown(str(Path.cwd()), writable=True)])
+    return found or Account(os.geteuid(), os.getegid())
 
 
 def _premises(

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command_rig import descendants, process_name
+from command_rig import Command, descendants, process_name
 
 from testbed.process import environment
 
@@ -26,6 +26,17 @@ import os
 with open({found!r}, "a") as file:
     file.write(f"{{__file__}} as {{os.geteuid()}}\\n")
 raise SystemExit("planted")
+"""
+
+FLOOD = """
+import os, socket
+if os.fork():
+    os.fork()
+one = socket.socket(socket.AF_UNIX)
+one.connect(os.environ["NARROWS_MARKS"])
+one.sendall(b'{"what": "hello", "rank": 0, "local_rank": 0}\\n')
+while True:
+    one.sendall(b'{"what": "end", "ns": 5}\\n' * 1000)
 """
 
 
@@ -87,3 +98,22 @@ def test_nodes_have_no_secrets_of_whoever_starts_them(
         finally:
             process.terminate()
             process.wait()
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("more", [[], ["--await-begin"]])
+def test_a_job_that_marks_without_end_is_still_ended(
+    more: list[str], tmp_path: Path, nothing_left: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NARROWS_BEGIN_S", "3")
+    (tmp_path / "small.yaml").write_text(SMALL)
+    (tmp_path / "flood.py").write_text(FLOOD)
+    job = ["--", "python", str(tmp_path / "flood.py")]
+    command = Command(tmp_path, "exec", str(tmp_path / "small.yaml"), "--seconds", "2", *more, *job)
+    try:
+        code, _, err = command.finish(60)
+    finally:
+        command.process.kill()
+    assert code == 1 if more else code in (0, 1), err
+    assert ("never called mark.begin()" in err) == bool(more), err
+    assert more or "came too fast, were left out" in err, err

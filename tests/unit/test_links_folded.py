@@ -31,7 +31,9 @@ def grown(random: Random, seconds: float) -> tuple[Record, Record]:
                 at = max(record.rates[-1][0], now - random.choice([0.0, 0.001, 2.0, 40.0]))
                 if record is folded:
                     at = whole.rates[-1][0]
-                rate = random.choice([0, 5, 20, 100]) * MBIT if record is whole else whole.rates[-1][1]
+                rate = (
+                    random.choice([0, 5, 20, 100]) * MBIT if record is whole else whole.rates[-1][1]
+                )
                 record.rates.append((at, rate))
                 record.lateness_s.append(now - at)
         octets += asked_between(whole.rates, before, now) / 8 * random.uniform(0.9, 1.02)
@@ -72,7 +74,9 @@ def test_what_is_kept_does_not_grow() -> None:
 
 
 def test_rates_stay_as_long_as_an_outage_is_not_over() -> None:
-    record = Record(rates=[(float(at), 0) for at in range(200)], marks=[(at / 10, 0) for at in range(3000)])
+    record = Record(
+        rates=[(float(at), 0) for at in range(200)], marks=[(at / 10, 0) for at in range(3000)]
+    )
     record.fold(200.0, rates_from_s=100.5)
     assert record.rates[0] == (100.0, 0)
     record.fold(201.0)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from testbed.job.hearing import MOST_NONSENSE, Heard, Hearing
+from testbed.job.hearing import MOST_CONNECTIONS, MOST_NONSENSE, Heard, Hearing
 
 SCRIPT = """
 from testbed import mark
@@ -176,3 +177,70 @@ def test_a_job_that_marks_faster_than_it_is_heard_loses_marks_and_no_memory(
         assert time.monotonic() < give_up, hearing.left_out
         time.sleep(0.01)
     assert [one.mark.number for one in all_heard(hearing, 10)] == list(range(1, 11))
+
+
+def introduced(hearing: Hearing, rank: int) -> socket.socket:
+    job = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    job.connect(hearing.path("worker-0"))
+    job.sendall(b'{"what": "hello", "rank": %d, "local_rank": 0}\n' % rank)
+    return job
+
+
+def test_who_reads_no_answers_holds_up_nobody(hearing: Hearing) -> None:
+    hearing.release(time.monotonic_ns())
+    with introduced(hearing, 1) as job, introduced(hearing, 2) as other:
+        for _ in range(20):
+            job.sendall(b'{"what": "begin", "ns": 5}\n' * 1000)
+        other.settimeout(10)
+        other.sendall(b'{"what": "begin", "ns": 5}\n')
+        assert other.recv(100)
+
+
+def test_who_has_gone_does_not_wait_any_more(hearing: Hearing) -> None:
+    with introduced(hearing, 5) as job:
+        job.sendall(b'{"what": "begin", "ns": 5}\n')
+        assert until(lambda: hearing.waiting == {5})
+    assert until(lambda: hearing.waiting == set())
+
+
+def test_connections_are_counted_and_their_ends_too(hearing: Hearing) -> None:
+    """More than a node's processes need are closed, of that node alone; when some end there is room again."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    jobs = [introduced(hearing, rank) for rank in range(MOST_CONNECTIONS + 2)]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one_more:
+        one_more.connect(hearing.path("worker-0"))
+        one_more.settimeout(10)
+        assert one_more.recv(1) == b""
+    assert run("from testbed import mark; mark.step()", hearing.path("worker-1")).returncode == 0
+    assert all_heard(hearing, 1)[0].node == "worker-1"
+    for job in jobs:
+        job.close()
+    assert until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= before)
+    assert run("from testbed import mark; mark.step()", hearing.path("worker-0")).returncode == 0
+    assert all_heard(hearing, 1)[0].node == "worker-0"
+
+
+def test_a_process_without_descriptors_hears_again_when_it_has_some(hearing: Hearing) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with introduced(hearing, 0) as job:
+        job.sendall(b'{"what": "step", "ns": 5, "number": 1}\n')
+        all_heard(hearing, 1)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+            try:
+                other.connect(hearing.path("worker-0"))
+                time.sleep(0.3)  # it cannot be accepted, and nothing says so
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            other.sendall(b'{"what": "hello", "rank": 1, "local_rank": 0}\n')
+            other.sendall(b'{"what": "step", "ns": 5, "number": 2}\n')
+            assert all_heard(hearing, 1)[0].mark.number == 2
+
+
+def until(true: Callable[[], bool], within_s: float = 10) -> bool:
+    give_up = time.monotonic() + within_s
+    while not true():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.01)
+    return True
