@@ -130,7 +130,7 @@ class TcpEndpoint(SocketEndpoint[Connection]):
         try:
             first = connection.receive()
             with self._changed:
-                first = self._check_greeting(first)
+                first = self._check_greeting(connection, first)
                 self._adopt(first.sender, connection, first)
         except (WireError, OSError):
             self.strangers += 1

@@ -170,7 +170,7 @@ class LoopEndpoint(SocketEndpoint[Channel]):
 
     def _take(self, channel: Channel, message: Message) -> None:
         if channel.peer is None:
-            first = self._check_greeting(message)
+            first = self._check_greeting(channel, message)
             self._doorway.leave(channel)
             self._adopt(first.sender, channel, first)
         else:

@@ -33,7 +33,8 @@ class SocketEndpoint(Generic[S]):
     """The common part of ``TcpEndpoint`` and ``LoopEndpoint``.
 
     ``clock`` turns nanoseconds of the host's monotonic clock into the run's seconds; ``names`` gives
-    peers their names for error messages; ``silence_s`` is how long unanswered data is waited for,
+    peers their names for error messages, ``addresses`` says where they connect from, as far as that is
+    known: a greeting from elsewhere is a stranger's. ``silence_s`` is how long unanswered data is waited for,
     ``greeting_s`` how long somebody who has connected may say nothing; ``most_bytes``: of a peer's body;
     ``lockstep`` and ``unsent_bytes``: see ``Terms``.
     """
@@ -44,6 +45,7 @@ class SocketEndpoint(Generic[S]):
         run: int,
         *,
         names: Mapping[int, str],
+        addresses: Mapping[int, str] | None = None,
         clock: Callable[[int], float],
         silence_s: float,
         greeting_s: float = GREETING_S,
@@ -54,7 +56,7 @@ class SocketEndpoint(Generic[S]):
         self.number, self.run = number, run
         self.strangers = 0
         """Connections dropped because what came over them was not a frame of this run, or nothing."""
-        self._names = names
+        self._names, self._addresses = names, addresses or {}
         self._terms = Terms(run, clock, silence_s, most_bytes, lockstep, unsent_bytes)
         self._vigil = Vigil()
         self._doorway: Doorway[S] = Doorway(greeting_s)
@@ -138,6 +140,7 @@ class SocketEndpoint(Generic[S]):
     def _let_in(self, accepted: socket.socket, address: str) -> S:
         """Somebody who has to introduce itself; when there are too many, another one is shut out for it."""
         stream = self._wrap(accepted, GREETING_BYTES)
+        stream.address = address
         if (out := self._doorway.admit(stream, address, time.monotonic())) is not None:
             out.shut()
         return stream
@@ -147,10 +150,12 @@ class SocketEndpoint(Generic[S]):
         for stream in self._doorway.overdue(time.monotonic()):
             stream.shut()
 
-    def _check_greeting(self, first: Message | None) -> Message:
+    def _check_greeting(self, stream: S, first: Message | None) -> Message:
         """The first frame says who it is. Raises WireError for a stranger."""
         if first is None or first.kind is not Kind.HELLO or first.sender not in self._names:
             raise WireError("the first frame is not a greeting of a known peer")
+        if stream.address != self._addresses.get(first.sender, stream.address):
+            raise WireError(f"{stream.address} is not the address of peer {first.sender}")
         if first.sender in self._peers:
             raise WireError(f"peer {first.sender} is connected already")
         return first

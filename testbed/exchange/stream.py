@@ -45,6 +45,8 @@ class Stream:
 
     def __init__(self, connected: socket.socket, terms: Terms, most_bytes: int) -> None:
         self.socket, self.sending = connected, threading.Lock()
+        self.address: str | None = None
+        """Of the other end, where that was the one to connect."""
         self._run = terms.run
         self._inflow = Inflow(connected, terms.run, terms.clock, most_bytes)
         self._inflow.reuses = terms.lockstep

@@ -103,6 +103,8 @@ class Networks:
     control_host: str
     switch_address: str
     switch_netns: str | None
+    control_addresses: Mapping[str, str] = field(default_factory=dict)
+    """By node: where it connects to ``control_host`` from, as far as that is known. Nobody else is taken for it."""
     control_netns: str | None = None
 
 

@@ -82,8 +82,13 @@ class NetnsFabric:
                 f"the nodes' namespaces could not be made: {error}",
                 fix="Run `testbed clean`, then `testbed doctor`.",
             ) from error
-        switch, control = path_of(plan.switch_netns), path_of(plan.control_netns)
-        return Networks(plan.control_host, plan.switch_address, switch, control)
+        return Networks(
+            plan.control_host,
+            plan.switch_address,
+            path_of(plan.switch_netns),
+            {node.name: node.control_address for node in plan.nodes},
+            path_of(plan.control_netns),
+        )
 
     def start(self) -> dict[str, Place]:
         """Start every node's process, without any privilege, its output going to ``log/<node>.log``."""

@@ -115,6 +115,7 @@ def _train(assignment: Assignment, job: Job) -> None:
         job.peer,
         job.run,
         names=assignment.peers,
+        addresses=assignment.addresses,
         clock=assignment.clock.seconds,
         silence_s=job.peer_timeout_s,
         greeting_s=GREETING_S,

@@ -138,7 +138,13 @@ def _verdict(trial: Trial, path: Path, look: Look) -> Verdict:
     seen = look(events, names, exchanges.get(trial.algorithm.exchange).lockstep)
     evidence = _evidence(trial, path, events, history, seen)
     trial.directory.write_json(
-        EVIDENCE, {"links": evidence.links, "sockets": evidence.sockets, "nodes": outcome.done}
+        EVIDENCE,
+        {
+            "links": evidence.links,
+            "sockets": evidence.sockets,
+            "nodes": outcome.done,
+            "strangers": trial.session.switchboard.strangers,
+        },
     )
     verdict = judge(evidence)
     verdict = replace(verdict, reasons=[*verdict.reasons, *lost_reasons(events)])

@@ -21,6 +21,7 @@ def play(assignment: Assignment, part: Part) -> None:
         part.peer,
         part.run,
         names=assignment.peers,
+        addresses=assignment.addresses,
         clock=assignment.clock.seconds,
         silence_s=part.peer_timeout_s,
         greeting_s=GREETING_S,

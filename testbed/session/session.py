@@ -99,6 +99,7 @@ class Session:
                 CONTROL_PORT,
                 self.context.token,
                 self._staffed,
+                self.networks.control_addresses,
                 self.networks.control_netns,
             )
             self.places = self.fabric.start()

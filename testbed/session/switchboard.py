@@ -2,7 +2,8 @@
 
 Every node's messages arrive in one queue. A closed connection or ``SILENCE_S`` without a sign of life is
 the loss of that node, whatever its data connections do: an emulated outage is not a crash. Before it is
-told to start it may be silent for ``PREPARING_S``. Whoever connects has to say who it is, soon and in few bytes.
+told to start it may be silent for ``PREPARING_S``. Whoever connects has to say who it is, soon, in few bytes, and from
+that node's address where it is known.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -33,13 +34,24 @@ Inbound = tuple[str, dict[str, Any]]
 
 
 class Switchboard:
-    """Accepts the nodes called ``names`` on ``address``, in the namespace at ``netns`` if one is given; ``token`` is what a
-    node must show."""
+    """Accepts the nodes called ``names`` on ``address``; ``token`` is what a node must show.
+
+    ``addresses``: where nodes connect from, by name, as far as that is known. ``netns``: the namespace to listen in.
+    """
 
     def __init__(
-        self, address: str, port: int, token: str, names: Iterable[str], netns: str | None = None
+        self,
+        address: str,
+        port: int,
+        token: str,
+        names: Iterable[str],
+        addresses: Mapping[str, str] | None = None,
+        netns: str | None = None,
     ) -> None:
-        self._token, self._names = token, frozenset(names)
+        self.strangers = 0
+        """Connections that were closed because whoever connected was no node of this run, or said nothing."""
+        self._token, self._names, self._addresses = token, frozenset(names), addresses or {}
+        self._counting = threading.Lock()
         with inside(netns):
             self._listener = socket.create_server((address, port), backlog=256)
         self._listener.settimeout(_LOOK_S)
@@ -146,18 +158,18 @@ class Switchboard:
         if (out := self._doorway.admit(lines, address, time.monotonic())) is not None:
             out.shut()
         try:
-            threading.Thread(target=self._listen, args=(lines,), daemon=True).start()
+            threading.Thread(target=self._listen, args=(lines, address), daemon=True).start()
         except RuntimeError:
             self._doorway.leave(lines)
             lines.close()
             raise
 
-    def _listen(self, lines: Lines) -> None:
+    def _listen(self, lines: Lines, address: str) -> None:
         node, reason = None, "its process ended"
         try:
             for message in lines:
                 if node is None:
-                    node = self._admit(lines, message)
+                    node = self._admit(lines, message, address)
                     continue
                 if self._nodes.get(node) is not lines:
                     continue  # dismissed: it is killed in a moment, and must not end by itself before
@@ -167,18 +179,23 @@ class Switchboard:
         except (OSError, WireError) as error:
             reason = str(error)
         self._doorway.leave(lines)
+        if node is None and not self._closing:
+            with self._counting:
+                self.strangers += 1
         if node is None or self._nodes.get(node) is not lines:
             lines.close()
         elif not self._closing:
             self._inbox.put((node, {"type": "lost", "reason": reason}))
 
-    def _admit(self, lines: Lines, hello: dict[str, Any]) -> str:
-        """Raises WireError for whoever does not know the run's token."""
+    def _admit(self, lines: Lines, hello: dict[str, Any], address: str) -> str:
+        """Raises WireError for whoever does not know the run's token, or comes from another node's place."""
         name, token = hello.get("node"), str(hello.get("token")).encode(errors="replace")
         if hello["type"] != "hello" or not hmac.compare_digest(token, self._token.encode()):
             raise WireError("a stranger on the control network")
         if not isinstance(name, str) or name not in self._names or name in self._nodes:
             raise WireError(f"node {name!r} is not expected, or here already")
+        if address != self._addresses.get(name, address):
+            raise WireError(f"{address} is not the address of node {name!r}")
         self._doorway.leave(lines)
         lines.most_bytes = MAX_LINE
         self._nodes[name] = lines

@@ -81,6 +81,24 @@ def test_nodes_reach_the_host_on_both_networks(plain: Standing, network: str) ->
         plain.inside("worker-0", "python", "-c", CONNECT, address, port)
 
 
+@pytest.mark.parametrize("node", ["server", "worker-0"])
+def test_nodes_connect_from_the_addresses_that_they_are_known_by(
+    plain: Standing, node: str
+) -> None:
+    known = {
+        plain.networks.control_host: plain.networks.control_addresses[node],
+        plain.networks.switch_address: plain.places[node].data_address,
+    }
+    assert plain.networks.control_addresses[node] == plain.places[node].control_address
+    for host, expected in known.items():
+        with socket.create_server((host, 0)) as listening:
+            port = str(listening.getsockname()[1])
+            plain.inside(node, "python", "-c", CONNECT, host, port)
+            calling, (address, _) = listening.accept()
+            calling.close()
+        assert address == expected
+
+
 def test_two_at_once_do_not_reach_each_other(plain: Standing, casting: Standing) -> None:
     places = [place for made in (plain, casting) for place in made.places.values()]
     assert len({place.data_address for place in places}) == 6

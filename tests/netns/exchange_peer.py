@@ -169,6 +169,7 @@ def take_part_as(plan: dict[str, Any]) -> None:
         plan["own"],
         plan["run"],
         names=names,
+        addresses={int(peer): address for peer, address in plan["addresses"].items()},
         clock=clock.seconds,
         silence_s=plan["timeout_s"],
         most_bytes=1 << 27,

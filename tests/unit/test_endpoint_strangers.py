@@ -71,6 +71,23 @@ def test_random_words_are_strange(pair: Pair) -> None:
     assert still_exchanges(server, one)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_greeting_from_another_address_is_a_strangers(kind: type[Either]) -> None:
+    """Whatever it knows of the run; the peer whose name it took gets in."""
+    addresses = {1: "127.0.0.1", 2: "127.0.0.2"}
+    with star(kind, 1, addresses=addresses) as ((server, one), port):
+        say(port, frame(Kind.HELLO))
+        eventually(lambda: server.strangers == 1)
+        assert 2 not in server._peers
+        with socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)) as two:
+            two.sendall(frame(Kind.HELLO))
+            assert server.receive(5.0).sender == 2
+            assert still_exchanges(server, one)
+            two.sendall(frame(Kind.BYE))
+            assert server.receive(5.0).kind is Kind.BYE
+    assert server.strangers == 1
+
+
 def test_who_says_nothing_holds_nothing_up_and_is_dropped(pair: Pair) -> None:
     server, one, port = pair
     with socket.create_connection(("127.0.0.1", port)) as silent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -172,6 +173,44 @@ def test_a_greeting_is_short(board: Switchboard) -> None:
         with suppress(ConnectionResetError):
             assert talker.recv(1) == b""
     node(board, "worker-0").close()
+
+
+def test_a_node_comes_from_its_own_address() -> None:
+    """Who knows the token and a name is turned away all the same, and the node itself gets in."""
+    names, addresses = ["worker-0", "noise-0"], {"worker-0": "127.0.0.2"}
+    board = Switchboard("127.0.0.1", 0, TOKEN, names, addresses)
+    try:
+        with stranger(board) as posing:
+            posing.sendall(
+                json.dumps({"type": "hello", "node": "worker-0", "token": TOKEN}).encode() + b"\n"
+            )
+            assert posing.recv(1) == b""
+        eventually(lambda: board.strangers == 1)
+        assert board.connected() == []
+        own = socket.create_connection(
+            board._listener.getsockname(), source_address=("127.0.0.2", 0)
+        )
+        lines = Lines(own)
+        lines.send("hello", node="worker-0", token=TOKEN)
+        came = board.receive(5.0)
+        assert came is not None and came[0] == "worker-0"
+        node(board, "noise-0").close()  # wherever it is
+        assert board.strangers == 1
+        lines.close()
+    finally:
+        board.close()
+
+
+def test_strangers_are_counted(board: Switchboard) -> None:
+    for words in (b"", b"{}\n", b"[]\n", b'{"type": "hello", "node": "worker-0", "token": "x"}\n'):
+        with stranger(board) as one:
+            one.sendall(words)
+            one.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+    eventually(lambda: board.strangers == 4)
+    node(board, "worker-0").close()
+    assert board.strangers == 4
 
 
 def test_a_flood_of_strangers_keeps_nobody_out(board: Switchboard) -> None:

@@ -73,7 +73,9 @@ class DockerFabric:
             self.journal.add("folder", path=str(self.context.premises.meeting))
         self.plan = self._make(specs)
         self.agent = self._agent()
-        return Networks(str(gateway(self.plan.control)), str(gateway(self.plan.data)), None)
+        addresses = {spec.name: str(address(self.plan.control, spec)) for spec in specs}
+        host, switch = str(gateway(self.plan.control)), str(gateway(self.plan.data))
+        return Networks(host, switch, None, addresses)
 
     def start(self) -> dict[str, Place]:
         """Start the nodes' containers. Raises ExperimentError when one ends at once."""
