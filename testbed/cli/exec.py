@@ -52,6 +52,14 @@ EnvFile = Annotated[
         metavar="FILE",
     ),
 ]
+Read = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--read",
+        help="A folder or file that nodes have under its own path, to read; may be repeated.",
+        metavar="PATH",
+    ),
+]
 Pull = Annotated[
     bool, typer.Option("--pull", help="Fetch images of the scenario that the engine lacks.")
 ]
@@ -79,6 +87,7 @@ def execute(
     env_file: EnvFile = None,
     await_begin: AwaitBegin = False,
     seconds: Limit = None,
+    read: Read = None,
     pull: Pull = False,
     writable_root: WritableRoot = False,
     out: options.Out = Path(),
@@ -107,12 +116,24 @@ def execute(
         shown=not as_json,
         quiet=quiet,
         keep_failed=keep,
+        read=_readable(read or []),
         pull=pull,
         writable_root=writable_root,
     )
     _present(executed, as_json)
     if executed.summary["verdict"] == "invalid":
         raise typer.Exit(1)
+
+
+def _readable(given: list[Path]) -> tuple[Path, ...]:
+    for path in given:
+        if not path.exists() or path.resolve() == Path("/"):
+            raise InputError(
+                f"{path} is {'everything' if path.exists() else 'not there'}",
+                where="--read",
+                hint="Name a folder or a file",
+            )
+    return tuple(path.absolute() for path in given)
 
 
 def _order(

@@ -52,12 +52,13 @@ def execute(
     shown: bool,
     quiet: bool = False,
     keep_failed: bool = False,
+    read: tuple[Path, ...] = (),
     pull: bool = False,
     writable_root: bool = False,
 ) -> Executed:
     """Run ``order`` once on the nodes of ``loaded``. ``shown``: whether output goes to standard output.
 
-    ``pull``: images that the engine lacks may be fetched. ``writable_root``: of images that are not ours.
+    ``read``: folders and files that nodes have besides, read-only. ``pull``: images that the engine lacks may be fetched. ``writable_root``: of images that are not ours.
 
     Raises InputError and MachineError before anything is started, and ExperimentError when a process fails. The
     records are kept in every case.
@@ -96,6 +97,7 @@ def execute(
                 directory.path,
                 quiet=quiet,
                 keep_failed=keep_failed,
+                folders=read,
                 racks=racks(scenario),
                 premises=premises,
                 least=least,

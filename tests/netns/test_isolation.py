@@ -153,6 +153,10 @@ def test_what_root_may_enter_alone_is_not_shown(
         command = Command(folder, "exec", "scenario.yaml", "--", "cat", str(secret))
         code, _, err = command.finish(60.0)
         assert code != 0 and "No such file" in err
+        arguments = ("exec", "scenario.yaml", "--read", str(secret), "--", "cp", str(secret), "got")
+        command = Command(folder, *arguments)
+        command.finish(60.0)
+        assert (folder / "got").read_text() == "secret"
     finally:
         secret.unlink()
 

@@ -167,7 +167,7 @@ def _offer(service: Document, spec: NodeSpec, plan: Plan, premises: Premises) ->
     service["environment"] = {"HOME": "/tmp", "USER": "narrows"}
     service["labels"] = {RUN_LABEL: plan.id, NODE_LABEL: spec.name}
     # Sockets can be connected to where nothing can be written.
-    folders = {premises.meeting: True, premises.directory: False}
+    folders = dict.fromkeys((*plan.folders, premises.meeting), True) | {premises.directory: False}
     service["volumes"] = [_mount(folder, read_only=only) for folder, only in folders.items()]
     if premises.output is not None:
         service["volumes"].append(_mount(premises.output, read_only=False, target=OUTPUT))
