@@ -34,6 +34,8 @@ MOST_CONNECTIONS = 256
 _HELLO_S = 10.0
 """How long whoever connects may take to say who he is."""
 _FULL_S = 0.1
+_CLOSED_S = 5.0
+"""How long ``close`` waits for its threads, each of which has at most one line left to read."""
 _CREDENTIALS = struct.Struct("3i")
 """Of a peer: process, user, group."""
 
@@ -98,6 +100,7 @@ class Hearing:
         self._lock = threading.Lock()
         self._t0_ns: int | None = None
         self._waiting: dict[int, socket.socket] = {}
+        self._connections: dict[socket.socket, threading.Thread] = {}
         self._listeners = [self._listen(node) for node in nodes]
 
     def path(self, node: str) -> str:
@@ -118,12 +121,21 @@ class Hearing:
                 _answer(one, t0_ns)
 
     def close(self) -> None:
-        """Hear no more. Safe to call twice."""
-        self._closed = True
+        """Hear no more, and end all threads that did. Safe to call twice.
+
+        A thread that reads a line while the interpreter ends would end the process with a signal.
+        """
+        with self._lock:
+            self._closed = True
+            threads = list(self._connections.values())
+            for connection in (*self._listeners, *self._connections):
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
         for listener in self._listeners:
-            with suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
             listener.close()
+        give_up = time.monotonic() + _CLOSED_S
+        for thread in threads:
+            thread.join(max(0.0, give_up - time.monotonic()))
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _listen(self, node: str) -> socket.socket:
@@ -151,7 +163,20 @@ class Hearing:
             elif not places.acquire(blocking=False):
                 one.close()
             else:
-                threading.Thread(target=self._hear, args=(one, node, places), daemon=True).start()
+                self._begin_hearing(one, node, places)
+
+    def _begin_hearing(
+        self, connection: socket.socket, node: str, places: threading.Semaphore
+    ) -> None:
+        thread = threading.Thread(target=self._hear, args=(connection, node, places), daemon=True)
+        with self._lock:
+            if not self._closed:
+                with suppress(RuntimeError):  # there can be no more threads
+                    thread.start()
+                    self._connections[connection] = thread
+                    return
+        connection.close()
+        places.release()
 
     def _hear(self, one: socket.socket, node: str, places: threading.Semaphore) -> None:
         """A process's marks until it ends. Who says who it is in no way, or much nonsense, is not listened to any more."""
@@ -177,6 +202,7 @@ class Hearing:
         finally:
             with self._lock:
                 self._waiting = {rank: each for rank, each in self._waiting.items() if each != one}
+                del self._connections[one]
             places.release()
 
     def _begin(self, rank: int, one: socket.socket) -> None:

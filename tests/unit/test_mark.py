@@ -244,3 +244,16 @@ def until(true: Callable[[], bool], within_s: float = 10) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def test_no_thread_is_left_after_the_end_of_hearing(hearing: Hearing) -> None:
+    """One that still read while the interpreter ended would abort the process."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(hearing.path("worker-0"))
+        client.sendall(b'{"rank": 0, "local_rank": 0}\n{"what": "end", "ns": 1}\n')
+        assert hearing.heard.get(timeout=5).mark.what == "end"
+        [thread] = hearing._connections.values()
+        assert thread.is_alive()
+        hearing.close()
+        assert not thread.is_alive()
+        assert not hearing._connections
