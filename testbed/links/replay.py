@@ -90,6 +90,8 @@ class Replay(Thread):
                 for track in self._resuming():
                     self._look_at(track)
                 soon = now + SOON_NS
+            for track in self._alive():
+                track.prepare_outage(now, self._known_ns(now))
             waking = self._next_hold(hold), soon if self._resuming() else FOREVER_NS
             self._sleep_until(min(look, self._next_due(), *waking))
         for track in self._alive():

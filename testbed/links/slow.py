@@ -31,7 +31,7 @@ SLOW_NS = RENEW_NS
 MOST_OVERHEAD_BYTES = 65_535
 _BURST_TICKS = round(BURST_S * 1e9 / TICK_NS)
 _SHORTEST_NS = 10_000
-_SHORTEST_CHARGE_NS = 1_000_000
+_SHORTEST_CHARGE_NS = 100_000
 _SAME_NS = 1_000
 
 Step = tuple[int, int]
@@ -93,11 +93,14 @@ def pace_at(
     known_ns: int,
     coming: Callable[[], Iterable[Step]],
     bundle_bytes: int = FRAME_BYTES,
+    *,
+    early: bool = False,
 ) -> Pace:
     """The class's setting for what leaves at ``leaves_ns``: the plain one where nothing changes soon enough.
 
     ``coming`` gives the changes after ``shape``, known up to ``known_ns``: nothing is charged beyond that. ``bundle_bytes``: the most
-    that leaves at once; bundles of several frames are all charged the same.
+    that leaves at once; bundles of several frames are all charged the same. ``early``: the kernel is told before the
+    change is due, so that a packet of any length costs what a full frame does.
     """
     latest_ns = max(min(known_ns, leaves_ns + LONGEST_NS), leaves_ns)
     rate = _rate_at(leaves_ns, shape.rate_bits, coming())
@@ -112,7 +115,8 @@ def pace_at(
     if plain_ns is not None and abs(full_ns - plain_ns) <= _SAME_NS:
         return pace(rate, shape.overhead_bytes)
     small_ns = takes(SEGMENT_HEADER_BYTES)
-    if bundle_bytes > FRAME_BYTES or (not rate and not _told_apart(full_ns, small_ns)):
+    alike = early or bundle_bytes > FRAME_BYTES
+    if alike or (not rate and not _told_apart(full_ns, small_ns)):
         return charge_of(full_ns)  # which is never too short
     found = charging(full_ns, small_ns, shape.overhead_bytes)
     return found if rate else found._replace(burst_ticks=1)  # in an outage nothing is saved up

@@ -18,6 +18,10 @@ from testbed.scenario.shape import FRAME_BYTES, End, LinkChange, Shape
 FOREVER_NS = 1 << 62
 EARLIEST_NS = 5_000_000
 """No change is made earlier than this before it is due."""
+TELLING_NS = 150_000
+"""The kernel is told of an outage this much earlier: so late it usually has the message."""
+NEAR_NS = 100_000_000
+"""An outage's message is prepared this long before: earlier, less of what follows it might be known."""
 _FARTHEST = 1000
 """So many changes ahead are looked at where a low rate changes."""
 
@@ -58,6 +62,8 @@ class Track:
         self.slow = Slow() if is_slow(shape) else None
         self.eased: Pace | None = None
         """What the class was set to instead of the plain setting of its low rate."""
+        self._outage: tuple[Pace, bytes] | None = None
+        """Setting and message for the outage that comes next, once it is near."""
         self.failure: str | None = None
         self._began = (0, shape.rate_bits)
         self._rate_before = shape.rate_bits
@@ -69,8 +75,9 @@ class Track:
 
         A busy class takes on a new rate at the end of the bundle that it has just sent. That is half a
         bundle's time late on average, which on rises would never be made up: so the kernel is told that much
-        before the change is due. Before an outage it is a whole one: the bundle by which the link falls silent.
-        Of the line's packets none would see the difference. A low rate looks ahead itself (``slow``).
+        before the change is due. Before an outage it is a whole one and ``TELLING_NS``: the bundle by which the
+        link falls silent leaves before the outage is due. No packet of the delay line would see the difference.
+        A low rate looks ahead itself (``slow``).
         """
         before, shape = self._told, change.shape
         early_ns = 0
@@ -78,6 +85,7 @@ class Track:
         if changes and not is_slow(before) and before.rate_bits:
             bundles = 0.5 if shape.rate_bits else 1.0
             early_ns = round(bundles * 8e9 * self._bundle_bytes / before.rate_bits)
+            early_ns += 0 if shape.rate_bits else TELLING_NS
         at_ns = max(self._told_ns, due_ns - min(EARLIEST_NS, early_ns))
         line = self._next_line(shape)
         self._told_ns, self._told = at_ns, shape
@@ -128,14 +136,35 @@ class Track:
         self.eased = None
         self.shaped.send(plain)
 
+    def prepare_outage(self, now_ns: int, known_ns: int) -> None:
+        """Prepare the message for an outage that is near. What leaves before it is due costs the same whenever that is."""
+        if self._outage is not None or self.slow is not None or not self.coming:
+            return
+        first = self.coming[0]
+        near = first.at_ns - now_ns < NEAR_NS
+        if near and first.message is None and not first.shape.drop:
+            leaves_ns = (first.at_ns + first.due_ns) // 2
+            steps, bundle = self._following, self._bundle_bytes
+            setting = pace_at(self.shape, leaves_ns, known_ns, steps, bundle, early=True)
+            self._outage = setting, self.shaped.class_message(setting)
+
     def begin_outage(self, now_ns: int, known_ns: int) -> None:
         """Let packets wait, or lose them, from now on."""
         if self.shape.drop:
             self.slow = self.eased = None
             self.shaped.flush()
             return
-        self.slow = self.slow or Slow()
-        self.hold(now_ns, known_ns)
+        if self.slow is None and self._outage is not None:
+            self.eased, message = self._outage
+            self.shaped.send(message)
+            self.slow = Slow()
+            debt_ns = self._look_after(self.slow, now_ns)
+            if debt_ns > 2 * RENEW_NS:  # which only the setting that was just told can have made
+                self.slow.awake_ns = now_ns + debt_ns
+        else:
+            self.slow = self.slow or Slow()
+            self.hold(now_ns, known_ns)
+        self._outage = None
         self.shaped.send(self.shaped.limit_message(self.shape.queue_bytes))
 
     def hold(self, now_ns: int, known_ns: int) -> None:
@@ -176,14 +205,17 @@ class Track:
             return first_ns
         return first_ns + max(0, min(spread_ns, (following_ns - first_ns) // 2))
 
-    def _look_after(self, slow: Slow, now_ns: int) -> None:
+    def _look_after(self, slow: Slow, now_ns: int) -> int:
+        """Take note of the class's state; returns its debt in nanoseconds."""
         seen = self.shaped.read()
         slow.saw(now_ns, seen.packets, seen.debt_ns)
+        return seen.debt_ns
 
     def _ease(self, leaves_ns: int, known_ns: int) -> bool:
         """Set the class for what leaves then; False if the plain setting is right, which is left to others."""
         before = replace(self.shape, rate_bits=self._rate_before)
-        pace = pace_at(before, leaves_ns, known_ns, self._steps, self._bundle_bytes)
+        early = not self.shape.rate_bits
+        pace = pace_at(before, leaves_ns, known_ns, self._steps, self._bundle_bytes, early=early)
         if self.shape.rate_bits and pace == _pace(self.shape):
             return False
         if pace != self.eased:
@@ -192,8 +224,10 @@ class Track:
         return True
 
     def _steps(self) -> Iterator[Step]:
-        coming = ((due.due_ns, due.shape.rate_bits) for due in islice(self.coming, _FARTHEST))
-        return chain([self._began], coming)
+        return chain([self._began], self._following())
+
+    def _following(self) -> Iterator[Step]:
+        return ((due.due_ns, due.shape.rate_bits) for due in islice(self.coming, _FARTHEST))
 
 
 def _pace(shape: Shape) -> Pace:

@@ -29,7 +29,7 @@ from testbed.links.slow import (
     is_slow,
     pace_at,
 )
-from testbed.links.track import FOREVER_NS, Track
+from testbed.links.track import FOREVER_NS, TELLING_NS, Track
 from testbed.scenario.shape import FRAME_BYTES, End, LinkChange, Shape
 from testbed.traces.generate import markov
 
@@ -214,6 +214,7 @@ def replayed(
         kernel.run_until(now)
         if now in idle:
             kernel.idle = now == idle[0]
+        track.prepare_outage(now, FOREVER_NS)
         while track.coming and track.coming[0].at_ns <= now:
             track.apply(track.coming.popleft(), now, FOREVER_NS)
             if track.held:
@@ -242,6 +243,20 @@ def test_a_busy_link_is_back_after_a_low_rate(low: int) -> None:
     assert back - 2 * S <= 6 * MS
     delivered = 8 * FRAME_BYTES * len(kernel.sent)
     assert delivered == pytest.approx(asked_bits(changes, 3 * S), rel=0.01)
+
+
+@pytest.mark.parametrize("length", [20 * MS, 300 * MS, 3 * S])
+@pytest.mark.parametrize("phase", range(5))
+def test_a_link_is_back_when_the_bundle_before_an_outage_has_been_served(
+    length: int, phase: int
+) -> None:
+    begin = S + phase * 47_000  # a frame takes 242 us
+    changes = [(0, FAST), (begin, Shape(0, QUEUE)), (begin + length, FAST)]
+    kernel = replayed(changes, 5 * S)
+    last = max(at for at in kernel.sent if at < begin)
+    back = min(at for at in kernel.sent if at > begin)
+    assert not [at for at in kernel.sent if begin + MS <= at < begin + length - TELLING_NS]
+    assert back - last == pytest.approx(length + 8e9 * FRAME_BYTES / FAST.rate_bits, abs=20_000)
 
 
 ORDINARY = st.sampled_from([FAST, Shape(20 * MBIT, QUEUE)])
@@ -280,7 +295,7 @@ def test_a_charge_lasts_what_is_asked(time_ns: int) -> None:
     assert MAX_SEGMENTS * FRAME_BYTES <= found.mpu_bytes <= 65_535
     assert costs_ns(found) == pytest.approx(time_ns, abs=0.5 * MS)
     assert found.burst_ticks * TICK_NS < 1000
-    assert charge_of(0) == charge_of(MS)
+    assert charge_of(0) == charge_of(MS // 10)
 
 
 @pytest.mark.parametrize("fast", [3 * MBIT, 10 * MBIT, 50 * MBIT])
