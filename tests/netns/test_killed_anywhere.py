@@ -32,7 +32,7 @@ name: short
 nodes: {server: {role: server}, worker: {role: worker, count: 1}, noise: {role: host, count: 1}}
 links:
   default: {up: {rate: 20 Mbit/s, queue: 50 ms, at: network}, down: {rate: 20 Mbit/s, queue: 50 ms}}
-train: {task: digits, model: mlp, optimizer: {name: sgd, lr: 0.1}, pace: 20 ms, stop: {steps: 20}}
+train: {task: digits, model: mlp, optimizer: {name: sgd, lr: 0.1}, pace: 20 ms, stop: {steps: STEPS}}
 algorithms: [topk-0.15]
 events:
   - {kind: step, links: [server], at: 100 ms, rate: 10 Mbit/s}
@@ -127,8 +127,8 @@ def kills() -> list[Kill]:
     return chosen
 
 
-def scenario(parts: tuple[str, ...]) -> str:
-    return PLAIN + "".join(PARTS[part] for part in parts)
+def scenario(parts: tuple[str, ...], steps: int = 20) -> str:
+    return PLAIN.replace("STEPS", str(steps)) + "".join(PARTS[part] for part in parts)
 
 
 @contextmanager
@@ -164,7 +164,8 @@ def carry_out(kill: Kill, folder: Path) -> str:
 def struck(kill: Kill, host: PrivateHost) -> str | None:
     """None where the state was over too soon."""
     before = host.state()
-    (host.folder / "short.yaml").write_text(scenario(kill.parts))
+    steps = 20 if kill.state in BRIEF else 500  # who is to be hit in training must not have ended
+    (host.folder / "short.yaml").write_text(scenario(kill.parts, steps))
     seconds = ["--seconds", "1"] if kill.verb == "replay" else []
     testbed = host.testbed(kill.verb, "short.yaml", "--quiet", *seconds)
     if not reached(host, kill.state, testbed):
