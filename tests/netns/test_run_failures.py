@@ -137,7 +137,7 @@ def test_a_killed_agent_ends_the_run(
 def test_a_killed_testbed_leaves_nothing_that_clean_does_not_remove(
     tmp_path: Path, scenario: Write, nothing_left: set[str], agent: str
 ) -> None:
-    """An agent that lives undoes what was made; without it everything is there for ``clean``."""
+    """An agent that lives undoes what it made; without it everything is there for ``clean``, as control groups always are."""
     command = Command(tmp_path, "run", scenario(steps=2000))
     command.until(lambda: len(command.steps()) > 10)
     made = {name for name in ours() - nothing_left if name.startswith("nw")}
@@ -150,7 +150,9 @@ def test_a_killed_testbed_leaves_nothing_that_clean_does_not_remove(
     left = settle(nothing_left, timeout_s=10.0 if agent == "lives" else 2.0)
     assert left == (set() if agent == "lives" else made)
     (cleaned,) = clean()
-    assert bool(cleaned["removed"]) == (agent != "lives")
+    groups = [what for what in cleaned["removed"] if what.startswith("control group ")]
+    assert groups and (groups == cleaned["removed"]) == (agent == "lives")
+    assert clean() == []
 
 
 @pytest.mark.optional
