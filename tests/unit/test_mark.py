@@ -252,7 +252,8 @@ def test_no_thread_is_left_after_the_end_of_hearing(hearing: Hearing) -> None:
         client.connect(hearing.path("worker-0"))
         client.sendall(b'{"rank": 0, "local_rank": 0}\n{"what": "end", "ns": 1}\n')
         assert hearing.heard.get(timeout=5).mark.what == "end"
-        [thread] = hearing._connections.values()
+        with hearing._lock:
+            [thread] = hearing._connections.values()
         assert thread.is_alive()
         hearing.close()
         assert not thread.is_alive()
