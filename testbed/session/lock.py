@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,7 +28,7 @@ def machine(say: Callable[[str], None]) -> Iterator[None]:
         if not _locked(descriptor):
             say(
                 f"another run has this machine ({os.cpu_count()} cores; runs share one from "
-                f"{CORES_PER_RUN} on): waiting for it to end"
+                f"{CORES_PER_RUN} on): waiting for {_holder(descriptor)} to end"
             )
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -70,6 +71,19 @@ def _locked(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _holder(descriptor: int) -> str:
+    """The process that has locked the open file, in words, as far as this user may know it: any user can hold it."""
+    inode = os.fstat(descriptor).st_ino
+    with suppress(OSError, KeyError, ValueError):
+        for row in Path("/proc/locks").read_text().splitlines():
+            words = row.split()
+            if words[1] == "FLOCK" and int(words[5].rpartition(":")[2]) == inode:
+                process = Path("/proc", words[4])
+                user = pwd.getpwuid(process.stat().st_uid).pw_name
+                return f"process {process.name} of user {user}"
+    return "it"
 
 
 def _path() -> Path:

@@ -83,6 +83,10 @@ def test_runs_wait_for_each_other_and_send_the_same_payloads(
     both = [limited(tmp_path / name, 10_000, "run", path, "--json") for name in ("one", "two")]
     ended = [command.accept(170.0) for command in both]
     assert sum("another run has this machine" in err for _, err in ended) == 1
+    numbers = [command.process.pid for command in both]
+    assert any(
+        f"waiting for process {number} of user" in err for number in numbers for _, err in ended
+    )
     runs = [printed(out)["qsgd-4bit"] for out, _ in ended]
     first, second = sorted(runs, key=began_s)
     assert began_s(second) > ended_s(first)
