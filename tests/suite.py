@@ -1,9 +1,12 @@
 """The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [-- PYTEST OPTIONS]``.
 
-First what measures time. Then all others beside each other, those of links in workers each alone on a machine of its own as far as
-it can see (``alone.sh``); where there are control groups (``processors.py``), what judges runs goes before the rest. ``build/`` keeps each lane's output and JUnit file, with the time of every test. At most three tests that
-failed are carried out once more, alone: what passes then is named and counted as passed, but not in ``--nightly``. The last line
-has pytest's form and counts all lanes.
+First what measures time, alone. Then what judges runs, beside unit tests only: other tests of links hold locks of the kernel
+that the agent waits for. Where there are control groups (``processors.py``), it goes before those for processors. Then all other
+tests of links beside those of containers, in workers each alone on a machine of its own as far as it can see (``alone.sh``).
+
+``build/`` keeps each lane's output and JUnit file, with the time of every test. At most three tests that failed are carried out
+once more, alone: what passes then is named and counted as passed, but not in ``--nightly``. The last line has pytest's form and
+counts all lanes.
 """
 
 from __future__ import annotations
@@ -92,7 +95,7 @@ ON_LINKS = [name for name in FOLDERS if name != "tests/docker"]
 JUDGED = Lane("judged", "judged and not timed", (*workers(1), *ON_LINKS))
 LINKS = Lane("links", "not judged and not timed", (*workers(PARALLEL), *ON_LINKS))
 UNIT = Lane("unit", "", (*workers(PARALLEL), "tests/unit"))
-LANES = [TIMED, JUDGED, LINKS, DOCKER, UNIT]
+LANES = [TIMED, JUDGED, UNIT, LINKS, DOCKER]
 SECOND = Lane("second", "", alone=True)
 """Of those that failed in one of the lanes."""
 
@@ -130,8 +133,10 @@ def main() -> int:
     begun = time.monotonic()
     codes = [shown(TIMED, given.options)]
     with favoured() as prefix:
-        beside = [Beside(lane, given.options) for lane in (LINKS, DOCKER, UNIT)]
-        codes += [shown(JUDGED, given.options, prefix), *(each.code() for each in beside)]
+        unit = Beside(UNIT, given.options)
+        codes.append(shown(JUDGED, given.options, prefix))
+    docker = Beside(DOCKER, given.options)
+    codes += [shown(LINKS, given.options), docker.code(), unit.code()]
     codes = [0 if code == 5 else code for code in codes]  # 5: no test has these marks
     passed: set[str] = set()
     if max(codes) == 1 and not given.nightly and (tests := second_tries(LANES)):
