@@ -23,6 +23,9 @@ NEW_MOUNTS, NEW_NAMES, NEW_IPC, NEW_PROCESSES = 0x00020000, 0x04000000, 0x080000
 BIND, RECURSIVE = 0x1000, 0x4000
 _PRIVATE, _DETACH = 0x40000, 2
 _SET_DEATH_SIGNAL = 1
+_RARELY = 20_000, 10, 10
+"""Objects that are there more than before, when the youngest are collected, which takes about 1 ms; how often that is before
+older ones are, too; and how often those before all are."""
 _SWITCH_S = 5e-4
 
 _OPEN_FILES = "NARROWS_OPEN_FILES"
@@ -175,15 +178,29 @@ def _permitted() -> int:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No garbage collection, and threads that give way quickly, for the length of a ``with`` block."""
+    """Rare garbage collections, and threads that give way quickly, for the length of a ``with`` block."""
     interval = sys.getswitchinterval()
     gc.collect()
     gc.freeze()
-    gc.disable()
     sys.setswitchinterval(_SWITCH_S)
+    try:
+        with rarely_collected():
+            yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.unfreeze()
+
+
+@contextmanager
+def rarely_collected() -> Iterator[None]:
+    """Garbage collections only when some ten thousand objects more are there than before.
+
+    What is let go is freed at once without them, but for cycles: where few are made there is hardly any collection, and
+    none of them takes long, but a run of a day does not grow.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(*_RARELY)
     try:
         yield
     finally:
-        sys.setswitchinterval(interval)
-        gc.enable()
-        gc.unfreeze()
+        gc.set_threshold(*before)

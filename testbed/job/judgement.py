@@ -15,6 +15,7 @@ from testbed.record.gather import gather
 from testbed.record.gather import unaccounted as unaccounted_links
 from testbed.record.history import LinkHistory
 from testbed.record.job_summary import summarise_job
+from testbed.record.lost import Events
 from testbed.record.node_events import nodes_seen
 from testbed.record.spans import Spans
 from testbed.record.traffic import Traffic, TrafficRows
@@ -65,7 +66,7 @@ def _evidence(
     loaded: Loaded,
     held: Mapping[str, Any],
     history: LinkHistory,
-    events: Mapping[str, list[dict[str, Any]]],
+    events: Events,
 ) -> Evidence:
     links = [] if performance.links is None else performance.links.to_json()["links"]
     until_s = max((float(link["to_s"]) for link in links), default=0.0)

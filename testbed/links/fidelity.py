@@ -15,17 +15,20 @@ from bisect import bisect_right
 from collections.abc import Iterable, MutableSequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import floor, inf, sqrt
 from typing import Any
 
 from testbed.links.bins import Bins, Look, Mark, Rate
 from testbed.links.held import Mismatch
+from testbed.links.lateness import Lateness
 from testbed.links.outages_seen import OutageSeen
 from testbed.record.quantiles import spread
 
 MOST_MISMATCHES = 20
 """So many are in a report; all are in the records."""
+MOST_LATENESS = 10_000
+"""Of so many changes it is kept how late each was; of more, how many were about as late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +137,14 @@ class Folded:
     leaked_bytes: int = 0
     resume_s: float | None = None
     """The longest."""
+    lateness: Lateness = field(default_factory=Lateness)
 
 
 @dataclass(slots=True)
 class Record:
     """What was gathered about a link direction from t0 on, in order of time.
 
-    What was before the last ``fold`` is in ``folded``. Of every change its lateness stays, 8 bytes each: percentiles are values that occurred.
+    What was before the last ``fold`` is in ``folded``.
     """
 
     bundle_bytes: int = 0
@@ -179,6 +183,9 @@ class Record:
         needed_s = min(self.marks[0][0], rates_from_s, *open_s)
         self._forget_rates(bisect_right(self.rates, needed_s, key=_time) - 1)
         self._forget_outages(len(self.outages) - 1)
+        if len(self.lateness_s) > MOST_LATENESS:
+            self.folded.lateness.take(self.lateness_s)
+            self.lateness_s = array("d")
 
     def whole(self) -> Folded:
         """All of it folded; the record stays as it is."""
@@ -252,8 +259,8 @@ def measures(record: Record) -> dict[str, Any]:
         "busy_share": whole.busy.seconds / whole.all.seconds if whole.all.seconds else 0.0,
         "busy_ratio": whole.busy.ratio,
         "busy_ratio_slack": _slack(whole, record.bundle_bytes),
-        "changes": len(record.lateness_s),
-        "lateness_ms": lateness_ms(record.lateness_s),
+        "changes": whole.lateness.count + len(record.lateness_s),
+        "lateness_ms": lateness_ms(chain(whole.lateness, record.lateness_s)),
         "outages": whole.outages,
         "outage_s": whole.outage_s,
         "outage_bytes": whole.leaked_bytes,
@@ -279,8 +286,10 @@ def _time(entry: tuple[float, int]) -> float:
 
 def lateness_ms(lateness_s: Iterable[float]) -> dict[str, float | None] | None:
     """Percentiles in milliseconds (see ``spread``); None of nothing. One late change alone shows no p99."""
-    values = [late * 1e3 for late in lateness_s]
-    return spread(values, fewest=2) if values else None
+    found = spread(list(lateness_s), fewest=2)
+    if found["max"] is None:
+        return None
+    return {name: None if late_s is None else late_s * 1e3 for name, late_s in found.items()}
 
 
 def to_json(report: EndReport) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Netlink messages, encoded and decoded by pyroute2, quickly from the second of a structure on.
 
-pyroute2 takes 0.1 ms to encode a class or to decode one, and leaves a cycle of references for the garbage collector, which rests
+pyroute2 takes 0.1 ms to encode a class or to decode one, and leaves a cycle of references for the garbage collector, which hardly works
 during a replay. So where the numbers of a message are is asked of it once, by the message's structure; from then on they are put there, and
 read from there, with ``struct``. Which bytes those are, and how wide, is known from pyroute2's own description alone.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from testbed.record.directory import MANIFEST, read_events, read_json
 from testbed.record.manifest import recorded_every
 from testbed.record.summary import finished
 
-Records = Mapping[str, list[dict[str, Any]]]
+Records = Mapping[str, Sequence[dict[str, Any]]]
 """Of a run, by kind."""
 
 

@@ -8,12 +8,14 @@ and not where a process gets round to reading them (that is the processor's doin
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from testbed.record.fluid import Bits, bottleneck_s, slowest_rate
-from testbed.record.groups import Delay, Group, Records, groups, no_delay
+from testbed.record.groups import Delay, Group, groups, no_delay
 from testbed.record.quantiles import spread
+from testbed.record.stored import Records
 from testbed.record.thresholds import THRESHOLDS, Thresholds
 from testbed.scenario.shape import FRAME_BYTES, End
 
@@ -54,7 +56,7 @@ def measure_groups(
     ``error`` (over the predicted time, without waits between buckets), ``error_ms``, and ``all_error_ms`` (of groups not judged, too).
     """
     excuses = excuses or {}
-    used, error, error_ms, all_ms = [], [], [], []
+    used, error, error_ms, all_ms = (array("d") for _ in range(4))
     not_judged = dict.fromkeys(("short", "unsampled", *excuses), 0)
     for group in found:
         charged = group.charged(overhead(group.ends) or 0)

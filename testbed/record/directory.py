@@ -12,7 +12,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -21,12 +21,15 @@ from typing import Any, Self
 import orjson
 
 from testbed.errors import InputError
+from testbed.record.stored import Files, Stored
 
 MANIFEST, SUMMARY, LINKS, EVENTS = "manifest.json", "summary.json", "links.jsonl", "events"
 TRAFFIC = "traffic.jsonl"
 COMPARISON = "comparison.json"
 OPEN_FILES = 256
 """Of a run; what more it has is opened for every write."""
+IN_MEMORY_BYTES = 16 << 20
+"""Of a run's events, read: so many take some 100 MB."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -147,6 +150,11 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     A last line without its newline was cut off by a kill and is left out. Anything else that is not a
     JSON object raises InputError with file and line.
     """
+    return (value for _, value in _lines(path))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every line's length in bytes and object."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -154,7 +162,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             value = _object(line)
-            yield _parse(line, f"{path}:{number}") if value is None else value
+            yield len(line), _parse(line, f"{path}:{number}") if value is None else value
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -167,20 +175,46 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_events(
-    directory: Path, kinds: Collection[str] | None = None
-) -> dict[str, list[dict[str, Any]]]:
-    """Events of a run by kind (all, or only ``kinds``), in the order of the nodes' file names and then of their lines."""
+    directory: Path, kinds: Collection[str] | None = None, *, most_bytes: int = IN_MEMORY_BYTES
+) -> dict[str, Sequence[dict[str, Any]]]:
+    """Events of a run by kind (all, or only ``kinds``), in the order of the nodes' file names and then of their lines.
+
+    Where there are more than ``most_bytes`` of them they stay in their files, and are read again whenever they are wanted.
+    """
+    files = _event_files(directory)
+    if sum(path.stat().st_size for path in files) > most_bytes:
+        return _stored(files, kinds)
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for event in every_event(directory):
         kind = str(event.get("kind"))
         if kinds is None or kind in kinds:
             by_kind.setdefault(kind, []).append(event)
-    return by_kind
+    return {**by_kind}
+
+
+def _stored(
+    paths: Sequence[Path], kinds: Collection[str] | None
+) -> dict[str, Sequence[dict[str, Any]]]:
+    files, by_kind = Files(paths), dict[str, Stored]()
+    for number, path in enumerate(paths):
+        offset = 0
+        for size, event in _lines(path):
+            kind = str(event.get("kind"))
+            if kinds is None or kind in kinds:
+                if kind not in by_kind:
+                    by_kind[kind] = Stored(files)
+                by_kind[kind].add(number, offset, size)
+            offset += size
+    return {**by_kind}
+
+
+def _event_files(directory: Path) -> list[Path]:
+    return sorted((directory / EVENTS).glob("*.jsonl"), key=_natural)
 
 
 def every_event(directory: Path) -> Iterator[dict[str, Any]]:
     """All events of a run one after the other, in that order."""
-    for path in sorted((directory / EVENTS).glob("*.jsonl"), key=_natural):
+    for path in _event_files(directory):
         yield from read_jsonl(path)
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from statistics import fmean
 from typing import Any
 
 from testbed.record.fluid import bottleneck_s
-from testbed.record.groups import Group, Records, groups
+from testbed.record.groups import Group, groups
 from testbed.record.history import LinkHistory
 from testbed.record.manifest import peer_names, recorded_every
+from testbed.record.stored import Records, by_number
 from testbed.scenario.shape import End
 
-Paces = Mapping[int, Mapping[str, float]]
-"""By step and worker: wall seconds that the computation was to take."""
 _LOOKS = 32
 
 
@@ -31,37 +32,60 @@ def expected_step_s(manifest: Mapping[str, Any], steps: Records, rounds: Records
     """
     row = manifest["algorithm"]
     every = recorded_every(manifest)
-    rounds = [round_ for round_ in rounds if (int(round_["step"]) - 1) % every == 0]
-    phases: dict[int, dict[str, list[Group]]] = {}
-    for group in groups(rounds, steps, peer_names(manifest), every):
-        if any(end not in history for end in group.ends):
+    if every > 1:
+        rounds = [round_ for round_ in rounds if (int(round_["step"]) - 1) % every == 0]
+    names, pace = peer_names(manifest), manifest.get("pace_s")
+    together = max if row.get("bucket_bytes") else sum
+    unequal_s, both_s, all_paced = array("d"), array("d"), pace is None
+    pairs = _pairs(groups(rounds, steps, names, every), history)
+    paces = _paces(steps) if pace is None else iter(())
+    asked: tuple[int, Mapping[str, float]] = (-1, {})
+    for step, pair in pairs:
+        if pair is None:
             return None
-        phases.setdefault(group.step, {}).setdefault(group.direction, []).append(group)
-    pairs = {step: pair for step, pair in phases.items() if len(pair) == 2}
-    if not pairs:
+        while asked[0] < step and (following := next(paces, None)) is not None:
+            asked = following
+        all_paced = all_paced and asked[0] == step
+        if all_paced:
+            unequal_s.append(_unequal_s(row, history, asked[1], pair))
+        both_s.append(together(_needed_s(history, one) for one in pair.values()))
+    if not both_s:
         return None
-    paces: Paces = {} if manifest.get("pace_s") is not None else _asked(steps)
-    if paces.keys() >= pairs.keys():
-        return fmean(_unequal_s(row, history, paces[step], pair) for step, pair in pairs.items())
-    both = fmean(
-        (max if row.get("bucket_bytes") else sum)(_needed_s(history, one) for one in pair.values())
-        for pair in pairs.values()
-    )
-    pace = manifest.get("pace_s")
-    computed = _computed_s(steps) if pace is None else float(pace)
+    if all_paced:
+        return fmean(unequal_s)
+    both, computed = fmean(both_s), _computed_s(steps) if pace is None else float(pace)
     return max(computed, both) if row.get("overlap") else computed + both
+
+
+def _pairs(
+    found: Iterable[Group], history: LinkHistory
+) -> Iterator[tuple[int, Mapping[str, Sequence[Group]] | None]]:
+    """Of every step what goes up and what comes down, where there is both; None: links were not sampled."""
+    for step, own in groupby(found, key=lambda group: group.step):
+        pair: dict[str, list[Group]] = {}
+        for group in own:
+            if any(end not in history for end in group.ends):
+                yield step, None
+                return
+            pair.setdefault(group.direction, []).append(group)
+        if len(pair) == 2:
+            yield step, pair
 
 
 def _computed_s(steps: Records) -> float:
     return fmean(float(step["compute_s"]) for step in steps if "compute_s" in step)
 
 
-def _asked(steps: Records) -> Paces:
-    found: dict[int, dict[str, float]] = {}
-    for step in steps:
-        if (pace_s := step.get("pace_s")) is not None:
-            found.setdefault(int(step["step"]), {})[str(step["node"])] = float(pace_s)
-    return found
+def _paces(steps: Records) -> Iterator[tuple[int, Mapping[str, float]]]:
+    """Steps in their order, each with the wall seconds that workers' computation was to take; others are left out."""
+    for (own,) in by_number(steps):
+        paces = {
+            str(step["node"]): float(pace_s)
+            for step in own
+            if (pace_s := step.get("pace_s")) is not None
+        }
+        if paces:
+            yield int(own[0]["step"]), paces
 
 
 def _unequal_s(

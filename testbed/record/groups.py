@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from testbed.record.fluid import Bits, Load, downloads_done, uploads_done
+from testbed.record.stored import Joined, Records, by_number
 from testbed.scenario.shape import FRAME_BYTES, End, wire_bytes
 
-Records = Sequence[Mapping[str, Any]]
 Delay = Callable[[End], float]
 """The constant delay of a link direction, in seconds."""
 
@@ -84,7 +84,7 @@ def followed(events: Mapping[str, Records]) -> tuple[Records, Records]:
     """What ``groups`` is to be given of a run: rounds and steps, or buckets as both sides saw them."""
     if served := events.get("served"):
         return served, events.get("bucket", [])
-    return events.get("round", []), [*events.get("step", []), *events.get("rest", [])]
+    return events.get("round", []), Joined(events.get("step", []), events.get("rest", []))
 
 
 def groups(
@@ -95,11 +95,19 @@ def groups(
     *,
     apart: bool = False,
 ) -> Iterator[Group]:
-    """The groups of all finished rounds. ``links``: each peer number's link (its node's name).
+    """The groups of all finished rounds, step by step. ``links``: each peer number's link (its node's name).
 
     ``rounds`` and ``steps`` as ``followed`` has them: a step's buckets are one group each way, or, ``apart``, each its
     own. ``every``: of so many workers, one has its steps recorded.
     """
+    for of_step, came in by_number(rounds, steps):
+        yield from _groups(of_step, came, links, every, apart)
+
+
+def _groups(
+    rounds: Records, steps: Records, links: Mapping[int, str], every: int, apart: bool
+) -> Iterator[Group]:
+    """Of one step."""
     replies: dict[_Place, list[Mapping[str, Any]]] = {}
     for step in steps:
         replies.setdefault(_place(step), []).append(step)

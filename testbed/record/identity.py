@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from testbed.scenario.shape import FRAME_BYTES, SEGMENT_HEADER_BYTES
 
 Records = Sequence[Mapping[str, Any]]
+_Counts = tuple[int, int, int]
+"""Bytes up, bytes down, and workers."""
 
 
 def class_bytes_expected(links: Records, sockets: Records) -> dict[str, tuple[int, float, float]]:
@@ -65,23 +66,22 @@ def frames_disagree(steps: Records, rounds: Records) -> list[str]:
 
     ``steps``: of workers that took part and of those that rested.
     """
-    sent: dict[int, Counter[str]] = {}
+    sent: dict[int, _Counts] = {}
     for step in steps:
         number = int(step["step"])
-        sent.setdefault(number, Counter()).update(
-            up=int(step["bytes_up"]), down=int(step["bytes_down"]), workers=1
-        )
-    seen: dict[int, Counter[str]] = {}
+        up, down, workers = sent.get(number, (0, 0, 0))
+        sent[number] = up + int(step["bytes_up"]), down + int(step["bytes_down"]), workers + 1
+    seen: dict[int, tuple[int, int]] = {}
     for round_ in rounds:
         number, messages = int(round_["step"]), round_["messages"]
-        if sent.get(number, Counter())["workers"] != len(messages) + len(round_.get("others", [])):
+        if sent.get(number, (0, 0, 0))[2] != len(messages) + len(round_.get("others", [])):
             continue  # cut short: some worker never finished this step
-        seen.setdefault(number, Counter()).update(
-            up=sum(int(m["bytes"]) for m in messages), down=int(round_["bytes_down"])
-        )
+        up, down = seen.get(number, (0, 0))
+        up += sum(int(m["bytes"]) for m in messages)
+        seen[number] = up, down + int(round_["bytes_down"])
     return [
-        f"step {number}: the workers counted {sent[number]['up']} B up and {sent[number]['down']} B down, "
-        f"the server {there['up']} B and {there['down']} B; not a byte may differ"
-        for number, there in seen.items()
-        if (there["up"], there["down"]) != (sent[number]["up"], sent[number]["down"])
+        f"step {number}: the workers counted {sent[number][0]} B up and {sent[number][1]} B down, "
+        f"the server {up} B and {down} B; not a byte may differ"
+        for number, (up, down) in seen.items()
+        if (up, down) != sent[number][:2]
     ]

@@ -5,13 +5,19 @@ Times in wall seconds after t0, as in the records.
 
 from __future__ import annotations
 
+from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from itertools import groupby
+from math import inf, isfinite, isnan, nan
 from statistics import fmean
-from typing import Any
+from typing import Any, overload
 
-Records = Sequence[Mapping[str, Any]]
+import numpy as np
+
+from testbed.record.packed import PackedNumbers
+from testbed.record.stored import Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,33 +55,114 @@ class JobStep:
         return None if self.start_s is None else self.end_s - self.start_s
 
 
-def marked_steps(marks: Iterable[Mapping[str, Any]]) -> list[MarkedStep]:
+class MarkedSteps(Sequence[MarkedStep]):
+    """Any number of them, packed."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, int] = {}
+        self._places, self._ranks, self.numbers = array("q"), array("q"), array("q")
+        self._starts, self._ends = array("d"), array("d")
+        self._phases, self._values = PackedNumbers(), PackedNumbers()
+
+    def append(self, step: MarkedStep) -> None:
+        """One more."""
+        self._places.append(self._nodes.setdefault(step.node, len(self._nodes)))
+        self._ranks.append(step.rank)
+        self.numbers.append(step.number)
+        self._starts.append(nan if step.start_s is None else step.start_s)
+        self._ends.append(step.end_s)
+        self._phases.append(step.phases_s)
+        self._values.append(step.values)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, at: int) -> MarkedStep: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[MarkedStep]: ...
+    def __getitem__(self, at: int | slice) -> MarkedStep | list[MarkedStep]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        return MarkedStep(
+            list(self._nodes)[self._places[at]],
+            self._ranks[at],
+            self.numbers[at],
+            None if isnan(self._starts[at]) else self._starts[at],
+            self._ends[at],
+            self._phases[at],
+            self._values[at],
+        )
+
+
+class JobSteps(Sequence[JobStep]):
+    """Any number of them, packed."""
+
+    def __init__(self) -> None:
+        self._numbers, self._starts, self._ends = array("q"), array("d"), array("d")
+        self._phases, self._values = PackedNumbers(), PackedNumbers()
+
+    def append(self, step: JobStep) -> None:
+        """One more."""
+        self._numbers.append(step.number)
+        self._starts.append(nan if step.start_s is None else step.start_s)
+        self._ends.append(step.end_s)
+        self._phases.append(step.phases_s)
+        self._values.append(step.values)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, at: int) -> JobStep: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[JobStep]: ...
+    def __getitem__(self, at: int | slice) -> JobStep | list[JobStep]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        start_s = self._starts[at]
+        return JobStep(
+            self._numbers[at],
+            None if isnan(start_s) else start_s,
+            self._ends[at],
+            self._phases[at],
+            self._values[at],
+        )
+
+
+def marked_steps(marks: Records) -> MarkedSteps:
     """The steps that ``mark`` records tell of, by rank and time."""
-    by_rank: dict[int, list[Mapping[str, Any]]] = {}
-    for mark in sorted(marks, key=lambda mark: float(mark["time_s"])):
-        by_rank.setdefault(int(mark["rank"]), []).append(mark)
-    return [step for _, own in sorted(by_rank.items()) for step in _Process().steps(own)]
+    ranks, times = array("q"), array("d")
+    for mark in marks:
+        ranks.append(int(mark["rank"]))
+        times.append(float(mark["time_s"]))
+    found, processes = MarkedSteps(), defaultdict[int, _Process](_Process)
+    for at in np.lexsort((np.array(times), np.array(ranks))):
+        if (step := processes[ranks[at]].take(marks[int(at)], times[at])) is not None:
+            found.append(step)
+    return found
 
 
-def job_steps(steps: Sequence[MarkedStep], processes: Records = ()) -> list[JobStep]:
+def job_steps(steps: MarkedSteps, processes: Records = ()) -> JobSteps:
     """The job's steps in their order. ``processes``: its ``process`` records, of those that have ended.
 
     A step that a process was still at when the records end is left out, and with it those that follow.
     """
     ended = {int(process["rank"]): float(process["ended_s"]) for process in processes}
-    last = {step.rank: step.number for step in sorted(steps, key=lambda step: step.number)}
-    by_number: dict[int, dict[int, MarkedStep]] = {}
-    for step in steps:  # of a process that began anew, what it did last counts
-        by_number.setdefault(step.number, {})[step.rank] = step
-    found: list[JobStep] = []
-    before_s: float | None = None
-    for number in sorted(by_number):
-        own = by_number[number]
+    last: dict[int, int] = {}
+    for step in steps:
+        last[step.rank] = max(step.number, last.get(step.rank, step.number))
+    found, before_s = JobSteps(), None
+    ordered = (steps[int(at)] for at in np.argsort(np.array(steps.numbers), kind="stable"))
+    for number, same in groupby(ordered, key=lambda step: step.number):
+        # of a process that began anew, what it did last counts
+        own = {step.rank: step for step in same}
         end_s = max(step.end_s for step in own.values())
         if any(most < number and ended.get(rank, inf) > end_s for rank, most in last.items()):
             break
-        found.append(_job_step(number, own, before_s, max(end_s, before_s or 0.0)))
-        before_s = found[-1].end_s
+        made = _job_step(number, own, before_s, max(end_s, before_s or 0.0))
+        found.append(made)
+        before_s = made.end_s
     return found
 
 
@@ -89,7 +176,7 @@ def value_names(steps: Iterable[MarkedStep | JobStep]) -> list[str]:
     return list(dict.fromkeys(name for step in steps for name in step.values))
 
 
-def last_values(steps: Sequence[JobStep]) -> dict[str, float]:
+def last_values(steps: Iterable[JobStep]) -> dict[str, float]:
     """By name, the last that was told of each value."""
     return {name: value for step in steps for name, value in step.values.items()}
 
@@ -120,12 +207,8 @@ class _Process:
         self._phase: tuple[str, float] | None = None
         self._phases: dict[str, float] = {}
 
-    def steps(self, marks: Iterable[Mapping[str, Any]]) -> list[MarkedStep]:
-        """The steps that its marks, in order of time, tell of."""
-        found = (self._take(mark, float(mark["time_s"])) for mark in marks)
-        return [step for step in found if step is not None]
-
-    def _take(self, mark: Mapping[str, Any], now_s: float) -> MarkedStep | None:
+    def take(self, mark: Mapping[str, Any], now_s: float) -> MarkedStep | None:
+        """Its next mark, in order of time; returns the step that this ends."""
         what = mark["what"]
         if what == "step":
             return self._step(mark, now_s)

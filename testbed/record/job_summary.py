@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from testbed.record.directory import LINKS, MANIFEST, read_events, read_json, read_jsonl
 from testbed.record.inferred import Inferred, infer
-from testbed.record.job_steps import JobStep, job_steps, last_values, marked_steps
+from testbed.record.job_steps import JobStep, JobSteps, job_steps, last_values, marked_steps
 from testbed.record.lost import Events
 from testbed.record.summary import verdict_of
 from testbed.record.traffic import Traffic
@@ -60,7 +62,8 @@ def summarise_job(
     known = known_steps(events, traffic)
     dilation = float(manifest["dilation"])
     wall_s = _ended_s(events, known.steps, traffic)
-    lengths = [length for step in known.steps if (length := step.length_s) is not None]
+    every = (step.length_s for step in known.steps)
+    lengths = array("d", (length for length in every if length is not None))
     return {
         "dir": str(directory),
         "algorithm": manifest["algorithm"]["name"],
@@ -82,15 +85,17 @@ def summarise_job(
 
 def share_of(steps: Sequence[JobStep], traffic: Traffic, wall_s: float) -> float | None:
     """The share of the steps' time in which the busiest link was busy; of the whole run where there are no steps."""
-    timed = [step for step in steps if step.start_s is not None]
-    if not timed:
+    first = next((step.start_s for step in steps if step.start_s is not None), None)
+    if first is None:
         return traffic.share(0.0, wall_s)
-    return traffic.share(timed[0].start_s or 0.0, timed[-1].end_s)
+    return traffic.share(first, steps[-1].end_s)
 
 
-def _as_steps(found: Inferred) -> list[JobStep]:
-    pairs = zip(found.ends_s[:-1], found.ends_s[1:], strict=True)
-    return [JobStep(number, *pair, {}, {}) for number, pair in enumerate(pairs, start=1)]
+def _as_steps(found: Inferred) -> Sequence[JobStep]:
+    steps = JobSteps()
+    for number, pair in enumerate(pairwise(found.ends_s), start=1):
+        steps.append(JobStep(number, *pair, {}, {}))
+    return steps
 
 
 def _ended_s(events: Events, steps: Sequence[JobStep], traffic: Traffic) -> float:

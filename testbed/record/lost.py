@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -29,7 +30,7 @@ def dropped(events: Events, names: Mapping[int, str]) -> dict[str, int]:
 
 def staleness(events: Events) -> dict[str, float | int | None]:
     """``mean_staleness`` and ``max_staleness`` of the gradients applied one by one; None where means are applied."""
-    found = [int(event["staleness"]) for event in events.get("gradient", [])]
+    found = array("q", (int(event["staleness"]) for event in events.get("gradient", [])))
     return {
         "mean_staleness": fmean(found) if found else None,
         "max_staleness": max(found, default=None),

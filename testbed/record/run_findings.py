@@ -9,6 +9,7 @@ from testbed.record.evidence import Evidence, Records
 from testbed.record.finding import Finding
 from testbed.record.identity import class_bytes_expected, frames_disagree
 from testbed.record.node_events import node_findings
+from testbed.record.stored import Joined
 from testbed.record.thresholds import Thresholds
 
 
@@ -91,14 +92,16 @@ def _processor(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
         yield Finding("overrun_share", "there are no steps")
         yield Finding("contended_share", "there are no steps")
         return
-    overran = sum(bool(step["overran"]) for step in steps)
+    overran = waited = 0
+    for step in steps:
+        overran += bool(step["overran"])
+        waited += sum(_waited(step, phase, limits) for phase in ("compress", "apply"))
     yield Finding(
         "overrun_share",
         f"the computation of {overran} of {len(steps)} steps ({overran / len(steps):.1%}) took longer "
         f"than its pace; at most {limits.overrun_share:.1%} may",
         overran / len(steps), limits.overrun_share,
     )  # fmt: skip
-    waited = sum(_waited(step, phase, limits) for step in steps for phase in ("compress", "apply"))
     phases = 2 * len(steps)
     yield Finding(
         "contended_share",
@@ -156,7 +159,7 @@ def _identity(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     if not (evidence.steps and evidence.rounds):
         yield Finding("frame_identity", "there are no rounds")
         return
-    wrong = frames_disagree([*evidence.steps, *evidence.rests], evidence.rounds)
+    wrong = frames_disagree(Joined(evidence.steps, evidence.rests), evidence.rounds)
     sentence = wrong[0] if wrong else "all frames are counted alike at both ends"
     yield Finding("frame_identity", sentence, float(len(wrong)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from testbed.record.expected import expected_step_s
 from testbed.record.history import LinkHistory
 from testbed.record.lost import Events, dropped, led_steps, lost_workers, staleness
 from testbed.record.manifest import peer_names, recorded_every
+from testbed.record.stored import Joined
 from testbed.record.verdict import Verdict
 
 PHASES = ("compute", "stall", "compress", "send", "wait", "receive", "decompress", "apply")
@@ -48,11 +50,11 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
     manifest = read_json(directory / MANIFEST)
     events = read_events(directory)
     steps, rounds = events.get("step", []), events.get("round", [])
-    taken = [*steps, *events.get("rest", [])]
+    taken = Joined(steps, events.get("rest", []))
     evaluations = sorted(events.get("evaluation", []), key=lambda seen: int(seen["step"]))
     dilation = float(manifest["dilation"])
     wall_s = _ended_s(events)
-    up, down = _bytes(manifest, [*taken, *events.get("away", [])], rounds)
+    up, down = _bytes(manifest, Joined(taken, events.get("away", [])), rounds)
     return {
         "dir": str(directory),
         "algorithm": manifest["algorithm"]["name"],
@@ -108,14 +110,14 @@ def _ended_s(events: Events) -> float:
     gradients = events.get("gradient", [])
     if gradients:
         return max(float(gradient["applied_s"]) for gradient in gradients)
-    taken = [*events.get("step", []), *events.get("rest", [])]
+    taken = Joined(events.get("step", []), events.get("rest", []))
     return max((float(step["end_s"]) for step in taken), default=0.0)
 
 
 def _steps(events: Events, manifest: Mapping[str, Any]) -> int:
     workers = sum(node["role"] == "worker" for node in manifest["nodes"].values())
     led = led_steps(events, workers)
-    taken = [*events.get("step", []), *events.get("rest", [])]
+    taken = Joined(events.get("step", []), events.get("rest", []))
     return finished_steps(taken, manifest) if led is None else led
 
 
@@ -135,7 +137,11 @@ def phase_means(steps: Records, dilation: float) -> dict[str, float]:
     """Mean seconds per step and worker of every phase."""
     if not steps:
         return {}
-    return {phase: fmean(phase_s(step, phase) for step in steps) / dilation for phase in PHASES}
+    columns = [array("d") for _ in PHASES]
+    for step in steps:
+        for column, phase in zip(columns, PHASES, strict=True):
+            column.append(phase_s(step, phase))
+    return {p: fmean(column) / dilation for p, column in zip(PHASES, columns, strict=True)}
 
 
 def phase_s(step: Mapping[str, Any], phase: str) -> float:
@@ -145,11 +151,12 @@ def phase_s(step: Mapping[str, Any], phase: str) -> float:
 
 def selection_means(steps: Records) -> dict[str, float | None]:
     """Mean share of elements sent, and mean passes over the vector of those steps that tell them."""
-    told = [how for step in steps if (how := step.get("selection")) is not None]
-    means = (
-        fmean(int(step["sent_count"]) / int(step["size"]) for step in steps) if steps else None,
-        fmean(float(how["passes"]) for how in told) if told else None,
-    )
+    shares, passes = array("d"), array("d")
+    for step in steps:
+        shares.append(int(step["sent_count"]) / int(step["size"]))
+        if (how := step.get("selection")) is not None:
+            passes.append(float(how["passes"]))
+    means = fmean(shares) if shares else None, fmean(passes) if passes else None
     return dict(zip(SELECTION, means, strict=True))
 
 
@@ -170,7 +177,10 @@ def first_reached(evaluations: Records, level: float, dilation: float) -> float 
 def _bytes(manifest: Mapping[str, Any], steps: Records, rounds: Records) -> tuple[int, int]:
     """Frame bytes of all gradients and of all replies."""
     if recorded_every(manifest) == 1:
-        return sum(int(s["bytes_up"]) for s in steps), sum(int(s["bytes_down"]) for s in steps)
+        up = down = 0
+        for step in steps:
+            up, down = up + int(step["bytes_up"]), down + int(step["bytes_down"])
+        return up, down
     up = sum(int(message["bytes"]) for round_ in rounds for message in round_["messages"])
     return up, sum(int(round_["bytes_down"]) for round_ in rounds)
 
@@ -182,8 +192,10 @@ def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, ta
         return dict.fromkeys(("step_s", "expected_step_s", "communication_share"))
     history = LinkHistory(read_jsonl(directory / LINKS))
     expected = expected_step_s(manifest, taken, rounds, history)
-    lengths = [float(step["end_s"]) - float(step["start_s"]) for step in steps]
-    waited = [float(step["delay_s"]) + phase_s(step, "stall") for step in steps]
+    lengths, waited = array("d"), array("d")
+    for step in steps:
+        lengths.append(float(step["end_s"]) - float(step["start_s"]))
+        waited.append(float(step["delay_s"]) + phase_s(step, "stall"))
     return {
         "step_s": fmean(lengths) / dilation,
         "expected_step_s": None if expected is None else expected / dilation,

@@ -1,4 +1,4 @@
-"""Garbage collection, kept out of what must not wait for it."""
+"""Garbage collection, made rare for what should not wait for it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+from testbed.process import rarely_collected
+
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Without garbage collection: on real links a pause of some milliseconds would be measured as network, and in
-    virtual time it would look through ten thousand nodes again and again."""
+def seldom_collected() -> Iterator[None]:
+    """With few collections of garbage: on real links a pause of some milliseconds would be measured as network, and in
+    virtual time they would look through ten thousand nodes again and again."""
     _set_aside(len(sys.modules))
     gc.collect()
-    gc.disable()
-    try:
+    with rarely_collected():
         yield
-    finally:
-        gc.enable()
 
 
 @cache

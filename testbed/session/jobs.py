@@ -14,7 +14,7 @@ from testbed.exchange.multicast.multicaster import Multicaster
 from testbed.fabric.base import DATA_PORT, MULTICAST_PORT
 from testbed.fabric.host import DataNetwork, HostClock, HostNode
 from testbed.messages.part import Part
-from testbed.session.garbage import uncollected
+from testbed.session.garbage import seldom_collected
 from testbed.session.lines import Lines
 from testbed.session.message_sizes import expected_bytes, most_bytes, unsent_bytes
 from testbed.session.traffic_node import Traffic
@@ -133,7 +133,7 @@ def _train(assignment: Assignment, job: Job) -> None:
         _connect(assignment, job, endpoint)
         played = role(node, job, assignment.role)
         played.prepare()
-        with uncollected():
+        with seldom_collected():
             assignment.lines.send("ready")
             await_start(assignment)
             summary = played.run()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +26,12 @@ from testbed.record.disturbed import disturbed
 from testbed.record.excuses import excuses
 from testbed.record.fluid import Bits
 from testbed.record.gather import Trip, gather, unaccounted
-from testbed.record.groups import Group, Records, followed, groups
+from testbed.record.groups import Group, followed, groups
 from testbed.record.history import LinkHistory
 from testbed.record.lost import Events, lost_reasons, lost_workers
 from testbed.record.node_events import nodes_seen
 from testbed.record.spans import Spans
+from testbed.record.stored import Records
 from testbed.record.summary import entry, summarise
 from testbed.record.verdict import THRESHOLDS, Evidence, Verdict, judge
 from testbed.record.ways import Ways
@@ -55,7 +57,7 @@ class Seen:
     """When there were messages under way."""
     seconds: float
     """When the last node had ended."""
-    groups: list[Group]
+    groups: Iterable[Group]
     """Those to be held against the service curve."""
     steps: Records = ()
     rounds: Records = ()
@@ -116,12 +118,13 @@ def certify(
 def of_training(events: Events, names: Mapping[int, str], lockstep: bool) -> Seen:
     """Rounds with servers, and gradients that no mean waits for, which alone say nothing of a link."""
     steps = events.get("step", [])
-    spans = [(one.start_s, one.last_s) for one in groups(*followed(events), names, apart=True)]
-    alone = [(float(g["sent_s"]), float(g["arrived_s"])) for g in events.get("gradient", [])]
+    every = groups(*followed(events), names, apart=True)
+    spans = ((group.start_s, group.last_s) for group in every)
+    alone = ((float(g["sent_s"]), float(g["arrived_s"])) for g in events.get("gradient", []))
     return Seen(
-        under_way=Spans([*spans, *alone]),
+        under_way=Spans(chain(spans, alone)),
         seconds=max((float(step["end_s"]) for step in steps), default=0.0),
-        groups=list(groups(*followed(events), names)) if lockstep else [],
+        groups=groups(*followed(events), names) if lockstep else (),
         steps=steps,
         rounds=events.get("round", []) if lockstep else [],
     )
@@ -154,7 +157,7 @@ def _verdict(trial: Trial, path: Path, look: Look) -> Verdict:
 def _evidence(
     trial: Trial,
     path: Path,
-    events: Mapping[str, list[dict[str, Any]]],
+    events: Events,
     history: LinkHistory,
     seen: Seen,
 ) -> Evidence:

@@ -8,7 +8,7 @@ from testbed.fabric.base import DATA_PORT
 from testbed.fabric.host import HostNode
 from testbed.messages.part import Part
 from testbed.messages.player import Player
-from testbed.session.garbage import uncollected
+from testbed.session.garbage import seldom_collected
 from testbed.session.jobs import CONNECT_S, GREETING_S, Assignment, await_start, counters
 
 _BESIDE = 4096
@@ -34,7 +34,7 @@ def play(assignment: Assignment, part: Part) -> None:
         _connect(assignment, part, endpoint)
         player = Player(node, part)
         player.prepare()
-        with uncollected():
+        with seldom_collected():
             assignment.lines.send("ready")
             await_start(assignment)
             summary = player.run()

@@ -36,7 +36,7 @@ from testbed.session.description import describe
 from testbed.session.ensemble import Ensemble
 from testbed.session.experiment import Experiment, up_places
 from testbed.session.failure import located
-from testbed.session.garbage import uncollected
+from testbed.session.garbage import seldom_collected
 from testbed.session.progress import Progress
 
 
@@ -141,7 +141,7 @@ class VirtualTrial:
     def run(self) -> None:
         """Train from t0 to the last node's end."""
         try:
-            with uncollected():
+            with seldom_collected():
                 summaries = play(self._network, self._cast.roles())
         except NodeLost as lost:
             self._error = located(lost, self._cast.steps)
@@ -162,7 +162,7 @@ class VirtualTrial:
     def conclude(self) -> dict[str, Any]:
         """What nodes count and keep must agree; of links there is nothing to judge."""
         path = self.directory.path
-        with uncollected():
+        with seldom_collected():
             summary = self._summarise(path, self._verdict(path))
         self.directory.write_json("summary.json", summary)
         return entry(summary)

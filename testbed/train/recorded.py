@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -94,5 +94,5 @@ class RecordedRun:
         return {(str(s["node"]), int(s["step"])): s for s in self._events.get("step", [])}
 
     @cached_property
-    def _events(self) -> dict[str, list[dict[str, Any]]]:
+    def _events(self) -> dict[str, Sequence[dict[str, Any]]]:
         return read_events(self._directory)

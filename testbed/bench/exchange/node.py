@@ -15,7 +15,7 @@ from typing import Any
 
 from testbed.bench.exchange.part import Part, Task
 from testbed.bench.exchange.table import entry
-from testbed.session.garbage import uncollected
+from testbed.session.garbage import seldom_collected
 
 _DEVICES = Path("/proc/self/net/dev")
 _RECEIVED, _SENT = 0, 8
@@ -41,7 +41,7 @@ def _carry_out(task: Task) -> None:
         _say(round_s=(time.monotonic() - began) / task.warm_up)
         count = int(_told("go"))
         before, busy_s = carried(task.device), time.process_time()
-        with uncollected():
+        with seldom_collected():
             seconds = _rounds(part, range(task.warm_up + 1, task.warm_up + count + 1))
         _say(seconds=seconds, cpu_s=time.process_time() - busy_s)
         _told("count")

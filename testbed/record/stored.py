@@ -1,0 +1,131 @@
+"""Records that are left in their files and read again whenever they are wanted: of a day's run there are millions."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+Records = Sequence[Mapping[str, Any]]
+T = TypeVar("T")
+OPEN = 64
+"""Files that are open at a time."""
+
+
+class Files:
+    """Reads parts of files, by their numbers; of many the one opened first is closed again."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self._open: dict[int, int] = {}
+        weakref.finalize(self, _close, self._open)
+
+    def read(self, number: int, offset: int, size: int) -> bytes:
+        """``size`` bytes from ``offset`` on."""
+        if number not in self._open:
+            if len(self._open) >= OPEN:
+                first = next(iter(self._open))
+                os.close(self._open.pop(first))
+            flags = os.O_RDONLY | os.O_CLOEXEC
+            self._open[number] = os.open(self._paths[number], flags)
+        return os.pread(self._open[number], size, offset)
+
+
+class Stored(Sequence[dict[str, Any]]):
+    """JSON objects, each a line of one of ``files``. Of each, 16 bytes are kept."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._numbers, self._sizes, self._offsets = array("i"), array("i"), array("q")
+
+    def add(self, number: int, offset: int, size: int) -> None:
+        """One more line."""
+        self._numbers.append(number)
+        self._sizes.append(size)
+        self._offsets.append(offset)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        places = zip(self._numbers, self._offsets, self._sizes, strict=True)
+        return (orjson.loads(self._files.read(*place)) for place in places)
+
+    @overload
+    def __getitem__(self, at: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, at: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        place = self._numbers[at], self._offsets[at], self._sizes[at]
+        record: dict[str, Any] = orjson.loads(self._files.read(*place))
+        return record
+
+
+class Joined(Sequence[T], Generic[T]):
+    """Several sequences as one, without a copy."""
+
+    def __init__(self, *parts: Sequence[T]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __iter__(self) -> Iterator[T]:
+        return chain.from_iterable(self._parts)
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        at += len(self) if at < 0 else 0
+        for part in self._parts:
+            if 0 <= at < len(part):
+                return part[at]
+            at -= len(part)
+        raise IndexError("beyond the last record")
+
+
+def by_number(
+    *sequences: Records, key: str = "step"
+) -> Iterator[tuple[list[Mapping[str, Any]], ...]]:
+    """Of every number that records have under ``key``, ascending: its records of each sequence, in their order there.
+
+    Of each record 16 bytes are kept besides.
+    """
+    columns = [numbers_of(records, key) for records in sequences]
+    orders = [np.argsort(own, kind="stable") for own in columns]
+    every = np.unique(np.concatenate(columns)) if columns else np.zeros(0, np.int64)
+    edges = []
+    for own, order in zip(columns, orders, strict=True):
+        ascending = own[order]
+        edges.append((np.searchsorted(ascending, every), np.searchsorted(ascending, every, "right")))
+    del columns
+    for at in range(len(every)):
+        yield tuple(
+            [records[int(place)] for place in order[begins[at] : ends[at]]]
+            for records, order, (begins, ends) in zip(sequences, orders, edges, strict=True)
+        )
+
+
+def numbers_of(records: Records, key: str) -> NDArray[np.int64]:
+    """What records have under ``key``, shape (n,)."""
+    return np.fromiter((int(record[key]) for record in records), np.int64, len(records))
+
+
+def _close(files: dict[int, int]) -> None:
+    for file in files.values():
+        os.close(file)
+
