@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from array import array
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,9 @@ from numpy.typing import NDArray
 from analysis.load import Array, Run
 
 Flags = NDArray[np.bool_]
+
+
+_COLUMNS = ("from_s", "to_s", "asked_bits", "delivered_bits", "busy")
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,17 @@ class EndSamples:
         run: Run,
         link: str,
         direction: str,
-        samples: Iterable[Mapping[str, Any]] | None = None,
+        rows: array[float] | None = None,
     ) -> None:
-        """``samples``: those of this direction, where they are known already."""
+        """``rows``: of its samples, five numbers each (``_COLUMNS``), where they are known already."""
         self.link, self.direction = link, direction
-        rows = sorted(
-            (float(s["from_s"]), float(s["to_s"]), float(s["asked_bits"]), float(s["delivered_bits"]), bool(s["busy"]))
-            for s in (run.links if samples is None else samples)
-            if s["kind"] == "sample" and s["link"] == link and s["direction"] == direction and s["to_s"] > s["from_s"]
-        )  # fmt: skip
-        self._table = np.array([row[:4] for row in rows]).reshape(-1, 4)
+        if rows is None:
+            rows = _rows(run).get((link, direction), array("d"))
+        table = np.array(rows).reshape(-1, 5)
+        table = table[np.lexsort(table.T[::-1])]
+        self._table = table[:, :4]
         self._table[:, :2] /= run.dilation
-        self._busy: Flags = np.array([row[4] for row in rows], dtype=bool)
+        self._busy: Flags = table[:, 4] > 0
 
     @property
     def name(self) -> str:
@@ -88,8 +89,16 @@ class EndSamples:
 
 def ends(run: Run) -> list[EndSamples]:
     """All link directions that have samples, in the order of the records."""
-    seen: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for record in run.links:
-        if record["kind"] == "sample":
-            seen.setdefault((record["link"], record["direction"]), []).append(record)
-    return [EndSamples(run, *end, samples) for end, samples in seen.items()]
+    return [EndSamples(run, *end, rows) for end, rows in _rows(run).items()]
+
+
+def _rows(run: Run) -> dict[tuple[str, str], array[float]]:
+    """By link and direction, its samples' from when, to when, bits asked and delivered, and whether it was busy."""
+    found: dict[tuple[str, str], array[float]] = {}
+    for sample in run.links:
+        if sample["kind"] != "sample":
+            continue
+        own = found.setdefault((sample["link"], sample["direction"]), array("d"))
+        if sample["to_s"] > sample["from_s"]:
+            own.extend(float(sample[name]) for name in _COLUMNS)
+    return found

@@ -17,12 +17,11 @@ from testbed.exchange import builtin as _builtin
 from testbed.exchange.kinds import exchanges
 from testbed.record.directory import (
     COMPARISON,
-    LINKS,
     MANIFEST,
     SUMMARY,
     read_events,
     read_json,
-    read_jsonl,
+    read_links,
     run_of,
 )
 from testbed.record.job_summary import KnownSteps, is_job, known_steps, summarise_job
@@ -194,7 +193,7 @@ def load(path: Path, *, replayed: bool = False) -> Run:
         )
     sum_up = summarise_job if is_job(manifest) else summarise
     summary = read_json(path / SUMMARY) if (path / SUMMARY).exists() else sum_up(path)
-    return Run(path, manifest, summary, events, list(read_jsonl(path / LINKS)))
+    return Run(path, manifest, summary, events, read_links(path))
 
 
 def load_all(paths: Iterable[Path]) -> list[Run]:

@@ -6,7 +6,7 @@ have to agree with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from testbed.errors import InputError
@@ -78,7 +78,7 @@ def _worked(told: Told, worker: str, exchange: Exchange) -> list[Operation]:
     return log.operations
 
 
-def _steps(told: Told) -> list[dict[str, Any]]:
+def _steps(told: Told) -> Sequence[dict[str, Any]]:
     return told.events["step"]
 
 

@@ -21,7 +21,7 @@ from typing import Any, Self
 import orjson
 
 from testbed.errors import InputError
-from testbed.record.stored import Files, Stored
+from testbed.record.stored import Files, Stored, stored
 
 MANIFEST, SUMMARY, LINKS, EVENTS = "manifest.json", "summary.json", "links.jsonl", "events"
 TRAFFIC = "traffic.jsonl"
@@ -153,6 +153,18 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     return (value for _, value in _lines(path))
 
 
+def read_links(directory: Path) -> Sequence[dict[str, Any]]:
+    """The records of a run's links in their order; of a long run they stay in their file, as events do."""
+    path = directory / LINKS
+    if not path.exists() or path.stat().st_size <= 4 * IN_MEMORY_BYTES:
+        return list(read_jsonl(path))
+    lines, offset = Stored(Files([path])), 0
+    for size, _ in _lines(path):
+        lines.add(0, offset, size)
+        offset += size
+    return lines
+
+
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Every line's length in bytes and object."""
     if not path.exists():
@@ -175,36 +187,20 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_events(
-    directory: Path, kinds: Collection[str] | None = None, *, most_bytes: int = IN_MEMORY_BYTES
+    directory: Path, kinds: Collection[str] | None = None
 ) -> dict[str, Sequence[dict[str, Any]]]:
     """Events of a run by kind (all, or only ``kinds``), in the order of the nodes' file names and then of their lines.
 
-    Where there are more than ``most_bytes`` of them they stay in their files, and are read again whenever they are wanted.
+    Where there are more than ``IN_MEMORY_BYTES`` of them they stay in their files, and are read again whenever they are wanted.
     """
     files = _event_files(directory)
-    if sum(path.stat().st_size for path in files) > most_bytes:
-        return _stored(files, kinds)
+    if sum(path.stat().st_size for path in files) > IN_MEMORY_BYTES:
+        return stored(files, _lines, kinds)
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for event in every_event(directory):
         kind = str(event.get("kind"))
         if kinds is None or kind in kinds:
             by_kind.setdefault(kind, []).append(event)
-    return {**by_kind}
-
-
-def _stored(
-    paths: Sequence[Path], kinds: Collection[str] | None
-) -> dict[str, Sequence[dict[str, Any]]]:
-    files, by_kind = Files(paths), dict[str, Stored]()
-    for number, path in enumerate(paths):
-        offset = 0
-        for size, event in _lines(path):
-            kind = str(event.get("kind"))
-            if kinds is None or kind in kinds:
-                if kind not in by_kind:
-                    by_kind[kind] = Stored(files)
-                by_kind[kind].add(number, offset, size)
-            offset += size
     return {**by_kind}
 
 

@@ -15,14 +15,16 @@ from testbed.scenario.shape import End
 
 LATE_S = 0.06
 """Looks are 20 ms apart: an agent that has missed two of them in a row was kept from its work."""
+_ADJOINING_S, _EQUAL = 1e-9, 1e-9
+"""Samples that follow one another at rates that differ by no more than this are kept as one."""
 
 
 class LinkHistory:
     """Integrals of the asked rate of every link direction, in wall seconds after t0.
 
     Between two samples the asked rate counts as even; before the first and after the last sample it is
-    that sample's. Records are taken in one by one and kept packed: 24 bytes of a sample, and none where ``rates`` are not
-    wanted; 48 of a moment of the host; 28 of a change.
+    that sample's. Records are taken in one by one and kept packed: 24 bytes of a sample with another rate than the one before,
+    and none where ``rates`` are not wanted; 48 of a moment of the host; 28 of a change.
     """
 
     def __init__(self, records: Iterable[Mapping[str, Any]], *, rates: bool = True) -> None:
@@ -113,6 +115,12 @@ class _Asked:
 
     def take(self, from_s: float, to_s: float, bits: float) -> None:
         """One more sample, of any time."""
+        if self._to and abs(from_s - self._to[-1]) < _ADJOINING_S:
+            before_s = self._to[-1] - self._from[-1]
+            if abs(bits * before_s - self._bits[-1] * (to_s - from_s)) <= _EQUAL * bits * before_s:
+                self._to[-1] = to_s
+                self._bits[-1] += bits
+                return
         self._from.append(from_s)
         self._to.append(to_s)
         self._bits.append(bits)

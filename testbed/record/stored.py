@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
@@ -71,6 +71,25 @@ class Stored(Sequence[dict[str, Any]]):
         return record
 
 
+def stored(
+    paths: Sequence[Path],
+    lines: Callable[[Path], Iterable[tuple[int, dict[str, Any]]]],
+    kinds: Collection[str] | None,
+) -> dict[str, Sequence[dict[str, Any]]]:
+    """By kind (all, or only ``kinds``) what files hold. ``lines``: every line's length, and its object."""
+    files, by_kind = Files(paths), dict[str, Stored]()
+    for number, path in enumerate(paths):
+        offset = 0
+        for size, record in lines(path):
+            kind = str(record.get("kind"))
+            if kinds is None or kind in kinds:
+                if kind not in by_kind:
+                    by_kind[kind] = Stored(files)
+                by_kind[kind].add(number, offset, size)
+            offset += size
+    return {**by_kind}
+
+
 class Joined(Sequence[T], Generic[T]):
     """Several sequences as one, without a copy."""
 
@@ -111,7 +130,9 @@ def by_number(
     edges = []
     for own, order in zip(columns, orders, strict=True):
         ascending = own[order]
-        edges.append((np.searchsorted(ascending, every), np.searchsorted(ascending, every, "right")))
+        edges.append(
+            (np.searchsorted(ascending, every), np.searchsorted(ascending, every, "right"))
+        )
     del columns
     for at in range(len(every)):
         yield tuple(
@@ -128,4 +149,3 @@ def numbers_of(records: Records, key: str) -> NDArray[np.int64]:
 def _close(files: dict[int, int]) -> None:
     for file in files.values():
         os.close(file)
-

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from testbed.links.bins import Look, asked_between
-from testbed.links.fidelity import Record, measures
+from testbed.links.fidelity import MOST_LATENESS, Record, lateness_ms, measures
 from testbed.links.held import Mismatch
 from testbed.links.outages_seen import OutageSeen
 
@@ -88,3 +88,20 @@ def test_nothing_is_folded_before_the_first_mark() -> None:
     record.fold(2.0)
     assert record.marks == [(3.0, 7)]
     assert record.folded.from_s is None
+
+
+def test_lateness_of_very_many_changes_is_counted() -> None:
+    random = Random(3)
+    late = [random.lognormvariate(-7, 1.5) for _ in range(50_000)] + [-1e-5, 0.0]
+    record = Record(marks=[(0.0, 0), (1e6, 0)], rates=[(0.0, MBIT)])
+    for at, value in enumerate(late):
+        record.lateness_s.append(value)
+        if at % 100 == 0:
+            record.fold(float(at))
+        assert len(record.lateness_s) <= MOST_LATENESS + 100
+    found, exact = measures(record), lateness_ms(late)
+    assert found["changes"] == len(late)
+    assert exact is not None
+    assert found["lateness_ms"] == pytest.approx(exact, rel=0.002)
+    assert found["lateness_ms"]["max"] == exact["max"]
+    assert len(record.folded.lateness._alike) < 10_000

@@ -1,0 +1,90 @@
+"""Events that stay in their files say the same as those that are read at once, and take little memory."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_job import Job, make_job
+from synthetic_run import Recipe, make_run
+
+from testbed.errors import InputError
+from testbed.record import directory as directories
+from testbed.record import stored
+from testbed.record.directory import read_events
+from testbed.record.groups import followed, groups
+from testbed.record.job_summary import summarise_job
+from testbed.record.stored import Joined, Stored, by_number
+from testbed.record.summary import summarise
+
+
+@pytest.fixture
+def left_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directories, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(stored, "OPEN", 2)
+
+
+def test_events_are_the_same(tmp_path: Path, left_in_files: None) -> None:
+    run = make_run(tmp_path, Recipe(steps=30))
+    found = read_events(run)
+    assert all(isinstance(events, Stored) for events in found.values())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(directories, "IN_MEMORY_BYTES", 1 << 40)
+        whole = read_events(run)
+    assert {kind: list(events) for kind, events in found.items()} == whole
+    steps = found["step"]
+    assert (len(steps), steps[7], steps[-1]) == (120, whole["step"][7], whole["step"][-1])
+    assert steps[5:9] == whole["step"][5:9]
+    assert list(read_events(run, ["evaluation"])) == ["evaluation"]
+
+
+def test_summaries_are_the_same(tmp_path: Path) -> None:
+    run, job = make_run(tmp_path / "run", Recipe(steps=30)), make_job(tmp_path / "job", Job())
+    whole = summarise(run), summarise_job(job)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(directories, "IN_MEMORY_BYTES", 0)
+        assert (summarise(run), summarise_job(job)) == whole
+
+
+def test_what_is_kept_of_a_record(tmp_path: Path, left_in_files: None) -> None:
+    """Of 3,000 steps of four workers, with the rounds' groups."""
+    run = make_run(tmp_path, Recipe(steps=3000))
+    names = {0: "server"} | {n + 1: f"worker-{n}" for n in range(4)}
+    tracemalloc.start()
+    try:
+        events = read_events(run)
+        assert sum(1 for _ in groups(*followed(events), names)) == 6000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 15_000 * 100 + 500_000
+
+
+def test_a_line_that_is_cut_off_is_left_out_and_nonsense_is_named(
+    tmp_path: Path, left_in_files: None
+) -> None:
+    folder = tmp_path / "events"
+    folder.mkdir()
+    path = folder / "worker-0.jsonl"
+    path.write_text('{"kind":"step","step":1}\n{"kind":"st')
+    assert list(read_events(tmp_path)["step"]) == [{"kind": "step", "step": 1}]
+    path.write_text('{"kind":"step","step":1}\n[]\n')
+    with pytest.raises(InputError, match=r"worker-0\.jsonl:2"):
+        read_events(tmp_path)
+
+
+def test_records_by_number_keep_their_order() -> None:
+    def record(step: int, name: str) -> dict[str, Any]:
+        return {"step": step, "name": name}
+
+    first = [record(2, "a"), record(1, "b"), record(2, "c")]
+    second = Joined([record(3, "d")], [record(2, "e")])
+    found = [tuple("".join(r["name"] for r in part) for part in parts) for parts in by_number(first, second)]  # fmt: skip
+    assert found == [("b", ""), ("ac", "e"), ("", "d")]
+    assert list(by_number([], [])) == []
+    assert json.dumps(list(second)) == json.dumps([second[0], second[-1]])
+    with pytest.raises(IndexError):
+        second[2]
