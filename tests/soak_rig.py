@@ -2,6 +2,7 @@
 
     python tests/soak_rig.py watch exec|run HOURS FOLDER      # the records of a run, as they come
     python tests/soak_rig.py conclude exec|run HOURS FOLDER   # its verdict and summary
+    python tests/soak_rig.py infer exec HOURS FOLDER          # its steps, as if it had marked none
 
 Each is a process of its own, which prints its memory: a JSON line for every part of ``PARTS``, and one at the end.
 """
@@ -28,11 +29,13 @@ from testbed.links.fidelity import EndReport, measures
 from testbed.links.htb import Counters
 from testbed.links.plan import pace
 from testbed.links.sampling import Sampler
-from testbed.record.directory import RunDirectory
+from testbed.record.directory import RunDirectory, read_jsonl
 from testbed.record.events import HostSample, LinkChanged, RoundRecord, StepRecord
 from testbed.record.exporter import Exporter
+from testbed.record.inferred import infer
 from testbed.record.job_events import MarkRecord, ProcessRecord
 from testbed.record.manifest import manifest
+from testbed.record.traffic import Traffic
 from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.shape import End, LinkChange, Shape
@@ -285,6 +288,14 @@ def conclude(kind: str, hours: float, folder: Path) -> None:
     say(ended=True, wall_s=time.monotonic() - begun, **sizes(path))
 
 
+def inferred(kind: str, hours: float, folder: Path) -> None:
+    """The steps that its links' traffic shows, as if there were no marks."""
+    (path,) = (folder / "runs").iterdir()
+    begun = time.monotonic()
+    found = infer(Traffic(read_jsonl(path / "links.jsonl")))
+    say(ended=True, wall_s=time.monotonic() - begun, steps=len(found.ends_s), why=found.reason)
+
+
 def done(specs: list[NodeSpec], hours: float) -> dict[str, dict[str, Any]]:
     """The nodes' last messages."""
     steps = round(hours * HOUR_S / STEP_S)
@@ -318,5 +329,5 @@ def say(**more: Any) -> None:
 
 
 if __name__ == "__main__":
-    part = {"watch": watch, "conclude": conclude}[sys.argv[1]]
+    part = {"watch": watch, "conclude": conclude, "infer": inferred}[sys.argv[1]]
     part(sys.argv[2], float(sys.argv[3]), Path(sys.argv[4]))

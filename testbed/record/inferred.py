@@ -38,6 +38,8 @@ _ALIKE = 0.8
 """A shorter distance counts as the step's where it correlates at least so well as the best, times this."""
 _LAGS = np.arange(12, 26)
 """In parts: at each fineness distances of so many parts are tried, an octave, and a little to find its maxima."""
+_MOST_SAMPLES = 150_000
+"""Of a longer run, the bytes of a step are found in its middle: transforms of a day would take a gigabyte."""
 _MISSED = 3
 """So many pauses in a row that are not where they should be are the end of the steps."""
 
@@ -137,7 +139,7 @@ def _period(pauses: Pauses) -> float | None:
 def _finenesses(pauses: Pauses) -> Iterator[int]:
     """Numbers of parts: from those of which the longest step that could be told has ``_LAGS``, in octaves."""
     parts = LEAST_STEPS * int(_LAGS[-1])
-    most = len(pauses.use) / LEAST_SAMPLES * int(_LAGS[-1])
+    most = min(len(pauses.use), _MOST_SAMPLES) / LEAST_SAMPLES * int(_LAGS[-1])
     while parts <= 2 * most:
         yield parts
         parts *= 2
@@ -145,7 +147,8 @@ def _finenesses(pauses: Pauses) -> Iterator[int]:
 
 def _recurring(pauses: Pauses, parts: int) -> Iterator[tuple[float, float]]:
     """Distances in bits at which pauses recur, of ``_LAGS`` parts, each with its autocorrelation."""
-    density = _levelled(pauses.density(parts))
+    from_bits, to_bits = pauses.middle(_MOST_SAMPLES)
+    density = _levelled(pauses.density(parts, from_bits, to_bits))
     density -= density.mean()
     spectrum = np.abs(np.fft.rfft(density, 2 * parts)) ** 2
     correlation = np.fft.irfft(spectrum)[: _LAGS[-1] + 2]
@@ -156,7 +159,7 @@ def _recurring(pauses: Pauses, parts: int) -> Iterator[tuple[float, float]]:
         before, here, after = correlation[lag - 1 : lag + 2] / correlation[0]
         if here > 0 and here >= before and here > after:
             shift = 0.5 * (before - after) / (before - 2 * here + after)
-            yield (lag + shift) * pauses.length_bits / parts, float(here)
+            yield (lag + shift) * (to_bits - from_bits) / parts, float(here)
 
 
 def _levelled(density: Array) -> Array:

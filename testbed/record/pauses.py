@@ -58,9 +58,14 @@ class Pauses:
         """When so many bits had been carried."""
         return np.interp(bits, self.bits, self.times_s)
 
-    def density(self, count: int) -> Array:
-        """Seconds paused in each of ``count`` equal parts of the bits, shape (count,)."""
-        edges = np.linspace(self.bits[0], self.bits[-1], count + 1)
+    def middle(self, most: int) -> tuple[float, float]:
+        """From and to how many bits: all of them, or in their middle what about ``most`` samples carry."""
+        left = 0.5 * self.length_bits * max(0.0, 1 - most / len(self.use))
+        return float(self.bits[0] + left), float(self.bits[-1] - left)
+
+    def density(self, count: int, from_bits: float, to_bits: float) -> Array:
+        """Seconds paused in each of ``count`` equal parts of the bits between the two, shape (count,)."""
+        edges = np.linspace(from_bits, to_bits, count + 1)
         return self.between(edges[:-1], edges[1:])
 
 

@@ -163,7 +163,7 @@ def test_replies_are_judged_when_all_of_them_came() -> None:
 def test_buckets_are_followed_where_there_are_some() -> None:
     served, buckets = bucketed([1.0])
     plain = {"round": [{"step": 1}], "step": [{"step": 1}]}
-    assert followed(plain) == ([{"step": 1}], [{"step": 1}])
+    assert tuple(map(list, followed(plain))) == ([{"step": 1}], [{"step": 1}])
     assert followed({**plain, "served": served, "bucket": buckets}) == (served, buckets)
     # Layers that travel as one message have records of their own, and none at the server.
     assert followed({**plain, "bucket": buckets}) == ([{"step": 1}], [{"step": 1}])

@@ -63,6 +63,10 @@ def test_a_day(kind: str, tmp_path: Path) -> None:
     assert judged[-1]["peak_bytes"] < JUDGED_BYTES, judged
     assert judged[-1]["wall_s"] < JUDGED_S, judged
     _check(kind, DAY_HOURS, summary(tmp_path))
+    if kind == "exec":
+        (inferred,) = carry_out("infer", kind, DAY_HOURS, tmp_path)
+        assert inferred["peak_bytes"] < JUDGED_BYTES, inferred
+        assert inferred["steps"] == pytest.approx(DAY_HOURS * 3600 / soak_rig.STEP_S, rel=0.01)
 
 
 def _check(kind: str, hours: float, found: dict[str, Any]) -> None:
