@@ -50,17 +50,17 @@ def test_summaries_are_the_same(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_of_a_record(tmp_path: Path, left_in_files: None) -> None:
-    """Of 3,000 steps of four workers, with the rounds' groups."""
-    run = make_run(tmp_path, Recipe(steps=3000))
+    """Of 400 steps of four workers, with the rounds' groups: parsed, each would be 2 kB and more."""
+    run = make_run(tmp_path, Recipe(steps=400))
     names = {0: "server"} | {n + 1: f"worker-{n}" for n in range(4)}
     tracemalloc.start()
     try:
         events = read_events(run)
-        assert sum(1 for _ in groups(*followed(events), names)) == 6000
+        assert sum(1 for _ in groups(*followed(events), names)) == 800
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 15_000 * 100 + 500_000
+    assert peak < 2000 * 100 + 300_000
 
 
 def test_a_line_that_is_cut_off_is_left_out_and_nonsense_is_named(
