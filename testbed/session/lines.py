@@ -18,6 +18,39 @@ from testbed.errors import WireError
 
 MAX_LINE = 16 << 20
 """Longest line in bytes that is accepted."""
+_Needs = dict[str, type | tuple[type, ...]]
+_SAYS: dict[str, _Needs] = {
+    "hello": {}, "up": {}, "ready": {}, "alive": {}, "event": {"event": dict}, "burst": {"record": dict},
+    "done": {"summary": dict}, "ended": {"part": str}, "error": {"message": str, "exit_code": int},
+}  # fmt: skip
+"""By type of a node's message: what it has at least."""
+_NUMBER = (int, type(None))
+_EVENTS: dict[str, _Needs] = {
+    "lost": {"lost": str, "step": _NUMBER, "reason": str},
+    "step": {"step": int},
+}
+_NODE_LOST: _Needs = {"node": str, "step": _NUMBER}
+
+
+def check_said(message: dict[str, Any]) -> None:
+    """Raise WireError for what no node of ours says."""
+    kind = message["type"]
+    if kind not in _SAYS:
+        raise WireError(f"no node says {kind[:40]!r}")
+    _check(message, _SAYS[kind], kind)
+    if kind == "event":
+        event = message["event"]
+        _check(event, {"kind": str}, kind)
+        _check(event, {"step": _NUMBER, **_EVENTS.get(event["kind"], {})}, event["kind"])
+    if message.get("error") == "NodeLost":
+        _check(message, _NODE_LOST, kind)
+
+
+def _check(fields: dict[str, Any], needs: _Needs, kind: str) -> None:
+    for name, types in needs.items():
+        value = fields.get(name)
+        if not isinstance(value, types) or isinstance(value, bool):
+            raise WireError(f"no {name!r} that can be used in {kind[:40]!r}, as a node says it")
 
 
 class Lines:
@@ -38,6 +71,8 @@ class Lines:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Objects as they come, until the other side closes. Raises WireError for anything else."""
         while line := self._line():
+            if len(line) >= self.most_bytes and not line.endswith(b"\n"):
+                raise WireError(f"a line of more than {self.most_bytes} bytes on the control network")
             try:
                 message = json.loads(line)
             except (ValueError, RecursionError) as error:

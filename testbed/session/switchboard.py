@@ -20,7 +20,7 @@ from typing import Any
 from testbed.errors import NodeLost, WireError
 from testbed.exchange.doorway import GREETING_BYTES, Doorway
 from testbed.links.namespaces import inside
-from testbed.session.lines import MAX_LINE, Lines
+from testbed.session.lines import MAX_LINE, Lines, check_said
 
 SILENCE_S = 6.0
 PREPARING_S = 60.0
@@ -174,6 +174,7 @@ class Switchboard:
                 if self._nodes.get(node) is not lines:
                     continue  # dismissed: it is killed in a moment, and must not end by itself before
                 self._heard[node] = time.monotonic()
+                check_said(message)
                 if message["type"] != "alive":
                     self._inbox.put((node, message))
         except (OSError, WireError) as error:
@@ -182,10 +183,9 @@ class Switchboard:
         if node is None and not self._closing:
             with self._counting:
                 self.strangers += 1
-        if node is None or self._nodes.get(node) is not lines:
-            lines.close()
-        elif not self._closing:
+        if node is not None and self._nodes.get(node) is lines and not self._closing:
             self._inbox.put((node, {"type": "lost", "reason": reason}))
+        lines.close()
 
     def _admit(self, lines: Lines, hello: dict[str, Any], address: str) -> str:
         """Raises WireError for whoever does not know the run's token, or comes from another node's place."""

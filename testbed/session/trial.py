@@ -217,7 +217,7 @@ class Trial:
         self.directory.event(spec.role, spec.rank, event)
         if event["kind"] == "lost":
             self._give_up(event)
-        if "step" in event:
+        if event.get("step") is not None:
             self._steps[node] = event["step"]
         self.progress.event(event)
 
