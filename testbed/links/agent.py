@@ -7,6 +7,7 @@ standard output, ``{"id": 1, "ok": …}`` or ``{"id": 1, "error": …}``; betwee
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import sys
@@ -15,7 +16,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from testbed.errors import ExperimentError
+from testbed.errors import ExperimentError, WireError
 from testbed.fabric.base import Cable, Interface
 from testbed.links.bridges import acquaint, bridge_of
 from testbed.links.devices import locate
@@ -36,6 +37,7 @@ from testbed.links.wire import (
     dump,
     end_from_json,
     error_to_json,
+    lines_of,
     read,
 )
 from testbed.links.wiring import RackPlan, Racks, Resident, TopologyPlan
@@ -245,7 +247,12 @@ def main() -> None:
     become_realtime(_ATTENDANT)
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(name, _leave)
-    serve(sys.stdin)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    try:
+        serve(lines_of(sys.stdin))
+    except WireError as error:
+        raise SystemExit(f"links agent: {error}") from None
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from itertools import count, islice
 from threading import Event, Lock, Thread
 from typing import Any
 
-from testbed.errors import ExperimentError
+from testbed.errors import ExperimentError, WireError
 from testbed.fabric.base import Cable, Interface, Place
 from testbed.fabric.journal import Journal
 from testbed.links.fidelity import EndReport
@@ -27,6 +27,7 @@ from testbed.links.wire import (
     change_to_json,
     dump,
     error_from_json,
+    lines_of,
     read,
 )
 from testbed.links.wiring import RackPlan, Racks, Resident, TopologyPlan, hops
@@ -77,12 +78,15 @@ class Agent:
         self._numbers, self._lock = count(1), Lock()
         self._feeder: Feeder | None = None
         self._complaint: BaseException | None = None
+        self._deaf: ExperimentError | None = None
+        """Why nobody hears the agent any more."""
         # A session of its own: Ctrl-C is the controller's to hear; the agent sees its input close.
         self._process = subprocess.Popen(
             list(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            errors="replace",
             env=environment(),
             start_new_session=True,
         )
@@ -211,6 +215,8 @@ class Agent:
     def _call(self, operation: str, **fields: Any) -> Any:
         answer: Future[Any] = Future()
         with self._lock:
+            if self._deaf is not None:
+                raise self._deaf
             number = next(self._numbers)
             self._waiting[number] = answer
             line = dump({"id": number, "op": operation, **fields}) + "\n"
@@ -230,12 +236,25 @@ class Agent:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._take(json.loads(line))
+        wrong: ExperimentError | None = None
+        try:
+            for line in lines_of(self._process.stdout):
+                self._take(json.loads(line))
+        except (
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RecursionError,
+            WireError,
+        ) as error:
+            wrong = ExperimentError(f"the links agent said what is no answer: {error!r:.200}")
+            self._process.terminate()  # nobody hears it any more: it undoes what it made
         with self._lock:
+            self._deaf = wrong
             waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
-            answer.set_exception(self._gone())
+            answer.set_exception(wrong or self._gone())
 
     def _take(self, message: Object) -> None:
         if "records" in message:
@@ -245,14 +264,15 @@ class Agent:
             except Exception as error:  # raised again by ``stop``: here it would end the reader
                 self._complaint = self._complaint or error
             return
+        outcome = error_from_json(message["error"]) if "error" in message else message["ok"]
         with self._lock:
             answer = self._waiting.pop(message["id"], None)
         if answer is None:
             return
         if "error" in message:
-            answer.set_exception(error_from_json(message["error"]))
+            answer.set_exception(outcome)
         else:
-            answer.set_result(message["ok"])
+            answer.set_result(outcome)
 
     def _gone(self) -> ExperimentError:
         with suppress(subprocess.TimeoutExpired):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cache
 from itertools import repeat
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TextIO, TypeVar, get_args, get_origin, get_type_hints
 
-from testbed.errors import ExperimentError, InputError, LinkError, MachineError
+from testbed.errors import ExperimentError, InputError, LinkError, MachineError, WireError
 from testbed.scenario.shape import End, LinkChange, Shape
 
 At = Literal["nic", "network"]
 Object = dict[str, Any]
 T = TypeVar("T")
+MOST_CHARACTERS = 256 << 20
+"""Of a line: hundreds of thousands of connections that were watched."""
 _COLLECTIONS = (dict, frozenset, list, tuple)
 _ERRORS: dict[type[Exception], tuple[str, ...]] = {
     LinkError: ("link", "direction", "asked", "held"),
@@ -102,17 +105,36 @@ def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) else sorted(value)  # type: ignore[arg-type]
 
 
+def lines_of(pipe: TextIO, most: int = MOST_CHARACTERS) -> Iterator[str]:
+    """Lines as they come. Raises WireError for a line of more than ``most`` characters."""
+    while line := pipe.readline(most):
+        if len(line) >= most and not line.endswith("\n"):
+            raise WireError(f"a line of more than {most} characters between links agent and client")
+        yield line
+
+
 def read(kind: type[T], given: Any) -> T:
-    """A value of a type out of what ``dump`` made of it: of dataclasses, and of collections of them."""
+    """A value of a type out of what ``dump`` made of it: of dataclasses, and of collections of them.
+
+    Raises WireError where it lacks a field, or has another form.
+    """
+    try:
+        return _made(kind, given)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        name = getattr(kind, "__name__", str(kind))
+        raise WireError(f"no {name} between links agent and client: {error!r:.200}") from error
+
+
+def _made(kind: type[T], given: Any) -> T:
     made: Any = given
     of, collection = get_args(kind), get_origin(kind)
     if is_dataclass(kind):
-        made = kind(**given | {name: read(part, given[name]) for name, part in _parts(kind)})
+        made = kind(**given | {name: _made(part, given[name]) for name, part in _parts(kind)})
     elif collection is dict:
-        made = {key: read(of[1], value) for key, value in given.items()}
+        made = {key: _made(of[1], value) for key, value in given.items()}
     elif collection in _COLLECTIONS:
         kinds = of if collection is tuple and of[-1] is not ... else repeat(of[0])
-        made = collection(map(read, kinds, given))
+        made = collection(map(_made, kinds, given))
     return made  # type: ignore[no-any-return]
 
 
@@ -159,6 +181,6 @@ def error_from_json(given: Object) -> Exception:
     kinds: dict[str, Any] = {kind.__name__: kind for kind in _ERRORS}
     fields = {name: value for name, value in given.items() if name != "kind"}
     if given["kind"] not in kinds:
-        return ExperimentError(fields["message"])
+        return ExperimentError(str(fields["message"]))
     made: Exception = kinds[given["kind"]](**fields)
     return made
