@@ -72,7 +72,9 @@ class Lines:
         """Objects as they come, until the other side closes. Raises WireError for anything else."""
         while line := self._line():
             if len(line) >= self.most_bytes and not line.endswith(b"\n"):
-                raise WireError(f"a line of more than {self.most_bytes} bytes on the control network")
+                raise WireError(
+                    f"a line of more than {self.most_bytes} bytes on the control network"
+                )
             try:
                 message = json.loads(line)
             except (ValueError, RecursionError) as error:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from io import StringIO
-from math import isfinite
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
@@ -19,6 +19,13 @@ from testbed.user_files import text_of
 
 MAX_BYTES = 16 << 20
 MAX_TIMES = 100_000
+MAX_VALUES = 20 * MAX_TIMES
+"""Of all columns of a file together."""
+MAX_S = 86_400.0
+_SHOWN = 40
+"""Names of columns, and characters of each, in a message."""
+Columns = Mapping[str, Callable[[], list[Any]]]
+"""By name, what makes a column's values."""
 _UNITS = {"_s": 1.0, "_ms": 1e-3, "_us": 1e-6}
 
 
@@ -27,7 +34,7 @@ def read_step_times(path: Path, column: str | None = None) -> tuple[float, ...]:
     columns = _columns(path)
     name = _chosen(path, columns, column)
     unit = next(factor for end, factor in _UNITS.items() if name.endswith(end))
-    times = tuple(_time(path, name, i, value) * unit for i, value in enumerate(columns[name]))
+    times = tuple(_time(path, name, i, value, unit) for i, value in enumerate(columns[name]()))
     if not 0 < len(times) <= MAX_TIMES:
         raise InputError(
             f"{len(times)} step times in {name!r}",
@@ -37,12 +44,18 @@ def read_step_times(path: Path, column: str | None = None) -> tuple[float, ...]:
     return times
 
 
-def _columns(path: Path) -> dict[str, list[Any]]:
+def _columns(path: Path) -> Columns:
     text = text_of(path, MAX_BYTES)
-    return _of_json(path, text) if path.suffix == ".json" else _of_csv(text)
+    if sum(map(text.count, ",;[{\n\r")) > MAX_VALUES:
+        raise InputError(
+            f"more than {MAX_VALUES} values in it",
+            where=str(path),
+            hint=f"Give 1 to {MAX_TIMES} step times",
+        )
+    return _of_json(path, text) if path.suffix == ".json" else _of_csv(path, text)
 
 
-def _of_json(path: Path, text: str) -> dict[str, list[Any]]:
+def _of_json(path: Path, text: str) -> Columns:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -51,41 +64,48 @@ def _of_json(path: Path, text: str) -> dict[str, list[Any]]:
         raise InputError(
             "a list by name is needed", where=str(path), hint='Write {"step_ms": [101.5, 99.8]}'
         )
-    return {str(name): values for name, values in found.items() if isinstance(values, list)}
+    lists = {str(name): values for name, values in found.items() if isinstance(values, list)}
+    return {name: partial(list, values) for name, values in lists.items()}
 
 
-def _of_csv(text: str) -> dict[str, list[Any]]:
-    """Lines that begin with # are remarks."""
+def _of_csv(path: Path, text: str) -> Columns:
+    """Lines that begin with # are remarks. Only the column that is asked for is taken out."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    rows: Iterable[list[str]] = csv.reader(StringIO("\n".join(lines)))
-    header, *body = rows if lines else [[]]
-    names = [name.strip() for name in header]
-    return {name: [row[i] if i < len(row) else "" for row in body] for i, name in enumerate(names)}
+    try:
+        header, *body = list(csv.reader(StringIO("\n".join(lines)))) if lines else [[]]
+    except csv.Error as error:
+        raise InputError(f"this is not CSV: {error}", where=str(path)) from None
+    return {name.strip(): partial(_column, body, i) for i, name in enumerate(header)}
 
 
-def _chosen(path: Path, columns: Mapping[str, list[Any]], column: str | None) -> str:
+def _column(rows: Iterable[list[str]], i: int) -> list[str]:
+    return [row[i] if i < len(row) else "" for row in rows]
+
+
+def _chosen(path: Path, columns: Columns, column: str | None) -> str:
     known = [name for name in columns if name.endswith(tuple(_UNITS))]
     if column is None and len(known) == 1:
         return known[0]
     if column is not None and column in known:
         return column
     what = "which column is meant" if column is None else f"no step times are called {column!r}"
+    some = [repr(name)[:_SHOWN] for name in known[:_SHOWN]] + ["…"] * (len(known) > _SHOWN)
     raise InputError(
-        f"{what}: it has {', '.join(map(repr, known)) or 'none'} whose name ends in _s, _ms or _us",
+        f"{what}: it has {', '.join(some) or 'none'} whose name ends in _s, _ms or _us",
         where=str(path),
         hint="Name one by `column`, or head one `step_ms`",
     )
 
 
-def _time(path: Path, name: str, place: int, value: Any) -> float:
+def _time(path: Path, name: str, place: int, value: Any, unit: float) -> float:
     try:
-        time = float(value) if not isinstance(value, bool) else -1.0
+        time = float(value) * unit if not isinstance(value, bool) else -1.0
     except (TypeError, ValueError, OverflowError):
         time = -1.0
-    if time > 0 and isfinite(time):
+    if 0 < time <= MAX_S:
         return time
     raise InputError(
         f"{name}[{place}] is {brief(value)}",
         where=str(path),
-        hint="A step takes longer than 0",
+        hint=f"A step takes longer than 0 and at most {MAX_S:g} s",
     )
