@@ -132,12 +132,12 @@ def sheet_of(runs: Sequence[Run]) -> ModuleType:
 
 def _row(row: dict[str, Any], own: Sequence[str]) -> str:
     cells = "".join(f"<td>{escape(cell)}</td>" for cell in own)
-    return f'<tr class="{row["verdict"]}">{cells}</tr>'
+    return f'<tr class="{escape(str(row["verdict"]))}">{cells}</tr>'
 
 
 def _reasons(runs: Sequence[Run]) -> str:
     items = [
-        f"<li><b>{escape(f'{run.algorithm} s{run.seed}')}</b> ({run.verdict}): {escape(reason)}</li>"
+        f"<li><b>{escape(f'{run.algorithm} s{run.seed}')}</b> ({escape(run.verdict)}): {escape(reason)}</li>"
         for run in runs
         for reason in run.summary["reasons"]
     ]

@@ -62,6 +62,7 @@ def to_csv(table: Sequence[Mapping[str, Any]]) -> str:
 
 def rich_table(table: Sequence[Mapping[str, Any]]) -> Table:
     """The rows for a terminal."""
+    from rich.markup import escape as rich_escape
     from rich.table import Table
 
     headings = [
@@ -83,7 +84,9 @@ def rich_table(table: Sequence[Mapping[str, Any]]) -> Table:
         column.justify = "right"
     for row in table:
         *cells, verdict = cells_of(row)
-        shown.add_row(*cells, f"[{colours[verdict]}]{verdict}[/]")
+        shown.add_row(
+            *map(rich_escape, cells), f"[{colours.get(verdict, 'red')}]{rich_escape(verdict)}[/]"
+        )
     return shown
 
 

@@ -64,6 +64,7 @@ def cells_of(row: Mapping[str, Any]) -> list[str]:
 
 def rich_table(table: Sequence[Mapping[str, Any]]) -> Table:
     """The rows for a terminal."""
+    from rich.markup import escape as rich_escape
     from rich.table import Table
 
     shown = Table(*(heading.lower() for heading in HEADINGS))
@@ -71,7 +72,9 @@ def rich_table(table: Sequence[Mapping[str, Any]]) -> Table:
         column.justify = "right"
     for row in table:
         *cells, verdict = cells_of(row)
-        shown.add_row(*cells, f"[{_COLOURS[verdict]}]{verdict}[/]")
+        shown.add_row(
+            *map(rich_escape, cells), f"[{_COLOURS.get(verdict, 'red')}]{rich_escape(verdict)}[/]"
+        )
     return shown
 
 

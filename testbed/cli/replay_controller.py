@@ -17,6 +17,7 @@ from testbed.control.replay import Replayed, compare
 from testbed.control.seed import controller_seed
 from testbed.errors import InputError
 from testbed.record.directory import EVENTS, MANIFEST, read_json, read_jsonl
+from testbed.record.readable import readable
 
 Run = Annotated[Path, typer.Argument(help="Run directory.", show_default=False)]
 Controller = Annotated[
@@ -43,10 +44,11 @@ def replay_controller(
     wanted = recorded if controller is None else _wanted(controller)
     same = (wanted.controller, wanted.options) == (recorded.controller, recorded.options)
     make = controllers.get(wanted.controller)
-    replays = [
-        (name, rank, compare(records, partial(make, seed=controller_seed(seed, 0 if recorded.agree else rank), **wanted.options)))
-        for name, rank, records in _workers(run, node)
-    ]  # fmt: skip
+    with readable([run]):
+        replays = [
+            (name, rank, compare(records, partial(make, seed=controller_seed(seed, 0 if recorded.agree else rank), **wanted.options)))
+            for name, rank, records in _workers(run, node)
+        ]  # fmt: skip
     if as_json:
         print(json.dumps(_report(run, wanted, same, replays), indent=2))
     else:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from testbed.cli import options
+from testbed.record.readable import readable
 
 Runs = Annotated[
     list[Path],
@@ -23,6 +24,11 @@ Out = Annotated[
 
 def report(runs: Runs, out: Out = None, as_json: options.Json = False) -> None:
     """Draw every figure and the table of some runs, from their records alone."""
+    with readable(runs):
+        _report(runs, out, as_json)
+
+
+def _report(runs: list[Path], out: Path | None, as_json: bool) -> None:
     from analysis.load import load_all
     from analysis.report import sheet_of, write_report
     from testbed.record.directory import to_json

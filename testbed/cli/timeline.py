@@ -13,6 +13,7 @@ import typer
 from testbed.cli import options
 from testbed.cli.trace import FIGURES
 from testbed.errors import InputError
+from testbed.record.readable import readable
 
 if TYPE_CHECKING:
     from analysis.load import Run
@@ -45,6 +46,13 @@ def timeline(
     as_json: options.Json = False,
 ) -> None:
     """Write when each node computed, compressed, sent and waited, for Perfetto or chrome://tracing; draw a step."""
+    with readable([run]):
+        _timeline(run, steps, out, figure, workers, as_json)
+
+
+def _timeline(
+    run: Path, steps: str | None, out: Path, figure: Path | None, workers: int, as_json: bool
+) -> None:
     from analysis.figures.timeline import View, save_view
     from analysis.timeline.chrome import trace
     from analysis.timeline.of_run import chosen, middle

@@ -169,6 +169,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Every line's length in bytes and object."""
     if not path.exists():
         return
+    _check_regular(path)
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
@@ -180,6 +181,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises InputError when it is missing or something else."""
     try:
+        _check_regular(path)
         raw = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(path)) from error
@@ -214,6 +216,12 @@ def every_event(directory: Path) -> Iterator[dict[str, Any]]:
         yield from read_jsonl(path)
 
 
+def _check_regular(path: Path) -> None:
+    """A pipe would be waited for, and a device never ends. What is not there is for its reader to say."""
+    if path.exists() and not path.is_file():
+        raise InputError("this is no regular file", where=str(path))
+
+
 def _object(raw: bytes) -> dict[str, Any] | None:
     """None where it is no JSON object."""
     try:
@@ -235,7 +243,7 @@ def _parse(raw: bytes, where: str) -> dict[str, Any]:
 
 def _natural(path: Path) -> tuple[str, int]:
     role, _, rank = path.stem.rpartition("-")
-    return role, int(rank) if rank.isdigit() else -1
+    return role, int(rank) if rank.isdecimal() else -1
 
 
 def to_json(value: object, indent: int | None = None) -> str:
