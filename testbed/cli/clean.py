@@ -12,6 +12,7 @@ import typer
 
 from testbed.cli import options
 from testbed.errors import MachineError
+from testbed.fabric.journal import shown
 
 CLEANERS = ("testbed.fabric.netns_clean", "testbed.fabric.docker.clean")
 """Modules whose ``register`` makes known how a journal's entries are removed."""
@@ -50,8 +51,10 @@ def _report(removed: dict[str, list[str]], kept: list[str], as_json: bool) -> No
         print(json.dumps({"runs": runs}, indent=2))
         return
     for run, things in removed.items():
-        print(f"run {run}: removed {', '.join(things) or 'nothing, it was gone already'}")
+        print(
+            f"run {shown(run)}: removed {shown(', '.join(things)) or 'nothing, it was gone already'}"
+        )
     if not removed:
         print("nothing to clean")
     if kept:
-        print(f"kept, until `testbed clean --all`: {', '.join(kept)}", file=sys.stderr)
+        print(f"kept, until `testbed clean --all`: {shown(', '.join(kept))}", file=sys.stderr)

@@ -6,8 +6,11 @@ It is removed when everything in it has been. A journal whose controller is dead
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +23,8 @@ from testbed.errors import InputError, MachineError
 Entry = dict[str, Any]
 _SUFFIX = ".journal"
 _BEGINNING_S = 5.0
+MOST_BYTES = 64 << 20
+"""Of a journal that are read: several hundred thousand objects."""
 KEPT = "kept"
 """The kind of an entry that is no object, but says that the run is to be left standing."""
 
@@ -101,6 +106,11 @@ def folder() -> Path:
     return path
 
 
+def shown(text: str) -> str:
+    """A journal's words as they may be printed, whatever they are."""
+    return text if text.isprintable() else ascii(text)
+
+
 def journals() -> list[Journal]:
     """Every journal there is, by name."""
     found = (_read(path) for path in sorted(folder().glob(f"*{_SUFFIX}")))
@@ -141,18 +151,21 @@ _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "cgroup": {"path": (str,)},
 }
 """By kind of entry: what it has and of which type."""
+_OUR_NAMESPACE = re.compile(r"nw-[^/\0]+")
+_OUR_RUN = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def _read(path: Path) -> Journal | None:
     """A line that cannot be read names nothing: the last may have been cut off by a crash, before anything was made.
 
-    None for a file that is gone, or has just been begun: its first line is being written.
+    None for a file that is gone, or has just been begun: its first line is being written. None for what is no
+    journal of this user's, too: whoever else made it, root does not do as it says.
     """
     try:
-        lines = path.read_bytes().decode(errors="replace").splitlines()
-        age_s = time.time() - path.stat().st_mtime
+        data, age_s = _data(path)
     except OSError:
         return None
+    lines = data.decode(errors="replace").splitlines()
     head, *entries = [entry for entry in map(_parse, lines) if entry is not None] or [{}]
     if not lines and 0 <= age_s < _BEGINNING_S:
         return None
@@ -160,6 +173,19 @@ def _read(path: Path) -> Journal | None:
     if not (isinstance(run, str) and type(pid) is int and isinstance(start, str)):
         return Journal(path, path.stem, 0, "")
     return Journal(path, run, pid, start, [entry for entry in entries if _is_entry(entry)])
+
+
+def _data(path: Path) -> tuple[bytes, float]:
+    """What is in it, and how many seconds ago it was written. Raises OSError for no regular file of this user's."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "no journal of this user", str(path))
+        with os.fdopen(file, "rb", closefd=False) as opened:
+            return opened.read(MOST_BYTES), time.time() - about.st_mtime
+    finally:
+        os.close(file)
 
 
 def _parse(line: str) -> Entry | None:
@@ -171,12 +197,33 @@ def _parse(line: str) -> Entry | None:
 
 
 def _is_entry(entry: Entry) -> bool:
+    """Whether it has what its kind needs, and names what can be a run's."""
     kind = entry.get("kind")
     if not isinstance(kind, str):
         return False
     fields = _FIELDS.get(kind, {})
-    right = all(isinstance(entry.get(name), types) for name, types in fields.items())
-    return right and (kind != "subnet" or _is_network(entry["network"]))
+    if not all(isinstance(entry.get(name), types) for name, types in fields.items()):
+        return False
+    match kind:
+        case "subnet":
+            return _is_network(entry["network"])
+        case "namespace":
+            return _OUR_NAMESPACE.fullmatch(entry["name"]) is not None
+        case "link":
+            where = entry.get("netns")
+            if where is None:  # the host's own devices are known by what is written on them
+                return entry.get("alias") is not None
+            return _OUR_NAMESPACE.fullmatch(where) is not None
+        case "docker":
+            return _OUR_RUN.fullmatch(entry["run"]) is not None
+        case "folder" | "cgroup":
+            return _is_path(entry["path"])
+    return True
+
+
+def _is_path(text: str) -> bool:
+    """Whether it leads to a place below the root, and goes there straight."""
+    return "\0" not in text and Path(text).is_absolute() and ".." not in Path(text).parts
 
 
 def _is_network(text: str) -> bool:

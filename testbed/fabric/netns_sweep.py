@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from testbed.errors import MachineError
-from testbed.fabric.journal import KEPT, Entry, Journal, cleaners
+from testbed.fabric.journal import KEPT, Entry, Journal, cleaners, shown
+
+_LONGEST = 4000
+"""Characters of a message that lists what is left."""
 
 
 def sweep(journal: Journal) -> list[str]:
@@ -22,7 +25,7 @@ def sweep(journal: Journal) -> list[str]:
             failures.append(f"{_name(entry)}: {error}")
     if failures:
         raise MachineError(
-            f"of run {journal.run!r} not removed: {'; '.join(failures)}",
+            f"of run {journal.run!r} not removed: {shown('; '.join(failures))[:_LONGEST]}",
             fix="Run `testbed clean` with the privileges of whoever ran it.",
         )
     journal.close()

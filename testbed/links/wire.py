@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cache
 from itertools import repeat
-from typing import Any, Literal, TextIO, TypeVar, get_args, get_origin, get_type_hints
+from typing import IO, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from testbed.errors import ExperimentError, InputError, LinkError, MachineError, WireError
 from testbed.scenario.shape import End, LinkChange, Shape
@@ -105,7 +105,7 @@ def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) else sorted(value)  # type: ignore[arg-type]
 
 
-def lines_of(pipe: TextIO, most: int = MOST_CHARACTERS) -> Iterator[str]:
+def lines_of(pipe: IO[str], most: int = MOST_CHARACTERS) -> Iterator[str]:
     """Lines as they come. Raises WireError for a line of more than ``most`` characters."""
     while line := pipe.readline(most):
         if len(line) >= most and not line.endswith("\n"):
