@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import inf, isfinite, isnan, nan
+from math import fsum, inf, isfinite, isnan, nan
 from statistics import fmean
 from typing import Any, overload
 
@@ -189,13 +189,21 @@ def _job_step(
     start_s = before_s if before_s is not None else min(starts, default=None)
     steps = list(own.values())
     phases = {
-        name: fmean(step.phases_s.get(name, 0.0) for step in steps) for name in phase_names(steps)
+        name: _mean([step.phases_s.get(name, 0.0) for step in steps]) for name in phase_names(steps)
     }
     values = {
-        name: fmean(step.values[name] for step in steps if name in step.values)
+        name: _mean([step.values[name] for step in steps if name in step.values])
         for name in value_names(steps)
     }
     return JobStep(number, start_s, end_s, phases, values)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Also where the sum is larger than any number: what a job says its values are is its matter."""
+    try:
+        return fmean(values)
+    except OverflowError:
+        return fsum(value / len(values) for value in values)
 
 
 class _Process:
