@@ -78,7 +78,7 @@ def altered(draw: st.DrawFn, value: Any) -> Any:
                 del holder[key]
             case "more" if isinstance(holder, list):
                 holder.extend(holder[key : key + 1] * draw(st.integers(1, 50)))
-            case "near" if isinstance(holder[key], int | float):
+            case "near" if isinstance(holder[key], int | float) and abs(holder[key]) < 1e300:
                 holder[key] *= draw(st.sampled_from([-1, 0, 0.5, 10, 1e6, 1e12, 1e18]))
             case _:
                 holder[key] = deepcopy(ODD[draw(st.integers(0, len(ODD) - 1))])

@@ -3,6 +3,7 @@
 import struct
 
 import pytest
+from fuzz_rig import fuzzed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ headers = st.builds(
 )
 
 
+@fuzzed
 @given(headers)
 def test_round_trip(header: Header) -> None:
     packed = header.pack()
@@ -29,6 +31,7 @@ def test_round_trip(header: Header) -> None:
     assert Header.unpack(packed) == header
 
 
+@fuzzed
 @given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES))
 def test_random_bytes_are_refused_or_valid(raw: bytes) -> None:
     try:
