@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from testbed.errors import InputError, NarrowsError
 
 _ROOT, _OURS = Path(__file__).parents[2], ("testbed", "analysis")
 """Where our code is: its packages, and the folder that has them."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _LONGEST = 200
 """Characters of what an error says of itself."""
 
@@ -24,8 +26,13 @@ def readable(paths: Iterable[Path]) -> Iterator[None]:
     """
     try:
         yield
-    except (NarrowsError, OSError, ImportError):
+    except (NarrowsError, ImportError):
         raise
+    except OSError as error:
+        if error.errno in _FULL:
+            raise
+        where = ascii(error.filename or ", ".join(map(str, paths)))[1:-1][:_LONGEST]
+        raise InputError(str(error.strerror), where=where) from error
     except Exception as error:
         said = ascii(str(error))[1:-1][:_LONGEST]
         raise InputError(
