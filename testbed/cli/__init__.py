@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import sys
 from importlib import import_module
@@ -85,6 +86,7 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> Any:
     """Entry point: run a verb; print an error of ours as a sentence and leave with its code."""
+    _print_anything()
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:
         return application(_asked(arguments))(args=arguments, standalone_mode=True)
@@ -101,6 +103,13 @@ def main(arguments: list[str] | None = None) -> Any:
             raise
         print(f"testbed: {_full(error)}", file=sys.stderr)
         sys.exit(NarrowsError.exit_code)
+
+
+def _print_anything() -> None:
+    """A character that the terminal's encoding lacks, or half a pair in a file's name, is printed as ``?``."""
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or out.encoding != "utf-8"):
+        out.reconfigure(errors="replace")
 
 
 def _full(error: OSError) -> str:

@@ -13,6 +13,7 @@ nearest one above us that may be written to and hands on both controllers.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -74,8 +75,8 @@ def find(mounts: str | None = None, own: str | None = None) -> Base:
 
     ``mounts`` and ``own`` are as in ``/proc/self/mountinfo`` and ``/proc/self/cgroup``, which are read when not given.
     """
-    mounted = list(_mounted((_PROC / "mountinfo").read_text() if mounts is None else mounts))
-    member = _member((_PROC / "cgroup").read_text() if own is None else own)
+    mounted = list(_mounted(_text(_PROC / "mountinfo") if mounts is None else mounts))
+    member = _member(_text(_PROC / "cgroup") if own is None else own)
     folders = {
         controller: _below(mount, member.get(controller, "/"))
         for controller in CONTROLLERS
@@ -131,12 +132,24 @@ class _Mount:
     version: int
 
 
+def _text(path: Path) -> str:
+    """What the kernel says of paths, which are bytes that may be in no encoding."""
+    return os.fsdecode(path.read_bytes())
+
+
+def _unescaped(path: str) -> str:
+    """Spaces and the like are three octal digits in a list of mounts."""
+    return os.fsdecode(
+        re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), os.fsencode(path))
+    )
+
+
 def _mounted(text: str) -> Iterator[_Mount]:
     """The control groups in a ``mountinfo`` (proc(5)): fields, a hyphen, then kind, source and the hierarchy's options."""
     for line in text.splitlines():
         fields, _, rest = line.partition(" - ")
         kind, *_, options = rest.split(" ")
-        root, at = (part.encode().decode("unicode_escape") for part in fields.split(" ")[3:5])
+        root, at = map(_unescaped, fields.split(" ")[3:5])
         if kind in ("cgroup", "cgroup2"):
             of = options.split(",") if kind == "cgroup" else []
             yield _Mount(Path(at), root, frozenset(of), 1 if kind == "cgroup" else 2)

@@ -231,11 +231,24 @@ def _object(raw: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def _with_odd_names(raw: bytes) -> Any:
+    """JSON with names of files that are in another encoding than this system's: halves of pairs, which orjson
+    refuses. None where it is no such JSON either."""
+    if b"\\ud" not in raw:
+        return None
+    try:
+        return json.loads(raw, parse_constant=int)
+    except (ValueError, RecursionError):
+        return None
+
+
 def _parse(raw: bytes, where: str) -> dict[str, Any]:
     try:
         value = orjson.loads(raw)
     except ValueError as error:
-        raise InputError(f"not JSON ({error})", where=where) from error
+        value = _with_odd_names(raw)
+        if value is None:
+            raise InputError(f"not JSON ({error})", where=where) from error
     if not isinstance(value, dict):
         raise InputError(f"a JSON object was expected, not {type(value).__name__}", where=where)
     return value

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import fsum, inf, isfinite, isnan, nan
 from statistics import fmean
+from sys import float_info
 from typing import Any, overload
 
 import numpy as np
@@ -203,7 +204,8 @@ def _mean(values: Sequence[float]) -> float:
     try:
         return fmean(values)
     except OverflowError:
-        return fsum(value / len(values) for value in values)
+        mean = 2 * fsum(value / 2 / len(values) for value in values)
+        return min(max(mean, -float_info.max), float_info.max)
 
 
 class _Process:

@@ -223,7 +223,7 @@ class Trial:
 
     def _give_up(self, event: dict[str, Any]) -> None:
         """The server goes on without a worker: so does the session. Raises NodeLost where it cannot."""
-        lost = NodeLost(event["lost"], event["step"], event["reason"])
+        lost = NodeLost(event["lost"], event.get("step"), event["reason"])
         if event["lost"] in self.outcome.done:
             return
         if (forgiven := self.session.forgive(lost)) is None:

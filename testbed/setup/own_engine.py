@@ -100,7 +100,7 @@ def start(
     """Start an engine of our own, and write down what the host was like. ``options``: where it has its files;
     ``given``: in place of ``flags()``."""
     before, mounted = host(), False
-    if " cgroup" not in Path("/proc/mounts").read_text() and have("cgroupfs-mount"):
+    if " cgroup" not in Path("/proc/mounts").read_text(errors="replace") and have("cgroupfs-mount"):
         run(["cgroupfs-mount"])
         mounted = True
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"

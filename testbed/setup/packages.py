@@ -32,7 +32,7 @@ def _venv() -> bool:
 
 def _cgroups() -> bool:
     """Mounted, or mountable by the program that ``engine`` runs where no init system does it."""
-    mounted = " cgroup" in Path("/proc/mounts").read_text()
+    mounted = " cgroup" in Path("/proc/mounts").read_text(errors="replace")
     return mounted or Path("/run/systemd/system").is_dir() or have("cgroupfs-mount")
 
 

@@ -19,6 +19,9 @@ SHIPPED = Path(__file__).with_name("profiles")
 _DIGITS = 6
 """Of every time that is written; more would only be noise."""
 
+_LONGEST = 300
+"""Characters of what a message quotes."""
+
 Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 
@@ -121,9 +124,15 @@ def _first(error: ValidationError) -> str:
     """What is wrong first, ``layers[3].forward_s: …``."""
     found = error.errors(include_url=False)[0]
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"])
-    place = "".join(parts).removeprefix(".")
-    says = found["msg"].removeprefix("Value error, ")
+    place = _brief("".join(parts).removeprefix("."))
+    says = _brief(found["msg"].removeprefix("Value error, "))
     return f"{place}: {says}" if place else says
+
+
+def _brief(text: str) -> str:
+    """So much of a file's own words as a message may have, and nothing that a terminal would obey."""
+    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return short if short.isprintable() else ascii(short)
 
 
 def shipped() -> dict[str, Path]:

@@ -128,14 +128,16 @@ def test_strangers_are_sent_away(board: Switchboard, data: bytes) -> None:
 @given(spoken | st.sampled_from([b"\n".join(json.dumps(m).encode() for m in FROM_NODES)]).flatmap(changed))  # fmt: skip
 def test_nodes_that_say_anything_are_heard_or_lost(board: Switchboard, data: bytes) -> None:
     """After the greeting: what comes has what the session reads of it, and then the node is lost by name."""
-    with closing(enters(board)) as node:
-        say(node, data + b"\n")
-        with pytest.raises(NodeLost) as lost:
-            while (came := board.receive(SOON_S)) is not None:
-                assert came[0] == NODE
-                read(came[1])
+    try:
+        with closing(enters(board)) as node:
+            say(node, data + b"\n")
+            with pytest.raises(NodeLost) as lost:
+                while (came := board.receive(SOON_S)) is not None:
+                    assert came[0] == NODE
+                    read(came[1])
         assert lost.value.node == NODE and len(str(lost.value)) < 1000
-    _forget(board)
+    finally:
+        _forget(board)
 
 
 def read(message: dict[str, Any]) -> None:
@@ -145,7 +147,7 @@ def read(message: dict[str, Any]) -> None:
             assert isinstance(message["event"]["kind"], str)
             assert type(message["event"].get("step", 0)) in (int, type(None))
             if message["event"]["kind"] == "lost":
-                NodeLost(message["event"]["lost"], message["event"]["step"], message["event"]["reason"])  # fmt: skip
+                NodeLost(message["event"]["lost"], message["event"].get("step"), message["event"]["reason"])  # fmt: skip
         case "burst":
             assert isinstance(message["record"], dict)
         case "done":

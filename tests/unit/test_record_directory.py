@@ -186,3 +186,14 @@ def test_json_is_replaced_in_one_move_and_strict(tmp_path: Path) -> None:
 
 def test_a_record_that_is_not_finite_is_a_line_too() -> None:
     assert json.loads(to_json({"loss": float("nan"), "k": 0.5})) == {"loss": None, "k": 0.5}
+
+
+def test_names_of_files_in_another_encoding_are_read_back(tmp_path: Path) -> None:
+    """As Python has them: halves of pairs, which strict readers of JSON refuse."""
+    path = tmp_path / "a.json"
+    path.write_text(to_json({"dir": "/a \udcc3\udca4"}))
+    assert read_json(path) == {"dir": "/a \udcc3\udca4"}
+    for nonsense in ('{"dir": "\\udcc3", "x": NaN}', '{"dir": "\\udcc3"', '"\\udcc3"'):
+        path.write_text(nonsense)
+        with pytest.raises(InputError, match=r"a\.json"):
+            read_json(path)
