@@ -25,7 +25,8 @@ def disturbed(history: LinkHistory, under_way: Spans, limits: Thresholds) -> lis
 
 def _of(reason: str, spans: Spans) -> Iterator[Disturbed]:
     for from_s, to_s in spans:
-        yield Disturbed(max(0.0, from_s), to_s, reason)
+        if to_s > 0:  # what was over before t0 disturbed nothing
+            yield Disturbed(max(0.0, from_s), to_s, reason)
 
 
 def _late_changes(history: LinkHistory, limits: Thresholds) -> Iterable[tuple[float, float]]:

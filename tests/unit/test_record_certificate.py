@@ -16,7 +16,7 @@ from testbed.record.asked import Asked
 from testbed.record.certificate import certificate
 from testbed.record.changes import Changes
 from testbed.record.directory import to_json
-from testbed.record.disturbed import disturbed
+from testbed.record.disturbed import _of, disturbed
 from testbed.record.evidence import Evidence, PathSeen, Starved
 from testbed.record.followed import follow, starts
 from testbed.record.history import LinkHistory
@@ -106,6 +106,12 @@ def doubts(replay: Replay, under_way: Spans | None = None) -> set[tuple[str, flo
         (d.reason, round(d.from_s, 3), round(d.to_s, 3))
         for d in disturbed(replay.history, spans, THRESHOLDS)
     }
+
+
+def test_what_was_over_before_t0_disturbed_nothing() -> None:
+    assert [
+        (d.from_s, round(d.to_s, 3)) for d in _of("stolen", Spans([(-0.3, -0.2), (-0.05, 0.05)]))
+    ] == [(0.0, 0.05)]
 
 
 def test_sound_times_are_not_disturbed_ones() -> None:
