@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.load import Array, Run
+from testbed.record.readable import equal_parts
 
 Flags = NDArray[np.bool_]
+MOST_BINS = 3_000_000
+"""A month of seconds."""
 
 
 _COLUMNS = ("from_s", "to_s", "asked_bits", "delivered_bits", "busy")
@@ -74,7 +77,7 @@ class EndSamples:
             return Bins(nothing, nothing, nothing, nothing, self._busy)
         start, stop, asked, delivered = self._table.T
         # What was looked at a little before the end of a second is that second's.
-        edges = np.arange(0.0, stop[-1] + 1e-3, width_s)
+        edges = equal_parts(0.0, stop[-1] + 1e-3, width_s, MOST_BINS)
         times = np.concatenate([start[:1], stop])
         totals = (np.concatenate([[0.0], np.cumsum(bits)]) for bits in (asked, delivered))
         rates = [np.diff(np.interp(edges, times, total)) / width_s for total in totals]

@@ -8,8 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.load import Array, Run, by_algorithm
+from analysis.link_bins import MOST_BINS
+from analysis.load import Run, by_algorithm
 from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure, shade, shade_handle
+from testbed.record.readable import equal_parts
 
 NAME = "rate_k_delay"
 _LOG_SPAN = 20.0
@@ -101,7 +103,7 @@ def _delivered(run: Run, width_s: float) -> list[tuple[float, float]]:
     start, stop, _, rate = run.link_rates(run.server, "down")
     if not len(start) or width_s <= 0:
         return []
-    edges: Array = np.arange(0.0, float(run.summary["time_s"]) * (1 + 1e-9), width_s)
+    edges = equal_parts(0.0, float(run.summary["time_s"]) * (1 + 1e-9), width_s, MOST_BINS)
     total = np.concatenate([[0.0], np.cumsum(rate * (stop - start))])
     passed = np.interp(edges, np.concatenate([start[:1], stop]), total)
     return list(zip(edges[:-1], np.diff(passed) / width_s / 1e6, strict=True))

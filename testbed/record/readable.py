@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from traceback import extract_tb
 
+import numpy as np
+from numpy.typing import NDArray
+
 from testbed.errors import InputError, NarrowsError
 
 _ROOT, _OURS = Path(__file__).parents[2], ("testbed", "analysis")
@@ -40,6 +43,18 @@ def readable(paths: Iterable[Path]) -> Iterator[None]:
             where=", ".join(map(str, paths)),
             hint="Give directories as 'testbed run' or 'testbed exec' wrote them, with nothing changed",
         ) from error
+
+
+def equal_parts(start_s: float, stop_s: float, width_s: float, most: int) -> NDArray[np.float64]:
+    """Edges of parts of a time, as ``numpy.arange`` has them. Raises InputError where they are more than ``most``:
+    records of a few lines may speak of any time."""
+    count = (stop_s - start_s) / width_s
+    if not count <= most:
+        raise InputError(
+            f"records from {start_s:g} to {stop_s:g} s are longer than can be looked at: "
+            f"at most {most * width_s:g} s"
+        )
+    return np.arange(start_s, stop_s, width_s)
 
 
 def _place(error: BaseException) -> str:

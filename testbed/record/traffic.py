@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.record.readable import equal_parts
 from testbed.scenario.shape import FRAME_BYTES, End
 
 Array = NDArray[np.float64]
@@ -21,6 +22,8 @@ LOOK_S = 0.02
 """From look to look."""
 LOOKS_S = 4 * 3600.0
 """Of runs that are longer, looks within samples are left out: a day of them would take gigabytes."""
+_MOST_LOOKS = 2_000_000
+"""Of a link direction; there are no more than a third of it in ``LOOKS_S``."""
 _LEAST_BITS = 4 * 8 * FRAME_BYTES
 """Of what a link can carry from look to look: where it is less, packets could be told from pauses no more."""
 
@@ -76,7 +79,7 @@ class TrafficRows:
         longest = max(tables, key=len, default=np.zeros((0, 4)))
         if not self._finer:
             return np.concatenate([longest[:1, 0], longest[:, 1]])
-        return np.arange(longest[0, 0], longest[-1, 1] + LOOK_S / 2, LOOK_S)
+        return equal_parts(longest[0, 0], longest[-1, 1] + LOOK_S / 2, LOOK_S, _MOST_LOOKS)
 
 
 class Traffic:
