@@ -5,15 +5,19 @@ A job must not fail, or never end, since nobody reads what it prints: what canno
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
 import threading
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO
 
 _AT_ONCE_BYTES, _LONGEST_BYTES = 1 << 16, 1 << 20
+MOST_BYTES = 1 << 30
+"""Of what a node prints, that are kept."""
 _END = re.compile(rb"(\r*\n|\r+(?![\r\n]|\Z))")
 """A carriage return that came last may belong to a line's end that is still under way."""
 
@@ -46,12 +50,18 @@ def lines(pipe: IO[bytes]) -> Iterator[bytes]:
 
 
 class Output:
-    """``shown``: whether lines also go to standard output. ``several``: whether nodes have several processes."""
+    """``shown``: whether lines also go to standard output. ``several``: whether nodes have several processes.
+    ``most_bytes``: of a node's lines that are kept."""
 
-    def __init__(self, folder: Path, width: int, *, shown: bool, several: bool) -> None:
+    def __init__(
+        self, folder: Path, width: int, *, shown: bool, several: bool, most_bytes: int = MOST_BYTES
+    ) -> None:
         self._folder, self._width, self._shown, self._several = folder, width, shown, several
+        self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._files: dict[str, BinaryIO] = {}
+        self._files: dict[str, FileIO] = {}
+        self._full: set[str] = set()
+        """Nodes of whose lines no more are kept."""
         self.last: dict[tuple[str, int], str] = {}
         """The last line with a letter or a digit in it, by node and local rank."""
         self.failure: str | None = None
@@ -78,10 +88,19 @@ class Output:
             self._files.clear()
 
     def _keep(self, node: str, line: bytes) -> None:
+        if node in self._full:
+            return
         try:
             if node not in self._files:
                 self._files[node] = (self._folder / f"{node}.log").open("ab", buffering=0)
-            self._files[node].write(line)
+            file = self._files[node]
+            begin = os.fstat(file.fileno()).st_size
+            if begin + len(line) > self._most_bytes:
+                self._full.add(node)
+                self.failure = f"{node} printed more than {self._most_bytes} bytes: what came after them was not kept"
+            elif file.write(line) != len(line):  # as much as there was room for
+                file.truncate(begin)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self.failure = f"not all output of {node} was kept: {error.strerror}"
 

@@ -13,6 +13,7 @@ import os
 import re
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -84,11 +85,15 @@ class RunDirectory:
         return write_atomically(self.path / name, text)
 
     def close(self) -> None:
-        """Close all files; later records are refused."""
-        with self._lock:
+        """Have everything on disk and close all files; later records are refused.
+
+        Raises OSError where the disk did not take what it was given before, such as one that is somewhere else.
+        """
+        with self._lock, ExitStack() as closing:
             self._closed = True
             for handle in self._files.values():
-                os.close(handle)
+                closing.callback(os.close, handle)
+                closing.callback(os.fsync, handle)
             self._files.clear()
 
     def __enter__(self) -> Self:
