@@ -51,18 +51,22 @@ _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 
 class _Calls(NamedTuple):
     """System calls of a machine (include/uapi/linux/audit.h), each with the argument that is a mode; of those that open
-    files, the argument before it says whether a file is made."""
+    files, the argument before it says whether a file is made. ``keys``: add_key, request_key and keyctl."""
 
     machine: int
     modes: dict[int, int]
     opens: dict[int, int]
+    keys: tuple[int, ...]
 
 
 _KNOWN = {
     "x86_64": _Calls(
-        0xC000003E, {90: 1, 91: 1, 268: 2, 452: 2, 133: 1, 259: 2, 85: 1}, {2: 2, 257: 3}
+        0xC000003E,
+        {90: 1, 91: 1, 268: 2, 452: 2, 133: 1, 259: 2, 85: 1},
+        {2: 2, 257: 3},
+        (248, 249, 250),
     ),
-    "aarch64": _Calls(0xC00000B7, {52: 1, 53: 2, 452: 2, 33: 2}, {56: 3}),
+    "aarch64": _Calls(0xC00000B7, {52: 1, 53: 2, 452: 2, 33: 2}, {56: 3}, (217, 218, 219)),
 }
 _WITHOUT = (437, 425)
 """openat2 and io_uring_setup take their modes from memory, where no filter looks: as if the kernel did not have them."""
@@ -78,7 +82,8 @@ def drop_privileges(whose: Account | None) -> None:
     """Become ``whose``, and give up every capability, now and for all programs to come. Raises OSError.
 
     Files with a set-user-id or set-group-id bit cannot be made any more either: where a folder's files are shown as this
-    user's they belong to its owner on the disk.
+    user's they belong to its owner on the disk. Nor can the kernel's keys be reached: of whoever started the testbed, the
+    session's would go on to every process.
     """
     for capability in range(int(_LAST.read_text()) + 1):
         prctl(_DROP_BOUNDING, capability)
@@ -90,8 +95,7 @@ def drop_privileges(whose: Account | None) -> None:
         os.setresuid(whose.user, whose.user, whose.user)
     call("capset", struct.pack("=Ii", _CAPABILITIES_VERSION_3, 0), bytes(24))
     prctl(_NO_NEW_PRIVILEGES, 1)
-    if whose is not None:
-        _forbid_set_id()
+    _forbid(set_id=whose is not None)
 
 
 def execute(command: Sequence[str]) -> None:
@@ -104,13 +108,16 @@ def execute(command: Sequence[str]) -> None:
         os._exit(_NOT_FOUND if error.errno == errno.ENOENT else _NOT_ABLE)
 
 
-def _forbid_set_id() -> None:
+def _forbid(*, set_id: bool) -> None:
+    """Have the kernel refuse keys and, with ``set_id``, all that could make a file with such a bit."""
     calls = _KNOWN.get(platform.machine())
     if calls is None:
+        if not set_id:
+            return
         raise OSError(
             errno.ENOSYS, f"the numbers of system calls on {platform.machine()} are not known"
         )
-    program = b"".join(struct.pack("=HBBI", *step) for step in _filter(calls))
+    program = b"".join(struct.pack("=HBBI", *step) for step in _filter(calls, set_id))
     room = ctypes.create_string_buffer(program, len(program))
     head = ctypes.create_string_buffer(
         struct.pack("@HP", len(program) // 8, ctypes.addressof(room))
@@ -118,13 +125,16 @@ def _forbid_set_id() -> None:
     prctl(_SET_SECCOMP, _SECCOMP_FILTER, ctypes.addressof(head))
 
 
-def _filter(calls: _Calls) -> Iterator[tuple[int, int, int, int]]:
+def _filter(calls: _Calls, set_id: bool) -> Iterator[tuple[int, int, int, int]]:
     """Instructions (linux/filter.h): code, steps to skip if true and if not, operand."""
     denied, unknown = _FAIL | errno.EPERM, _FAIL | errno.ENOSYS
     yield from ((_LOAD, 0, 0, _MACHINE_AT), (_EQUAL, 1, 0, calls.machine), (_RETURN, 0, 0, unknown))
     yield from ((_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, 0, 1, _FOREIGN), (_RETURN, 0, 0, unknown))
-    for number in _WITHOUT:
+    for number in (*calls.keys, *(_WITHOUT if set_id else ())):
         yield from ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, unknown))
+    if not set_id:
+        yield (_RETURN, 0, 0, _ALLOW)
+        return
     for number, mode in calls.modes.items():
         yield (_EQUAL, 0, 4, number)
         yield from _set_id(mode, denied)

@@ -37,10 +37,13 @@ _PRIVATE = {
     "/tmp": "mode=1777,size=50%",
     "/var/tmp": "mode=1777,size=50%",
     "/dev/shm": "mode=1777",
+    "/dev/mqueue": "mode=755",
     "/run": "mode=755",
 }
 """Folders that begin empty, each with how: where programs that share no network meet otherwise."""
 
+_TERMINALS = "newinstance,ptmxmode=0666,mode=0620"
+"""A user's other terminals are files of that user's, and those of two nodes would be files of the same user."""
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))
 _LONGEST = 4096
 
@@ -143,7 +146,10 @@ def lay(
             if Path(path).is_dir() and not Path(path).is_symlink():
                 flags = _OLD_NO_SUID | _OLD_NO_DEVICES
                 mount("tmpfs", path, "tmpfs", flags, options)
+        if Path("/dev/pts").is_dir():
+            mount("devpts", "/dev/pts", "devpts", _OLD_NO_SUID | _OLD_NO_EXEC, _TERMINALS)
         for path, _, tree in trees:
+            _hold(path, {shown_at: one.writable for shown_at, one, _ in trees})
             tree.attach(path)
     if processes:
         mount("proc", "/proc", "proc", _OLD_NO_SUID | _OLD_NO_DEVICES | _OLD_NO_EXEC)
@@ -171,6 +177,22 @@ def _targets(shown: Sequence[Shown]) -> list[tuple[str, Shown]]:
             if path not in found or one.writable:
                 found[path] = one
     return [(path, found[path]) for path in sorted(found) if not _has(found, path)]
+
+
+def between(above: str | Path, below: str | Path) -> list[Path]:
+    """The folders that are below one folder and above another, outermost first."""
+    return [folder for folder in reversed(Path(below).parents) if Path(above) in folder.parents]
+
+
+def _hold(path: str, writable: Mapping[str, bool]) -> None:
+    """Make mounts of the folders between a writable folder and a path in it: they cannot be renamed then, and nothing else
+    can be put in the place of what is shown there."""
+    above = next((str(parent) for parent in Path(path).parents if str(parent) in writable), None)
+    if above is None or not writable[above]:
+        return
+    for folder in between(above, path):
+        if not os.path.ismount(folder) and folder.resolve() == folder:
+            mount(str(folder), folder, None, BIND)
 
 
 def _has(found: Mapping[str, Shown], path: str) -> bool:

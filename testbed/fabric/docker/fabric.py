@@ -190,6 +190,7 @@ class DockerFabric:
             racks=bool(self._racks) or self.context.multicast,
             folders=self.context.folders,
             gpus=gpus,
+            records=self.context.directory.absolute(),
             premises=self.context.premises,
             trains=self.context.trains,
         )

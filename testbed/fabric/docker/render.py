@@ -12,6 +12,7 @@ from typing import Any
 
 from testbed.fabric.base import CONTROL_PORT, NodeSpec, Premises
 from testbed.fabric.limits import Limits, Machine, limits
+from testbed.fabric.view import between
 
 RUN_LABEL = "narrows.run"
 """On everything of a run; its value is the run's id."""
@@ -48,6 +49,8 @@ class Plan:
     """CUDA devices of the host; nodes with ``device: cuda`` take them in turn."""
     folders: tuple[Path, ...] = ()
     """Of the host, which nodes may read under the same paths."""
+    records: Path | None = None
+    """The run's directory, which commands do not write to."""
     premises: Premises | None = None
     """Of nodes in which commands are launched."""
     trains: bool = True
@@ -168,6 +171,10 @@ def _offer(service: Document, spec: NodeSpec, plan: Plan, premises: Premises) ->
     service["labels"] = {RUN_LABEL: plan.id, NODE_LABEL: spec.name}
     # Sockets can be connected to where nothing can be written.
     folders = dict.fromkeys((*plan.folders, premises.meeting), True) | {premises.directory: False}
+    if plan.records is not None and premises.directory in plan.records.parents:
+        # Folders on the way are mounts, too: else they could be renamed, and others put in their place.
+        folders |= dict.fromkeys(between(premises.directory, plan.records), False)
+        folders[plan.records] = True
     service["volumes"] = [_mount(folder, read_only=only) for folder, only in folders.items()]
     if premises.output is not None:
         service["volumes"].append(_mount(premises.output, read_only=False, target=OUTPUT))
