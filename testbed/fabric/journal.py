@@ -103,6 +103,12 @@ def folder() -> Path:
             f"cannot make the folder of journals {path}: {error.strerror}",
             fix="Set XDG_RUNTIME_DIR to a folder that you may write to",
         ) from error
+    about = path.stat()
+    if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise MachineError(
+            f"others can write to the folder of journals {path}: what is in it need not be true",
+            fix="Make it yours alone: `chown`, `chmod go-w`; or have NARROWS_STATE name another",
+        )
     return path
 
 
@@ -151,8 +157,36 @@ _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "cgroup": {"path": (str,)},
 }
 """By kind of entry: what it has and of which type."""
-_OUR_NAMESPACE = re.compile(r"nw-[^/\0]+")
-_OUR_RUN = re.compile(r"[A-Za-z0-9_.-]+")
+_RUN = re.compile(r"[A-Za-z0-9_.-]+")
+_NAMESPACE = re.compile(r"nw-[\w.-]+", re.ASCII)
+
+
+def _is_our_path(entry: Entry) -> bool:
+    """A folder or a control group by a name that runs give, and no way around."""
+    path = Path(entry["path"])
+    if "\0" in entry["path"]:
+        return False
+    name = path.name if entry["kind"] == "folder" else path.parent.name
+    return path.is_absolute() and ".." not in path.parts and name.startswith("narrows-")
+
+
+def _is_our_link(entry: Entry) -> bool:
+    """A device that is known by its alias, or that is in a namespace of a run's."""
+    netns, alias = entry.get("netns"), entry.get("alias")
+    if netns is not None and not _NAMESPACE.fullmatch(netns):
+        return False
+    return alias is not None or netns is not None
+
+
+_OURS: dict[str, Callable[[Entry], bool]] = {
+    "namespace": lambda entry: _NAMESPACE.fullmatch(entry["name"]) is not None,
+    "link": _is_our_link,
+    "folder": _is_our_path,
+    "cgroup": _is_our_path,
+    "docker": lambda entry: _RUN.fullmatch(entry["run"]) is not None,
+    "subnet": lambda entry: _is_network(entry["network"]),
+}
+"""By kind of entry, whether it is something that runs make: whatever a journal names, nothing else is removed."""
 
 
 def _read(path: Path) -> Journal | None:
@@ -202,28 +236,8 @@ def _is_entry(entry: Entry) -> bool:
     if not isinstance(kind, str):
         return False
     fields = _FIELDS.get(kind, {})
-    if not all(isinstance(entry.get(name), types) for name, types in fields.items()):
-        return False
-    match kind:
-        case "subnet":
-            return _is_network(entry["network"])
-        case "namespace":
-            return _OUR_NAMESPACE.fullmatch(entry["name"]) is not None
-        case "link":
-            where = entry.get("netns")
-            if where is None:  # the host's own devices are known by what is written on them
-                return entry.get("alias") is not None
-            return _OUR_NAMESPACE.fullmatch(where) is not None
-        case "docker":
-            return _OUR_RUN.fullmatch(entry["run"]) is not None
-        case "folder" | "cgroup":
-            return _is_path(entry["path"])
-    return True
-
-
-def _is_path(text: str) -> bool:
-    """Whether it leads to a place below the root, and goes there straight."""
-    return "\0" not in text and Path(text).is_absolute() and ".." not in Path(text).parts
+    right = all(isinstance(entry.get(name), types) for name, types in fields.items())
+    return right and (kind not in _OURS or _OURS[kind](entry))
 
 
 def _is_network(text: str) -> bool:

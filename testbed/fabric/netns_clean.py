@@ -50,7 +50,7 @@ def clean_process(entry: Entry) -> list[str]:
 def clean_folder(entry: Entry) -> list[str]:
     """``{"path"}``: a folder of sockets that was made for one run."""
     path = Path(entry["path"])
-    if not path.name.startswith("narrows-") or path.is_symlink() or not path.is_dir():
+    if not path.is_dir() or path.is_symlink() or path.stat().st_uid != os.geteuid():
         return []
     shutil.rmtree(path)
     return [f"folder {path}"]

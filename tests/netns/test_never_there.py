@@ -111,17 +111,18 @@ def test_a_host_that_never_says_it_is_back_ends_the_next_run_in_its_time(
 @pytest.fixture
 def stuck(tmp_path: Path, state: Path) -> Iterator[Path]:
     """A dead run's folder that cannot go, since something is mounted in it, and one that can."""
-    busy = tmp_path / "folders" / "busy"
+    busy = tmp_path / "folders" / "narrows-busy"
     (busy / "mounted").mkdir(parents=True)
-    (tmp_path / "folders" / "idle").mkdir()
+    (tmp_path / "folders" / "narrows-idle").mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(busy / "mounted")], check=True)
     state.mkdir(exist_ok=True)
-    for run, names in (("aaa", ["idle"]), ("bbb", ["busy"]), ("ccc", [])):
+    for run, names in (("aaa", ["narrows-idle"]), ("bbb", ["narrows-busy"]), ("ccc", [])):
         head = {"run": run, "pid": 1, "start": "another boot/1", "began": 0}
         entries = [{"kind": "folder", "path": str(tmp_path / "folders" / name)} for name in names]
         if run == "bbb":
-            (tmp_path / "folders" / "besides").mkdir()
-            entries.insert(0, {"kind": "folder", "path": str(tmp_path / "folders" / "besides")})
+            besides = tmp_path / "folders" / "narrows-besides"
+            besides.mkdir()
+            entries.insert(0, {"kind": "folder", "path": str(besides)})
         lines = [json.dumps(line) + "\n" for line in [head, *entries]]
         (state / f"{run}.journal").write_text("".join(lines))
     yield busy
@@ -136,7 +137,7 @@ def test_what_cannot_be_removed_is_named_and_stays_in_the_journal(stuck: Path, s
         assert "Run `testbed clean` with the privileges" in said
         assert [path.name for path in state.glob("*.journal")] == ["bbb.journal"]
         # all else is gone, of this run and of others
-        assert [path.name for path in stuck.parent.iterdir()] == ["busy"]
+        assert [path.name for path in stuck.parent.iterdir()] == ["narrows-busy"]
     subprocess.run(["umount", str(stuck / "mounted")], check=True)
     assert called("clean")[0] == 0
     assert not stuck.exists() and not list(state.glob("*.journal"))
