@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from matplotlib.patches import Patch
 from analysis.load import Run
 from analysis.table import to_csv
 from testbed.errors import InputError
+from testbed.record.directory import write_atomically, write_data_atomically
 
 COLUMN_IN, PAGE_IN = 3.5, 7.16
 """Widths of a paper's column and page in inches."""
@@ -121,6 +123,8 @@ def save(
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
+        if out.is_symlink():
+            raise InputError("a symbolic link stands where figures would go", where=str(out))
     except OSError as error:
         raise InputError(f"cannot make {out}: {error.strerror}", where="--out") from None
     paths = [out / f"{name}.{suffix}" for suffix in ("png", "pdf", "csv")]
@@ -128,14 +132,16 @@ def save(
         figure = draw(found)
         for path in paths[:2]:
             write(figure, path)
-    paths[2].write_text(to_csv(data(found)), encoding="utf-8")
+    write_atomically(paths[2], to_csv(data(found)))
     return paths
 
 
 def write(figure: Figure, path: Path) -> None:
     """Into ``path``, whose ending (.png, .pdf, .svg) says of what kind. The same figure gives the same bytes."""
     kind = path.suffix.removeprefix(".")
+    drawn = BytesIO()
+    figure.savefig(drawn, format=kind, metadata=dict(_UNDATED[kind]))
     try:
-        figure.savefig(path, format=kind, metadata=dict(_UNDATED[kind]))
+        write_data_atomically(path, drawn.getvalue())
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None

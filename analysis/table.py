@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.load import Run
+from testbed.errors import printable
 from testbed.record.directory import SUMMARY, read_json
 from testbed.record.summary import SELECTION, STALENESS
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 Row = dict[str, Any]
 COLUMNS = (
@@ -62,8 +64,8 @@ def to_csv(table: Sequence[Mapping[str, Any]]) -> str:
 
 def rich_table(table: Sequence[Mapping[str, Any]]) -> Table:
     """The rows for a terminal."""
-    from rich.markup import escape as rich_escape
     from rich.table import Table
+    from rich.text import Text
 
     headings = [
         "algorithm",
@@ -84,10 +86,15 @@ def rich_table(table: Sequence[Mapping[str, Any]]) -> Table:
         column.justify = "right"
     for row in table:
         *cells, verdict = cells_of(row)
-        shown.add_row(
-            *map(rich_escape, cells), f"[{colours.get(verdict, 'red')}]{rich_escape(verdict)}[/]"
-        )
+        shown.add_row(*map(plain, cells), Text(printable(verdict), colours.get(verdict, "red")))
     return shown
+
+
+def plain(cell: str) -> Text:
+    """A cell that shows what it holds: no markup of rich's, and nothing that a terminal obeys."""
+    from rich.text import Text
+
+    return Text(printable(cell))
 
 
 def cells_of(row: Mapping[str, Any]) -> list[str]:

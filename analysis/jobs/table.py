@@ -9,7 +9,8 @@ import numpy as np
 
 from analysis.jobs.history import lengths, phases_s
 from analysis.load import Run
-from analysis.table import megabytes
+from analysis.table import megabytes, plain
+from testbed.errors import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -64,17 +65,15 @@ def cells_of(row: Mapping[str, Any]) -> list[str]:
 
 def rich_table(table: Sequence[Mapping[str, Any]]) -> Table:
     """The rows for a terminal."""
-    from rich.markup import escape as rich_escape
     from rich.table import Table
+    from rich.text import Text
 
     shown = Table(*(heading.lower() for heading in HEADINGS))
     for column in shown.columns[1:-1]:
         column.justify = "right"
     for row in table:
         *cells, verdict = cells_of(row)
-        shown.add_row(
-            *map(rich_escape, cells), f"[{_COLOURS.get(verdict, 'red')}]{rich_escape(verdict)}[/]"
-        )
+        shown.add_row(*map(plain, cells), Text(printable(verdict), _COLOURS.get(verdict, "red")))
     return shown
 
 

@@ -38,8 +38,10 @@ def record(run: Run, out: Target, as_json: options.Json = False) -> None:
     """Write the messages of the finished run in RUN, and what each of them waited for."""
     from testbed.messages.file import write
     from testbed.messages.of_run import of_run
+    from testbed.record.readable import readable
 
-    trace = of_run(run)
+    with readable([run]):
+        trace = of_run(run)
     write(trace, out)
     _say(out, trace, as_json)
 

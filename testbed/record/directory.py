@@ -23,10 +23,13 @@ import orjson
 
 from testbed.errors import InputError
 from testbed.record.stored import Files, Stored, stored
+from testbed.user_files import data_of
 
 MANIFEST, SUMMARY, LINKS, EVENTS = "manifest.json", "summary.json", "links.jsonl", "events"
 TRAFFIC = "traffic.jsonl"
 COMPARISON = "comparison.json"
+MOST_LINE_BYTES, MOST_JSON_BYTES = 1 << 26, 1 << 28
+"""Of a line of JSON and of a file that is one object; more is nothing that a run writes."""
 OPEN_FILES = 256
 """Of a run; what more it has is opened for every write."""
 IN_MEMORY_BYTES = 16 << 20
@@ -49,7 +52,7 @@ class RunDirectory:
     ) -> Self:
         """Make a new, empty directory under ``out/runs``. Raises InputError when ``out`` is unusable."""
         stem = f"{_utc()}_{scenario_name}_{algorithm}_s{seed}_{content_hash[:8]}"
-        path = fresh(out / "runs", stem)
+        path = _by_no_link(fresh(out / "runs", stem))
         (path / EVENTS).mkdir()
         (path / "log").mkdir()
         return cls(path)
@@ -137,10 +140,15 @@ def run_of(comparison: Path, run: Path) -> Path:
 
 def write_atomically(path: Path, text: str) -> Path:
     """Write beside ``path``, then move over it; the text is on disk before its name is."""
+    return write_data_atomically(path, text.encode())
+
+
+def write_data_atomically(path: Path, data: bytes) -> Path:
+    """The same with bytes. A link that stands at ``path`` is replaced, not followed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
-        with beside.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with beside.open("xb") as file:  # a link that somebody has put there would be followed
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
@@ -176,7 +184,11 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         return
     _check_regular(path)
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES), b""), start=1):
+            if len(line) == MOST_LINE_BYTES:
+                raise InputError(
+                    f"a line of more than {MOST_LINE_BYTES >> 20} MiB", where=f"{path}:{number}"
+                )
             if not line.endswith(b"\n"):
                 return
             value = _object(line)
@@ -185,12 +197,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises InputError when it is missing or something else."""
-    try:
-        _check_regular(path)
-        raw = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", where=str(path)) from error
-    return _parse(raw, str(path))
+    return _parse(data_of(path, MOST_JSON_BYTES), str(path))
 
 
 def read_events(
@@ -323,6 +330,12 @@ def fresh(parent: Path, stem: str) -> Path:
             hint="Give a folder that you may write to",
         ) from error
     raise InputError(f"{parent} already has 999 directories called {name}", where="--out")
+
+
+def _by_no_link(path: Path) -> Path:
+    """The same folder without symbolic links on the way, which a job could replace; unchanged where there are none."""
+    real = path.resolve()
+    return path if real == path.absolute() else real
 
 
 def _safe(text: str) -> str:

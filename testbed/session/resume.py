@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import InputError
-from testbed.record.directory import COMPARISON, read_json, read_jsonl, run_of
+from testbed.record.directory import COMPARISON, read_json, read_jsonl, records_of, run_of
 from testbed.record.summary import entry, finished
 from testbed.scenario.load import Loaded
 from testbed.session.comparison import Comparison
@@ -105,18 +105,19 @@ def _read(directory: Path) -> Recorded:
             where=str(directory / COMPARISON),
             hint="Begin another comparison",
         )
-    order = [(str(name), int(seed)) for name, seed in said["order"]]
-    took_s = said.get("took_s") or []
-    return Recorded(
-        directory=directory,
-        hash=said["hash"],
-        fabric=said["fabric"],
-        algorithms=said["algorithms"],
-        seeds=said["seeds"],
-        order=order,
-        runs=said.get("runs", []),
-        took_s=[*took_s, *[None] * len(order)][: len(order)],
-    )
+    with records_of(directory / COMPARISON):
+        order = [(str(name), int(seed)) for name, seed in said["order"]]
+        took_s = said.get("took_s") or []
+        return Recorded(
+            directory=directory,
+            hash=str(said["hash"]),
+            fabric=str(said["fabric"]),
+            algorithms=[str(name) for name in said["algorithms"]],
+            seeds=[int(seed) for seed in said["seeds"]],
+            order=order,
+            runs=[dict(run) for run in said.get("runs", [])],
+            took_s=[*took_s, *[None] * len(order)][: len(order)],
+        )
 
 
 def _said(value: object) -> str:
