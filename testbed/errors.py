@@ -13,11 +13,34 @@ NarrowsError
 
 from __future__ import annotations
 
+import re
+
+_COLOURS = r"\x1b\[[0-9;:]*m"
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_BUT_COLOURS = re.compile(f"({_COLOURS})|{_CONTROL.pattern}")
+
+
+def printable(text: str, *, colours: bool = False) -> str:
+    """``text`` without characters that a terminal obeys or that reorder a line: each as Python escapes it.
+
+    Names and words of others are data. ``colours``: sequences that only choose a colour or a face stay.
+    """
+    if not colours:
+        return _CONTROL.sub(_escaped, text)
+    return _BUT_COLOURS.sub(lambda match: match[1] or _escaped(match), text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
+
 
 class NarrowsError(Exception):
     """Base of all errors that are reported as a sentence instead of a traceback."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class InputError(NarrowsError):

@@ -59,8 +59,9 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 def environment(**extra: str) -> dict[str, str]:
     """This process's environment, in which the package is found from any directory."""
-    known = os.environ.get("PYTHONPATH")
-    path = os.pathsep.join([str(PACKAGE.parent), *([known] if known else [])])
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    # an empty entry, or one that is relative, would be the working directory
+    path = os.pathsep.join([str(PACKAGE.parent), *filter(os.path.isabs, known)])
     return {**os.environ, "PYTHONPATH": path, **extra}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import logging
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,13 +15,18 @@ import typer
 
 from testbed import __version__
 from testbed.__main__ import missing
-from testbed.errors import NarrowsError
+from testbed.errors import InputError, NarrowsError, printable
 from testbed.process import set_default
 
 # numpy's algebra would start threads as it is loaded, and a process with threads cannot enter a user namespace.
 set_default("OPENBLAS_NUM_THREADS", "1")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_PATHS = {errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
+"""What is wrong with a path that a user gave, or with what somebody has put there."""
+
+_SHOWN = 200
+"""Characters of such a path."""
 
 VERBS = {
     "init": "testbed.cli.init:init",
@@ -99,6 +105,10 @@ def main(arguments: list[str] | None = None) -> Any:
     except ModuleNotFoundError as error:
         sys.exit(missing(error))
     except OSError as error:
+        if error.errno in _PATHS and error.filename is not None:
+            name = printable(os.fsdecode(error.filename)[:_SHOWN])
+            print(f"testbed: {name}: cannot be used: {error.strerror}", file=sys.stderr)
+            sys.exit(InputError.exit_code)
         if error.errno not in _FULL:
             raise
         print(f"testbed: {_full(error)}", file=sys.stderr)

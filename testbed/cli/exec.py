@@ -11,7 +11,7 @@ import typer
 
 from testbed.cli import options
 from testbed.cli.guest import rerun
-from testbed.errors import InputError
+from testbed.errors import InputError, printable
 
 if TYPE_CHECKING:
     from testbed.job.order import Order
@@ -179,7 +179,7 @@ def _present(executed: Executed, as_json: bool) -> None:
         print()
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     for reason in summary["reasons"]:
-        console.print(reason, markup=False)
+        console.print(printable(reason), markup=False)
     if (step_s := summary["step_median_s"]) is not None:
         known = "marked" if summary["steps_by"] == "marks" else "told by the links' traffic"
         share = summary["communication_share"]

@@ -15,6 +15,8 @@ from io import FileIO
 from pathlib import Path
 from typing import IO
 
+from testbed.errors import printable
+
 _AT_ONCE_BYTES, _LONGEST_BYTES = 1 << 16, 1 << 20
 MOST_BYTES = 1 << 30
 """Of what a node prints, that are kept."""
@@ -58,6 +60,7 @@ class Output:
     ) -> None:
         self._folder, self._width, self._shown, self._several = folder, width, shown, several
         self._most_bytes = most_bytes
+        self._terminal = sys.stdout.isatty()
         self._lock = threading.Lock()
         self._files: dict[str, FileIO] = {}
         self._full: set[str] = set()
@@ -105,6 +108,9 @@ class Output:
             self.failure = f"not all output of {node} was kept: {error.strerror}"
 
     def _show(self, text: str) -> None:
+        """A terminal gets colours, and nothing else that it would obey."""
+        if self._terminal:
+            text = printable(text, colours=True)
         encoding = sys.stdout.encoding or "utf-8"
         try:
             sys.stdout.write(text.encode(encoding, "replace").decode(encoding))

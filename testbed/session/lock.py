@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from testbed.errors import InputError
+from testbed.errors import InputError, MachineError
 
 CORES_PER_RUN = 8
 """With fewer cores than this, runs wait for each other."""
@@ -22,8 +22,7 @@ def machine(say: Callable[[str], None]) -> Iterator[None]:
     if (os.cpu_count() or 1) >= CORES_PER_RUN:
         yield
         return
-    # Not to be created here: of a file that is another user's, systems refuse that in shared folders.
-    descriptor = os.open(_path(), os.O_RDWR)
+    descriptor = _opened()
     try:
         if not _locked(descriptor):
             say(
@@ -38,7 +37,7 @@ def machine(say: Callable[[str], None]) -> Iterator[None]:
 
 def is_free() -> bool:
     """Return True when no other run holds the machine now."""
-    descriptor = os.open(_path(), os.O_RDWR)
+    descriptor = _opened()
     try:
         return _locked(descriptor)
     finally:
@@ -62,6 +61,19 @@ def only_one(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _opened() -> int:
+    """The file that is locked. Raises MachineError where somebody has put something else in its place."""
+    path = _path()
+    # Not to be created here: of a file that is another user's, systems refuse that in shared folders.
+    try:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise MachineError(
+            f"the file by which all users' runs wait for each other cannot be opened: {path}: {error.strerror}",
+            fix="Have whoever it belongs to, or root, remove it",
+        ) from error
 
 
 def _locked(descriptor: int) -> bool:

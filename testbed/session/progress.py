@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from testbed.errors import printable
 from testbed.session.remaining import Remaining, duration
 
 LINE_EVERY_S = 5.0
@@ -49,7 +50,7 @@ class Progress:
 
     def insist(self, text: str) -> None:
         """One line that is wanted even by who wants none."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """One line of news."""

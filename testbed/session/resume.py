@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import InputError
-from testbed.record.directory import COMPARISON, read_json, read_jsonl, records_of, run_of
+from testbed.record.directory import COMPARISON, read_json, read_jsonl, run_of
+from testbed.record.readable import readable
 from testbed.record.summary import entry, finished
 from testbed.scenario.load import Loaded
 from testbed.session.comparison import Comparison
@@ -105,7 +106,7 @@ def _read(directory: Path) -> Recorded:
             where=str(directory / COMPARISON),
             hint="Begin another comparison",
         )
-    with records_of(directory / COMPARISON):
+    with readable([directory / COMPARISON]):
         order = [(str(name), int(seed)) for name, seed in said["order"]]
         took_s = said.get("took_s") or []
         return Recorded(
