@@ -66,11 +66,14 @@ class TrafficRows:
 
     def tables(self) -> Iterator[tuple[End, Array]]:
         """By link direction, rows of from when to when, bits, and seconds in which it was busy; shape (n, 4), by time."""
-        for end in self._samples:
-            rows = np.frombuffer(self._looks.get(end, self._samples[end])).reshape(-1, 4)
-            if np.any(np.diff(rows[:, 0]) <= 0):
-                rows = rows[np.lexsort(rows.T[::-1])]
-            yield end, rows
+        for end, samples in self._samples.items():
+            yield end, _by_time(self._looks.get(end, samples))
+
+    def drain(self) -> Iterator[tuple[End, Array]]:
+        """The same; what has been handed out is kept no longer."""
+        for end in list(self._samples):
+            samples = self._samples.pop(end)
+            yield end, _by_time(self._looks.pop(end, samples))
 
     @property
     def axis(self) -> Array:
@@ -83,7 +86,7 @@ class TrafficRows:
 
 
 class Traffic:
-    """Cumulated over ``times_s``, of shape (n,): ascending, empty without samples."""
+    """Cumulated over ``times_s``, of shape (n,): ascending, empty without samples. ``TrafficRows`` are used up."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]] | TrafficRows) -> None:
         rows = records if isinstance(records, TrafficRows) else TrafficRows(records)
@@ -92,7 +95,7 @@ class Traffic:
         """Bits that each link direction has carried by then."""
         self._used: dict[End, Array] = {}
         self._busy_s: dict[str | None, Array] = {}
-        for end, table in rows.tables():
+        for end, table in rows.drain():
             times = np.concatenate([table[:1, 0], table[:, 1]])
             for column, cumulated in ((2, self.bits), (3, self._used)):
                 total = np.concatenate([[0.0], np.cumsum(table[:, column])])
@@ -146,6 +149,13 @@ class Traffic:
         if not found:
             return None
         return round(found.get("up", 0.0)), round(found.get("down", 0.0))
+
+
+def _by_time(rows: array[float]) -> Array:
+    table = np.frombuffer(rows).reshape(-1, 4)
+    if np.any(np.diff(table[:, 0]) <= 0):
+        table = table[np.lexsort(table.T[::-1])]
+    return table
 
 
 def _rows(

@@ -40,9 +40,9 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def growth(said: list[dict[str, Any]], begin_hours: float) -> int:
-    """Bytes that a process has more at the end than after so many hours."""
+    """Bytes that a process took at most until its end, beyond what it had taken after so many hours."""
     begin = next(line for line in said if line.get("hours", 0.0) >= begin_hours - 1e-9)
-    return int(said[-1]["rss_bytes"]) - int(begin["rss_bytes"])
+    return int(said[-1]["peak_bytes"]) - int(begin["peak_bytes"])
 
 
 @KINDS
