@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import json
-import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -95,7 +94,7 @@ class Kernel:
         return counters.drops
 
     def carry(self, seconds: float, *, busy: bool) -> None:
-        size = round(self.shape.rate_bits / 8 * seconds) if busy else 0
+        size = round(LOW / 8 * seconds) if busy else 0
         self.now = Counters(
             self.now.bytes + size, self.now.packets + size // 1514, 9000 if busy else 0, 0, 0, 0,
             pace(self.shape.rate_bits).rate_bytes,
@@ -319,10 +318,12 @@ def sizes(directory: Path) -> dict[str, int]:
 
 def say(**more: Any) -> None:
     gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    # not rusage: what the parent had before it became this program counts there, too
+    lines = Path("/proc/self/status").read_text().splitlines()
+    held = {name: text.split() for name, _, text in (line.partition(":") for line in lines)}
     memory = {
-        "rss_bytes": pages * resource.getpagesize(),
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        key: int(held[name][0]) * 1024
+        for key, name in (("rss_bytes", "VmRSS"), ("peak_bytes", "VmHWM"))
     }
     sys.stdout.write(json.dumps({**more, **memory}) + "\n")
     sys.stdout.flush()

@@ -14,7 +14,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, MutableSequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, pairwise
 from math import floor, inf, sqrt
 from typing import Any
@@ -189,7 +189,10 @@ class Record:
 
     def whole(self) -> Folded:
         """All of it folded; the record stays as it is."""
-        rest = deepcopy(self)
+        # of lists that alone: what is in them stays as it is, and there may be hundreds of links
+        rest = replace(self, folded=deepcopy(self.folded))
+        rest.looks, rest.marks = list(self.looks), list(self.marks)
+        rest.rates, rest.outages = list(self.rates), list(self.outages)
         if rest.marks:
             ends_s = rest.marks[-1][0]
             rest._close(floor(ends_s + 1e-3), ends_s, ended=True)

@@ -9,6 +9,7 @@ from statistics import median
 import pytest
 from link_pauses import Links, Rate, apart, even, irregular, swinging, synchronous
 
+from testbed.record import inferred as inferred_steps
 from testbed.record.inferred import LEAST_CONFIDENCE, LEAST_OF_FEW, LEAST_STEPS, Inferred, infer
 from testbed.record.traffic import Traffic
 
@@ -34,6 +35,18 @@ def test_steps_are_found_whatever_the_rate(rate: Rate, look_s: float | None) -> 
     assert found.step_bits == pytest.approx(4 * 2.0 * 8e6, rel=0.01)
     assert median(off_s(found, ends)) < 0.02
     assert max(off_s(found, ends)) < 0.1
+
+
+@pytest.mark.parametrize("rate", [even, swinging])
+def test_of_a_long_run_the_middle_tells_the_bytes_of_a_step(
+    rate: Rate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links, _ = synchronous(rate, [0.3] * 3 * COUNT, 2.0)
+    whole = inferred(links)
+    monkeypatch.setattr(inferred_steps, "_MOST_SAMPLES", len(Traffic(links.samples())) // 3)
+    found = inferred(links)
+    assert found.step_bits == pytest.approx(whole.step_bits, rel=0.001)
+    assert len(found.ends_s) == pytest.approx(len(whole.ends_s), abs=2)
 
 
 def test_no_step_is_counted_twice_where_they_last_from_half_a_second_to_two() -> None:
