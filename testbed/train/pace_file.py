@@ -37,7 +37,7 @@ def read_step_times(path: Path, column: str | None = None) -> tuple[float, ...]:
     times = tuple(_time(path, name, i, value, unit) for i, value in enumerate(columns[name]()))
     if not 0 < len(times) <= MAX_TIMES:
         raise InputError(
-            f"{len(times)} step times in {name!r}",
+            f"{len(times)} step times in {brief(name)}",
             where=str(path),
             hint=f"Give 1 to {MAX_TIMES}",
         )
@@ -88,7 +88,9 @@ def _chosen(path: Path, columns: Columns, column: str | None) -> str:
         return known[0]
     if column is not None and column in known:
         return column
-    what = "which column is meant" if column is None else f"no step times are called {column!r}"
+    what = (
+        "which column is meant" if column is None else f"no step times are called {brief(column)}"
+    )
     some = [repr(name)[:_SHOWN] for name in known[:_SHOWN]] + ["…"] * (len(known) > _SHOWN)
     raise InputError(
         f"{what}: it has {', '.join(some) or 'none'} whose name ends in _s, _ms or _us",
@@ -105,7 +107,7 @@ def _time(path: Path, name: str, place: int, value: Any, unit: float) -> float:
     if 0 < time <= MAX_S:
         return time
     raise InputError(
-        f"{name}[{place}] is {brief(value)}",
+        f"{name if name.isprintable() and len(name) <= _SHOWN else brief(name)}[{place}] is {brief(value)}",
         where=str(path),
         hint=f"A step takes longer than 0 and at most {MAX_S:g} s",
     )
