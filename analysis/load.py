@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.errors import InputError
+from testbed.errors import InputError, printable
 from testbed.exchange import builtin as _builtin
 from testbed.exchange.kinds import exchanges
 from testbed.record.directory import (
@@ -64,7 +64,7 @@ class Run:
     @property
     def algorithm(self) -> str:
         """Name of the algorithm."""
-        return str(self.manifest["algorithm"]["name"])
+        return printable(str(self.manifest["algorithm"]["name"]))
 
     @property
     def seed(self) -> int:

@@ -68,7 +68,8 @@ def _manifest(run: Path) -> tuple[Algorithm, int]:
         raise InputError(
             f"no algorithm and seed can be read from it: {error}", where=str(where)
         ) from error
-    check(algorithm, str(where))
+    with records_of(where):
+        check(algorithm, str(where))
     return algorithm, seed
 
 
