@@ -231,7 +231,7 @@ def _journal_cases(home: Path) -> dict[str, Case]:
         {"kind": "folder", "path": str(precious)},
         {"kind": "folder", "path": str(precious / "narrows-x/..")},
         {"kind": "namespace", "name": "others"},
-        {"kind": "namespace", "name": "../../etc/passwd"},
+        {"kind": "namespace", "name": f"../..{precious}/file"},
         {"kind": "link", "name": "others0", "alias": None, "netns": None},
         {"kind": "cgroup", "path": str(precious / "narrows-x/..")},
         {"kind": "process", "pid": 1, "start": "1"},

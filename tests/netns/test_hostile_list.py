@@ -109,8 +109,7 @@ def standing(who: str) -> Trial:
     (home / "precious/cgroup.procs").write_text(f"{sleeper.pid}\n")
     master, slave = os.openpty()
     os.fchown(slave, USER if who == "user" else 0, -1)
-    trial = Trial(who, host, host.state(), (master, slave), strange, sleeper)
-    return trial
+    return Trial(who, host, host.state(), (master, slave), strange, sleeper)
 
 
 def the_job(trial: Trial) -> dict[str, Any]:
@@ -193,8 +192,7 @@ def test_every_command_is_refused_that_should_be(trial: Trial) -> None:
     wrong = {
         name: (trial.results[name], case["arguments"])
         for name, case in trial.cases.items()
-        if "codes" in case
-        and trial.results[name]["code"] not in case["codes"]
+        if ("codes" in case and trial.results[name]["code"] not in case["codes"])
         or case.get("words", "") not in trial.results[name]["said"]
     }
     assert not wrong, wrong
