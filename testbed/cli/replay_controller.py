@@ -68,7 +68,7 @@ def _manifest(run: Path) -> tuple[Algorithm, int]:
         raise InputError(
             f"no algorithm and seed can be read from it: {error}", where=str(where)
         ) from error
-    with records_of(where):
+    with readable([where]):
         check(algorithm, str(where))
     return algorithm, seed
 

@@ -170,10 +170,11 @@ class Agent:
 
     def do_stop(self, _: Object) -> list[EndReport]:
         """End the replay and report."""
-        replay, self._replay = self._replay, None
+        replay = self._replay
         if replay is None:
             raise ExperimentError("there is no replay to stop")
         replay.finish()
+        self._replay = None  # not before: who undoes the links meanwhile must wait for its thread
         tracks, segments = replay.tracks.values(), self._shaper.segments
         return [end_report(track, segments, replay.realtime) for track in tracks]
 

@@ -13,7 +13,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from pyroute2.netlink import (
@@ -41,7 +41,7 @@ _SO_RCVBUFFORCE = 33
 _BUFFER_BYTES = 1 << 16
 _DUMP_ATTEMPTS = 5
 _TIMEOUT = struct.pack("@ll", 10, 0)
-"""No request waits longer for the kernel: a stuck routing lock becomes an error, not a hang."""
+"""No answer is waited for longer than 10 s. (The kernel does most of its work while it is asked, which nothing bounds.)"""
 
 
 class KernelRefused(OSError):
@@ -89,6 +89,8 @@ class Channel:
         # One buffer for all answers: a fresh one would cost more than the question.
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
+        self._asked = False
+        """Whether an answer may be on its way that nobody has read."""
 
     def close(self) -> None:
         """Close the socket; safe to call twice."""
@@ -116,10 +118,20 @@ class Channel:
 
     def ask(self, prepared: bytes) -> bytes:
         """The one message that answers ``prepared`` (header included). Raises KernelRefused."""
-        self._socket.send(prepared)
+        self._send(prepared)
         answer = self._receive()
+        self._asked = False
         _check(answer)
         return answer
+
+    def _send(self, prepared: bytes) -> None:
+        """Ask; what was left unread by an exception before is not taken for the answer."""
+        if self._asked:
+            with suppress(BlockingIOError):
+                while True:
+                    self._socket.recv(1, socket.MSG_DONTWAIT)
+        self._asked = True
+        self._socket.send(prepared)
 
     def dump(self, message: Message, kind: int) -> list[nlmsg]:
         """All objects of a kind; asked again when they changed while being listed. Raises KernelRefused."""
@@ -135,9 +147,11 @@ class Channel:
         """The same, each object's message as it came."""
         prepared = encode(message, kind, NLM_F_DUMP)
         for _ in range(_DUMP_ATTEMPTS):
-            self._socket.send(prepared)
+            self._send(prepared)
             found: list[bytes] = []
-            if self._collect(found):
+            whole = self._collect(found)
+            self._asked = False
+            if whole:
                 return found
         raise KernelRefused(errno.EINTR, "the list changed at every attempt to read it")
 

@@ -57,19 +57,28 @@ class Outages:
         self._looked_s = due_s
         self.resumed_s = due_s if self._waiting else None
 
+    def close(self, carried: int) -> None:
+        """The replay is over, and perhaps an outage is not. ``carried``: bytes so far."""
+        if self._open is not None:
+            self._open.leaked_bytes = max(0, carried - self._from)
+            self.seen.append(self._open)
+            self._open = None
+
     def look(self, now_s: float, carried: int, due_s: Callable[[float, int], float]) -> None:
         """Find out how late service was back, as soon as something has left.
 
         ``due_s(from_s, size)``: when the packet after ``size`` bytes leaves at the latest that could from ``from_s`` on. Time
         since then is lost if all of them waited at the end of the outage, or if the look before was not long ago; else the link may have
-        been idle meanwhile, and nobody knows.
+        been idle meanwhile, and all that is known is that nothing had left at the look before.
         """
         if self.resumed_s is None:
             return
-        left, since_s = carried - self._at_end, now_s - self._looked_s
+        left, before_s = carried - self._at_end, self._looked_s
         self._looked_s = now_s
         if not left:
             return
-        if left < self._waiting or since_s <= _CLOSE_S:
+        if left < self._waiting or now_s - before_s <= _CLOSE_S:
             self.seen[-1].resume_s = max(0.0, now_s - due_s(self.resumed_s, left))
+        elif (least_s := before_s - due_s(self.resumed_s, 0)) > 0:  # until then nothing had left
+            self.seen[-1].resume_s = least_s
         self.resumed_s = None

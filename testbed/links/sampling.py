@@ -154,6 +154,7 @@ class Sampler:
         """No more looks: what is still wrong ends with the last one."""
         for held in (self._rate, self._limit, self._delay):
             self._note(held.end(self._now_s))
+        self._outages.close(self._charged)
         return self.close()
 
     def _read_back(self, shape: Shape, eased: Pace | None) -> None:

@@ -76,16 +76,20 @@ class Track:
         A busy class takes on a new rate at the end of the bundle that it has just sent. That is half a
         bundle's time late on average, which on rises would never be made up: so the kernel is told that much
         before the change is due. Before an outage it is a whole one and ``TELLING_NS``: the bundle by which the
-        link falls silent leaves before the outage is due. No packet of the delay line would see the difference.
-        A low rate looks ahead itself (``slow``).
+        link falls silent leaves before the outage is due; where packets are lost instead, none is needed. No
+        packet of the delay line would see the difference. A low rate looks ahead itself (``slow``).
         """
         before, shape = self._told, change.shape
         early_ns = 0
         changes = shape.rate_bits != before.rate_bits
-        if changes and not is_slow(before) and before.rate_bits:
-            bundles = 0.5 if shape.rate_bits else 1.0
-            early_ns = round(bundles * 8e9 * self._bundle_bytes / before.rate_bits)
-            early_ns += 0 if shape.rate_bits else TELLING_NS
+        if (
+            changes
+            and not is_slow(before)
+            and before.rate_bits
+            and not (shape.drop and not shape.rate_bits)
+        ):
+            half_ns = self._half_bundle_ns(before.rate_bits)
+            early_ns = half_ns if shape.rate_bits else 2 * half_ns + TELLING_NS
         at_ns = max(self._told_ns, due_ns - min(EARLIEST_NS, early_ns))
         line = self._next_line(shape)
         self._told_ns, self._told = at_ns, shape
@@ -143,7 +147,10 @@ class Track:
         first = self.coming[0]
         near = first.at_ns - now_ns < NEAR_NS
         if near and first.message is None and not first.shape.drop:
-            leaves_ns = (first.at_ns + first.due_ns) // 2
+            latest_ns = first.due_ns - self._half_bundle_ns(
+                self.shape.rate_bits
+            )  # less would be served before
+            leaves_ns = max((first.at_ns + first.due_ns) // 2, latest_ns)
             steps, bundle = self._following, self._bundle_bytes
             setting = pace_at(self.shape, leaves_ns, known_ns, steps, bundle, early=True)
             self._outage = setting, self.shaped.class_message(setting)
@@ -156,11 +163,12 @@ class Track:
             return
         if self.slow is None and self._outage is not None:
             self.eased, message = self._outage
-            self.shaped.send(message)
             self.slow = Slow()
-            debt_ns = self._look_after(self.slow, now_ns)
-            if debt_ns > 2 * RENEW_NS:  # which only the setting that was just told can have made
-                self.slow.awake_ns = now_ns + debt_ns
+            self._look_after(
+                self.slow, now_ns
+            )  # the debt of a packet that left long ago counts no more
+            self.shaped.send(message)
+            self._look_after(self.slow, now_ns)
         else:
             self.slow = self.slow or Slow()
             self.hold(now_ns, known_ns)
@@ -201,15 +209,18 @@ class Track:
         following_ns = self.coming[0].due_ns if self.coming else FOREVER_NS
         if now_ns < self._began[0]:  # told early: what was on its way leaves before it is due
             following_ns = self._began[0]
+            if not self.shape.rate_bits:
+                return max(first_ns, following_ns - self._half_bundle_ns(self._rate_before))
         elif not self.shape.rate_bits:
             return first_ns
         return first_ns + max(0, min(spread_ns, (following_ns - first_ns) // 2))
 
-    def _look_after(self, slow: Slow, now_ns: int) -> int:
-        """Take note of the class's state; returns its debt in nanoseconds."""
+    def _half_bundle_ns(self, rate_bits: int) -> int:
+        return round(4e9 * self._bundle_bytes / rate_bits) if rate_bits else 0
+
+    def _look_after(self, slow: Slow, now_ns: int) -> None:
         seen = self.shaped.read()
         slow.saw(now_ns, seen.packets, seen.debt_ns)
-        return seen.debt_ns
 
     def _ease(self, leaves_ns: int, known_ns: int) -> bool:
         """Set the class for what leaves then; False if the plain setting is right, which is left to others."""

@@ -32,8 +32,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from measure import ARGUMENTS, Reach, measure
 from mutants import Mutant, mutants_of
-from report import KILLED, report
 from trial import InFunctions, Trials, on_import
+
+from report import KILLED, report
 
 LANES = ("functions", "import")
 HERE, BUILD = Path(__file__).parent, Path("build/mutants")

@@ -29,7 +29,7 @@ from testbed.links.slow import (
     is_slow,
     pace_at,
 )
-from testbed.links.track import FOREVER_NS, TELLING_NS, Track
+from testbed.links.track import EARLIEST_NS, FOREVER_NS, TELLING_NS, Track
 from testbed.scenario.shape import FRAME_BYTES, End, LinkChange, Shape
 from testbed.traces.generate import markov
 
@@ -159,6 +159,7 @@ class Kernel:
     empty: bool = False
     idle: bool = False
     filled_ns: int = 0
+    bundle_bytes: int = FRAME_BYTES
     sent: list[float] = field(default_factory=list)
 
     def class_message(self, pace: Pace) -> bytes:
@@ -187,7 +188,7 @@ class Kernel:
         while (at := max(self.filled_ns, self.charged_ns - min(0.0, self.tokens_ns))) <= now_ns:
             saved = self.tokens_ns + at - self.charged_ns
             saved = min(saved, self.pace.burst_ticks * TICK_NS)
-            self.tokens_ns = max(saved - costs_ns(self.pace), 1 - 60 * S)
+            self.tokens_ns = max(saved - costs_ns(self.pace, self.bundle_bytes), 1 - 60 * S)
             self.charged_ns = at
             self.packets += 1
             self.sent.append(at)
@@ -200,7 +201,7 @@ def replayed(
     bundle_bytes: int = FRAME_BYTES,
 ) -> Kernel:
     """A track is driven as the replay does it: changes on time, held every few milliseconds. ``idle``: nothing waits."""
-    kernel, (_, first), *_ = Kernel(), *changes
+    kernel, (_, first), *_ = Kernel(bundle_bytes=bundle_bytes), *changes
     kernel.pace = pace(first.rate_bits or CLOSED_RATE_BITS)
     kernel.empty = not first.rate_bits
     track = Track(cast(ShapedEnd, kernel), first, bundle_bytes=bundle_bytes)
@@ -257,6 +258,37 @@ def test_a_link_is_back_when_the_bundle_before_an_outage_has_been_served(
     back = min(at for at in kernel.sent if at > begin)
     assert not [at for at in kernel.sent if begin + MS <= at < begin + length - TELLING_NS]
     assert back - last == pytest.approx(length + 8e9 * FRAME_BYTES / FAST.rate_bits, abs=20_000)
+
+
+@pytest.mark.parametrize(
+    ("mbit", "frames"),
+    [(20, 1), (79, 1), (200, 1), (1000, 1), (100, 2), (400, 5), (1000, 20), (5000, 43)],
+)
+def test_nothing_leaves_in_an_outage_at_any_rate(mbit: int, frames: int) -> None:
+    size = frames * FRAME_BYTES
+    fast, begin, length = Shape(mbit * MBIT, QUEUE), S // 2, 100 * MS
+    changes = [(0, fast), (begin, Shape(0, QUEUE)), (begin + length, fast)]
+    until = begin + length + 20 * MS
+    kernel = replayed(changes, until, bundle_bytes=size)
+    assert not [at for at in kernel.sent if begin <= at < begin + length - TELLING_NS]
+    delivered = 8 * size * len(kernel.sent)
+    lost_at_most = fast.rate_bits * (EARLIEST_NS + TELLING_NS) / 1e9
+    assert -lost_at_most <= delivered - asked_bits(changes, until) <= 2 * 8 * size
+
+
+@pytest.mark.parametrize("drops_first", [False, True])
+def test_the_debt_of_a_packet_that_left_long_ago_counts_no_more(drops_first: bool) -> None:
+    """A link that was idle after a low rate has an outage, and then another low rate."""
+    slow, begin = Shape(10_000, QUEUE), 5 * S
+    outages = [(begin, Shape(0, QUEUE))]
+    if drops_first:
+        outages.insert(0, (begin - S // 2, Shape(0, QUEUE, drop=True)))
+    low = Shape(100_000, QUEUE)
+    back, again = begin + 100 * MS, begin + 1000 * MS
+    changes = [(0, FAST), (S, slow), (3 * S, FAST), *outages, (back, low), (again, FAST)]
+    kernel = replayed(changes, again + S, idle=(2 * S, back + MS))
+    frames = len([at for at in kernel.sent if back <= at < again])
+    assert frames == pytest.approx(low.rate_bits * 0.9 / (8 * FRAME_BYTES), abs=3)
 
 
 ORDINARY = st.sampled_from([FAST, Shape(20 * MBIT, QUEUE)])
@@ -331,7 +363,8 @@ def test_a_busy_class_sleeps_through_an_outage_and_wakes_on_time(
     inside = [at for at in kernel.sent if begin <= at < end - RENEW_NS]
     assert len(inside) <= 2 + length_ns // LONGEST_NS
     back = min(at for at in kernel.sent if at >= end - RENEW_NS)
-    assert abs(back - end) <= 6 * MS
+    own_ns = 8e9 * (bundle_bytes - FRAME_BYTES) / FAST.rate_bits
+    assert abs(back - end) <= 6 * MS + own_ns
 
 
 @pytest.mark.parametrize("rate", [CLOSED_RATE_BITS, 4 * MBIT])
