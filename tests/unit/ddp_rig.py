@@ -6,13 +6,13 @@ import os
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from ranks_server import forking
 
 PATIENCE_S = 200
 """How long a scenario may take. Only a hang takes so long: no test's outcome depends on it."""
@@ -26,7 +26,7 @@ class Ranks:
     """A process group of ``size`` processes; each does what it is told, together with the others."""
 
     def __init__(self, directory: Path, size: int = 2, backend: str = "gloo") -> None:
-        context = get_context("spawn")
+        context = forking()
         store = str(directory / "store")
         self._pipes, self._processes = [], []
         for rank in range(size):

@@ -5,25 +5,15 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
+from ranks_server import forking
 from torch.distributed import TCPStore
 
 HOME = "127.0.0.1"
 PATIENCE_S = 200
 """Only a hang takes so long."""
-PRELOADED = [
-    "torch._dynamo",  # the first step of an optimizer imports it
-    "torch.distributed.fsdp",
-    "torch.distributed.optim",
-    "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
-    "torch.distributed.algorithms.model_averaging.averagers",
-    "sklearn.datasets",
-    "testbed.train.ddp_hook",
-    "script_ranks",
-]
 
 
 def outputs(script: Path, *arguments: str, folder: Path, size: int = 2) -> list[str]:
@@ -36,8 +26,7 @@ def outputs(script: Path, *arguments: str, folder: Path, size: int = 2) -> list[
         "MASTER_ADDR": HOME, "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
         "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
-    context = get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context = forking()
     files = [folder / f"rank-{rank}" for rank in range(size)]
     processes = [
         context.Process(
