@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from math import exp, log
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.train.batches import Batches
 from testbed.train.job import Job
@@ -29,7 +30,7 @@ class SplitBatches(Batches):
     ) -> None:
         super().__init__(len(labels), batch, workers, seed)
         self._labels = labels
-        self._shares = split_by_label(labels, workers, alpha, seed)
+        self._shares = _split_once(tuple(labels), workers, alpha, seed)
         self._orders: dict[int, tuple[int, Tensor]] = {}
 
     def indices(self, step: int, rank: int) -> Tensor:
@@ -82,10 +83,20 @@ def split_by_label(labels: Sequence[int], workers: int, alpha: float, seed: int)
         _dirichlet(rng, [alpha * size / len(labels) for size in sizes]) for _ in range(workers)
     ]
     shares: list[list[int]] = [[] for _ in range(workers)]
+    chances = [_chances(own, pools) for own in weights]
     for _ in range(len(labels) // workers):
-        for share, own in zip(shares, weights, strict=True):
-            share.append(_drawn(rng, own, pools).pop())
+        for rank, share in enumerate(shares):
+            pool = _drawn(rng, chances[rank], pools)
+            share.append(pool.pop())
+            if not pool:
+                chances = [_chances(own, pools) for own in weights]
     return shares
+
+
+@lru_cache(maxsize=1)
+def _split_once(labels: tuple[int, ...], workers: int, alpha: float, seed: int) -> list[list[int]]:
+    """Split as ``split_by_label`` does; workers of one process, as in virtual time, share what nobody changes."""
+    return split_by_label(labels, workers, alpha, seed)
 
 
 def _pools(labels: Sequence[int], rng: Random) -> list[list[int]]:
@@ -106,14 +117,26 @@ def _dirichlet(rng: Random, concentrations: Sequence[float]) -> list[float]:
     return [share / sum(shares) for share in shares]
 
 
-def _drawn(rng: Random, weights: Sequence[float], pools: Sequence[list[int]]) -> list[int]:
-    """A pool that is not empty. Who has no weight on any draws as if all samples that are left were alike."""
+class _Chances(NamedTuple):
+    """Weights of the pools that are not empty, and their sum."""
+
+    left: list[tuple[float, list[int]]]
+    whole: float
+
+
+def _chances(weights: Sequence[float], pools: Sequence[list[int]]) -> _Chances:
+    """Return a worker's chances; they stay the same until another pool is empty."""
     left = [(weight, pool) for weight, pool in zip(weights, pools, strict=True) if pool]
-    if not any(weight for weight, _ in left):
-        left = [(float(len(pool)), pool) for _, pool in left]
-    reach = rng.random() * sum(weight for weight, _ in left)
-    for weight, pool in left:
+    return _Chances(left, sum(weight for weight, _ in left))
+
+
+def _drawn(rng: Random, chances: _Chances, pools: Sequence[list[int]]) -> list[int]:
+    """A pool that is not empty. Who has no weight on any draws as if all samples that are left were alike."""
+    if not chances.whole:
+        chances = _chances([float(len(pool)) for pool in pools], pools)
+    reach = rng.random() * chances.whole
+    for weight, pool in chances.left:
         reach -= weight
         if reach < 0:
             return pool
-    return max(left)[1]
+    return max(chances.left)[1]

@@ -94,8 +94,9 @@ def test_a_worker_without_a_batch_is_refused() -> None:
         SplitBatches(LABELS, 600, 8, 0.1, 1)
 
 
-def ran(folder: Path, split: str, count: int = 4, batch: int = 32) -> Path:
+def ran(folder: Path, split: str, count: int = 4, batch: int = 32, steps: int = 30) -> Path:
     text = SCENARIO.replace("SPLIT", split).replace("count: 4", f"count: {count}")
+    text = text.replace("steps: 30", f"steps: {steps}")
     (entry,) = carried_out(folder, text.replace("batch: 32", f"batch: {batch}")).runs
     return Path(entry["dir"])
 
@@ -112,7 +113,7 @@ def test_a_run_says_what_everybody_has(tmp_path: Path) -> None:
 
 
 def test_workers_that_share_a_model_have_samples_of_their_own(tmp_path: Path) -> None:
-    directory = ran(tmp_path, "{name: dirichlet, alpha: 0.1}", count=40, batch=4)
+    directory = ran(tmp_path, "{name: dirichlet, alpha: 0.1}", count=40, batch=4, steps=3)
     assert len(read_events(directory)["labels"]) == 40
     assert len({str(one) for one in read_json(directory / "summary.json")["labels"].values()}) > 35
 
