@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,16 @@ def test_each_way_of_the_path_has_the_rate_of_its_own_links(tmp_path: Path) -> N
     }
 
 
+@pytest.fixture(scope="module")
+def played_once() -> list[dict[str, Any]]:
+    """Records of a worker."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        (steps, _) = played(resolve("adatopk"), monkeypatch).values()
+    return steps
+
+
 @pytest.fixture
-def before(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def before(played_once: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Records of a worker, made before observations had the newer fields."""
     kept = (
         "step",
@@ -89,7 +98,7 @@ def before(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         "link_rate_bits",
         "extra",
     )
-    (steps, _) = played(resolve("adatopk"), monkeypatch).values()
+    steps = deepcopy(played_once)
     for step in steps:
         step["controller"] = {key: step["controller"][key] for key in kept}
     return steps
