@@ -18,7 +18,7 @@ from testbed.record.directory import read_json, read_jsonl
 NODES = ("server", "worker-0", "worker-1")
 ROWS = ("laplace-0.05+int8", "qsgd-4bit", "onebit-double", "topk-0.05+layers")
 ALGORITHMS = ("none", "adatopk", *ROWS, "adatopk-agreed", "oracle")
-STEPS = 20
+STEPS = 12
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def write(folder: Path, steps: int, algorithms: Sequence[str]) -> str:
     names = ", ".join(f"'{name}'" for name in algorithms)
     path = folder / "small.yaml"
     # sooner than elsewhere: on a busy machine all is told late, and runs are short
-    text = SCENARIO.replace("at: 1 s", "at: 500 ms")
+    text = SCENARIO.replace("at: 1 s", "at: 500 ms").replace("pace: 200 ms", "pace: 250 ms")
     path.write_text(text.format(steps=steps, algorithms=names))
     return str(path)
 
@@ -93,7 +93,7 @@ def train(folder: Path) -> Trained:
     command = Command(folder, "run", scenario, "--json", figures=True)
     command.until(command.steps, 240.0)  # kernels may have to be compiled
     nodes = [command.node(name) for name in NODES]
-    command.until(lambda: len(command.steps()) > STEPS + 6)
+    command.until(lambda: len(command.steps()) > STEPS + 2)
     with ThreadPoolExecutor(len(nodes)) as threads:
         scraped = dict(zip(NODES, threads.map(scrape, nodes), strict=True))
     out, _ = command.accept(240.0)
