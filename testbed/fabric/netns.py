@@ -33,7 +33,7 @@ from testbed.fabric.netns_clean import register
 from testbed.fabric.netns_plan import install, plan_racks, plan_topology, run_tag
 from testbed.fabric.netns_sweep import sweep
 from testbed.fabric.view import Shown, account, named, programs
-from testbed.links.client import Agent
+from testbed.links.client import Agent, AgentGone
 from testbed.links.namespaces import inhabitants, path_of
 from testbed.links.probe import REQUIRED, probe
 from testbed.links.wiring import TopologyPlan
@@ -77,6 +77,8 @@ class NetnsFabric:
         self.agent = Agent.local(journal=self._journal)
         try:
             self._wired = self.agent.build(plan)
+        except AgentGone:
+            raise
         except ExperimentError as error:
             raise MachineError(
                 f"the nodes' namespaces could not be made: {error}",

@@ -58,6 +58,10 @@ class LinkReport:
         return {"links": [asdict(end) for end in self.links]}
 
 
+class AgentGone(ExperimentError):
+    """The agent's process has ended, whatever it was asked."""
+
+
 class Agent:
     """Starts ``command``, which must be a links agent, and speaks to it.
 
@@ -287,7 +291,7 @@ class Agent:
             self._process.wait(1.0)
         code = self._process.returncode
         how = f"by signal {-code}" if code is not None and code < 0 else f"with status {code}"
-        return ExperimentError(f"the links agent ended {how}: the links are not shaped any more")
+        return AgentGone(f"the links agent ended {how}: the links are not shaped any more")
 
     def _journal_ifbs(
         self,

@@ -258,7 +258,7 @@ def _lock_cases(few_processors: bool) -> dict[str, Case]:
         done = {"arguments": list(job), "codes": [0, 1]}
         return {"lock held": done, "lock planted": done}
     return {
-        "lock held": _refused(*job, words="interrupted by SIGINT", lock=path, interrupt="waiting for it to end"),
+        "lock held": _refused(*job, words="interrupted by SIGINT", lock=path, interrupt="waiting for process"),
         "lock planted": _refused(*job, words="wait for each other", plant=[path, "/root/.bashrc"]),
     }  # fmt: skip
 
