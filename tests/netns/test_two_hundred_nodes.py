@@ -9,14 +9,16 @@ import pytest
 from command_rig import Command
 from verdict_rig import accepted_run
 
+from testbed.fabric.cgroups import KIND
+from testbed.fabric.journal import journals
 from testbed.record.directory import read_events, read_json
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timed, pytest.mark.timeout(1200)]
 
-WORKERS, STEPS = 199, 50
+WORKERS, STEPS = [f"worker-{rank}" for rank in range(199)], 50
 SCENARIO = f"""
 name: two-hundred
-nodes: {{server: {{role: server}}, worker: {{role: worker, count: {WORKERS}}}}}
+nodes: {{server: {{role: server}}, worker: {{role: worker, count: {len(WORKERS)}}}}}
 links:
   default: {{up: {{rate: 2 Mbit/s, queue: 100 ms}}, down: {{rate: 2 Mbit/s, queue: 100 ms}}}}
   server: {{up: {{rate: 20 Mbit/s, queue: 500 ms}}, down: {{rate: 20 Mbit/s, queue: 500 ms}}}}
@@ -27,13 +29,22 @@ congestion: cubic
 """
 
 
-def test_two_hundred_nodes_make_their_steps(tmp_path: Path, nothing_left: set[str]) -> None:
+def test_two_hundred_nodes_make_their_steps(
+    tmp_path: Path, state: Path, nothing_left: set[str]
+) -> None:
     (tmp_path / "scenario.yaml").write_text(SCENARIO)
     command = Command(tmp_path, "run", str(tmp_path / "scenario.yaml"), "--fabric", "netns")
+    command.until(command.steps, 300)
+    made = [entry for journal in journals() for entry in journal.entries]
+    groups = {Path(entry["path"]) for entry in made if entry["kind"] == KIND}
+    assert {group.name for group in groups} == {"server", *WORKERS}
+    assert all(group.exists() for group in groups)
     code, _, err = command.finish(900)
     (directory,) = command.runs()
     assert (directory / "summary.json").exists(), err
     accepted_run(directory, code)
     steps = Counter(step["node"] for step in read_events(directory, ["step"])["step"])
-    assert steps == {f"worker-{rank}": STEPS for rank in range(WORKERS)}
+    assert steps == dict.fromkeys(WORKERS, STEPS)
     assert read_json(directory / "summary.json")["ended"]
+    assert not list(state.glob("*.journal"))
+    assert not any(group.exists() or group.parent.exists() for group in groups)
