@@ -1,0 +1,195 @@
+"""Write ``map.json`` from a plan of targets and what has changed since: ``python -m tools.rehouse.make_map PLAN``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+T = "testbed/"
+PLACED: dict[str, list[str]] = {
+    "testbed/host/uml/watchdog.py": ["guest/keeper.py"],
+    "testbed/process.py": ["process.py"],
+    "testbed/bench/links/lateness.py": ["bench/with_pyroute2.py"],
+    "testbed/bench/results.py": ["cli/suite_table.py"],
+    "testbed/compress/kernels/random.py": ["compress/kernels/random.py"],
+    "testbed/compress/kernels/random_loops.py": [
+        "compress/kernels/loops_random.py",
+        "compress/kernels/loops_seeded.py",
+    ],
+    "testbed/training/models/architectures.py": ["train/models/layers.py"],
+    "testbed/training/ddp/hook.py": ["train/ddp_hook.py"],
+    "testbed/training/ddp/report.py": [
+        "train/ddp_row.py",
+        "train/ddp_report.py",
+        "train/ddp_carried.py",
+    ],
+    "testbed/compress/kernels/base.py": ["compress/kernels/init__base.py"],
+    "testbed/errors.py": ["errors.py", "main__missing.py"],
+    "testbed/fabric/sim/tcp_model.py": ["fabric/sim/flow.py"],
+    "testbed/runner/comm_replay_trial.py": ["session/play.py", "session/play_virtual.py"],
+    "testbed/control/__init__.py": ["control/builtin.py"],
+    "testbed/host/__main__.py": ["setup/consent.py"],
+    "analysis/timeline.py": ["analysis/timeline/chrome.py"],
+    "testbed/bench/reference.py": [
+        "compress/kernels/reference_index.py",
+        "compress/values/reference.py",
+        "compress/values/reference_groups.py",
+    ],
+    "testbed/runner/exec/trial.py": ["job/moved.py", "job/watch.py"],
+    "testbed/bench/controllers/waveforms.py": ["bench/response/programme.py"],
+    "testbed/bench/compress/select.py": ["bench/compress/threshold.py"],
+    "testbed/links/network/wiring.py": ["links/wiring.py"],
+    "testbed/links/network/bridges.py": ["links/bridges.py"],
+    "testbed/compress/kernels/jit.py": ["compress/kernels/jit.py"],
+    "testbed/training/step.py": ["train/way.py"],
+    "testbed/runner/comm_replay_links.py": ["session/play_real.py"],
+    "testbed/links/replay/delivery_report.py": [
+        "links/held.py",
+        "links/outages_seen.py",
+        "links/bins.py",
+    ],
+    "testbed/fabric/sim/link_state.py": ["fabric/sim/shares.py"],
+    "testbed/training/compute.py": ["train/rehearsal.py"],
+    "testbed/runner/run.py": ["session/parallel.py"],
+    "testbed/training/tasks/datasets.py": [
+        f"train/tasks/{name}.py" for name in ("digits", "mnist", "cifar", "synthetic")
+    ],
+    "testbed/fidelity/verdict.py": ["record/certificate.py"],
+    "testbed/compress/builtin.py": ["compress/builtin.py", "compress/codes.py"],
+    "testbed/compress/base.py": ["compress/payload.py"],
+    "testbed/training/averaging.py": ["train/agreement.py"],
+    "testbed/training/gradient_codec.py": ["train/bucket_order.py"],
+    "testbed/scenario/link_state.py": ["scenario/impairments.py"],
+    "testbed/scenario/node_timeline.py": [
+        "scenario/node_events.py",
+        "scenario/absences.py",
+        "scenario/traffic.py",
+    ],
+    "testbed/scenario/recorded_paces.py": ["scenario/paced.py", "train/pace_file.py"],
+    "testbed/traces/rate_trace.py": ["traces/source.py"],
+    "testbed/traces/table.py": ["traces/table.py"],
+    "testbed/fidelity/evidence.py": ["record/loss.py", "record/finding.py", "record/beta.py"],
+    "testbed/training/tasks/__init__.py": ["train/tasks/builtin.py"],
+    "testbed/transport/multicast/udp.py": ["exchange/multicast/outgoing.py"],
+    "testbed/links/replay/link_player.py": ["links/end_report.py"],
+    "testbed/runner/manifest_writer.py": ["session/spread.py"],
+    "testbed/bench/compress/inputs.py": ["bench/compress/trained.py"],
+    "testbed/host/images.py": ["setup/own_images.py", "setup/wheels.py"],
+    "testbed/host/paths.py": ["setup/paths.py", "setup/content.py"],
+    "testbed/host/network_checks.py": ["setup/check.py"],
+    "testbed/runner/cross_traffic_node.py": ["session/iperf.py"],
+    "testbed/bench/links/alternatives.py": ["bench/observer.py"],
+    "testbed/topology.py": ["fabric/limits.py", "fabric/base__topology.py"],
+    "testbed/training/job.py": ["train/sizes__job.py", "train/seen.py"],
+    "testbed/user_files.py": ["user_files.py"],
+    "testbed/journal.py": ["fabric/journal.py"],
+    "testbed/fabric/cgroups.py": ["fabric/cgroups.py"],
+    "testbed/fabric/forker.py": ["fabric/forker.py"],
+    "testbed/fabric/fork_server.py": ["fabric/forking.py"],
+    "testbed/fabric/file_view.py": ["fabric/view.py"],
+    "testbed/runner/exec/launch_spec.py": [
+        "job/order.py",
+        "job/environment.py",
+        "job/tenant.py",
+        "job/fit.py",
+    ],
+    "testbed/links/tc/netlink.py": ["links/channel.py", "links/messages.py"],
+    "testbed/links/tc/pyroute2_plugins.py": ["links/plugins.py"],
+    "testbed/links/tc/netem.py": ["links/netem.py", "links/draws.py"],
+    "testbed/records/link_log.py": ["record/changes.py"],
+    "testbed/runner/bulk_flow.py": ["session/flow.py"],
+    "testbed/host/docker_engine.py": ["setup/own_engine.py"],
+    "testbed/bench/links/departures.py": ["bench/departures.py", "bench/suites/departures.py"],
+    "testbed/cli/tc_commands.py": ["cli/tc_commands.py"],
+    "testbed/comm_trace/chakra_protobuf.py": [
+        "messages/chakra/wire.py",
+        "messages/chakra/nodes.py",
+    ],
+    "testbed/training/ddp_overlap.py": ["train/overlap.py", "train/backward.py"],
+    "analysis/papers/__init__.py": ["analysis/papers/__init__.py", "analysis/papers/claim.py"],
+    "analysis/papers/adatopk.py": ["analysis/papers/adatopk.py"],
+    "analysis/papers/algc.py": [
+        "analysis/papers/algc.py",
+        "analysis/factorial.py",
+        "analysis/factorial_figure.py",
+    ],
+    **{
+        f"analysis/figures/job_{name}.py": [f"analysis/figures/job_{name}.py"]
+        for name in ("bytes", "phases", "steps", "values")
+    },
+    "analysis/job_tables.py": ["analysis/jobs/table.py"],
+    "testbed/compress/kernels/compilation.py": [
+        f"compress/kernels/{name}.py" for name in ("cache", "warm", "grid")
+    ],
+    "analysis/hook_speed.py": ["analysis/hook_speed.py"],
+}
+SAYS = {
+    "testbed/compress/kernels/base.py": "What kernels do for compressors, and the statistics that they return.",
+    "testbed/runner/comm_replay_trial.py": "One replay of a communication trace, and the same in virtual time",
+    "testbed/runner/comm_replay_links.py": "A replay of a communication trace on real links",
+    "testbed/training/ddp/report.py": "A hook's algorithm, what it reports, and what outlives new buckets",
+    "testbed/compress/kernels/random_loops.py": "Loops that draw random numbers by counters",
+    "testbed/bench/reference.py": "Plain codecs that tests and benchmarks compare ours with",
+    "testbed/training/tasks/datasets.py": "The data sets that ship",
+    "testbed/compress/kernels/compilation.py": "Compilation by numba: its cache, warming up, sizes of blocks",
+    "testbed/topology.py": "Nodes, racks, cables and interfaces, and what a node may use",
+    "testbed/scenario/node_timeline.py": "What happens to nodes in a run: pauses, kills, absences, cross traffic",
+    "testbed/scenario/recorded_paces.py": "Recorded step times as paces, and their file format",
+    "testbed/traces/table.py": "Tables of numbers with line numbers",
+    "testbed/host/paths.py": "Where this checkout keeps what it makes, and what that depends on",
+    "testbed/host/uml/watchdog.py": "Stands between the host and the guest kernel",
+    "testbed/user_files.py": "Files that a user names",
+    "testbed/journal.py": "What each run made outside its own processes, on disk before it is made",
+    "testbed/fabric/cgroups.py": "Control groups of nodes",
+    "testbed/runner/exec/launch_spec.py": "What a foreign job's processes are started with: command, environment, user",
+    "testbed/comm_trace/chakra_protobuf.py": "Protocol buffers of Chakra's execution traces",
+    "testbed/training/ddp_overlap.py": "Buckets of PyTorch's DDP, sent while the backward pass goes on",
+    "testbed/bench/links/departures.py": "When each packet of a saturated link leaves it, against an exact queue",
+    "analysis/papers/__init__.py": "Verdicts on published claims",
+}
+
+
+def main() -> None:
+    """Take the plan, place what is new, drop what is gone, report what has no place."""
+    plan = json.loads(Path(sys.argv[1]).read_text())
+    listed = subprocess.check_output(
+        ["git", "ls-files", "testbed/*.py", "analysis/*.py"], text=True
+    ).split()
+    old = (
+        json.loads(Path(__file__).with_name("map.json").read_text())
+        if Path(__file__).with_name("map.json").exists()
+        else {}
+    )
+    listed += [part for parts in old.get("carve", {}).values() for part in parts]
+    targets: dict[str, dict] = {}
+    placed = {
+        source if source.startswith("analysis/") else T + source: target
+        for target, sources in PLACED.items()
+        for source in sources
+    }
+    for target, entry in plan["targets"].items():
+        for source in entry["from"]:
+            if source in listed and source not in placed:
+                targets.setdefault(target, {"says": entry["says"], "from": []})["from"].append(
+                    source
+                )
+    for source, target in placed.items():
+        if source in listed:
+            says = SAYS.get(target) or plan["targets"].get(target, {}).get("says", "")
+            targets.setdefault(target, {"says": says, "from": []})["from"].append(source)
+    known = {source for entry in targets.values() for source in entry["from"]}
+    for source in listed:
+        if source not in known:
+            print("no place:", source)
+    out = {"targets": dict(sorted(targets.items())), "removed": {}}
+    for key in ("carve", "names", "data", "packages", "concatenate"):
+        out[key] = old.get(key, {} if key != "concatenate" else ["WARM"])
+    Path(__file__).with_name("map.json").write_text(
+        json.dumps(out, indent=1, ensure_ascii=False) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
