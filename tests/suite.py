@@ -93,7 +93,8 @@ TIMED = Lane("timed", "timed", tuple(FOLDERS), alone=True)
 DOCKER = Lane("docker", "not timed", ("tests/docker",))
 ON_LINKS = [name for name in FOLDERS if name != "tests/docker"]
 JUDGED = Lane("judged", "judged and not timed", (*workers(1), *ON_LINKS))
-LINKS = Lane("links", "not judged and not timed", (*workers(PARALLEL), *ON_LINKS))
+LINKS = Lane("links", "not judged and not timed", (*workers(PARALLEL + 1), *ON_LINKS))
+"""They wait more than they compute."""
 UNIT = Lane("unit", "", (*workers(PARALLEL), "tests/unit"))
 LANES = [TIMED, JUDGED, UNIT, LINKS, DOCKER]
 SECOND = Lane("second", "", alone=True)

@@ -13,7 +13,7 @@ PROCESSOR = frozenset({"stolen_share", "starved_share", "overrun_share", "conten
 """The measures that blame the host's processors; each gives one sentence for the whole run."""
 TIMED = frozenset({
     "lateness_p99_ms", "lateness_max_ms", "node_lateness_ms", "unwatched_share", "resume_ms", "link_ratio",
-    "link_mape_1s", "min_rtt", "message_completion",
+    "link_mape_1s", "link_excess", "min_rtt", "message_completion",
 })  # fmt: skip
 """The measures of how exactly in time things happened: a hypervisor that takes the processors away decides them, whatever
 was done, and so do tests that run beside this one. They are excused where ``stolen_share`` is beyond its threshold, in lanes

@@ -55,6 +55,8 @@ class Bins:
     all: Errors = field(default_factory=Errors)
     busy: Errors = field(default_factory=Errors)
     """Of those in which the link was backlogged throughout."""
+    excess_bits: float = 0.0
+    """Delivered beyond what was asked and one bundle, backlogged or not, in bins in which something was asked."""
     edge_s: float = -inf
     """The last edge so far."""
     begin: Mark | None = None
@@ -93,6 +95,7 @@ class Bins:
             return
         delivered = 8 * (end[1] - begin[1])
         error = max(0.0, abs(delivered - asked) - 8 * bundle) / asked
+        self.excess_bits += max(0.0, delivered - asked - 8 * bundle)
         self.all.add(error)
         within = _touching(looks, begin[0], end[0])
         if (self._looked or within) and self._busy and all(look.busy for look in within):

@@ -59,6 +59,8 @@ class EndReport:
     busy_mape_step: float | None
     busy_bins_1s: int
     """How many whole seconds that were."""
+    excess_share: float | None
+    """Share of the delivered bits that is beyond what was asked and one bundle in a whole second, backlogged or not."""
     drops: int
     """Of the emulated queue, since the links were prepared."""
     changes: int
@@ -257,6 +259,9 @@ def measures(record: Record) -> dict[str, Any]:
         "worst_1s": seconds.all.worst,
         "busy_worst_1s": seconds.busy.worst,
         "busy_bins_1s": seconds.busy.count,
+        "excess_share": seconds.excess_bits / whole.all.delivered_bits
+        if seconds.all.count and whole.all.delivered_bits
+        else None,
         "mape_step": steps.all.mean,
         "busy_mape_step": steps.busy.mean,
         "busy_share": whole.busy.seconds / whole.all.seconds if whole.all.seconds else 0.0,

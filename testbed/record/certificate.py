@@ -29,7 +29,7 @@ _BUSY = (
     "busy_bins_1s",
     "busy_mape_step",
 )
-_QUEUE = ("largest_backlog_bytes", "drops", "direct_packets", "gso_max_segs")
+_QUEUE = ("largest_backlog_bytes", "excess_share", "drops", "direct_packets", "gso_max_segs")
 _WATCH = ("unwatched_s", "realtime", "failure", "mismatches")
 
 

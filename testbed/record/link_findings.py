@@ -14,7 +14,7 @@ Link = Mapping[str, Any]
 """One object of the agent's report."""
 
 _OF_LINKS = (
-    "link_ratio", "link_mape_1s", "lateness_p99_ms", "lateness_max_ms", "unwatched_share", "direct_share",
+    "link_ratio", "link_mape_1s", "link_excess", "lateness_p99_ms", "lateness_max_ms", "unwatched_share", "direct_share",
     "outage_bytes", "resume_ms",
 )  # fmt: skip
 
@@ -29,6 +29,7 @@ def link_findings(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     for link in evidence.links:
         place = f"{link['link']} {link['direction']}"
         yield from _busy(link, place, evidence.seconds, limits)
+        yield _excess(link, place, limits)
         yield from _lateness(link, place, limits)
         yield _unwatched(link, place, limits)
         yield _direct(link, place, limits)
@@ -97,6 +98,18 @@ def _busy(link: Link, place: str, seconds: float, limits: Thresholds) -> Iterato
             f"at most {limits.mape_1s:.2%} is right",
             mape, limits.mape_1s, place,
         )  # fmt: skip
+
+
+def _excess(link: Link, place: str, limits: Thresholds) -> Finding:
+    """More than was asked, which a link may not deliver even while nothing waits at it."""
+    if (share := link.get("excess_share")) is None:
+        return Finding("link_excess", f"{place} delivered nothing in a whole second", place=place)
+    return Finding(
+        "link_excess",
+        f"{share:.2%} of what {place} delivered is beyond what was asked in the same second; "
+        f"at most {limits.excess_share:.2%} may be",
+        share, limits.excess_share, place,
+    )  # fmt: skip
 
 
 def _lateness(link: Link, place: str, limits: Thresholds) -> Iterator[Finding]:

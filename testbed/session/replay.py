@@ -43,7 +43,7 @@ QUEUE_S, LEAST_QUEUE_PACKETS = 0.05, 20
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 REPORTED = ("link", "direction", "asked_bits", "delivered_bits", "ratio", "mape_step", "mape_1s",
             "worst_1s", "busy_share", "busy_ratio", "busy_mape_1s", "busy_worst_1s", "busy_mape_step",
-            "lateness_ms")  # fmt: skip
+            "excess_share", "lateness_ms")  # fmt: skip
 """What ``--json`` prints of a link direction."""
 
 

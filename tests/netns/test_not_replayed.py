@@ -58,7 +58,7 @@ def test_every_direction_is_reported_and_what_is_left_out(
     assert set(report["links"][0]) == {
         "link", "direction", "asked_bits", "delivered_bits", "ratio", "mape_step", "mape_1s",
         "worst_1s", "busy_share", "busy_ratio", "busy_mape_1s", "busy_worst_1s", "busy_mape_step",
-        "lateness_ms",
+        "excess_share", "lateness_ms",
     }  # fmt: skip
     server = links["server", "up"]
     assert server["asked_bits"] == pytest.approx(40e6 + 3 * 20e6, rel=0.05)

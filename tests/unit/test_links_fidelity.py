@@ -87,6 +87,25 @@ def test_only_what_lies_beyond_a_bundle_is_an_error() -> None:
     assert measures(early)["busy_ratio_slack"] == pytest.approx(2 / 39, rel=0.01)
 
 
+def test_more_than_was_asked_counts_backlogged_or_not() -> None:
+    idle = followed(4, [(0.0, 8 * MBIT)], error=-0.9, busy=False)
+    idle.bundle_bytes = 1514
+    assert measures(idle)["excess_share"] == 0
+    # as much as ten seconds of the asked rate, at once, while nothing waits
+    extra = 10 * MBIT
+    idle.marks[15:] = [(at, size + extra) for at, size in idle.marks[15:]]
+    idle.looks[14] = idle.looks[14]._replace(
+        delivered_bits=idle.looks[14].delivered_bits + 8 * extra
+    )
+    found = measures(idle)
+    assert found["busy_share"] == 0
+    assert found["excess_share"] == pytest.approx(
+        1 - (8 * MBIT * 1.3 + 8 * 1514) / (80 * MBIT + 3.2 * MBIT), rel=1e-2
+    )
+    assert found["excess_share"] > 0.8
+    assert measures(Record())["excess_share"] is None
+
+
 def test_bins_end_at_marks() -> None:
     """Between two marks nobody knows when what left between them has left."""
     record = followed(3, [(0.0, 80 * MBIT)])

@@ -52,6 +52,7 @@ CASES = [
     ("link_ratio", links, "busy_ratio", 0.98, 0.95, 0.93),
     ("link_ratio", links, "busy_ratio", 1.02, 1.06, 1.07),
     ("link_mape_1s", links, "busy_mape_1s", 0.02, 0.06, 0.07),
+    ("link_excess", links, "excess_share", 0.02, 0.06, 0.07),
     ("direct_share", links, "direct_packets", 10, 30, 40),
     ("lateness_p99_ms", lambda p99: links(lateness_ms={"p99": p99}), None, 10.0, 30.0, 31.0),
     ("overrun_share", lambda odd: steps(100, odd, overran=True), None, 1, 3, 4),
@@ -86,7 +87,9 @@ def test_nothing_measured_is_said_and_no_fault() -> None:
 
 
 def test_a_link_that_was_hardly_ever_backlogged_is_not_measured() -> None:
-    found = judge(links(busy_share=0.02, busy_ratio=0.5, busy_mape_1s=0.9))
+    short = {"busy_share": 0.02, "busy_ratio": 0.5, "busy_mape_1s": 0.9}
+    assert judge(links(**short, excess_share=0.5)).state == "invalid"
+    found = judge(links(**short))
     assert found.state == "valid"
     assert found.measures["link_ratio"] == (
         "not measured: server down was backlogged for 1.2 s, under 2 s"

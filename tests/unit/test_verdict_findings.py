@@ -65,7 +65,7 @@ def test_a_limit_belongs_to_the_better_state() -> None:
 def test_every_measure_of_links_is_named_where_nothing_reported_them() -> None:
     found = {finding.measure for finding in findings(Evidence(), THRESHOLDS)}
     assert found >= {
-        "link_ratio", "link_mape_1s", "lateness_p99_ms", "lateness_max_ms", "unwatched_share", "direct_share",
+        "link_ratio", "link_mape_1s", "link_excess", "lateness_p99_ms", "lateness_max_ms", "unwatched_share", "direct_share",
         "outage_bytes", "resume_ms", "changes", "loss", "line_room", "min_rtt", "foreign_drops", "stolen_share",
         "starved_share", "overrun_share", "contended_share", "message_completion", "byte_identity", "frame_identity",
     }  # fmt: skip
