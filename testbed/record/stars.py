@@ -1,7 +1,8 @@
 """Messages of any pattern as groups that can be held against a service curve: those that have one end in common. Pure.
 
 Messages that are under way at the same time on a link direction belong together. If all of such a cluster go to one node,
-or all come from one, it is a group; if not, links are shared in a way that no service curve here describes.
+or all come from one, it is a group; if not, links are shared in a way that no service curve here describes. So it is where
+a node sends while it receives: acknowledgements of what comes, 2 to 4 % of it, share its up link with what it sends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from testbed.record.fluid import Load
 from testbed.record.groups import Group
+from testbed.record.spans import Spans
 from testbed.scenario.shape import End, wire_bytes
 
 VOLLEY_S = 0.002
@@ -50,7 +52,14 @@ def flights(messages: Iterable[Mapping[str, Any]]) -> list[Flight]:
 def stars(under_way: Sequence[Flight]) -> tuple[list[Group], int]:
     """The groups of flights in the order of their beginning, and how many clusters are none."""
     found, entangled = list[Group](), 0
+    carried: dict[End, Spans] = {}
+    for one in under_way:
+        for end in one.ends:
+            carried.setdefault(end, Spans()).add(one.sent_s, one.arrived_s)
     for cluster in _clusters(under_way):
+        if any(_acknowledges(one, carried) for one in cluster):
+            entangled += 1
+            continue
         sources, sinks = {one.source for one in cluster}, {one.sink for one in cluster}
         if len(sinks) == 1:
             found.append(_group(cluster, "up", cluster[0].sink))
@@ -59,6 +68,14 @@ def stars(under_way: Sequence[Flight]) -> tuple[list[Group], int]:
         else:
             entangled += 1
     return found, entangled
+
+
+def _acknowledges(flight: Flight, carried: Mapping[End, Spans]) -> bool:
+    """Whether acknowledgements of other flights are on its link directions meanwhile."""
+    against = (End(flight.source, "down"), End(flight.sink, "up"))
+    return any(
+        end in carried and carried[end].touches(flight.sent_s, flight.arrived_s) for end in against
+    )
 
 
 def _clusters(under_way: Sequence[Flight]) -> Iterator[list[Flight]]:

@@ -27,6 +27,8 @@ PREPARING_S = 60.0
 """A node that has not been told to start may be silent for so long: while it loads a library, none of its threads
 may speak, and on a slow machine several nodes load at once. That its process ended is heard of all the same."""
 HEARTBEAT_S = 1.0
+MOST_WAITING = 50_000
+"""Messages that may wait to be received. Beyond them nodes are read no further until some have been: their own sends block."""
 _LOOK_S, _PAUSE_S = 0.5, 0.01
 """Between two looks for strangers that say nothing; after somebody could not be let in."""
 
@@ -176,6 +178,7 @@ class Switchboard:
                 self._heard[node] = time.monotonic()
                 check_said(message)
                 if message["type"] != "alive":
+                    self._wait_for_room(node)
                     self._inbox.put((node, message))
         except (OSError, WireError) as error:
             reason = str(error)
@@ -186,6 +189,11 @@ class Switchboard:
         if node is not None and self._nodes.get(node) is lines and not self._closing:
             self._inbox.put((node, {"type": "lost", "reason": reason}))
         lines.close()
+
+    def _wait_for_room(self, node: str) -> None:
+        """A node is no less alive while it is not read."""
+        while self._inbox.qsize() >= MOST_WAITING and not self._ended.wait(_PAUSE_S):
+            self._heard[node] = time.monotonic()
 
     def _admit(self, lines: Lines, hello: dict[str, Any], address: str) -> str:
         """Raises WireError for whoever does not know the run's token, or comes from another node's place."""

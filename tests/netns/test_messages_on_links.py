@@ -78,5 +78,7 @@ def test_a_ring_on_nodes_of_other_names(
     found = json.loads(out)
     assert found["messages"] == 18, err
     assert found["bytes_up"] + found["bytes_down"] == 2 * 12 * 300_000
+    completion = found["measures"]["completion"]
+    assert completion["not_judged"]["entangled"] > 0, completion
     # six hops of 300 kB at 40 Mbit/s, the server's link at 20 Mbit/s from 1 s on
     assert found["time_s"] > 6 * 300_000 * 8 / 40e6

@@ -133,6 +133,24 @@ def test_of_lines_that_a_full_disk_does_not_take_nothing_is_left(
         assert [e["step"] for e in read_events(directory.path)[str(None)]] == [1, 4]
 
 
+def test_all_files_are_on_disk_when_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, real = list[tuple[str, int]](), os.fsync
+
+    def fsync(file: int) -> None:
+        real(file)
+        synced.append((Path(f"/proc/self/fd/{file}").readlink().name, os.fstat(file).st_size))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with create(tmp_path) as run:
+        run.event("worker", 0, {"kind": "step"})
+        run.link([{"time_s": 1.0}] * 2)
+        assert not synced
+    sizes = [(file.name, file.stat().st_size) for file in run.path.rglob("*.jsonl")]
+    assert len(sizes) == 2 and sorted(synced) == sorted(sizes)
+
+
 def test_a_torn_last_line_is_left_out_and_garbage_is_named(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'{"a":1}\n{"a":2}\n{"a":')

@@ -30,9 +30,12 @@ def test_uploads_and_answers_are_the_groups_of_a_round() -> None:
     assert [(load.link, load.start_s) for load in down.loads] == [("w0", 0.4), ("w1", 0.4)]
 
 
-def test_the_hops_of_a_ring_are_a_group_each() -> None:
-    hops = [flight(a, b, 0.1, 0.2) for a, b in (("x", "y"), ("y", "z"), ("z", "x"))]
-    found, entangled = stars(hops)
+def test_hops_of_a_ring_share_links_with_each_others_acknowledgements() -> None:
+    ring = (("x", "y"), ("y", "z"), ("z", "x"))
+    found, entangled = stars([flight(a, b, 0.1, 0.2) for a, b in ring])
+    assert (len(found), entangled) == (0, 3)
+    # one after the other nothing is shared
+    found, entangled = stars([flight(a, b, n / 10, (n + 1) / 10) for n, (a, b) in enumerate(ring)])
     assert (len(found), entangled) == (3, 0)
 
 

@@ -158,6 +158,32 @@ def stranger(board: Switchboard) -> socket.socket:
     return made
 
 
+def test_nodes_are_not_read_while_too_much_waits(
+    board: Switchboard, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING", 100)
+    lines = node(board, "worker-0")
+    count, text = 2000, "x" * 10_000  # more than sockets take
+
+    def say() -> None:
+        for number in range(count):
+            lines.send("event", event={"kind": "note", "step": number, "text": text})
+
+    saying = threading.Thread(target=say)
+    saying.start()
+    saying.join(0.5)
+    assert saying.is_alive() and board._inbox.qsize() <= 100
+    clock.now_s += 2 * SILENCE_S
+    until = time.monotonic() + 5
+    while board._heard["worker-0"] < clock.now_s and time.monotonic() < until:
+        time.sleep(0.01)
+    got = [board.receive(5.0) for _ in range(count)]
+    assert [message["event"]["step"] for _, message in filter(None, got)] == list(range(count))
+    saying.join(5)
+    assert not saying.is_alive()
+    lines.close()
+
+
 def test_a_stranger_that_says_nothing_is_sent_away(board: Switchboard, clock: Clock) -> None:
     with stranger(board) as silent:
         eventually(lambda: len(board._doorway) == 1)
