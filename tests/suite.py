@@ -1,8 +1,8 @@
 """The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [-- PYTEST OPTIONS]``.
 
-First what measures time, alone. Then what judges runs, beside unit tests only: other tests of links hold locks of the kernel
-that the agent waits for. Where there are control groups (``processors.py``), it goes before those for processors. Then all other
-tests of links beside those of containers, in workers each alone on a machine of its own as far as it can see (``alone.sh``).
+First what measures time, alone. Then what judges runs, beside unit tests and, when these have ended, those of containers: other
+tests of links hold locks of the kernel that the agent waits for. Where there are control groups (``processors.py``), it goes before
+those for processors. Then all other tests of links, in workers each alone on a machine of its own as far as it can see (``alone.sh``).
 
 ``build/`` keeps each lane's output and JUnit file, with the time of every test. At most three tests that failed are carried out
 once more, alone: what passes then is named and counted as passed, but not in ``--nightly``. The last line has pytest's form and
@@ -16,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as Xml
 from collections import Counter
@@ -135,8 +136,8 @@ def main() -> int:
     codes = [shown(TIMED, given.options)]
     with favoured() as prefix:
         unit = Beside(UNIT, given.options)
+        docker = Beside(DOCKER, given.options, after=unit)
         codes.append(shown(JUDGED, given.options, prefix))
-    docker = Beside(DOCKER, given.options)
     codes += [shown(LINKS, given.options), docker.code(), unit.code()]
     codes = [0 if code == 5 else code for code in codes]  # 5: no test has these marks
     passed: set[str] = set()
@@ -156,20 +157,28 @@ def main() -> int:
 
 
 class Beside:
-    """A lane that is carried out beside others; its output is seen when it has ended."""
+    """A lane that is carried out beside others, once another has ended; its output is seen when it has ended itself."""
 
-    def __init__(self, lane: Lane, options: list[str]) -> None:
-        self.lane = lane
-        with lane.log.open("w") as output:
-            self.process = subprocess.Popen(
-                lane.command(options), cwd=ROOT, stdout=output, stderr=output, env=lane.environment
-            )
+    def __init__(self, lane: Lane, options: list[str], after: Beside | None = None) -> None:
+        self.lane, self._options, self._after = lane, options, after
+        self._code = 1
+        self._thread = threading.Thread(target=self._carry_out)
+        self._thread.start()
 
     def code(self) -> int:
         """Pytest's exit code, after its end."""
-        code = self.process.wait()
+        self._thread.join()
         print(f"▸ {self.lane.name}\n{self.lane.log.read_text()}", flush=True)
-        return code
+        return self._code
+
+    def _carry_out(self) -> None:
+        if self._after is not None:
+            self._after._thread.join()
+        command = self.lane.command(self._options)
+        with self.lane.log.open("w") as log:
+            self._code = subprocess.run(
+                command, cwd=ROOT, stdout=log, stderr=log, env=self.lane.environment, check=False
+            ).returncode
 
 
 def shown(lane: Lane, options: list[str], prefix: Sequence[str] = ()) -> int:
