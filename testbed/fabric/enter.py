@@ -23,6 +23,7 @@ from testbed.fabric.view import Account, account, check, lay, programs
 from testbed.links.namespaces import enter
 from testbed.process import (
     NEW_MOUNTS,
+    NEW_USERS,
     call,
     die_with,
     module_command,
@@ -51,12 +52,14 @@ _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 
 class _Calls(NamedTuple):
     """System calls of a machine (include/uapi/linux/audit.h), each with the argument that is a mode; of those that open
-    files, the argument before it says whether a file is made. ``keys``: add_key, request_key and keyctl."""
+    files, the argument before it says whether a file is made. ``keys``: add_key, request_key and keyctl. ``worlds``: clone and
+    unshare, whose first argument says which namespaces are made."""
 
     machine: int
     modes: dict[int, int]
     opens: dict[int, int]
     keys: tuple[int, ...]
+    worlds: tuple[int, ...]
 
 
 _KNOWN = {
@@ -65,11 +68,14 @@ _KNOWN = {
         {90: 1, 91: 1, 268: 2, 452: 2, 133: 1, 259: 2, 85: 1},
         {2: 2, 257: 3},
         (248, 249, 250),
+        (56, 272),
     ),
-    "aarch64": _Calls(0xC00000B7, {52: 1, 53: 2, 452: 2, 33: 2}, {56: 3}, (217, 218, 219)),
+    "aarch64": _Calls(
+        0xC00000B7, {52: 1, 53: 2, 452: 2, 33: 2}, {56: 3}, (217, 218, 219), (220, 97)
+    ),
 }
-_WITHOUT = (437, 425)
-"""openat2 and io_uring_setup take their modes from memory, where no filter looks: as if the kernel did not have them."""
+_WITHOUT = (437, 425, 435)
+"""openat2, io_uring_setup and clone3 take what matters from memory, where no filter looks: as if the kernel did not have them."""
 
 
 def command_in(netns: str, parent: int, command: Sequence[str]) -> list[str]:
@@ -82,7 +88,8 @@ def drop_privileges(whose: Account | None) -> None:
     """Become ``whose``, and give up every capability, now and for all programs to come. Raises OSError.
 
     Files with a set-user-id or set-group-id bit cannot be made any more either: where a folder's files are shown as this
-    user's they belong to its owner on the disk. Nor can the kernel's keys be reached: of whoever started the testbed, the
+    user's they belong to its owner on the disk. Nor can user namespaces: who is root of one gives such a file capabilities,
+    which on the disk are the owner's to give. Nor can the kernel's keys be reached: of whoever started the testbed, the
     session's would go on to every process.
     """
     for capability in range(int(_LAST.read_text()) + 1):
@@ -109,7 +116,7 @@ def execute(command: Sequence[str]) -> None:
 
 
 def _forbid(*, set_id: bool) -> None:
-    """Have the kernel refuse keys and, with ``set_id``, all that could make a file with such a bit."""
+    """Have the kernel refuse keys and, with ``set_id``, all that could make a file that runs as somebody else."""
     calls = _KNOWN.get(platform.machine())
     if calls is None:
         if not set_id:
@@ -135,18 +142,22 @@ def _filter(calls: _Calls, set_id: bool) -> Iterator[tuple[int, int, int, int]]:
     if not set_id:
         yield (_RETURN, 0, 0, _ALLOW)
         return
+    for number in calls.worlds:
+        yield (_EQUAL, 0, 4, number)
+        yield from _without(0, NEW_USERS, denied)
     for number, mode in calls.modes.items():
         yield (_EQUAL, 0, 4, number)
-        yield from _set_id(mode, denied)
+        yield from _without(mode, _SET_ID, denied)
     for number, mode in calls.opens.items():
         yield (_EQUAL, 0, 6, number)
         yield from ((_LOAD, 0, 0, _argument(mode - 1)), (_ANY_BIT, 0, 3, _CREATES))
-        yield from _set_id(mode, denied)
+        yield from _without(mode, _SET_ID, denied)
     yield (_RETURN, 0, 0, _ALLOW)
 
 
-def _set_id(mode: int, denied: int) -> Iterator[tuple[int, int, int, int]]:
-    yield from ((_LOAD, 0, 0, _argument(mode)), (_ANY_BIT, 0, 1, _SET_ID))
+def _without(number: int, bits: int, denied: int) -> Iterator[tuple[int, int, int, int]]:
+    """Refuse a call with any of ``bits`` in an argument, and let it pass without."""
+    yield from ((_LOAD, 0, 0, _argument(number)), (_ANY_BIT, 0, 1, bits))
     yield from ((_RETURN, 0, 0, denied), (_RETURN, 0, 0, _ALLOW))
 
 

@@ -31,7 +31,7 @@ nodes: {worker: {role: worker, count: 2}}
 links: {default: {up: {rate: 100 Mbit/s, queue: 50 ms}, down: {rate: 100 Mbit/s, queue: 50 ms}}}
 """
 JOB = """
-import json, os, socket, sys
+import ctypes, json, os, platform, signal, socket, struct, sys
 def tried(action):
     try:
         return ["done", repr(action())]
@@ -39,6 +39,21 @@ def tried(action):
         return ["refused", error.strerror]
 def written(path):
     return tried(lambda: open(path, "ab").close())
+def checked(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+def cloned():
+    number = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+    if checked(LIBC.syscall(number, NEW_USERS | signal.SIGCHLD, 0, 0, 0, 0)) == 0:
+        os._exit(0)
+def capable():
+    maps = {"setgroups": "deny", "uid_map": f"0 {os.getuid()} 1", "gid_map": f"0 {os.getgid()} 1"}
+    checked(LIBC.unshare(NEW_USERS))
+    for name, text in maps.items():
+        open(f"/proc/self/{name}", "w").write(text)
+    os.setxattr(own, "security.capability", struct.pack("<5I", 0x02000001, 1 << 7, 0, 0, 0))
+LIBC, NEW_USERS = ctypes.CDLL(None, use_errno=True), 0x10000000
 status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
 own = f"own-{os.environ['RANK']}"
 open(own, "w").write("x")
@@ -58,6 +73,7 @@ said = {
     ],
     "processes": [int(name) for name in os.listdir("/proc") if name.isdigit()],
     "unmounted": tried(lambda: __import__("ctypes").CDLL(None).umount2(b"/tmp", 2) and None),
+    "file capabilities": [tried(cloned), tried(capable)],
 }
 json.dump(said, open(f"said-{os.environ['RANK']}", "w"))
 """
@@ -103,6 +119,7 @@ def test_roots_nodes_are_nobody_of_the_hosts(
         )
         assert one["shadow"][0] == one["engine"][0] == "refused"
         assert [how for how, _ in one["set-id"]] == ["refused"] * 4
+        assert [how for how, _ in one["file capabilities"]] == ["refused"] * 2
         assert len(one["processes"]) == 2
     own = {name: str(Path(f"/proc/self/ns/{name}").readlink()) for name in said[0]["namespaces"]}
     for name, mine in own.items():
@@ -113,6 +130,7 @@ def test_roots_nodes_are_nobody_of_the_hosts(
         found = path.stat()
         assert (found.st_uid, found.st_gid) == (os.getuid(), os.getgid())
         assert not found.st_mode & (stat.S_ISUID | stat.S_ISGID)
+        assert os.listxattr(path) == []
     assert not Path("/etc/cron.d/narrows-test").exists()
 
 
