@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from testbed.bench.setup import Setup
-from testbed.fabric.base import Networks, NodeSpec, Place, RunContext
+from testbed.fabric.base import Networks, NodeSpec, Place, RunContext, new_id
 from testbed.fabric.netns import NetnsFabric
 from testbed.links.client import Agent
 from testbed.links.routes import shape_route
@@ -59,9 +59,7 @@ def lab(names: Sequence[str], setup: Setup) -> Iterator[Lab]:
     Raises MachineError where they cannot be made.
     """
     with machine(setup.say):
-        context = RunContext(
-            secrets.token_hex(3), setup.directory, secrets.token_hex(16), quiet=True
-        )
+        context = RunContext(new_id(), setup.directory, secrets.token_hex(16), quiet=True)
         fabric = Wires(context)
         try:
             networks, places = fabric.lay(names)

@@ -6,6 +6,7 @@ Two networks on every fabric: ``data`` is shaped; ``control`` is not, and carrie
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,8 +36,16 @@ MULTICAST_PORT = 7080
 METRICS_PORT = 9464
 """Where every node's Prometheus exporter answers, on its control address."""
 
+_ID_BYTES = 8
+"""Of a run's id: two of as many runs as there will ever be do not get the same."""
+
 START_S = float(os.environ.get("NARROWS_START_S", "90"))
 """How long nodes may take to start and import torch; machines that are very slow are given more."""
+
+
+def new_id() -> str:
+    """An id for a run, which nobody has had before."""
+    return secrets.token_hex(_ID_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,14 @@ from testbed.links.wiring import NodeWires, RackPlan, RackWires, TopologyPlan
 if TYPE_CHECKING:
     from testbed.links.client import Agent
 
-_TAG_DIGITS = 6
+_TAG_BYTES = 8
+_DEVICE_DIGITS = 6
+"""Of a tag in a device's name, which has 15 characters at most: on a host they are told apart by what is written on them."""
 
 
 def run_tag(run: str) -> str:
-    """A few hexadecimal digits that stand for a run in names of devices."""
-    return blake2s(run.encode()).hexdigest()[:_TAG_DIGITS]
+    """Hexadecimal digits that stand for a run in names of namespaces, and the first of them in those of devices."""
+    return blake2s(run.encode(), digest_size=_TAG_BYTES).hexdigest()
 
 
 def run_alias(run: str) -> str:
@@ -79,7 +81,7 @@ def plan_racks(
             name=spec.name,
             bridge=f"rack{number}",
             uplink=f"uplink{number}",
-            port=f"nw{tag}-r{number}",
+            port=f"nw{tag[:_DEVICE_DIGITS]}-r{number}",
             members={member: places[member].cable for member in spec.members},
         )
         for number, spec in enumerate(specs)
@@ -93,7 +95,7 @@ def plan_core(tag: str, alias: str, places: Mapping[str, Place]) -> RackPlan:
     For multicasts: the host's firewall lets none of them through a bridge that it looks at.
     """
     members = {name: place.cable for name, place in places.items()}
-    wires = RackWires("core", "core", "coreup", f"nw{tag}-core", members)
+    wires = RackWires("core", "core", "coreup", f"nw{tag[:_DEVICE_DIGITS]}-core", members)
     return RackPlan(alias, f"nw-{tag}-racks", True, (wires,))
 
 

@@ -27,6 +27,7 @@ from testbed.fabric.base import (
     Premises,
     RackSpec,
     RunContext,
+    new_id,
 )
 from testbed.fabric.builtin import fabrics
 from testbed.process import raise_open_files
@@ -77,7 +78,7 @@ class Session:
         self.specs, self.directory, self.keep_failed = specs, directory, keep_failed
         self.fabric_name = fabric
         self.context = RunContext(
-            secrets.token_hex(3),
+            new_id(),
             directory,
             secrets.token_hex(16),
             quiet,

@@ -52,7 +52,7 @@ def standing(
     multicast: bool = False,
 ) -> Iterator[Standing]:
     """Nothing of it may be left afterwards."""
-    run = secrets.token_hex(3)
+    run = secrets.token_hex(8)
     context = RunContext(run, folder / run, "a-token", quiet=True, multicast=multicast)
     fabric = DockerFabric(context)
     try:
@@ -99,6 +99,6 @@ def everything(run: str) -> list[str]:
     """What a run has in the engine, its namespaces, its devices on the host, its journal."""
     tag = run_tag(run)
     names = [path.name for path in NAMED.glob(f"nw-{tag}-*")]
-    names += [path.name for path in Path("/sys/class/net").glob(f"nw{tag}*")]
+    names += [path.name for path in Path("/sys/class/net").glob(f"nw{tag[:6]}*")]
     names += [str(journal.path) for journal in journals() if journal.run == run]
     return names + left_of(run)

@@ -135,7 +135,7 @@ def make_rig(tmp_path: Path, workers: int = 1, *, staffed: bool = False) -> Rig:
     """``staffed``: nodes can be started, which train nothing."""
     premises = None if staffed else Premises(tmp_path, tmp_path, "0:0")
     context = RunContext(
-        secrets.token_hex(3), tmp_path, secrets.token_hex(8), premises=premises, trains=False
+        secrets.token_hex(8), tmp_path, secrets.token_hex(8), premises=premises, trains=False
     )
     fabric = NetnsFabric(context)
     nodes = specs(workers)

@@ -187,7 +187,7 @@ time.sleep(60)
 
 
 def test_clean_removes_racks_after_everyone_was_killed(state: Path, tmp_path: Path) -> None:
-    run = secrets.token_hex(3)
+    run = secrets.token_hex(8)
     here = str(Path(__file__).parent)
     program = CONTROLLER.format(here=here, folder=str(tmp_path), run=run)
     process = subprocess.Popen(

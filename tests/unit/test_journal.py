@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import InputError, MachineError
-from testbed.fabric.base import NodeSpec
+from testbed.fabric.base import NodeSpec, new_id
 from testbed.fabric.journal import (
     Entry,
     Journal,
@@ -197,6 +197,14 @@ def test_names_fit_devices_and_differ_between_runs() -> None:
     assert not data.overlaps(control)
     assert two.switch_address != one.switch_address
     assert read(TopologyPlan, asdict(one)) == one
+
+
+def test_names_of_runs_have_64_bits() -> None:
+    run = new_id()
+    assert len(bytes.fromhex(run)) == 8 and run != new_id()
+    plan, _ = plan_topology(run, [NodeSpec("server", "server", "server", 0, 0)], [])
+    for name in (plan.switch_netns, plan.control_netns, plan.nodes[0].netns):
+        assert len(bytes.fromhex(name.split("-")[1])) == 8, name
 
 
 def test_a_file_left_of_a_namespace_holds_up_nobody(
