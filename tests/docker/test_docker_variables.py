@@ -29,8 +29,11 @@ def test_every_value_arrives_as_it_is(image: str) -> None:
     start = ["docker", "run", "--detach", "--rm", "--name", name, "--network", "none", image]
     subprocess.run([*start, "tail", "-f", "/dev/null"], check=True, capture_output=True)
     try:
-        output, _ = launch(name, ["python", "-c", say], given).communicate(timeout=60)
+        with launch(name, ["python", "-c", say], given) as process:
+            output, _ = process.communicate(timeout=60)
     finally:
         subprocess.run(["docker", "rm", "--force", name], check=True, capture_output=True)
     found = json.loads(output)
     assert {key: found.get(key) for key in given} == given
+    line = " ".join(map(str, process.args))
+    assert [key for key, value in given.items() if value and value in line] == []

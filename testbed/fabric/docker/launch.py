@@ -20,18 +20,17 @@ def launch(
 ) -> subprocess.Popen[bytes]:
     """Start a command; the client's status is the command's. It does not end with its client: ``send`` ends it.
 
-    Variables are handed over in a file that has no name: everybody may read a command line.
+    Variables are handed over in a file that has no name, and what fits no line of one in the client's own environment:
+    everybody may read a command line.
     """
     lines = {name: value for name, value in environment.items() if _fits_a_line(name, value)}
-    others = [
-        part
-        for name in environment.keys() - lines.keys()
-        for part in ("--env", f"{name}={environment[name]}")
-    ]
+    others = {name: value for name, value in environment.items() if name not in lines}
+    named = [part for name in others for part in ("--env", name)]
     with _unnamed("".join(f"{name}={value}\n" for name, value in lines.items())) as file:
         # A session of its own: Ctrl-C is the run's to hear.
         return subprocess.Popen(
-            [_PROGRAM, "exec", "--env-file", f"/proc/self/fd/{file}", *others, container, *command],
+            [_PROGRAM, "exec", "--env-file", f"/proc/self/fd/{file}", *named, container, *command],
+            env={**os.environ, **others},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -41,7 +40,7 @@ def launch(
 
 
 def _fits_a_line(name: str, value: str) -> bool:
-    """Whether the client would read the same variable from a line of a file. What comes from one always does."""
+    """Whether the client would read the same variable from a line of a file."""
     line = f"{name}={value}"
     plain = not line.startswith("#") and not any(mark in line for mark in "\r\n")
     return plain and len(os.fsencode(line)) < _LINE_BYTES and "\ufeff" not in name
