@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pwd
+from contextlib import suppress
 from pathlib import Path
 
 from testbed.errors import InputError
@@ -27,6 +29,8 @@ _SYSTEM = (
     "sys",
     "usr",
 )
+_OF_ROOTS = ("var/cache", "var/lib", "var/log", "var/spool")
+"""Where what root owns is the system's: tables of cron, scripts of packages."""
 _SHARED = ("home", "opt", "root", "srv", "tmp", "var", "var/tmp")
 
 
@@ -68,11 +72,16 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
 
 
 def _others_use(folder: Path) -> bool:
-    """Whether a folder is a home, or the system's: what a job writes there others would execute or read."""
-    root = Path("/")
-    return folder == Path.home() or any(
+    """Whether a folder is a home, has one in it, or is the system's: what a job writes there others would execute or read."""
+    root, owner = Path("/"), folder.stat().st_uid
+    homes = [Path.home()]
+    with suppress(KeyError):  # a user without an entry
+        homes.append(Path(pwd.getpwuid(owner).pw_dir))
+    return any(
         [
+            *(home.resolve().is_relative_to(folder) for home in homes if home.is_dir()),
             *(folder.is_relative_to(root / name) for name in _SYSTEM),
+            *(folder.is_relative_to(root / name) for name in _OF_ROOTS if owner == 0),
             *(folder == root / name for name in _SHARED),
         ]
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -151,7 +152,16 @@ def test_folders_that_all_use_are_no_working_folders_of_roots(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     (folder / "scenario.yaml").write_text(SCENARIO)
-    for where in ("/", "/tmp", "/etc", "/usr/lib", str(Path.home())):
+    (folder / "home/user").mkdir(parents=True)
+    (folder / "link").symlink_to(folder / "home")
+    roots, user = pwd.getpwuid(0).pw_dir, str(folder / "home/user")
+    by_home = {
+        roots: ("/", "/tmp", "/etc", "/usr/lib", "/var/lib", roots),
+        user: (roots, str(folder / "home"), user),
+        str(folder / "link"): (str(folder / "home"),),
+    }
+    for home, where in ((home, where) for home, places in by_home.items() for where in places):
+        monkeypatch.setenv("HOME", home)
         monkeypatch.chdir(where)
         command = Command(folder, "exec", str(folder / "scenario.yaml"), "--", "true")
         code, _, err = command.finish(60.0)
