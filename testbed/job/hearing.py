@@ -25,8 +25,8 @@ from pydantic import BaseModel, Field, model_validator
 
 MOST_BYTES = 1 << 16
 """Of one mark."""
-MOST_WAITING = 100_000
-"""Marks of all nodes that nobody has taken yet; what comes then is left out."""
+MOST_WAITING, MOST_WAITING_BYTES = 100_000, 256 << 20
+"""Marks of all nodes that nobody has taken yet, and about the memory that they take; what comes then is left out."""
 MOST_NONSENSE = 1000
 """So many lines that are no marks end a connection."""
 MOST_CONNECTIONS = 256
@@ -38,6 +38,8 @@ _CLOSED_S = 5.0
 """How long ``close`` waits for its threads, each of which has at most one line left to read."""
 _CREDENTIALS = struct.Struct("3i")
 """Of a peer: process, user, group."""
+_MARK_BYTES, _VALUE_BYTES, _PER_BYTE = 1000, 200, 2
+"""What a mark takes in memory at most: itself, each of its values, and each byte of its line."""
 
 _Rank = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Name = Annotated[str, Field(max_length=200)]
@@ -74,6 +76,24 @@ class Heard(NamedTuple):
     rank: int
     local_rank: int
     mark: Mark
+    memory_bytes: int = 0
+
+
+class _Waiting(queue.Queue[Heard]):
+    """Marks that wait: no more, and none larger together, than there is room for."""
+
+    memory_bytes = 0
+
+    def _put(self, item: Heard) -> None:
+        if self.memory_bytes + item.memory_bytes > MOST_WAITING_BYTES:
+            raise queue.Full
+        self.memory_bytes += item.memory_bytes
+        super()._put(item)
+
+    def _get(self) -> Heard:
+        item = super()._get()
+        self.memory_bytes -= item.memory_bytes
+        return item
 
 
 class Hearing:
@@ -94,7 +114,7 @@ class Hearing:
         if self._user != os.geteuid():
             os.chown(self.folder, -1, self._group)
             self.folder.chmod(0o750)
-        self.heard: queue.Queue[Heard] = queue.Queue(MOST_WAITING)
+        self.heard: queue.Queue[Heard] = _Waiting(MOST_WAITING)
         self.left_out: Counter[str] = Counter()
         self.strangers = 0
         self._lock = threading.Lock()
@@ -191,7 +211,8 @@ class Hearing:
                         break
                     try:
                         mark = Mark.model_validate_json(line, strict=True)
-                        self.heard.put_nowait(Heard(node, who.rank, who.local_rank, mark))
+                        size = _memory_bytes(line, mark)
+                        self.heard.put_nowait(Heard(node, who.rank, who.local_rank, mark, size))
                     except (ValueError, queue.Full) as error:
                         nonsense += isinstance(error, ValueError)
                         with self._lock:
@@ -210,6 +231,10 @@ class Hearing:
             self._waiting[rank] = one
             if self._t0_ns is not None:
                 _answer(one, self._t0_ns)
+
+
+def _memory_bytes(line: bytes, mark: Mark) -> int:
+    return _MARK_BYTES + _VALUE_BYTES * len(mark.values) + _PER_BYTE * len(line)
 
 
 def _user_of(one: socket.socket) -> int:

@@ -80,7 +80,7 @@ def variables(order: Order, seat: Seat, marks: str, threads: int) -> dict[str, s
     ``threads``: that it should compute with."""
     return {
         **dict(_ranks(order, seat)),
-        **_network(seat),
+        **_network(seat, alone=order.processes == 1),
         "NARROWS_NODE": seat.node,
         "NARROWS_ADDRESS": seat.address,
         "NARROWS_INTERFACE": seat.interface,
@@ -115,9 +115,14 @@ def _ranks(order: Order, seat: Seat) -> Iterator[tuple[str, str]]:
     yield "MASTER_PORT", str(MASTER_PORT)
 
 
-def _network(seat: Seat) -> dict[str, str]:
-    """Libraries left to themselves take the address of the host's name, or pass data through memory."""
+def _network(seat: Seat, *, alone: bool) -> dict[str, str]:
+    """Libraries left to themselves take the address of the host's name, or pass data through memory.
+
+    ``alone``: a node's only process has nobody whom memory would be the right way to.
+    """
+    around = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"} if alone else {}
     return {
+        **around,
         "GLOO_SOCKET_IFNAME": seat.interface,
         "TP_SOCKET_IFNAME": seat.interface,
         "NCCL_SOCKET_IFNAME": seat.interface,

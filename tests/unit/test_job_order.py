@@ -63,6 +63,9 @@ def test_libraries_are_bound_to_the_shaped_interface() -> None:
     for library in ("GLOO", "TP", "NCCL"):
         assert env[f"{library}_SOCKET_IFNAME"] == "data" == env["NARROWS_INTERFACE"]
     assert env["NCCL_HOSTID"] == env["NARROWS_NODE"] == "worker-0"
+    assert env["NCCL_P2P_DISABLE"] == env["NCCL_SHM_DISABLE"] == "1"
+    beside = variables(Order(("sh",), processes=2), seat(1), "/marks", 3)
+    assert not {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"} & beside.keys(), "within a node they may"
     assert env["NARROWS_ADDRESS"] == "10.0.0.2"
     assert env["OMP_NUM_THREADS"] == "3"
 

@@ -104,6 +104,30 @@ def test_steps_are_made_of_any_marks(hearing: Hearing, jobs: list[tuple[int, byt
         assert isfinite(step.end_s) and all(map(isfinite, step.values.values()))
 
 
+def test_large_marks_that_nobody_takes_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 4 << 20
+    monkeypatch.setattr("testbed.job.hearing.MOST_WAITING_BYTES", most)
+    made, names = Hearing([NODE]), [chr(0x1F600 + number) * 200 for number in range(60)]
+    large = {**MARKS[4], "values": dict.fromkeys(names, 0.5)}
+    line = json.dumps(large, ensure_ascii=False).encode() + b"\n"
+    try:
+        taken = hear(made, line * 3)
+        assert [heard.mark.values for heard in taken] == [large["values"]] * 3
+        tracemalloc.start()
+        with socket.socket(socket.AF_UNIX) as job:
+            job.connect(made.path(NODE))
+            job.sendall(json.dumps(HELLO).encode() + b"\n" + line * 300)
+            job.shutdown(socket.SHUT_WR)
+            assert job.recv(1) == b""
+        assert tracemalloc.get_traced_memory()[0] < most
+        waiting = made.heard.qsize()
+        assert waiting > 20 and made.left_out[NODE] == 300 - waiting
+        assert len(hear(made, b"")) == waiting and len(hear(made, line)) == 1
+    finally:
+        tracemalloc.stop()
+        made.close()
+
+
 def test_values_beyond_all_numbers_have_a_mean(hearing: Hearing) -> None:
     line = json.dumps(MARKS[5]).encode()
     marks = [record(each) for rank in (0, 1) for each in hear(hearing, line, {**HELLO, "rank": rank})]  # fmt: skip
