@@ -58,6 +58,8 @@ class Lines:
 
     def __init__(self, connected: socket.socket, most_bytes: int = MAX_LINE) -> None:
         self.socket, self.most_bytes = connected, most_bytes
+        self.line_bytes = 0
+        """Of the line that came last."""
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = connected.makefile("rb")
         self._lock = threading.Lock()
@@ -71,6 +73,7 @@ class Lines:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Objects as they come, until the other side closes. Raises WireError for anything else."""
         while line := self._line():
+            self.line_bytes = len(line)
             if len(line) >= self.most_bytes and not line.endswith(b"\n"):
                 raise WireError(
                     f"a line of more than {self.most_bytes} bytes on the control network"

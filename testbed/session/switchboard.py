@@ -27,12 +27,15 @@ PREPARING_S = 60.0
 """A node that has not been told to start may be silent for so long: while it loads a library, none of its threads
 may speak, and on a slow machine several nodes load at once. That its process ended is heard of all the same."""
 HEARTBEAT_S = 1.0
-MOST_WAITING = 50_000
-"""Messages that may wait to be received. Beyond them nodes are read no further until some have been: their own sends block."""
+MOST_WAITING, MOST_WAITING_BYTES = 50_000, 64 << 20
+"""Messages that may wait to be received, and bytes of their lines. Beyond them nodes are read no further until some have been:
+their own sends block."""
 _LOOK_S, _PAUSE_S = 0.5, 0.01
 """Between two looks for strangers that say nothing; after somebody could not be let in."""
 
 Inbound = tuple[str, dict[str, Any]]
+_Waiting = tuple[str, dict[str, Any], int]
+"""The same with the bytes of its line."""
 
 
 class Switchboard:
@@ -62,7 +65,8 @@ class Switchboard:
         self._heard: dict[str, float] = {}
         self._excused: set[str] = set()
         self._started: set[str] = set()
-        self._inbox: queue.SimpleQueue[Inbound] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
+        self._waiting_bytes = 0
         self._closing, self._ended = False, threading.Event()
         self._looked = 0.0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -84,17 +88,19 @@ class Switchboard:
         if time.monotonic() - self._looked > HEARTBEAT_S:
             self._check_silence()  # also while others have much to say
         try:
-            node, message = self._inbox.get(timeout=timeout_s)
+            node, message, size = self._inbox.get(timeout=timeout_s)
         except queue.Empty:
             self._check_silence()
             return None
+        with self._counting:
+            self._waiting_bytes -= size
         if message["type"] == "lost":
             raise NodeLost(node, None, str(message["reason"]))
         return node, message
 
     def post(self, node: str, message: dict[str, Any]) -> None:
         """Put in a message as if ``node`` had sent it."""
-        self._inbox.put((node, message))
+        self._put(node, message)
 
     def excuse(self, node: str) -> None:
         """A paused node is silent, and not lost."""
@@ -179,7 +185,7 @@ class Switchboard:
                 check_said(message)
                 if message["type"] != "alive":
                     self._wait_for_room(node)
-                    self._inbox.put((node, message))
+                    self._put(node, message, lines.line_bytes)
         except (OSError, WireError) as error:
             reason = str(error)
         self._doorway.leave(lines)
@@ -187,13 +193,21 @@ class Switchboard:
             with self._counting:
                 self.strangers += 1
         if node is not None and self._nodes.get(node) is lines and not self._closing:
-            self._inbox.put((node, {"type": "lost", "reason": reason}))
+            self._put(node, {"type": "lost", "reason": reason})
         lines.close()
 
     def _wait_for_room(self, node: str) -> None:
         """A node is no less alive while it is not read."""
-        while self._inbox.qsize() >= MOST_WAITING and not self._ended.wait(_PAUSE_S):
+        while self._is_full() and not self._ended.wait(_PAUSE_S):
             self._heard[node] = time.monotonic()
+
+    def _is_full(self) -> bool:
+        return self._inbox.qsize() >= MOST_WAITING or self._waiting_bytes >= MOST_WAITING_BYTES
+
+    def _put(self, node: str, message: dict[str, Any], size: int = 0) -> None:
+        with self._counting:
+            self._waiting_bytes += size
+        self._inbox.put((node, message, size))
 
     def _admit(self, lines: Lines, hello: dict[str, Any], address: str) -> str:
         """Raises WireError for whoever does not know the run's token, or comes from another node's place."""
@@ -208,5 +222,5 @@ class Switchboard:
         lines.most_bytes = MAX_LINE
         self._nodes[name] = lines
         self._heard[name] = time.monotonic()
-        self._inbox.put((name, hello))
+        self._put(name, hello)
         return name

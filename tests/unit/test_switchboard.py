@@ -158,10 +158,11 @@ def stranger(board: Switchboard) -> socket.socket:
     return made
 
 
+@pytest.mark.parametrize(("bound", "most"), [("MOST_WAITING", 100), ("MOST_WAITING_BYTES", 10**6)])
 def test_nodes_are_not_read_while_too_much_waits(
-    board: Switchboard, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    board: Switchboard, clock: Clock, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING", 100)
+    monkeypatch.setattr(module, bound, most)
     lines = node(board, "worker-0")
     count, text = 2000, "x" * 10_000  # more than sockets take
 
