@@ -6,6 +6,7 @@ The machine may be busy: figures are held to what a suite that is broken leaves,
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ pytestmark = pytest.mark.timeout(290)
 ELSEWHERE = {"static", "swing"}
 """Suites of tests/netns/test_bench.py."""
 VERDICTS = {"valid", "degraded", "invalid"}
+WRONG = r"the kernel held|failed after t0|that nobody asked for|, not to "
+"""Words of alarms that no busy host explains."""
 Row = dict[str, Any]
 
 
@@ -155,7 +158,11 @@ def certificate(found: Row) -> None:
     # what the kernel holds is not what was asked for, and the agent stood still: on any machine
     for kind in (*LINK_FAULTS, "late"):
         assert rows[kind]["alarms"] == 1, (rows[kind], found["about"]["wrong"])
-    assert rows["none"]["alarms"] <= rows["none"]["cases"]
+    # a clean link of a busy host is late at most
+    kinds = {"none", "none, but time was stolen"}
+    wrong = [note for note in found["about"]["wrong"] if note["fault"] in kinds]
+    said = [sentence for note in wrong for sentence in note["alarms"]]
+    assert not [sentence for sentence in said if re.search(WRONG, sentence)], said
 
 
 def agreement(found: Row) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 
 import numpy as np
 import pytest
+from loopback import own_address, own_place
 
 from testbed.bench.exchange.cell import Cell, Link, check_bytes
 from testbed.bench.exchange.part import Part, Task, add, gradient
@@ -19,7 +19,7 @@ SLOW = Link.parse("100 Mbit/s")
 
 
 def task(own: int, nodes: int, name: str, port: int = 0, size: int = 4000) -> Task:
-    addresses = {number: f"127.0.0.{number + 1}" for number in range(nodes + 1)}
+    addresses = {number: own_address(number + 2) for number in range(nodes + 1)}
     return Task(name, own, nodes, size, addresses, port, "lo", 1, 7, 10.0)
 
 
@@ -78,8 +78,7 @@ def test_gradients_are_added_in_order_of_rank() -> None:
 
 @pytest.mark.parametrize("name", ["ps-threads", "ps-loop", "peers", "ring"])
 def test_three_nodes_make_rounds(name: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = int(held.getsockname()[1])
+    _, port = own_place()
     parts: dict[int, Part] = {}
 
     def make(own: int) -> None:

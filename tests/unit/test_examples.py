@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from loopback import own_place
 from script_ranks import outputs
 
 Losses = Callable[..., dict[int, float]]
@@ -88,9 +88,7 @@ def test_sharded_is_what_ddp_does(losses: Losses) -> None:
 @pytest.mark.optional
 @pytest.mark.timeout(600)
 def test_a_federated_round(with_flower: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    _, port = own_place()
     command = [str(with_flower), str(EXAMPLES / "flower_round.py"), "--rounds", "2", "--port", str(port)]  # fmt: skip
     started = [
         subprocess.Popen(

@@ -4,57 +4,55 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import threading
 import time
 
 import pytest
+from loopback import own_place, refusing
 
 from testbed.process import module_command
 from testbed.session import flow
 
 
-@pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def run(port: int, begin_in_s: float, for_s: float = 0.3) -> tuple[flow.Sent, int]:
+def run(begin_in_s: float, for_s: float = 0.3) -> tuple[flow.Sent, int]:
     begin_ns = time.monotonic_ns() + int(begin_in_s * 1e9)
     stop_ns = max(begin_ns, time.monotonic_ns()) + int(for_s * 1e9)
     received: list[int] = []
+    place = own_place()
     sink = threading.Thread(
-        target=lambda: received.append(flow.serve("127.0.0.1", port, stop_ns + 200_000_000))
+        target=lambda: received.append(flow.serve(*place, stop_ns + 200_000_000))
     )
     sink.start()
-    sent = flow.blast("127.0.0.1", port, stop_ns, begin_ns)
+    sent = flow.blast(*place, stop_ns, begin_ns)
     sink.join()
     return sent, received[0]
 
 
-def test_a_flow_measures_the_round_trip_before_it_begins(port: int) -> None:
-    sent, received = run(port, 1.0)
+def test_a_flow_measures_the_round_trip_before_it_begins() -> None:
+    sent, received = run(1.0)
     assert sent.least_rtt_us is not None
     assert 0 <= sent.least_rtt_us < 500_000
     assert sent.bytes > 0
     assert 0 < received <= sent.bytes
 
 
-def test_a_flow_that_begins_at_once_has_none(port: int) -> None:
-    sent, received = run(port, -1.0, for_s=2.0)
+def test_a_flow_that_begins_at_once_has_none() -> None:
+    sent, received = run(-1.0, for_s=2.0)
     assert sent.least_rtt_us is None
     assert received > 0
 
 
-def test_nobody_listens(port: int) -> None:
-    assert flow.blast("127.0.0.1", port, time.monotonic_ns() + 100_000_000) == flow.Sent(0)
+def test_nobody_listens() -> None:
+    with refusing() as port:
+        sent = flow.blast("127.0.0.1", port, time.monotonic_ns() + 100_000_000)
+    assert sent == flow.Sent(0)
 
 
-def test_the_command_says_what_it_did(port: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
     stop = str(time.monotonic_ns() + 50_000_000)
-    flow.main(["blast", "127.0.0.1", str(port), stop])
+    with refusing() as port:
+        flow.main(["blast", "127.0.0.1", str(port), stop])
     assert json.loads(capsys.readouterr().out) == {"bytes": 0, "least_rtt_us": None}
 
 

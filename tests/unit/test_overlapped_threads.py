@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from loopback import own_place
 from overlap_rig import DENSE, TOPK, Stage, overlapped, parameters
 
 from testbed.algorithms import Algorithm
@@ -41,8 +42,7 @@ class Hosts:
         stage = Stage(algorithm)
         self._jobs = {peer: stage.job(peer) for peer in range(3)}
         self._clock, self._barrier, self._way = HostClock(), threading.Barrier(3), way
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self._port = listener.getsockname()[1]
+        self._place = own_place()
 
     def run(self, **alter: Alter) -> dict[str, Future[dict[str, Any]]]:
         """Everybody's summary or error. ``alter``: what a node sends instead, by its name with an underscore."""
@@ -64,9 +64,9 @@ class Hosts:
         endpoint.send = lambda to, message: send(to, alter(message))  # type: ignore[method-assign]
         try:
             if peer:
-                endpoint.connect(0, "127.0.0.1", self._port, SILENCE_S)
+                endpoint.connect(0, *self._place, SILENCE_S)
             else:
-                endpoint.listen("127.0.0.1", self._port)
+                endpoint.listen(*self._place)
             played = role(node, job, job.node.partition("-")[0])
             played.prepare()
             self._barrier.wait(GONE_S)

@@ -16,10 +16,8 @@ from testbed.session.switchboard import Switchboard
 
 @pytest.fixture
 def board() -> Iterator[tuple[Switchboard, int]]:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = int(held.getsockname()[1])
-    switchboard = Switchboard("127.0.0.1", port, "secret", ["worker-0"])
-    yield switchboard, port
+    switchboard = Switchboard("127.0.0.1", 0, "secret", ["worker-0"])
+    yield switchboard, int(switchboard._listener.getsockname()[1])
     switchboard.close()
 
 

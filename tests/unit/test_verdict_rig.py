@@ -109,6 +109,26 @@ def test_beside_other_tests_time_is_excused_and_bytes_are_not(
         refused(report(judge(fault)), "direct_share|read_back|consistency")
 
 
+@pytest.mark.parametrize(
+    ("evidence", "measure"),
+    [
+        (links(busy_ratio=0.5), "link_ratio"),
+        (links(busy_ratio=0.95), "link_ratio"),
+        (links(excess_share=0.5), "link_excess"),
+        (completion(4.0), "message_completion"),
+    ],
+)
+def test_beside_other_tests_rates_have_no_excuse_but_a_delay(
+    monkeypatch: pytest.MonkeyPatch, evidence: Evidence, measure: str
+) -> None:
+    monkeypatch.setenv(BESIDE, "1")
+    made = report(judge(evidence))
+    refused(made, measure)
+    busy = report(judge(replace(evidence, starved=BUSY.starved)))
+    assert accepted(busy, int(busy["verdict"] == "invalid")) == "invalid"
+    assert accepted(report(judge(completion(2.0))), 0) == "degraded"
+
+
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(BESIDE, raising=False)
