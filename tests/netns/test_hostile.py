@@ -59,7 +59,7 @@ def test_no_module_is_taken_from_the_working_directory(
     own = {name: text for name, text in environment().items() if name != "PYTHONPATH"}
     before: set[Path] = set()
     for arguments in (
-        ["replay", "trace.csv", "--seconds", "1", "--no-figures"],
+        ["replay", "trace.csv", "--seconds", "3", "--no-figures"],
         ["run", "small.yaml", "--no-figures"],
         ["exec", "small.yaml", "--", "true"],
     ):
