@@ -90,7 +90,7 @@ class Trial:
 
 
 def standing(who: str) -> Trial:
-    home = Path(tempfile.mkdtemp(prefix="narrows-hostile-", dir="/var/lib"))
+    home = Path(tempfile.mkdtemp(prefix="narrows-hostile-", dir="/srv"))
     # not in /tmp, where a node has files of its own
     home.chmod(0o755)
     strange = home / "a b$HOME\n..;é'\"x"
