@@ -23,6 +23,9 @@ from testbed.train.roles import role
 torch.set_num_threads(1)
 WAYS: tuple[Way, ...] = ("threads", "loop")
 SILENCE_S, GONE_S = 5.0, 20.0
+TOLD = Algorithm(
+    "told", "laplace", "feedback", options={"density": 0.05}, selector_options={"fit_every": 2}
+)
 
 Alter = Callable[[Message], Message]
 
@@ -77,6 +80,13 @@ class Hosts:
             node.close()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """Have all loops compiled in virtual time: where none are kept yet, that takes longer than ``SILENCE_S``."""
+    for algorithm in (DENSE, TOPK, TOLD):
+        parameters(overlapped(algorithm))
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """Every thread that a test has started has ended soon after it."""
@@ -120,10 +130,7 @@ class FitFirst(HostNode):
 
 def test_a_report_is_made_beside_the_computation() -> None:
     """The bucket that is reported on leaves while others are computed, as it does in other steps."""
-    told = Algorithm(
-        "told", "laplace", "feedback", options={"density": 0.05}, selector_options={"fit_every": 2}
-    )
-    given = overlapped(told)
+    given = overlapped(TOLD)
     found = {
         done.result()["parameters"] for done in Hosts(given, "threads", FitFirst).run().values()
     }
