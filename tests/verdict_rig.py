@@ -34,9 +34,8 @@ VERDICTS = "NARROWS_VERDICTS"
 def accepted(report: Mapping[str, Any], code: int, lost: Collection[str] = ()) -> str:
     """The verdict of a run's ``summary.json``, if it is one that the run may have; AssertionError otherwise.
 
-    A run that is not valid must be so by measures of the processors alone, or of time where the hypervisor, or other
-    tests, took them away. ``code``: how the command of this one
-    run ended. ``lost``: the workers that the run was to lose; who else was lost, was lost by a fault.
+    A run that is not valid must be so by measures of the processors alone, or of time as ``_excused`` says.
+    ``code``: how the command of this run ended. ``lost``: the workers that the run was to lose; who else was lost, was lost by a fault.
     """
     verdict = _judged(report, lost)
     assert code == (verdict == "invalid"), (code, verdict, report["reasons"])

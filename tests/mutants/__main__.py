@@ -18,7 +18,7 @@ import random
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -61,11 +61,19 @@ class Group:
     @classmethod
     def of(cls, name: str, patterns: dict[str, list[str]]) -> Group:
         """Read its patterns: of paths, and of what follows ``test_`` in the names of unit tests."""
-        sources = sorted({str(path) for each in patterns["sources"] for path in Path().glob(each)})
         names = (f"tests/unit/test_{each}.py" for each in patterns["tests"])
-        return cls(
-            name, sources, sorted({str(path) for each in names for path in Path().glob(each)})
-        )
+        return cls(name, _files(patterns["sources"]), _files(names))
+
+
+def _files(patterns: Iterable[str]) -> list[str]:
+    """The files that fit any of the patterns. A group that has lost its files would have no survivors."""
+    files: set[str] = set()
+    for pattern in patterns:
+        fitting = {str(path) for path in Path().glob(pattern)}
+        if not fitting:
+            sys.exit(f"mutants.toml: there is no file {pattern}")
+        files |= fitting
+    return sorted(files)
 
 
 def main() -> int:
