@@ -151,6 +151,7 @@ def test_the_list_of_modules_hardly_run_may_only_shrink(
     assert complaints(shares, listed) == words
 
 
+@pytest.mark.root
 def test_a_group_is_for_what_is_started_with_it(tmp_path: Path) -> None:
     with favoured() as prefix:
         if not prefix:
