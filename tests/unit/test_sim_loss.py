@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from testbed.fabric.sim.board import Board
-from testbed.fabric.sim.loss import Losses
+from testbed.fabric.sim.loss import Losses, mean_loss
 from testbed.scenario.impairments import Impairments
 from testbed.scenario.shape import End, Shape
 
@@ -22,3 +24,11 @@ def test_a_links_own_seed_decides_in_every_run() -> None:
 
 def test_without_one_it_is_the_runs() -> None:
     assert lost(1, None) == lost(1, None) != lost(2, None)
+
+
+def test_what_arrives_damaged_is_lost_too() -> None:
+    both, alone = Impairments(loss=0.1, corrupt=0.2), Impairments(corrupt=0.2)
+    assert mean_loss(both) == pytest.approx(0.28) and mean_loss(alone) == pytest.approx(0.2)
+    board = Board({End("worker-0", "up"): Shape(10_000_000, 100_000)}, {})
+    board.impaired[0] = alone
+    assert 150 < Losses(board, 1).on_link(0, 1000) < 250
