@@ -37,7 +37,7 @@ METRICS_PORT = 9464
 """Where every node's Prometheus exporter answers, on its control address."""
 
 _ID_BYTES = 8
-"""Of a run's id: two of as many runs as there will ever be do not get the same."""
+"""Size of a run's id: two of as many runs as there will ever be do not get the same."""
 
 START_S = float(os.environ.get("NARROWS_START_S", "90"))
 """How long nodes may take to start and import torch; machines that are very slow are given more."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _TAG_BYTES = 8
 _DEVICE_DIGITS = 6
-"""Of a tag in a device's name, which has 15 characters at most: on a host they are told apart by what is written on them."""
+"""Digits of a tag in a device's name, which has 15 characters at most: on a host they are told apart by what is written on them."""
 
 
 def run_tag(run: str) -> str:

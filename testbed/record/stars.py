@@ -71,7 +71,7 @@ def stars(under_way: Sequence[Flight]) -> tuple[list[Group], int]:
 
 
 def _acknowledges(flight: Flight, carried: Mapping[End, Spans]) -> bool:
-    """Whether acknowledgements of other flights are on its link directions meanwhile."""
+    """Return True if acknowledgements of other flights are on its link directions meanwhile."""
     against = (End(flight.source, "down"), End(flight.sink, "up"))
     return any(
         end in carried and carried[end].touches(flight.sent_s, flight.arrived_s) for end in against

@@ -13,10 +13,10 @@ class Thresholds:
     """|delivered / asked - 1| over the intervals in which the link was backlogged throughout."""
     mape_1s: float = 0.02
     """Mean error per 1 s bin over the same intervals."""
-    excess_share: float = 0.02
-    """Delivered bits beyond what was asked and one bundle, of all that was delivered, in whole seconds, backlogged or not."""
     busy_floor_s: float = 2.0
     """Backlogged time below which the two above are not judged: a few looks are no statistics."""
+    excess_share: float = 0.02
+    """Delivered bits beyond what was asked and one bundle, of all that was delivered, in whole seconds, backlogged or not."""
     lateness_p99_ms: float = 10.0
     """How late a link change took effect …"""
     lateness_max_ms: float = 50.0

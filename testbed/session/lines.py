@@ -59,7 +59,7 @@ class Lines:
     def __init__(self, connected: socket.socket, most_bytes: int = MAX_LINE) -> None:
         self.socket, self.most_bytes = connected, most_bytes
         self.line_bytes = 0
-        """Of the line that came last."""
+        """Size of the line that came last."""
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = connected.makefile("rb")
         self._lock = threading.Lock()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 import socket
 import subprocess
 import time
@@ -12,7 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.fabric.base import CONTROL_PORT, Networks, NodeSpec, Place, RackSpec, RunContext
+from testbed.fabric.base import (
+    CONTROL_PORT,
+    Networks,
+    NodeSpec,
+    Place,
+    RackSpec,
+    RunContext,
+    new_id,
+)
 from testbed.fabric.docker import DockerFabric
 from testbed.fabric.journal import journals
 from testbed.fabric.netns_plan import run_tag
@@ -52,7 +59,7 @@ def standing(
     multicast: bool = False,
 ) -> Iterator[Standing]:
     """Nothing of it may be left afterwards."""
-    run = secrets.token_hex(8)
+    run = new_id()
     context = RunContext(run, folder / run, "a-token", quiet=True, multicast=multicast)
     fabric = DockerFabric(context)
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from testbed.fabric.base import Networks, NodeSpec, Place, Premises, RunContext
+from testbed.fabric.base import Networks, NodeSpec, Place, Premises, RunContext, new_id
 from testbed.fabric.netns import NetnsFabric
 from testbed.links import namespaces
 from testbed.links.client import Agent, LinkReport, LinkSettings
@@ -134,9 +134,7 @@ def host_objects() -> dict[str, set[str]]:
 def make_rig(tmp_path: Path, workers: int = 1, *, staffed: bool = False) -> Rig:
     """``staffed``: nodes can be started, which train nothing."""
     premises = None if staffed else Premises(tmp_path, tmp_path, "0:0")
-    context = RunContext(
-        secrets.token_hex(8), tmp_path, secrets.token_hex(8), premises=premises, trains=False
-    )
+    context = RunContext(new_id(), tmp_path, secrets.token_hex(8), premises=premises, trains=False)
     fabric = NetnsFabric(context)
     nodes = specs(workers)
     try:
