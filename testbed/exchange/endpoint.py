@@ -116,15 +116,23 @@ class TcpEndpoint(SocketEndpoint[Connection]):
             self._shut_overdue()
             try:
                 accepted, (address, *_) = listener.accept()
-                connection = self._let_in(accepted, address)
+                self._begin_greeting(self._let_in(accepted, address))
             except TimeoutError:
                 continue
             except (
-                OSError
-            ):  # the end, somebody who is gone again, or too many sockets for this process
+                OSError,
+                RuntimeError,
+            ):  # the end, somebody who is gone again, or too many sockets or threads for this process
                 time.sleep(_PAUSE_S)
-                continue
+
+    def _begin_greeting(self, connection: Connection) -> None:
+        """Raises RuntimeError where there is no thread for it."""
+        try:
             threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+        except RuntimeError:
+            self._doorway.leave(connection)
+            connection.close()
+            raise
 
     def _greet(self, connection: Connection) -> None:
         try:
@@ -142,7 +150,10 @@ class TcpEndpoint(SocketEndpoint[Connection]):
         with self._changed:
             super()._adopt(peer, stream, first)
             self._changed.notify_all()
-        threading.Thread(target=self._read, args=(peer, stream), daemon=True).start()
+        try:
+            threading.Thread(target=self._read, args=(peer, stream), daemon=True).start()
+        except RuntimeError as error:
+            self._put(NodeLost(self._name(peer), None, f"nothing can be read from it: {error}"))
 
     def _read(self, peer: int, connection: Connection) -> None:
         said_goodbye = False

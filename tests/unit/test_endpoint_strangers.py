@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -13,6 +14,7 @@ from endpoint_rig import KINDS, RUN, Either, endpoint, hello, listening, star
 
 from testbed.errors import NodeLost
 from testbed.exchange.doorway import GREETING_BYTES, Doorway
+from testbed.exchange.endpoint import TcpEndpoint
 from testbed.exchange.frame import MAX_BODY, Header
 from testbed.node import Kind, Message
 
@@ -69,6 +71,42 @@ def test_random_words_are_strange(pair: Pair) -> None:
         say(port, bytes(mutated[: random.randrange(1, len(mutated))]))
     eventually(lambda: server.strangers == 40)
     assert still_exchanges(server, one)
+
+
+@pytest.mark.parametrize("method", ["_greet", "_read"])
+def test_who_there_is_no_thread_for_keeps_nobody_out(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    begin = threading.Thread.start
+    failures = iter([RuntimeError("can't start new thread")])
+
+    def start(thread: threading.Thread) -> None:
+        if getattr(thread, "_target", None) == getattr(server, method):
+            for failure in failures:
+                raise failure
+        begin(thread)
+
+    with star(TcpEndpoint, 1) as ((server, one), port):
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with socket.create_connection(("127.0.0.1", port)) as first:
+            first.sendall(frame(Kind.HELLO))
+            if method == "_greet":
+                assert first.recv(1) == b""
+            else:
+                assert server.receive(5.0).kind is Kind.HELLO
+                with pytest.raises(NodeLost, match="nothing can be read from it: can't start"):
+                    server.receive(5.0)
+        with socket.create_connection(("127.0.0.1", port)) as second:
+            second.sendall(
+                frame(Kind.HELLO) if method == "_greet" else frame(Kind.HELLO, sender=77)
+            )
+            if method == "_greet":
+                assert server.receive(5.0).kind is Kind.HELLO
+                second.sendall(frame(Kind.BYE))
+                assert server.receive(5.0).kind is Kind.BYE
+            else:
+                eventually(lambda: server.strangers == 1)
+        assert still_exchanges(server, one)
 
 
 @pytest.mark.parametrize("kind", KINDS)
