@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import (
     CollectorRegistry,
@@ -12,13 +14,55 @@ from prometheus_client import (
     Gauge,
     Histogram,
     generate_latest,
-    start_http_server,
+    make_wsgi_app,
 )
+from prometheus_client.exposition import ThreadingWSGIServer
 
 import testbed
 from testbed.errors import MachineError
 from testbed.record import names
 from testbed.record.summary import PHASES, phase_s
+
+MOST_SCRAPES = 16
+"""At a time; whoever comes beside them is sent away."""
+
+
+class _Handler(WSGIRequestHandler):
+    """Whoever connects and says nothing for some seconds is not waited for."""
+
+    timeout = 10.0
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as its base has it
+        """Say nothing."""
+
+
+class _Server(ThreadingWSGIServer):
+    """A thread for every scrape, but no more than ``MOST_SCRAPES``: anybody on the control network may connect."""
+
+    def __init__(self, *given: Any) -> None:
+        self._places = threading.BoundedSemaphore(MOST_SCRAPES)
+        super().__init__(*given)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin to answer, where there is room."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # there can be no more threads
+            self._places.release()
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever goes before the end of an answer is no error of ours."""
 
 
 class Exporter:
@@ -88,12 +132,16 @@ class Exporter:
     def serve(self, address: str, port: int) -> Callable[[], None]:
         """Answer scrapes from a thread; the returned function ends that. Raises MachineError if taken."""
         try:
-            server, thread = start_http_server(port, addr=address, registry=self.registry)
+            server = make_server(
+                address, port, make_wsgi_app(self.registry), _Server, handler_class=_Handler
+            )
         except OSError as error:
             raise MachineError(
                 f"the metrics of this node cannot be served at {address}:{port} ({error.strerror})",
                 fix="End what listens there",
             ) from error
+        thread = threading.Thread(target=server.serve_forever, name="exporter", daemon=True)
+        thread.start()
 
         def stop() -> None:
             server.shutdown()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from synthetic_run import Recipe, make_run
 
 from testbed.errors import MachineError
+from testbed.record import exporter as module
 from testbed.record import names
 from testbed.record.directory import read_events, read_jsonl
 from testbed.record.exporter import Exporter
@@ -123,3 +127,22 @@ def test_it_answers_scrapes_until_it_is_stopped(run: Path) -> None:
             assert name.removesuffix("_total") in text
     again = exporter.serve(address, port)
     again()
+
+
+def test_strangers_that_say_nothing_are_few_and_not_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module._Handler, "timeout", 1.0)
+    before, (address, port) = threading.active_count(), own_place()
+    stop = Exporter({"node": "worker-0"}).serve(address, port)
+    with ExitStack() as stack:
+        stack.callback(stop)
+        place = (address, port)
+        silent = [stack.enter_context(socket.create_connection(place)) for _ in range(40)]
+        for one in silent:
+            one.settimeout(10.0)
+        assert silent[-1].recv(1) == b"", "one more than there is room for"
+        assert threading.active_count() - before <= module.MOST_SCRAPES + 1
+        assert [one.recv(1) for one in silent] == [b""] * len(silent)
+        with urllib.request.urlopen(f"http://{address}:{port}/metrics", timeout=10) as answer:
+            assert names.BUILD in answer.read().decode()
