@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -58,7 +59,7 @@ class Output:
     def __init__(
         self, folder: Path, width: int, *, shown: bool, several: bool, most_bytes: int = MOST_BYTES
     ) -> None:
-        self._folder, self._width, self._shown, self._several = folder, width, shown, several
+        self._width, self._shown, self._several = width, shown, several
         self._most_bytes = most_bytes
         self._terminal = sys.stdout.isatty()
         self._lock = threading.Lock()
@@ -70,6 +71,9 @@ class Output:
         self.failure: str | None = None
         """Why some of it was not kept."""
         folder.mkdir(parents=True, exist_ok=True)
+        # Whoever owns a folder above may put another in the place of this one later.
+        self._place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._place)
 
     def line(self, node: str, local_rank: int, line: bytes) -> None:
         """A line with its end, from any thread."""
@@ -90,12 +94,15 @@ class Output:
                 file.close()
             self._files.clear()
 
+    def _opened(self, name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o644, dir_fd=self._place)
+
     def _keep(self, node: str, line: bytes) -> None:
         if node in self._full:
             return
         try:
             if node not in self._files:
-                self._files[node] = (self._folder / f"{node}.log").open("ab", buffering=0)
+                self._files[node] = FileIO(f"{node}.log", "ab", opener=self._opened)
             file = self._files[node]
             begin = os.fstat(file.fileno()).st_size
             if begin + len(line) > self._most_bytes:

@@ -12,8 +12,9 @@ import json
 import os
 import re
 import threading
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -42,8 +43,11 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # Whoever owns a folder above may put another in the place of this one later.
+        self._place = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._place)
         self._lock = threading.Lock()
-        self._files: dict[Path, int] = {}
+        self._files: dict[str, int] = {}
         self._closed = False
 
     @classmethod
@@ -68,16 +72,16 @@ class RunDirectory:
 
     def events(self, role: str, rank: int, events: Iterable[Mapping[str, Any]]) -> None:
         """Append several at once."""
-        self._append(self.path / EVENTS / f"{_safe(role)}-{int(rank)}.jsonl", list(events))
+        self._append(f"{EVENTS}/{_safe(role)}-{int(rank)}.jsonl", list(events))
 
     def link(self, records: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> None:
         """Append one link record, or several, to ``links.jsonl``."""
         lines = [records] if isinstance(records, Mapping) else list(records)
-        self._append(self.path / LINKS, lines)
+        self._append(LINKS, lines)
 
     def traffic(self, record: Mapping[str, Any]) -> None:
         """Append what a node said of cross traffic to ``traffic.jsonl``."""
-        self._append(self.path / TRAFFIC, [record])
+        self._append(TRAFFIC, [record])
 
     def write_json(self, name: str, value: object) -> Path:
         """Write ``name`` as JSON; readers see the old file or the new one, never a part."""
@@ -85,7 +89,9 @@ class RunDirectory:
 
     def write_text(self, name: str, text: str) -> Path:
         """Write ``name``, replacing it in one move."""
-        return write_atomically(self.path / name, text)
+        with self._named(name):
+            write_atomically(Path(f"/proc/self/fd/{self._place}", name), text)
+        return self.path / name
 
     def close(self) -> None:
         """Have everything on disk and close all files; later records are refused.
@@ -110,20 +116,31 @@ class RunDirectory:
     ) -> None:
         self.close()
 
-    def _append(self, path: Path, records: list[Mapping[str, Any]]) -> None:
+    @contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """Have errors name a file as the user knows it."""
+        try:
+            yield
+        except OSError as error:
+            if error.filename is not None:
+                error.filename, error.filename2 = str(self.path / name), None
+            raise
+
+    def _append(self, name: str, records: list[Mapping[str, Any]]) -> None:
         data = b"".join(_line(record) for record in records)
         with self._lock:
             if self._closed:
                 raise ValueError(f"the run directory {self.path.name} is closed")
-            if path in self._files:
-                _write_all(self._files[path], data)
+            if name in self._files:
+                _write_all(self._files[name], data)
                 return
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            file = os.open(path, flags, 0o644)
-            if len(self._files) < OPEN_FILES:
-                self._files[path] = file
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            with self._named(name):
+                file = os.open(name, flags, 0o644, dir_fd=self._place)
+            if len(self._files) < OPEN_FILES - 1:  # the folder is one, too
+                self._files[name] = file
             _write_all(file, data)
-            if path not in self._files:
+            if name not in self._files:
                 os.close(file)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import InputError
+from testbed.job.output import Output
 from testbed.record.directory import (
     OPEN_FILES,
     RunDirectory,
@@ -185,6 +186,30 @@ def test_a_killed_writer_keeps_every_line_it_finished(tmp_path: Path) -> None:
     steps = [event["step"] for event in read_events(run)["step"]]
     assert len(steps) > 500
     assert steps == list(range(len(steps)))
+
+
+def test_records_stay_where_they_were_begun(tmp_path: Path) -> None:
+    """Whatever the owner of a folder above puts in its place."""
+    outside, made = tmp_path / "outside", create(tmp_path / "out")
+    made.event("worker", 0, {"kind": "note"})
+    output = Output(made.path / "log", 8, shown=False, several=False)
+    (tmp_path / "out/runs").rename(tmp_path / "moved")
+    for folder in (outside, made.path / "events", made.path / "log"):
+        folder.mkdir(parents=True)
+    names = ["events/worker-1.jsonl", "links.jsonl", "summary.json", "log/worker-0.log"]
+    for name in names:
+        (outside / Path(name).name).write_text("as it was\n")
+        (made.path / name).symlink_to(outside / Path(name).name)
+    made.event("worker", 1, {"kind": "note"})
+    made.link({"kind": "note"})
+    assert made.write_json("summary.json", {}) == made.path / "summary.json"
+    output.line("worker-0", 0, b"hostile\n")
+    output.close()
+    made.close()
+    assert {path.read_text() for path in outside.iterdir()} == {"as it was\n"}
+    assert (made.path / "summary.json").is_symlink()
+    (moved,) = (tmp_path / "moved").iterdir()
+    assert all((moved / name).read_text() for name in names)
 
 
 def test_json_is_replaced_in_one_move_and_strict(tmp_path: Path) -> None:
