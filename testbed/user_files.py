@@ -1,12 +1,16 @@
-"""Reading files that a user names: a sentence for everything that is no file, too large, or no text."""
+"""Files in folders of others: a sentence for everything that is no file, too large, or no text; logs that go where they should."""
 
 from __future__ import annotations
 
 import os
 import stat
 from pathlib import Path
+from typing import IO
 
-from testbed.errors import InputError
+from testbed.errors import ExperimentError, InputError
+
+_NOBODY = 65_534
+"""Whose root's files are where a server of files lets nobody be root."""
 
 
 def data_of(path: Path, most_bytes: int, hint: str | None = None) -> bytes:
@@ -49,3 +53,20 @@ def text_of(path: Path, most_bytes: int, hint: str | None = None) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError("this is a binary file", where=f"{path}:{line}", hint=hint)
     return text
+
+
+def log_in(folder: Path, name: str) -> IO[bytes]:
+    """Open a log in a run's own folder, to append to it. Raises OSError.
+
+    Whoever owns a folder above may have put another in the place of this one, with links in it. Raises
+    ExperimentError for a folder that this process's user has not made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(place).st_uid not in (os.geteuid(), _NOBODY):
+            raise ExperimentError(f"{folder} is not the folder any more that was made for this run")
+        return os.fdopen(os.open(name, flags, 0o644, dir_fd=place), "ab")
+    finally:
+        os.close(place)

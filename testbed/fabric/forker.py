@@ -34,7 +34,8 @@ Imports = Literal["nothing", "testbed", "torch"]
 
 class Setting(NamedTuple):
     """What a node's processes find around them: its name, its network, what it has of the host's files, its ``/etc/hosts``, and
-    the folders of its control group; where it has none, what bounds each process (``limits.to_json``) of how many nodes."""
+    the folders of its control group; where it has none, what bounds each process (``limits.to_json``) of how many nodes.
+    ``sizes``: of its own folders in memory, in bytes by path."""
 
     name: str
     netns: str
@@ -43,6 +44,7 @@ class Setting(NamedTuple):
     groups: Sequence[str] = ()
     bounds: Mapping[str, int] | None = None
     nodes: int = 1
+    sizes: Mapping[str, int] = {}
 
 
 class Forked:

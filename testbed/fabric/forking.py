@@ -288,7 +288,8 @@ def _isolate(request: Request) -> None:
     name = request["name"].encode()
     call("sethostname", name, ctypes.c_size_t(len(name)))
     whose, shown = request["account"], request["view"]
-    lay(shown, whose, processes=True, files={"/etc/hosts": request["hosts"]})
+    files, sizes = {"/etc/hosts": request["hosts"]}, request["sizes"]
+    lay(shown, whose, processes=True, files=files, sizes=sizes)
     os.chdir("/")  # the folder of whoever called may be covered, or of another namespace
     if request["bounds"] is not None:
         bound_by_rlimits(Limits(**request["bounds"]), request["nodes"], alone=whose is None)

@@ -25,7 +25,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a node has. ``tmp_bytes`` is for containers, and part of its memory."""
+    """What a node has. ``tmp_bytes`` is part of its memory."""
 
     processes: int
     memory_bytes: int

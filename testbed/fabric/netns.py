@@ -32,12 +32,13 @@ from testbed.fabric.limits import limits, to_json
 from testbed.fabric.netns_clean import register
 from testbed.fabric.netns_plan import install, plan_racks, plan_topology, run_tag
 from testbed.fabric.netns_sweep import sweep
-from testbed.fabric.view import Shown, account, named, programs
+from testbed.fabric.view import Shown, account, named, programs, sizes_in_memory
 from testbed.links.client import Agent, AgentGone
 from testbed.links.namespaces import inhabitants, path_of
 from testbed.links.probe import REQUIRED, probe
 from testbed.links.wiring import TopologyPlan
 from testbed.process import SET_BY_US, node_environment
+from testbed.user_files import log_in
 
 _END_S = 2.0
 
@@ -160,14 +161,12 @@ class NetnsFabric:
     def restart(self, name: str) -> None:
         """Start a node's process in its namespace, without any privilege."""
         assert self._plan is not None and self._forker is not None
-        log = self.context.directory / "log"
-        log.mkdir(parents=True, exist_ok=True)
         control = f"{self._plan.control_host}:{CONTROL_PORT}"
         role = self._specs[name].role
         options = ["--name", name, "--control", control, "--role", role]
         options += [] if self.context.trains else ["--untrained"]
         setting = self._setting(name, self._view(os.environ))
-        with (log / f"{name}.log").open("ab") as output:
+        with log_in(self.context.directory / "log", f"{name}.log") as output:
             more = {"NARROWS_TOKEN": self.context.token, **_at_home()}
             process = self._forker.node(setting, options, more, output)
         self._processes[name] = process
@@ -228,9 +227,16 @@ class NetnsFabric:
         folders = () if group is None else tuple(map(str, group.folders))
         spec = self._specs[name]
         alone = group is None and spec.device == "cpu"  # a GPU's driver maps far more than it uses
-        bounds = to_json(limits(spec.limits, len(self._specs))) if alone else None
+        held = limits(spec.limits, len(self._specs))
         return Setting(
-            name, self._netns(name), view, self._hosts(), folders, bounds, len(self._specs)
+            name,
+            self._netns(name),
+            view,
+            self._hosts(),
+            folders,
+            to_json(held) if alone else None,
+            len(self._specs),
+            sizes_in_memory(held),
         )
 
     def _group(self, name: str) -> Group | None:

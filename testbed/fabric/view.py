@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testbed.errors import MachineError
+from testbed.fabric.limits import Limits
 from testbed.process import BIND, PACKAGE, is_mapped, make_private, mount, unshare
 
 NODE_USER = 61_007
@@ -46,6 +47,8 @@ _TERMINALS = "newinstance,ptmxmode=0666,mode=0620"
 """A user's other terminals are files of that user's, and those of two nodes would be files of the same user."""
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))
 _LONGEST = 4096
+_LEAST_RUN_BYTES = 16 << 20
+"""Of ``/run``, which has files of ours, too."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -121,19 +124,31 @@ def _installation(folder: Path) -> Iterator[Path]:
         yield python.resolve().parent.parent
 
 
+def sizes_in_memory(held: Limits) -> dict[str, int]:
+    """How much a node's own folders may hold, in bytes by path."""
+    sizes = dict.fromkeys(_PRIVATE, held.tmp_bytes)
+    run = max(held.tmp_bytes, _LEAST_RUN_BYTES)
+    return {**sizes, "/run": run, "/dev/shm": held.memory_bytes}
+
+
 def lay(
     shown: Sequence[Shown],
     whose: Account | None,
     *,
     processes: bool = False,
     files: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> None:
     """Lay the view out in this process's mount namespace, which must be its own. Raises OSError and MachineError.
 
     ``whose``: the user that will look at it, and may reach what is shown. ``processes``: mount ``/proc`` anew.
-    ``files``: texts to be found in place of the host's, by path.
+    ``files``: texts to be found in place of the host's, by path. ``sizes``: of folders that begin empty, in bytes.
     """
     make_private()
+    private = {
+        path: f"{options},size={sizes[path]}" if sizes and path in sizes else options
+        for path, options in _PRIVATE.items()
+    }
     blocked = {} if whose is None else _blocked(shown, whose)
     with ExitStack() as stack:
         stack.callback(os.umask, os.umask(0o022))
@@ -142,7 +157,7 @@ def lay(
             for path, one in _targets(shown)
         ]
         _set_attributes(_HERE, b"/", _READ_ONLY | _NO_SUID)
-        for path, options in {**blocked, **_PRIVATE}.items():
+        for path, options in {**blocked, **private}.items():
             if Path(path).is_dir() and not Path(path).is_symlink():
                 flags = _OLD_NO_SUID | _OLD_NO_DEVICES
                 mount("tmpfs", path, "tmpfs", flags, options)

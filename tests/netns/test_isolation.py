@@ -329,3 +329,30 @@ def test_a_node_has_only_so_many_processes(folder: Path, monkeypatch: pytest.Mon
     accept(command, code)
     made = [int((folder / f"forks-{rank}").read_text()) for rank in range(2)]
     assert all(40 <= number < 50 for number in made), (made, err)
+
+
+SIZES = """
+import json, os
+def size(path):
+    found = os.statvfs(path)
+    return found.f_frsize * found.f_blocks
+json.dump([size(path) for path in ("/tmp", "/var/tmp", "/dev/shm")], open("sizes", "w"))
+try:
+    with open("/tmp/large", "wb") as file:
+        file.write(bytes(2 << 20))
+except OSError as error:
+    print("refused", error.strerror)
+"""
+
+
+def test_a_nodes_own_folders_hold_what_its_limits_say(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    bounded = SCENARIO.replace("count: 2}", "count: 1, limits: {memory: 1 GiB, tmp: 1 MiB}}")
+    (folder / "scenario.yaml").write_text(bounded)
+    (folder / "job.py").write_text(SIZES)
+    command = Command(folder, "exec", "scenario.yaml", "--", "python", "job.py")
+    _, out, err = command.finish(60.0)
+    assert json.loads((folder / "sizes").read_text()) == [1 << 20, 1 << 20, 1 << 30], err
+    assert "refused No space left on device" in out

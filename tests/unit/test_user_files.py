@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from testbed.errors import InputError
+from testbed.errors import ExperimentError, InputError
 from testbed.scenario.load import load
 from testbed.traces.read import read
 from testbed.train.pace_file import read_step_times
 from testbed.train.profile_file import read_profile
-from testbed.user_files import data_of, text_of
+from testbed.user_files import data_of, log_in, text_of
 
 READERS = [load, read, read_step_times, read_profile, lambda path: data_of(path, 10)]
 
@@ -67,3 +67,26 @@ def test_a_number_that_is_no_time(number: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_step_times(path)
     assert len(str(caught.value)) < 300
+
+
+def test_a_log_goes_into_a_folder_of_ones_own_and_through_no_link(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "log", tmp_path / "outside"
+    for line in (b"one\n", b"two\n"):
+        with log_in(folder, "worker-0.log") as log:
+            log.write(line)
+    assert (folder / "worker-0.log").read_bytes() == b"one\ntwo\n"
+    outside.mkdir()
+    (folder / "link.log").symlink_to(outside / "link.log")
+    (tmp_path / "linked").symlink_to(outside)
+    for place, name in ((folder, "link.log"), (tmp_path / "linked", "worker-0.log")):
+        with pytest.raises(OSError, match=r"symbolic links|Not a directory"):
+            log_in(place, name)
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.root
+def test_a_log_goes_into_no_folder_of_somebody_elses(tmp_path: Path) -> None:
+    os.chown(tmp_path, 61234, 61234)
+    with pytest.raises(ExperimentError, match="is not the folder any more"):
+        log_in(tmp_path, "worker-0.log")
+    assert list(tmp_path.iterdir()) == []
