@@ -11,6 +11,7 @@ from testbed.errors import ExperimentError, InputError
 
 _NOBODY = 65_534
 """Whose root's files are where a server of files lets nobody be root."""
+_END_BYTES = 1 << 16
 
 
 def data_of(path: Path, most_bytes: int, hint: str | None = None) -> bytes:
@@ -62,11 +63,25 @@ def log_in(folder: Path, name: str) -> IO[bytes]:
     ExperimentError for a folder that this process's user has not made.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.fdopen(_opened(folder, name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
+
+
+def last_line_in(folder: Path, name: str) -> str:
+    """What such a log ends with; empty where there is none, or nothing in it."""
+    try:
+        with os.fdopen(_opened(folder, name, os.O_RDONLY | os.O_NONBLOCK), "rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - _END_BYTES))
+            lines = log.read(_END_BYTES).decode(errors="replace").strip().splitlines()
+    except (OSError, ExperimentError):
+        return ""
+    return lines[-1] if lines else ""
+
+
+def _opened(folder: Path, name: str, flags: int) -> int:
     place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(place).st_uid not in (os.geteuid(), _NOBODY):
             raise ExperimentError(f"{folder} is not the folder any more that was made for this run")
-        return os.fdopen(os.open(name, flags, 0o644, dir_fd=place), "ab")
+        return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=place)
     finally:
         os.close(place)

@@ -35,6 +35,7 @@ from testbed.session.failure import Failures
 from testbed.session.interrupt import shielded
 from testbed.session.spare import Spare
 from testbed.session.switchboard import Switchboard
+from testbed.user_files import last_line_in
 
 _AWAITED = {"up": "started (NARROWS_START_S gives more time)"}
 """What to say of a kind of message that did not come."""
@@ -297,6 +298,5 @@ class Session:
 
     def _last_words(self, name: str) -> str:
         """The end of the node's log, if it left one."""
-        log = self.directory / "log" / f"{name}.log"
-        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-        return f"; its last output: {lines[-1]}" if lines else ""
+        last = last_line_in(self.directory / "log", f"{name}.log")
+        return f"; its last output: {last}" if last else ""

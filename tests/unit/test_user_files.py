@@ -12,7 +12,7 @@ from testbed.scenario.load import load
 from testbed.traces.read import read
 from testbed.train.pace_file import read_step_times
 from testbed.train.profile_file import read_profile
-from testbed.user_files import data_of, log_in, text_of
+from testbed.user_files import data_of, last_line_in, log_in, text_of
 
 READERS = [load, read, read_step_times, read_profile, lambda path: data_of(path, 10)]
 
@@ -75,13 +75,18 @@ def test_a_log_goes_into_a_folder_of_ones_own_and_through_no_link(tmp_path: Path
         with log_in(folder, "worker-0.log") as log:
             log.write(line)
     assert (folder / "worker-0.log").read_bytes() == b"one\ntwo\n"
+    assert last_line_in(folder, "worker-0.log") == "two"
+    assert last_line_in(folder, "other.log") == last_line_in(outside, "worker-0.log") == ""
     outside.mkdir()
+    (outside / "secret").write_text("secret\n")
+    (folder / "secret.log").symlink_to(outside / "secret")
+    assert last_line_in(folder, "secret.log") == ""
     (folder / "link.log").symlink_to(outside / "link.log")
     (tmp_path / "linked").symlink_to(outside)
     for place, name in ((folder, "link.log"), (tmp_path / "linked", "worker-0.log")):
         with pytest.raises(OSError, match=r"symbolic links|Not a directory"):
             log_in(place, name)
-    assert list(outside.iterdir()) == []
+    assert [path.name for path in outside.iterdir()] == ["secret"]
 
 
 @pytest.mark.root
