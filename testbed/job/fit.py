@@ -29,9 +29,17 @@ _SYSTEM = (
     "sys",
     "usr",
 )
-_OF_ROOTS = ("var/cache", "var/lib", "var/log", "var/spool")
+_OF_ROOTS = (
+    "var/cache",
+    "var/lib/cloud",
+    "var/lib/docker",
+    "var/lib/dpkg",
+    "var/lib/systemd",
+    "var/log",
+    "var/spool",
+)
 """Where what root owns is the system's: tables of cron, scripts of packages."""
-_SHARED = ("home", "opt", "root", "srv", "tmp", "var", "var/tmp")
+_SHARED = ("home", "opt", "root", "srv", "tmp", "var", "var/lib", "var/tmp")
 
 
 def check_nodes(loaded: Loaded) -> None:

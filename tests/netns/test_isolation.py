@@ -165,7 +165,7 @@ def test_folders_that_all_use_are_no_working_folders_of_roots(
     (folder / "link").symlink_to(folder / "home")
     roots, user = pwd.getpwuid(0).pw_dir, str(folder / "home/user")
     by_home = {
-        roots: ("/", "/tmp", "/etc", "/usr/lib", "/var/lib", roots),
+        roots: ("/", "/tmp", "/etc", "/usr/lib", "/var/lib", "/var/spool", roots),
         user: (roots, str(folder / "home"), user),
         str(folder / "link"): (str(folder / "home"),),
     }
