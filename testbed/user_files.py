@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import threading
+import weakref
+from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
+from shutil import copyfileobj
 from typing import IO
 
 from testbed.errors import ExperimentError, InputError
@@ -54,6 +60,58 @@ def text_of(path: Path, most_bytes: int, hint: str | None = None) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError("this is a binary file", where=f"{path}:{line}", hint=hint)
     return text
+
+
+class PinnedFolder:
+    """A folder that is kept open: whoever owns one above may put another in its place later.
+
+    Nothing in it is reached through a link. Methods raise OSError.
+    """
+
+    def __init__(self, path: Path, above: int | None = None) -> None:
+        """``above``: the descriptor of the folder that ``path`` is in."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._place = os.open(path, flags, dir_fd=above)
+        weakref.finalize(self, os.close, self._place)
+
+    def folder(self, name: str) -> PinnedFolder:
+        """A folder in it, made where it is not there."""
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o755, dir_fd=self._place)
+        return PinnedFolder(Path(name), self._place)
+
+    def names(self) -> list[str]:
+        """The names of everything in it."""
+        return sorted(os.listdir(self._place))  # noqa: PTH208 - it has a descriptor, no path
+
+    def write(self, name: str, data: bytes | IO[bytes]) -> None:
+        """Write a file with ``data``, or what is read from it, replacing what has its name in one move."""
+        beside = f".{name}.{os.getpid()}-{threading.get_ident()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(beside, flags, 0o644, dir_fd=self._place)
+        try:
+            with os.fdopen(file, "wb") as opened:
+                copyfileobj(BytesIO(data) if isinstance(data, bytes) else data, opened)
+            os.replace(beside, name, src_dir_fd=self._place, dst_dir_fd=self._place)
+        except BaseException:
+            os.unlink(beside, dir_fd=self._place)
+            raise
+
+    def copy(self, name: str, to: PinnedFolder) -> None:
+        """Copy a regular file into another folder; nothing happens where there is none."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            file = os.open(name, flags, dir_fd=self._place)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):  # a link; a socket
+                return
+            raise
+        try:
+            if stat.S_ISREG(os.fstat(file).st_mode):
+                with os.fdopen(file, "rb", closefd=False) as opened:
+                    to.write(name, opened)
+        finally:
+            os.close(file)
 
 
 def log_in(folder: Path, name: str) -> IO[bytes]:

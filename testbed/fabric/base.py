@@ -117,6 +117,10 @@ class Networks:
     control_netns: str | None = None
 
 
+Identity = tuple[int, int]
+"""Of a file or a folder: device and inode number."""
+
+
 @dataclass(frozen=True, slots=True)
 class Premises:
     """What nodes offer to somebody's command. But for hosts, no process of ours is in them."""
@@ -135,6 +139,8 @@ class Premises:
     """What containers have as ``/root``; absent: what their images have, which their user may not look into."""
     writable_root: bool = False
     """Whether the root of other images than ours may be written to."""
+    pins: Mapping[Path, Identity] = field(default_factory=dict)
+    """Which folders those above, and the run's directory, are, whatever has their paths later."""
 
 
 @dataclass(frozen=True, slots=True)

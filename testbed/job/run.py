@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.fabric.base import Premises
+from testbed.fabric.docker.mounts import pins_below
 from testbed.fabric.view import Account, Shown, account, account_for
 from testbed.job.fit import DOCKER, check_fabric, check_nodes
 from testbed.job.hearing import Hearing
@@ -84,7 +85,7 @@ def execute(
     whose = _whose(owner)
     hearing = Hearing(names, whose, order.processes)
     try:
-        premises = _premises(directory.path, hearing.folder, owner, own, writable_root)
+        premises = _premises(directory, hearing.folder, owner, own, writable_root)
         with interruptible(), directory, machine(progress.say):
             progress.say(f"starting {len(specs)} nodes on the {fabric} fabric")
             if owner is not None and not owner.writes(Path.cwd()):
@@ -118,10 +119,14 @@ def _whose(owner: Tenant | None) -> Account:
 
 
 def _premises(
-    run: Path, meeting: Path, owner: Tenant | None, images: Mapping[str, str], writable_root: bool
+    directory: RunDirectory,
+    meeting: Path,
+    owner: Tenant | None,
+    images: Mapping[str, str],
+    writable_root: bool,
 ) -> Premises:
     """What nodes offer to the job. ``owner``: whose it is in containers, where nodes are some."""
-    here = Path.cwd()
+    here, run = Path.cwd(), directory.path
     if owner is None:
         found = here.stat() if account() is not None else None
         own = (
@@ -130,14 +135,21 @@ def _premises(
             else Tenant(found.st_uid, found.st_gid)
         )
         return Premises(here, meeting, user=str(own), output=make_output(run, own))
+    output = make_output(run, owner)
+    pins = pins_below(here, run.absolute())
     return Premises(
         here,
         meeting,
         user=str(owner),
         images=images,
-        output=make_output(run, owner),
+        output=output,
         home_of_root=make_home_of_root(here, meeting),
         writable_root=writable_root,
+        pins={
+            **pins,
+            run.absolute(): directory.identity(),
+            output: directory.identity(output.name),
+        },
     )
 
 

@@ -24,7 +24,7 @@ import orjson
 
 from testbed.errors import InputError
 from testbed.record.stored import Files, Stored, stored
-from testbed.user_files import data_of
+from testbed.user_files import PinnedFolder, data_of
 
 MANIFEST, SUMMARY, LINKS, EVENTS = "manifest.json", "summary.json", "links.jsonl", "events"
 TRAFFIC = "traffic.jsonl"
@@ -60,6 +60,15 @@ class RunDirectory:
         (path / EVENTS).mkdir()
         (path / "log").mkdir()
         return cls(path)
+
+    def identity(self, name: str = ".") -> tuple[int, int]:
+        """Device and inode number of the directory that was made, or of what is in it by ``name``. Raises OSError."""
+        found = os.stat(name, dir_fd=self._place, follow_symlinks=False)
+        return found.st_dev, found.st_ino
+
+    def folder(self) -> PinnedFolder:
+        """The directory that was made, for files of others."""
+        return PinnedFolder(Path(), self._place)
 
     @property
     def log(self) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from testbed.session.progress import Progress
 from testbed.session.session import Session
 from testbed.session.trial import Trial
 from testbed.train.peers import multicasts
+from testbed.user_files import PinnedFolder
 
 
 class RealTrial(Trial):
@@ -50,6 +50,7 @@ class RealStage(Session):
             least=least,
         )
         self._experiment = experiment
+        self._folder = PinnedFolder(directory.resolve())
 
     def trial(
         self, algorithm: Algorithm, seed: int, directory: RunDirectory, progress: Progress
@@ -58,12 +59,10 @@ class RealStage(Session):
         experiment = self._experiment.for_seed(seed)
         return RealTrial(self, experiment, algorithm, seed, directory, progress)
 
-    def collect(self, run: Path) -> None:
+    def collect(self, run: RunDirectory) -> None:
         """Logs and the Compose file."""
         self.fabric.save_logs()
-        for name in ("compose.yaml", "log"):
-            source = self.directory / name
-            if source.is_dir():
-                shutil.copytree(source, run / name, dirs_exist_ok=True)
-            elif source.exists():
-                shutil.copy(source, run / name)
+        self._folder.copy("compose.yaml", run.folder())
+        logs, copies = self._folder.folder("log"), run.folder().folder("log")
+        for name in logs.names():
+            logs.copy(name, copies)

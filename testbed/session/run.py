@@ -180,7 +180,7 @@ def one(
     try:
         trial.shape()
         listed.begin(directory.path, algorithm, seed)
-        stage.collect(directory.path)
+        stage.collect(directory)
     except BaseException:
         directory.close()  # without a manifest there is nothing to conclude
         raise
@@ -190,7 +190,7 @@ def one(
         with shielded():
             listed.conclude(trial.conclude())
             directory.close()
-            stage.collect(directory.path)
+            stage.collect(directory)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -49,6 +48,6 @@ class Stage(Protocol):
         """One trial, which writes into ``directory``."""
         ...
 
-    def collect(self, run: Path) -> None:
+    def collect(self, run: RunDirectory) -> None:
         """Copy what belongs to all trials into the run directory ``run``, which stands alone."""
         ...

@@ -65,7 +65,7 @@ class VirtualStage:
         experiment = self._experiment.for_seed(seed)
         return VirtualTrial(experiment, algorithm, seed, directory, progress, self._costs)
 
-    def collect(self, run: Path) -> None:
+    def collect(self, run: RunDirectory) -> None:
         """There is nothing besides the records."""
 
 

@@ -58,7 +58,7 @@ def test_nodes_have_no_rights(plain: Standing) -> None:
 
 def test_token_reaches_the_nodes_but_no_file(plain: Standing) -> None:
     assert plain.inside("worker-0", "printenv", "NARROWS_TOKEN") == "a-token"
-    assert "a-token" not in plain.fabric.compose.file.read_text()
+    assert "a-token" not in (plain.fabric.context.directory / "compose.yaml").read_text()
 
 
 def test_nodes_reach_each_other_and_the_switch(plain: Standing) -> None:

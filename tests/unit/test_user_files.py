@@ -12,7 +12,7 @@ from testbed.scenario.load import load
 from testbed.traces.read import read
 from testbed.train.pace_file import read_step_times
 from testbed.train.profile_file import read_profile
-from testbed.user_files import data_of, last_line_in, log_in, text_of
+from testbed.user_files import PinnedFolder, data_of, last_line_in, log_in, text_of
 
 READERS = [load, read, read_step_times, read_profile, lambda path: data_of(path, 10)]
 
@@ -95,3 +95,27 @@ def test_a_log_goes_into_no_folder_of_somebody_elses(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="is not the folder any more"):
         log_in(tmp_path, "worker-0.log")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_a_pinned_folder_stay_in_it_and_replace_links(tmp_path: Path) -> None:
+    outside, path = tmp_path / "outside", tmp_path / "folder"
+    outside.mkdir()
+    path.mkdir()
+    (outside / "secret").write_text("secret")
+    pinned = PinnedFolder(path)
+    path.rename(tmp_path / "moved")
+    path.symlink_to(outside)
+    (tmp_path / "moved" / "link").symlink_to(outside / "secret")
+    (tmp_path / "moved" / "log").symlink_to(outside)
+    os.mkfifo(tmp_path / "moved" / "pipe")
+    with pytest.raises(OSError, match=r"symbolic links|Not a directory"):
+        pinned.folder("log")
+    copies = pinned.folder("copies")
+    for name in ("link", "pipe", "copies", "none"):
+        pinned.copy(name, copies)
+    assert copies.names() == []
+    pinned.write("link", b"written")
+    pinned.copy("link", copies)
+    assert (tmp_path / "moved" / "copies" / "link").read_bytes() == b"written"
+    assert pinned.names() == ["copies", "link", "log", "pipe"]
+    assert [file.read_text() for file in outside.iterdir()] == ["secret"]

@@ -1,13 +1,12 @@
-"""Calling Compose on the file of one run."""
+"""Calling Compose for one run. It reads its file from a pipe: who owns a folder could replace a file in it meanwhile."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from testbed.errors import MachineError
 from testbed.fabric.docker.render import project
 from testbed.setup import engine
 from testbed.setup.command import CommandFailed, run
+from testbed.user_files import PinnedFolder
 
 FILE = "compose.yaml"
 
@@ -17,15 +16,16 @@ class SubnetTaken(MachineError):
 
 
 class Compose:
-    """Compose for one run, whose file is ``directory/compose.yaml``."""
+    """Compose for one run."""
 
-    def __init__(self, run: str, directory: Path, token: str) -> None:
-        self.project, self.file, self._token = project(run), directory / FILE, token
+    def __init__(self, run: str, token: str) -> None:
+        self.project, self._token = project(run), token
+        self._text = ""
 
-    def write(self, text: str) -> None:
-        """Write the file."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        self.file.write_text(text)
+    def write(self, text: str, folder: PinnedFolder) -> None:
+        """Take what is to be made; a copy for readers, which nothing reads again, goes into ``folder``."""
+        self._text = text
+        folder.write(FILE, text.encode())
 
     def create(self) -> None:
         """Make networks and containers, start nothing. Raises SubnetTaken, MachineError."""
@@ -40,14 +40,11 @@ class Compose:
         """Start these services; all of them when none is named."""
         self._call("start", *services)
 
-    def down(self) -> None:
-        """Stop and remove everything of the project."""
-        self._call("down", "--volumes", "--remove-orphans", "--timeout", "1")
-
     def _call(self, *arguments: str) -> str:
         program = engine.compose_command()
         if program is None:
             raise MachineError("Docker Compose is missing", fix="Run `make setup`")
-        which = ["--project-name", self.project, "--file", str(self.file)]
+        # The project's folder is where Compose looks for `.env`.
+        which = ["--project-name", self.project, "--project-directory", "/", "--file", "-"]
         environment = {"NARROWS_TOKEN": self._token, "COMPOSE_IGNORE_ORPHANS": "true"}
-        return run([*program, *which, *arguments], env=environment)
+        return run([*program, *which, *arguments], env=environment, data=self._text.encode())

@@ -7,20 +7,22 @@ import signal
 import subprocess
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric import netns_clean
 from testbed.fabric.base import Cable, Networks, NodeSpec, Place, RackSpec, RunContext
-from testbed.fabric.docker import clean
+from testbed.fabric.docker import clean, mounts
 from testbed.fabric.docker.compose import Compose, SubnetTaken
 from testbed.fabric.docker.keeper import KILL, START
 from testbed.fabric.docker.launch import launch, send
+from testbed.fabric.docker.mounts import Mounts
 from testbed.fabric.docker.objects import Objects, subnets_in_use
 from testbed.fabric.docker.render import (
     SHAPER,
+    Document,
     Plan,
     address,
     container_name,
@@ -37,6 +39,7 @@ from testbed.fabric.netns_sweep import sweep
 from testbed.setup import images
 from testbed.setup.command import answer
 from testbed.setup.paths import in_checkout
+from testbed.user_files import PinnedFolder
 
 if TYPE_CHECKING:
     from testbed.links.client import Agent
@@ -56,7 +59,10 @@ class DockerFabric:
             known.register()
         self.image = images.require()
         self.objects = Objects(context.id)
-        self.compose = Compose(context.id, context.directory, context.token)
+        self.compose = Compose(context.id, context.token)
+        self.folder: PinnedFolder | None = None
+        self._mounts: Mapping[str, Mounts] = {}
+        self._processes: dict[str, int] = {}
         self.specs: dict[str, NodeSpec] = {}
         self.plan: Plan | None = None
         self.racks: dict[str, Cable] = {}
@@ -65,6 +71,8 @@ class DockerFabric:
 
     def create(self, specs: list[NodeSpec], racks: Sequence[RackSpec] = ()) -> Networks:
         """Write ``compose.yaml``; make networks and containers; have an agent."""
+        self.context.directory.mkdir(parents=True, exist_ok=True)
+        self.folder = PinnedFolder(self.context.directory.resolve())
         self._racks = tuple(racks)
         self.specs = {spec.name: spec for spec in specs}
         self.journal = Journal.open(self.context.id)
@@ -82,6 +90,9 @@ class DockerFabric:
         self.compose.start(*self.specs)
         containers = self.objects.containers()
         places = {name: self._place(spec, containers[name]) for name, spec in self.specs.items()}
+        if _is_root():  # no other may look; before any command of the job's is started
+            for name, process in self._processes.items():
+                mounts.check(name, process, self._mounts[name])
         assert self.plan is not None
         self.agent.acquaint(places.values(), str(gateway(self.plan.data)))
         tag, alias = run_tag(self.context.id), run_alias(self.context.id)
@@ -142,19 +153,18 @@ class DockerFabric:
         if self.journal is None:
             self.objects.close()
             return
-        if hasattr(self, "agent"):
-            self.agent.close()
-        self.save_logs()
-        if self.compose.file.exists():
-            with suppress(MachineError):  # what Compose leaves is removed by its label
-                self.compose.down()
-        sweep(self.journal)
-        self.objects.close()
+        with ExitStack() as stack:  # each in turn, last first, whatever another raises
+            stack.callback(self.objects.close)
+            stack.callback(sweep, self.journal)
+            stack.callback(self.save_logs)
+            if hasattr(self, "agent"):
+                self.agent.close()
 
     def save_logs(self) -> None:
         """Write the output of every container with a process of ours to ``log/<node>.log``."""
         staffed = [name for name, spec in self.specs.items() if self.context.staffed(spec)]
-        self.objects.save_logs(self.context.directory / "log", staffed)
+        if self.folder is not None:
+            self.objects.save_logs(self.folder.folder("log"), staffed)
 
     def _make(self, specs: list[NodeSpec]) -> Plan:
         templates = load_templates(in_checkout("compose"))
@@ -163,7 +173,10 @@ class DockerFabric:
             taken = [*routed(), *subnets_in_use(self.objects.client)]
             subnets = free_subnets(taken, len(specs), start=start + attempt)
             plan = self._plan(specs, *subnets)
-            self.compose.write(to_yaml(render(specs, plan, templates)))
+            document = render(specs, plan, templates)
+            self._mounts = self._wanted(document)
+            assert self.folder is not None
+            self.compose.write(to_yaml(document), self.folder)
             try:
                 self.compose.create()
                 return plan
@@ -172,6 +185,11 @@ class DockerFabric:
         raise MachineError(
             "every subnet was taken by another run at the last moment", fix="Start the run again"
         )
+
+    def _wanted(self, document: Document) -> dict[str, Mounts]:
+        pins = {} if self.context.premises is None else self.context.premises.pins
+        services = document["services"].items()
+        return {name: mounts.wanted(service, pins) for name, service in services}
 
     def _plan(self, specs: list[NodeSpec], data: IPv4Network, control: IPv4Network) -> Plan:
         cuda = any(spec.device == "cuda" for spec in specs)
@@ -216,6 +234,7 @@ class DockerFabric:
             how = self.dead().get(spec.name, "it did not start")
             said = container.logs(tail=5).decode(errors="replace").strip()
             raise ExperimentError(f"node {spec.name!r} {how}: {said}")
+        self._processes[spec.name] = process
         assert self.plan is not None
         endpoint = container.attrs["NetworkSettings"]["Networks"][f"{project(self.plan.id)}-data"]
         nic, port = self.agent.locate(f"/proc/{process}/ns/net", endpoint["MacAddress"])

@@ -6,12 +6,12 @@ import time
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Network
-from pathlib import Path
 from typing import Any
 
 from testbed.errors import MachineError
 from testbed.fabric.docker.render import NODE_LABEL, RUN_LABEL, SHAPER, container_name
 from testbed.setup import engine
+from testbed.user_files import PinnedFolder
 
 _LOG_LINES = 20_000
 _NOT_FOUND, _GOING = 404, 409
@@ -84,14 +84,13 @@ class Objects:
         with _forgiving():
             self.client.api.kill(container_name(self.run, name), signal)
 
-    def save_logs(self, folder: Path, nodes: Container[str]) -> None:
-        """Write ``<node>.log`` for every one of ``nodes``, standard output and error together."""
-        folder.mkdir(parents=True, exist_ok=True)
+    def save_logs(self, folder: PinnedFolder, nodes: Container[str]) -> None:
+        """Write ``<node>.log`` for every one of ``nodes``, standard output and error together. Raises OSError."""
         for name, container in self.containers().items():
             if name not in nodes:
                 continue
             with _forgiving():
-                (folder / f"{name}.log").write_bytes(container.logs(tail=_LOG_LINES))
+                folder.write(f"{name}.log", container.logs(tail=_LOG_LINES))
 
     def remove(self) -> list[str]:
         """Remove everything that is left of the run; returns what it was."""
