@@ -19,7 +19,7 @@ BIN     := .venv/bin
 SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-stop environment demo test nightly coverage mutants test-times lint run compare replay examples example plots images guest doctor clean
+.PHONY: help setup setup-stop environment demo test nightly coverage mutants test-times lock lint run compare replay examples example plots images guest doctor clean
 
 help:  ## this list
 	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|sim] [SECONDS=…]"; echo
@@ -52,6 +52,10 @@ test-times: environment  ## where the last `make test` spent its time: the slowe
 mutants: environment  ## MUTANTS="--group control": small changes of the product, and how many of them the unit tests find
 	@$(BIN)/python -m pip install -q $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["mutants"])')
 	@$(BIN)/python tests/mutants $(MUTANTS)
+
+lock: environment  ## locks/ anew: exact versions of all packages with the hashes of their files; UPGRADE=1: the newest
+	@$(BIN)/python -m pip install -q $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["lock"])')
+	@$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
 
 lint: environment  ## style, format and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

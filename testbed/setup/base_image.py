@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -17,6 +19,8 @@ from testbed.setup.paths import in_checkout
 
 DEFAULT_MIRROR = "http://deb.debian.org/debian"
 _PULL_SECONDS = 240.0
+ARCHIVE = "narrows.archive"
+"""A label of images made here: the state of the archive that they are from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +90,27 @@ def _debootstrap(wanted: Recipe, tag: str) -> None:
 def _import(root: Path, wanted: Recipe, tag: str) -> None:
     """Turn a directory into an image of one layer."""
     exclude = [f"--exclude={pattern}" for pattern in wanted.leave_out]
+    labels = {"narrows.image": "base", ARCHIVE: archive(root)}
+    changes = [f"--change=LABEL {name}={json.dumps(value)}" for name, value in labels.items()]
     with subprocess.Popen(
         ["tar", "-C", str(root), "--numeric-owner", *exclude, "-c", "."], stdout=subprocess.PIPE
     ) as tar:
-        label = "LABEL narrows.image=base"
         done = subprocess.run(
-            ["docker", "import", "--change", label, "-", tag],
+            ["docker", "import", *changes, "-", tag],
             check=False,
             stdin=tar.stdout,
             capture_output=True,
         )
     if tar.returncode or done.returncode:
         raise CommandFailed(["docker", "import"], done.stderr.decode(errors="replace"))
+
+
+def archive(root: Path) -> str:
+    """Which state of Debian's archive a new system is from: the date of its signed list, and that list's SHA-256."""
+    lists = sorted((root / "var/lib/apt/lists").glob("*_Release"))
+    text = lists[0].read_bytes() if lists else b""
+    date = re.search(r"^Date: *(.*)$", text.decode(errors="replace"), re.MULTILINE)
+    return f"{date[1] if date else '?'} sha256:{hashlib.sha256(text).hexdigest()}"
 
 
 def mirror() -> str:

@@ -6,7 +6,7 @@ import sys
 import tomllib
 from typing import Any
 
-from testbed.setup import content, packages
+from testbed.setup import content, locks, packages
 from testbed.setup.command import run, step
 from testbed.setup.paths import ROOT, VENV, VENV_PYTHON
 from testbed.setup.torch_build import install_torch
@@ -18,10 +18,10 @@ def project() -> dict[str, Any]:
 
 
 def stamp() -> content.Stamp:
-    """What the environment is made from: dependencies, pins and the Python it was made with."""
+    """What the environment is made from: the package's own description, lock files and the Python it was made with."""
     described = project()
-    wanted = [described["project"], described["build-system"], described["dependency-groups"]]
-    made_from = content.of(repr(wanted), ROOT / "constraints.txt", sys.version, str(ROOT))
+    wanted = [described["project"], described["build-system"]]
+    made_from = content.of(repr(wanted), locks.FOLDER, sys.version, str(ROOT))
     return content.Stamp(VENV / ".made-from", made_from)
 
 
@@ -41,7 +41,8 @@ def ensure() -> None:
     with step("installing PyTorch into .venv"):
         install_torch([str(VENV_PYTHON), "-m", "pip", "install"])
     with step("installing narrows and its tools into .venv"):
-        tools = project()["dependency-groups"]["dev"]
-        pip = [str(VENV_PYTHON), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt")]
-        run([*pip, "-e", str(ROOT), *tools])
+        pip = [str(VENV_PYTHON), "-m", "pip", "install", "-q"]
+        run([*pip, *locks.EXACTLY, "-r", str(locks.PACKAGES)])
+        # What builds it was among them: an environment of pip's own for that would take whatever there is.
+        run([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
     stamp().write()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import platform
-import re
 import shutil
 from pathlib import Path
 
 from testbed.setup import content
 from testbed.setup.base_image import Recipe
 from testbed.setup.command import run
-from testbed.setup.paths import BUILD, ROOT, VENV_PYTHON
+from testbed.setup.locks import EXACTLY, IMAGE, TORCH_CPU, TORCH_GPU, entries, name_of
+from testbed.setup.paths import BUILD, VENV_PYTHON
 from testbed.setup.torch_build import has_gpu, install_torch
 from testbed.setup.venv import project
 
@@ -22,13 +22,13 @@ _HOST_ONLY = {"docker", "matplotlib"}
 def requirements() -> list[str]:
     """What nodes need of the project's dependencies."""
     listed: list[str] = project()["project"]["dependencies"]
-    return [line for line in listed if _name(line) not in _HOST_ONLY]
+    return [line for line in listed if name_of(line) not in _HOST_ONLY]
 
 
 def made_from(recipe: Recipe) -> str:
     """Content hash of everything that decides which wheels are fetched."""
     target = f"{recipe.python} {recipe.glibc} {platform.machine()} gpu={has_gpu()}"
-    return content.of("\n".join(requirements()), ROOT / "constraints.txt", target)
+    return content.of(IMAGE, TORCH_CPU, TORCH_GPU, target)
 
 
 def fetch(recipe: Recipe) -> Path:
@@ -38,13 +38,12 @@ def fetch(recipe: Recipe) -> Path:
         return WHEELS
     shutil.rmtree(WHEELS, ignore_errors=True)
     pip = [str(VENV_PYTHON), "-m", "pip", "download", "--dest", str(WHEELS), *_target(recipe)]
-    install_torch(pip)
-    torch = next(WHEELS.glob("torch-*.whl"))
-    exact = f"torch=={torch.name.split('-')[1]}"
-    others = [line for line in requirements() if _name(line) != "torch"]
-    pins = ["--constraint", str(ROOT / "constraints.txt")]
-    run([*pip, "-q", "--find-links", str(WHEELS), *pins, "pip", exact, *others])
-    (WHEELS / "requirements.txt").write_text("\n".join([exact, *others, ""]))
+    torch = install_torch(pip)
+    run([*pip, "-q", *EXACTLY, "-r", str(IMAGE)])
+    # With their hashes: what is installed in the image is compared with them once more.
+    listed = [*entries(torch.read_text()), *entries(IMAGE.read_text())]
+    kept = [entry for entry in listed if name_of(entry) != "pip"]  # it runs from its archive
+    (WHEELS / "requirements.txt").write_text("\n".join([*kept, ""]))
     stamp.write()
     return WHEELS
 
@@ -58,7 +57,3 @@ def _target(recipe: Recipe) -> list[str]:
     platforms = [argument for tag in tags for argument in ("--platform", tag)]
     python = ["--implementation", "cp", "--python-version", recipe.python]
     return ["--only-binary=:all:", *python, *platforms]
-
-
-def _name(requirement: str) -> str:
-    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower()

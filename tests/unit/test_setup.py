@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from testbed.errors import MachineError
-from testbed.setup import content, images, packages, torch_build, wheels
-from testbed.setup.base_image import debian_mirror, recipe
+from testbed.setup import content, images, locks, packages, torch_build, wheels
+from testbed.setup.base_image import archive, debian_mirror, recipe
 from testbed.setup.command import CommandFailed, answer, run
 from testbed.setup.engine import numbers
 from testbed.setup.paths import ROOT
@@ -118,14 +122,14 @@ def test_optional_packages_that_cannot_be_had_stop_nothing(
 
 
 def test_torch_cpu_build_is_preferred_without_a_gpu() -> None:
-    first, second, last = attempts("9.9.9", gpu=False)
-    assert first == ["torch==9.9.9+cpu"]
-    assert second == ["torch==9.9.9+cpu", "--extra-index-url", CPU_INDEX]
-    assert last == ["torch==9.9.9"]
+    first, second, last = attempts(gpu=False)
+    assert first == (locks.TORCH_CPU, [])
+    assert second == (locks.TORCH_CPU, ["--extra-index-url", CPU_INDEX])
+    assert last == (locks.TORCH_GPU, [])
 
 
 def test_torch_cpu_build_is_avoided_with_a_gpu() -> None:
-    assert attempts("9.9.9", gpu=True) == [["torch==9.9.9", "torch!=9.9.9+cpu"], ["torch==9.9.9"]]
+    assert attempts(gpu=True) == [(locks.TORCH_GPU, []), (locks.TORCH_CPU, [])]
 
 
 @pytest.mark.parametrize(("gpu", "sources"), [(False, 3), (True, 2)])
@@ -133,7 +137,9 @@ def test_torch_falls_through_to_the_source_that_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool, sources: int
 ) -> None:
     monkeypatch.setattr(torch_build, "has_gpu", lambda: gpu)
-    wanted = [" ".join(["-q", *words]) for words in attempts(pinned_version(), gpu=gpu)]
+    tries = attempts(gpu=gpu)
+    exactly = "-q --require-hashes --no-deps -r"
+    wanted = [" ".join([exactly, str(lock), *more]) for lock, more in tries]
     assert len(wanted) == sources
     pip, asked = tmp_path / "pip", tmp_path / "asked"
     for source in range(1, sources + 2):
@@ -141,8 +147,53 @@ def test_torch_falls_through_to_the_source_that_has_it(
         pip.write_text(f'#!/bin/sh\necho "$@" >> {asked}\ntest $(wc -l < {asked}) -eq {source}\n')
         pip.chmod(0o755)
         with nullcontext() if source <= sources else pytest.raises(CommandFailed):
-            install_torch([str(pip)])
+            assert install_torch([str(pip)]) == tries[source - 1][0]
         assert asked.read_text().splitlines() == wanted[:source]
+
+
+def test_locks_name_everything_that_is_wanted_with_hashes() -> None:
+    described = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    listed = [*described["project"]["dependencies"], *described["dependency-groups"]["dev"]]
+    torch = locks.entries(locks.TORCH_GPU.read_text())
+    for path, lines in (
+        (locks.PACKAGES, [*listed, *described["build-system"]["requires"]]),
+        (locks.IMAGE, [*wheels.requirements(), "pip"]),
+    ):
+        found = {}
+        for entry in [*locks.entries(path.read_text()), *torch]:
+            assert re.search(r" --hash=sha256:[0-9a-f]{64}\b", entry), entry
+            found.setdefault(locks.name_of(entry), []).append(entry.split()[0].partition("==")[2])
+        for line in lines:
+            wanted = Requirement(line)
+            versions = found[locks.name_of(wanted.name)]
+            assert all(wanted.specifier.contains(version) for version in versions), line
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        name, _, version = line.partition("==")
+        assert found[name] == [version], "make lock"
+    assert locks.TORCH_CPU.read_text().splitlines()[1] == f"torch=={pinned_version()}+cpu \\"
+
+
+def test_pip_takes_no_file_whose_hash_is_not_in_a_lock(tmp_path: Path) -> None:
+    wheel = tmp_path / "narrows_test_lock-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in (
+            ("METADATA", "Metadata-Version: 2.1\nName: narrows-test-lock\nVersion: 1\n"),
+            ("WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"),
+            ("RECORD", ""),
+        ):
+            archive.writestr(f"narrows_test_lock-1.dist-info/{name}", text)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    pip = [sys.executable, "-m", "pip", "download", "--no-index", "--find-links", str(tmp_path)]
+    for known, taken in (
+        (f" --hash=sha256:{digest}", True),
+        (f" --hash=sha256:{'0' * 64}", False),
+        ("", False),
+    ):
+        lock, target = tmp_path / "lock.txt", tmp_path / f"target{known}"
+        lock.write_text(f"narrows-test-lock==1{known}\n")
+        with nullcontext() if taken else pytest.raises(CommandFailed, match=r"(?i)hash"):
+            run([*pip, "--dest", str(target), *locks.EXACTLY, "-r", str(lock)])
+        assert target.exists() and bool(list(target.iterdir())) == taken
 
 
 def test_nodes_get_every_dependency_but_the_hosts() -> None:
@@ -156,6 +207,16 @@ def test_wheels_follow_python_and_pins() -> None:
 
     wanted = recipe()
     assert wheels.made_from(wanted) != wheels.made_from(replace(wanted, python="3.12"))
+
+
+def test_the_state_of_the_archive_is_its_date_and_hash(tmp_path: Path) -> None:
+    lists = tmp_path / "var/lib/apt/lists"
+    lists.mkdir(parents=True)
+    text = b"Origin: Debian\nDate: Sat, 06 Sep 2025 09:56:12 UTC\nSHA256:\n"
+    (lists / "debootstrap.invalid_dists_bookworm_Release").write_bytes(text)
+    (lists / "debootstrap.invalid_dists_bookworm_InRelease").write_bytes(b"signed " + text)
+    digest = hashlib.sha256(text).hexdigest()
+    assert archive(tmp_path) == f"Sat, 06 Sep 2025 09:56:12 UTC sha256:{digest}"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +261,7 @@ def test_nothing_is_installed_when_nothing_is_missing(monkeypatch: pytest.Monkey
 def test_make_lists_every_target() -> None:
     shown = subprocess.run(["make", "-C", str(ROOT)], capture_output=True, text=True, check=True)
     targets = ["help", "setup", "setup-stop", "demo", "test", "nightly", "coverage", "test-times"]
-    targets += ["mutants", "lint", "run", "compare", "replay"]
+    targets += ["mutants", "lock", "lint", "run", "compare", "replay"]
     targets += ["examples", "example", "plots", "images", "guest", "doctor", "clean"]
     listed = [line.split()[0] for line in shown.stdout.splitlines() if line.startswith("  ")]
     assert listed == targets
