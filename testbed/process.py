@@ -9,7 +9,7 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -39,10 +39,14 @@ SET_BY_US: set[str] = set()
 PACKAGE = Path(testbed.__file__).resolve().parent
 
 _FOR_NODES = re.compile(
-    r"(PATH|HOME|USER|LOGNAME|LANG|TZ|TMPDIR|VIRTUAL_ENV|COVERAGE_\w+"
-    r"|(LC|LD|XDG|PYTHON|NARROWS|OMP|MKL|OPENBLAS|NUMBA|TORCH|PYTORCH|CUDA|NVIDIA|NCCL)\w*)$"
+    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|TZ|TMPDIR|TERM|COLORTERM|NO_COLOR|FORCE_COLOR|COLUMNS|LINES"
+    r"|VIRTUAL_ENV|CONDA_PREFIX|CONDA_DEFAULT_ENV"
+    r"|PYTHON\w*|(LC|LD|XDG|NARROWS|COVERAGE|OMP|GOMP|KMP|MKL|OPENBLAS|NUMBA|TORCH[A-Z]*|PYTORCH|TRITON"
+    r"|CUDA|CUDNN|CUBLAS|NVIDIA|NCCL|GLOO|TP)_\w+"
 )
-"""Names of variables that nodes of ours get: programs and libraries, languages, threads, devices."""
+"""Names of variables that nodes and jobs get: programs and libraries, languages, terminals, threads, devices."""
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(^|_)(API)?KEY(_|$)|APIKEY")
+"""In a name: it is no setting of a library, whatever the name begins with."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -69,8 +73,16 @@ def environment(**extra: str) -> dict[str, str]:
 
 def node_environment(**extra: str) -> dict[str, str]:
     """The same for nodes of ours: only what they may need, and no secret that this process happens to have."""
-    known = environment(**extra)
-    return {name: text for name, text in known.items() if name in extra or _FOR_NODES.match(name)}
+    return {**for_nodes(environment()), **extra}
+
+
+def for_nodes(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those of ``variables`` that nodes and jobs get without being asked for: by their names."""
+    return {
+        name: text
+        for name, text in variables.items()
+        if _FOR_NODES.fullmatch(name) and not _SECRET.search(name.upper())
+    }
 
 
 def set_default(name: str, value: str) -> None:

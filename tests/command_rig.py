@@ -8,9 +8,10 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.request import urlopen
 
@@ -51,10 +52,16 @@ class Command:
     """A running ``testbed`` command in a directory of its own; ``python`` in it is the one that runs the tests.
 
     ``program``: Python that stands for ``-m testbed``. ``figures``: those that the command draws at its end.
+    ``variables``: of its environment, beside this process's.
     """
 
     def __init__(
-        self, folder: Path, *arguments: str, program: str | None = None, figures: bool = False
+        self,
+        folder: Path,
+        *arguments: str,
+        program: str | None = None,
+        figures: bool = False,
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.folder = folder
         end = arguments.index("--") if "--" in arguments else len(arguments)
@@ -67,7 +74,11 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            env={
+                **os.environ,
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                **variables,
+            },
         )
 
     def finish(self, timeout_s: float = 90.0) -> tuple[int, str, str]:

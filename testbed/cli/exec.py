@@ -41,7 +41,9 @@ AwaitBegin = Annotated[
 Variables = Annotated[
     list[str] | None,
     typer.Option(
-        "--env", help="A variable for the command; may be repeated.", metavar="NAME=VALUE"
+        "--env",
+        help="A variable for the command, or the name of one of your own environment; may be repeated.",
+        metavar="NAME[=VALUE]",
     ),
 ]
 EnvFile = Annotated[
@@ -159,13 +161,10 @@ def _order(
 
 def _variables(given: list[str], files: list[Path]) -> tuple[tuple[str, str], ...]:
     """Those of files first: what is given by itself has the last word."""
-    from testbed.job.environment import check_size, read_env_file
+    from testbed.job.environment import check_size, named, read_env_file
 
-    pairs = [text.partition("=") for text in given]
-    if wrong := [key for key, equals, _ in pairs if not key or not equals]:
-        raise InputError(f"{wrong[0]!r} has no value", where="--env", hint="Write NAME=VALUE")
     read = [variable for path in files for variable in read_env_file(path)]
-    variables = (*read, *((key, value) for key, _, value in pairs))
+    variables = (*read, *map(named, given))
     check_size(variables)
     return variables
 

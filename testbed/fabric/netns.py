@@ -37,7 +37,7 @@ from testbed.links.client import Agent, AgentGone
 from testbed.links.namespaces import inhabitants, path_of
 from testbed.links.probe import REQUIRED, probe
 from testbed.links.wiring import TopologyPlan
-from testbed.process import SET_BY_US, node_environment
+from testbed.process import SET_BY_US, for_nodes, node_environment
 from testbed.user_files import log_in
 
 _END_S = 2.0
@@ -116,7 +116,8 @@ class NetnsFabric:
         """Start a command in a node's namespaces, and in the folder that the premises name."""
         premises = self.context.premises
         assert premises is not None and self._forker is not None
-        given = {key: text for key, text in os.environ.items() if key not in SET_BY_US}
+        own_choice = {key: text for key, text in os.environ.items() if key not in SET_BY_US}
+        given = for_nodes(own_choice)
         path = environment.get("PYTHONPATH", given.get("PYTHONPATH"))
         path = os.pathsep.join(filter(None, [path, str(offer(premises.meeting))]))
         own = {} if premises.output is None else {"NARROWS_OUTPUT": str(premises.output)}

@@ -1,4 +1,6 @@
-"""Variables of a job from a file, as Docker's ``--env-file`` reads them: so that secrets are on no command line.
+"""Variables of a job that its user names, as Docker's ``--env`` and ``--env-file`` read them.
+
+What a command line has everybody may read: secrets are given in a file, or by their names alone.
 
 A line is ``NAME=VALUE``, the value taken as it is, or ``NAME`` for a variable that this process has; empty lines and
 those that begin with ``#`` say nothing. No message shows what a line holds: it may be a secret.
@@ -27,6 +29,27 @@ def read_env_file(path: Path, own: Mapping[str, str] = os.environ) -> tuple[tupl
     """
     text = text_of(path, _FILE_BYTES, "Write one NAME=VALUE in a line")
     return tuple(_variables(path, text, own))
+
+
+def named(text: str, own: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """The variable that ``NAME=VALUE`` is, or that ``NAME`` is in ``own``.
+
+    Raises InputError where there is no name, or no variable of that name.
+    """
+    name, equals, value = text.partition("=")
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            "the name of a variable is missing, or has a space in it",
+            where="--env",
+            hint="Write NAME=VALUE",
+        )
+    if not equals and name not in own:
+        raise InputError(
+            f"{name!r} is not set where the command was started",
+            where="--env",
+            hint="Write NAME=VALUE, or name a file with it: --env-file FILE",
+        )
+    return name, value if equals else own[name]
 
 
 def check_size(variables: tuple[tuple[str, str], ...]) -> None:

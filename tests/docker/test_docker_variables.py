@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(300), pytest.mark.usefixtu
 
 
 def test_a_secret_is_seen_by_the_job_alone(tmp_path: Path) -> None:
-    assert_kept(*start(tmp_path, "--fabric", "docker"))
+    assert_kept(*start(tmp_path, "--fabric", "docker"), "CALLERS_NAMED")
 
 
 def test_every_value_arrives_as_it_is(image: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from testbed.cli import main
 from testbed.errors import InputError
-from testbed.job.environment import MOST_BYTES, check_size, read_env_file
+from testbed.job.environment import MOST_BYTES, check_size, named, read_env_file
 from testbed.job.order import Order
 
 SECRET = "hunter2-of-the-test"
@@ -36,6 +36,20 @@ def test_lines_mean_what_they_mean_to_docker(
     tmp_path: Path, text: str, means: dict[str, str]
 ) -> None:
     assert read(tmp_path, text, HERE="of ours") == means
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [("A=b=c", ("A", "b=c")), ("A=", ("A", "")), ("HERE", ("HERE", "of ours")), ("HERE=x", ("HERE", "x"))],
+)  # fmt: skip
+def test_a_variable_of_the_command_line(text: str, means: tuple[str, str]) -> None:
+    assert named(text, {"HERE": "of ours"}) == means
+
+
+@pytest.mark.parametrize(("text", "said"), [("NOT_HERE", "is not set"), ("=x", "name"), ("", "name"), ("a b=x", "name")])  # fmt: skip
+def test_none_of_that_name(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        named(text, {"HERE": "of ours"})
 
 
 @pytest.mark.parametrize("line", [f"={SECRET}", f"my password {SECRET}", f"a name={SECRET}"])
