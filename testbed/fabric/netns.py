@@ -32,13 +32,13 @@ from testbed.fabric.limits import limits, to_json
 from testbed.fabric.netns_clean import register
 from testbed.fabric.netns_plan import install, plan_racks, plan_topology, run_tag
 from testbed.fabric.netns_sweep import sweep
+from testbed.fabric.node_logs import NodeLogs
 from testbed.fabric.view import Shown, account, named, programs, sizes_in_memory
 from testbed.links.client import Agent, AgentGone
 from testbed.links.namespaces import inhabitants, path_of
 from testbed.links.probe import REQUIRED, probe
 from testbed.links.wiring import TopologyPlan
 from testbed.process import SET_BY_US, for_nodes, node_environment
-from testbed.user_files import log_in
 
 _END_S = 2.0
 
@@ -63,6 +63,7 @@ class NetnsFabric:
         # Nodes die with the thread that starts them, so one thread does, and lives as long as they shall.
         self._starter = ThreadPoolExecutor(1, "starter")
         self._forker: Forker | None = None
+        self._logs = NodeLogs(context.directory / "log")
         self._racks: tuple[RackSpec, ...] = ()
         self.racks: dict[str, Cable] = {}
 
@@ -109,8 +110,11 @@ class NetnsFabric:
 
     def dead(self) -> dict[str, str]:
         """Nodes whose process has ended, by name, each with how."""
-        ended = {name: process.poll() for name, process in dict(self._processes).items()}
-        return {name: _how(code) for name, code in ended.items() if code is not None}
+        codes = {name: process.poll() for name, process in dict(self._processes).items()}
+        ended = {name: code for name, code in codes.items() if code is not None}
+        for name in ended:
+            self._logs.settle(name)
+        return {name: _how(code) for name, code in ended.items()}
 
     def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Forked:
         """Start a command in a node's namespaces, and in the folder that the premises name."""
@@ -167,14 +171,14 @@ class NetnsFabric:
         options = ["--name", name, "--control", control, "--role", role]
         options += [] if self.context.trains else ["--untrained"]
         setting = self._setting(name, self._view(os.environ))
-        with log_in(self.context.directory / "log", f"{name}.log") as output:
+        with self._logs.open(name) as output:
             more = {"NARROWS_TOKEN": self.context.token, **_at_home()}
             process = self._forker.node(setting, options, more, output)
         self._processes[name] = process
         self._note(process.pid)
 
     def save_logs(self) -> None:
-        """Nothing to do: the nodes write them themselves."""
+        """Nothing to do: they are written as nodes print."""
 
     def keep(self) -> None:
         """Leave everything standing when this process ends, until ``testbed clean --all``."""
@@ -192,6 +196,7 @@ class NetnsFabric:
             self.agent.close()
         if self._forker is not None:
             self._forker.close()
+        self._logs.close()
         self._starter.shutdown()
         if self._journal is not None:
             sweep(self._journal)

@@ -29,7 +29,14 @@ _MESSAGE_BYTES = 1 << 16
 _QUIET_S, _LONGEST_S = 0.05, 1.0
 """A socket's end is told by a queue of the kernel's: it is over when nothing has come for so long."""
 MOST = 200_000
-"""Connections that are kept of one node."""
+"""Connections that are kept, of all nodes together: of each the kernel tells some hundred bytes."""
+
+
+@dataclass
+class _Kept:
+    """How many there are of all nodes."""
+
+    connections: int = 0
 
 
 @dataclass
@@ -38,6 +45,7 @@ class Listening:
 
     netns: str
     socket: socket.socket
+    kept: _Kept = field(default_factory=_Kept)
     heard: list[tuple[int, bytes]] = field(default_factory=list)
     missed: str | None = None
     """Why some connections are not among them."""
@@ -54,9 +62,10 @@ class Listening:
                     raise
                 self.missed = "connections ended faster than they could be noted"
                 continue
-            if len(self.heard) >= MOST:
+            if self.kept.connections >= MOST:
                 self.missed = f"more than {MOST} connections ended"
                 continue
+            self.kept.connections += 1
             self.heard.append((time.monotonic_ns(), data))
 
 
@@ -67,6 +76,7 @@ class SocketWatch:
         self._stack = ExitStack()
         self._selector = self._stack.enter_context(selectors.DefaultSelector())
         self._listening: dict[str, Listening] = {}
+        self._kept = _Kept()
         try:
             self._wake = os.eventfd(0, os.EFD_CLOEXEC)
             self._stack.callback(os.close, self._wake)
@@ -113,7 +123,7 @@ class SocketWatch:
         # This path leads there when the process that the namespace was named by has ended, too.
         held = f"/proc/self/fd/{self._stack.enter_context(opened(netns))}"
         made = self._stack.enter_context(listener(held, DESTROYED, _BUFFER_BYTES))
-        self._listening[node] = Listening(held, made)
+        self._listening[node] = Listening(held, made, self._kept)
         self._selector.register(made, selectors.EVENT_READ, self._listening[node])
 
     def _follow(self) -> None:

@@ -8,8 +8,10 @@ To a node:   job {job, peers, traffic, …}, start {t0_ns}, end, link {sample}, 
 from __future__ import annotations
 
 import json
+import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -54,10 +56,15 @@ def _check(fields: dict[str, Any], needs: _Needs, kind: str) -> None:
 
 
 class Lines:
-    """A connected socket that speaks in lines; sending is safe from any thread. ``most_bytes``: of a line that comes."""
+    """A connected socket that speaks in lines; sending is safe from any thread. ``most_bytes``: of a line that comes.
 
-    def __init__(self, connected: socket.socket, most_bytes: int = MAX_LINE) -> None:
-        self.socket, self.most_bytes = connected, most_bytes
+    ``patience_s``: how long the other side may read nothing of a line that is sent; None: for ever.
+    """
+
+    def __init__(
+        self, connected: socket.socket, most_bytes: int = MAX_LINE, patience_s: float | None = None
+    ) -> None:
+        self.socket, self.most_bytes, self._patience_s = connected, most_bytes, patience_s
         self.line_bytes = 0
         """Size of the line that came last."""
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -65,10 +72,32 @@ class Lines:
         self._lock = threading.Lock()
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Send one object; raises OSError when the other side is gone."""
+        """Send one object; raises OSError when the other side is gone, TimeoutError when it does not read.
+
+        Nothing can be sent after that: part of a line is out.
+        """
         line = json.dumps({"type": kind, **fields}, separators=(",", ":")).encode() + b"\n"
         with self._lock:
-            self.socket.sendall(line)
+            if self._patience_s is None:
+                self.socket.sendall(line)
+            else:
+                self._send_soon(line, self._patience_s)
+
+    def _send_soon(self, line: bytes, patience_s: float) -> None:
+        """The socket itself has no time limit: whoever reads from it waits for as long as there is nothing to say."""
+        rest = memoryview(line)
+        give_up = time.monotonic() + patience_s
+        while rest:
+            try:
+                rest = rest[self.socket.send(rest, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    self.shut()
+                    raise TimeoutError(f"it has not read for {patience_s:g} s") from None
+                with suppress(ValueError):  # closed here meanwhile: the next try says so
+                    room = select.poll()
+                    room.register(self.socket, select.POLLOUT)
+                    room.poll(max(1.0, 1000 * (give_up - time.monotonic())))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Objects as they come, until the other side closes. Raises WireError for anything else."""

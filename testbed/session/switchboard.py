@@ -27,6 +27,8 @@ PREPARING_S = 60.0
 """A node that has not been told to start may be silent for so long: while it loads a library, none of its threads
 may speak, and on a slow machine several nodes load at once. That its process ended is heard of all the same."""
 HEARTBEAT_S = 1.0
+UNREAD_S = 60.0
+"""A node may leave what it is sent unread for so long, when the kernel has no room for more: as long as it may prepare."""
 MOST_WAITING, MOST_WAITING_BYTES = 50_000, 64 << 20
 """Messages that may wait to be received, and bytes of their lines. Beyond them nodes are read no further until some have been:
 their own sends block."""
@@ -72,11 +74,13 @@ class Switchboard:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def send(self, node: str, kind: str, **fields: Any) -> None:
-        """Send to one node. Raises NodeLost when it is gone."""
+        """Send to one node. Raises NodeLost when it is gone, or has not read for ``UNREAD_S``."""
         if kind == "start":
             self._started.add(node)
         try:
             self._nodes[node].send(kind, **fields)
+        except TimeoutError as error:
+            raise NodeLost(node, None, str(error)) from error
         except (OSError, KeyError) as error:
             raise NodeLost(node, None, "its control connection is closed") from error
 
@@ -159,7 +163,7 @@ class Switchboard:
     def _let_in(self, accepted: socket.socket, address: str) -> None:
         """Raises OSError or RuntimeError where there is no socket or thread for it."""
         try:
-            lines = Lines(accepted, GREETING_BYTES)
+            lines = Lines(accepted, GREETING_BYTES, UNREAD_S)
         except Exception:
             accepted.close()
             raise

@@ -169,6 +169,22 @@ def test_hundreds_at_once_and_what_could_not_be_noted_is_said(
         assert len(list(to(found, PORT))) == (many if said is None else 5)
 
 
+def test_what_is_kept_is_bounded_for_all_nodes_together(
+    rig: Rig, nodes: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "MOST", 10)
+    address = rig.places["server"].data_address
+    watch = SocketWatch(nodes)
+    with listen(nodes["server"], address) as listener:
+        for _ in range(10):
+            connect(nodes["worker-0"], address).close()
+            listener.accept()[0].close()
+    ended = watch.end()
+    kept = [seen for node in ended.values() for seen in node.sockets if seen.ended_ns]
+    assert len(kept) == 10
+    assert "more than 10 connections ended" in [node.missed for node in ended.values()]
+
+
 def test_notifications_that_the_kernel_dropped_are_said(
     rig: Rig, nodes: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

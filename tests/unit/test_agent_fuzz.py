@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from testbed.errors import ExperimentError, NarrowsError, WireError
 from testbed.fabric.base import Cable, Interface
 from testbed.links import agent as agent_module
+from testbed.links import client
 from testbed.links.client import Agent
 from testbed.links.wire import (
     InterfaceSeen,
@@ -64,6 +65,28 @@ ANSWERS: list[Any] = [
     {"id": 1, "error": {"kind": "ExperimentError", "message": "x"}},
     {"records": [{"kind": "sample", "link": "a", "from_s": 0.0, "to_s": 0.1}]},
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("records", "latest_s", "said"), [(8, 60.0, None), (0, 60.0, "'stop'"), (8, 0.5, "'stop'")]
+)
+def test_an_agent_that_still_hands_over_records_is_waited_for(
+    records: int, latest_s: float, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than others, and not for ever."""
+    monkeypatch.setattr(client, "_ANSWER_S", 0.4)
+    monkeypatch.setattr(client, "_LATEST_S", latest_s)
+    hands_over = f"for n in $(seq {records}); do echo '{{\"records\": []}}'; sleep 0.1; done"
+    waits = "" if records else "sleep 1; "
+    agent = Agent(["sh", "-c", f"read asked; {waits}{hands_over}; echo '{{\"id\": 1, \"ok\": []}}'; read end"])  # fmt: skip
+    try:
+        if said is None:
+            assert agent.stop().links == ()
+        else:
+            with pytest.raises(ExperimentError, match=f"did not answer {said}"):
+                agent.stop()
+    finally:
+        agent.close()
 
 
 @fuzzed

@@ -107,6 +107,39 @@ def test_a_node_that_prepares_may_be_silent_for_longer(board: Switchboard, clock
     lines.close()
 
 
+def test_a_node_that_does_not_read_is_lost(
+    board: Switchboard, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "UNREAD_S", 0.3)
+    lines = node(board, "worker-0")
+    lost: list[NodeLost] = []
+
+    def send() -> None:
+        try:
+            board.send("worker-0", "job", text="x" * (32 << 20))
+        except NodeLost as error:
+            lost.append(error)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    sender.join(10.0)
+    assert [error.reason for error in lost] == ["it has not read for 0.3 s"]
+    with pytest.raises(NodeLost):
+        board.send("worker-0", "end")
+    lines.close()
+
+
+def test_a_long_line_arrives_at_a_node_that_reads_late(board: Switchboard, clock: Clock) -> None:
+    lines, text = node(board, "worker-0"), "x" * (12 << 20)
+    lines.socket.settimeout(10.0)
+    sender = threading.Thread(target=board.send, args=("worker-0", "job"), kwargs={"text": text})
+    sender.start()
+    got = [message["type"] for message in (next(iter(lines)), next(iter(lines)))]
+    sender.join(10.0)
+    assert got == ["start", "job"] and not sender.is_alive()
+    lines.close()
+
+
 def test_a_paused_node_is_excused_until_it_goes_on(board: Switchboard, clock: Clock) -> None:
     lines = node(board, "worker-0")
     board.excuse("worker-0")
