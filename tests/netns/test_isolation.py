@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import pwd
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from testbed.fabric import cgroups
 from testbed.fabric.view import NODE_USER
 from testbed.process import PACKAGE, environment
 
+LIBC = ctypes.CDLL(None, use_errno=True)
 pytestmark = [pytest.mark.root, pytest.mark.timeout(200)]
 SCENARIO = """
 name: isolated
@@ -216,6 +219,8 @@ def test_other_programs_are_started_as_nobody_too() -> None:
 
 KINDS = ("user", "net", "mnt", "pid", "ipc", "uts")
 ROW = re.compile(r"\| netns, (\w+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|")
+REACH = re.compile(r"\| (\w+) \| `?([^|`]+)`? \| ([^|]+) \| ([^|]+) \|\n")
+PIDFD_GETFD = 438
 WAITS = "import os, time; open(f\"here-{os.environ['RANK']}\", 'w').close(); time.sleep(600)"
 
 
@@ -228,6 +233,60 @@ def promised(who: str) -> dict[str, tuple[str, str, set[str]]]:
         for fabric, process, user, capabilities, own in rows
         if fabric == who
     }
+
+
+def promised_reach(who: str) -> dict[str, tuple[set[str], set[str]]]:
+    """By process: the mounts of its own namespace that can be written to, and its sockets, as the documentation has them."""
+    text = (
+        (PACKAGE.parent / "docs/privileges.md").read_text().partition("### Mounts and sockets")[2]
+    )
+
+    def parts(cell: str) -> set[str]:
+        return set() if cell.strip() == "none" else set(cell.replace("`", "").strip().split(", "))
+
+    return {name: (parts(m), parts(s)) for by, name, m, s in REACH.findall(text) if by == who}
+
+
+def reach(pid: int, directory: Path) -> tuple[set[str], set[str]]:
+    """The same, read off a process. Mounts on which a set-user-id bit counts are named as such."""
+    mounts = set()
+    if Path(f"/proc/{pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink():
+        top = {row[4]: row[5].split(",") for row in map(str.split, mountinfo(pid))}
+        for place, flags in top.items():
+            if "rw" in flags and may_write(pid, place) and place != "/dev/mqueue":
+                known = {str(directory): "its folder", str(directory / "runs"): "runs/ in it"}
+                name = known.get(
+                    place, "output/ of the run" if place.endswith("/output") else place
+                )
+                mounts.add(name if "nosuid" in flags else f"{name} with set-user-id")
+    return mounts, set(sockets_of(pid))
+
+
+def may_write(pid: int, place: str) -> bool:
+    """Whether a process's user may, by the permissions that the process sees there."""
+    user, there = Path(f"/proc/{pid}").stat().st_uid, Path(f"/proc/{pid}/root{place}").stat()
+    return bool(there.st_mode & (stat.S_IWUSR if there.st_uid == user else stat.S_IWOTH))
+
+
+def mountinfo(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
+
+
+def sockets_of(pid: int) -> Iterator[str]:
+    """Kinds of a process's sockets, whichever namespace they were made in: its descriptors are copied and asked."""
+    held = os.pidfd_open(pid)
+    try:
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            if not str(path.readlink()).startswith("socket:"):
+                continue
+            copy = LIBC.syscall(PIDFD_GETFD, held, int(path.name), 0)
+            assert copy >= 0, os.strerror(ctypes.get_errno())
+            with socket.socket(fileno=copy) as one:
+                kind = one.family.name.removeprefix("AF_").lower()
+                listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                yield f"listening {kind}" if listens else kind
+    finally:
+        os.close(held)
 
 
 def seen(pid: int, user: int) -> tuple[str, tuple[str, str, set[str]]]:
@@ -288,10 +347,12 @@ def test_every_process_has_what_is_documented(who: str) -> None:
                     )
                     time.sleep(0.05)
                 found: dict[str, set[str]] = {}
-                expected = promised(who)
+                expected, reached = promised(who), promised_reach(who)
                 for pid in [process.pid, *descendants(process.pid)]:
                     name, row = seen(pid, user)
                     assert row == expected[name], name
+                    if who == "root" or name.startswith("a "):
+                        assert reach(pid, folder) == reached[name], name
                     found.setdefault(name, set()).add(str(pid))
                 assert found.keys() == expected.keys()
                 assert len(found["a job's process"]) == len(found["a node's first process"]) == 2

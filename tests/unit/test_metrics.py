@@ -132,6 +132,7 @@ def test_it_answers_scrapes_until_it_is_stopped(run: Path) -> None:
 def test_strangers_that_say_nothing_are_few_and_not_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    assert 0 < module._Handler.timeout <= 10
     monkeypatch.setattr(module._Handler, "timeout", 1.0)
     before, (address, port) = threading.active_count(), own_place()
     stop = Exporter({"node": "worker-0"}).serve(address, port)

@@ -77,6 +77,10 @@ def test_a_log_goes_into_a_folder_of_ones_own_and_through_no_link(tmp_path: Path
     assert (folder / "worker-0.log").read_bytes() == b"one\ntwo\n"
     assert last_line_in(folder, "worker-0.log") == "two"
     assert last_line_in(folder, "other.log") == last_line_in(outside, "worker-0.log") == ""
+    (folder / "long.log").write_bytes(b"x" * (1 << 20) + b"\nthe end\n")
+    assert last_line_in(folder, "long.log") == "the end"
+    os.mkfifo(folder / "pipe.log")
+    assert last_line_in(folder, "pipe.log") == ""
     outside.mkdir()
     (outside / "secret").write_text("secret\n")
     (folder / "secret.log").symlink_to(outside / "secret")
