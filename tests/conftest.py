@@ -17,6 +17,7 @@ import pytest
 import stolen
 from command_rig import SCENARIO, Write, ours, settle
 from flower_rig import flower_python
+from groups_rig import no_groups_left
 from hypothesis import HealthCheck, settings
 from kernel_rig import has_netem, lacks_guest
 
@@ -125,9 +126,11 @@ def pytest_make_collect_report(
 
 @pytest.fixture
 def nothing_left() -> Iterator[set[str]]:
+    """Of what a test's runs make: objects of the host and the engine, processes, and control groups."""
     before = ours()
-    yield before
-    assert settle(before) == set()
+    with no_groups_left():
+        yield before
+        assert settle(before) == set()
 
 
 @pytest.fixture(scope="session")

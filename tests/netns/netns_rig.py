@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from groups_rig import no_groups_left
+
 from testbed.fabric.base import Networks, NodeSpec, Place, Premises, RunContext, new_id
 from testbed.fabric.netns import NetnsFabric
 from testbed.links import namespaces
@@ -153,14 +155,15 @@ def standing(
     tmp_path: Path, state: Path, workers: int = 1, *, staffed: bool = False
 ) -> Iterator[Rig]:
     """A rig of which nothing may be left, nor of its journal in ``state``."""
-    made = make_rig(tmp_path, workers, staffed=staffed)
-    mine = names_of(made)
-    try:
-        yield made
-    finally:
-        made.fabric.destroy()
-        assert_nothing_left(mine)
-        assert not list(state.glob("*.journal"))
+    with no_groups_left():
+        made = make_rig(tmp_path, workers, staffed=staffed)
+        mine = names_of(made)
+        try:
+            yield made
+        finally:
+            made.fabric.destroy()
+            assert_nothing_left(mine)
+            assert not list(state.glob("*.journal"))
 
 
 def names_of(made: Rig) -> list[str]:

@@ -12,12 +12,15 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from groups_rig import OwnRuns, groups_of
 
 from testbed.errors import MachineError
 from testbed.fabric import cgroups
 from testbed.fabric.cgroups import Group, find, make
 from testbed.fabric.journal import Journal
 from testbed.fabric.limits import Limits
+from testbed.fabric.netns_plan import run_tag
+from testbed.links import namespaces
 from testbed.process import environment
 
 pytestmark = pytest.mark.timeout(60)
@@ -141,6 +144,37 @@ def test_two_nodes_have_limits_of_their_own(group: Group, started: Start) -> Non
     assert idle.communicate(timeout=30)[0].split() == [str(16 * MIB)]
     other.remove()
     assert len(members(group)) == LIMITS.processes
+
+
+def test_the_groups_of_a_run_are_gone_with_its_last_node() -> None:
+    run = f"test-{os.getpid()}"
+    made = [make(find(), run, f"worker-{n}", LIMITS) for n in range(2)]
+    tags = {run_tag(run)}
+    assert len(groups_of(tags)) == 3 * len(made[0].folders)
+    made[0].remove()
+    assert len(groups_of(tags)) == 2 * len(made[0].folders), "the other has its own"
+    made[1].remove()
+    made[1].remove()
+    assert groups_of(tags) == []
+
+
+def test_what_is_left_of_own_runs_is_seen_and_of_others_not() -> None:
+    own, others = (f"test{os.getpid()}x{n}" for n in range(2))
+    runs = OwnRuns()
+    made = [make(find(), run, "worker-0", LIMITS) for run in (own, others)]
+    try:
+        name = namespaces.NAMED / f"nw-{run_tag(own)}-switch"
+        name.touch()
+        name.unlink()
+        assert runs.tags() == {run_tag(own)}
+        assert {Path(group).name for group in runs.groups()} == {f"narrows-{own}", "worker-0"}
+        for folder in made[0].folders:
+            folder.rmdir()
+        assert {Path(group).name for group in runs.groups()} == {f"narrows-{own}"}, "an empty group"
+    finally:
+        runs.close()
+        for group in made:
+            group.remove()
 
 
 def test_a_killed_run_leaves_nothing_after_clean(tmp_path: Path) -> None:

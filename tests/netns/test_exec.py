@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from command_rig import Command, ours, settle
+from groups_rig import no_groups_left
 
 from testbed.record.directory import read_events, read_jsonl
 
@@ -40,8 +41,9 @@ dist.destroy_process_group()
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     before = ours()
-    yield
-    assert settle(before) == set()
+    with no_groups_left():
+        yield
+        assert settle(before) == set()
 
 
 def start(folder: Path, *arguments: str, events: str = "") -> Command:

@@ -98,12 +98,13 @@ def test_overlapped_steps_end_with_a_lost_node(
     assert summary["verdict"] == "invalid" and summary["steps"] > 0 and not summary["ended"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "options"), [(signal.SIGINT, ["--keep"]), (signal.SIGTERM, [])])
 def test_interrupted_keeps_what_is_finished(
-    tmp_path: Path, scenario: Write, nothing_left: set[str], number: signal.Signals
-) -> None:
-    """A whole run, and of the one that it cuts short every step that was recorded."""
-    command = Command(tmp_path, "run", scenario(steps=12, algorithms="none, topk-0.15"))
+    tmp_path: Path, scenario: Write, nothing_left: set[str], number: signal.Signals, options: list[str],
+) -> None:  # fmt: skip
+    """A whole run, and of the one that it cuts short every step that was recorded. ``--keep`` is for failures alone."""
+    path = scenario(steps=12, algorithms="none, topk-0.15")
+    command = Command(tmp_path, "run", path, *options)
     command.until(lambda: len(command.steps()) > 2 * 12 + 4)
     before = command.steps()
     command.process.send_signal(number)

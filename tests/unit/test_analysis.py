@@ -118,8 +118,12 @@ def test_each_figure_writes_what_it_plots(runs: list[Run], drawn: Path) -> None:
     for module in FIGURES:
         stem = drawn / "figures" / module.NAME
         rows = list(csv.DictReader(stem.with_suffix(".csv").read_text().splitlines()))
-        assert len(rows) == len(module.data(runs)) > 0
-        assert list(rows[0]) == list(module.data(runs)[0])
+        plotted = module.data(runs)
+        assert list(rows[0]) == list(plotted[0])
+        assert rows == [
+            {key: "" if value is None else str(value) for key, value in row.items()}
+            for row in plotted
+        ]
         assert stem.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
         assert stem.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
@@ -156,8 +160,16 @@ def test_fidelity_is_drawn_in_seconds_of_model_time(paths: list[Path]) -> None:
     ]
     # Ten seconds of the wall are five of the model: 1.25 s, of which one is whole, and not all of that was busy.
     assert errors == [(0.0, pytest.approx((10 * 0.99 + 10 * 0.5) / 20 - 1), False)]
-    rates = [row["value"] for row in rows if row["quantity"] == "asked_100ms_mbit_s"]
-    assert rates == pytest.approx([20.0] * 25)
+    rates = {
+        quantity: [row["value"] for row in rows if row["quantity"] == quantity]
+        for quantity in ("asked_100ms_mbit_s", "delivered_100ms_mbit_s", "delivered_1s_mbit_s")
+    }
+    assert rates["asked_100ms_mbit_s"] == pytest.approx([20.0] * 25)
+    assert rates["delivered_100ms_mbit_s"] == pytest.approx([19.8] * 10 + [10.0] * 15)
+    assert rates["delivered_1s_mbit_s"] == pytest.approx([(10 * 19.8 + 10 * 10.0) / 20])
+    lines = fidelity.draw([run]).axes[0].lines
+    for line, values in zip(lines, rates.values(), strict=True):
+        assert set(line.get_ydata()) == set(values)
     assert [row["value"] for row in rows if row["quantity"] == "late_ms"] == [pytest.approx(20.0)]
     shaded = [(row["time_s"], row["value"]) for row in rows if row["quantity"] == "disturbed"]
     assert shaded == [(0.25, 0.35), (0.75, 0.85)]

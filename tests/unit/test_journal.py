@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -181,6 +182,34 @@ def test_clean_leaves_a_run_that_goes_on_unless_all_is_asked_for(tmp_path: Path)
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("stuck", [1, 2])
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_clean_ends_as_a_failure_where_something_is_left(
+    tmp_path: Path, stuck: int, options: list[str]
+) -> None:
+    """Every run that is left is named, others are removed, and the next ``clean`` says the same."""
+    names = [*["a-sound", "b-stuck", "c-stuck"][: 1 + stuck], "d-sound"]
+    for name in names:
+        made = tmp_path / f"narrows-{name}"
+        made.mkdir()
+        journal = Journal.open(name)
+        journal.add("folder", path=str(made))
+        if "stuck" in name:
+            journal.add("of a later version", name="something")
+        journal.path.write_text(journal.path.read_text().replace(journal.start, "elsewhere/1"))
+    for removed in (["a-sound", "d-sound"], []):
+        code, out, err = carried_out_in(tmp_path, "clean", *options)
+        assert code == MachineError.exit_code
+        if options:
+            assert [run["run"] for run in json.loads(out)["runs"]] == removed
+        else:
+            assert re.findall("run (\\S+): removed", out) == removed
+        left = [name for name in names if "stuck" in name]
+        assert re.findall("of run '(\\S+)' not removed: of a later version", err) == left
+        assert [journal.run for journal in journals()] == left
+    assert not list(tmp_path.glob("narrows-*")), "what can be removed is, whatever else is left"
 
 
 def test_names_fit_devices_and_differ_between_runs() -> None:

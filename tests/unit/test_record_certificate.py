@@ -271,6 +271,28 @@ def test_a_certificate_says_what_was_found() -> None:
     to_json(found)
 
 
+@pytest.mark.parametrize(("gone", "wrong"), [(0, 0), (1, 0), (3, 0), (0, 2), (3, 2)])
+def test_changes_are_counted_one_by_one(gone: int, wrong: int) -> None:
+    """All that are missing have one sentence, each that is wrong has its own."""
+    replay, end = clean(5, 5.0, 0.25), ENDS[2]
+    for _ in range(gone):
+        replay.made[end].pop(4)
+        replay.records[end].lateness_s.pop(4)
+    for number in range(wrong):
+        change = replay.made[end][number]
+        replay.made[end][number] = replace(change, rate_bits=change.rate_bits + 8_000_000)
+    evidence = replay.evidence()
+    links = certificate(
+        evidence, judge(evidence), replay.history.host, (), dilation=1.0, processors=2
+    )["links"]
+    for link in links:
+        changes = link["changes"]
+        lost, bad = (gone, wrong) if (link["link"], link["direction"]) == end else (0, 0)
+        assert (changes["expected"], changes["applied"]) == (19, 19 - lost)
+        assert changes["missing"] == lost
+        assert len(changes["faults"]) == bool(lost) + bad
+
+
 def test_a_run_that_did_not_end_has_a_certificate_too() -> None:
     found = certificate(Evidence(), judge(Evidence()), Host(()), (), dilation=2.0, processors=1)
     assert (found["links"], found["ways"], found["disturbed"]) == ([], [], [])
