@@ -57,11 +57,12 @@ def lacking(need: str) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is nightly."""
+    """Leave out what is nightly; begin with what takes long."""
     late = [item for item in items if not NIGHTLY and item.get_closest_marker("nightly")]
     if late:
         config.hook.pytest_deselected(items=late)
         items[:] = [item for item in items if item not in set(late)]
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 def pytest_collection_finish() -> None:
@@ -70,6 +71,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+LONG = frozenset(
+    f"test_{name}.py"
+    for name in (
+        "run_failures",
+        "isolation",
+        "exchange_failures",
+        "hostile_list",
+        "killed_anywhere",
+    )
+)
+"""Files of about a minute each. Workers that share a lane begin with them: begun last, one of them would hold up the end."""
 TOGETHER = {
     "guest": re.compile(r"/netem/|/test_guest_boot"),
     "trained": re.compile(r"/netns/test_((compressed_|controllers_)?run|messages_on_links)\.py"),

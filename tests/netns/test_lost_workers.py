@@ -18,7 +18,7 @@ from verdict_rig import accepted
 WAIT_S = 300.0
 """Another run may have the machine."""
 
-pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(700)]
 
 
 def summaries(folder: Path) -> list[dict[str, Any]]:
@@ -51,6 +51,7 @@ def ended(command: Command, *lost: Collection[str]) -> list[dict[str, Any]]:
     return runs
 
 
+@pytest.mark.judged
 def test_asynchronous_and_backup_runs_end_well(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:
@@ -64,6 +65,7 @@ def test_asynchronous_and_backup_runs_end_well(
 
 
 @pytest.mark.parametrize("algorithm", ["asgd", "backup-1"])
+@pytest.mark.judged
 def test_a_run_goes_on_without_a_killed_worker_and_the_next_has_it_back(
     tmp_path: Path, scenario: Write, nothing_left: set[str], algorithm: str
 ) -> None:
@@ -85,6 +87,7 @@ def test_in_lockstep_the_loss_of_one_is_the_end(
     assert re.search(r"node 'worker-1' was lost at step \d+, while (gathering|sending)", err), err
 
 
+@pytest.mark.judged
 def test_a_worker_that_hangs_is_gone_on_without(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:

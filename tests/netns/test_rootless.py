@@ -21,7 +21,7 @@ from verdict_rig import accepted_run
 
 from testbed.record.thresholds import THRESHOLDS
 
-pytestmark = [pytest.mark.judged, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 SCENARIO = """
 name: small
@@ -102,6 +102,7 @@ def held(folder: Path) -> list[dict[str, Any]]:
     "congestion",
     ["cubic", pytest.param("bbr", marks=[pytest.mark.nightly, pytest.mark.optional])],
 )
+@pytest.mark.judged
 def test_links_are_the_same_as_roots(user: User, tmp_path: Path, congestion: str) -> None:
     available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
     if congestion not in available:
@@ -149,6 +150,7 @@ def replayed(user: User, mine: Path, roots: Path) -> list[dict[str, Any]]:
     return reports
 
 
+@pytest.mark.judged
 def test_training_works_and_its_files_are_the_users(user: User) -> None:
     process = user.testbed("run", user.scenario, "--json", "--no-figures")
     out, err = process.communicate(timeout=120)

@@ -12,7 +12,7 @@ import pytest
 from command_rig import Command, ours, settle
 from crossed_rig import TRAFFIC, of, records, write
 
-pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,7 @@ def crossed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timed
+@pytest.mark.judged
 def test_every_algorithm_meets_the_same_traffic(crossed: Path) -> None:
     met = records(crossed, "traffic.jsonl")
     assert len(met) == 2
@@ -48,6 +49,7 @@ def test_every_algorithm_meets_the_same_traffic(crossed: Path) -> None:
 
 
 @pytest.mark.timed
+@pytest.mark.judged
 def test_the_racks_link_carries_what_its_members_send(crossed: Path) -> None:
     runs = sorted(crossed.glob("runs/*"))
     for run, bursts in zip(runs, records(crossed, "traffic.jsonl"), strict=True):
@@ -71,6 +73,7 @@ def delivered(links: list[dict[str, Any]], from_s: float, to_s: float) -> float:
 
 
 @pytest.mark.timed
+@pytest.mark.judged
 def test_a_paused_worker_is_not_taken_for_dead_and_a_killed_host_comes_back(
     tmp_path: Path, nothing_left: set[str]
 ) -> None:
@@ -110,6 +113,7 @@ def test_a_paused_worker_is_not_taken_for_dead_and_a_killed_host_comes_back(
     assert not cut["complete"] and whole["complete"] and cut["bytes"] > 0
 
 
+@pytest.mark.judged
 def test_a_host_that_stays_dead_is_there_for_the_next_run(
     tmp_path: Path, nothing_left: set[str]
 ) -> None:
