@@ -20,6 +20,7 @@ from flower_rig import flower_python
 from groups_rig import no_groups_left
 from hypothesis import HealthCheck, settings
 from kernel_rig import has_netem, lacks_guest
+from long_files import LONG
 
 from testbed.setup import engine
 from testbed.setup.torch_build import has_gpu
@@ -71,17 +72,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-LONG = frozenset(
-    f"test_{name}.py"
-    for name in (
-        "run_failures",
-        "isolation",
-        "exchange_failures",
-        "hostile_list",
-        "killed_anywhere",
-    )
-)
-"""Files of about a minute each. Workers that share a lane begin with them: begun last, one of them would hold up the end."""
 TOGETHER = {
     "guest": re.compile(r"/netem/|/test_guest_boot"),
     "trained": re.compile(r"/netns/test_((compressed_|controllers_)?run|messages_on_links)\.py"),

@@ -4,7 +4,7 @@ First what measures time, alone. Then what judges runs, beside unit tests and, w
 tests of links hold locks of the kernel that the agent waits for. Where there are control groups (``processors.py``), it goes before
 those for processors. Then all other tests of links, in workers each alone on a machine of its own as far as it can see (``alone.sh``).
 
-``build/`` keeps each lane's output and JUnit file, with the time of every test. At most three tests that failed are carried out
+``build/`` keeps each lane's output, with the time of every test, which the terminal does not show, and its JUnit file. At most three tests that failed are carried out
 once more, alone: what passes then is named and counted as passed, but not in ``--nightly``. The last line has pytest's form and
 counts all lanes.
 """
@@ -20,12 +20,14 @@ import threading
 import time
 import xml.etree.ElementTree as Xml
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
 import coverage_report as coverage
+from lane_output import without_durations
 from processors import favoured
 from verdict_rig import BESIDE
 
@@ -36,6 +38,8 @@ PARALLEL = 2
 """Workers of each parallel lane."""
 ORDER = ("failed", "error", "passed", "skipped")
 """Of outcomes in pytest's closing line."""
+FAULTS_SEED = "NARROWS_FAULTS_SEED"
+"""Environment: chooses among the faults of tests/netns/fault_cases.py."""
 SECOND_TRIES = 3
 """Tests that may fail for the moment that they ran in, of thousands; if more failed, all of them have."""
 EXCUSED_SHARE = 0.15
@@ -74,7 +78,7 @@ class Lane:
             ["coverage", "run", "-m", "pytest"] if os.environ.get("COVERAGE_FILE") else ["pytest"]
         )
         return [
-            sys.executable, "-m", *program, "-q", "-m", self.marks, f"--junitxml={self.junit}",
+            sys.executable, "-m", *program, "-q", "-m", self.marks, f"--junitxml={self.junit}", "--durations=0",
             "-o", f"cache_dir={BUILD / 'cache' / self.name}",
             *self.options, *options,
         ]  # fmt: skip
@@ -129,7 +133,8 @@ def main() -> int:
     os.environ["NARROWS_VERDICTS"] = str(verdicts)
     os.environ["NARROWS_TRIED_AGAIN"] = str(again)
     # one choice of faults for all workers, also around midnight
-    os.environ.setdefault("NARROWS_FAULTS_SEED", str(datetime.now(UTC).date().toordinal()))
+    seed = os.environ.get(FAULTS_SEED) or str(datetime.now(UTC).date().toordinal())
+    os.environ[FAULTS_SEED] = seed
     if given.coverage:
         coverage.prepare()
     begun = time.monotonic()
@@ -149,6 +154,7 @@ def main() -> int:
         *slowest(LANES, 10),
         *tried_again(again),
         *(f"passed at its second try alone, and failed before: {test}" for test in sorted(passed)),
+        f"faults were chosen by {FAULTS_SEED}={seed}, which plays the same again",
         excused(verdicts),
         counted(LANES, time.monotonic() - begun, passed),
     ):
@@ -168,7 +174,10 @@ class Beside:
     def code(self) -> int:
         """Pytest's exit code, after its end."""
         self._thread.join()
-        print(f"▸ {self.lane.name}\n{self.lane.log.read_text()}", flush=True)
+        print(f"▸ {self.lane.name}", flush=True)
+        for data in without_durations([self.lane.log.read_bytes()]):
+            sys.stdout.buffer.write(data)
+        sys.stdout.flush()
         return self._code
 
     def _carry_out(self) -> None:
@@ -182,19 +191,25 @@ class Beside:
 
 
 def shown(lane: Lane, options: list[str], prefix: Sequence[str] = ()) -> int:
-    """Carry a lane out, its output here and in its log. Returns pytest's exit code. ``prefix``: of its command."""
+    """Carry a lane out, its output in its log and, but for durations, here. Returns pytest's exit code. ``prefix``: of its command."""
     command = [*prefix, *lane.command(options)]
     print(f"▸ {lane.name}", flush=True)
     with lane.log.open("wb") as log, subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=lane.environment
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        while data := os.read(process.stdout.fileno(), 4096):
+        for data in without_durations(_logged(process.stdout.fileno(), log)):
             sys.stdout.buffer.write(data)
             sys.stdout.flush()
-            log.write(data)
-            log.flush()
     return process.returncode
+
+
+def _logged(output: int, log: BinaryIO) -> Iterator[bytes]:
+    """What comes, once it is in the log."""
+    while data := os.read(output, 4096):
+        log.write(data)
+        log.flush()
+        yield data
 
 
 def cases(lanes: list[Lane]) -> list[Xml.Element]:

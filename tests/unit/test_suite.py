@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 import suite
 from coverage_report import complaints
+from lane_output import without_durations
+from long_files import LONG
 from processors import WEIGHT, favoured
 from verdict_rig import BESIDE
 
@@ -62,9 +65,9 @@ def test_what_failed_by_chance_is_carried_out_again(
     tries = tmp_path / "tries"
     tries.write_text("")
     test.write_text(
-        f"import pytest\nfrom pathlib import Path\nTRIES = Path({str(tries)!r})\n"
+        f"import pytest, time\nfrom pathlib import Path\nTRIES = Path({str(tries)!r})\n"
         '@pytest.mark.parametrize("n", ["a/b"])\ndef test_it(n):\n'
-        '    TRIES.write_text(TRIES.read_text() + "x")\n'
+        '    TRIES.write_text(TRIES.read_text() + "x"); time.sleep(0.01)\n'
         f"    assert len(TRIES.read_text()) > {fails}\n"
     )
     for name in ("NARROWS_VERDICTS", "NARROWS_TRIED_AGAIN", "NARROWS_FAULTS_SEED"):
@@ -85,7 +88,44 @@ def test_what_failed_by_chance_is_carried_out_again(
     monkeypatch.setattr("sys.argv", ["tests/suite.py"])
     assert suite.main() == code
     assert len(tries.read_text()) == 2
-    assert words in capfd.readouterr().out
+    printed = capfd.readouterr().out
+    assert words in printed
+    seed = os.environ["NARROWS_FAULTS_SEED"]
+    last = printed.splitlines()[-3:]
+    assert seed and f"NARROWS_FAULTS_SEED={seed}," in last[0] and "excused" in last[1]
+    assert "slowest durations" not in printed and "s call " not in printed
+    for lane in (only, suite.SECOND):
+        assert "s call     tests/unit/test_some.py::test_it[a/b]" in lane.log.read_text()
+
+
+OUTPUT = b"""..F                                                                      [100%]
+=================================== FAILURES ===================================
+=== a heading of a test's own
+0.12s is a line of its own, too
+============================== slowest durations ===============================
+12.34s call     tests/unit/test_a.py::test_b
+0.01s setup    tests/unit/test_a.py::test_b
+
+(7 durations < 0.005s hidden.  Use -vv to show these durations.)
+LAST"""
+CLOSINGS = (
+    b"1 failed, 2 passed in 3.00s\n",
+    b"=========================== short test summary info ============================\nFAILED x\n",
+)
+
+
+@pytest.mark.parametrize("closing", CLOSINGS)
+@pytest.mark.parametrize("size", [1, 7, 4096])
+def test_the_terminal_has_all_but_durations(size: int, closing: bytes) -> None:
+    output = OUTPUT.replace(b"LAST", closing)
+    chunks = [output[n : n + size] for n in range(0, len(output), size)]
+    kept = output[: output.index(b"============================== slowest")] + closing
+    assert b"".join(without_durations(chunks)) == kept
+    assert next(without_durations(iter([b".."]))) == b"..", "nobody waits for the end of a line"
+
+
+def test_files_that_take_long_are_there() -> None:
+    assert {path.name for path in Path(suite.ROOT, "tests").glob("*/test_*.py")} >= LONG
 
 
 def test_the_slowest_files_come_first(lanes: list[suite.Lane]) -> None:
