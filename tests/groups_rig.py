@@ -89,6 +89,7 @@ def no_groups_left() -> Iterator[None]:
     runs = OwnRuns()
     try:
         yield
-        assert runs.groups() == []
+        left = runs.groups()
+        assert not left, f"control groups are left: {left}"
     finally:
         runs.close()
