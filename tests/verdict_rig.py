@@ -55,6 +55,15 @@ def accepted_runs(directories: Iterable[Path], code: int, lost: Collection[str] 
     return found
 
 
+def some_valid(reports: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Verdicts of runs that may be invalid for what they try: AssertionError if none is valid and one has no excuse for it."""
+    found = list(reports)
+    assert found, "there are no runs"
+    if any(report["verdict"] == "valid" for report in found):
+        return [str(report["verdict"]) for report in found]
+    return [_judged(report, ()) for report in found]
+
+
 def fault(report: Mapping[str, Any], lost: Collection[str] = ()) -> str:
     """Why a report's verdict cannot be accepted, in a sentence; empty where it can be."""
     verdict, reasons, measures = (report.get(key) for key in ("verdict", "reasons", "measures"))

@@ -19,6 +19,7 @@ from testbed.record.history import LinkHistory
 from testbed.record.measures import Finding, findings
 from testbed.record.spans import Spans
 from testbed.record.thresholds import THRESHOLDS
+from testbed.record.verdict import Verdict, judge_filled
 from testbed.scenario.shape import End, LinkChange, Shape
 from testbed.session.conditions import backlog_drops
 from testbed.session.host_watch import HostWatch
@@ -30,10 +31,11 @@ Meanwhile = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The findings of one session; ``alarms`` are those that are not valid."""
+    """The findings of one session; ``alarms`` are those that are not valid. ``verdict``: what a replay would be given for them."""
 
     report: LinkReport
     findings: Sequence[Finding]
+    verdict: Verdict | None = None
 
     @property
     def alarms(self) -> list[Finding]:
@@ -102,7 +104,7 @@ def session(
         held=held["links"],
     )
     evidence = replace(evidence, foreign_drops={"the host's receive backlog": dropped})
-    return Judged(report, findings(evidence, THRESHOLDS))
+    return Judged(report, findings(evidence, THRESHOLDS), judge_filled(evidence))
 
 
 def _meanwhile(t0_ns: int, seconds: float, records: list[dict[str, Any]], what: Meanwhile) -> int:

@@ -30,6 +30,10 @@ class Verdict:
     ended: bool = True
     """False: the run was cut short or failed, and nothing of it is a result."""
 
+    def to_json(self) -> dict[str, Any]:
+        """``{"verdict", "reasons": [...], "measures": {...}}``."""
+        return {"verdict": self.state, "reasons": self.reasons, "measures": self.measures}
+
     @classmethod
     def of_failure(cls, error: BaseException) -> Verdict:
         """On a run that ``error`` ended before its time."""

@@ -58,10 +58,10 @@ class Replayed:
     """What the scenario also asks for, and only a run does."""
 
     def to_json(self) -> dict[str, Any]:
-        """``{"verdict", "not_replayed": [...], "links": [...]}``."""
+        """``{"verdict", "reasons": [...], "measures": {...}, "not_replayed": [...], "links": [...]}``."""
         links = [asdict(end) for end in self.report.links]
         return {
-            "verdict": self.verdict.state,
+            **self.verdict.to_json(),
             "not_replayed": self.not_replayed,
             "links": [{key: link[key] for key in REPORTED} for link in links],
         }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from verdict_rig import some_valid
 
 from testbed.bench.faults import HOST_FAULTS, LINK_FAULTS
 from testbed.bench.suites import SUITES
@@ -178,6 +179,14 @@ def agreement(found: Row) -> None:
     assert all(row["late_p99_ms"] > 0 for (_, at), row in rows.items() if at.startswith("server"))
 
 
+def judged(found: Row, folder: Path) -> list[Row]:
+    """Verdicts of a suite's runs, with their reasons and measures: of trainings they are in the folder."""
+    trained = [json.loads(path.read_text()) for path in folder.glob("runs/*/summary.json")]
+    return trained or found["about"]["judged"]
+
+
+JUDGED = ("completion", "dilation", "aa", "nodes", "agreement")
+"""Suites that go on where a run is invalid. That all are has to have an excuse."""
 LOOKS: dict[str, Callable[[Row], None]] = {
     "replay": replay, "lateness": lateness, "outage": outage, "departures": departures, "completion": completion,
     "dilation": dilation, "aa": aa, "nodes": nodes, "certificate": certificate,
@@ -222,6 +231,8 @@ def test_a_suite_measures(name: str, state: Path, tmp_path: Path) -> None:
     assert all(map(isfinite, numbers(found)))
     assert all(check["met"] is not None or check["measured"] is None for check in found["checks"])
     LOOKS[name](found)
+    if name in JUDGED:
+        some_valid(judged(found, written.parent))
     assert found["checks"]
     # a journal goes when everything in it is gone
     assert not list(state.glob("*.journal"))

@@ -27,7 +27,7 @@ from testbed.session.host_watch import HostWatch
 from testbed.session.session import Session
 
 pytestmark = pytest.mark.timed
-SECONDS = 5.0
+SECONDS = 4.0
 QUEUE = 100_000
 Tamper = Callable[[Session, Callable[[float], None]], None]
 """Gets the session, and what sleeps until a time after t0."""

@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 from testbed import mark
 dist.init_process_group("gloo")
-values = torch.ones(250_000)
+values = torch.ones(125_000)
 mark.begin()
 for number in range({STEPS}):
     mark.phase("compute")

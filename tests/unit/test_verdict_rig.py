@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 from test_verdict import completion, links, steps
-from verdict_rig import BESIDE, PROCESSOR, VERDICTS, accepted, accepted_run, accepted_runs
+from verdict_rig import (
+    BESIDE,
+    PROCESSOR,
+    VERDICTS,
+    accepted,
+    accepted_run,
+    accepted_runs,
+    some_valid,
+)
 
 from testbed.record.evidence import Evidence, Starved
 from testbed.record.lost import lost_reasons
@@ -35,6 +43,20 @@ def refused(made: dict[str, Any], said: str, code: int | None = None, **options:
     code = int(made["verdict"] == "invalid") if code is None else code
     with pytest.raises(AssertionError, match=said):
         accepted(made, code, **options)
+
+
+def test_that_no_run_is_valid_has_to_have_an_excuse() -> None:
+    sound, busy, slow = (report(judge(found)) for found in (links(), BUSY, links()))
+    slow = {**slow, "verdict": "invalid", "reasons": ["slow"]}
+    slow["measures"] = {
+        **slow["measures"], "link_ratio": {**slow["measures"]["link_ratio"], "state": "invalid"}
+    }  # fmt: skip
+    assert some_valid([sound]) == ["valid"]
+    assert some_valid([slow, sound]) == ["invalid", "valid"], "what is tried may be too much"
+    assert some_valid([busy, busy]) == ["invalid", "invalid"]
+    for runs in ([slow], [busy, slow], []):
+        with pytest.raises(AssertionError, match="link_ratio" if runs else "no runs"):
+            some_valid(runs)
 
 
 def test_valid_runs_end_with_0() -> None:

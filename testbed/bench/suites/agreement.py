@@ -32,7 +32,15 @@ def run(setup: Setup) -> Suite:
         "Root and an unprivileged user: the same certificate",
         rows,
         checks(found),
-        {"repeat": setup.repetitions, "seconds": seconds},
+        {
+            "repeat": setup.repetitions,
+            "seconds": seconds,
+            "judged": [
+                {"who": who, **{key: one[key] for key in ("verdict", "reasons", "measures")}}
+                for who in WHO
+                for one in found[who]
+            ],
+        },
     )
 
 

@@ -23,8 +23,9 @@ def run(setup: Setup) -> Suite:
     """The largest number that is valid, found by doubling and then halving the difference."""
     most = 4 if setup.quick else MOST
     rows: list[dict[str, Any]] = []
+    verdicts: list[dict[str, Any]] = []
     found = [
-        largest_valid(lambda nodes: _valid(setup, nodes, rows), FIRST, most)
+        largest_valid(lambda nodes: _valid(setup, nodes, rows, verdicts), FIRST, most)
         for _ in range(setup.repetitions)
     ]
     largest = median(found)
@@ -39,6 +40,7 @@ def run(setup: Setup) -> Suite:
             "nodes_per_core": None if largest is None else largest / cores,
             "tried_at_most": most,
             "found": found,
+            "judged": verdicts,
         },
     )
 
@@ -61,7 +63,9 @@ def largest_valid(valid: Callable[[int], bool], first: int, most: int) -> int:
     return good
 
 
-def _valid(setup: Setup, nodes: int, rows: list[dict[str, Any]]) -> bool:
+def _valid(
+    setup: Setup, nodes: int, rows: list[dict[str, Any]], verdicts: list[dict[str, Any]]
+) -> bool:
     setup.say(f"nodes: {nodes}")
     seconds, names = setup.seconds(10.0, 2.0), [f"node{n}" for n in range(nodes)]
     histories = {
@@ -83,4 +87,6 @@ def _valid(setup: Setup, nodes: int, rows: list[dict[str, Any]]) -> bool:
             "first_reason": judged.alarms[0].measure if judged.alarms else "",
         }
     )
+    if judged.verdict is not None:
+        verdicts.append({"nodes": nodes, **judged.verdict.to_json()})
     return judged.valid
