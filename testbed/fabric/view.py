@@ -96,7 +96,7 @@ def programs(variables: Mapping[str, str]) -> list[Shown]:
     for entry in filter(None, variables.get("PATH", "").split(os.pathsep)):
         folders += _installation(Path(entry))
     whole = {Path("/"), Path.home(), PACKAGE.parent}
-    wanted = {folder.absolute() for folder in folders if folder.exists()} - whole
+    wanted = {folder.absolute() for folder in folders if _reachable(folder)} - whole
     return [
         Shown(str(path)) for path in sorted(wanted) if not path.resolve().is_relative_to("/usr")
     ]
@@ -114,13 +114,21 @@ def named(command: Iterable[str], directory: Path) -> list[Shown]:
     return [Shown(str(path)) for path in sorted(found)]
 
 
+def _reachable(path: Path) -> bool:
+    """Whether it is there for this user: ``PATH`` may have folders of somebody else's."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def _installation(folder: Path) -> Iterator[Path]:
     """What belongs to the programs in a folder: its parent where it is a ``bin``, and that of the Python it leads to."""
     yield folder
     if folder.name != "bin" or folder.parent in (Path("/"), Path("/usr"), Path.home()):
         return
     yield folder.parent
-    if (python := folder / "python").exists() and python.resolve().parent.name == "bin":
+    if _reachable(python := folder / "python") and python.resolve().parent.name == "bin":
         yield python.resolve().parent.parent
 
 

@@ -15,7 +15,7 @@ import pytest
 from testbed.errors import ExperimentError
 from testbed.fabric.base import START_S
 from testbed.fabric.forker import Forked, Forker, Setting, ahead, take
-from testbed.fabric.view import programs
+from testbed.fabric.view import NODE_USER, programs
 from testbed.links import namespaces
 from testbed.process import environment
 
@@ -182,3 +182,17 @@ def running(pid: int) -> bool:
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
+
+
+def test_what_a_user_may_not_enter_is_no_place_of_programs(tmp_path: Path) -> None:
+    """Whoever becomes another user may keep a ``PATH`` with folders of the first."""
+    tmp_path.chmod(0o700)
+    (tmp_path / "bin").mkdir()
+    path = {"PATH": f"{tmp_path / 'bin'}:{tmp_path / 'nowhere'}", "PYTHONPATH": str(tmp_path)}
+    assert {str(tmp_path), str(tmp_path / "bin")} <= {one.path for one in programs(path)}
+    os.seteuid(NODE_USER)
+    try:
+        found = {one.path for one in programs(path)}
+    finally:
+        os.seteuid(0)
+    assert str(tmp_path / "bin") not in found
