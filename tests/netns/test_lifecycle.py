@@ -36,7 +36,7 @@ import sys, time
 from pathlib import Path
 from testbed.fabric.base import RunContext
 from testbed.fabric.netns import NetnsFabric
-sys.path.insert(0, {here!r})
+sys.path[:0] = [{here!r}, str(Path({here!r}).parent)]
 from netns_rig import specs
 fabric = NetnsFabric(RunContext("killed", Path({folder!r}), "token", trains=False))
 fabric.create(specs())

@@ -174,7 +174,7 @@ def test_ports_go_back_where_they_were(racked: RackedRig) -> None:
 CONTROLLER = """
 import sys, time
 from pathlib import Path
-sys.path.insert(0, {here!r})
+sys.path[:0] = [{here!r}, str(Path({here!r}).parent)]
 from netns_rig import specs
 from testbed.fabric.base import RackSpec, RunContext
 from testbed.fabric.netns import NetnsFabric
