@@ -71,37 +71,42 @@ class PinnedFolder:
     def __init__(self, path: Path, above: int | None = None) -> None:
         """``above``: the descriptor of the folder that ``path`` is in."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._place = os.open(path, flags, dir_fd=above)
-        weakref.finalize(self, os.close, self._place)
+        self.descriptor = os.open(path, flags, dir_fd=above)
+        weakref.finalize(self, os.close, self.descriptor)
 
     def folder(self, name: str) -> PinnedFolder:
         """A folder in it, made where it is not there."""
         with suppress(FileExistsError):
-            os.mkdir(name, 0o755, dir_fd=self._place)
-        return PinnedFolder(Path(name), self._place)
+            os.mkdir(name, 0o755, dir_fd=self.descriptor)
+        return PinnedFolder(Path(name), self.descriptor)
 
     def names(self) -> list[str]:
         """The names of everything in it."""
-        return sorted(os.listdir(self._place))  # noqa: PTH208 - it has a descriptor, no path
+        return sorted(os.listdir(self.descriptor))  # noqa: PTH208 - it has a descriptor, no path
 
     def write(self, name: str, data: bytes | IO[bytes]) -> None:
-        """Write a file with ``data``, or what is read from it, replacing what has its name in one move."""
+        """Write a file with ``data``, or what is read from it, replacing what has its name in one move.
+
+        The data is on disk before its name is.
+        """
         beside = f".{name}.{os.getpid()}-{threading.get_ident()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(beside, flags, 0o644, dir_fd=self._place)
+        file = os.open(beside, flags, 0o644, dir_fd=self.descriptor)
         try:
             with os.fdopen(file, "wb") as opened:
                 copyfileobj(BytesIO(data) if isinstance(data, bytes) else data, opened)
-            os.replace(beside, name, src_dir_fd=self._place, dst_dir_fd=self._place)
+                opened.flush()
+                os.fsync(file)
+            os.replace(beside, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
         except BaseException:
-            os.unlink(beside, dir_fd=self._place)
+            os.unlink(beside, dir_fd=self.descriptor)
             raise
 
     def copy(self, name: str, to: PinnedFolder) -> None:
         """Copy a regular file into another folder; nothing happens where there is none."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            file = os.open(name, flags, dir_fd=self._place)
+            file = os.open(name, flags, dir_fd=self.descriptor)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):  # a link; a socket
                 return

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import threading
-import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -43,9 +42,8 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Whoever owns a folder above may put another in the place of this one later.
-        self._place = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._place)
+        self._folder = PinnedFolder(path)
+        self._place = self._folder.descriptor
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}
         self._closed = False
@@ -68,7 +66,7 @@ class RunDirectory:
 
     def folder(self) -> PinnedFolder:
         """The directory that was made, for files of others."""
-        return PinnedFolder(Path(), self._place)
+        return self._folder
 
     @property
     def log(self) -> Path:
@@ -99,7 +97,7 @@ class RunDirectory:
     def write_text(self, name: str, text: str) -> Path:
         """Write ``name``, replacing it in one move."""
         with self._named(name):
-            write_atomically(Path(f"/proc/self/fd/{self._place}", name), text)
+            self._folder.write(name, text.encode())
         return self.path / name
 
     def close(self) -> None:

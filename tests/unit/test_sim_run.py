@@ -227,7 +227,7 @@ def look(event, arguments):
 
 sys.meta_path.insert(0, Refuse())
 for name in ("setns", "unshare", "sched_getaffinity", "sched_setaffinity", "sched_setscheduler",
-             "pidfd_open", "memfd_create"):
+             "pidfd_open", "memfd_create", "O_PATH"):
     if hasattr(os, name):
         delattr(os, name)
 sys.addaudithook(look)
