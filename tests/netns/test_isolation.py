@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import pwd
-import re
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -20,6 +17,7 @@ from typing import Any
 
 import pytest
 from command_rig import Command, descendants
+from processes_rig import own_namespaces, parts, sockets_of, status_of, table, writable_mounts
 from unprivileged import USER, as_user
 from verdict_rig import accepted_run
 
@@ -28,7 +26,6 @@ from testbed.fabric import cgroups
 from testbed.fabric.view import NODE_USER
 from testbed.process import PACKAGE, environment
 
-LIBC = ctypes.CDLL(None, use_errno=True)
 pytestmark = [pytest.mark.root, pytest.mark.timeout(200)]
 SCENARIO = """
 name: isolated
@@ -217,102 +214,50 @@ def test_other_programs_are_started_as_nobody_too() -> None:
     assert "Read-only file system" in done.stderr
 
 
-KINDS = ("user", "net", "mnt", "pid", "ipc", "uts")
-ROW = re.compile(r"\| netns, (\w+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|")
-REACH = re.compile(r"\| (\w+) \| `?([^|`]+)`? \| ([^|]+) \| ([^|]+) \|\n")
-PIDFD_GETFD = 438
 WAITS = "import os, time; open(f\"here-{os.environ['RANK']}\", 'w').close(); time.sleep(600)"
 
 
 def promised(who: str) -> dict[str, tuple[str, str, set[str]]]:
     """By process: its user, its capabilities, and its own namespaces, as the documentation has them."""
-    text = (PACKAGE.parent / "docs/privileges.md").read_text()
-    rows = [tuple(part.strip(" `") for part in row) for row in ROW.findall(text)]
     return {
-        process: (user, capabilities, set() if own == "none" else set(own.split(", ")))
-        for fabric, process, user, capabilities, own in rows
-        if fabric == who
+        row["process"]: (row["user"], row["capabilities"], parts(row["namespaces of its own"]))
+        for row in table("## Who is who while a run lasts")
+        if row["fabric"] == f"netns, {who}"
     }
 
 
 def promised_reach(who: str) -> dict[str, tuple[set[str], set[str]]]:
     """By process: the mounts of its own namespace that can be written to, and its sockets, as the documentation has them."""
-    text = (
-        (PACKAGE.parent / "docs/privileges.md").read_text().partition("### Mounts and sockets")[2]
-    )
-
-    def parts(cell: str) -> set[str]:
-        return set() if cell.strip() == "none" else set(cell.replace("`", "").strip().split(", "))
-
-    return {name: (parts(m), parts(s)) for by, name, m, s in REACH.findall(text) if by == who}
+    return {
+        row["process"]: (
+            parts(row["mounts of its own that can be written to"]),
+            parts(row["sockets"]),
+        )
+        for row in table("### Mounts and sockets")
+        if row["by"] == who
+    }
 
 
 def reach(pid: int, directory: Path) -> tuple[set[str], set[str]]:
-    """The same, read off a process. Mounts on which a set-user-id bit counts are named as such."""
-    mounts = set()
-    if Path(f"/proc/{pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink():
-        top = {row[4]: row[5].split(",") for row in map(str.split, mountinfo(pid))}
-        for place, flags in top.items():
-            if "rw" in flags and may_write(pid, place) and place != "/dev/mqueue":
-                known = {str(directory): "its folder", str(directory / "runs"): "runs/ in it"}
-                name = known.get(
-                    place, "output/ of the run" if place.endswith("/output") else place
-                )
-                mounts.add(name if "nosuid" in flags else f"{name} with set-user-id")
+    """The same, read off a process."""
+    names = {str(directory): "its folder", str(directory / "runs"): "runs/ in it"}
+    mounts = writable_mounts(pid, names) if "mnt" in own_namespaces(pid) else set()
     return mounts, set(sockets_of(pid))
 
 
-def may_write(pid: int, place: str) -> bool:
-    """Whether a process's user may, by the permissions that the process sees there."""
-    user, there = Path(f"/proc/{pid}").stat().st_uid, Path(f"/proc/{pid}/root{place}").stat()
-    return bool(there.st_mode & (stat.S_IWUSR if there.st_uid == user else stat.S_IWOTH))
-
-
-def mountinfo(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
-
-
-def sockets_of(pid: int) -> Iterator[str]:
-    """Kinds of a process's sockets, whichever namespace they were made in: its descriptors are copied and asked."""
-    held = os.pidfd_open(pid)
-    try:
-        for path in Path(f"/proc/{pid}/fd").iterdir():
-            if not str(path.readlink()).startswith("socket:"):
-                continue
-            copy = LIBC.syscall(PIDFD_GETFD, held, int(path.name), 0)
-            assert copy >= 0, os.strerror(ctypes.get_errno())
-            with socket.socket(fileno=copy) as one:
-                kind = one.family.name.removeprefix("AF_").lower()
-                listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                yield f"listening {kind}" if listens else kind
-    finally:
-        os.close(held)
-
-
-def seen(pid: int, user: int) -> tuple[str, tuple[str, str, set[str]]]:
+def rights(pid: int, user: int) -> tuple[str, tuple[str, str, set[str]]]:
     """A process's row, read off itself."""
-    folder = Path(f"/proc/{pid}")
-    lines = (line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-    status = {name: text.split() for name, text in lines}
-    words = (folder / "cmdline").read_text().split("\0")
+    status = status_of(pid)
+    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     module = next((word for word in words if word.startswith("testbed.")), "testbed")
     if len(status["NSpid"]) > 1:
         module = "a node's first process" if status["NSpid"][-1] == "1" else "a job's process"
-    own = {
-        kind
-        for kind in KINDS
-        if (folder / "ns" / kind).readlink() != Path("/proc/self/ns", kind).readlink()
-    }
-    held, mine = int(status["CapEff"][0], 16), int(capabilities_of("self"), 16)
-    power = "none" if held == 0 else "all" if held & mine == mine else hex(held)
+    own = own_namespaces(pid)
+    effective, mine = (int(status_of(process)["CapEff"][0], 16) for process in (pid, "self"))
+    power = "none" if effective == 0 else "all" if effective & mine == mine else hex(effective)
     uids = set(status["Uid"])
     name = {str(user): "the user", "0": "root"}.get(min(uids), "/".join(sorted(uids)))
     return module, (name, f"{power}, inside" if power == "all" and "user" in own else power, own)
-
-
-def capabilities_of(process: str) -> str:
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(line for line in lines if line.startswith("CapEff")).split()[1]
 
 
 @pytest.mark.parametrize("who", ["root", "user"])
@@ -349,7 +294,7 @@ def test_every_process_has_what_is_documented(who: str) -> None:
                 found: dict[str, set[str]] = {}
                 expected, reached = promised(who), promised_reach(who)
                 for pid in [process.pid, *descendants(process.pid)]:
-                    name, row = seen(pid, user)
+                    name, row = rights(pid, user)
                     assert row == expected[name], name
                     if who == "root" or name.startswith("a "):
                         assert reach(pid, folder) == reached[name], name
