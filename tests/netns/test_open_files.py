@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -55,9 +56,23 @@ def test_a_job_has_its_users_limit_and_the_testbed_the_highest(
     assert all(soft == hard > SOFT for soft, hard in ours)
 
 
+def outputs(pid: int) -> set[str]:
+    """Where a process's output and error output go."""
+    return {str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in (1, 2)}
+
+
+def pipes_of(pid: int) -> Iterator[str]:
+    """Pipes that a process has open."""
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if (file := str(path.readlink())).startswith("pipe:"):
+                yield file
+
+
 def test_a_nodes_process_has_its_users_limit(
     tmp_path: Path, nothing_left: None, scenario: Write
 ) -> None:
+    """And no file for its output, which would have no limit: the testbed reads it from a pipe, and bounds the log."""
     command = Command(tmp_path, "run", scenario(steps=500), "--fabric", "netns")
     command.until(command.steps)
     forker = next(
@@ -67,6 +82,9 @@ def test_a_nodes_process_has_its_users_limit(
         and pid not in [command.node(name) for name in ("server", "worker-0", "worker-1")]
     )
     found = [limits(pid)[0] for pid in (forker, command.node("server"), command.node("worker-0"))]
+    output = set().union(*(outputs(command.node(name)) for name in ("server", "worker-0")))
+    pipes = set(pipes_of(command.process.pid))
     command.process.terminate()
     command.finish()
+    assert len(output) == 2 and output <= pipes
     assert found == [resource.getrlimit(resource.RLIMIT_NOFILE)[1], SOFT, SOFT]
