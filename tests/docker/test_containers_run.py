@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from command_rig import Command, Write
 from crossed_rig import TRAFFIC, of, records, write
+from rights_rig import RunningCommand, assert_documented
 from standing import assert_gone, run_in
 from verdict_rig import accepted_runs
 
@@ -88,6 +89,9 @@ def test_a_killed_container_is_named_with_its_step(
 ) -> None:
     command = Command(tmp_path, "run", scenario(steps=2000), "--fabric", "docker")
     command.until(lambda: len(command.steps()) > 10, 200.0)
+    running = RunningCommand(command.process.pid, run_in(tmp_path), "run", tmp_path, {"0": "root"})
+    # Of others' processes root alone may read them.
+    rows = running.rows() if os.getuid() == 0 else []
     worker = f"narrows-{run_in(tmp_path)}-worker-1"
     subprocess.run(["docker", "kill", worker], capture_output=True, check=True)
     killed = time.monotonic()
@@ -96,6 +100,8 @@ def test_a_killed_container_is_named_with_its_step(
     assert code == 1
     assert re.search(r"node 'worker-1' was lost at step \d+", err), err
     assert len(command.steps()) > 10
+    if rows:
+        assert_documented(rows, "root", "run")
 
 
 def test_clean_removes_racks_after_everyone_was_killed(

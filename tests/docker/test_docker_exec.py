@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from command_rig import Command
+from rights_rig import RunningCommand, assert_documented
 from standing import assert_gone, run_in
 from verdict_rig import accepted_run
 
@@ -185,12 +186,21 @@ TRAP = "trap 'echo asked; exit 0' TERM; echo begun; sleep 300 & wait"
 
 
 def test_an_interrupted_job_ends_with_its_containers(tmp_path: Path, nothing_left: None) -> None:
+    """Until then its processes have the rights that are documented; of others' processes root alone may read them."""
+    is_root = os.getuid() == 0
+    if is_root:
+        os.chown(tmp_path, OWNER, OWNER)
     command = start(tmp_path, "--", "sh", "-c", TRAP)
     command.until(lambda: begun(tmp_path), 200.0)
+    users = {"0": "root", str(OWNER): "the folder's owner"}
+    running = RunningCommand(command.process.pid, run_in(tmp_path), "exec", tmp_path, users)
+    rows = running.rows() if is_root else []
     command.process.send_signal(signal.SIGINT)
     code, out, err = command.finish(120.0)
     assert code == 1 and "interrupted by SIGINT" in err
     assert out.count("asked") == 2
+    if is_root:
+        assert_documented(rows, "root", "exec")
 
 
 def test_a_paused_container_is_asked_to_end_as_others_are(

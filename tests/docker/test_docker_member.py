@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes_rig import status_of
+from rights_rig import RunningCommand, assert_documented
 from standing import assert_gone, run_in
 from unprivileged import USER, as_user
 from verdict_rig import accepted_run
@@ -22,6 +24,8 @@ from testbed.process import environment
 
 pytestmark = [pytest.mark.root, pytest.mark.docker, pytest.mark.timeout(240)]
 
+NO_HOME = Path("/nonexistent")
+"""Jobs are not started in a user's home."""
 SOCKET = Path("/var/run/docker.sock")
 TRACE = "time_s,rate_bits\n0,20000000\n1,40000000\n2,30000000\n"
 SCENARIO = """
@@ -35,6 +39,7 @@ events: [{kind: trace, links: [worker-0], file: tiny.csv, at_end: loop}]
 EXTRA
 congestion: CONGESTION
 """
+WAITS = "touch here-$RANK; sleep 300 & wait"
 
 
 class Member:
@@ -53,7 +58,7 @@ class Member:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "testbed", *arguments]
         return subprocess.Popen(
-            as_user(self.home, *command, group=SOCKET.stat().st_gid),
+            as_user(NO_HOME, *command, group=SOCKET.stat().st_gid),
             env=environment(NARROWS_STATE=str(self.home / "state"), TMPDIR=str(self.home)),
             cwd=self.home,
             stdin=subprocess.DEVNULL,
@@ -65,6 +70,13 @@ class Member:
     def replay(self, *options: str) -> subprocess.Popen[str]:
         options = ("--no-figures", *options)
         return self.start("replay", "member.yaml", "--fabric", "docker", *options)
+
+    def running(self, process: subprocess.Popen[str]) -> RunningCommand:
+        """A command of his, which ``as_user`` has started without new privileges and with mounts of its own."""
+        caller = {**status_of("self"), "NoNewPrivs": ["1"]}
+        users, aside = {"0": "root", str(USER): "the user"}, frozenset({"mnt"})
+        run = run_in(self.home)
+        return RunningCommand(process.pid, run, "exec", self.home, users, caller, aside)
 
     def record(self, name: str) -> dict[str, Any]:
         (found,) = self.home.glob(f"runs/*/{name}")
@@ -125,9 +137,12 @@ def test_the_shaper_shapes_and_leaves_nothing(member: Member) -> None:
 
 
 def test_clean_removes_what_a_killed_shaper_left(member: Member) -> None:
+    """Until then all processes have the rights that are documented."""
     before = intermediates()
-    with member.replay("--seconds", "60", "--quiet") as process:
-        until(process, lambda: intermediates() - before)
+    options = ("exec", "member.yaml", "--fabric", "docker", "--seconds", "60", "--quiet")
+    with member.start(*options, "--", "sh", "-c", WAITS) as process:
+        until(process, lambda: len(list(member.home.glob("here-*"))) == 2)
+        rows = member.running(process).rows()
         process.send_signal(signal.SIGSTOP)  # neither may hear of the other's end
         shaper = f"narrows-{run_in(member.home)}-narrows.shaper"
         subprocess.run(["docker", "kill", shaper], check=True, capture_output=True)
@@ -139,6 +154,7 @@ def test_clean_removes_what_a_killed_shaper_left(member: Member) -> None:
     assert cleaned.returncode == 0, said
     assert intermediates() == before and not member.journals()
     assert all(f"device {name}" in said for name in left), said
+    assert_documented(rows, "member", "exec")
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_made(member: Member) -> None:
