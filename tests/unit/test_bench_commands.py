@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import pytest
+from one_by_one import one_by_one
 from typer.testing import CliRunner, Result
 
 from testbed.bench.agreement import measure
@@ -26,8 +26,6 @@ from testbed.fabric import rootless
 from testbed.scenario.load import load
 from testbed.scenario.shape import End
 from testbed.session.experiment import prepare
-from testbed.session.parallel import Finished, Task
-from testbed.session.run import run as carry_out
 
 PEERS = """
 name: peers
@@ -110,14 +108,7 @@ def test_scale_puts_workers_into_racks_of_a_hundred(tmp_path: Path) -> None:
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials one after the other: the processes in which they lie side by side have their own tests."""
-
-    def alone(tasks: Sequence[Task], out: Path, _: int) -> Iterator[Finished]:
-        for place, task in enumerate(tasks):
-            experiment = prepare(task.source, [task.algorithm], [task.seed])
-            (entry,) = carry_out(experiment, "sim", out, quiet=True).runs
-            yield Finished(place, entry, 0.0)
-
-    monkeypatch.setattr(coded_run, "side_by_side", alone)
+    monkeypatch.setattr(coded_run, "side_by_side", one_by_one)
 
 
 @pytest.mark.nightly

@@ -86,7 +86,14 @@ def killed(folder: Path, *arguments: str) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("parallel", [(), ("--parallel", "2")], ids=["one by one", "side by side"])
+# every day test_sim_run.py carries runs out side by side; what is resumed is the same
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        pytest.param((), id="one by one"),
+        pytest.param(("--parallel", "2"), id="side by side", marks=pytest.mark.nightly),
+    ],
+)
 def test_after_a_kill_it_ends_as_if_nothing_had_happened(
     whole: dict[str, Any], parallel: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -60,6 +60,8 @@ def test_ranks_learn_together(losses: Losses, script: str, arguments: tuple[str,
     assert found[0] == found[1] < 4.9  # log 128: without having learnt anything
 
 
+# every day script_ranks.py starts the same script with the variables that torchrun sets
+@pytest.mark.nightly
 def test_torchrun_starts_them(losses: Losses) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(

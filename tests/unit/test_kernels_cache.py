@@ -115,6 +115,8 @@ def test_where_the_environment_says_with_what_another_place_holds(
     assert (found["read"], found["users"]) == (1, str(tmp_path))
 
 
+# every day test_an_image_comes_with_compiled_loops reads in a user's cache, and the next has the source closed
+@pytest.mark.nightly
 def test_the_users_cache_where_the_source_is_closed(tree: Path) -> None:
     in_the_way(sources(tree) / "__pycache__")
     assert Path(run(tree)["directory"]).is_relative_to(tree / "home" / ".cache" / "narrows")

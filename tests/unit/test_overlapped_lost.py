@@ -31,7 +31,10 @@ def moment(number: int) -> float:
     return float(stage.network.t0_s + begin + (end - begin) * (number + 0.5) / MOMENTS)
 
 
-@pytest.mark.parametrize("number", range(MOMENTS))
+# every day every other moment
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=[pytest.mark.nightly] * (n % 2)) for n in range(MOMENTS)]
+)
 @pytest.mark.parametrize("victim", ["worker-1", "server"])
 @pytest.mark.parametrize("fault", ["killed", "paused"])
 def test_who_is_lost_is_named_whenever_it_happens(fault: str, victim: str, number: int) -> None:

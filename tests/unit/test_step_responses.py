@@ -10,7 +10,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from one_by_one import one_by_one
 
+from testbed.bench.response import simulate as simulating
 from testbed.bench.response.curves import Curve
 from testbed.bench.response.judge import PLAYED, PROGRAMME, bound, target
 from testbed.bench.response.programme import RunClock, earliest, fit
@@ -211,7 +213,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
         {"topk-0.01": 0.01, "topk-0.1": 0.1},
         steps=20,
     )
-    return run(plan, tmp_path_factory.mktemp("control"), lambda _: None, level=0.3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulating, "side_by_side", one_by_one)
+        return run(plan, tmp_path_factory.mktemp("control"), lambda _: None, level=0.3)
 
 
 def test_a_small_call_of_all_of_it(small: tuple[Path, Found]) -> None:
@@ -244,7 +248,10 @@ def test_figures_are_drawn(small: tuple[Path, Found]) -> None:
     assert sum(line.startswith("step-up,k,") for line in table) == 20
 
 
-def test_runs_can_be_judged_again(small: tuple[Path, Found]) -> None:
+def test_runs_can_be_judged_again(
+    small: tuple[Path, Found], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulating, "side_by_side", one_by_one)
     directory, found = small
     ignored = Plan([], [])
     again, judged = run(ignored, directory, lambda _: None, level=1.0, again=directory)

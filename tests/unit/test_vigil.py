@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
 
 import pytest
 from endpoint_rig import KINDS, Either, star
@@ -81,17 +81,22 @@ def test_others_are_told_only_of_waits_that_last() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_silent_one_is_named_between_messages_of_another(kind: type[Either]) -> None:
     with star(kind, 2) as ((server, talker, _), _port), ThreadPoolExecutor(1) as beside:
-        talking = beside.submit(talk, talker)
-        with pytest.raises(NodeLost, match=r"'worker-1'.*nothing was received for"):
-            while not talking.done():
-                assert server.receive(2.0, [1, 2]).sender == 1
+        named = Event()
+        talking = beside.submit(talk, talker, named)
+        try:
+            with pytest.raises(NodeLost, match=r"'worker-1'.*nothing was received for"):
+                while not talking.done():
+                    assert server.receive(2.0, [1, 2]).sender == 1
+        finally:
+            named.set()
 
 
-def talk(peer: Either) -> None:
-    """For longer than anybody is waited for."""
+def talk(peer: Either, named: Event) -> None:
+    """For longer than anybody is waited for, unless somebody was named before."""
     for step in range(200):
         peer.send([0], Message(Kind.GRADIENT, step, 0, 1, b"g"))
-        time.sleep(0.05)
+        if named.wait(0.05):
+            return
 
 
 @pytest.mark.parametrize("kind", KINDS)
