@@ -86,6 +86,8 @@ def test_nobody_else_in_a_folder_of_roots(tmp_path: Path) -> None:
     assert (made.read_text(), made.stat().st_uid) == ("made\n", NOBODY)
 
 
+# every day the same image says the same in a folder below root's home
+@pytest.mark.nightly
 def test_an_image_of_ones_own_has_a_root_that_stays_as_it_is(tmp_path: Path, own: str) -> None:
     tmp_path.chmod(0o755)
     found = said(tmp_path, own=own)

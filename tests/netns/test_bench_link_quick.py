@@ -194,8 +194,11 @@ LOOKS: dict[str, Callable[[Row], None]] = {
 }  # fmt: skip
 
 
-SHORT = ("outage", "replay", "nodes")
-"""Suites of which the quick form is quick enough for every day."""
+SHORT = ("outage", "nodes")
+"""Suites of which the quick form is quick enough for every day.
+
+``outage`` has the alternatives of ``replay``, and how a trace is followed is in ``test_replay.py``.
+"""
 
 
 def test_every_suite_is_looked_at() -> None:

@@ -64,7 +64,8 @@ def test_asynchronous_and_backup_runs_end_well(
     assert bound["max_staleness"] <= 3  # two steps of one worker between two of the other
 
 
-@pytest.mark.parametrize("algorithm", ["asgd", "backup-1"])
+# every day test_exchange_failures.py takes a worker from an exchange with backups
+@pytest.mark.parametrize("algorithm", ["asgd", pytest.param("backup-1", marks=pytest.mark.nightly)])
 @pytest.mark.judged
 def test_a_run_goes_on_without_a_killed_worker_and_the_next_has_it_back(
     tmp_path: Path, scenario: Write, nothing_left: set[str], algorithm: str
@@ -77,6 +78,7 @@ def test_a_run_goes_on_without_a_killed_worker_and_the_next_has_it_back(
     assert any("worker-1 was lost" in reason for reason in first["reasons"])
 
 
+@pytest.mark.nightly  # every day test_run_failures.py kills a worker in lockstep
 def test_in_lockstep_the_loss_of_one_is_the_end(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:

@@ -102,14 +102,14 @@ class Receiver:
 
 
 def through_outage(
-    rig: Rig, shape: Shape, from_s: float, to_s: float
+    rig: Rig, shape: Shape, from_s: float, to_s: float, after_s: float
 ) -> tuple[LinkReport, Receiver, int]:
     end = End("worker-0", "up")
     running = rate_of(20 * MBIT, 0.1)
     rig.prepare({end: running})
     receiver = Receiver(rig)
     t0 = rig.start([LinkChange(from_s, end, shape), LinkChange(to_s, end, running)])
-    stop_ns = t0 + int((to_s + 2.5) * 1e9)
+    stop_ns = t0 + int((to_s + after_s) * 1e9)
     rig.inside(rig.places["worker-0"].nic.netns, _blast, rig, stop_ns)
     rig.wait(stop_ns + 100_000_000)
     report = rig.stop()
@@ -126,7 +126,7 @@ def _blast(rig: Rig, stop_ns: int) -> None:
 @pytest.mark.parametrize("length_s", [0.1, 2.0])
 def test_packets_wait_out_an_outage(rig: Rig, length_s: float) -> None:
     with Stalls() as stalls:
-        report, receiver, t0 = through_outage(rig, Shape(0, 250_000), 1.0, 1.0 + length_s)
+        report, receiver, t0 = through_outage(rig, Shape(0, 250_000), 1.0, 1.0 + length_s, 1.5)
     stalled_s = stalls.worst_s
     (link,) = report.links
     begin, end = t0 + 1_000_000_000, t0 + int((1 + length_s) * 1e9)
@@ -190,7 +190,7 @@ def test_an_outage_from_the_start_lets_nothing_pass(rig: Rig) -> None:
 
 
 def test_packets_are_lost_in_a_drop_outage(rig: Rig) -> None:
-    report, receiver, t0 = through_outage(rig, Shape(0, 250_000, drop=True), 1.0, 1.5)
+    report, receiver, t0 = through_outage(rig, Shape(0, 250_000, drop=True), 1.0, 1.5, 2.5)
     (link,) = report.links
     assert receiver.between(t0 + 1_010_000_000, t0 + 1_500_000_000) <= 2 * FRAME_BYTES
     assert link.drops > 0

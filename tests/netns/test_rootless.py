@@ -163,7 +163,11 @@ def test_training_works_and_its_files_are_the_users(user: User) -> None:
     assert measures["byte_identity"]["state"] == "valid", measures
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+# every day test_exec.py ends jobs with SIGTERM, too, whose handler is that of SIGINT
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL],
+)
 def test_nothing_is_left_when_it_is_ended(user: User, number: signal.Signals) -> None:
     process = user.testbed("replay", user.scenario, "--seconds", "60")
     user.until(lambda: len(_nodes(user.host)) == 2)

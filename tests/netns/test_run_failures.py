@@ -64,6 +64,8 @@ def test_a_killed_worker_is_named_with_its_step_and_keep_leaves_the_run_standing
     assert cleaned["removed"]
 
 
+# every day a server is stopped below, and test_exchange_failures.py stops workers
+@pytest.mark.nightly
 def test_a_stopped_worker_is_missed(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:
@@ -75,11 +77,12 @@ def test_a_stopped_worker_is_missed(
     assert "node 'worker-0' was lost" in err
 
 
+# every day tests/unit/test_overlapped_lost.py takes each of them at any moment
 @pytest.mark.parametrize(
     ("victim", "number"),
     [
-        ("worker-1", signal.SIGKILL),
         ("server", signal.SIGSTOP),
+        pytest.param("worker-1", signal.SIGKILL, marks=pytest.mark.nightly),
         pytest.param("worker-1", signal.SIGSTOP, marks=pytest.mark.nightly),
         pytest.param("server", signal.SIGKILL, marks=pytest.mark.nightly),
     ],
@@ -98,7 +101,11 @@ def test_overlapped_steps_end_with_a_lost_node(
     assert summary["verdict"] == "invalid" and summary["steps"] > 0 and not summary["ended"]
 
 
-@pytest.mark.parametrize(("number", "options"), [(signal.SIGINT, ["--keep"]), (signal.SIGTERM, [])])
+# every day test_exec.py interrupts with SIGTERM as well
+@pytest.mark.parametrize(
+    ("number", "options"),
+    [(signal.SIGINT, ["--keep"]), pytest.param(signal.SIGTERM, [], marks=pytest.mark.nightly)],
+)
 def test_interrupted_keeps_what_is_finished(
     tmp_path: Path, scenario: Write, nothing_left: set[str], number: signal.Signals, options: list[str],
 ) -> None:  # fmt: skip
@@ -134,7 +141,10 @@ def test_a_killed_agent_ends_the_run(
     assert code == 1 and "agent" in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize("agent", ["lives", "is killed, too"])
+# every day test_killed_anywhere.py kills both in some of its states
+@pytest.mark.parametrize(
+    "agent", ["lives", pytest.param("is killed, too", marks=pytest.mark.nightly)]
+)
 def test_a_killed_testbed_leaves_nothing_that_clean_does_not_remove(
     tmp_path: Path, scenario: Write, nothing_left: set[str], agent: str
 ) -> None:
