@@ -211,7 +211,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
         ["adatopk", "topk-linear"],
         ["step-up", "trace"],
         {"topk-0.01": 0.01, "topk-0.1": 0.1},
-        steps=20,
+        steps=14,
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulating, "side_by_side", one_by_one)
@@ -245,7 +245,7 @@ def test_figures_are_drawn(small: tuple[Path, Found]) -> None:
     assert all(path.stat().st_size > 500 for path in paths)
     table = (directory / "control_adatopk.csv").read_text().splitlines()
     assert table[0] == "waveform,series,time_s,value"
-    assert sum(line.startswith("step-up,k,") for line in table) == 20
+    assert sum(line.startswith("step-up,k,") for line in table) == 14
 
 
 def test_runs_can_be_judged_again(
