@@ -429,7 +429,7 @@ class Mover:
                 )
             if source.all_names is not None:
                 names += [tree.attribute(source.module, name) for name in source.all_names]
-        for wanted in tree.data["concatenate"]:
+        for wanted in (entry.partition(":")[2] for entry in tree.data["concatenate"]):
             parts = [
                 tree.renamed.get((source.module, wanted))
                 for source in target.sources

@@ -249,7 +249,7 @@ class Tree:
                 if name in taken and not fixed and self._same(texts, source, taken[name][0], name):
                     self.dropped[source.module, name] = taken[name][0].module
                     continue
-                if name in self.data["concatenate"] and len(target.sources) > 1:
+                if len(target.sources) > 1 and self.concatenated(source, name):
                     fixed = f"_{name}_{source.stem.upper()}"
                 parent = source.module.split(".")[-2] if "." in source.module else ""
                 candidates = (
@@ -282,6 +282,13 @@ class Tree:
                 if candidate != name:
                     self.renamed[source.module, name] = candidate
         target.taken = set(taken) | {n for source in target.sources for n in ()}
+
+    def concatenated(self, source: Source, name: str) -> bool:
+        """Whether tuples of this name are joined where modules are."""
+        return any(
+            source.module.startswith(f"{package}.") and name == wanted
+            for package, _, wanted in (entry.partition(":") for entry in self.data["concatenate"])
+        )
 
     def _same(self, texts: dict, source: Source, other: Source, name: str) -> bool:
         """Whether two sources define a constant or a function alike, by the same names."""
