@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from testbed.fabric.sim.flow import Flow
+from testbed.fabric.sim.network import Attached, VirtualNetwork
 from testbed.fabric.sim.windows import Memory
 from testbed.node import Message
 from testbed.scenario.shape import SEGMENT_BYTES, wire_bytes
-
-if TYPE_CHECKING:
-    from testbed.fabric.sim.endpoint import VirtualEndpoint
-    from testbed.fabric.sim.network import VirtualNetwork
-
 
 _PIECES = 2
 """In so many pieces does what may be unsent leave: how finely it is known."""
@@ -43,8 +38,8 @@ class Connection:
     def __init__(
         self,
         network: VirtualNetwork,
-        source: VirtualEndpoint,
-        sink: VirtualEndpoint,
+        source: Attached,
+        sink: Attached,
         unsent_bytes: int | None = None,
     ) -> None:
         self._network, self._sink = network, sink

@@ -36,7 +36,7 @@ class VirtualEndpoint:
             network.clock, f"{name}'s inbox"
         )
         self._connections: dict[int, Connection] = {}
-        self._groups: list[frozenset[int]] = []
+        self.groups: list[frozenset[int]] = []
         self._multicasts = Multicasts(network)
         self._free_s = 0.0
         self._down = network.board.number[End(name, "down")]
@@ -71,12 +71,12 @@ class VirtualEndpoint:
 
     def form_groups(self, groups: Sequence[frozenset[int]]) -> None:
         """From now on messages can be multicast to these sets of peers, by their numbers in this order."""
-        self._groups = list(groups)
+        self.groups = list(groups)
 
     def multicast(self, group: int, message: Message) -> int:
         """To all of a group side by side, as one copy; returns when all of it has been sent once."""
         message, size = _copied(message), self.frame_bytes(message)
-        members = sorted(self._groups[group] - {self._number})
+        members = sorted(self.groups[group] - {self._number})
         if not members:
             return 0
         connections = [self._connection(number) for number in members]
@@ -142,7 +142,7 @@ class VirtualEndpoint:
     def _check_member(self, number: int, group: int) -> None:
         """Raises NodeLost when a peer does not listen to a group."""
         other = self.network.endpoints[number]
-        if other._groups[group : group + 1] != [self._groups[group]]:
+        if other.groups[group : group + 1] != [self.groups[group]]:
             raise NodeLost(other.name, None, f"it has not joined group {group}")
 
     def _connection(self, number: int) -> Connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,11 +14,8 @@ from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.flow import Flow
 from testbed.fabric.sim.flows import Flows
 from testbed.fabric.sim.jitter import extra_s
+from testbed.node import Message
 from testbed.scenario.shape import SEGMENT_BYTES, End, LinkChange, Shape
-
-if TYPE_CHECKING:
-    from testbed.fabric.sim.endpoint import VirtualEndpoint
-
 
 _GREETING_BITS = 1_000_000_000
 
@@ -32,6 +29,22 @@ class _Fixed(NamedTuple):
     apart_s: float
     all_s: float
     rate: float
+
+
+class Attached(Protocol):
+    """What the network and other nodes use of a node's endpoint."""
+
+    name: str
+    groups: list[frozenset[int]]
+    """The numbers of the members of each multicast group, as this node knows them."""
+
+    def take(self, message: Message, size: int, sent_s: float, first_s: float) -> None:
+        """Receive a message of ``size`` bytes that was sent, and began to arrive, at these times of the clock."""
+        ...
+
+    def lose(self, number: int, name: str) -> None:
+        """Note that a node has left without a word."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +84,7 @@ class VirtualNetwork:
         greeting = dict.fromkeys(self._initial, Shape(_GREETING_BITS, _GREETING_BITS))
         self.board = Board({**initial, **greeting}, racks or {}, elsewhere)
         self.flows = Flows(clock, self.board, seed, bundle)
-        self.endpoints: dict[int, VirtualEndpoint] = {}
+        self.endpoints: dict[int, Attached] = {}
         self.at_start: list[Callable[[], None]] = []
         """What is to be done at t0."""
         self.on_change: Callable[[LinkChange], None] = lambda _: None
