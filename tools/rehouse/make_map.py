@@ -70,7 +70,10 @@ PLACED: dict[str, list[str]] = {
     "testbed/user_files.py": ["user_files.py"],
     "testbed/journal.py": ["fabric/journal.py"],
     "testbed/fabric/cgroups.py": ["fabric/cgroups.py"],
-    "testbed/fabric/forker.py": ["fabric/forker.py"],
+    "testbed/fabric/forker.py": ["fabric/forker.py", "fabric/node_logs.py"],
+    "testbed/fabric/docker/fabric.py": [
+        "fabric/docker/fabric.py", "fabric/docker/launch.py", "fabric/docker/mounts.py",
+    ],
     "testbed/fabric/fork_server.py": ["fabric/forking.py"],
     "testbed/fabric/file_view.py": ["fabric/view.py"],
     "testbed/runner/exec/launch_spec.py": [
@@ -132,7 +135,7 @@ PLACED: dict[str, list[str]] = {
         "setup/content.py",
         "setup/venv.py",
         "setup/torch_build.py",
-        "setup/kernels.py",
+        "setup/kernels.py", "setup/locks.py",
     ],
     "testbed/compress/kernels/random.py": ["compress/kernels/random.py"],
     "testbed/compress/kernels/random_loops.py": [
@@ -181,7 +184,7 @@ SAYS = {
     "testbed/scenario/node_timeline.py": "What happens to nodes in a run: pauses, kills, absences, cross traffic",
     "testbed/scenario/recorded_paces.py": "Recorded step times as paces, and their file format",
     "testbed/traces/table.py": "Tables of numbers with line numbers",
-    "testbed/host/paths.py": "Where this checkout keeps what it makes, and what that depends on",
+    "testbed/host/paths.py": "Folders of this checkout, its environment, its lock files, PyTorch and compiled kernels",
     "testbed/host/uml/watchdog.py": "Stands between the host and the guest kernel",
     "testbed/user_files.py": "Files that a user names",
     "testbed/journal.py": "What each run made outside its own processes, on disk before it is made",
