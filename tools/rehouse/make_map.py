@@ -169,6 +169,7 @@ PLACED: dict[str, list[str]] = {
         "scenario/events.py",
     ],
     "testbed/bench/busy.py": ["bench/busy.py"],
+    "testbed/links/tc/htb.py": ["links/root.py", "links/htb.py"],
     "testbed/links/network/wiring.py": ["links/wiring.py"],
     "testbed/bench/controllers.py": [
         "bench/response/curves.py",
@@ -187,14 +188,7 @@ PLACED: dict[str, list[str]] = {
         "links/end_report.py",
         "links/slow.py",
     ],
-    "analysis/tables.py": [
-        "analysis/table.py",
-        "analysis/jobs/__init__.py",
-        "analysis/layers/__init__.py",
-        "analysis/layers/table.py",
-        "analysis/algorithms_table.py",
-        "analysis/jobs/table.py",
-    ],
+    "analysis/job_tables.py": ["analysis/jobs/table.py"],
     "testbed/bench/compress/payload.py": ["bench/compress/wire.py", "bench/compress/quantize.py"],
     "testbed/training/worker.py": [
         "train/worker.py",
@@ -225,6 +219,7 @@ SAYS = {
     "testbed/bench/controllers.py": "How controllers answer to changes of bandwidth",
     "testbed/bench/waveforms.py": "Bandwidths over time that controllers are tried with",
     "testbed/runner/comm_replay.py": "Replays of communication traces: one trial, the same in virtual time, and all of them",
+    "testbed/links/tc/htb.py": "The root queueing discipline of a device, and its HTB classes",
     "testbed/runner/real_links.py": "Trials on real links: training, and replays of communication traces",
     "testbed/training/ddp/report.py": "A hook's algorithm, what it reports, and what outlives new buckets",
     "testbed/compress/kernels/random_loops.py": "Loops that draw random numbers by counters",
