@@ -47,7 +47,9 @@ _SET_NAME, _NAME_BYTES = 15, 15
 _SET_DEATH_SIGNAL, _ADOPT = 1, 36
 _NEW_NET = 0x40000000
 
-SHARED = ("testbed.session.node", "testbed.session.flows", "testbed.record.exporter")
+NODE = "testbed.session.node"
+"""What is run as a node. It is named, not imported: fabrics do not know what is run on them."""
+SHARED = (NODE, "testbed.session.flows", "testbed.record.exporter")
 """Modules that every node uses."""
 TRAINING = (
     "testbed.train.worker",
@@ -304,9 +306,7 @@ def _be_node(request: Request, begin: Callable[[], None]) -> None:
     _isolate(request)
     os.environ.update(request["variables"])
     begin()
-    from testbed.session import node
-
-    node.main(request["arguments"])
+    importlib.import_module(NODE).main(request["arguments"])
 
 
 def _be_room(request: Request, begin: Callable[[], None]) -> None:
