@@ -217,7 +217,7 @@ PLACED: dict[str, list[str]] = {
     "testbed/records/job_steps.py": ["record/job_steps.py", "record/job_events.py"],
     "testbed/records/host_log.py": ["record/host.py"],
     "testbed/records/run_directory.py": ["record/readable.py"],
-    "testbed/links/tc/netem.py": ["links/netem.py", "links/draws.py"],
+    "testbed/links/tc/parameters.py": ["links/plan.py", "links/draws.py"],
     "testbed/links/shaper.py": ["links/shaper.py", "links/end.py"],
 }
 SAYS = {
