@@ -84,6 +84,8 @@ def test_racks_carry_cross_traffic(finished: Finished) -> None:
         assert held["a", "up"] > of(bursts, "bulk", "received")[0]["bytes"]
 
 
+# every day test_fabric.py sees the cause of a container's death, and test_run_failures.py has the step
+@pytest.mark.nightly
 def test_a_killed_container_is_named_with_its_step(
     tmp_path: Path, scenario: Write, image: str, nothing_left: None
 ) -> None:

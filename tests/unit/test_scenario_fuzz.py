@@ -25,6 +25,8 @@ from testbed.scenario.node_events import node_changes
 from testbed.scenario.traffic import flows
 
 EXAMPLES = int(os.environ.get("NARROWS_FUZZ", "200"))
+FLAPS = 100_000 if os.environ.get("NARROWS_NIGHTLY") else 10_000
+"""As many as a scenario may have, or enough of them for every day."""
 LONGEST_S = 40.0
 """CPU time; a file takes milliseconds."""
 
@@ -213,7 +215,7 @@ BY_HAND = [
     "name: \"a\\nb\"\n\"c\\nd\": 1",
     WHOLE.replace("t.csv", "\"a\\nb\""),
     WHOLE.replace("t.csv", "x" * 5000),
-    WHOLE.replace("times: 5", "times: 100000").replace("- {kind: flap", "- {kind: flap", 1) ,
+    WHOLE.replace("times: 5", f"times: {FLAPS}"),
     WHOLE.replace("count: 3", "count: 9000").replace("[worker-1]", "[" + "wroker-1," * 500 + "]"),
     WHOLE.replace("repeat: 3", "repeat: 2000000000"),
     WHOLE.replace("stretch: 2", "stretch: 1e-300"),
