@@ -106,7 +106,7 @@ def test_a_killed_container_is_named_with_its_step(
         assert_documented(rows, "root", "run")
 
 
-# every day test_killed_containers.py kills the command of a run with a rack
+# every day test_killed_containers.py kills command and agent while there is a rack
 @pytest.mark.nightly
 def test_clean_removes_racks_after_everyone_was_killed(
     tmp_path: Path, image: str, nothing_left: None

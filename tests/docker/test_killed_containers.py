@@ -72,9 +72,10 @@ MOMENTS = (
     ("replay", "links carry"),
     ("run", "judged"),
 )
-KILLS = max(1, int(os.environ.get("NARROWS_KILLS", "0")) // 10)
+KILLS = range(max(1, int(os.environ.get("NARROWS_KILLS", "0")) // 10))
 if "NARROWS_KILLS" not in os.environ:
-    KILLS = len(MOMENTS) if os.environ.get("NARROWS_NIGHTLY") else 2
+    # by day, as the seed is 1: the command, whose agent removes the rack, and both, so that it is left to `clean`
+    KILLS = range(len(MOMENTS)) if os.environ.get("NARROWS_NIGHTLY") else range(1, 3)
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -103,7 +104,7 @@ def differences(before: set[str], timeout_s: float = 20.0) -> set[str]:
     return changed
 
 
-@pytest.mark.parametrize("number", range(KILLS))
+@pytest.mark.parametrize("number", KILLS)
 def test_nothing_is_left_of_containers(tmp_path: Path, image: str, number: int) -> None:
     random = Random(SEED * 1000 + number)
     before = host()
