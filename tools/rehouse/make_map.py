@@ -175,6 +175,12 @@ PLACED: dict[str, list[str]] = {
         "scenario/events.py",
     ],
     "testbed/bench/busy.py": ["bench/busy.py"],
+    "testbed/runner/preflight.py": ["session/preflight.py"],
+    "testbed/runner/session.py": [
+        "session/session.py",
+        "session/spare.py",
+        "session/conditions.py",
+    ],
     "testbed/links/tc/htb.py": ["links/root.py", "links/htb.py"],
     "testbed/links/network/wiring.py": ["links/wiring.py"],
     "testbed/bench/controllers.py": [
