@@ -175,6 +175,8 @@ PLACED: dict[str, list[str]] = {
         "scenario/events.py",
     ],
     "testbed/bench/busy.py": ["bench/busy.py"],
+    "testbed/links/capabilities.py": ["links/probe.py", "links/capacity.py"],
+    "testbed/links/unshaped.py": ["links/unshaped.py"],
     "testbed/runner/preflight.py": ["session/preflight.py"],
     "testbed/runner/session.py": [
         "session/session.py",
@@ -232,6 +234,8 @@ SAYS = {
     "testbed/bench/waveforms.py": "Bandwidths over time that controllers are tried with",
     "testbed/runner/comm_replay.py": "Replays of communication traces: one trial, the same in virtual time, and all of them",
     "testbed/links/tc/htb.py": "The root queueing discipline of a device, and its HTB classes",
+    "testbed/links/capabilities.py": "What this kernel offers, and what rates this machine can move",
+    "testbed/links/unshaped.py": "What this machine moves between namespaces without a limit, measured",
     "testbed/runner/real_links.py": "Trials on real links: training, and replays of communication traces",
     "testbed/training/ddp/report.py": "A hook's algorithm, what it reports, and what outlives new buckets",
     "testbed/compress/kernels/random_loops.py": "Loops that draw random numbers by counters",
