@@ -16,7 +16,7 @@ PYTHON  := $(shell for name in python3 python3.14 python3.13 python3.12 python3.
              $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$name; break; fi; done)
 endif
 BIN     := .venv/bin
-SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.setup
+SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.host
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-stop environment demo test nightly coverage mutants test-times lock lint run compare replay examples example plots images guest doctor clean

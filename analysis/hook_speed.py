@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.statistics import Interval, interval, ratio
-from testbed.record.directory import LINKS, MANIFEST, SUMMARY, read_json, read_jsonl
+from testbed.records.run_directory import LINKS, MANIFEST, SUMMARY, read_json, read_jsonl
 
 HEADER_BYTES = 66
 """Ethernet, IP and TCP with timestamps, of every packet that a link counts."""

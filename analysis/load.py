@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed import exchange
 from testbed.errors import InputError, printable
-from testbed.exchange import builtin as _builtin
-from testbed.exchange.kinds import exchanges
-from testbed.record.directory import (
+from testbed.exchange.base import exchanges
+from testbed.fidelity.summary import KnownSteps, is_job, known_steps, summarise, summarise_job
+from testbed.records.events import phase_s
+from testbed.records.link_log import LinkTraffic
+from testbed.records.run_directory import (
     COMPARISON,
     MANIFEST,
     SUMMARY,
@@ -24,11 +27,8 @@ from testbed.record.directory import (
     read_links,
     run_of,
 )
-from testbed.record.job_summary import KnownSteps, is_job, known_steps, summarise_job
-from testbed.record.summary import phase_s, summarise
-from testbed.record.traffic import Traffic
 
-del _builtin
+del exchange
 
 _log = logging.getLogger(__name__)
 
@@ -77,9 +77,9 @@ class Run:
         return is_job(self.manifest)
 
     @cached_property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> LinkTraffic:
         """What its links carried: wall time."""
-        return Traffic(self.links)
+        return LinkTraffic(self.links)
 
     @cached_property
     def known(self) -> KnownSteps:

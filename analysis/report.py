@@ -11,13 +11,11 @@ from string import Template
 from types import ModuleType
 from typing import Any
 
-from analysis import table
+from analysis import job_tables, tables
 from analysis.figures import figures_of
-from analysis.jobs import table as job_table
-from analysis.layers import table as layer_table
 from analysis.load import Run, load_all
 from analysis.style import save
-from testbed.record.directory import write_atomically
+from testbed.records.run_directory import write_atomically
 
 _HEADINGS = (
     "Algorithm",
@@ -47,9 +45,9 @@ def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
     the report last."""
     runs = load_all(run_dirs)
     figures = _figures(runs, out / "figures")
-    sheets = {"table.csv": sheet_of(runs).rows(runs), "layers.csv": layer_table.rows(runs)}
+    sheets = {"table.csv": sheet_of(runs).rows(runs), "layers.csv": tables.rows_table(runs)}
     written = [
-        write_atomically(out / name, table.to_csv(rows)) for name, rows in sheets.items() if rows
+        write_atomically(out / name, tables.to_csv(rows)) for name, rows in sheets.items() if rows
     ]
     page = write_atomically(out / "report.html", render(runs, figures))
     return [*figures, *written, page]
@@ -60,7 +58,9 @@ def render(runs: Sequence[Run], figures: Iterable[Path]) -> str:
     template = Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
     sheet, rows = sheet_of(runs), sheet_of(runs).rows(runs)
     headings, explained = (
-        (job_table.HEADINGS, f"<p>{job_table.EXPLAINED}</p>") if runs[0].is_job else (_HEADINGS, "")
+        (job_tables.HEADINGS, f"<p>{job_tables.EXPLAINED}</p>")
+        if runs[0].is_job
+        else (_HEADINGS, "")
     )
     return template.substitute(
         title=escape(str(runs[0].manifest["scenario"])),
@@ -127,7 +127,7 @@ def _command(run: Run) -> dict[str, str]:
 
 def sheet_of(runs: Sequence[Run]) -> ModuleType:
     """What makes the table of such runs."""
-    return job_table if runs[0].is_job else table
+    return job_tables if runs[0].is_job else tables
 
 
 def _row(row: dict[str, Any], own: Sequence[str]) -> str:
@@ -156,12 +156,12 @@ def _how_known(runs: Sequence[Run]) -> str:
 
 def _layers(runs: Sequence[Run]) -> str:
     """The table of layers; empty where no gradients travelled in buckets."""
-    rows = layer_table.rows(runs)
+    rows = tables.rows_table(runs)
     if not rows:
         return ""
-    head = "".join(f"<th>{heading}</th>" for heading in layer_table.HEADINGS)
+    head = "".join(f"<th>{heading}</th>" for heading in tables.HEADINGS)
     cells = (
-        "".join(f"<td>{escape(cell)}</td>" for cell in layer_table.cells_of(row)) for row in rows
+        "".join(f"<td>{escape(cell)}</td>" for cell in tables.cells_of_table(row)) for row in rows
     )
     body = "\n".join(f"<tr>{own}</tr>" for own in cells)
     return (

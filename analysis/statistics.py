@@ -1,11 +1,23 @@
-"""Means with 95 % intervals by Student's t."""
+"""Intervals, paired differences, time to accuracy.
+
+Means with 95 % intervals by Student's t.
+
+Algorithms against a baseline over several seeds: differences and ratios paired by seed, with 95 % intervals.
+
+Time to an accuracy: who reached it, when, and how much sooner than the baseline.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, isfinite, log, sqrt
+from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any, Literal
+
+from testbed.fidelity.summary import LEVELS, first_reached
+from testbed.records.run_directory import MANIFEST, read_events, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +75,239 @@ def _quantile(freedom: int) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.975))
+
+
+MEASURES = ("time_s", "accuracy", "bytes_up", "bytes_down")
+"""What is compared; keys of a run's entry."""
+MARGIN = 0.005
+"""Of accuracy: half a point."""
+
+Entry = Mapping[str, Any]
+BySeed = Mapping[int, float]
+Inferiority = Literal["not inferior", "inferior", "not decided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """``algorithm`` against ``baseline`` over their common seeds, of which there are ``pairs``.
+
+    ``difference``: own minus baseline's. ``speedup``: baseline's ÷ own, geometric mean; of times only.
+    """
+
+    algorithm: str
+    baseline: str
+    measure: str
+    pairs: int
+    baseline_mean: float
+    difference: Interval
+    speedup: Interval | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether no difference lies outside the interval."""
+        return self.difference.leaves_out(0.0)
+
+    def sentence(self) -> str:
+        """The comparison in words."""
+        mean = self.difference.mean or 0.0
+        share = f" ({mean / self.baseline_mean:+.1%})" if self.baseline_mean else ""
+        about = f"{self.algorithm} against {self.baseline}, {self.measure}: {mean:+.4g}"
+        if self.difference.high is None:
+            return f"{about}{share}{self._ratio()}, one pair: no interval"
+        kind = "" if self.differs else "; the interval includes no difference"
+        half = self.difference.high - mean
+        return f"{about} ± {half:.2g}{share}{self._ratio()}, {self.pairs} pairs{kind}"
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields and whether they differ."""
+        return {
+            "algorithm": self.algorithm,
+            "baseline": self.baseline,
+            "measure": self.measure,
+            "pairs": self.pairs,
+            "baseline_mean": self.baseline_mean,
+            **self.difference.to_json(),
+            "speedup": None if self.speedup is None else self.speedup.to_json(),
+            "differs": self.differs,
+        }
+
+    def _ratio(self) -> str:
+        return "" if self.speedup is None else f", speed-up {times(self.speedup)}"
+
+
+def paired(entries: Sequence[Entry], baseline: str | None = None) -> list[Paired]:
+    """Every algorithm against ``baseline`` (the first one by default); invalid runs are left out."""
+    names = list(dict.fromkeys(entry["algorithm"] for entry in entries))
+    if not names:
+        return []
+    kept, against = sound(entries), baseline or names[0]
+    return [
+        result
+        for name in names
+        if name != against
+        for measure in MEASURES
+        if (result := _pair_entries(kept, name, against, measure)) is not None
+    ]
+
+
+def sound(entries: Sequence[Entry]) -> list[Entry]:
+    """Those that count: runs that ended, and whose links were what was asked for."""
+    return [entry for entry in entries if entry["verdict"] != "invalid"]
+
+
+def pair(name: str, baseline: str, measure: str, mine: BySeed, theirs: BySeed) -> Paired | None:
+    """Of the seeds that both have; None without one."""
+    seeds = sorted(set(mine) & set(theirs))
+    if not seeds:
+        return None
+    own, other = [mine[seed] for seed in seeds], [theirs[seed] for seed in seeds]
+    return Paired(
+        algorithm=name,
+        baseline=baseline,
+        measure=measure,
+        pairs=len(seeds),
+        baseline_mean=fmean(other),
+        difference=interval([a - b for a, b in zip(own, other, strict=True)]),
+        speedup=ratio(other, own) if measure.startswith("time") else None,
+    )
+
+
+def inferiority(difference: Interval, margin: float = MARGIN) -> Inferiority:
+    """What the interval of own minus baseline's accuracy says of a loss of more than ``margin``."""
+    if difference.low is not None and difference.low > -margin:
+        return "not inferior"
+    if difference.high is not None and difference.high < -margin:
+        return "inferior"
+    return "not decided"
+
+
+def times(speedup: Interval) -> str:
+    """A ratio as people read it."""
+    if speedup.mean is None:
+        return "–"
+    if speedup.low is None or speedup.high is None:
+        return f"{speedup.mean:.3g}×"
+    return f"{speedup.mean:.3g}× [{speedup.low:.3g}, {speedup.high:.3g}]"
+
+
+def _pair_entries(entries: Sequence[Entry], name: str, against: str, measure: str) -> Paired | None:
+    mine, theirs = (
+        {
+            entry["seed"]: float(entry[measure])
+            for entry in entries
+            if entry["algorithm"] == which and entry[measure] is not None
+        }
+        for which in (name, against)
+    )
+    return pair(name, against, measure, mine, theirs)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """``algorithm`` at a target: ``reached`` of ``seeds`` sound runs did, after ``time_s`` (model seconds).
+
+    ``paired``: against the baseline, of the seeds with which both reached it; None of the baseline, or without one.
+    """
+
+    algorithm: str
+    target: float
+    reached: int
+    seeds: int
+    time_s: Interval
+    paired: Paired | None
+    is_baseline: bool = False
+
+    @property
+    def speedup(self) -> Interval:
+        """Baseline's time ÷ own."""
+        if self.is_baseline:
+            return ONE
+        return Interval() if self.paired is None else self.paired.speedup or Interval()
+
+    def to_json(self) -> dict[str, Any]:
+        """Seeds that reached it, their time; of the pairs the difference and the speed-up."""
+        return {
+            "reached": self.reached,
+            "seeds": self.seeds,
+            "time_s": self.time_s.to_json(),
+            "difference": None if self.paired is None else self.paired.difference.to_json(),
+            "speedup": self.speedup.to_json(),
+            "pairs": self.reached if self.is_baseline else self.paired.pairs if self.paired else 0,
+        }
+
+    def sentences(self) -> list[str]:
+        """What is to be said of it."""
+        said = [] if self.paired is None else [self.paired.sentence()]
+        if self.reached < self.seeds:
+            how = f"reached by {self.reached} of {self.seeds} seeds"
+            said.append(f"{self.algorithm}, accuracy {self.target:g}: {how}")
+        return said
+
+
+Times = Mapping[str, Mapping[int, float | None]]
+
+
+def targets(
+    entries: Sequence[Entry], baseline: str, asked: Sequence[float] = ()
+) -> dict[str, list[Reached]]:
+    """By algorithm, at every target asked for, ascending.
+
+    Without any: at the usual levels that every sound run of the algorithm and of the baseline reached.
+    ``entries``: summaries, whose ``dir`` is where the run is.
+    """
+    kept = sound(entries)
+    names = list(dict.fromkeys(str(entry["algorithm"]) for entry in entries))
+    found: dict[str, list[Reached]] = {name: [] for name in names}
+    for target in sorted(set(asked or LEVELS)):
+        times = {name: _times(kept, name, target) for name in names}
+        for name in names:
+            if asked or _everybody(times, name, baseline):
+                found[name].append(_reached(times, name, baseline, target))
+    return found
+
+
+def time_to(summary: Entry, target: float) -> float | None:
+    """Model seconds until the first evaluation at or above ``target``; None if there is none."""
+    if target in LEVELS:
+        return first(summary["time_to_accuracy_s"].get(f"{target:g}"))
+    directory = Path(summary["dir"])
+    evaluations = read_events(directory).get("evaluation", [])
+    dilation = float(read_json(directory / MANIFEST)["dilation"])
+    return first_reached(evaluations, target, dilation)
+
+
+def first(time_s: Any) -> float | None:
+    """A time out of a summary."""
+    return None if time_s is None else float(time_s)
+
+
+def highest(found: Mapping[str, Sequence[Reached]]) -> float | None:
+    """The highest target that all algorithms have: the one to show where there is room for one."""
+    common = [{each.target for each in reached} for reached in found.values()]
+    return max(set.intersection(*common), default=None) if common else None
+
+
+def _times(entries: Sequence[Entry], name: str, target: float) -> dict[int, float | None]:
+    return {e["seed"]: time_to(e, target) for e in entries if e["algorithm"] == name}
+
+
+def _everybody(times: Times, name: str, baseline: str) -> bool:
+    both = [*times[name].values(), *times[baseline].values()]
+    return bool(times[name]) and bool(times[baseline]) and None not in both
+
+
+def _reached(times: Times, name: str, baseline: str, target: float) -> Reached:
+    mine, theirs = (
+        {seed: time_s for seed, time_s in times[which].items() if time_s is not None}
+        for which in (name, baseline)
+    )
+    measure = f"time to accuracy {target:g}"
+    return Reached(
+        algorithm=name,
+        target=target,
+        reached=len(mine),
+        seeds=len(times[name]),
+        time_s=interval(list(mine.values())),
+        paired=None if name == baseline else pair(name, baseline, measure, mine, theirs),
+        is_baseline=name == baseline,
+    )

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.load import Run
-from analysis.table import to_csv
+from analysis.tables import to_csv
 from testbed.errors import InputError
-from testbed.record.directory import write_atomically, write_data_atomically
+from testbed.records.run_directory import write_atomically, write_data_atomically
 
 COLUMN_IN, PAGE_IN = 3.5, 7.16
 """Widths of a paper's column and page in inches."""

@@ -15,7 +15,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from testbed import mark
-from testbed.train.ddp_hook import CompressionState, compressed_hook
+from testbed.training.ddp.hook import CompressionState, compressed_hook
 
 
 def bf16(group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[torch.Tensor]:

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from testbed.train.ddp_hook import CompressionState, compressed_hook
-from testbed.train.tasks.digits import Digits
+from testbed.training.ddp.hook import CompressionState, compressed_hook
+from testbed.training.tasks.datasets import Digits
 
 STEPS, BATCH = 300, 32
 

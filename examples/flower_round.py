@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from testbed import mark
-from testbed.train.tasks.digits import Digits
+from testbed.training.tasks.datasets import Digits
 
 BATCH, WIDTH = 32, 512
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from testbed.errors import missing
+
 
 def main() -> None:
     """Run the command; where a library is missing, say so in a sentence."""
@@ -12,14 +14,6 @@ def main() -> None:
     except ModuleNotFoundError as error:
         sys.exit(missing(error))
     command()
-
-
-def missing(error: ModuleNotFoundError) -> int:
-    """Say which library is not installed; the exit code. A module of our own is another matter: raised again."""
-    if str(error.name).partition(".")[0] in ("testbed", "analysis"):
-        raise error
-    sys.stderr.write(f"testbed: the library {error.name!r} is not installed. Run `make setup`\n")
-    return 3
 
 
 if __name__ == "__main__":

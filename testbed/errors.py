@@ -1,4 +1,6 @@
-"""Every error that a user can meet, with the exit code it leads to.
+"""Error tree.
+
+Every error that a user can meet, with the exit code it leads to.
 
 NarrowsError
 ├─ InputError        2   the scenario, a trace or a flag is wrong: where, what was given, what works
@@ -14,6 +16,7 @@ NarrowsError
 from __future__ import annotations
 
 import re
+import sys
 
 _COLOURS = r"\x1b\[[0-9;:]*m"
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -121,3 +124,11 @@ class GradientError(ExperimentError):
 def _sentence(message: str, where: str | None, hint: str | None) -> str:
     text = f"{where}: {message}" if where else message
     return f"{text}. {hint}" if hint else text
+
+
+def missing(error: ModuleNotFoundError) -> int:
+    """Say which library is not installed; the exit code. A module of our own is another matter: raised again."""
+    if str(error.name).partition(".")[0] in ("testbed", "analysis"):
+        raise error
+    sys.stderr.write(f"testbed: the library {error.name!r} is not installed. Run `make setup`\n")
+    return 3

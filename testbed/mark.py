@@ -19,6 +19,7 @@ from types import TracebackType
 
 __all__ = ["begin", "phase", "step"]
 
+
 _WHERE = "NARROWS_MARKS"
 """In the environment: the path of a Unix socket."""
 

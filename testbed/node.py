@@ -1,4 +1,11 @@
-"""The seam between roles and the world.
+"""Node, Endpoint, ProcessGroup protocols: all a role may touch.
+
+Collective operations of somebody else's library, where a node can have them: the baselines of all-reduce.
+
+A library brings connections of its own, which nobody counts frames on; what a group moved is read from the counters of
+the node's interface.
+
+The seam between roles and the world.
 
 Worker, server and controller code touches time, threads, randomness and the network only through a
 ``Node``. Behind it stand sockets and threads on a real host, or a virtual clock (``fabric/sim``): the
@@ -11,9 +18,61 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from random import Random
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
-from testbed.group import Group
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTraffic:
+    """What an interface has carried, in bytes with all headers that it sees."""
+
+    interface: str
+    sent: int
+    received: int
+
+    def since(self, before: GroupTraffic) -> GroupTraffic:
+        """From ``before`` on."""
+        return GroupTraffic(
+            self.interface, self.sent - before.sent, self.received - before.received
+        )
+
+    def to_json(self) -> dict[str, str | int]:
+        """As it is recorded."""
+        return {"interface": self.interface, "sent": self.sent, "received": self.received}
+
+
+class Pending(Protocol):
+    """An operation under way. The tensors it was given must stay as they are."""
+
+    def wait(self) -> float:
+        """Until it has ended; returns when it did, in seconds of ``Node.now()``.
+
+        Raises NodeLost with what the library says when a member cannot be reached.
+        """
+        ...
+
+
+class CollectiveGroup(Protocol):
+    """Some nodes on the data network. All members make the same operations in the same order."""
+
+    def add_up(self, values: Tensor) -> Pending:
+        """Begin to set ``values`` (float32 or bfloat16, contiguous, on the host) to the sum of all members'."""
+        ...
+
+    def gather(self, own: Tensor, everybodys: Tensor) -> Pending:
+        """Begin to copy all members' ``own`` (m,) to ``everybodys`` (n·m,), by rank."""
+        ...
+
+    def carried(self) -> GroupTraffic:
+        """What the node's data interface has carried since the group was made."""
+        ...
+
+    def close(self) -> None:
+        """End all connections. Nothing of the group may be used after it."""
+        ...
+
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -105,7 +164,7 @@ class Queue(Protocol, Generic[T]):
         ...
 
 
-class Task(Protocol):
+class NodeTask(Protocol):
     """A spawned activity."""
 
     def join(self) -> None:
@@ -150,7 +209,7 @@ class Node(Protocol):
         """
         ...
 
-    def spawn(self, activity: Callable[[], None]) -> Task:
+    def spawn(self, activity: Callable[[], None]) -> NodeTask:
         """Run ``activity`` beside this one."""
         ...
 
@@ -165,7 +224,7 @@ class Node(Protocol):
         """A new queue for this node's activities."""
         ...
 
-    def group(self, members: Sequence[int], patience_s: float, timeout_s: float) -> Group:
+    def group(self, members: Sequence[int], patience_s: float, timeout_s: float) -> CollectiveGroup:
         """A group of ``members`` (peers, by rank), who all ask for it, before t0; there is one at most.
 
         They are waited for ``patience_s``, and an operation may take ``timeout_s``. Raises MachineError where nodes

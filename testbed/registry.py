@@ -1,15 +1,21 @@
-"""Named things that people add to: compressors, controllers, exchanges, fabrics, tasks.
+"""Registry and validated options.
+
+Named things that people add to: compressors, controllers, exchanges, fabrics, tasks.
 
 A registry knows its entries by name, refuses a name twice, lists what it knows when a name is unknown,
 and also offers what other installed packages declare under its entry-point group.
+
+Options of parts of an algorithm: frozen models, read from a scenario's keyword arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from testbed.errors import InputError
 
@@ -53,3 +59,34 @@ class Registry(Generic[T]):
         raise InputError(
             f"unknown {self.noun} {name!r}", where=where, hint=f"{hint}Known: {', '.join(known)}"
         )
+
+
+class Options(BaseModel):
+    """Base of all options: frozen, strict about types, no key that we do not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+Model = TypeVar("Model", bound=Options)
+
+
+def read(part: str, model: type[Model], given: Mapping[str, Any]) -> Model:
+    """``given`` as ``model``. Raises InputError that names every wrong option of ``part`` and lists the known ones."""
+    try:
+        return model(**given)
+    except ValidationError as error:
+        wrong = "; ".join(_complaint(detail) for detail in error.errors())
+        known = ", ".join(
+            f"{field.alias or name} ({field.default})" for name, field in model.model_fields.items()
+        )
+        hint = f"Options and their defaults: {known}" if known else "It has no options"
+        raise InputError(f"{part}: {wrong}", hint=hint) from error
+
+
+def _complaint(detail: Any) -> str:
+    """One of pydantic's findings as a clause."""
+    if detail["type"] == "extra_forbidden":
+        return f"unknown option {detail['loc'][0]!r}"
+    name = str(detail["loc"][0]) + ": " if detail["loc"] else ""
+    reason = detail["msg"].removeprefix("Value error, ")
+    return f"{name}{reason}" + (f", got {detail['input']!r}" if name else "")

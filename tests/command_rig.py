@@ -19,8 +19,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from verdict_rig import accepted_runs
 
-from testbed.fabric.base import METRICS_PORT
-from testbed.links import namespaces
+from testbed.links.network import namespaces
+from testbed.topology import METRICS_PORT
 
 SCENARIO = """
 name: small
@@ -41,7 +41,7 @@ congestion: cubic
 
 NAME_CHARACTERS = 15
 """Of a process's name the kernel keeps so many."""
-_PROGRAMS = r"testbed\.(session\.node|fabric\.forking|links\.(agent|flow))"
+_PROGRAMS = r"testbed\.(runner\.(node_process|bulk_flow)|fabric\.fork_server|links\.agent\.server)"
 
 
 DRAWING = frozenset({"run", "compare", "replay", "messages"})
@@ -124,7 +124,7 @@ class Command:
     def agent(self) -> int:
         """Process id of this run's links agent."""
         children = descendants(self.process.pid)
-        return next(pid for pid in children if "testbed.links.agent" in command_line(pid))
+        return next(pid for pid in children if "testbed.links.agent.server" in command_line(pid))
 
 
 def scrape(pid: int) -> dict[str, Metric]:

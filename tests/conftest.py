@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, settings
 from kernel_rig import has_netem, lacks_guest
 from long_files import LONG
 
-from testbed.setup import engine
-from testbed.setup.torch_build import has_gpu
+from testbed.host import docker_engine
+from testbed.host.paths import has_gpu
 
 NIGHTLY = bool(os.environ.get("NARROWS_NIGHTLY"))
 """Whether what is too long for every day runs as well, and properties are tried on examples nobody has chosen."""
@@ -45,7 +45,11 @@ def lacking(need: str) -> str:
         case "root":
             return "" if os.geteuid() == 0 else "needs root"
         case "docker":
-            return "" if engine.version() else "needs a Docker engine that answers (`make setup`)"
+            return (
+                ""
+                if docker_engine.version()
+                else "needs a Docker engine that answers (`make setup`)"
+            )
         case "guest":
             return lacks_guest()
         case "netem":

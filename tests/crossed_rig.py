@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from testbed.record.directory import read_jsonl
+from testbed.records.run_directory import read_jsonl
 
 SCENARIO = """
 name: crossed

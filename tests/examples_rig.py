@@ -12,7 +12,7 @@ from command_rig import Command
 from torch import nn
 from verdict_rig import accepted_run
 
-from testbed.record.directory import read_events, read_jsonl
+from testbed.records.run_directory import read_events, read_jsonl
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

@@ -40,7 +40,7 @@ MACHINE = frozenset({"dir", "versions", "started_at"})
 
 def algorithms() -> list[str]:
     """Every named algorithm."""
-    from testbed.algorithms.names import known
+    from testbed.compatibility import known
 
     return [algorithm.name for algorithm in known()]
 
@@ -55,8 +55,8 @@ def scenarios() -> list[Path]:
 def digests_of_run(algorithm: str, folder: Path) -> dict[str, str]:
     """By file of its run directory; where the algorithm is refused, why."""
     from testbed.errors import InputError, MachineError
-    from testbed.session.experiment import prepare
-    from testbed.session.run import run
+    from testbed.runner.experiment import prepare
+    from testbed.runner.run import run
 
     refused = []
     for server in (SERVER, ""):

@@ -8,10 +8,10 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from testbed import cgroups
 from testbed.errors import MachineError
-from testbed.fabric import cgroups
-from testbed.fabric.netns_plan import run_tag
-from testbed.links import namespaces
+from testbed.fabric.netns import run_tag
+from testbed.links.network import namespaces
 
 _CREATED = 0x100
 """``IN_CREATE`` of inotify(7)."""

@@ -6,8 +6,8 @@ import functools
 import os
 
 from testbed.errors import MachineError
-from testbed.guest import installed
-from testbed.links.probe import probe
+from testbed.host.uml import guest
+from testbed.links.capabilities import probe
 
 
 @functools.cache
@@ -20,7 +20,7 @@ def has_netem() -> bool:
 def lacks_guest() -> str:
     """Why no guest can be booted here; empty when it can."""
     try:
-        installed.require()
+        guest.require()
     except MachineError as error:
         return str(error)
     return ""

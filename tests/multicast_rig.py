@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from testbed.errors import NodeLost
-from testbed.exchange.multicast.multicaster import Multicaster
-from testbed.fabric.base import MULTICAST_PORT, Place
-from testbed.links import namespaces
+from testbed.links.network import namespaces
 from testbed.node import Kind, Message
+from testbed.topology import MULTICAST_PORT, NodePlacement
+from testbed.transport.multicast.endpoint import Multicaster
 
 REPORT_MS = 40
 Inbox = queue.SimpleQueue[Message | NodeLost]
@@ -23,7 +23,7 @@ Inbox = queue.SimpleQueue[Message | NodeLost]
 class Casters:
     """A multicaster for each place, by the place's number; all are in ``groups``."""
 
-    def __init__(self, places: Mapping[str, Place], silence_s: float = 20.0) -> None:
+    def __init__(self, places: Mapping[str, NodePlacement], silence_s: float = 20.0) -> None:
         by_number = {place.spec.peer: place for place in places.values()}
         run = random.getrandbits(64)
         self.names = {number: place.spec.name for number, place in by_number.items()}
@@ -77,7 +77,7 @@ class Casters:
         return sum(int(getattr(node.counters(), kind).packets) for node in self.nodes.values())
 
 
-def wait_until_quiet(places: Mapping[str, Place], quiet_s: float = 0.4) -> None:
+def wait_until_quiet(places: Mapping[str, NodePlacement], quiet_s: float = 0.4) -> None:
     """Wait until no node has sent anything for a while: all have said which groups they are in.
 
     They say it twice, at a random moment of ``REPORT_MS`` each.
@@ -91,7 +91,7 @@ def wait_until_quiet(places: Mapping[str, Place], quiet_s: float = 0.4) -> None:
         time.sleep(0.02)
 
 
-def hasten_reports(places: Mapping[str, Place]) -> None:
+def hasten_reports(places: Mapping[str, NodePlacement]) -> None:
     """Have nodes say within ``REPORT_MS`` that they join a group, not within a second."""
     for place in places.values():
         with namespaces.inside(place.nic.netns):
@@ -100,7 +100,7 @@ def hasten_reports(places: Mapping[str, Place]) -> None:
 
 
 @contextmanager
-def casters(places: Mapping[str, Place], silence_s: float = 20.0) -> Iterator[Casters]:
+def casters(places: Mapping[str, NodePlacement], silence_s: float = 20.0) -> Iterator[Casters]:
     made = Casters(places, silence_s)
     try:
         yield made
@@ -109,7 +109,7 @@ def casters(places: Mapping[str, Place], silence_s: float = 20.0) -> Iterator[Ca
             list(threads.map(Multicaster.close, made.nodes.values()))
 
 
-def carried(place: Place) -> dict[str, int]:
+def carried(place: NodePlacement) -> dict[str, int]:
     """What a node's data NIC has received and sent: bytes and packets."""
     with namespaces.inside(place.nic.netns):
         lines = Path("/proc/thread-self/net/dev").read_text().splitlines()

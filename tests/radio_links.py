@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from testbed.traces.generate import markov
-from testbed.traces.write import write_mahimahi
+from testbed.traces.generate import markov, write_mahimahi
 
 LEVELS = (
     (0, 0.12, 0.5, 1, 2, 4), (0, 0.24, 1, 4), (0, 2, 8, 14, 20), (0, 0.5, 5, 20, 35), (0, 0.12, 1, 10, 35),

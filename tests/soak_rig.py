@@ -20,27 +20,27 @@ from typing import Any, cast
 
 from synthetic_run import MACHINE
 
-from testbed.fabric.base import NodeSpec
-from testbed.job.judgement import conclude as conclude_job
-from testbed.links.client import LinkReport
-from testbed.links.end import ShapedEnd
-from testbed.links.fidelity import EndReport, measures
-from testbed.links.htb import Counters
-from testbed.links.plan import pace
-from testbed.links.sampling import Sampler
-from testbed.record.directory import RunDirectory, read_jsonl
-from testbed.record.events import HostSample, LinkChanged, RoundRecord, StepRecord
-from testbed.record.exporter import Exporter
-from testbed.record.inferred import infer
-from testbed.record.job_events import MarkRecord, ProcessRecord
-from testbed.record.manifest import manifest
-from testbed.record.traffic import Traffic
+from testbed.links.agent.client import LinkReport
+from testbed.links.replay.delivery_report import EndReport, measures
+from testbed.links.replay.sampler import LinkSampler
+from testbed.links.shaper import ShapedQueue
+from testbed.links.tc.htb import ClassCounters
+from testbed.links.tc.parameters import pace
+from testbed.records.events import HostSample, LinkChanged, RoundRecord, StepRecord
+from testbed.records.exporter import Exporter
+from testbed.records.inferred_steps import infer
+from testbed.records.job_steps import MarkRecord, ProcessRecord
+from testbed.records.link_log import LinkTraffic
+from testbed.records.manifest import manifest
+from testbed.records.run_directory import RunDirectory, read_jsonl
+from testbed.runner.exec.judge import conclude as conclude_job
+from testbed.runner.experiment import from_loaded
+from testbed.runner.judge import write_verdict
+from testbed.runner.progress import Progress
 from testbed.scenario.expand import expand
+from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
 from testbed.scenario.load import Loaded, load
-from testbed.scenario.shape import End, LinkChange, Shape
-from testbed.session.experiment import from_loaded
-from testbed.session.judgement import conclude as conclude_run
-from testbed.session.progress import Progress
+from testbed.topology import NodeSpec
 
 LOOKS, SAMPLE_S, STEP_S = 5, 0.1, 0.5
 HOUR_S = 3600.0
@@ -80,22 +80,22 @@ def read(folder: Path, kind: str) -> Loaded:
 class Kernel:
     """What the kernel would count on a link direction that is full for 40 ms in every half second."""
 
-    def __init__(self, end: End, shape: Shape) -> None:
+    def __init__(self, end: LinkDirection, shape: LinkState) -> None:
         self.end, self.shape = end, shape
-        self.zero = self.now = Counters(0, 0, 0, 0, 0, 0)
+        self.zero = self.now = ClassCounters(0, 0, 0, 0, 0, 0)
 
-    def read(self) -> Counters:
+    def read(self) -> ClassCounters:
         return self.now
 
     def held_limit(self) -> int:
         return self.shape.queue_bytes
 
-    def drops(self, counters: Counters) -> int:
+    def drops(self, counters: ClassCounters) -> int:
         return counters.drops
 
     def carry(self, seconds: float, *, busy: bool) -> None:
         size = round(LOW / 8 * seconds) if busy else 0
-        self.now = Counters(
+        self.now = ClassCounters(
             self.now.bytes + size, self.now.packets + size // 1514, 9000 if busy else 0, 0, 0, 0,
             pace(self.shape.rate_bits).rate_bytes,
         )  # fmt: skip
@@ -110,7 +110,7 @@ class Watched:
         self._next: LinkChange | None = next(self._changes, None)
         self.kernels = {end: Kernel(end, shape) for end, shape in timeline.initial.items()}
         self.samplers = {
-            end: Sampler(cast(ShapedEnd, kernel), kernel.shape, number)
+            end: LinkSampler(cast(ShapedQueue, kernel), kernel.shape, number)
             for number, (end, kernel) in enumerate(self.kernels.items())
         }
         for kernel, sampler in zip(self.kernels.values(), self.samplers.values(), strict=True):
@@ -283,7 +283,7 @@ def conclude(kind: str, hours: float, folder: Path) -> None:
             algorithm=experiment.algorithms[0],
             session=SimpleNamespace(specs=experiment.specs, switchboard=switchboard),
         )  # fmt: skip
-        conclude_run(cast(Any, trial))
+        write_verdict(cast(Any, trial))
     say(ended=True, wall_s=time.monotonic() - begun, **sizes(path))
 
 
@@ -291,7 +291,7 @@ def inferred(kind: str, hours: float, folder: Path) -> None:
     """The steps that its links' traffic shows, as if there were no marks."""
     (path,) = (folder / "runs").iterdir()
     begun = time.monotonic()
-    found = infer(Traffic(read_jsonl(path / "links.jsonl")))
+    found = infer(LinkTraffic(read_jsonl(path / "links.jsonl")))
     say(ended=True, wall_s=time.monotonic() - begun, steps=len(found.ends_s), why=found.reason)
 
 

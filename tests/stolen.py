@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
-from testbed.record.thresholds import THRESHOLDS
-from testbed.session.host_watch import reading
+from testbed.records.manifest import THRESHOLDS
+from testbed.runner.node_events import reading
 
 TRIES = 3
 UNMEASURED = 0.05

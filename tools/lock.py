@@ -12,11 +12,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-from testbed.setup.base_image import recipe
-from testbed.setup.locks import IMAGE, PACKAGES, TORCH_CPU, TORCH_GPU, entries, name_of
-from testbed.setup.torch_build import CPU_INDEX, pinned_version
-from testbed.setup.venv import project
-from testbed.setup.wheels import requirements
+from testbed.host.images import recipe_base_image as recipe
+from testbed.host.images import requirements
+from testbed.host.paths import (
+    CPU_INDEX,
+    IMAGE,
+    PACKAGES,
+    TORCH_CPU,
+    TORCH_GPU,
+    entries,
+    name_of,
+    pinned_version,
+    project,
+)
 
 ROOT = Path(__file__).parents[1]
 PYPI = "https://pypi.org/simple"

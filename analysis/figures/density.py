@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from analysis.load import Run, by_algorithm
 from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure
-from testbed.compress.elements import element_count
+from testbed.compress.gradient_stats import element_count
 
 NAME = "density"
 TOLERANCE = 0.05

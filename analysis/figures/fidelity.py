@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.link_bins import EndSamples, ends
 from analysis.load import Run
+from analysis.series import EndSamples, ends
 from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure, shade, shade_handle
 
 NAME = "fidelity"

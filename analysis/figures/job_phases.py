@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.jobs.history import NO_PHASE, phases_s
 from analysis.load import Run
+from analysis.series import NO_PHASE, phases_s
 from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure
 
 NAME = "job_phases"

@@ -10,9 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.jobs.history import edges, lengths, shares
-from analysis.link_bins import ends
 from analysis.load import Array, Run
+from analysis.series import edges, ends, lengths, shares
 from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure, shade, shade_handle
 
 NAME = "job_steps"

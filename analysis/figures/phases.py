@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis.load import Run, by_algorithm
 from analysis.style import PAGE_IN, Rows, banner, heading, new_figure
-from testbed.record.summary import PHASES
+from testbed.records.events import PHASES
 
 NAME = "phases"
 LOOKS = {

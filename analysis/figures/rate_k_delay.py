@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.link_bins import MOST_BINS
 from analysis.load import Run, by_algorithm
+from analysis.series import MOST_BINS
 from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure, shade, shade_handle
-from testbed.record.readable import equal_parts
+from testbed.records.run_directory import equal_parts
 
 NAME = "rate_k_delay"
 _LOG_SPAN = 20.0

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
-from analysis import table
+from analysis import tables
 from analysis.load import Run, by_algorithm
 from analysis.style import COLUMN_IN, Rows, banner, heading, look, new_figure
 
@@ -18,7 +18,7 @@ def data(runs: Sequence[Run]) -> Rows:
     """Per algorithm: mean, least and most over seeds of (time of ``none`` ÷ its own), paired by seed."""
     rows: Rows = []
     for algorithm in by_algorithm(runs):
-        pairs = [row["speedup"] for row in table.rows(runs) if row["algorithm"] == algorithm]
+        pairs = [row["speedup"] for row in tables.rows(runs) if row["algorithm"] == algorithm]
         known = [float(speedup) for speedup in pairs if speedup is not None]
         rows.append(
             {

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 
 from analysis.load import Array
 from analysis.style import PAGE_IN, heading, look, narrows_style, new_figure, write
-from testbed.traces.summary import Summary, summary
-from testbed.traces.trace import RateTrace
+from testbed.traces.rate_trace import RateTrace, TraceSummary, summary
 
 _MOST_STEPS = 3000
 """More steps than can be told apart are drawn as their mean and their span in equal times."""
@@ -98,7 +97,7 @@ def _spread(axes: Axes, rates: Array, shares: Array, highest: float) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def _percentiles(axes: Axes, found: Summary, factor: float, highest: float) -> None:
+def _percentiles(axes: Axes, found: TraceSummary, factor: float, highest: float) -> None:
     """Lines at some percentiles; where two would be written over each other the median is."""
     written: list[float] = []
     for percent in _MARKED:
@@ -112,6 +111,6 @@ def _percentiles(axes: Axes, found: Summary, factor: float, highest: float) -> N
             written.append(at)
 
 
-def _said(found: Summary, factor: float, unit: str) -> str:
+def _said(found: TraceSummary, factor: float, unit: str) -> str:
     mean = f"mean {found.mean_bits / factor:.4g} {unit}"
     return f"{mean}, outages {found.outage_share:.1%} of the time" if found.outage_share else mean

@@ -1,1 +1,154 @@
-"""Verdicts on what papers claim, from comparisons of ours. One module per paper, named as under ``scenarios/papers``."""
+"""Verdicts on published claims.
+
+A claim, and what an interval says of it. Differences and ratios are paired by seed (docs/comparing.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.load import load_all
+from analysis.statistics import MARGIN, Interval, inferiority, interval, ratio, sound
+from testbed.errors import InputError
+from testbed.records.run_directory import COMPARISON, MANIFEST, SUMMARY, read_events, read_json
+
+HOLDS, NOT, OPEN = "holds", "does not", "not supported"
+_EARLY, _LATE = 0.1, 0.5
+"""Shares of a run's steps: the first tenth, and the second half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a page. ``found``: in the claim's unit."""
+
+    claim: str
+    paper: str
+    found: str
+    verdict: str
+
+
+class Runs:
+    """The sound runs of a comparison: a value for every algorithm and seed."""
+
+    def __init__(self, comparison: Path) -> None:
+        entries = read_json(comparison / COMPARISON)["runs"]
+        summaries = [read_json(Path(entry["dir"]) / SUMMARY) for entry in entries]
+        self._kept = sound(summaries)
+
+    def names(self) -> list[str]:
+        """Algorithms, in the order of the comparison."""
+        return list(dict.fromkeys(str(each["algorithm"]) for each in self._kept))
+
+    def values(self, algorithm: str, measure: str) -> dict[int, float]:
+        """By seed. Raises InputError where there is no such run."""
+        found = {
+            int(each["seed"]): float(each[measure])
+            for each in self._kept
+            if each["algorithm"] == algorithm
+        }
+        if not found:
+            raise InputError(f"the comparison has no sound run of {algorithm!r}")
+        return found
+
+    def reached(self, algorithm: str, accuracy: float) -> dict[int, tuple[float, int]]:
+        """By seed, model seconds and steps to the first evaluation of at least ``accuracy``; seeds without one are left out."""
+        found = {}
+        for each in self._kept:
+            if each["algorithm"] == algorithm and (at := _first(each, accuracy)) is not None:
+                found[int(each["seed"])] = at
+        return found
+
+    def sooner(self, mine: str, theirs: str, accuracy: float) -> Interval:
+        """Share of their time to ``accuracy`` that mine does not take, of the seeds with which both reach it."""
+        own, other = self.reached(mine, accuracy), self.reached(theirs, accuracy)
+        seeds = sorted(set(own) & set(other))
+        return _saved(ratio([own[seed][0] for seed in seeds], [other[seed][0] for seed in seeds]))
+
+    def difference(self, mine: str, theirs: str, measure: str) -> Interval:
+        """Mine minus theirs."""
+        a, b = self._pairs(mine, theirs, measure)
+        return interval([x - y for x, y in zip(a, b, strict=True)])
+
+    def saved(self, mine: str, theirs: str) -> Interval:
+        """Share of their time that mine does not take."""
+        return _saved(ratio(*self._pairs(mine, theirs, "time_s")))
+
+    def decline(self, algorithm: str) -> Interval:
+        """Mean density of the first tenth of the steps minus that of the second half, by seed."""
+        paths = [Path(each["dir"]) for each in self._kept if each["algorithm"] == algorithm]
+        return interval([_decline(run.per_step("density")) for run in load_all(paths)])
+
+    def _pairs(self, mine: str, theirs: str, measure: str) -> tuple[list[float], list[float]]:
+        a, b = self.values(mine, measure), self.values(theirs, measure)
+        seeds = sorted(set(a) & set(b))
+        return [a[seed] for seed in seeds], [b[seed] for seed in seeds]
+
+
+def above(found: Interval, bound: float = 0.0) -> str:
+    """Of the claim that something is above ``bound``."""
+    if not found.leaves_out(bound):
+        return OPEN
+    return HOLDS if (found.mean or 0.0) > bound else NOT
+
+
+def as_much(found: Interval, claimed: float) -> str:
+    """Of the claim that so much is saved: the interval lies below it, or reaches it and is all above half of it, or neither."""
+    if found.low is None or found.high is None:
+        return OPEN
+    if found.high < claimed:
+        return NOT
+    return HOLDS if found.low >= claimed / 2 else OPEN
+
+
+def no_loss(found: Interval, margin: float = MARGIN) -> str:
+    """Of the claim that accuracy is not lost, by non-inferiority."""
+    said: Mapping[str, str] = {"not inferior": HOLDS, "inferior": NOT}
+    return said.get(inferiority(found, margin), OPEN)
+
+
+def written(found: Interval, form: str) -> str:
+    """Mean and interval as a page has them."""
+    ends = (found.mean, found.low, found.high)
+    mean, low, high = ("–" if end is None else form.format(end) for end in ends)
+    return f"{mean} [{low}, {high}]"
+
+
+def page(rows: list[Row]) -> str:
+    """A table in Markdown."""
+    head = ["| claim | paper | here: mean [95 % interval] | |", "| --- | --- | --- | --- |"]
+    return "\n".join(
+        head + [f"| {r.claim} | {r.paper} | {r.found} | **{r.verdict}** |" for r in rows]
+    )
+
+
+def _saved(share: Interval) -> Interval:
+    ends = (share.mean, share.high, share.low)
+    return Interval(*(None if end is None else 1 - end for end in ends))
+
+
+def _first(summary: Mapping[str, Any], accuracy: float) -> tuple[float, int] | None:
+    reached = (seen[:2] for seen in _evaluations(Path(summary["dir"])) if seen[2] >= accuracy)
+    return min(reached, default=None)
+
+
+@cache
+def _evaluations(run: Path) -> list[tuple[float, int, float]]:
+    """Model seconds, step and accuracy of each."""
+    dilation = float(read_json(run / MANIFEST)["dilation"])
+    return [
+        (float(seen["time_s"]) / dilation, int(seen["step"]), float(seen["accuracy"]))
+        for seen in read_events(run).get("evaluation", [])
+    ]
+
+
+def _decline(density: Any) -> float:
+    early = max(1, round(_EARLY * len(density)))
+    declined = np.mean(density[:early]) - np.mean(density[round(_LATE * len(density)) :])
+    # means of the same number differ in their last bits, which would be a decline without variance
+    return round(float(declined), 12)

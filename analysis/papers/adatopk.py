@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from analysis.papers.claim import Row, Runs, above, as_much, no_loss, page, written
+from analysis.papers import Row, Runs, above, as_much, no_loss, page, written
 from analysis.statistics import interval
 
 FAMILY = tuple(f"dc2-da{number}" for number in range(1, 6))

@@ -1,4 +1,16 @@
-"""ALGC's three parts (Wang and Zhu), each on and off, and whether it is faster than whole-model top-k, from a comparison of ours.
+"""A factorial experiment: what each of some factors, on or off, does to a measure, and what several do together. Pure.
+
+There is a cell for every choice of factors that are on. With y the measure in a cell and s = +1 for a factor that is on,
+−1 for one that is off, the effect of a set S of factors with one seed is the usual contrast of logarithms
+
+    e_S = 2^(1 − n) · Σ over cells of (Π over S of s) · log y
+
+(Box, Hunter and Hunter). For one factor that is the mean logarithm with it minus that without; for two, half of what the second
+changes about that: A adds e_A + e_AB with B on, e_A − e_AB with B off. A seed has all cells in common, so effects are paired by it.
+
+The figure of a factorial experiment: what each part multiplies the measures by, and the mean of every cell.
+
+ALGC's three parts (Wang and Zhu), each on and off, and whether it is faster than whole-model top-k, from a comparison of ours.
 
 python -m analysis.papers.algc comparisons/<…>_paper-algc_<…> [DIR]     DIR: where the figure goes
 """
@@ -6,14 +18,188 @@ python -m analysis.papers.algc comparisons/<…>_paper-algc_<…> [DIR]     DIR:
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
+from math import exp, isfinite, log
 from pathlib import Path
 
-from analysis.factorial import Cell, Effect, Values, cells, conditional, effects
-from analysis.factorial_figure import Found, draw_factorial
-from analysis.papers.claim import Row, Runs, above, page, written
-from analysis.statistics import Interval, interval
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+from analysis.papers import Row, Runs, above, page, written
+from analysis.statistics import Interval, interval, ratio
+from analysis.style import PAGE_IN, Rows, heading, look, new_figure, save
+
+Cell = frozenset[str]
+"""The factors that are on."""
+Values = Mapping[Cell, Mapping[int, float]]
+"""A positive measure by cell and seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """By what ``factors`` together multiply the measure: the interval of exp e_S over ``seeds``. 1: not at all."""
+
+    factors: tuple[str, ...]
+    ratio: Interval
+    seeds: int
+
+    @property
+    def name(self) -> str:
+        """``threshold × overlap``."""
+        return " × ".join(self.factors)
+
+    @property
+    def differs(self) -> bool:
+        """Whether no effect lies outside the interval."""
+        return self.ratio.leaves_out(1.0)
+
+
+def cells(factors: Sequence[str]) -> list[Cell]:
+    """All 2ⁿ: none on first, then one, and so on."""
+    return [frozenset(chosen) for chosen in _sets(factors)]
+
+
+def complete(factors: Sequence[str], values: Values) -> list[int]:
+    """The seeds with a positive and finite measure in every cell, ascending. Only these count."""
+    known = [
+        {seed for seed, y in values.get(cell, {}).items() if isfinite(y) and y > 0}
+        for cell in cells(factors)
+    ]
+    return sorted(set.intersection(*known))
+
+
+def effects(factors: Sequence[str], values: Values) -> list[Effect]:
+    """Main effects, then those of two factors, and so on."""
+    seeds = complete(factors, values)
+    found = []
+    for chosen in list(_sets(factors))[1:]:
+        contrasts = [_contrast(factors, chosen, values, seed) for seed in seeds]
+        found.append(Effect(chosen, interval(contrasts).through(exp), len(seeds)))
+    return found
+
+
+def conditional(factors: Sequence[str], factor: str, values: Values) -> dict[Cell, Interval]:
+    """What ``factor`` multiplies the measure by, for each choice of the others."""
+    seeds = complete(factors, values)
+    found = {}
+    for cell in cells([other for other in factors if other != factor]):
+        own, without = values[cell | {factor}], values[cell]
+        found[cell] = ratio([own[seed] for seed in seeds], [without[seed] for seed in seeds])
+    return found
+
+
+def means(factors: Sequence[str], values: Values) -> dict[Cell, Interval]:
+    """Geometric mean in each cell, unpaired."""
+    seeds = complete(factors, values)
+    return {
+        cell: interval([log(values[cell][seed]) for seed in seeds]).through(exp)
+        for cell in cells(factors)
+    }
+
+
+def _sets(factors: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for many in range(len(factors) + 1):
+        yield from combinations(factors, many)
+
+
+def _contrast(factors: Sequence[str], chosen: Sequence[str], values: Values, seed: int) -> float:
+    signed = (
+        (-1) ** sum(factor not in cell for factor in chosen) * log(values[cell][seed])
+        for cell in cells(factors)
+    )
+    return float(2.0 ** (1 - len(factors)) * sum(signed))
+
+
+NAME = "factorial"
+_APART = 0.22
+"""Between the measures of one effect, of the distance between effects."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactorialResult:
+    """``values``: of the first measure, in seconds; ``effects``: of all measures, by their names."""
+
+    factors: Sequence[str]
+    values: Values
+    effects: Mapping[str, Sequence[Effect]]
+
+
+def draw_factorial(out: Path, found: FactorialResult) -> list[Path]:
+    """factorial.png, .pdf and .csv into ``out``."""
+    return save(out, NAME, found, _rows, draw)
+
+
+def _rows(found: FactorialResult) -> Rows:
+    """Everything that is plotted: effects as ratios, and the means of cells."""
+    rows: Rows = [
+        {"measure": measure, "of": effect.name, "kind": "effect", **effect.ratio.to_json()}
+        for measure, own in found.effects.items()
+        for effect in own
+    ]
+    first = next(iter(found.effects))
+    return rows + [
+        {"measure": first, "of": named(found.factors, cell), "kind": "cell", **mean.to_json()}
+        for cell, mean in means(found.factors, found.values).items()
+    ]
+
+
+def named(factors: Sequence[str], cell: Cell) -> str:
+    """The factors that are on, in their order."""
+    return " + ".join(factor for factor in factors if factor in cell) or "none of them"
+
+
+def draw(found: FactorialResult) -> Figure:
+    """Effects of all measures, and the cells' means of the first."""
+    many = 2 ** len(found.factors)
+    figure = new_figure(PAGE_IN, 1.0 + 0.3 * many)
+    left, right = figure.subplots(1, 2)
+    handles = [
+        _points(left, index, len(found.effects), [effect.ratio for effect in own])
+        for index, own in enumerate(found.effects.values())
+    ]
+    effects = next(iter(found.effects.values()))
+    _side(left, [effect.name for effect in effects], "Multiplied by (1: no effect)")
+    left.axvline(1.0, color="0.3", linewidth=0.7, linestyle=(0, (3, 2)))
+    cells = means(found.factors, found.values)
+    _points(right, 0, 1, [*cells.values()])
+    first = next(iter(found.effects))
+    _side(right, [named(found.factors, cell) for cell in cells], f"{first.capitalize()} (s)")
+    seeds = effects[0].seeds
+    heading(figure, f"What each part does: means over {seeds} seeds, 95 % intervals", handles, [*found.effects])  # fmt: skip
+    return figure
+
+
+def _points(axes: Axes, index: int, of: int, found: Sequence[Interval]) -> object:
+    """A marker for every mean, and a whisker for its interval, one row each: the ``index``-th of so many beside a tick."""
+    style = look(index)
+    handle: object = None
+    for row, one in enumerate(found):
+        if one.mean is None:
+            continue
+        reach = None
+        if one.low is not None and one.high is not None:
+            reach = [[one.mean - one.low], [one.high - one.mean]]
+        handle = axes.errorbar(
+            one.mean, row + _APART * (index - (of - 1) / 2), xerr=reach, color=style["color"], marker=style["marker"],
+            markersize=4, linestyle="none", linewidth=0.9, capsize=2,
+        )  # fmt: skip
+    return handle
+
+
+def _side(axes: Axes, names: Sequence[str], label: str) -> None:
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(label)
+
 
 FACTORS = ("threshold", "layer-wise", "overlap")
 ACCURACY = 0.93
@@ -92,7 +278,7 @@ def main(comparison: Path, out: Path) -> str:
     runs = Runs(comparison)
     values = measures(runs)
     found = {name: effects(FACTORS, values[name]) for name in MEASURES}
-    draw_factorial(out, Found(FACTORS, values[MEASURES[0]], found))
+    draw_factorial(out, FactorialResult(FACTORS, values[MEASURES[0]], found))
     seeds = found[MEASURES[0]][0].seeds
     parts = (
         effects_table(found), f"*{seeds} seeds with all eight*", alone_and_last(values[MEASURES[0]]),

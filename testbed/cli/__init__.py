@@ -14,8 +14,7 @@ from typing import Any
 import typer
 
 from testbed import __version__
-from testbed.__main__ import missing
-from testbed.errors import InputError, NarrowsError, printable
+from testbed.errors import InputError, NarrowsError, missing, printable
 from testbed.process import set_default
 
 # numpy's algebra would start threads as it is loaded, and a process with threads cannot enter a user namespace.
@@ -29,23 +28,23 @@ _SHOWN = 200
 """Characters of such a path."""
 
 VERBS = {
-    "init": "testbed.cli.init:init",
+    "init": "testbed.cli.validate:init",
     "doctor": "testbed.cli.doctor:doctor",
     "validate": "testbed.cli.validate:validate",
     "plan": "testbed.cli.plan:plan",
     "run": "testbed.cli.run:run",
     "exec": "testbed.cli.exec:execute",
     "replay": "testbed.cli.replay:replay",
-    "compare": "testbed.cli.compare:compare",
+    "compare": "testbed.cli.report:compare",
     "report": "testbed.cli.report:report",
     "timeline": "testbed.cli.timeline:timeline",
     "algorithms": "testbed.cli.algorithms:algorithms",
-    "replay-controller": "testbed.cli.replay_controller:replay_controller",
+    "replay-controller": "testbed.cli.replay:replay_controller",
     "profile": "testbed.cli.profile:profile",
-    "trace": "testbed.cli.trace:app",
+    "trace": "testbed.cli.trace:app_trace",
     "messages": "testbed.cli.messages:app",
-    "bench": "testbed.cli.bench:app",
-    "clean": "testbed.cli.clean:clean",
+    "bench": "testbed.bench.cli:app",
+    "clean": "testbed.cli.doctor:clean",
 }
 """Every verb and the function that carries it out, or the application of its own sub-verbs."""
 

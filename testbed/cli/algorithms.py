@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from testbed.algorithms import PATTERNS, SUFFIXES, Algorithm, known
+from testbed.algorithms import PATTERNS, SUFFIXES, Algorithm
 from testbed.cli import options
+from testbed.compatibility import known
 from testbed.compress.base import codings, memories, selectors
 from testbed.control.base import controllers
-from testbed.exchange.kinds import exchanges
+from testbed.exchange.base import exchanges
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -1,19 +1,30 @@
-"""``testbed doctor``: what this machine has, what it lacks, and what to do about it."""
+"""Doctor and clean.
+
+``testbed doctor``: what this machine has, what it lacks, and what to do about it.
+
+``testbed clean``: remove what killed runs left behind, exactly that and nothing else.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import sys
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from testbed.cli import options
-from testbed.cli.guest import look
+from testbed.cli.options import look
+from testbed.errors import MachineError
+from testbed.journal import shown
 
 if TYPE_CHECKING:
-    from testbed.setup.check import Result
+    from testbed.host.checks import Result
+
 
 Fix = Annotated[bool, typer.Option("--fix", help="Install, start and build what can be.")]
 
@@ -22,13 +33,11 @@ def doctor(fix: Fix = False, as_json: options.Json = False, guest: options.Guest
     """Check everything a run needs. Exit code 3 when something required is missing."""
     if guest:
         look("doctor", *(["--json"] if as_json else []), fix=fix)
-    from testbed.guest.order import INSIDE
-    from testbed.setup.check import judge, mended
-    from testbed.setup.checks import CHECKS
-    from testbed.setup.network_checks import NETWORK
+    from testbed.host.checks import CHECKS, NETWORK, judge, mended
+    from testbed.host.uml.inside import INSIDE
 
     if fix:
-        logging.getLogger("testbed.setup").setLevel(logging.INFO)
+        logging.getLogger("testbed.host").setLevel(logging.INFO)
     checks = NETWORK if INSIDE in os.environ else CHECKS
     results = [(mended if fix else judge)(check) for check in checks]
     if as_json:
@@ -46,3 +55,49 @@ def _table(results: list[Result]) -> None:
         print(f"{mark}  {result.check.name:22}  {shown['detail']}")
         if shown["fix"]:
             print(f"{'':28}→ {shown['fix']}")
+
+
+CLEANERS = ("testbed.fabric.cleanup", "testbed.fabric.docker.engine")
+"""Modules whose ``register`` makes known how a journal's entries are removed."""
+
+All = Annotated[
+    bool, typer.Option("--all", help="Also what runs own that are still going, or were kept.")
+]
+
+
+def clean(as_json: options.Json = False, everything: All = False) -> None:
+    """Remove what abandoned runs left: those whose own process is dead."""
+    from testbed.fabric.cleanup import sweep
+    from testbed.journal import journals
+
+    for module in CLEANERS:
+        if find_spec(module):
+            import_module(module).register()
+    removed: dict[str, list[str]] = {}
+    failures: list[MachineError] = []
+    for journal in journals():
+        if everything or (journal.abandoned() and not journal.kept):
+            try:
+                removed[journal.run] = sweep(journal)
+            except MachineError as error:
+                failures.append(error)
+    _report(removed, [journal.run for journal in journals() if journal.kept], as_json)
+    for failure in failures[:-1]:
+        print(f"testbed: {failure}", file=sys.stderr)
+    if failures:
+        raise failures[-1]
+
+
+def _report(removed: dict[str, list[str]], kept: list[str], as_json: bool) -> None:
+    if as_json:
+        runs = [{"run": run, "removed": things} for run, things in removed.items()]
+        print(json.dumps({"runs": runs}, indent=2))
+        return
+    for run, things in removed.items():
+        print(
+            f"run {shown(run)}: removed {shown(', '.join(things)) or 'nothing, it was gone already'}"
+        )
+    if not removed:
+        print("nothing to clean")
+    if kept:
+        print(f"kept, until `testbed clean --all`: {shown(', '.join(kept))}", file=sys.stderr)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from testbed.cli import options
-from testbed.cli.guest import rerun
+from testbed.cli.options import rerun
 from testbed.errors import InputError, printable
 
 if TYPE_CHECKING:
-    from testbed.job.order import Order
-    from testbed.job.run import Executed
+    from testbed.runner.exec.launch_spec import LaunchSpec
+    from testbed.runner.exec.run import Executed
+
 
 Command = Annotated[
     list[str],
@@ -99,8 +100,8 @@ def execute(
     guest: options.Guest = False,
 ) -> None:
     """Run COMMAND on every node of SCENARIO but its hosts, on links that follow it; certify and sum up."""
-    from testbed.fabric.rootless import become_able
-    from testbed.job.run import execute as carry_out
+    from testbed.host.user_namespace import become_able
+    from testbed.runner.exec.run import execute as carry_out
     from testbed.scenario.load import load
 
     if guest:
@@ -145,8 +146,8 @@ def _order(
     await_begin: bool,
     seconds: float | None,
     environment: tuple[tuple[str, str], ...],
-) -> Order:
-    from testbed.job.order import LABEL, Order
+) -> LaunchSpec:
+    from testbed.runner.exec.launch_spec import LABEL, LaunchSpec
 
     if not LABEL.fullmatch(name):
         raise InputError(
@@ -156,12 +157,12 @@ def _order(
         )
     if not command[0]:
         raise InputError("the command is empty", where="COMMAND", hint="Name a program after --")
-    return Order(command, name, processes, await_begin, seconds, environment)
+    return LaunchSpec(command, name, processes, await_begin, seconds, environment)
 
 
 def _variables(given: list[str], files: list[Path]) -> tuple[tuple[str, str], ...]:
     """Those of files first: what is given by itself has the last word."""
-    from testbed.job.environment import check_size, named, read_env_file
+    from testbed.runner.exec.launch_spec import check_size, named, read_env_file
 
     read = [variable for path in files for variable in read_env_file(path)]
     variables = (*read, *map(named, given))

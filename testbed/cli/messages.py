@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from testbed.cli import options
-from testbed.cli.guest import rerun
+from testbed.cli.options import rerun
 from testbed.cli.replay import draw
 
 app = typer.Typer(
@@ -36,9 +36,9 @@ Timed = Annotated[
 @app.command("record")
 def record(run: Run, out: Target, as_json: options.Json = False) -> None:
     """Write the messages of the finished run in RUN, and what each of them waited for."""
-    from testbed.messages.file import write
-    from testbed.messages.of_run import of_run
-    from testbed.record.readable import readable
+    from testbed.comm_trace.from_records import of_run
+    from testbed.comm_trace.trace import write
+    from testbed.records.run_directory import readable
 
     with readable([run]):
         trace = of_run(run)
@@ -49,7 +49,7 @@ def record(run: Run, out: Target, as_json: options.Json = False) -> None:
 @app.command("show")
 def show(file: File, as_json: options.Json = False) -> None:
     """Print what FILE holds: its nodes, their messages, and how long it takes at least."""
-    from testbed.messages.file import read
+    from testbed.comm_trace.trace import read
 
     _say(file, read(file), as_json)
 
@@ -57,8 +57,8 @@ def show(file: File, as_json: options.Json = False) -> None:
 @app.command("export")
 def export(file: File, out: Stem, as_json: options.Json = False) -> None:
     """Write FILE as Chakra execution traces, one for each node: STEM.0.et, STEM.1.et, …"""
-    from testbed.messages.chakra.export import write_chakra
-    from testbed.messages.file import read
+    from testbed.comm_trace.chakra import write_chakra
+    from testbed.comm_trace.trace import read
 
     paths = [str(path) for path in write_chakra(read(file), out)]
     print(json.dumps({"files": paths}, indent=2) if as_json else "\n".join(paths))
@@ -67,8 +67,8 @@ def export(file: File, out: Stem, as_json: options.Json = False) -> None:
 @app.command("import")
 def import_(files: Traces, out: Target, as_json: options.Json = False) -> None:
     """Write the Chakra execution traces FILES, one for each rank in their order, as messages."""
-    from testbed.messages.chakra.read import read_chakra
-    from testbed.messages.file import write
+    from testbed.comm_trace.chakra import read_chakra
+    from testbed.comm_trace.trace import write
 
     trace = read_chakra(files)
     write(trace, out)
@@ -91,19 +91,19 @@ def replay(
     guest: options.Guest = False,
 ) -> None:
     """Send FILE's messages over SCENARIO's links: as many bytes, each when what it waited for has come."""
-    from testbed.fabric.base import VIRTUAL
-    from testbed.messages.file import read
+    from testbed.comm_trace.trace import read
+    from testbed.runner.comm_replay import replay_messages
+    from testbed.runner.comm_replay_trial import CommReplay
     from testbed.scenario.load import load
-    from testbed.session.play import Play
-    from testbed.session.play_run import replay_messages
+    from testbed.topology import VIRTUAL
 
     if guest:
         rerun(context)
     if fabric != VIRTUAL:
-        from testbed.fabric.rootless import become_able
+        from testbed.host.user_namespace import become_able
 
         become_able(fabric, keep=keep)
-    play = Play(load(scenario, trains=False), read(file), name, timed)
+    play = CommReplay(load(scenario, trains=False), read(file), name, timed)
     entry = replay_messages(play, fabric, out, quiet=quiet, keep_failed=keep)
     if fabric != VIRTUAL and not no_figures:
         draw(Path(entry["dir"]))
@@ -125,7 +125,7 @@ def _outcome(entry: dict[str, Any]) -> str:
 
 
 def _say(file: Path, trace: Any, as_json: bool) -> None:
-    from testbed.messages.contents import contents
+    from testbed.comm_trace.trace import contents
 
     found = contents(trace)
     if as_json:

@@ -1,12 +1,24 @@
-"""Flags that mean the same on every verb."""
+"""Shared flags, --guest, link settings in words.
+
+Flags that mean the same on every verb.
+
+What is asked of a link besides rate and queue, in words.
+
+``--guest``: the same command again, in a kernel of its own that has every impairment.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
+
+from testbed.errors import InputError
+from testbed.scenario.link_state import FourState, GilbertElliott, Impairments
+from testbed.units import Duration, Size
 
 Scenario = Annotated[Path, typer.Argument(help="Scenario file (YAML).", show_default=False)]
 FabricName = Annotated[
@@ -60,3 +72,116 @@ Seconds = Annotated[
 def table_width() -> int | None:
     """Off a terminal, tables are as wide as they need: nothing is cut off in a file or a pipe."""
     return None if sys.stdout.isatty() else 160
+
+
+def in_words(asked: Impairments, overhead_bytes: int = 0) -> str:
+    """Such as ``delay 10 ms ± 1 ms normal, loss 1 %``; empty if nothing is asked for."""
+    words = [*_delay(asked), *_packets(asked), *_rest(asked)] if asked else []
+    words += [f"overhead {Size(overhead_bytes)}"] if overhead_bytes else []
+    return ", ".join(words)
+
+
+def _delay(asked: Impairments) -> Iterator[str]:
+    jitter = f" ± {_time(asked.jitter_ns)} {asked.distribution}" if asked.jitter_ns else ""
+    if asked.delay_ns:
+        yield f"delay {_time(asked.delay_ns)}{jitter}"
+
+
+def _packets(asked: Impairments) -> Iterator[str]:
+    loss = asked.loss
+    if isinstance(loss, GilbertElliott):
+        mean, burst = 100 * loss.mean_loss, loss.mean_burst
+        yield f"loss {mean:.3g} % in bursts of {burst:.3g} packets (Gilbert–Elliott)"
+    elif isinstance(loss, FourState):
+        yield "loss (four states)"
+    elif loss:
+        yield f"loss {100 * loss:.3g} %"
+    for name in ("reorder", "duplicate", "corrupt"):
+        if share := getattr(asked, name):
+            yield f"{name} {100 * share:.3g} %"
+
+
+def _rest(asked: Impairments) -> Iterator[str]:
+    if asked.slot:
+        yield f"slots of {_time(asked.slot.shortest_ns)} to {_time(asked.slot.longest_ns)}"
+    if asked.ecn:
+        yield "ECN marks"
+    if not asked.ordered:
+        yield "not kept in order"
+    if asked.seed is not None:
+        yield f"seed {asked.seed}"
+
+
+def _time(ns: int) -> str:
+    return str(Duration(ns / 1e9))
+
+
+FLAG = "--guest"
+
+
+def rerun(context: typer.Context) -> NoReturn:
+    """Carry a run out in the guest and leave with its exit status. What it writes below ``--out`` stays.
+
+    Raises InputError with ``--keep``: a guest ends with its command.
+    """
+    from testbed.host.uml import docker_engine
+    from testbed.runner.signals import machine
+
+    given = context.params
+    if given["keep"]:
+        raise _pointless(
+            "--keep", "a guest ends with its run; records and logs are kept in any case"
+        )
+    image = docker_engine.ensure() if given["fabric"] == "docker" else None
+    with machine(lambda text: print(text, file=sys.stderr)):
+        _leave(arguments(context), [given["out"].resolve()], image)
+
+
+def look(verb: str, *options: str, fix: bool) -> NoReturn:
+    """Have the guest's kernel judged instead of this machine's."""
+    if fix:
+        raise _pointless("--fix", "what would be mended is gone when the guest ends")
+    _leave([verb, *options], [], None)
+
+
+def _leave(command: list[str], writable: list[Path], disk: Path | None) -> NoReturn:
+    from testbed.host.uml.guest import run
+    from testbed.host.uml.inside import GuestOrder, slower
+    from testbed.process import module_command
+
+    for folder in writable:
+        folder.mkdir(parents=True, exist_ok=True)
+    whole = module_command("testbed", *command)
+    raise typer.Exit(
+        run(GuestOrder(whole, writable, disk is not None, environment=slower()), disk=disk)
+    )
+
+
+def _pointless(flag: str, why: str) -> InputError:
+    return InputError(f"does not go together with {FLAG}: {why}", where=flag)
+
+
+def arguments(context: typer.Context) -> list[str]:
+    """The command line of a verb as it was understood, without the flag."""
+    options, files = [], []
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        name = parameter.opts[0]
+        if parameter.param_type_name == "argument":
+            files += [str(each) for each in value] if isinstance(value, list) else [str(value)]
+        elif value is True and name != FLAG:
+            options.append(name)
+        elif value is not None and not isinstance(value, bool):
+            several = value if isinstance(value, list | tuple) else [value]
+            options += [part for each in several for part in (name, str(each))]
+    return [*_verb(context), *options, "--", *files]
+
+
+def _verb(context: typer.Context) -> list[str]:
+    """A verb's words, as ``messages replay``: without what the program was called by."""
+    words: list[str] = []
+    here: Any = context
+    while here.parent is not None:
+        words.insert(0, str(here.info_name))
+        here = here.parent
+    return words

@@ -1,19 +1,251 @@
-"""``testbed plan``: the dry run. What links, nodes and messages would be, as tables or JSON."""
+"""Dry run.
+
+What an uncompressed step would cost on the links of a scenario: arithmetic, nothing is started.
+
+What ``testbed plan`` tells: a scenario's history, commands and arithmetic as plain data. Starts nothing.
+
+``testbed plan``: the dry run. What links, nodes and messages would be, as tables or JSON.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import islice
+from math import isfinite
 from typing import Annotated, Any
 
 import typer
 
 from testbed.cli import options
-from testbed.cli.dry_run import describe
-from testbed.fabric.builtin import fabrics
-from testbed.job.fit import check_fabric, check_nodes
-from testbed.scenario.load import load
-from testbed.session.profiled import in_a_sentence
+from testbed.cli.options import in_words
+from testbed.fabric.base import fabrics
+from testbed.runner.exec.launch_spec import check_fabric, check_nodes
+from testbed.runner.manifest_writer import (
+    check_fits,
+    in_a_sentence,
+    overlaps,
+    pacing,
+    slowest_pace_s,
+)
+from testbed.scenario.expand import end_settings, expand, racks
+from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState, wire_bytes
+from testbed.scenario.load import Loaded, load
+from testbed.scenario.model import Scenario
+from testbed.scenario.node_timeline import Flow, flows, node_changes
+from testbed.scenario.timeline import Timeline
+from testbed.scenario.validate_links import kernel_needs
+from testbed.topology import Cable, Interface
 from testbed.units import Duration, Size
+
+
+def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
+    """What an uncompressed step costs at mean rates, in model time; None without torch to count, or a server.
+
+    In either phase the slowest link direction counts: a server's carries every worker's message.
+    """
+    try:
+        from testbed.compress.payload import payload_bytes
+        from testbed.training.models.base import parameter_count
+    except ImportError:
+        return None
+    from testbed.transport.frame import HEADER_BYTES
+
+    if not any(group.role == "server" for group in loaded.scenario.nodes.values()):
+        return None
+    train = loaded.scenario.train
+    parameters = parameter_count(train.model, train.task, train.width)
+    frame = HEADER_BYTES + payload_bytes(parameters, parameters)
+    slowest = {"up": 0.0, "down": 0.0}
+    for phase, end, gradients in _carried(loaded.scenario):
+        rate = _mean_rate(timeline, end, loaded)
+        seconds = gradients * wire_bytes(frame) * 8 / rate if rate else float("inf")
+        slowest[phase] = max(slowest[phase], seconds / loaded.scenario.dilation)
+    pace = slowest_pace_s(loaded)
+    step = pace + slowest["up"] + slowest["down"]
+    return {
+        "parameters": parameters,
+        "frame_bytes": frame,
+        "up_s": slowest["up"],
+        "down_s": slowest["down"],
+        "pace_s": pace,
+        "step_s": step,
+        "communicating": 1 - pace / step,
+    }
+
+
+def _carried(scenario: Scenario) -> Iterator[tuple[str, LinkDirection, float]]:
+    """How many gradients each link direction carries when they go up, and when they come down.
+
+    Each of several servers gets its share of every gradient.
+    """
+    specs = expand(scenario)
+    workers = {spec.name for spec in specs if spec.role == "worker"}
+    servers = {spec.name for spec in specs if spec.role == "server"}
+    out = dict.fromkeys(workers, 1.0)
+    into = dict.fromkeys(servers, len(workers) / len(servers))
+    for rack in racks(scenario):
+        inside = set(rack.members)
+        shares = len(servers - inside) / len(servers), len(servers & inside) / len(servers)
+        out[rack.name] = len(workers & inside) * shares[0]
+        into[rack.name] = len(workers - inside) * shares[1]
+    for link, many in out.items():
+        if many:
+            yield "up", LinkDirection(link, "up"), many
+            yield "down", LinkDirection(link, "down"), many
+    for link, many in into.items():
+        if many:
+            yield "up", LinkDirection(link, "down"), many
+            yield "down", LinkDirection(link, "up"), many
+
+
+def _mean_rate(timeline: Timeline, end: LinkDirection, loaded: Loaded) -> float:
+    """Over the first minute of model time or the longest trace, whichever is longer; bit/s, wall."""
+    longest = max((trace.duration_s for trace in loaded.traces.values()), default=0.0)
+    horizon = max(60.0, longest) * loaded.scenario.dilation
+    return timeline.bits(end, 0.0, horizon) / horizon
+
+
+MAX_CHANGES = 10_000
+RUN_ID = "dry-run"
+
+
+def describe(loaded: Loaded, fabric: str, seconds: float, *, trains: bool = True) -> dict[str, Any]:
+    """The plan: times are wall times from t0, changes those of the first ``seconds``.
+
+    Not ``trains``: it is for somebody's own job, whose steps and containers are not ours to tell.
+    """
+    if trains:
+        check_fits(loaded)
+    scenario, timeline = loaded.wall(), loaded.timeline()
+    changes = list(islice(timeline.changes(0.0, seconds), MAX_CHANGES))
+    return {
+        "scenario": scenario.name,
+        "hash": loaded.hash,
+        "fabric": fabric,
+        "dilation": scenario.dilation,
+        "nodes": [
+            {"name": s.name, "role": s.role, "rank": s.rank, "peer": s.peer, "device": s.device}
+            for s in expand(scenario)
+        ],
+        "racks": {rack.name: rack.members for rack in racks(scenario)},
+        "links": _links(loaded, timeline),
+        "seconds": seconds,
+        "changes": [_change(change) for change in changes],
+        "changes_left_out": len(changes) == MAX_CHANGES,
+        "node_changes": [change._asdict() for change in node_changes(scenario)],
+        "traffic": [_flow(flow, seconds) for flow in flows(scenario)],
+        "lowest_rate_bits": timeline.lowest_rate(),
+        "shortest_step_s": timeline.shortest_step_s(),
+        "longest_outage_s": timeline.longest_outage_s()[0],
+        "bundle_packets": _bundles(timeline),
+        "needs": kernel_needs(scenario),
+        "pacing": pacing(loaded, by_layer=overlaps(loaded), virtual=fabric == "sim")
+        if trains
+        else None,
+        "dense_step": dense_step(loaded, timeline) if trains else None,
+        "compose": compose(loaded) if trains and fabric == "docker" else None,
+    }
+
+
+def _links(loaded: Loaded, timeline: Timeline) -> list[dict[str, Any]]:
+    from testbed.cli.tc_commands import host_commands, link_commands
+    from testbed.runner.session import link_settings
+
+    whole, racks = link_settings(loaded, timeline), loaded.scenario.racks
+    settings = end_settings(loaded.scenario)
+    cables = _cables(timeline)
+    return [
+        {
+            "link": end.link,
+            "direction": end.direction,
+            **_shape(shape),
+            "at": settings[end].at,
+            "tc": [
+                *(
+                    host_commands(cables[end.link], whole)
+                    if end.direction == "up" and end.link not in racks
+                    else ()
+                ),
+                *link_commands(
+                    end, shape, cables[end.link], settings[end].at or "nic", timeline.impaired(end)
+                ),
+            ],
+        }
+        for end, shape in timeline.initial.items()
+    ]
+
+
+def _bundles(timeline: Timeline) -> list[int]:
+    """Packets in an offload bundle: the first, or a later one where a measured machine needs it."""
+    from testbed.links.capabilities import FLOOR_BITS
+    from testbed.links.tc.parameters import bundle_sizes
+
+    sizes = bundle_sizes(timeline)
+    return sizes if sum(timeline.highest_rates().values()) > FLOOR_BITS else sizes[:1]
+
+
+def _cables(timeline: Timeline) -> dict[str, Cable]:
+    """What the plan calls devices: each link's own ``nic``, and the ``port`` at the switch."""
+    links = dict.fromkeys(end.link for end in timeline.ends)
+    return {
+        link: Cable(
+            Interface(None, 2 * number, f"{link}-nic"),
+            Interface(None, 2 * number + 1, f"{link}-port"),
+        )
+        for number, link in enumerate(links, start=1)
+    }
+
+
+def _change(change: LinkChange) -> dict[str, Any]:
+    return {
+        "time_s": change.time_s,
+        "link": change.end.link,
+        "direction": change.end.direction,
+        **_shape(change.shape),
+    }
+
+
+def _shape(shape: LinkState) -> dict[str, Any]:
+    return {
+        "rate_bits": shape.rate_bits,
+        "queue_bytes": shape.queue_bytes,
+        "drop": shape.drop,
+        "overhead_bytes": shape.overhead_bytes,
+        "impairments": shape.impairments.to_json(),
+        "in_words": in_words(shape.impairments, shape.overhead_bytes),
+    }
+
+
+def _flow(flow: Flow, seconds: float) -> dict[str, Any]:
+    """A flow, and when it sends in the first ``seconds``."""
+    bursts = islice(flow.bursts_until(seconds), MAX_CHANGES)
+    return {
+        "name": flow.name,
+        "from": flow.source,
+        "to": flow.sink,
+        "kind": flow.kind,
+        "rate_bits": flow.rate_bits,
+        "congestion": flow.congestion,
+        "streams": flow.streams,
+        "start_s": flow.start_s,
+        "stop_s": flow.stop_s if isfinite(flow.stop_s) else None,
+        "bursts": [list(burst) for burst in bursts],
+    }
+
+
+def compose(loaded: Loaded) -> str:
+    """The Compose file as a run would write it, but for its id and subnets, which a run chooses."""
+    from testbed.fabric.docker.compose_file import ComposePlan, load_templates, render, to_yaml
+    from testbed.host import images
+    from testbed.host.checks import free_subnets
+    from testbed.host.paths import in_checkout
+
+    specs = expand(loaded.scenario)
+    data, control = free_subnets([], len(specs))
+    plan = ComposePlan(id=RUN_ID, image=images.tags().node, data=data, control=control)
+    return to_yaml(render(specs, plan, load_templates(in_checkout("compose"))))
+
 
 SHOWN = 20
 """Changes and links shown to people; JSON has them all."""
@@ -52,7 +284,7 @@ def _show(found: dict[str, Any]) -> None:
     console.print(f"{found['scenario']}: {len(names)} nodes ({listed}) on {found['fabric']}")
     if found["dilation"] != 1:
         console.print(f"dilation {found['dilation']:g}: times and rates below are wall clock")
-    console.print(_links(found))
+    console.print(_links_plan(found))
     console.print(_changes(found))
     for line in (*_racks(found), *_nodes(found), *_traffic(found)):
         console.print(line)
@@ -67,7 +299,7 @@ def _show(found: dict[str, Any]) -> None:
         console.print(found["compose"], markup=False)
 
 
-def _links(found: dict[str, Any]) -> Any:
+def _links_plan(found: dict[str, Any]) -> Any:
     from rich.table import Table
 
     table = Table(

@@ -9,13 +9,14 @@ import typer
 
 from testbed.cli import options
 from testbed.errors import InputError
+from testbed.runner.manifest_writer import estimated_file, measured_file
 from testbed.scenario.load import load
 from testbed.scenario.model import Train
-from testbed.session.profiling import estimated_file, measured_file
-from testbed.train.profile_file import ProfileFile
+from testbed.scenario.profile import ProfileFile
 
 if TYPE_CHECKING:
     from rich.table import Table
+
 
 Given = Annotated[
     Path | None, typer.Argument(help="Scenario whose model it is.", show_default=False)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from testbed.cli import options
-from testbed.cli.guest import rerun
-from testbed.fabric.base import VIRTUAL
+from testbed.cli.options import rerun
+from testbed.topology import VIRTUAL
 
 if TYPE_CHECKING:
-    from testbed.session.comparison import Comparison
+    from testbed.runner.comparison import Comparison
 
 
 def run(
@@ -36,8 +36,8 @@ def run(
         rerun(context)
     prepare_for(context, fabric, keep=keep)
 
-    from testbed.session.experiment import parse_seeds, prepare
-    from testbed.session.run import run as run_all
+    from testbed.runner.experiment import parse_seeds, prepare
+    from testbed.runner.run import run as run_all
 
     experiment = prepare(scenario, algo or (), parse_seeds(seed))
     comparison = run_all(experiment, fabric, out, quiet=quiet, keep_failed=keep, parallel=parallel)
@@ -53,12 +53,12 @@ def prepare_for(context: typer.Context, fabric: str, *, keep: bool) -> None:
     """
     if fabric == VIRTUAL:
         return
-    from testbed.fabric.rootless import FABRIC, become_able
+    from testbed.host.user_namespace import FABRIC, become_able
 
     become_able(fabric, keep=keep)
     if fabric == FABRIC:
         from testbed.fabric.forker import ahead
-        from testbed.session.lock import is_free
+        from testbed.runner.signals import is_free
 
         context.with_resource(ahead(is_free()))
 
@@ -67,7 +67,7 @@ def present(comparison: Comparison, as_json: bool, *, figures: bool = True) -> N
     """Figures into the comparison's directory, the table (or JSON) on standard output."""
     from rich.console import Console
 
-    from analysis.table import rich_table
+    from analysis.tables import rich_table
 
     table = draw(comparison, figures=figures)
     if as_json:
@@ -81,7 +81,7 @@ def draw(comparison: Comparison, *, figures: bool = True) -> list[dict[str, Any]
     """``table.csv`` and, where wanted, figures into the comparison's directory; returns the table's rows, one per run."""
     from rich.console import Console
 
-    from analysis.table import comparison_rows, to_csv
+    from analysis.tables import comparison_rows, to_csv
 
     directories = [Path(entry["dir"]) for entry in comparison.runs]
     if figures:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from testbed.fabric.base import Cable
-from testbed.links.draws import told
-from testbed.links.plan import (
+from testbed.links.agent.protocol import LinkSettings
+from testbed.links.network.wiring import QueuePoint, hops
+from testbed.links.tc.parameters import (
     CLASS_MINOR,
     LEAVES,
     LINE_HANDLE,
@@ -13,15 +13,20 @@ from testbed.links.plan import (
     ROOT,
     burst_bytes,
     limit_packets,
+    netem_probabilities,
 )
-from testbed.links.wire import LinkSettings
-from testbed.links.wiring import Hop, hops
-from testbed.scenario.impairments import FourState, GilbertElliott, Impairments
-from testbed.scenario.shape import End, Shape
+from testbed.scenario.link_state import (
+    FourState,
+    GilbertElliott,
+    Impairments,
+    LinkDirection,
+    LinkState,
+)
+from testbed.topology import Cable
 
 
 def link_commands(
-    end: End, shape: Shape, cable: Cable, at: str = "nic", impaired: bool = False
+    end: LinkDirection, shape: LinkState, cable: Cable, at: str = "nic", impaired: bool = False
 ) -> list[str]:
     """All that shapes one direction of a link; ``impaired``: it has a delay line though it begins with none."""
     place = hops(end, cable, at)
@@ -48,7 +53,7 @@ def host_commands(cable: Cable, settings: LinkSettings) -> list[str]:
     return commands
 
 
-def tc_commands(end: End, shape: Shape, device: str) -> list[str]:
+def tc_commands(end: LinkDirection, shape: LinkState, device: str) -> list[str]:
     """The queue and the rate at ``device``.
 
     An outage has no equivalent: it is held by the agent while it lasts, and shown as a comment.
@@ -69,14 +74,14 @@ def tc_commands(end: End, shape: Shape, device: str) -> list[str]:
     ]
 
 
-def line_command(shape: Shape, device: str) -> str:
+def line_command(shape: LinkState, device: str) -> str:
     """The delay line at ``device``."""
     limit = limit_packets(shape.rate_bits, shape.queue_bytes, shape.impairments)
     head = f"tc qdisc add dev {device} root handle {LINE_HANDLE >> 16:x}: netem limit {limit}"
-    return " ".join([head, *netem_arguments(told(shape.impairments))])
+    return " ".join([head, *netem_arguments(netem_probabilities(shape.impairments))])
 
 
-def _way_in(hop: Hop) -> list[str]:
+def _way_in(hop: QueuePoint) -> list[str]:
     if hop.passing == "leaving":
         return []
     source, target = hop.interface.name, hop.device

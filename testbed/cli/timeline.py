@@ -13,10 +13,11 @@ import typer
 from testbed.cli import options
 from testbed.cli.trace import FIGURES
 from testbed.errors import InputError
-from testbed.record.readable import readable
+from testbed.records.run_directory import readable
 
 if TYPE_CHECKING:
     from analysis.load import Run
+
 
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Steps = Annotated[
@@ -54,8 +55,7 @@ def _timeline(
     run: Path, steps: str | None, out: Path, figure: Path | None, workers: int, as_json: bool
 ) -> None:
     from analysis.figures.timeline import View, save_view
-    from analysis.timeline.chrome import trace
-    from analysis.timeline.of_run import chosen, middle
+    from analysis.timeline import chosen, middle, trace
 
     if figure is not None and figure.suffix not in FIGURES:
         hint = f"Name a file that ends in {', '.join(FIGURES)}"
@@ -91,7 +91,7 @@ def bounds(text: str | None) -> tuple[int | None, int | None]:
 
 def _load(directory: Path) -> Run:
     from analysis.load import load
-    from testbed.record.directory import COMPARISON
+    from testbed.records.run_directory import COMPARISON
 
     if (directory / COMPARISON).exists():
         raise InputError(
@@ -102,7 +102,7 @@ def _load(directory: Path) -> Run:
 
 
 def _put(out: Path, found: dict[str, object]) -> None:
-    from testbed.record.directory import to_json
+    from testbed.records.run_directory import to_json
 
     try:
         out.write_text(to_json(found), encoding="utf-8")

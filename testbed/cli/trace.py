@@ -1,24 +1,340 @@
-"""``testbed trace``: look at bandwidth traces, convert, make and record them."""
+"""What the verbs under ``testbed trace`` share: writing a file, and saying what is in it.
+
+``testbed trace make``: synthetic traces, one command per kind.
+
+``testbed trace record``: a trace of one's own path, measured with iperf3.
+
+``testbed trace``: look at bandwidth traces, convert, make and record them.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from testbed.cli import options, trace_make, trace_record
-from testbed.cli.trace_output import Out, headline, put, rate_text
-from testbed.errors import InputError
-from testbed.traces.read import HINT, MAX_BYTES, detect, parse
-from testbed.traces.summary import Summary, summary
-from testbed.traces.trace import RateTrace
-from testbed.traces.write import WRITERS
-from testbed.units import Duration
+from testbed.cli import options
+from testbed.errors import ExperimentError, InputError, MachineError
+from testbed.traces import generate
+from testbed.traces.generate import WRITERS, write_csv
+from testbed.traces.rate_trace import RateTrace, TraceSummary, summary
+from testbed.traces.readers import HINT, MAX_BYTES, detect, parse
+from testbed.units import Duration, Rate
 from testbed.user_files import text_of
 
+Out = Annotated[Path, typer.Option("--out", help="The file to write.", metavar="FILE")]
+
+_UNITS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
+
+
+def put(out: Path, text: str, trace: RateTrace, as_json: bool, **more: Any) -> None:
+    """Write ``text``, which holds ``trace``, to ``out`` and say what was written."""
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(out)) from None
+    found = summary(trace)
+    if as_json:
+        print(json.dumps({"file": str(out), **more, **found.to_json()}, indent=2))
+    else:
+        print(f"{out}: {headline(found)}")
+
+
+def headline(found: TraceSummary) -> str:
+    """A trace in half a line."""
+    points = f"{found.points} point{'s' * (found.points > 1)}"
+    return f"{found.duration_s:g} s, {points}, mean {rate_text(found.mean_bits)}"
+
+
+def rate_text(bits: float) -> str:
+    """A rate in four digits and the unit that suits it."""
+    factor, unit = next((pair for pair in _UNITS if bits >= pair[0]), _UNITS[-1])
+    return f"{bits / factor:.4g} {unit}"
+
+
 app = typer.Typer(
+    no_args_is_help=True,
+    help="Make a synthetic trace. The same options and seed give the same file, everywhere.",
+)
+
+
+def _quantity(
+    flag: str, effect: str, metavar: str, value: Callable[[str], float], default: str | bool = True
+) -> Any:
+    """An option whose value is written with its unit; ``default`` is how help writes its default."""
+
+    def parsed(text: str | float) -> float:
+        if not isinstance(text, str):
+            return text  # the default
+        try:
+            number = value(text)
+        except ValueError as error:
+            raise InputError(str(error), where=flag) from None
+        return int(number) if number == int(number) else number
+
+    return typer.Option(flag, help=effect, metavar=metavar, parser=parsed, show_default=default)
+
+
+def _rate(flag: str, effect: str) -> Any:
+    return _quantity(flag, effect, "RATE", lambda text: Rate.parse(text) / 1e6)
+
+
+def _time(flag: str, effect: str, default: str | bool = True) -> Any:
+    return _quantity(flag, effect, "DURATION", Duration.parse, default)
+
+
+def _share(flag: str, effect: str) -> Any:
+    return typer.Option(flag, help=effect, min=0.0, max=1.0, metavar="SHARE")
+
+
+Low = Annotated[float, _rate("--low", "Lowest rate, such as '20 Mbit/s'.")]
+High = Annotated[float, _rate("--high", "Highest rate.")]
+Every = Annotated[float, _time("--every", "Length of a step, such as '500 ms'.")]
+Period = Annotated[float, _time("--period", "Length of a period.")]
+Noise = Annotated[float, _share("--noise", "Relative spread around it.")]
+Seconds = Annotated[
+    float, typer.Option("--seconds", help="How long.", min=1e-3, max=1e9, metavar="N")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Another seed, another trace.")]
+Json = options.Json
+
+
+def _make(make: Callable[..., RateTrace], out: Out, as_json: bool, **arguments: Any) -> None:
+    try:
+        trace = make(**arguments)
+        text = write_csv(trace, comment=f"made by testbed.traces.generate.{trace.name}")
+    except ValueError as error:
+        raise InputError(f"no such trace can be made: {error}") from None
+    put(out, text, trace, as_json, made_by=trace.name)
+
+
+@app.command("step")
+def step(
+    out: Out,
+    before: Annotated[float, _rate("--before", "Rate at first.")],
+    after: Annotated[float, _rate("--after", "Rate from then on.")],
+    at: Annotated[float, _time("--at", "When it jumps.")],
+    seconds: Seconds,
+    as_json: Json = False,
+) -> None:
+    """One jump: how a controller reacts, and how fast."""
+    _make(generate.step, out, as_json, before=before, after=after, at_s=at, seconds=_tidy(seconds))
+
+
+@app.command("square")
+def square(out: Out, low: Low, high: High, period: Period, as_json: Json = False) -> None:
+    """One period of high and low, meant to be looped."""
+    _make(generate.square, out, as_json, low=low, high=high, period_s=period)
+
+
+@app.command("ramp")
+def ramp(
+    out: Out,
+    start: Annotated[float, _rate("--start", "Rate at first.")],
+    end: Annotated[float, _rate("--end", "Rate at last.")],
+    seconds: Seconds,
+    every: Every,
+    as_json: Json = False,
+) -> None:
+    """A straight line in equal steps."""
+    _make(generate.ramp, out, as_json, start=start, end=end, seconds=_tidy(seconds), every_s=every)
+
+
+@app.command("sawtooth")
+def sawtooth(
+    out: Out, low: Low, high: High, seconds: Seconds, every: Every, as_json: Json = False
+) -> None:
+    """Down in a straight line and back at once, meant to be looped."""
+    _make(
+        generate.sawtooth, out, as_json, low=low, high=high, seconds=_tidy(seconds), every_s=every
+    )
+
+
+@app.command("random-walk")
+def random_walk(
+    out: Out,
+    low: Low,
+    high: High,
+    deviation: Annotated[float, _rate("--deviation", "Standard deviation of a step.")],
+    seconds: Seconds,
+    every: Every,
+    seed: Seed = 1,
+    as_json: Json = False,
+) -> None:
+    """Normal steps between two bounds: a path whose load drifts."""
+    _make(
+        generate.random_walk, out, as_json,
+        low=low, high=high, deviation=deviation, seconds=_tidy(seconds), every_s=every, seed=seed,
+    )  # fmt: skip
+
+
+@app.command("markov")
+def markov(
+    out: Out,
+    levels: Annotated[list[float], _rate("--level", "A rate; give it once for each level.")],
+    stay: Annotated[float, _share("--stay", "Probability to stay for another step.")],
+    seconds: Seconds,
+    every: Every,
+    seed: Seed = 1,
+    as_json: Json = False,
+) -> None:
+    """A chain over some levels: a radio link that changes its cell or coding."""
+    _make(
+        generate.markov, out, as_json,
+        levels=list(levels), stay=stay, seconds=_tidy(seconds), every_s=every, seed=seed,
+    )  # fmt: skip
+
+
+@app.command("token-bucket")
+def token_bucket(
+    out: Out,
+    peak: Annotated[float, _rate("--peak", "Rate while there are tokens.")],
+    base: Annotated[float, _rate("--base", "Rate when they are spent.")],
+    budget: Annotated[float, _time("--budget", "How long a full bucket lasts at the peak.")],
+    busy: Annotated[float, _share("--busy", "Share of steps in which the tenant sends.")],
+    seconds: Seconds,
+    every: Every,
+    noise: Noise = 0.0,
+    seed: Seed = 1,
+    as_json: Json = False,
+) -> None:
+    """A cloud instance's link: fast until its credits are spent."""
+    _make(
+        generate.token_bucket, out, as_json, peak=peak, base=base, budget_s=budget, busy=busy,
+        noise=noise, seconds=_tidy(seconds), every_s=every, seed=seed,
+    )  # fmt: skip
+
+
+@app.command("diurnal")
+def diurnal(
+    out: Out,
+    low: Low,
+    high: High,
+    seconds: Seconds,
+    every: Every,
+    period: Annotated[float, _time("--period", "Length of a day.", "24 h")] = 86_400,
+    busiest: Annotated[
+        float, _time("--busiest", "When in a day the rate is lowest.", "20 h")
+    ] = 72_000,
+    noise: Noise = 0.1,
+    persistence: Annotated[float, _share("--persistence", "Share of the noise that lasts.")] = 0.9,
+    seed: Seed = 1,
+    as_json: Json = False,
+) -> None:
+    """A day's tide of a shared path, with noise on it."""
+    _make(
+        generate.diurnal, out, as_json, low=low, high=high, period_s=period, busiest_s=busiest,
+        noise=noise, persistence=persistence, seconds=_tidy(seconds), every_s=every, seed=seed,
+    )  # fmt: skip
+
+
+def _tidy(seconds: float) -> float:
+    """60.0 as 60: the trace's name is the call that made it."""
+    return int(seconds) if seconds == int(seconds) else seconds
+
+
+Host = Annotated[
+    str, typer.Argument(metavar="HOST", help="Where `iperf3 -s` listens.", show_default=False)
+]
+TraceRecordSeconds = Annotated[
+    int, typer.Option("--seconds", help="How long.", min=1, max=86_400, metavar="N")
+]
+Reverse = Annotated[
+    bool, typer.Option("--reverse", help="From HOST to here; counted where it arrives.")
+]
+Port = Annotated[int, typer.Option("--port", help="The server's port.", min=1, max=65_535)]
+Interval = Annotated[
+    float, typer.Option("--interval", help="Length of a step in s.", min=0.1, max=60.0, metavar="N")
+]
+CONNECT_MS = 5000
+GRACE_S = 20.0
+"""What iperf3 may take longer than its test."""
+
+
+def record(
+    host: Host,
+    out: Out,
+    seconds: TraceRecordSeconds = 60,
+    reverse: Reverse = False,
+    port: Port = 5201,
+    interval: Interval = 1.0,
+    as_json: options.Json = False,
+) -> None:
+    """Fill the path to HOST with one TCP flow and write down what it carried, as rates of its frames."""
+    from testbed.runner.signals import interruptible
+
+    if interval > seconds:
+        raise InputError(f"{interval:g} s is longer than the record", where="--interval")
+    if not out.parent.is_dir():
+        raise InputError("there is no such folder", where=str(out.parent))
+    command = _command(host, port, seconds, reverse, interval)
+    direction = f"from {host} to here" if reverse else f"from here to {host}"
+    print(f"recording {seconds} s {direction}, port {port}", file=sys.stderr)
+    with interruptible():
+        report = _measured(host, port, command, seconds)
+    trace, overhead = _trace(report)
+    version = str(report.get("start", {}).get("version", "iperf3"))
+    comment = f"recorded with {version}, {direction}; {overhead}"
+    put(out, write_csv(trace, comment=comment), trace, as_json, recorded=direction)
+
+
+def _command(host: str, port: int, seconds: int, reverse: bool, interval: float) -> list[str]:
+    found = shutil.which("iperf3")
+    if found is None:
+        raise MachineError(
+            "iperf3 is not installed", fix="Install it, on Debian or Ubuntu: apt-get install iperf3"
+        )
+    command = [
+        found, "--client", host, "--port", str(port), "--time", str(seconds),
+        "--interval", f"{interval:g}", "--connect-timeout", str(CONNECT_MS), "--json",
+    ]  # fmt: skip
+    return [*command, "--reverse"] if reverse else command
+
+
+def _measured(host: str, port: int, command: list[str], seconds: int) -> dict[str, Any]:
+    """iperf3's report. Raises ExperimentError when it has none."""
+    failed = f"cannot record the path to {host} port {port}"
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds + GRACE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ExperimentError(f"{failed}: the server fell silent") from None
+    try:
+        report = json.loads(done.stdout)
+    except ValueError:
+        said = (done.stderr or done.stdout).strip().partition("\n")[0]
+        raise ExperimentError(f"{failed}: {said or 'iperf3 said nothing'}") from None
+    if report.get("error"):
+        hint = f"Is `iperf3 -s -p {port}` running there, and may it be reached?"
+        raise ExperimentError(f"{failed}: {report['error']}. {hint}")
+    return dict(report)
+
+
+def _trace(report: dict[str, Any]) -> tuple[RateTrace, str]:
+    """The trace, and how frames were reckoned from what iperf3 counts, which is TCP's payload."""
+    from testbed.scenario.link_state import SEGMENT_HEADER_BYTES
+
+    try:
+        trace = parse(json.dumps(report), "iperf3's report", format="iperf3")
+    except InputError as error:
+        raise ExperimentError(f"iperf3 measured nothing that makes a trace: {error}") from None
+    segment = report.get("start", {}).get("tcp_mss_default")
+    if not isinstance(segment, int) or segment <= 0:
+        return trace, "TCP payload, without headers"
+    frames = (segment + SEGMENT_HEADER_BYTES) / segment
+    return trace.scaled(
+        frames
+    ), f"frames of {segment} bytes of payload and {SEGMENT_HEADER_BYTES} of headers"
+
+
+app_trace = typer.Typer(
     no_args_is_help=True, help="Look at bandwidth traces, convert them, make and record them."
 )
 
@@ -39,7 +355,7 @@ def _instant(flag: str, effect: str) -> Any:
     return typer.Option(flag, help=effect, metavar="DURATION")
 
 
-@app.command("show")
+@app_trace.command("show")
 def show(
     file: File,
     out: Figure = None,
@@ -65,7 +381,7 @@ def show(
         print(f"figure   {target}")
 
 
-@app.command("convert")
+@app_trace.command("convert")
 def convert(
     file: File,
     out: Out,
@@ -104,8 +420,8 @@ def convert(
     put(out, text, trace, as_json, format=to)
 
 
-app.add_typer(trace_make.app, name="make")
-app.command("record")(trace_record.record)
+app_trace.add_typer(app, name="make")
+app_trace.command("record")(record)
 
 
 def _read(file: Path, form: str | None, column: str | None) -> tuple[str, RateTrace]:
@@ -129,7 +445,7 @@ def _check_factors(stretch: float, scale: float) -> None:
             )
 
 
-def _described(file: Path, form: str, found: Summary) -> list[str]:
+def _described(file: Path, form: str, found: TraceSummary) -> list[str]:
     spread = ", ".join(f"p{n} {rate_text(rate)}" for n, rate in found.percentiles_bits.items())
     outage = "none"
     if found.outage_share:

@@ -1,18 +1,27 @@
-"""``testbed validate``: whether a scenario and its traces are right, and what they need of a kernel."""
+"""``testbed validate``: whether a scenario and its traces are right, and what they need of a kernel.
+
+``testbed init``: a scenario to start from, with a trace of its own.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from testbed.cli import options
-from testbed.job.fit import check_nodes
+from testbed.errors import InputError
+from testbed.runner.exec.launch_spec import check_nodes
+from testbed.runner.manifest_writer import check_fits, in_a_sentence, overlaps, pacing
 from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Derived
-from testbed.scenario.needs import kernel_needs
-from testbed.session.profiled import check_fits, in_a_sentence, overlaps, pacing
+from testbed.scenario.validate_links import kernel_needs
+from testbed.traces import generate
+from testbed.traces.generate import write_csv
 
 _OPTIONAL = {"hosts": "host", "racks": "rack", "flows": "flow"}
 
@@ -80,3 +89,58 @@ def _counted(number: int, noun: str) -> str:
 
 def _listed(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
+
+
+Directory = Annotated[Path, typer.Argument(help="Where to; made if it is not there.")]
+
+SCENARIO = "scenario.yaml"
+TRACE = "traces/cloud.csv"
+
+TEXT = f"""\
+# Check it with `testbed validate {SCENARIO}`, look at it with `testbed plan {SCENARIO}`, then
+# `testbed run {SCENARIO}`. Every key is explained in docs/scenario-format.md and the two pages that it names.
+name: first
+description: Four workers train digits while the server's bandwidth swings.
+nodes:
+  server: {{role: server}}
+  worker: {{role: worker, count: 4}}        # worker-0 to worker-3
+links:                                    # `default`, then per group, then per node
+  default:
+    up: {{rate: 100 Mbit/s, queue: 50 ms}}
+    down: {{rate: 100 Mbit/s, queue: 50 ms}}
+events:                                   # kinds: trace, step, ramp, outage
+  - {{kind: trace, links: [server], direction: both, file: {TRACE}, at_end: loop}}
+train:
+  task: digits
+  model: cnn
+  batch: 32
+  optimizer: {{name: sgd, lr: 0.1}}
+  pace: 200 ms                            # a step's computation is held to this time
+  stop: {{steps: 100}}
+  evaluate_every: 10
+algorithms: [none, topk-0.15, adatopk]    # `testbed algorithms` lists them
+seeds: [1]
+"""
+
+
+def init(directory: Directory = Path()) -> None:
+    """Write a scenario to start from, and a trace, into DIRECTORY. Nothing is overwritten."""
+    trace = generate.token_bucket(
+        peak=100, base=55, budget_s=6, busy=0.75, noise=0.08, seconds=60, every_s=1, seed=1
+    )
+    comment = f"made by testbed.traces.generate.{trace.name}"
+    files = {directory / SCENARIO: TEXT, directory / TRACE: write_csv(trace, comment=comment)}
+    for path in files:
+        if path.exists():
+            raise InputError(
+                "there is such a file already", where=str(path), hint="Name another directory"
+            )
+    try:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            print(path)
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror}", where=str(error.filename or directory)
+        ) from None

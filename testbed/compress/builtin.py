@@ -1,38 +1,38 @@
-"""Every selector, value coding and memory that ships with Narrows, in one place. A new one is a file and a line here.
+"""One line per part.
+
+Every selector, value coding and memory that ships with Narrows, in one place. A new one is a file and a line here.
 
 None of these modules imports torch or numba: they use the tensors they are given, so that the names are
 known (and a scenario validates) on a machine without them.
+
+Value codings by the number that stands for them on the wire.
 """
 
 from __future__ import annotations
 
-from testbed.compress.base import codings, memories, selectors
-from testbed.compress.dense import Dense
-from testbed.compress.feedback import Feedback
-from testbed.compress.forget import Forget
-from testbed.compress.momentum import MomentumCorrection
-from testbed.compress.selectors.dgc import Dgc
+from functools import cache
+
+from testbed.compress.base import ValuesFactory, codings, memories, selectors
+from testbed.compress.memory import ErrorFeedback, MomentumCorrection, NoMemory
+from testbed.compress.selectors.dgc import Dgc, Hierarchical
 from testbed.compress.selectors.dryden import Dryden
 from testbed.compress.selectors.gaussian import Gaussian
-from testbed.compress.selectors.hierarchical import Hierarchical
 from testbed.compress.selectors.laplace import Laplace
 from testbed.compress.selectors.mstopk import MsTopK
-from testbed.compress.selectors.radix import Radix
 from testbed.compress.selectors.randk import RandK
 from testbed.compress.selectors.redsync import Search, Trimmed
 from testbed.compress.selectors.sidco import SidcoExponential, SidcoGamma, SidcoPareto
 from testbed.compress.selectors.threshold import Threshold
-from testbed.compress.topk import TopK
-from testbed.compress.values.fp32 import Fp32
-from testbed.compress.values.half import Bf16, Fp16
+from testbed.compress.selectors.topk import Dense, Radix, TopK
+from testbed.compress.values.floats import Bf16, Fp16, Fp32
 from testbed.compress.values.int8 import Int8
 from testbed.compress.values.lowrank import LowRank
 from testbed.compress.values.maxmin import MaxMin
 from testbed.compress.values.natural import Natural
-from testbed.compress.values.onebit import OneBit
 from testbed.compress.values.qsgd import Qsgd
-from testbed.compress.values.sign import Sign
+from testbed.compress.values.sign import OneBit, Sign
 from testbed.compress.values.ternary import Ternary
+from testbed.errors import WireError
 
 selectors.add("dense", Dense)
 selectors.add("topk", TopK)
@@ -63,6 +63,28 @@ codings.add("qsgd", Qsgd)
 codings.add("natural", Natural)
 codings.add("lowrank", LowRank)
 
-memories.add("none", Forget)
-memories.add("feedback", Feedback)
+memories.add("none", NoMemory)
+memories.add("feedback", ErrorFeedback)
 memories.add("dgc", MomentumCorrection)
+
+
+def coding_of(code: int) -> ValuesFactory:
+    """Raises WireError for a number that nobody has."""
+    if code not in _by_code():
+        _by_code.cache_clear()  # it may have been registered since
+    try:
+        return _by_code()[code]
+    except KeyError:
+        raise WireError(f"unknown value coding {code}") from None
+
+
+@cache
+def _by_code() -> dict[int, ValuesFactory]:
+    """Raises ValueError where two codings have one number, or one has a number that is no byte."""
+    found: dict[int, ValuesFactory] = {}
+    for name in codings:
+        coding = codings.get(name)
+        if coding.code in found or not 0 <= coding.code < 256:
+            raise ValueError(f"value coding {name!r} cannot have the number {coding.code}")
+        found[coding.code] = coding
+    return found

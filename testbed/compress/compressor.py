@@ -1,23 +1,207 @@
-"""All buckets of one worker: gradients in, payloads out, and back."""
+"""Compressor, BucketCompressor, checkpoints.
+
+Arrays in a state as tensors, so that ``torch.load`` reads a checkpoint without trusting its code.
+
+One bucket's way from gradient to payload: memory, selector, values, bytes, memory again.
+
+A compressor's state on its way into buckets that may not be made yet.
+
+All buckets of one worker: gradients in, payloads out, and back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import isfinite
 from random import Random
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, float32
 
-from testbed.compress.base import Selection
-from testbed.compress.bucket import Bucket, Packed
-from testbed.compress.checkpoint import Checkpoint
-from testbed.compress.elements import check_density
-from testbed.compress.layers import join, read_message
+from testbed.compress.base import (
+    AccumulatedGradient,
+    BufferPool,
+    PayloadBuffer,
+    Recipe,
+    RecipeChoice,
+    Selection,
+    Sparse,
+)
+from testbed.compress.gradient_stats import check_density, refuse
+from testbed.compress.kernels.torch_ops import Staging
 from testbed.compress.layout import Layout
-from testbed.compress.payload import PayloadBuffer, Scratch
-from testbed.compress.recipe import Choice, Recipe
+from testbed.compress.memory import parameters_of
+from testbed.compress.payload import encode, join, read_message
 from testbed.errors import GradientError, InputError, WireError
 from testbed.node import Buffer
+
+
+def as_tensors(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of all arrays in ``state``, as tensors; everything else as it is."""
+    return {
+        name: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
+        for name, value in state.items()
+    }
+
+
+def as_arrays(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``as_tensors`` was given."""
+    return {
+        name: value.cpu().numpy().copy() if isinstance(value, torch.Tensor) else value
+        for name, value in state.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterShare:
+    """One parameter's share of a message: elements that are sent, and bytes.
+
+    Where it shares a payload with others, so many bytes of it as it has of the elements sent.
+    """
+
+    count: int
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A message on its way out. ``payload`` holds until the bucket's next message is made."""
+
+    payload: memoryview
+    size: int
+    """Elements of the gradient."""
+    count: int
+    """Elements sent."""
+    how: Selection | None
+    before: float = 0.0
+    """Σ|p|: of all that there was to send."""
+    sent: float = 0.0
+    """Σ|values| as they are read; 0 where nobody weighs."""
+    parts: tuple[ParameterShare, ...] = ()
+    """What each parameter has of it; empty where nobody itemises."""
+
+
+class Bucket:
+    """Compresses one flat vector after another, and remembers what it left out."""
+
+    def __init__(self, layout: Layout, recipe: Recipe) -> None:
+        self.layout, self._made_with = layout, [recipe.selector.name, recipe.values.name]
+        self._selector = recipe.make_selector()
+        self._values = recipe.make_values(layout)
+        self._memory = recipe.make_memory(layout)
+        self._buffer, self._staging = PayloadBuffer(), Staging()
+
+    def compensate(self, flat: Tensor) -> AccumulatedGradient:
+        """What is to be compressed in place of ``flat``; nothing is kept yet, so it can be forgotten.
+
+        ``flat``: float32 (n,), contiguous; it is not changed. Raises GradientError for NaN or infinity.
+        """
+        given = self._memory.compensate(flat)
+        if not isfinite(given.sum_abs):
+            refuse(flat, self.layout)
+            refuse(given.flat, self.layout)
+        return given
+
+    def compress(
+        self, given: AccumulatedGradient, density: float, rng: Random,
+        *, weigh: bool = False, itemise: bool = False,
+    ) -> Packed:  # fmt: skip
+        """The message; ``given`` is what ``compensate`` returned last.
+
+        ``weigh``, ``itemise``: find ``Packed.sent`` and ``Packed.parts`` too.
+        """
+        sent = self._selector.select(given, density, rng)
+        encoded = encode(self._staging.to_host(sent), self._values, rng, self._buffer)
+        mass = float(encoded.values.abs().sum()) if weigh else 0.0
+        read = encoded.values.to(given.flat.device)
+        self._memory.update(given, replace(sent, values=read))
+        parts = self._shares(sent, len(encoded.payload)) if itemise else ()
+        return Packed(encoded.payload, sent.size, sent.count, sent.how, given.sum_abs, mass, parts)
+
+    def _shares(self, sent: Sparse, length: int) -> tuple[ParameterShare, ...]:
+        ends = [part.offset + part.size for part in self.layout]
+        if sent.indices is not None:
+            bounds = torch.tensor(ends, device=sent.indices.device)
+            ends = torch.searchsorted(sent.indices, bounds).tolist()
+        counts = [end - begin for begin, end in pairwise([0, *ends])]
+        return tuple(ParameterShare(count, length * count / max(1, sent.count)) for count in counts)
+
+    def memory(self) -> dict[str, Tensor]:
+        """What was left out, by parameter."""
+        return self._memory.state()
+
+    def recall(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what belongs to this bucket's parameters."""
+        self._memory.load(state)
+
+    def learnt(self) -> dict[str, Any]:
+        """What selector and values carry from step to step, and for which parameters."""
+        return {
+            "parts": [part.name for part in self.layout],
+            "made_with": self._made_with,
+            "selector": self._selector.state(),
+            "values": as_tensors(self._values.state()),
+        }
+
+    def learn(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``learnt`` returned for some of the same parameters, as far as it is of use here.
+
+        What a selector knows is of use to one of the same name for exactly these parameters; a value coding
+        knows matrices by the names of their parameters.
+        """
+        selector, values = state["made_with"]
+        if selector == self._made_with[0] and state["parts"] == [p.name for p in self.layout]:
+            self._selector.load(state["selector"])
+        if values == self._made_with[1]:
+            self._values.load(as_arrays(state["values"]))
+
+
+class Checkpoint:
+    """What was loaded and no bucket has taken yet. ``kind``: name of the memory."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._memory: dict[str, Tensor] = {}
+        self._learnt: list[Mapping[str, Any]] = []
+        self._served: set[str] = set()
+        """Parameters whose bucket has what there was for it."""
+
+    @classmethod
+    def read(cls, state: Mapping[str, Any], kind: str) -> Checkpoint:
+        """What ``to_json`` gave. Raises InputError when another memory's vectors are in it."""
+        if state["memory"] and state["kind"] != kind:
+            raise InputError(
+                f"memory {kind!r} cannot take over what memory {state['kind']!r} holds of "
+                f"{', '.join(sorted(state['memory']))}",
+                hint=f"Load it into a compressor with memory {state['kind']!r}",
+            )
+        loaded = cls(kind)
+        loaded._memory, loaded._learnt = dict(state["memory"]), list(state["learnt"])
+        return loaded
+
+    def to_json(self, buckets: Iterable[Bucket]) -> dict[str, Any]:
+        """The state of ``buckets``, and what waits for others."""
+        memory, learnt = dict(self._memory), list(self._learnt)
+        for bucket in buckets:
+            memory.update(bucket.memory())
+            learnt.append(bucket.learnt())
+        return {"kind": self._kind, "memory": memory, "learnt": learnt}
+
+    def hand_over(self, bucket: Bucket) -> None:
+        """Give ``bucket`` what belongs to it."""
+        names = [part.name for part in bucket.layout]
+        own = {key: self._memory.pop(key) for key in parameters_of(self._memory, names)}
+        if own:
+            bucket.recall(own)
+        self._served |= {*names}
+        for learnt in self._learnt:
+            if {*learnt["parts"]} & {*names}:
+                bucket.learn(learnt)
+        self._learnt = [one for one in self._learnt if not {*one["parts"]} <= self._served]
 
 
 class Compressor:
@@ -32,7 +216,7 @@ class Compressor:
         self._layouts = dict(layouts or {})
         self._buckets: dict[str, list[Bucket]] = {}
         self._joined: dict[str, PayloadBuffer] = {}
-        self._scratch = Scratch()
+        self._scratch = BufferPool()
         self._loaded = Checkpoint(recipe.memory.name)
 
     @classmethod
@@ -44,7 +228,9 @@ class Compressor:
         values: str = "fp32",
     ) -> Compressor:
         """From registered names, without options. Raises InputError for unknown ones."""
-        return cls(Recipe(Choice(selector), Choice(values), Choice(memory)), layouts)
+        return cls(
+            Recipe(RecipeChoice(selector), RecipeChoice(values), RecipeChoice(memory)), layouts
+        )
 
     def compress(
         self, name: str, flat: Tensor, density: float | Sequence[float], rng: Random

@@ -1,4 +1,17 @@
-"""How the indices of the elements sent are written: a coding per message, the shortest one.
+"""Bitmap, int32, Elias-Fano, seed.
+
+Elias–Fano coding of ascending indices, with a length that depends on n and m alone.
+
+Index i_j, the j-th of m in a vector of n, comes after i_j − j elements that are not sent. These numbers
+y_j do not descend and are at most n − m. Their low b bits are stored as they are, one after the other. Of
+the high parts, one bit in each place (y_j >> b) + j is 1: in m + ((n − m) >> b) bits. b is the smallest for
+which (n − m) >> b is at most 2m, which makes both together shortest: about log2(n/m) + 2 bits an index.
+
+With random indices this is at most 11 % above their entropy, n·H(m/n) bits.
+(P. Elias, "Efficient storage and retrieval by content and address of static files", J. ACM 1974;
+R. Fano 1971. The same length as Golomb–Rice coding of the gaps, but no index waits for the one before it.)
+
+How the indices of the elements sent are written: a coding per message, the shortest one.
 
 ``m`` indices of a vector of ``n``, strictly ascending. Every coding's length depends on n and m alone.
 
@@ -7,6 +20,16 @@ bitmap      n bits, first element in the lowest bit of the first byte
 int32       m × 4 bytes
 elias-fano  about log2(n/m) + 2 bits each (``elias_fano``)
 seed        8 bytes, from which both sides work the indices out (``seeded``)
+
+A random set of indices that follows from a seed alone: the same for all machines and versions.
+
+Up to ``SORTED`` elements: those with the least words of the seed's stream (``kernels.random``), of equal
+words the first. Beyond: the first ``count`` elements of a random permutation of [0, n), made without
+a table: a Feistel network on the least power of two that holds n, 2^b, applied again until the result is
+below n ("cycle walking", Black and Rogaway 2002). With l = ⌊b/2⌋ lower bits L and the b − l upper ones H,
+and W(s, i) for element i of the stream of s, the rounds r = 0, 2, 4 are
+
+    H ← H xor (W(W(seed, r), L) mod 2^(b−l))        L ← L xor (W(W(seed, r+1), H) mod 2^l)
 """
 
 from __future__ import annotations
@@ -18,12 +41,80 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.compress import elias_fano
-from testbed.compress.base import Bytes
-from testbed.compress.payload import Scratch
+from testbed.compress.base import BufferPool, Bytes
+from testbed.compress.kernels.random import words
 from testbed.errors import WireError
 
 Indices = NDArray[np.int64]
+
+
+def low_bits(size: int, count: int) -> int:
+    """b: how many bits of a number are stored as they are."""
+    low = 0
+    while (size - count) >> low > 2 * count:
+        low += 1
+    return low
+
+
+def bits(size: int, count: int) -> tuple[int, int]:
+    """Length of the part of the low bits and of that of the high ones, in bits."""
+    low = low_bits(size, count)
+    return low * count, count + ((size - count) >> low)
+
+
+def section_bytes(size: int, count: int) -> int:
+    """Length of the section for ``count`` indices of a vector of ``size``; each part begins at a byte."""
+    lows, highs = bits(size, count)
+    return -(-lows // 8) + -(-highs // 8)
+
+
+def write(section: Bytes, indices: Indices, size: int, scratch: BufferPool) -> bool:
+    """Fill ``section``, which has ``section_bytes``; False for indices that do not ascend in [0, ``size``)."""
+    from testbed.compress.kernels import index_codecs
+
+    lows, highs = _words(size, indices.size, scratch)
+    low = low_bits(size, indices.size)
+    right = index_codecs.elias_fano_write(indices, size, low, lows, highs)
+    middle = -(-low * indices.size // 8)
+    section[:middle] = lows.view(np.uint8)[:middle]
+    section[middle:] = highs.view(np.uint8)[: section.size - middle]
+    return right
+
+
+def read(section: Bytes, size: int, out: Indices, scratch: BufferPool) -> None:
+    """Strictly ascending indices in [0, ``size``) into all of ``out``. Raises WireError for any other bytes."""
+    from testbed.compress.kernels import index_codecs as loops_index
+
+    count = out.size
+    lows, highs = _words(size, count, scratch)
+    low_length, high_length = bits(size, count)
+    middle = -(-low_length // 8)
+    load(section[:middle], low_length, lows)
+    load(section[middle:], high_length, highs)
+    ones = loops_index.count_ones(highs)
+    if ones != count:
+        raise WireError(f"{ones} high parts for {count} indices")
+    if not loops_index.elias_fano_read(lows, highs, low_bits(size, count), size, out):
+        raise WireError(f"indices do not ascend, or lie beyond a vector of {size}")
+
+
+def load(section: Bytes, used: int, words: NDArray[np.uint64]) -> None:
+    """Bytes of ``used`` bits into words that are aligned and zero behind them. Raises WireError for filling."""
+    if used % 8 and section[-1] >> used % 8:
+        raise WireError("the unused bits of a last byte are not zero")
+    words[section.size // 8 :] = 0
+    words.view(np.uint8)[: section.size] = section
+
+
+def _words(
+    size: int, count: int, scratch: BufferPool
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Room for both parts; the low one has two words to spare: each number is read from two, without a branch."""
+    lows, highs = bits(size, count)
+    return (
+        scratch.array("low words", -(-lows // 64) + 2, np.uint64),
+        scratch.array("high words", -(-highs // 64), np.uint64),
+    )
 
 
 class IndexCoding(IntEnum):
@@ -73,35 +164,37 @@ def index_bytes(coding: IndexCoding, size: int, count: int) -> int:
         case IndexCoding.INT32:
             return 4 * count
         case IndexCoding.ELIAS_FANO:
-            return elias_fano.section_bytes(size, count)
+            return section_bytes(size, count)
         case IndexCoding.SEED:
             return 8
 
 
-def write(
-    coding: IndexCoding, section: Bytes, indices: Indices, size: int, scratch: Scratch
+def write_indices(
+    coding: IndexCoding, section: Bytes, indices: Indices, size: int, scratch: BufferPool
 ) -> None:
     """Fill ``section``, which has ``index_bytes``. Raises WireError unless ``indices`` are as they must be."""
-    from testbed.compress.kernels import loops_index
+    from testbed.compress.kernels import index_codecs
 
     match coding:
         case IndexCoding.BITMAP:
             words = scratch.array("high words", -(-size // 64), np.uint64)
-            right = loops_index.bitmap_write(indices, size, words)
+            right = index_codecs.bitmap_write(indices, size, words)
             section[:] = words.view(np.uint8)[: section.size]
         case IndexCoding.ELIAS_FANO:
-            right = elias_fano.write(section, indices, size, scratch)
+            right = write(section, indices, size, scratch)
         case _:
-            right = loops_index.misplaced(indices, size) < 0
+            right = index_codecs.misplaced(indices, size) < 0
     if not right:
         refuse(indices, size)
     if coding is IndexCoding.INT32:
         section.view("<i4")[:] = indices
 
 
-def read(coding: IndexCoding, section: Bytes, size: int, out: Indices, scratch: Scratch) -> None:
+def read_indices(
+    coding: IndexCoding, section: Bytes, size: int, out: Indices, scratch: BufferPool
+) -> None:
     """Strictly ascending indices in [0, ``size``) into all of ``out``. Raises WireError for any other bytes."""
-    from testbed.compress.kernels import loops_index
+    from testbed.compress.kernels import index_codecs as loops_index
 
     match coding:
         case IndexCoding.DENSE:
@@ -110,7 +203,7 @@ def read(coding: IndexCoding, section: Bytes, size: int, out: Indices, scratch: 
             np.cumsum(out, out=out)
         case IndexCoding.BITMAP:
             words = scratch.array("high words", -(-size // 64), np.uint64)
-            elias_fano.load(section, size, words)
+            load(section, size, words)
             ones = loops_index.count_ones(words)
             if ones != out.size:
                 raise WireError(f"{ones} bits are set where {out.size} should be")
@@ -120,11 +213,9 @@ def read(coding: IndexCoding, section: Bytes, size: int, out: Indices, scratch: 
             if loops_index.misplaced(out, size) >= 0:
                 refuse(out, size)
         case IndexCoding.ELIAS_FANO:
-            elias_fano.read(section, size, out, scratch)
+            read(section, size, out, scratch)
         case IndexCoding.SEED:
-            from testbed.compress import seeded
-
-            seeded.indices(size, out.size, seed_in(section), out)
+            indices(size, out.size, seed_in(section), out)
 
 
 def write_seed(section: Bytes, seed: int) -> None:
@@ -141,10 +232,80 @@ def seed_in(section: Bytes) -> int:
 
 def refuse(indices: Indices, size: int) -> NoReturn:
     """Raise WireError for the first of ``indices`` that is wrong; one must be."""
-    from testbed.compress.kernels import loops_index
+    from testbed.compress.kernels import index_codecs as loops_index
 
     place = loops_index.misplaced(indices, size)
     index = int(indices[place])
     if not 0 <= index < size:
         raise WireError(f"index {index} in a vector of {size}")
     raise WireError(f"indices do not ascend: {index} follows {indices[place - 1]}")
+
+
+Words = NDArray[np.uint64]
+
+SORTED = 4096
+"""Longest vector whose words are sorted; a Feistel network on few bits would not be random enough."""
+ROUNDS = 6
+
+
+def indices(size: int, count: int, seed: int, out: Indices | None = None) -> Indices:
+    """``count`` different indices of [0, ``size``), int64 ascending; memory for ``count`` of them.
+
+    ``seed``: 0 to 2⁶⁴ − 1. They are written to ``out`` (contiguous), where it is given.
+    """
+    if not 0 <= count <= size:
+        raise ValueError(f"{count} of {size} elements")
+    if out is None:
+        out = np.empty(count, np.int64)
+    if count == size:
+        out[:] = np.arange(size)
+    elif size <= SORTED:
+        out[:] = _least(size, count, seed)
+    else:
+        from testbed.compress.kernels import random_loops
+
+        random_loops.fill_loops_seeded(keys(seed), size, out)
+    out.sort()
+    return out
+
+
+def reference(size: int, count: int, seed: int) -> Indices:
+    """What ``indices`` gives, in numpy: what the loops are tested against."""
+    if size <= SORTED:
+        return np.sort(_least(size, count, seed))
+    found = _permuted(np.arange(count, dtype=np.uint64), keys(seed), size)
+    outside = np.flatnonzero(found >= size)
+    while outside.size:
+        found[outside] = _permuted(found[outside], keys(seed), size)
+        outside = outside[found[outside] >= size]
+    return np.sort(found.astype(np.int64))
+
+
+def keys(seed: int) -> Words:
+    """One for each round."""
+    return words(seed, ROUNDS)
+
+
+def _least(size: int, count: int, seed: int) -> Indices:
+    return np.argsort(words(seed, size), kind="stable")[:count].astype(np.int64)
+
+
+def _permuted(elements: Words, rounds: Words, size: int) -> Words:
+    """The network once, on the numbers below 2^b."""
+    bits = (size - 1).bit_length()
+    shift = np.uint64(bits // 2)
+    high_mask, low_mask = np.uint64((1 << bits - bits // 2) - 1), np.uint64((1 << bits // 2) - 1)
+    high, low = elements >> shift, elements & low_mask
+    for r in range(0, ROUNDS, 2):
+        high = high ^ (_word(rounds[r], low) & high_mask)
+        low = low ^ (_word(rounds[r + 1], high) & low_mask)
+    return high << shift | low
+
+
+def _word(seed: np.uint64, index: Words) -> Words:
+    """Element ``index`` of the stream of ``seed``."""
+    z = seed + (index + np.uint64(1)) * np.uint64(0x9E37_79B9_7F4A_7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    mixed: Words = z ^ (z >> np.uint64(31))
+    return mixed

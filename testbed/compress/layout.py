@@ -1,11 +1,18 @@
-"""What a bucket's flat vector is made of: the parameters, their places and their shapes."""
+"""Flat vector -> parameters, layers, shards, buckets.
+
+What a bucket's flat vector is made of: the parameters, their places and their shapes.
+
+A flat vector in pieces that travel by themselves: of about equal size for several servers, or layer by layer. Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import prod
+
+from testbed.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +100,125 @@ class Layout:
     def at(self, position: int) -> Part:
         """The part that element ``position`` belongs to."""
         return next(p for p in reversed(self.parts) if p.offset <= position)
+
+
+_WIDTH = 4
+"""Bytes of a float32."""
+
+WHOLE = "whole"
+"""The bucket that holds the whole model, where there is one server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Elements ``begin`` to ``end`` of the vector: a bucket by itself, with its ``number`` in frames."""
+
+    number: int
+    name: str
+    begin: int
+    layout: Layout
+
+    @property
+    def end(self) -> int:
+        """The element after its last."""
+        return self.begin + self.layout.size
+
+    @property
+    def place(self) -> slice:
+        """Where it is in the vector."""
+        return slice(self.begin, self.end)
+
+
+def cut(layout: Layout, many: int) -> list[Shard]:
+    """``many`` shards. Cuts are between two rows of a parameter, as near to equal sizes as that allows.
+
+    Raises InputError when there are fewer rows than that.
+    """
+    if many == 1:
+        return [Shard(0, WHOLE, 0, layout)]
+    cuts = [0]
+    for i in range(1, many):
+        near = _row_near(layout, layout.size * i // many)
+        cuts.append(near if near > cuts[-1] else _next_row(layout, cuts[-1]))
+    cuts.append(layout.size)
+    for i in range(many - 1, 0, -1):  # the last ones may have been pushed to the end
+        if cuts[i] >= cuts[i + 1]:
+            cuts[i] = _row_before(layout, cuts[i + 1])
+    if any(one >= other for one, other in pairwise(cuts)):
+        raise InputError(
+            f"a model of {layout.size} parameters cannot be spread over {many} servers",
+            hint="Use fewer servers, or a larger model",
+        )
+    return [
+        Shard(number, f"shard-{number}", begin, Layout.of(_pieces(layout, begin, end)))
+        for number, (begin, end) in enumerate(pairwise(cuts))
+    ]
+
+
+def pieces(layout: Layout, servers: int, bucket_bytes: int) -> list[Shard]:
+    """What travels by itself, by number: buckets of layers, which go round among ``servers``, or one for each.
+
+    Raises InputError when that is too few for the servers.
+    """
+    if not bucket_bytes:
+        return cut(layout, servers)
+    found = in_buckets(layout, bucket_bytes)
+    if len(found) < servers:
+        raise InputError(
+            f"the model makes {len(found)} buckets of {int(bucket_bytes)} B or more, for {servers} servers",
+            hint="Use smaller `bucket_bytes`, or fewer servers",
+        )
+    return found
+
+
+def in_buckets(layout: Layout, least_bytes: int) -> list[Shard]:
+    """Layers from the last to the first, which is the order in which a backward pass computes them.
+
+    Layers join the bucket before them until it has ``least_bytes`` or more (float32); none is parted.
+    """
+    found: list[Shard] = []
+    layers = layout.layers()
+    end = len(layers)
+    for number in reversed(range(end)):
+        begin = layers[number].begin
+        if number == 0 or _WIDTH * (layers[end - 1].end - begin) >= least_bytes:
+            parts = [part for layer in layers[number:end] for part in layer.parts]
+            own = Layout.of((part.name, part.shape) for part in parts)
+            found.append(Shard(len(found), f"bucket-{len(found)}", begin, own))
+            end = number
+    return found
+
+
+def _row(part: Part) -> int:
+    """Elements that stay together: a matrix's row; of vectors and scalars each for itself."""
+    return prod(part.shape[1:]) if len(part.shape) > 1 else 1
+
+
+def _row_near(layout: Layout, position: int) -> int:
+    part = layout.at(position)
+    return part.offset + round((position - part.offset) / _row(part)) * _row(part)
+
+
+def _next_row(layout: Layout, position: int) -> int:
+    """Where the row ends that begins at ``position``; the end of all, behind the last."""
+    return position + _row(layout.at(position)) if position < layout.size else position
+
+
+def _row_before(layout: Layout, position: int) -> int:
+    """Where the row begins that ends at ``position``; 0, before the first."""
+    part = layout.at(max(0, position - 1))
+    return part.offset + max(0, position - 1 - part.offset) // _row(part) * _row(part)
+
+
+def _pieces(layout: Layout, begin: int, end: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of what lies between; of a parameter that is cut, which rows."""
+    for part in layout:
+        first, last = max(begin, part.offset), min(end, part.offset + part.size)
+        if first >= last:
+            continue
+        if last - first == part.size:
+            yield part.name, part.shape
+        else:
+            row = _row(part)
+            rows = (first - part.offset) // row, (last - part.offset) // row
+            yield f"{part.name}[{rows[0]}:{rows[1]}]", (rows[1] - rows[0], *part.shape[1:])

@@ -20,9 +20,9 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from testbed.control.base import Observation, Watched
-from testbed.control.options import Density, Options, read_options
+from testbed.control.base import Density, Observation, Watched, read_options
 from testbed.errors import ExperimentError
+from testbed.registry import Options
 
 
 class AccordionOptions(Options):

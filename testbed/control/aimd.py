@@ -21,9 +21,9 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from testbed.control.base import Observation
-from testbed.control.delays import measured
-from testbed.control.options import Density, Options, Share, check_initial, read_options
+from testbed.control.base import Density, Observation, Share, check_initial, read_options
+from testbed.control.delay_aware import measured
+from testbed.registry import Options
 
 
 class AimdOptions(Options):

@@ -21,10 +21,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from testbed.control.allot import Cost, Limit, ladder, least_error, one_for_all
-from testbed.control.hiding import Hiding, HidingOptions
-from testbed.control.options import Density
-from testbed.control.way import Known
+from testbed.control.base import Density
+from testbed.control.byte_budget import Cost, Limit, ladder, minimise_error, one_for_all
+from testbed.control.cost_model import CostEstimate
+from testbed.control.layerwise import HidingOptions, OverlapBudget
 
 
 class AlgcOptions(HidingOptions):
@@ -42,7 +42,7 @@ class AlgcOptions(HidingOptions):
     )
 
 
-class Algc(Hiding[AlgcOptions]):
+class Algc(OverlapBudget[AlgcOptions]):
     """One agent, for one worker."""
 
     name, model = "algc", AlgcOptions
@@ -53,7 +53,7 @@ class Algc(Hiding[AlgcOptions]):
         if self.options.layerwise:
             self.watches = frozenset({"buckets", "curves"})
 
-    def _decided(self, known: Known) -> dict[str, float]:
+    def _decided(self, known: CostEstimate) -> dict[str, float]:
         """All layers, then those that are worth it, with what the others leave of the limits."""
         names = known.names
         curves = self._curves.means(names) if self.options.layerwise else {}
@@ -66,7 +66,7 @@ class Algc(Hiding[AlgcOptions]):
         left = [limit.without(dense) for limit in limits]
         return {**dense, **self._shared_out(others, curves, known, left)}
 
-    def _limits(self, known: Known) -> list[Limit]:
+    def _limits(self, known: CostEstimate) -> list[Limit]:
         """Of every bucket and all that are ready later; or one for all, where bytes are given."""
         later, limits = self._costs(known.names, known.sizes.fuller), list[Limit]()
         if (density := self.options.budget) != "hidden":
@@ -84,16 +84,16 @@ class Algc(Hiding[AlgcOptions]):
         return {name: partial(cost, self._elements[name]) for name in names}
 
     def _shared_out(
-        self, names: Sequence[str], curves: Mapping[str, list[float]], known: Known, limits: Sequence[Limit]
+        self, names: Sequence[str], curves: Mapping[str, list[float]], known: CostEstimate, limits: Sequence[Limit]
     ) -> dict[str, float]:  # fmt: skip
         """Densities of ``names``, within ``limits``."""
         options = self.options
         if not options.layerwise:
             return dict.fromkeys(names, one_for_all(names, limits, options.k_min, options.k_max))
         costs = self._costs(names, known.sizes.fuller)
-        return least_error({n: curves[n] for n in names}, costs, limits, self._steps)
+        return minimise_error({n: curves[n] for n in names}, costs, limits, self._steps)
 
-    def _worth(self, known: Known, name: str, density: float) -> bool:
+    def _worth(self, known: CostEstimate, name: str, density: float) -> bool:
         """Whether compression saves more than it takes."""
         elements, sizes = self._elements[name], known.sizes
         saved = sizes.both(elements, 1.0) - sizes.both(elements, density)

@@ -1,12 +1,25 @@
-"""The seam of control: an observation after every step, a density for the next one."""
+"""Controller, Observation, options, seeds.
+
+The seam of control: an observation after every step, a density for the next one.
+
+What options of controllers are made of.
+
+Seeds of controllers, one per worker, derived from the run's; and their generators as JSON values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from hashlib import blake2b
+from random import Random
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
-from testbed.registry import Registry
+from pydantic import Field
+
+from testbed.registry import Model, Options, Registry, read
+
+__all__ = ["Density", "Options", "Share", "check_initial", "read_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +122,41 @@ class ControllerClass(Protocol):
 
 
 controllers: Registry[ControllerClass] = Registry("controller", "narrows.controllers")
+
+
+Density = Annotated[float, Field(gt=0.0, le=1.0)]
+"""A share of the elements to send."""
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+"""A probability, or a weight between old and new."""
+
+
+def check_initial(initial_k: float, k_min: float, k_max: float) -> None:
+    """For validators: raises ValueError where the first density is outside the limits."""
+    if not k_min <= initial_k <= k_max:
+        raise ValueError(f"initial_k {initial_k} is outside [k_min {k_min}, k_max {k_max}]")
+
+
+def read_options(controller: str, model: type[Model], given: Mapping[str, Any]) -> Model:
+    """``given`` as ``model``. Raises InputError that names every wrong option and lists the known ones."""
+    return read(f"controller {controller!r}", model, given)
+
+
+def controller_seed(seed: int, rank: int) -> int:
+    """Seed of the controller on worker ``rank`` in a run with ``seed``: 63 bits, unrelated between ranks."""
+    digest = blake2b(f"controller {seed} {rank}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def generator_state(random: Random) -> list[Any]:
+    """The state of a generator as JSON values."""
+    version, internal, gauss = random.getstate()
+    return [version, list(internal), gauss]
+
+
+def generator(state: Sequence[Any]) -> Random:
+    """A generator that goes on from ``state``."""
+    version, internal, gauss = state
+    random = Random(0)
+    random.setstate((version, tuple(internal), gauss))
+    return random

@@ -1,4 +1,15 @@
-"""The delay-aware family DA1 to DA5, in the style of DC2 (Abdelmoniem and Canini, INFOCOM 2021).
+"""DA1-DA5.
+
+What delay-aware rules know of the past: smoothed delay and deviation, and a window of the newest delays.
+
+    v ← 3/4·v + 1/4·|d − s|        s ← 7/8·s + 1/8·d        (the weights of TCP's timer, RFC 6298, section 2)
+
+As there, v is changed first, against the s of before, and the first delay sets s = d and v = d/2. Window: the
+newest W delays, the newest of all included. All in the unit of the delays: seconds, or seconds per byte.
+
+Options of the delay-aware family DA1 to DA5: one model for what all have, one for each rule.
+
+The delay-aware family DA1 to DA5, in the style of DC2 (Abdelmoniem and Canini, INFOCOM 2021).
 
 A reconstruction of ours. DC2's thresholds, windows and limits are not public, so nothing that these rules do
 is a statement about DC2 itself. d: delay of the newest step; s, v and the window W: ``delays``.
@@ -23,20 +34,169 @@ The first 20 steps have k_max. What those lines leave open, and what is done her
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from collections import deque
+from math import fsum, hypot, isfinite, sqrt
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from testbed.control.base import Observation
-from testbed.control.delay_options import (
-    DelayOptions,
-    GradientOptions,
-    LenientOptions,
-    ProportionalOptions,
-    StrictOptions,
-    ThresholdOptions,
-    TwoLevelOptions,
-)
-from testbed.control.delays import Delays, measured
-from testbed.control.options import read_options
+from pydantic import Field, model_validator
+
+from testbed.control.base import Density, Observation, read_options
+from testbed.errors import ExperimentError
+from testbed.registry import Options
+
+Unit = Literal["seconds", "per_byte"]
+
+
+class Delays:
+    """The delays of one worker, newest last."""
+
+    def __init__(self, window: int) -> None:
+        self.window: deque[float] = deque(maxlen=window)
+        self.smoothed = 0.0
+        """s."""
+        self.before = 0.0
+        """s as it was before the newest delay."""
+        self.deviation = 0.0
+        """v."""
+
+    def take(self, delay: float) -> None:
+        """Take in the next one."""
+        if self.window:
+            self.before = self.smoothed
+            self.deviation += (abs(delay - self.before) - self.deviation) / 4
+            self.smoothed += (delay - self.before) / 8
+        else:
+            self.before = self.smoothed = delay
+            self.deviation = delay / 2
+        self.window.append(delay)
+
+    @property
+    def newest(self) -> float:
+        """d."""
+        return self.window[-1]
+
+    @property
+    def least(self) -> float:
+        """d_min of the window."""
+        return min(self.window)
+
+    @property
+    def greatest(self) -> float:
+        """d_max of the window."""
+        return max(self.window)
+
+    def spread(self) -> tuple[float, float]:
+        """Mean and population standard deviation of the window.
+
+        Taken relative to the oldest delay, so that equal ones deviate by exactly 0.
+        """
+        oldest, many = self.window[0], len(self.window)
+        mean = oldest + fsum((delay - oldest) / many for delay in self.window)
+        return mean, hypot(*((delay - mean) / sqrt(many) for delay in self.window))
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"s": self.smoothed, "v": self.deviation, "window": list(self.window)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+        self.smoothed, self.deviation = float(state["s"]), float(state["v"])
+        self.window = deque(state["window"], maxlen=self.window.maxlen)
+
+
+def measured(controller: str, seen: Observation, unit: Unit = "seconds") -> float:
+    """The delay of a step in ``unit``. Raises ExperimentError for one that is negative or not finite."""
+    if not (isfinite(seen.delay_s) and seen.delay_s >= 0):
+        raise ExperimentError(
+            f"controller {controller!r}: step {seen.step} has delay {seen.delay_s} s; it must be "
+            "finite and not negative"
+        )
+    return seen.delay_s / max(1, seen.bytes_sent) if unit == "per_byte" else seen.delay_s
+
+
+Count = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class DelayOptions(Options):
+    """What every rule of the family has. The constants are ours: DC2's own are not public."""
+
+    k_max: Density = Field(
+        0.29, description="Largest density, and that of the warm-up; as AdaTopK's."
+    )
+    k_min: Density = Field(0.001, description="Smallest density; as AdaTopK's.")
+    warm_up: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        20, description="Steps at k_max before the rule decides; their delays are taken in."
+    )
+    window: Count = Field(50, description="Newest delays looked at (W).")
+    delay: Unit = Field(
+        "seconds",
+        description="seconds: of the step. per_byte: divided by the bytes sent, free of k's own influence.",
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.k_min > self.k_max:
+            raise ValueError(f"k_min {self.k_min} is above k_max {self.k_max}")
+        return self
+
+
+class TwoLevelOptions(DelayOptions):
+    """Options of DA1."""
+
+    tolerance: Annotated[float, Field(ge=1.0)] = Field(
+        1.2, description="k_max is asked for up to so many times the window's least delay."
+    )
+    hysteresis: Count = Field(
+        2, description="Steps in a row that must ask for the other level before it is taken."
+    )
+
+
+class GradientOptions(DelayOptions):
+    """Options of DA2."""
+
+    tolerance: Annotated[float, Field(ge=1.0)] = Field(
+        1.05,
+        description="Delay grows where it is above so many times the smoothed delay of before.",
+    )
+    factor: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
+        0.5, description="Of k where delay grows."
+    )
+    rises: Count = Field(100, description="Steps from k_min to k_max where it does not.")
+
+
+class ProportionalOptions(DelayOptions):
+    """Options of DA3: those that all have."""
+
+
+class ThresholdOptions(DelayOptions):
+    """What DA4 and DA5 have: levels, and two thresholds in standard deviations from the mean delay."""
+
+    levels: Annotated[int, Field(ge=2, le=1000)] = Field(
+        5, description="Densities from k_max to k_min in equal ratios."
+    )
+    down_above: float = Field(description="One level down above mean + this · standard deviation.")
+    up_below: float = Field(description="One level up below mean + this · standard deviation.")
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        if self.up_below > self.down_above:
+            raise ValueError(f"up_below {self.up_below} is above down_above {self.down_above}")
+        return self
+
+
+class LenientOptions(ThresholdOptions):
+    """Options of DA4."""
+
+    down_above: float = Field(2.0, description="One level down above mean + this · standard deviation.")  # fmt: skip
+    up_below: float = Field(0.5, description="One level up below mean + this · standard deviation.")
+
+
+class StrictOptions(ThresholdOptions):
+    """Options of DA5."""
+
+    down_above: float = Field(0.5, description="One level down above mean + this · standard deviation.")  # fmt: skip
+    up_below: float = Field(-0.5, description="One level up below mean + this · standard deviation.")  # fmt: skip
+
 
 Given = TypeVar("Given", bound=DelayOptions)
 Limits = TypeVar("Limits", bound=ThresholdOptions)
@@ -133,7 +293,7 @@ class Proportional(DelayAware[ProportionalOptions]):
         return options.k_max - (options.k_max - options.k_min) * share
 
 
-class Thresholds(DelayAware[Limits]):
+class DelayThresholds(DelayAware[Limits]):
     """DA4 and DA5."""
 
     _level = 0
@@ -164,13 +324,13 @@ class Thresholds(DelayAware[Limits]):
         self._level = int(state["level"])
 
 
-class Lenient(Thresholds[LenientOptions]):
+class Lenient(DelayThresholds[LenientOptions]):
     """DA4."""
 
     name, model = "dc2-da4", LenientOptions
 
 
-class Strict(Thresholds[StrictOptions]):
+class Strict(DelayThresholds[StrictOptions]):
     """DA5."""
 
     name, model = "dc2-da5", StrictOptions

@@ -1,4 +1,6 @@
-"""L-GreCo (Markov et al., MLSys 2024): the fewest bytes whose error is at most that of one density for all layers.
+"""One choice for every item, least cost within a total error: a dynamic programme over errors in whole parts.
+
+L-GreCo (Markov et al., MLSys 2024): the fewest bytes whose error is at most that of one density for all layers.
 
     least Σ bytes_l(k_l)    with    Σ E_l(k_l) ≤ α·Σ E_l(k),    k/2 ≤ k_l ≤ 2·k
 
@@ -9,15 +11,49 @@ bound is kept, and where nothing keeps it after rounding, or nothing is shorter,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
-from testbed.control.curves import error_at
-from testbed.control.knapsack import cheapest
-from testbed.control.layered import Layered, LayeredOptions
-from testbed.control.options import Density
-from testbed.control.way import Known
+from testbed.control.base import Density
+from testbed.control.cost_model import CostEstimate
+from testbed.control.layerwise import Layered, LayeredOptions, error_at
+
+PARTS = 10_000
+"""Into which the error that is allowed is divided (L-GreCo's number)."""
+
+
+def cheapest(
+    costs: Sequence[Sequence[float]], errors: Sequence[Sequence[float]], allowed: float
+) -> list[int] | None:
+    """The number of each item's choice; None where no choice keeps to ``allowed``, which must be above 0.
+
+    ``costs``, ``errors``: of every choice of every item, at least 0. Errors are rounded up to ``PARTS`` of ``allowed``, so
+    that what is chosen keeps to it; the result is the optimum among the choices that do so after rounding.
+    """
+    least, taken = np.zeros(PARTS + 1), []
+    for own, lost in zip(costs, errors, strict=True):
+        parts = [_parts(error, allowed) for error in lost]
+        table = np.full((len(own), PARTS + 1), np.inf)
+        for choice, (cost, part) in enumerate(zip(own, parts, strict=True)):
+            if part <= PARTS:
+                table[choice, part:] = least[: PARTS + 1 - part] + cost
+        taken.append((table.argmin(axis=0), parts))
+        least = table.min(axis=0)
+    if not np.isfinite(least[PARTS]):
+        return None
+    left, chosen = PARTS, []
+    for best, parts in reversed(taken):
+        chosen.append(int(best[left]))
+        left -= parts[chosen[-1]]
+    return chosen[::-1]
+
+
+def _parts(error: float, allowed: float) -> int:
+    """Rounded up, but for what rounding of float64 alone would add."""
+    return int(min(np.ceil(error / allowed * PARTS * (1 - 1e-12)), PARTS + 1))
 
 
 class LgrecoOptions(LayeredOptions):
@@ -56,7 +92,7 @@ class Lgreco(Layered[LgrecoOptions]):
         """k."""
         return self.options.density
 
-    def _decided(self, known: Known) -> dict[str, float]:
+    def _decided(self, known: CostEstimate) -> dict[str, float]:
         names, k = known.names, self.options.density
         curves = self._curves.means(names)
         uniform = dict.fromkeys(names, k)
@@ -74,5 +110,5 @@ class Lgreco(Layered[LgrecoOptions]):
         )
         return chosen if shorter else uniform
 
-    def _bytes(self, known: Known, name: str, density: float) -> float:
+    def _bytes(self, known: CostEstimate, name: str, density: float) -> float:
         return known.sizes.up(self._elements[name], density)

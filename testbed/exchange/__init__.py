@@ -1,1 +1,29 @@
-"""How gradients travel: frames, endpoints, and the parameter server."""
+"""The registered exchanges.
+
+The exchanges that ship.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from testbed.exchange.all_gather import MULTICAST, UNICAST
+from testbed.exchange.base import exchanges
+from testbed.exchange.coded.exchange import CODED
+from testbed.exchange.gloo import ALL_GATHER, ALL_REDUCE, ALL_REDUCE_BF16, DDP
+from testbed.exchange.parameter_server import PARAMETER_SERVER, ElasticPsServer, ElasticPsWorker
+from testbed.exchange.parameter_server_async import ASYNCHRONOUS
+from testbed.exchange.parameter_server_backup import BACKUP
+from testbed.exchange.ring_all_reduce import RING
+
+exchanges.add("ps", replace(PARAMETER_SERVER, leaving=(ElasticPsWorker, ElasticPsServer)))
+exchanges.add("ps-async", ASYNCHRONOUS)
+exchanges.add("ps-backup", BACKUP)
+exchanges.add("peers", UNICAST)
+exchanges.add("multicast", MULTICAST)
+exchanges.add("ring", RING)
+exchanges.add("coded", CODED)
+exchanges.add("allreduce", ALL_REDUCE)
+exchanges.add("allreduce-bf16", ALL_REDUCE_BF16)
+exchanges.add("allgather", ALL_GATHER)
+exchanges.add("ddp", DDP)

@@ -1,6 +1,6 @@
 """All-reduce and all-gather by PyTorch's gloo: baselines, on real networks only.
 
-Gradients go over gloo's own connections. Those of ``testbed.exchange.peers`` are there too: they carry greetings and
+Gradients go over gloo's own connections. Those of ``testbed.exchange.all_gather`` are there too: they carry greetings and
 goodbyes, and when one of them ends it is known who was lost, which gloo does not say.
 
 Bytes are those that the operations must move, without headers: gloo rings, so that an all-reduce of D bytes takes
@@ -16,15 +16,21 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import PositiveInt
 
 from testbed.errors import NodeLost
-from testbed.exchange.base import Ticket, Travel, Update
-from testbed.exchange.kinds import PREPARATION_S, ExchangeKind, Peers
-from testbed.exchange.peers import PeerExchange
-from testbed.group import Group
-from testbed.node import Buffer, Kind, Message, Node
-from testbed.options import Options
+from testbed.exchange.all_gather import AllGatherExchange
+from testbed.exchange.base import (
+    PREPARATION_S,
+    ExchangeSpec,
+    Membership,
+    Ticket,
+    TransferTiming,
+    Update,
+)
+from testbed.node import Buffer, CollectiveGroup, Kind, Message, Node
+from testbed.registry import Options
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 _MOMENT_S = 1.0
 """From gloo's complaint to the end of a connection of ours, which has a name."""
@@ -38,12 +44,12 @@ class BucketOptions(Options):
     first_bucket_bytes: PositiveInt = 1 << 20
 
 
-class GlooExchange(PeerExchange):
+class GlooExchange(AllGatherExchange):
     """What all of them have in common. ``group``: there after ``greet``."""
 
-    group: Group
+    group: CollectiveGroup
 
-    def __init__(self, node: Node, peers: Peers) -> None:
+    def __init__(self, node: Node, peers: Membership) -> None:
         super().__init__(node, peers)
         self.many = len(peers.workers)
 
@@ -77,7 +83,7 @@ class AllReduce(GlooExchange):
     """One all-reduce of the whole gradient. ``kind``: of the values that travel, and in which they are added up."""
 
     def __init__(
-        self, node: Node, peers: Peers, *, kind: Literal["float32", "bfloat16"] = "float32"
+        self, node: Node, peers: Membership, *, kind: Literal["float32", "bfloat16"] = "float32"
     ) -> None:
         super().__init__(node, peers)
         self._kind = kind
@@ -169,7 +175,7 @@ class GlooTicket:
         except NodeLost as lost:
             raise exchange.during(step, lost) from lost
         self._sent_s = exchange.now()
-        self._travel: Travel | None = None
+        self._travel: TransferTiming | None = None
 
     def wait(self) -> Update:
         """The mean, or everybody's payloads. Gloo tells of no times in between: all of it is waiting."""
@@ -178,20 +184,20 @@ class GlooTicket:
         except NodeLost as lost:
             raise self._exchange.during(self._step, lost) from lost
         last_s = max(ended_s, self._sent_s)
-        self._travel = Travel(
+        self._travel = TransferTiming(
             self._start_s, self._sent_s, last_s, last_s, last_s, self._once, self._once
         )
         return update
 
     @property
-    def travel(self) -> Travel:
+    def travel(self) -> TransferTiming:
         """How it went. Raises RuntimeError before ``wait``."""
         if self._travel is None:
             raise RuntimeError("travel is known after wait()")
         return self._travel
 
 
-ALL_REDUCE = ExchangeKind(AllReduce, carries="vector")
-ALL_REDUCE_BF16 = ExchangeKind(partial(AllReduce, kind="bfloat16"), carries="vector")
-ALL_GATHER = ExchangeKind(AllGather)
-DDP = ExchangeKind(AllReduce, carries="vector", overlaps=True, options=BucketOptions)
+ALL_REDUCE = ExchangeSpec(AllReduce, carries="vector")
+ALL_REDUCE_BF16 = ExchangeSpec(partial(AllReduce, kind="bfloat16"), carries="vector")
+ALL_GATHER = ExchangeSpec(AllGather)
+DDP = ExchangeSpec(AllReduce, carries="vector", overlaps=True, options=BucketOptions)

@@ -1,6 +1,10 @@
-"""The seam of fabrics. Order of calls: create, (the session listens on ``control_host``), start, destroy.
+"""Fabric protocol, RunContext, registry.
+
+The seam of fabrics. Order of calls: create, (the session listens on ``control_host``), start, destroy.
 
 Two networks on every fabric: ``data`` is shaped; ``control`` is not, and carries no training bytes.
+
+The fabrics that come with the package. Each is imported when it is asked for, with what it needs.
 """
 
 from __future__ import annotations
@@ -9,32 +13,19 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
-from testbed.fabric.limits import Asked
+from testbed.errors import InputError
 from testbed.registry import Registry
+from testbed.topology import Cable, NodePlacement, NodeSpec, RackSpec
 
 if TYPE_CHECKING:
-    from testbed.links.client import Agent
+    from testbed.links.agent.client import AgentClient
 
-VIRTUAL = "sim"
-"""The fabric that is a clock and a model."""
+__all__ = ["fabrics"]
 
-CONTROL_PORT = 7077
-"""Where a run listens on its control network; the address is the run's own, so the port can be fixed."""
-
-DATA_PORT = 7078
-"""Where a server listens on the data network."""
-
-GROUP_PORT = 7079
-"""Where the first member of a process group answers the others, on its data address."""
-
-MULTICAST_PORT = 7080
-"""Where multicasts, and reports on them, arrive on the data network (UDP)."""
-
-METRICS_PORT = 9464
-"""Where every node's Prometheus exporter answers, on its control address."""
 
 _ID_BYTES = 8
 """Size of a run's id: two of as many runs as there will ever be do not get the same."""
@@ -46,60 +37,6 @@ START_S = float(os.environ.get("NARROWS_START_S", "90"))
 def new_id() -> str:
     """An id for a run, which nobody has had before."""
     return secrets.token_hex(_ID_BYTES)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSpec:
-    """A node as the scenario asks for it. ``peer``: its number in frames; server 0, workers 1…"""
-
-    name: str
-    group: str
-    role: Literal["server", "worker", "host"]
-    rank: int
-    peer: int
-    device: Literal["cpu", "cuda"] = "cpu"
-    limits: Asked = field(default_factory=Asked)
-
-
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """A network device: ``netns`` is a path to its namespace (None: the agent's own)."""
-
-    netns: str | None
-    index: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class RackSpec:
-    """Nodes that share one link to the rest of the network; link id and name are the same."""
-
-    name: str
-    members: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Cable:
-    """The two ends of a link: ``up`` leaves ``nic``, ``down`` leaves ``port``. Of a rack, ``nic`` is its end."""
-
-    nic: Interface
-    port: Interface
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A running node: addresses, its data NIC, and the switch-side peer of that NIC."""
-
-    spec: NodeSpec
-    data_address: str
-    control_address: str
-    nic: Interface
-    port: Interface
-
-    @property
-    def cable(self) -> Cable:
-        """Its access link."""
-        return Cable(self.nic, self.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +59,7 @@ Identity = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Premises:
+class ExecEnvironment:
     """What nodes offer to somebody's command. But for hosts, no process of ours is in them."""
 
     directory: Path
@@ -156,7 +93,7 @@ class RunContext:
     """Folders that every node must be able to read under these very paths: a task's data."""
     multicast: bool = False
     """Whether nodes send multicasts."""
-    premises: Premises | None = None
+    premises: ExecEnvironment | None = None
     """Of nodes in which commands are launched, instead of processes of ours."""
     trains: bool = True
     """Whether nodes other than hosts train; those that do not need no PyTorch."""
@@ -183,7 +120,7 @@ class Launched(Protocol):
 class Fabric(Protocol):
     """Where nodes run. Made from a ``RunContext``; ``destroy`` is safe to call at any time, and twice."""
 
-    agent: Agent
+    agent: AgentClient
     """The links agent of this fabric's host; usable after ``create``."""
     racks: dict[str, Cable]
     """The racks' cables by the racks' names; complete after ``start``."""
@@ -192,7 +129,7 @@ class Fabric(Protocol):
         """Make networks (and, where nodes are containers, the containers, not started)."""
         ...
 
-    def start(self) -> dict[str, Place]:
+    def start(self) -> dict[str, NodePlacement]:
         """Start the nodes' processes; each connects to ``control_host``. Returns them by name.
 
         The racks are made, and each node's port is where it belongs.
@@ -252,3 +189,34 @@ class FabricClass(Protocol):
 
 
 fabrics: Registry[FabricClass] = Registry("fabric", "narrows.fabrics")
+
+
+_FABRICS = {
+    "netns": "testbed.fabric.netns:NetnsFabric",
+    "docker": "testbed.fabric.docker.fabric:DockerFabric",
+}
+
+
+def _when_wanted(place: str) -> FabricClass:
+    module, _, name = place.partition(":")
+
+    def make(context: RunContext) -> Fabric:
+        fabric: FabricClass = getattr(import_module(module), name)
+        return fabric(context)
+
+    return make
+
+
+for _name, _place in _FABRICS.items():
+    fabrics.add(_name, _when_wanted(_place))
+
+
+def _no_processes(context: RunContext) -> Fabric:  # noqa: ARG001
+    raise InputError(
+        "the fabric 'sim' has neither processes nor links: `run` and `compare` can be carried out on it",
+        where="--fabric",
+        hint="Real links have 'netns' and 'docker'",
+    )
+
+
+fabrics.add("sim", _no_processes)

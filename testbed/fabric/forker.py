@@ -1,9 +1,13 @@
 """Nodes of ``netns`` and the commands in them, as forks of one process that has imported what they need.
 
-``Forker`` starts ``python -m testbed.fabric.forking``, which imports PyTorch once where nodes train; each process is then
+``Forker`` starts ``python -m testbed.fabric.fork_server``, which imports PyTorch once where nodes train; each process is then
 a fork of it, a hundredth of a second after it was asked for. The two speak over a socket that keeps messages apart; what
 is asked for travels in a file in memory, and with it the file for a process's output.
 All die with the forking process, and that with the thread that started it.
+
+Logs of nodes of ``netns``: what a node prints is kept in ``log/<node>.log``, up to a bound.
+
+The nodes write into pipes and a thread each copies: whoever could write to the file itself could fill the disk.
 """
 
 from __future__ import annotations
@@ -23,8 +27,9 @@ from typing import IO, Any, Literal, NamedTuple
 
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric.base import START_S
-from testbed.fabric.view import Shown
+from testbed.fabric.file_view import Shown
 from testbed.process import module_command, node_environment
+from testbed.user_files import MOST_BYTES, log_in
 
 MESSAGE_BYTES = 65_536
 _END_S = 5.0
@@ -32,7 +37,7 @@ Imports = Literal["nothing", "testbed", "torch"]
 """What is imported before the first fork: for commands, for nodes that do not train, for those that do."""
 
 
-class Setting(NamedTuple):
+class ForkSetting(NamedTuple):
     """What a node's processes find around them: its name, its network, what it has of the host's files, its ``/etc/hosts``, and
     the folders of its control group; where it has none, what bounds each process (``limits.to_json``) of how many nodes.
     ``sizes``: of its own folders in memory, in bytes by path."""
@@ -82,7 +87,7 @@ class Forker:
         options = ["--parent", str(os.getpid()), "--channel", str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(
-                module_command("testbed.fabric.forking", *options, "--imports", imports),
+                module_command("testbed.fabric.fork_server", *options, "--imports", imports),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 env={**variables, "PYTHONUNBUFFERED": "1"},
@@ -104,19 +109,19 @@ class Forker:
 
     def node(
         self,
-        setting: Setting,
+        setting: ForkSetting,
         arguments: Sequence[str],
         variables: Mapping[str, str],
         output: IO[bytes],
     ) -> Forked:
-        """Run ``testbed.session.node`` with ``arguments`` in namespaces of its own. Raises ExperimentError and MachineError.
+        """Run ``testbed.runner.node_process`` with ``arguments`` in namespaces of its own. Raises ExperimentError and MachineError.
 
         ``variables``: what its environment has beside the forking process's.
         """
         own = {"arguments": list(arguments), "variables": dict(variables)}
         return self._start(output, kind="node", **setting._asdict(), **own)
 
-    def room(self, setting: Setting) -> Forked:
+    def room(self, setting: ForkSetting) -> Forked:
         """The namespaces of a node for commands, and the first process in them, which does nothing; when it ends all do."""
         with Path(os.devnull).open("wb") as nothing:
             return self._start(nothing, kind="room", **setting._asdict())
@@ -231,3 +236,53 @@ def ahead(wanted: bool) -> Iterator[None]:
 def take() -> Forker | None:
     """The forking process that was begun ahead, once; it imports what nodes need that train."""
     return _AHEAD.pop() if _AHEAD else None
+
+
+_AT_ONCE_BYTES = 1 << 16
+_LAST_WORDS_S = 1.0
+"""From a process's end to that of its output, which children of it may hold open."""
+
+
+class NodeLogs:
+    """The logs in ``folder``. ``most_bytes``: of each that are kept; what comes after is read and let go."""
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        self._folder, self._most_bytes = folder, most_bytes
+        self._readers: dict[str, threading.Thread] = {}
+
+    @contextmanager
+    def open(self, node: str) -> Iterator[IO[bytes]]:
+        """Where a process of ``node`` that is started in the ``with`` block shall write. Raises OSError and ExperimentError."""
+        log = log_in(self._folder, f"{node}.log")
+        reading, writing = os.pipe()
+        reader = threading.Thread(target=self._copy, args=(reading, log), daemon=True)
+        with os.fdopen(writing, "wb") as output:
+            reader.start()
+            self._readers[node] = reader
+            yield output
+
+    def settle(self, node: str) -> None:
+        """Wait a moment for the last words of a node whose process has ended."""
+        if (reader := self._readers.pop(node, None)) is not None:
+            reader.join(_LAST_WORDS_S)
+
+    def close(self) -> None:
+        """The same for all nodes."""
+        for node in list(self._readers):
+            self.settle(node)
+
+    def _copy(self, reading: int, log: IO[bytes]) -> None:
+        with os.fdopen(reading, "rb", buffering=0) as pipe, log:
+            room = max(0, self._most_bytes - os.fstat(log.fileno()).st_size)
+            is_full = False
+            while more := pipe.read(_AT_ONCE_BYTES):
+                text = more[:room]
+                room -= len(text)
+                if len(text) < len(more) and not is_full:
+                    is_full, text = True, text + self._end
+                with suppress(OSError):  # a full disk ends no node
+                    os.write(log.fileno(), text)
+
+    @property
+    def _end(self) -> bytes:
+        return f"\ntestbed: more than {self._most_bytes} bytes: what came after them was not kept\n".encode()

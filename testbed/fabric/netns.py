@@ -1,44 +1,144 @@
-"""Nodes as processes in network namespaces: no engine, no images, the same links."""
+"""Names and addresses of one run's namespaces, and of its racks. What is taken already is given.
+
+Nodes as processes in network namespaces: no engine, no images, the same links.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
+from hashlib import blake2s
 from ipaddress import IPv4Network
 
+from testbed import cgroups
+from testbed.cgroups import ControlGroup
 from testbed.errors import ExperimentError, MachineError
-from testbed.fabric import cgroups
-from testbed.fabric.base import (
+from testbed.fabric.base import Networks, RunContext
+from testbed.fabric.cleanup import register, sweep
+from testbed.fabric.file_view import Shown, account, named, programs, sizes_in_memory
+from testbed.fabric.forker import Forked, Forker, ForkSetting, Imports, NodeLogs, take
+from testbed.fabric.node_launcher import offer
+from testbed.host.checks import free_subnets, routed
+from testbed.journal import KEPT, Journal, folder, journals, start_time
+from testbed.links.agent.client import AgentClient, AgentGone
+from testbed.links.capabilities import REQUIRED, probe
+from testbed.links.network.namespaces import inhabitants, path_of
+from testbed.links.network.wiring import NodeWires, RackPlan, RackWires, TopologyPlan
+from testbed.process import SET_BY_US, for_nodes, node_environment
+from testbed.topology import (
     CONTROL_PORT,
     Cable,
     Interface,
-    Networks,
+    NodePlacement,
     NodeSpec,
-    Place,
     RackSpec,
-    RunContext,
+    limits,
+    to_json,
 )
-from testbed.fabric.cgroups import Group
-from testbed.fabric.docker.subnets import routed
-from testbed.fabric.forker import Forked, Forker, Imports, Setting, take
-from testbed.fabric.importable import offer
-from testbed.fabric.journal import KEPT, Journal, folder, journals, start_time
-from testbed.fabric.limits import limits, to_json
-from testbed.fabric.netns_clean import register
-from testbed.fabric.netns_plan import install, plan_racks, plan_topology, run_tag
-from testbed.fabric.netns_sweep import sweep
-from testbed.fabric.node_logs import NodeLogs
-from testbed.fabric.view import Shown, account, named, programs, sizes_in_memory
-from testbed.links.client import Agent, AgentGone
-from testbed.links.namespaces import inhabitants, path_of
-from testbed.links.probe import REQUIRED, probe
-from testbed.links.wiring import TopologyPlan
-from testbed.process import SET_BY_US, for_nodes, node_environment
+
+_TAG_BYTES = 8
+_DEVICE_DIGITS = 6
+"""Digits of a tag in a device's name, which has 15 characters at most: on a host they are told apart by what is written on them."""
+
+
+def run_tag(run: str) -> str:
+    """Hexadecimal digits that stand for a run in names of namespaces, and the first of them in those of devices."""
+    return blake2s(run.encode(), digest_size=_TAG_BYTES).hexdigest()
+
+
+def run_alias(run: str) -> str:
+    """What is written on a run's devices in the host's namespace."""
+    return f"narrows {run}"
+
+
+def plan_topology(
+    run: str, specs: Sequence[NodeSpec], taken: Iterable[IPv4Network]
+) -> tuple[TopologyPlan, tuple[IPv4Network, IPv4Network]]:
+    """Plan a run; returns the plan and its subnets (data, control).
+
+    Every name bears a tag made from the run's id, and fits the 15 characters that devices may have.
+    Raises MachineError when no subnets are free.
+    """
+    tag = run_tag(run)
+    data, control = free_subnets(taken, len(specs), start=int(tag, 16))
+    nodes = tuple(
+        NodeWires(
+            name=spec.name,
+            netns=f"nw-{tag}-{spec.name}",
+            data_address=str(data[1 + spec.peer]),
+            control_address=str(control[2 + spec.peer]),
+            port=f"port{spec.peer}",
+            control_port=f"port{spec.peer}",
+        )
+        for spec in specs
+    )
+    plan = TopologyPlan(
+        alias=run_alias(run),
+        switch_netns=f"nw-{tag}-switch",
+        # The last address of the subnet; nodes count from the first.
+        switch_address=str(data[-2]),
+        control_netns=f"nw-{tag}-control",
+        control_bridge="control",
+        control_host=str(control[1]),
+        prefix_bits=data.prefixlen,
+        nodes=nodes,
+    )
+    return plan, (data, control)
+
+
+def plan_racks(
+    tag: str,
+    alias: str,
+    specs: Sequence[RackSpec],
+    places: Mapping[str, NodePlacement],
+    switch: str | None = None,
+) -> RackPlan:
+    """Names for the racks of a run, each with its ``tag`` and within 15 characters.
+
+    ``switch``: the name of the namespace that the core is in; None: the host's, so that the racks get one.
+    """
+    racks = tuple(
+        RackWires(
+            name=spec.name,
+            bridge=f"rack{number}",
+            uplink=f"uplink{number}",
+            port=f"nw{tag[:_DEVICE_DIGITS]}-r{number}",
+            members={member: places[member].cable for member in spec.members},
+        )
+        for number, spec in enumerate(specs)
+    )
+    return RackPlan(alias, switch or f"nw-{tag}-racks", switch is None, racks)
+
+
+def plan_core(tag: str, alias: str, places: Mapping[str, NodePlacement]) -> RackPlan:
+    """One rack that all nodes are in: the core for other racks, in a namespace made for it.
+
+    For multicasts: the host's firewall lets none of them through a bridge that it looks at.
+    """
+    members = {name: place.cable for name, place in places.items()}
+    wires = RackWires("core", "core", "coreup", f"nw{tag[:_DEVICE_DIGITS]}-core", members)
+    return RackPlan(alias, f"nw-{tag}-racks", True, (wires,))
+
+
+def install(
+    agent: AgentClient, plan: RackPlan, places: Mapping[str, NodePlacement]
+) -> tuple[dict[str, Cable], dict[str, NodePlacement]]:
+    """Have the agent make the racks; returns their cables, and the nodes with their ports where they are now."""
+    if not plan.racks:
+        return {}, dict(places)
+    made = agent.racks(plan)
+    moved = {
+        name: replace(place, port=made.ports.get(name, place.port))
+        for name, place in places.items()
+    }
+    return made.cables, moved
+
 
 _END_S = 2.0
 
@@ -46,7 +146,7 @@ _END_S = 2.0
 class NetnsFabric:
     """One run's namespaces and processes. Raises MachineError when this machine or user cannot."""
 
-    agent: Agent
+    agent: AgentClient
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
@@ -59,7 +159,7 @@ class NetnsFabric:
         self._wired: dict[str, tuple[Interface, Interface]] = {}
         self._processes: dict[str, Forked] = {}
         self._rooms: dict[str, Forked] = {}
-        self._groups: dict[str, Group | None] = {}
+        self._groups: dict[str, ControlGroup | None] = {}
         # Nodes die with the thread that starts them, so one thread does, and lives as long as they shall.
         self._starter = ThreadPoolExecutor(1, "starter")
         self._forker: Forker | None = None
@@ -76,7 +176,7 @@ class NetnsFabric:
         ahead = take() if imports == "torch" else None
         self._forker = ahead or self._starter.submit(begin).result()
         plan = self._plan = self._reserve(specs)
-        self.agent = Agent.local(journal=self._journal)
+        self.agent = AgentClient.local(journal=self._journal)
         try:
             self._wired = self.agent.build(plan)
         except AgentGone:
@@ -94,7 +194,7 @@ class NetnsFabric:
             path_of(plan.control_netns),
         )
 
-    def start(self) -> dict[str, Place]:
+    def start(self) -> dict[str, NodePlacement]:
         """Start every node's process, without any privilege, its output going to ``log/<node>.log``."""
         assert self._plan is not None
         places = self._places(self._plan)
@@ -228,13 +328,13 @@ class NetnsFabric:
         trains = self.context.trains and any(spec.role != "host" for spec in staffed)
         return "torch" if trains else "testbed"
 
-    def _setting(self, name: str, view: list[Shown]) -> Setting:
+    def _setting(self, name: str, view: list[Shown]) -> ForkSetting:
         group = self._group(name)
         folders = () if group is None else tuple(map(str, group.folders))
         spec = self._specs[name]
         alone = group is None and spec.device == "cpu"  # a GPU's driver maps far more than it uses
         held = limits(spec.limits, len(self._specs))
-        return Setting(
+        return ForkSetting(
             name,
             self._netns(name),
             view,
@@ -245,7 +345,7 @@ class NetnsFabric:
             sizes_in_memory(held),
         )
 
-    def _group(self, name: str) -> Group | None:
+    def _group(self, name: str) -> ControlGroup | None:
         """A node's control group, made once; None where this process may make none."""
         if name not in self._groups:
             spec = self._specs[name]
@@ -282,9 +382,9 @@ class NetnsFabric:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
 
-    def _places(self, plan: TopologyPlan) -> dict[str, Place]:
+    def _places(self, plan: TopologyPlan) -> dict[str, NodePlacement]:
         return {
-            node.name: Place(
+            node.name: NodePlacement(
                 self._specs[node.name],
                 node.data_address,
                 node.control_address,

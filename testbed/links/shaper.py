@@ -1,4 +1,9 @@
-"""Everything that shapes the links of one session: set up, kept for the next run, undone at the end."""
+"""All shaped directions of a session.
+
+One direction of one link in the kernel: installed once, changed in place, read back, removed.
+
+Everything that shapes the links of one session: set up, kept for the next run, undone at the end.
+"""
 
 from __future__ import annotations
 
@@ -9,40 +14,189 @@ from functools import partial
 from typing import Any
 
 from testbed.errors import LinkError, MachineError
-from testbed.fabric.base import Cable
-from testbed.links import devices
-from testbed.links.channel import Channel, KernelRefused, undone
-from testbed.links.end import ShapedEnd
-from testbed.links.line import DelayLine
-from testbed.links.namespaces import default_congestion, remembers_connections
-from testbed.links.plan import ALIAS
-from testbed.links.probe import needs_of_lines, probe
-from testbed.links.root import Where
-from testbed.links.routes import SubnetRoute, set_route, shape_route
-from testbed.links.wire import LinkSettings
-from testbed.links.wiring import Hop, Hops, Spot, hops
-from testbed.scenario.shape import End, Shape
+from testbed.links.agent.protocol import LinkSettings
+from testbed.links.capabilities import needs_of_lines, probe
+from testbed.links.netem_stage import NetemStage
+from testbed.links.network import devices
+from testbed.links.network.devices import SubnetRoute, set_route, shape_route
+from testbed.links.network.namespaces import default_congestion, remembers_connections
+from testbed.links.network.wiring import DeviceKey, Placement, QueuePoint, hops
+from testbed.links.tc import htb
+from testbed.links.tc.htb import QdiscDevice, RootQdisc
+from testbed.links.tc.netlink import KernelRefused, NetlinkChannel, undone
+from testbed.links.tc.parameters import (
+    ALIAS,
+    LEAVES,
+    MOST_TICKS,
+    TICK_NS,
+    LinkPace,
+    burst_bytes,
+    pace,
+)
+from testbed.scenario.link_state import LinkDirection, LinkState
+from testbed.topology import Cable
+
+CLOSED_RATE_BITS = 1_000_000
+"""What a class is set to before t0 when its link begins with an outage; its queue takes nothing."""
+
+_TOLERANCE = 1e-3
+_REST_NS = 5_000_000
+
+
+class ShapedQueue(RootQdisc):
+    """The queue and the rate of a link direction. Not thread-safe."""
+
+    def __init__(self, end: LinkDirection, where: QdiscDevice) -> None:
+        super().__init__(end, where)
+        self.leaf = LEAVES[0]
+        self.zero = htb.ClassCounters(0, 0, 0, 0, 0, 0)
+        """The counters when the end was last installed: what they count from."""
+        self._flushed_packets = 0
+        self._direct_before = 0
+        self._read = htb.read_class(where.index)
+
+    def install(self, shape: LinkState) -> None:
+        """Bring the device to ``shape``: a new tree the first time, in place afterwards.
+
+        A queue that still holds packets, or a class that must not send yet, is what an earlier run left:
+        then the tree is made anew. Raises LinkError for a root that is not ours.
+        """
+        self._put(shape)
+        self.zero, self._flushed_packets = self.read(), 0
+        self._direct_before = self._direct()
+
+    def _put(self, shape: LinkState) -> None:
+        if self.installed and self._at_rest():
+            rate, limit = _installable(shape)
+            setting = pace(rate, shape.overhead_bytes)
+            self.send(self.limit_message(limit), self.class_message(setting))
+            return
+        self._make_room()
+        self._make(shape)
+
+    def _make(self, shape: LinkState) -> None:
+        index, (rate, limit) = self.where.index, _installable(shape)
+        try:
+            self.send(htb.add_root(index))
+            self.installed = True
+            self.send(
+                htb.add_class(index, pace(rate, shape.overhead_bytes)),
+                htb.add_leaf(index, self.leaf, limit),
+            )
+            self._lead_in()
+        except KernelRefused as error:
+            raise self._mismatch(describe(shape), f"nothing: {error.strerror}") from error
+
+    def class_message(self, setting: LinkPace) -> bytes:
+        """The prepared message that sets the class."""
+        return htb.change_class(self.where.index, setting)
+
+    def limit_message(self, limit_bytes: int) -> bytes:
+        """The prepared message that sets the queue's length."""
+        return htb.change_leaf(self.where.index, self.leaf, limit_bytes)
+
+    def flush(self) -> None:
+        """Throw away what waits and take nothing in, until the queue's length is set again."""
+        self.send(self.limit_message(0))
+        waiting = self.read().backlog_packets
+        self.leaf = LEAVES[1] if self.leaf == LEAVES[0] else LEAVES[0]
+        self.send(htb.add_leaf(self.where.index, self.leaf, 0))
+        self._flushed_packets += waiting
+
+    def read(self) -> htb.ClassCounters:
+        """The class's counters now."""
+        return htb.decode_counters(self._channel.ask(self._read))
+
+    def held_limit(self) -> int:
+        """The queue's length that the kernel holds now, bytes. Raises KernelRefused."""
+        return htb.decode_limit(self._channel.ask(htb.read_leaf(self.where.index, self.leaf)))
+
+    def drops(self, counters: htb.ClassCounters) -> int:
+        """Packets that the emulated queue has dropped since the end was installed."""
+        return counters.drops - self.zero.drops + self._flushed_packets
+
+    def direct_packets(self) -> int:
+        """Packets that went past the class since the end was installed; there must be none."""
+        return self._direct() - self._direct_before
+
+    def verify(self, shape: LinkState) -> dict[str, Any]:
+        """Read everything back. Returns what is held; raises LinkError where it is not ``shape``."""
+        rate, limit = _installable(shape)
+        held = htb.decode_class(self._channel.ask(self._read))
+        wanted = pace(rate, shape.overhead_bytes)
+        qdiscs = {qdisc.parent: qdisc for qdisc in self._qdiscs()}
+        root, leaf = qdiscs.get(htb.AT_ROOT), qdiscs.get(htb.CLASS)
+        burst = round(held.pace.burst_ticks * TICK_NS * held.pace.rate_bytes / 1e9)
+        clipped = wanted.burst_ticks == MOST_TICKS
+        found = {
+            "device": self.where.name,
+            "netns": self.where.netns,
+            "kind": f"{root.kind if root else None}+{leaf.kind if leaf else None}",
+            "rate_bits": held.pace.rate_bytes * 8,
+            "burst_bytes": burst,
+            "limit_bytes": leaf.limit_bytes if leaf else None,
+            "default_class": root.default_minor if root else None,
+            "quantum_bytes": held.quantum_bytes,
+            "overhead_bytes": held.pace.overhead_bytes,
+        }
+        right = (
+            found["kind"] == "htb+bfifo"
+            and held.pace == wanted
+            and (held.ceil_bytes, held.ceil_burst_ticks) == (wanted.rate_bytes, wanted.burst_ticks)
+            and found["limit_bytes"] == limit
+            and found["default_class"] == htb.CLASS & 0xFFFF
+            and (clipped or abs(burst - burst_bytes(rate)) <= 1 + burst_bytes(rate) * _TOLERANCE)
+        )
+        if not right:
+            raise self._mismatch(describe(shape), ", ".join(f"{k} {v}" for k, v in found.items()))
+        return found
+
+    def _at_rest(self) -> bool:
+        counters = self.read()
+        return not counters.backlog_bytes and counters.debt_ns < _REST_NS
+
+    def _direct(self) -> int:
+        root = self._root()
+        return (root.direct_packets or 0) if root else 0
+
+    def _deletion(self) -> bytes:
+        return htb.delete_root(self.where.index)
+
+
+def describe(shape: LinkState) -> str:
+    """A shape in words, for messages."""
+    if not shape.rate_bits:
+        return f"an outage ({'packets dropped' if shape.drop else 'packets wait'})"
+    overhead = (
+        f", each packet charged {shape.overhead_bytes} B more" if shape.overhead_bytes else ""
+    )
+    return f"{shape.rate_bits} bit/s with a queue of {shape.queue_bytes} B{overhead}"
+
+
+def _installable(shape: LinkState) -> tuple[int, int]:
+    """Rate and queue length to install. An outage itself is held by the replay, from t0 on."""
+    return (shape.rate_bits, shape.queue_bytes) if shape.rate_bits else (CLOSED_RATE_BITS, 0)
 
 
 class Shaper:
     """Not thread-safe; a replay borrows ``ends`` and ``lines`` while it runs."""
 
     def __init__(self) -> None:
-        self.ends: dict[End, ShapedEnd] = {}
-        self.lines: dict[End, DelayLine] = {}
-        self.shapes: dict[End, Shape] = {}
+        self.ends: dict[LinkDirection, ShapedQueue] = {}
+        self.lines: dict[LinkDirection, NetemStage] = {}
+        self.shapes: dict[LinkDirection, LinkState] = {}
         self.segments = 0
-        self._intermediates: dict[Spot, Spot] = {}
-        self._hops: dict[End, Hops] = {}
-        self._segments_before: dict[Spot, int] = {}
-        self._routes_before: dict[Spot, list[SubnetRoute]] = {}
+        self._intermediates: dict[DeviceKey, DeviceKey] = {}
+        self._hops: dict[LinkDirection, Placement] = {}
+        self._segments_before: dict[DeviceKey, int] = {}
+        self._routes_before: dict[DeviceKey, list[SubnetRoute]] = {}
 
     def prepare(
         self,
         cables: Mapping[str, Cable],
-        shapes: Mapping[End, Shape],
+        shapes: Mapping[LinkDirection, LinkState],
         settings: LinkSettings,
-        impaired: Collection[End] = (),
+        impaired: Collection[LinkDirection] = (),
     ) -> dict[str, Any]:
         """Bring every end to its shape and check it. Returns what the kernel holds, read back.
 
@@ -85,7 +239,9 @@ class Shaper:
             held.clear()
         return failures
 
-    def _clear(self, places: dict[End, Hops], delayed: Collection[End]) -> None:
+    def _clear(
+        self, places: dict[LinkDirection, Placement], delayed: Collection[LinkDirection]
+    ) -> None:
         """Take away what an earlier run had elsewhere: all of it, before anything is put there."""
         for end in set(self.ends) - {end for end in places if places[end] == self._hops.get(end)}:
             self.ends.pop(end).remove()
@@ -95,28 +251,28 @@ class Shaper:
             self.lines.pop(end).remove()
         self._hops = places
 
-    def _install(self, end: End, shape: Shape, delayed: bool) -> None:
+    def _install(self, end: LinkDirection, shape: LinkState, delayed: bool) -> None:
         place = self._hops[end]
         if end not in self.ends:
-            self.ends[end] = ShapedEnd(end, self._where(end, place.queue))
+            self.ends[end] = ShapedQueue(end, self._where(end, place.queue))
         self.ends[end].install(shape)
         if delayed:
             if end not in self.lines:
-                self.lines[end] = DelayLine(end, self._where(end, place.line))
+                self.lines[end] = NetemStage(end, self._where(end, place.line))
             self.lines[end].install(shape)
 
-    def _where(self, end: End, hop: Hop) -> Where:
+    def _where(self, end: LinkDirection, hop: QueuePoint) -> QdiscDevice:
         """The device of a hop, made if it must be. Raises LinkError where its name is somebody else's."""
         netns, index, name = hop.interface.netns, hop.interface.index, hop.device
         if hop.passing == "leaving":
-            return Where(netns, index, name)
+            return QdiscDevice(netns, index, name)
         spot = (netns, index)
         if spot not in self._intermediates:
             self._intermediates[spot] = (netns, _make(end, netns, name).index)
-        return Where(netns, self._intermediates[spot][1], name, redirect=index)
+        return QdiscDevice(netns, self._intermediates[spot][1], name, redirect=index)
 
-    def _limit_segments(self, spot: Spot, segments: int) -> None:
-        with Channel(spot[0]) as channel:
+    def _limit_segments(self, spot: DeviceKey, segments: int) -> None:
+        with NetlinkChannel(spot[0]) as channel:
             before = devices.device(channel, spot[1]).segments
             self._segments_before.setdefault(spot, before)
             devices.set_link(channel, spot[1], GSO_MAX_SEGS=segments)
@@ -127,7 +283,7 @@ class Shaper:
                 f"{segments} frames, but the kernel holds {held}"
             )
 
-    def _held(self, end: End, cable: Cable, settings: LinkSettings) -> dict[str, Any]:
+    def _held(self, end: LinkDirection, cable: Cable, settings: LinkSettings) -> dict[str, Any]:
         held = self.ends[end].verify(self.shapes[end])
         sender = cable.nic.netns if end.direction == "up" else cable.port.netns
         return {
@@ -143,7 +299,7 @@ class Shaper:
         }
 
 
-def _require(delayed: Collection[End], shapes: Mapping[End, Shape]) -> None:
+def _require(delayed: Collection[LinkDirection], shapes: Mapping[LinkDirection, LinkState]) -> None:
     """Raises MachineError, before anything is made, where the kernel has no delay lines."""
     if not delayed:
         return
@@ -153,32 +309,32 @@ def _require(delayed: Collection[End], shapes: Mapping[End, Shape]) -> None:
         raise missing
 
 
-def _talking(cables: Mapping[str, Cable]) -> Iterator[Spot]:
+def _talking(cables: Mapping[str, Cable]) -> Iterator[DeviceKey]:
     """The devices that TCP sends through: every node's interface, and the switch's own."""
-    bridges: set[Spot] = set()
+    bridges: set[DeviceKey] = set()
     for cable in cables.values():
         yield cable.nic.netns, cable.nic.index
-        with Channel(cable.port.netns) as channel:
+        with NetlinkChannel(cable.port.netns) as channel:
             master = devices.device(channel, cable.port.index).master
         if master:
             bridges.add((cable.port.netns, master))
     yield from bridges
 
 
-def _at(spot: Spot, action: Callable[..., None], **values: int) -> None:
-    with Channel(spot[0]) as channel:
+def _at(spot: DeviceKey, action: Callable[..., None], **values: int) -> None:
+    with NetlinkChannel(spot[0]) as channel:
         action(channel, spot[1], **values)
 
 
-def _restore(spot: Spot, routes: list[SubnetRoute]) -> None:
-    with Channel(spot[0]) as channel:
+def _restore(spot: DeviceKey, routes: list[SubnetRoute]) -> None:
+    with NetlinkChannel(spot[0]) as channel:
         for route in routes:
             with suppress(KernelRefused):
                 set_route(channel, route, route.settings)
 
 
-def _make(end: End, netns: str | None, name: str) -> devices.Device:
-    with Channel(netns) as channel:
+def _make(end: LinkDirection, netns: str | None, name: str) -> devices.Device:
+    with NetlinkChannel(netns) as channel:
         made = devices.find(channel, name)
         if made is not None and made.alias != ALIAS:
             raise LinkError(

@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 
 from testbed.errors import MachineError
-from testbed.links import devices
-from testbed.links.bridges import Neighbour, add_neighbour
-from testbed.links.channel import Channel
-from testbed.links.namespaces import OWN, apart, enter, inside, leave_for_new, opened
-from testbed.scenario.shape import FRAME_BYTES, SEGMENT_BYTES
+from testbed.links.network import devices
+from testbed.links.network.bridges import Neighbour, add_neighbour
+from testbed.links.network.namespaces import OWN, apart, enter, inside, leave_for_new, opened
+from testbed.links.tc.netlink import NetlinkChannel
+from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES
 
 _SETTLE_S, _MEASURE_S = 0.04, 0.08
 _OPEN_S, _RETRY_S = 5.0, 0.01
@@ -83,7 +83,7 @@ def _fresh() -> Iterator[str]:
 
 
 def _lay(near: str, far: str, segments: int) -> None:
-    with Channel(near) as here, Channel(far) as there:
+    with NetlinkChannel(near) as here, NetlinkChannel(far) as there:
         made = devices.add_veth(here, "near", "far", far)
         other = devices.named(there, "far")
         for channel, own, address, peer in (

@@ -1,16 +1,19 @@
-"""From groups to nodes and racks, and from inherited link settings to those of every link direction."""
+"""Groups -> nodes; which events hit which link direction.
+
+From groups to nodes and racks, and from inherited link settings to those of every link direction.
+
+Which events concern which link directions: directions alike are one entry, however many they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
 
-from testbed.fabric.base import NodeSpec, RackSpec
-from testbed.fabric.limits import Asked
-from testbed.scenario.link import LinkEnd
+from testbed.scenario.link_model import DEFAULT, LinkEnd, LinkEvent, NodeEvent, PartitionEvent
+from testbed.scenario.link_state import LinkDirection
 from testbed.scenario.model import NodeLimits, Scenario
-from testbed.scenario.settings import DEFAULT
-from testbed.scenario.shape import End
+from testbed.topology import NodeSpec, RackSpec, RequestedLimits
 
 DIRECTIONS: tuple[Literal["up"], Literal["down"]] = ("up", "down")
 
@@ -51,9 +54,9 @@ def expand(scenario: Scenario) -> list[NodeSpec]:
     return specs
 
 
-def _limits(given: NodeLimits) -> Asked:
+def _limits(given: NodeLimits) -> RequestedLimits:
     memory, tmp = (None if size is None else int(size) for size in (given.memory, given.tmp))
-    return Asked(given.processes, memory, tmp)
+    return RequestedLimits(given.processes, memory, tmp)
 
 
 def racks(scenario: Scenario) -> list[RackSpec]:
@@ -79,7 +82,7 @@ def named_nodes(scenario: Scenario, names: tuple[str, ...], groups: Mapping[str,
     return list(dict.fromkeys(nodes))
 
 
-def end_settings(scenario: Scenario) -> dict[End, LinkEnd]:
+def end_settings(scenario: Scenario) -> dict[LinkDirection, LinkEnd]:
     """Every link direction with its settings: of nodes (default, group, node merged), then of racks.
 
     A node's ``up`` has ``at`` filled in (``nic`` unless the scenario says otherwise). Racks inherit
@@ -91,14 +94,14 @@ def end_settings(scenario: Scenario) -> dict[End, LinkEnd]:
         for direction in DIRECTIONS
     }
     of_nodes = {
-        End(spec.name, direction): _merged(scenario, direction, spec.group, spec.name)
+        LinkDirection(spec.name, direction): _merged(scenario, direction, spec.group, spec.name)
         if spec.name in scenario.links
         else shared[spec.group, direction]
         for spec in expand(scenario)
         for direction in DIRECTIONS
     }
-    of_racks: dict[End, LinkEnd] = {
-        End(name, direction): getattr(rack, direction)
+    of_racks: dict[LinkDirection, LinkEnd] = {
+        LinkDirection(name, direction): getattr(rack, direction)
         for name, rack in scenario.racks.items()
         for direction in DIRECTIONS
     }
@@ -114,3 +117,83 @@ def _merged(scenario: Scenario, direction: Literal["up", "down"], *keys: str) ->
             given = {name: value for name, value in fields.items() if value is not None}
             merged = merged.model_copy(update=given)
     return merged
+
+
+ALL = "all"
+"""What an event calls the links of all nodes. Racks are meant by their names only."""
+
+
+class LinkGroup(NamedTuple):
+    """Ends with the same settings that the same events concern, by number and in order of time."""
+
+    settings: LinkEnd
+    """Where an end is shaped is left out (``at`` is None)."""
+    events: tuple[int, ...]
+    ends: list[LinkDirection]
+
+
+def alike(scenario: Scenario) -> list[LinkGroup]:
+    """All link directions, those with the same settings and events together."""
+    groups = groups_of_nodes(scenario)
+    concerned, placeless = _Concerned(scenario), _Placeless()
+    found: dict[tuple[int, tuple[int, ...]], LinkGroup] = {}
+    for end, settings in end_settings(scenario).items():
+        own = placeless.of(settings)
+        names = (end.link, groups[end.link], ALL) if end.link in groups else (end.link,)
+        events = concerned.by(names, end.direction)
+        found.setdefault((id(own), events), LinkGroup(own, events, [])).ends.append(end)
+    return list(found.values())
+
+
+def link_events(scenario: Scenario, numbers: Iterable[int]) -> list[LinkEvent]:
+    """Events by their numbers; those of nodes are left out."""
+    events = (scenario.events[i] for i in numbers)
+    return [event for event in events if not isinstance(event, NodeEvent)]
+
+
+class _Placeless:
+    """Settings without their place: one object for all that are equal, found quickly."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[LinkEnd, LinkEnd]] = {}
+        self._equal: dict[LinkEnd, LinkEnd] = {}
+
+    def of(self, settings: LinkEnd) -> LinkEnd:
+        """``settings`` with ``at`` left out."""
+        if id(settings) not in self._known:  # kept there, so that no other gets its id
+            plain = settings.model_copy(update={"at": None})
+            self._known[id(settings)] = settings, self._equal.setdefault(plain, plain)
+        return self._known[id(settings)][1]
+
+
+class _Concerned:
+    """The events of a scenario by the names they name."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._by_time = [(i, event) for i, event in _links(scenario)]
+        self._by_time.sort(key=lambda entry: entry[1].at)
+        self._naming: dict[str, list[int]] = {}
+        for order, (_, event) in enumerate(self._by_time):
+            for name in dict.fromkeys(event.links):
+                self._naming.setdefault(name, []).append(order)
+        self._known: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
+
+    def by(self, names: tuple[str, ...], direction: str) -> tuple[int, ...]:
+        """Numbers of the events that name one of ``names`` and concern ``direction``, by time."""
+        named = tuple(name for name in names if name in self._naming)
+        key = direction, named
+        if key not in self._known:
+            orders = sorted({order for name in named for order in self._naming[name]})
+            events = (self._by_time[order] for order in orders)
+            self._known[key] = tuple(i for i, event in events if _concerns(event, direction))
+        return self._known[key]
+
+
+def _links(scenario: Scenario) -> Iterator[tuple[int, LinkEvent]]:
+    for i, event in enumerate(scenario.events):
+        if not isinstance(event, NodeEvent):
+            yield i, event
+
+
+def _concerns(event: LinkEvent, direction: str) -> bool:
+    return isinstance(event, PartitionEvent) or event.direction in {direction, "both"}

@@ -1,4 +1,15 @@
-"""A scenario file and its traces, read and checked; or one error that lists all that is wrong."""
+"""File -> checked, dilated scenario.
+
+Dilation: every time × D and every rate ÷ D, once; bytes and shares stay what they are.
+
+A scenario file and its traces, read and checked; or one error that lists all that is wrong.
+
+What of a scenario depends on the seed of a run: where in their traces its links begin.
+
+A scenario written back as YAML, every inherited default in its place: ``scenario.yaml`` of a run.
+
+The JSON schema of scenario files, for editors. ``python -m testbed.scenario.load`` writes it anew.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +17,68 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from io import StringIO
+from math import fmod
 from pathlib import Path
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
 
 from testbed.errors import InputError
-from testbed.scenario import timeline as timelines
-from testbed.scenario.check import check
-from testbed.scenario.dilate import dilate, dilate_traces
-from testbed.scenario.events import TraceEvent
+from testbed.scenario import timeline
+from testbed.scenario.diagnostics import Problem, from_pydantic, report
+from testbed.scenario.link_model import TraceEvent
 from testbed.scenario.model import Scenario
-from testbed.scenario.paced import recorded_paces
-from testbed.scenario.problems import Problem, from_pydantic, report
-from testbed.scenario.profiled import profiled
+from testbed.scenario.profile import ProfileFile, profiled
+from testbed.scenario.recorded_paces import recorded_paces
 from testbed.scenario.timeline import Timeline
-from testbed.scenario.yaml_text import Document, parse
-from testbed.traces import RateTrace, read
-from testbed.train.profile_file import ProfileFile
+from testbed.scenario.validate import check
+from testbed.scenario.yaml import Document, parse
+from testbed.traces.rate_trace import RateTrace
+from testbed.traces.readers import read
+from testbed.units import Duration, Rate
 from testbed.user_files import text_of
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def dilate(scenario: Scenario) -> Scenario:
+    """``scenario`` in wall time; it still says by how much it was dilated. Not to be dilated again.
+
+    A queue given as a time holds the same bytes: longer by D, at a rate lower by D.
+    """
+    return scenario if scenario.dilation == 1.0 else _model(scenario, scenario.dilation)
+
+
+def dilate_traces(traces: Mapping[str, RateTrace], factor: float) -> dict[str, RateTrace]:
+    """``traces`` in wall time; ``factor`` is the dilation of the scenario that names them."""
+    if factor == 1.0:
+        return dict(traces)
+    return {file: trace.dilated(factor) for file, trace in traces.items()}
+
+
+def _model(model: M, factor: float) -> M:
+    fields = {name: _value(getattr(model, name), factor) for name in type(model).model_fields}
+    return model.model_copy(update=fields)
+
+
+def _value(value: Any, factor: float) -> Any:
+    """Scale by type: what is a duration or a rate says so itself."""
+    if isinstance(value, Duration):
+        return Duration(value * factor)
+    if isinstance(value, Rate):
+        return Rate(round(value / factor))
+    if isinstance(value, BaseModel):
+        return _model(value, factor)
+    if isinstance(value, tuple):
+        return tuple(_value(item, factor) for item in value)
+    if isinstance(value, dict):
+        return {key: _value(item, factor) for key, item in value.items()}
+    return value
+
 
 MAX_BYTES = 2**20
 """Larger scenario files are refused."""
@@ -58,7 +111,7 @@ class Loaded:
     @cached_property
     def _timeline(self) -> Timeline:
         traces = dilate_traces(self.traces, self.scenario.dilation)
-        return timelines.build(self.wall(), traces)
+        return timeline.build(self.wall(), traces)
 
 
 def load(path: Path, *, timed: bool = True, trains: bool = True) -> Loaded:
@@ -158,3 +211,52 @@ def _neighbours(path: Path) -> str:
     found = sorted(str(other) for other in folder.glob("*.yaml")) if folder.is_dir() else []
     listed = ", ".join(found[:10])
     return f"There are {listed}" if found else "`testbed init` writes one to start from"
+
+
+def for_seed(loaded: Loaded, seed: int) -> Loaded:
+    """``loaded`` as runs with ``seed`` meet it: every algorithm the same. Its hash stays the file's."""
+    events = tuple(
+        _begun(event, loaded.traces[event.key].duration_s, seed)
+        if isinstance(event, TraceEvent) and event.offset_per_seed
+        else event
+        for event in loaded.scenario.events
+    )
+    if events == loaded.scenario.events:
+        return loaded
+    return replace(loaded, scenario=loaded.scenario.model_copy(update={"events": events}))
+
+
+def _begun(event: TraceEvent, duration_s: float, seed: int) -> TraceEvent:
+    offset = round(fmod(event.offset + seed * event.offset_per_seed, duration_s), 9)
+    still = {"offset": Duration(offset), "offset_per_seed": Duration(0.0)}
+    return event.model_copy(update=still)
+
+
+def dump(scenario: Scenario) -> str:
+    """YAML that ``load`` reads back as an equal scenario (given its traces)."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    stream = StringIO()
+    yaml.dump(scenario.model_dump(mode="json", by_alias=True, exclude_none=True), stream)
+    return stream.getvalue()
+
+
+PATH = Path(__file__).with_name("schema.json")
+
+
+def document() -> dict[str, Any]:
+    """The schema as data."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Scenario.model_json_schema(mode="validation"),
+    }
+
+
+def text() -> str:
+    """The schema as it should stand in ``schema.json``."""
+    return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    PATH.write_text(text(), encoding="utf-8")

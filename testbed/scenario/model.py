@@ -1,21 +1,157 @@
-"""The scenario file as frozen models. Every field is what the user may write; units are mandatory.
+"""Pydantic models of the file.
+
+What of the training is whose: samples that are alike or not, and steps in which only some take part.
+
+What may be written for a pace: a time, a distribution, or recorded times; and how it becomes a worker's own.
+
+The scenario file as frozen models. Every field is what the user may write; units are mandatory.
 
 Times, rates and sizes are those of the file: ``dilation`` is applied once, by ``dilate``, after loading.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import exp
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from testbed.scenario.dealt import Participation, Split
-from testbed.scenario.events import Event
-from testbed.scenario.link import Fraction, Link, LinkEnd, Model
-from testbed.scenario.pace import Pace, Positive
+from testbed.scenario.link_model import Event, Fraction, Link, LinkEnd, Model
 from testbed.units import Duration, Rate, Size
 
-__all__ = ["Derived", "Link", "LinkEnd", "NodeGroup", "Rack", "Scenario", "Traffic", "Train"]
+__all__ = ["Derived", "Link", "LinkEnd", "NodeGroup", "Rack", "Scenario", "TrafficModel", "Train"]
+
+
+class Split(Model):
+    """How the training set is dealt to workers."""
+
+    name: Literal["iid", "dirichlet"] = Field(
+        "iid", description="All draw from the whole set anew every epoch; or labels differ by worker, for good."
+    )  # fmt: skip
+    alpha: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = Field(
+        None,
+        description="`dirichlet`: its concentration; small: few labels each, large: all alike.",
+    )
+
+    @model_validator(mode="after")
+    def _concentration(self) -> Self:
+        if (self.name == "dirichlet") != (self.alpha is not None):
+            raise ValueError(
+                "`dirichlet` and `alpha` belong together: {name: dirichlet, alpha: 0.5}"
+            )
+        return self
+
+
+class Participation(Model):
+    """How many workers take part in a step: drawn anew for each, all alike likely. The others rest."""
+
+    workers: Annotated[int, Field(ge=1)] | None = Field(None, description="So many of them.")
+    share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = Field(
+        None, description="That share of them, rounded; one at least."
+    )
+
+    @model_validator(mode="after")
+    def _one_number(self) -> Self:
+        if (self.workers is None) == (self.share is None):
+            raise ValueError("give `workers` or `share`, one of them")
+        return self
+
+    def many(self, workers: int) -> int:
+        """Of ``workers``."""
+        if self.workers is not None:
+            return self.workers
+        return max(1, round(workers * (self.share or 0.0)))
+
+
+Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+
+
+class LogNormalPace(Model):
+    """Drawn for every step and worker: ln T is normal, with the mean ln `median` and the deviation `sigma`."""
+
+    name: Literal["lognormal"] = Field(description="The distribution.")
+    median: Duration | None = Field(None, description="Half of all steps take less.")
+    mean: Duration | None = Field(
+        None, description="In place of the median, which is then mean · exp(−sigma²/2)."
+    )
+    sigma: Annotated[float, Field(gt=0, le=1.5, allow_inf_nan=False)] = Field(
+        description="Standard deviation of ln T."
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if (self.median is None) == (self.mean is None) or not (self.median or self.mean):
+            raise ValueError("give `median` or `mean`, one of them, above 0")
+        return self
+
+    @property
+    def median_s(self) -> float:
+        """Seconds."""
+        return self.median or (self.mean or 0.0) * exp(-(self.sigma**2) / 2)
+
+    def slowed(self, factor: float) -> LogNormalPace:
+        """So many times as long."""
+        times = {name: getattr(self, name) for name in ("median", "mean")}
+        longer = {name: Duration(time * factor) for name, time in times.items() if time}
+        return self.model_copy(update=longer)
+
+
+class RecordedPace(Model):
+    """Step times from a file, one after the other, over and over."""
+
+    name: Literal["file"] = Field(description="Where they are from.")
+    file: str = Field(description="A .csv or .json file, relative to the scenario.")
+    column: str | None = Field(
+        None, description="Where there are several; a name that ends in _s, _ms or _us."
+    )
+    scale: Positive = Field(1.0, description="Factor on its times.")
+    begin: Literal["drawn", "first"] = Field(
+        "drawn", description="Where in the file a worker begins: at a place of its own, or all with the first."
+    )  # fmt: skip
+    at_end: Literal["loop"] = Field("loop", description="After the last: start over.")
+
+    @property
+    def key(self) -> str:
+        """What a scenario's recorded times are kept by."""
+        return self.file if self.column is None else f"{self.file}:{self.column}"
+
+    def slowed(self, factor: float) -> RecordedPace:
+        """So many times as long."""
+        return self.model_copy(update={"scale": self.scale * factor})
+
+
+_NAMED = {"lognormal": "LogNormalPace", "file": "RecordedPace"}
+PACE_NAMES = tuple(_NAMED)
+PACE_TAGS = frozenset({"Time", *_NAMED.values()})
+"""What pydantic puts behind a pace in the place of an error."""
+
+
+def _tag(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        name = value.get("name")
+        return None if name is None else _NAMED.get(str(name), str(name))
+    return type(value).__name__ if isinstance(value, Model) else "Time"
+
+
+Pace = Annotated[
+    Annotated[Duration, Tag("Time")]
+    | Annotated[LogNormalPace, Tag("LogNormalPace")]
+    | Annotated[RecordedPace, Tag("RecordedPace")],
+    Discriminator(_tag),
+]
+
+
+def pace_of(
+    node: str, group: str, general: Pace | None, own: Mapping[str, Pace], slow: Mapping[str, float]
+) -> Pace | None:
+    """The pace of ``node``: its own, its group's or the general one, times its factor or its group's."""
+    pace = own.get(node, own.get(group, general))
+    factor = slow.get(node, slow.get(group, 1.0))
+    if pace is None or factor == 1.0:
+        return pace
+    return Duration(pace * factor) if isinstance(pace, Duration) else pace.slowed(factor)
+
 
 Direction = Literal["up", "down"]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
@@ -68,7 +204,7 @@ class Rack(Model):
     down: LinkEnd = Field(LinkEnd(), description="From the rest of the network to the rack.")
 
 
-class Traffic(Model):
+class TrafficModel(Model):
     """A flow between two nodes beside the training: as much as TCP can, or UDP at a rate."""
 
     name: Name = Field(description="What records call it.")
@@ -94,7 +230,7 @@ class Traffic(Model):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Of the random times.")
 
 
-class Schedule(Model):
+class ScheduleModel(Model):
     """Learning-rate schedule over epochs."""
 
     name: Literal["constant", "step", "cosine"] = Field("constant", description="Its form.")
@@ -119,7 +255,7 @@ class Optimizer(Model):
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         0.0, description="Factor of the parameters that is added to their gradient."
     )
-    schedule: Schedule = Field(Schedule(), description="How the learning rate changes.")
+    schedule: ScheduleModel = Field(ScheduleModel(), description="How the learning rate changes.")
 
 
 class Stop(Model):
@@ -263,7 +399,7 @@ class Scenario(Model):
     links: dict[Name, Link] = Field(description="`default`, then per group, then per node.")
     racks: dict[Name, Rack] = Field({}, description="Nodes that share a link, by its name.")
     events: tuple[Event, ...] = Field((), description="What happens to links and nodes, by time.")
-    traffic: tuple[Traffic, ...] = Field((), description="Flows beside the training.")
+    traffic: tuple[TrafficModel, ...] = Field((), description="Flows beside the training.")
     train: Train = Field(Train(), description="The training job.")
     algorithms: tuple[str | Derived, ...] = Field(
         ("none",), description="Run one after the other, each over the same link history."

@@ -1,20 +1,184 @@
-"""The history of one link direction: sources of its rate, what else it is, and outages over that."""
+"""Rate sources and segments of one link direction.
+
+Where an end's rate comes from: its base, a step, a ramp, a trace. Integers: ns after t0 and bit/s.
+
+The history of one link direction: sources of its rate, what else it is, and outages over that.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Protocol
 
-from testbed.scenario.impairments import NONE, Impairments
-from testbed.scenario.shape import Shape
-from testbed.scenario.sources import Source
+from testbed.scenario.link_state import NONE, Impairments, LinkState
+
+NS = 1_000_000_000
+
+
+def nanoseconds(seconds: float) -> int:
+    """Whole nanoseconds: sums and remainders of them are exact."""
+    return round(seconds * NS)
+
+
+class FileSource(Protocol):
+    """A rate over time. Piecewise constant."""
+
+    @property
+    def period(self) -> int | None:
+        """After how many ns it repeats itself; None if it does not."""
+        ...
+
+    @property
+    def settled(self) -> int:
+        """From when on it repeats itself, or stays as it is."""
+        ...
+
+    def piece(self, time: int) -> tuple[int, int | None]:
+        """The rate at ``time`` and until when it holds (None: for good)."""
+        ...
+
+    def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
+        """``start`` and the rate there, then when and to what it is set anew, before ``stop``. Lazy."""
+        ...
+
+    def count(self, start: int, stop: int) -> int:
+        """How many ``pieces`` there are, at most."""
+        ...
+
+    def later(self, by: int) -> FileSource:
+        """The same, but everything later by ``by`` ns."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Constant:
+    """One rate from ``settled`` on."""
+
+    rate: int
+    settled: int = 0
+    period: int | None = None
+
+    def piece(self, time: int) -> tuple[int, int | None]:  # noqa: ARG002
+        """See ``Source``."""
+        return self.rate, None
+
+    def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:  # noqa: ARG002
+        """See ``Source``."""
+        yield start, self.rate
+
+    def count(self, start: int, stop: int) -> int:  # noqa: ARG002
+        """See ``Source``."""
+        return 1
+
+    def later(self, by: int) -> Constant:
+        """See ``Source``."""
+        return Constant(self.rate, self.settled + by)
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """From ``start`` to ``stop`` in ``steps`` equal steps; the last is reached after ``over`` ns."""
+
+    begin: int
+    start: int
+    stop: int
+    over: int
+    steps: int
+    period: int | None = None
+
+    @property
+    def settled(self) -> int:
+        """When the ramp has reached its end."""
+        return self.begin + self.over
+
+    def piece(self, time: int) -> tuple[int, int | None]:
+        """See ``Source``."""
+        i = self._step(time)
+        if i >= self.steps:
+            return self.stop, None
+        return self.start + round((self.stop - self.start) * i / self.steps), self._due(i + 1)
+
+    def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
+        """See ``Source``."""
+        time: int | None = start
+        while time is not None and (stop is None or time < stop):
+            rate, until = self.piece(time)
+            yield time, rate
+            time = until
+
+    def count(self, start: int, stop: int) -> int:
+        """See ``Source``."""
+        return 1 + self._step(stop) - self._step(start)
+
+    def later(self, by: int) -> Ramp:
+        """See ``Source``."""
+        return Ramp(self.begin + by, self.start, self.stop, self.over, self.steps)
+
+    def _due(self, i: int) -> int:
+        return self.begin + self.over * i // self.steps
+
+    def _step(self, time: int) -> int:
+        """How many steps are done at ``time``; exact, whatever the division left over."""
+        i = min(self.steps, (time - self.begin) * self.steps // self.over)
+        return i + 1 if i < self.steps and self._due(i + 1) <= time else i
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recorded rate, again and again. ``times`` (ns) begin with 0, increase, and end before ``period``.
+
+    ``begin`` is where in time its first point lies, which may be long before it rules.
+    """
+
+    begin: int
+    times: tuple[int, ...]
+    rates: tuple[int, ...]
+    period: int
+
+    @property
+    def settled(self) -> int:
+        """It repeats itself from the beginning."""
+        return self.begin
+
+    def piece(self, time: int) -> tuple[int, int | None]:
+        """See ``Source``."""
+        phase = (time - self.begin) % self.period
+        i = bisect_right(self.times, phase)
+        end = self.times[i] if i < len(self.times) else self.period
+        return self.rates[i - 1], time - phase + end
+
+    def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
+        """See ``Source``."""
+        phase = (start - self.begin) % self.period
+        lap, i = start - phase, bisect_right(self.times, phase)
+        yield start, self.rates[i - 1]
+        while stop is None or lap < stop:
+            last = len(self.times)
+            if stop is not None and stop - lap < self.period:
+                last = bisect_left(self.times, stop - lap)
+            for j in range(i, last):
+                yield lap + self.times[j], self.rates[j]
+            lap, i = lap + self.period, 0
+
+    def count(self, start: int, stop: int) -> int:
+        """See ``Source``."""
+        return 1 + self._passed(stop) - self._passed(start)
+
+    def later(self, by: int) -> Trace:
+        """See ``Source``."""
+        return Trace(self.begin + by, self.times, self.rates, self.period)
+
+    def _passed(self, time: int) -> int:
+        laps, phase = divmod(time - self.begin, self.period)
+        return laps * len(self.times) + bisect_right(self.times, phase)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAttributes:
     """What a link direction is besides its rate."""
 
     queue_bytes: int
@@ -27,19 +191,21 @@ class Segment:
     """From ``begin`` (ns) on one source rules the rate, or an outage: ``drop`` says what packets do."""
 
     begin: int
-    source: Source
-    line: Line
+    source: FileSource
+    line: LinkAttributes
     drop: bool | None = None
     """None: there is service."""
 
-    def shape(self, rate: int) -> Shape:
+    def shape(self, rate: int) -> LinkState:
         """What the direction is while its rate is ``rate``."""
         line = self.line
-        return Shape(rate, line.queue_bytes, bool(self.drop), line.overhead_bytes, line.impairments)
+        return LinkState(
+            rate, line.queue_bytes, bool(self.drop), line.overhead_bytes, line.impairments
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ScheduleSummary:
     """What is true of a whole history. Times in ns."""
 
     lowest: int
@@ -58,7 +224,7 @@ class Schedule:
 
     segments: tuple[Segment, ...]
 
-    def piece(self, time: int) -> tuple[Shape, int | None]:
+    def piece(self, time: int) -> tuple[LinkState, int | None]:
         """The shape at ``time`` and until when it holds at least (None: for good)."""
         i = bisect_right(self._begins, time) - 1
         segment = self.segments[i]
@@ -66,7 +232,7 @@ class Schedule:
         limits = [*self._begins[i + 1 : i + 2], *([] if until is None else [until])]
         return segment.shape(rate), min(limits, default=None)
 
-    def changes(self, start: int, stop: int | None = None) -> Iterator[tuple[int, Shape]]:
+    def changes(self, start: int, stop: int | None = None) -> Iterator[tuple[int, LinkState]]:
         """The shape at ``start``, then every change before ``stop``, with its time. Lazy."""
         for time, rate, segment in self._changes(start, stop):
             yield time, segment.shape(rate)
@@ -79,13 +245,13 @@ class Schedule:
             since, held = time, rate
         return total + held * (stop - since)
 
-    def lines(self, start: int, stop: int | None) -> list[Line]:
+    def lines(self, start: int, stop: int | None) -> list[LinkAttributes]:
         """What it is besides its rate, in turn, from ``start`` up to ``stop`` (None: for good)."""
         first = bisect_right(self._begins, start) - 1
         within = (s for s in self.segments[first:] if stop is None or s.begin < stop)
         return list(dict.fromkeys(segment.line for segment in within))
 
-    def condensed(self) -> Iterator[tuple[int, Shape]]:
+    def condensed(self) -> Iterator[tuple[int, LinkState]]:
         """All changes, with repetitions left out of which nothing new can be learnt. Ends.
 
         Whole periods of a repeating source, but for the first three, are cut out of the time between
@@ -105,7 +271,7 @@ class Schedule:
         )
 
     @cached_property
-    def summary(self) -> Summary:
+    def summary(self) -> ScheduleSummary:
         """One look at the whole history."""
         schedule, end = self._shortened
         lowest, highest, shortest, longest, before, since = 0, 0, end + 1, 0, 0, None
@@ -124,10 +290,10 @@ class Schedule:
         if since is not None:
             period = self.segments[-1].source.period
             seen_whole = period is not None and since > end - 2 * period  # a period earlier
-            return Summary(
+            return ScheduleSummary(
                 lowest, highest, shortest if before else None, longest if seen_whole else None
             )
-        return Summary(lowest, highest, shortest if before else None, longest)
+        return ScheduleSummary(lowest, highest, shortest if before else None, longest)
 
     @cached_property
     def _begins(self) -> tuple[int, ...]:

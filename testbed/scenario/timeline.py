@@ -1,27 +1,214 @@
-"""The history of all links of a run: pure, exact, and lazy enough for traces that loop for hours."""
+"""The sorted link changes of a run.
+
+From the settings of a link direction and its events to its schedule.
+
+The history of all links of a run: pure, exact, and lazy enough for traces that loop for hours.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice, pairwise
 from math import inf
 
-from testbed.scenario.expand import end_settings
-from testbed.scenario.history import Points
-from testbed.scenario.history import schedule as history
+from testbed.scenario.expand import alike, end_settings, link_events
+from testbed.scenario.link_model import (
+    FlapEvent,
+    LinkEnd,
+    LinkEvent,
+    OutageEvent,
+    PartitionEvent,
+    RampEvent,
+    StepEvent,
+    TraceEvent,
+    held_bytes,
+    impairments,
+    overlaid,
+    queue_bytes,
+)
+from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
 from testbed.scenario.model import Scenario
-from testbed.scenario.reach import alike, link_events
-from testbed.scenario.schedule import Line, Schedule
-from testbed.scenario.shape import End, LinkChange, Shape
-from testbed.scenario.sources import NS, nanoseconds
-from testbed.traces import RateTrace
+from testbed.scenario.schedule import (
+    NS,
+    Constant,
+    FileSource,
+    LinkAttributes,
+    Ramp,
+    Schedule,
+    Segment,
+    Trace,
+    nanoseconds,
+)
+from testbed.traces.rate_trace import RateTrace
+from testbed.units import Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """No service from ``begin`` to ``end`` (ns)."""
+
+    begin: int
+    end: int
+    drop: bool
+
+
+class TracePoints:
+    """The points of traces in whole ns and bit/s, each made once however many events use them."""
+
+    def __init__(self, traces: Mapping[str, RateTrace]) -> None:
+        self._traces = traces
+        self._made: dict[tuple[str, float, float], tuple[tuple[int, ...], tuple[int, ...], int]]
+        self._made = {}
+
+    def of(self, event: TraceEvent) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Times, rates and period as ``event`` asks for them; points that fall together are one."""
+        key = event.key, event.scale, event.stretch
+        if key not in self._made:
+            trace = self._traces[event.key]
+            times = [nanoseconds(time * event.stretch) for time in trace.times_s]
+            rates = [round(rate * event.scale) for rate in trace.rates_bits]
+            if any(later <= earlier for earlier, later in pairwise(times)):
+                merged = dict(zip(times, rates, strict=True))
+                times, rates = list(merged), list(merged.values())
+            period = max(times[-1] + 1, nanoseconds(trace.duration_s * event.stretch))
+            self._made[key] = tuple(times), tuple(rates), period
+        return self._made[key]
+
+
+def schedule(
+    end: LinkDirection, settings: LinkEnd, events: Sequence[LinkEvent], points: TracePoints
+) -> Schedule:
+    """The history of ``end``, whose ``events`` are in order of time.
+
+    Of two events the one that begins last rules the rate; an outage lies over all of them. Raises
+    InputError when a rate or queue is missing, or a queue is too small.
+    """
+    sources = _Sources(Constant(int(settings.rate or 0)), points)
+    for event in events:
+        sources.add(event)
+    lines = list(_lines(end, settings, events))
+    return Schedule(_segments(sources.finished(), lines, _outages(events)))
+
+
+@dataclass(slots=True)
+class _Sources:
+    """What rules the rate, from when on. A trace that ends leaves a rate behind, if it still rules."""
+
+    base: Constant
+    points: TracePoints
+    ruling: list[tuple[int, FileSource]] = field(default_factory=list)
+    _following: tuple[int, FileSource] | None = None
+
+    def __post_init__(self) -> None:
+        self.ruling.append((0, self.base))
+
+    def add(self, event: LinkEvent) -> None:
+        begin = nanoseconds(event.at)
+        if isinstance(event, StepEvent) and event.rate is not None:
+            self._rule(begin, Constant(int(event.rate), begin))
+        elif isinstance(event, RampEvent):
+            self._end_trace(begin)
+            before = self.ruling[-1][1].piece(begin)[0]
+            over, every = nanoseconds(event.over), max(1, nanoseconds(event.every))
+            steps = max(1, -(-over // every))
+            self._rule(begin, Ramp(begin, before, int(event.rate), max(1, over), steps))
+        elif isinstance(event, TraceEvent):
+            self._follow(begin, event)
+
+    def finished(self) -> list[tuple[int, FileSource]]:
+        self._end_trace(None)
+        return self.ruling
+
+    def _follow(self, begin: int, event: TraceEvent) -> None:
+        times, rates, period = self.points.of(event)
+        first = begin - nanoseconds(event.offset * event.stretch)
+        self._rule(begin, Trace(first, times, rates, period))
+        if event.at_end != "loop":
+            end = max(begin, first + period * event.repeat)
+            after = rates[-1] if event.at_end == "hold" else self.base.rate
+            self._following = end, Constant(after, end)
+
+    def _rule(self, begin: int, source: FileSource) -> None:
+        self._end_trace(begin)
+        self.ruling.append((begin, source))
+
+    def _end_trace(self, before: int | None) -> None:
+        """What follows a trace takes over, unless the next event does so first."""
+        if self._following and (before is None or self._following[0] <= before):
+            self.ruling.append(self._following)
+        self._following = None
+
+
+def line_of(settings: LinkEnd, held: int) -> LinkAttributes:
+    """What ``settings`` make of a link direction besides its rate."""
+    return LinkAttributes(held, int(settings.overhead or 0), impairments(settings))
+
+
+def _lines(
+    end: LinkDirection, settings: LinkEnd, events: Iterable[LinkEvent]
+) -> Iterator[tuple[int, LinkAttributes]]:
+    held = queue_bytes(end, settings)
+    yield 0, line_of(settings, held)
+    for event in events:
+        if isinstance(event, StepEvent):
+            before, settings = settings, overlaid(settings, event)
+            if settings is before and event.queue is None:
+                continue
+            if event.queue is not None:
+                rate = settings.rate if event.rate is None else event.rate
+                held = held_bytes(end, rate or Rate(0), event.queue)
+            yield nanoseconds(event.at), line_of(settings, held)
+
+
+def _outages(events: Iterable[LinkEvent]) -> list[Outage]:
+    """All of them, by their beginning."""
+    found = []
+    for event in events:
+        begin = nanoseconds(event.at)
+        if isinstance(event, (OutageEvent, PartitionEvent)):
+            drop = isinstance(event, PartitionEvent) or event.packets == "drop"
+            found.append(Outage(begin, begin + nanoseconds(event.for_), drop))
+        elif isinstance(event, FlapEvent):
+            length, every = nanoseconds(event.for_), nanoseconds(event.every)
+            starts = (begin + i * every for i in range(event.times))
+            found += [Outage(at, at + length, event.packets == "drop") for at in starts]
+    return sorted(found, key=lambda outage: outage.begin)
+
+
+def _segments(
+    sources: list[tuple[int, FileSource]],
+    lines: list[tuple[int, LinkAttributes]],
+    outages: list[Outage],
+) -> tuple[Segment, ...]:
+    """One wherever anything begins or ends. Of outages the one that began last says what packets do."""
+    edges = chain.from_iterable((outage.begin, outage.end) for outage in outages)
+    marks = sorted({begin for begin, _ in sources} | {begin for begin, _ in lines} | set(edges))
+    at_source, at_line, at_outage = 0, 0, 0
+    begun: list[Outage] = []
+    segments = []
+    for mark in marks:
+        while at_source + 1 < len(sources) and sources[at_source + 1][0] <= mark:
+            at_source += 1
+        while at_line + 1 < len(lines) and lines[at_line + 1][0] <= mark:
+            at_line += 1
+        while at_outage < len(outages) and outages[at_outage].begin <= mark:
+            begun.append(outages[at_outage])
+            at_outage += 1
+        while begun and begun[-1].end <= mark:
+            begun.pop()
+        drop = begun[-1].drop if begun else None
+        segments.append(Segment(mark, sources[at_source][1], lines[at_line][1], drop))
+    return tuple(segments)
 
 
 class Timeline:
     """What every link direction is asked to be, at every time from t0 on. Ends alike share a schedule."""
 
-    def __init__(self, schedules: list[tuple[Schedule, list[End]]], ends: list[End]) -> None:
+    def __init__(
+        self, schedules: list[tuple[Schedule, list[LinkDirection]]], ends: list[LinkDirection]
+    ) -> None:
         self._schedules = schedules
         self._of = {end: schedule for schedule, members in schedules for end in members}
         self.ends = ends
@@ -41,23 +228,23 @@ class Timeline:
             for end in self._schedules[i][1]:
                 yield LinkChange(time / NS, end, shape)
 
-    def shape_at(self, end: End, time_s: float) -> Shape:
+    def shape_at(self, end: LinkDirection, time_s: float) -> LinkState:
         """What ``end`` is asked to be at ``time_s``."""
         return self._of[end].piece(nanoseconds(time_s))[0]
 
-    def rate_at(self, end: End, time_s: float) -> int:
+    def rate_at(self, end: LinkDirection, time_s: float) -> int:
         """The rate asked of ``end`` at ``time_s`` in bit/s; 0 in an outage."""
         return self.shape_at(end, time_s).rate_bits
 
-    def bits(self, end: End, start_s: float, stop_s: float) -> float:
+    def bits(self, end: LinkDirection, start_s: float, stop_s: float) -> float:
         """Integral of the asked rate of ``end`` from ``start_s`` to ``stop_s``."""
         return self._of[end].bits(nanoseconds(start_s), nanoseconds(stop_s)) / NS
 
-    def impaired(self, end: End) -> bool:
+    def impaired(self, end: LinkDirection) -> bool:
         """Whether ``end`` is asked for any impairment at any time."""
         return any(line.impairments for line in self._of[end].lines(0, None))
 
-    def delays(self, end: End, start_s: float, stop_s: float) -> tuple[float, float]:
+    def delays(self, end: LinkDirection, start_s: float, stop_s: float) -> tuple[float, float]:
         """Least and greatest delay asked of ``end`` from ``start_s`` to ``stop_s``, in s; no jitter."""
         start, stop = nanoseconds(start_s), None if stop_s == inf else nanoseconds(stop_s)
         delays = [line.impairments.delay_ns for line in self._of[end].lines(start, stop)]
@@ -82,7 +269,7 @@ class Timeline:
         rates = (schedule.summary.lowest for schedule, _ in self._schedules)
         return min((rate for rate in rates if rate), default=0)
 
-    def highest_rates(self) -> dict[End, int]:
+    def highest_rates(self) -> dict[LinkDirection, int]:
         """The highest rate of every end at any time, in bit/s."""
         return {
             end: schedule.summary.highest
@@ -96,9 +283,9 @@ class Timeline:
         shortest = min((step for step in steps if step is not None), default=None)
         return None if shortest is None else shortest / NS
 
-    def longest_outage_s(self) -> tuple[float, End | None]:
+    def longest_outage_s(self) -> tuple[float, LinkDirection | None]:
         """The longest time without service of any end, and that end; infinite if it never ends."""
-        worst: tuple[float, End | None] = (0.0, None)
+        worst: tuple[float, LinkDirection | None] = (0.0, None)
         for schedule, members in self._schedules:
             outage = schedule.summary.outage
             length = inf if outage is None else outage / NS
@@ -106,7 +293,7 @@ class Timeline:
                 worst = (length, members[0])
         return worst
 
-    def longest_delays_s(self) -> dict[End, float]:
+    def longest_delays_s(self) -> dict[LinkDirection, float]:
         """The longest that every end holds a packet back at any time: delay, jitter and the wait for a slot."""
         found = {}
         for schedule, members in self._schedules:
@@ -124,29 +311,29 @@ def build(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Timeline:
 
     Raises InputError when a rate or queue is missing, or a queue is too small.
     """
-    points = Points(traces)
+    points = TracePoints(traces)
     schedules = [
-        (history(ends[0], settings, link_events(scenario, events), points), ends)
+        (schedule(ends[0], settings, link_events(scenario, events), points), ends)
         for settings, events, ends in alike(scenario)
     ]
     return Timeline(schedules, list(end_settings(scenario)))
 
 
-def _by_packet(line: Line) -> bool:
+def _by_packet(line: LinkAttributes) -> bool:
     """A bundle would have one fate, one jitter, and count as one packet of a slot."""
     asked = line.impairments
     fates = asked.loss or asked.duplicate or asked.corrupt or asked.reorder
     return bool(fates or asked.jitter_ns or asked.slot or line.overhead_bytes)
 
 
-def _held_back(line: Line) -> int:
+def _held_back(line: LinkAttributes) -> int:
     asked = line.impairments
     return asked.delay_ns + asked.jitter_ns + (asked.slot.longest_ns if asked.slot else 0)
 
 
 def _after(
     schedule: Schedule, number: int, start: int, stop: int | None
-) -> Iterator[tuple[int, int, Shape]]:
+) -> Iterator[tuple[int, int, LinkState]]:
     """Changes at ``start`` or later; the shape just before it (at t0: then) is what they change."""
     for time, shape in islice(schedule.changes(max(0, start - 1), stop), 1, None):
         yield time, number, shape

@@ -1,7 +1,7 @@
 """Bandwidth over time: reading recorded traces, writing them, and making synthetic ones. Pure."""
 
-from testbed.traces.read import read
-from testbed.traces.trace import RateTrace
-from testbed.traces.write import write_csv
+from testbed.traces.generate import write_csv
+from testbed.traces.rate_trace import RateTrace
+from testbed.traces.readers import read
 
 __all__ = ["RateTrace", "read", "write_csv"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from standing import FOUR, Standing, assert_gone, run_in, standing
 
-from testbed.setup import images
+from testbed.host import images
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ _LISTS = ("capabilities", "namespaces of its own", MOUNTS, "sockets")
 _CAPABILITIES = {12: "NET_ADMIN", 19: "SYS_PTRACE", 21: "SYS_ADMIN", 23: "SYS_NICE"}
 _FILTER = ["2"]
 """The mode of seccomp in which a filter decides."""
-_SHAPER, _AGENT = "narrows.shaper", "testbed.links.agent"
+_SHAPER, _AGENT = "narrows.shaper", "testbed.links.agent.server"
 
 
 def promised(by: str, verb: str) -> dict[str, Row]:

@@ -11,19 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.fabric.base import (
-    CONTROL_PORT,
-    Networks,
-    NodeSpec,
-    Place,
-    RackSpec,
-    RunContext,
-    new_id,
-)
-from testbed.fabric.docker import DockerFabric
-from testbed.fabric.journal import journals
-from testbed.fabric.netns_plan import run_tag
-from testbed.links.namespaces import NAMED
+from testbed.fabric.base import Networks, RunContext, new_id
+from testbed.fabric.docker.fabric import DockerFabric
+from testbed.fabric.netns import run_tag
+from testbed.journal import journals
+from testbed.links.network.namespaces import NAMED
+from testbed.topology import CONTROL_PORT, NodePlacement, NodeSpec, RackSpec
 
 SPECS = [
     NodeSpec("server", "server", "server", 0, 0),
@@ -39,7 +32,7 @@ class Standing:
     id: str
     fabric: DockerFabric
     networks: Networks
-    places: dict[str, Place]
+    places: dict[str, NodePlacement]
 
     def inside(self, node: str, *command: str, check: bool = True) -> str:
         """What ``command`` writes in a node's container."""

@@ -20,8 +20,8 @@ from rights_rig import RunningCommand, assert_documented
 from standing import assert_gone, run_in
 from verdict_rig import accepted_runs
 
-from testbed.fabric.netns_plan import run_tag
-from testbed.links.namespaces import NAMED
+from testbed.fabric.netns import run_tag
+from testbed.links.network.namespaces import NAMED
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(400)]
 STEPS = 90

@@ -18,8 +18,8 @@ from rights_rig import RunningCommand, assert_documented
 from standing import assert_gone, run_in
 from verdict_rig import accepted_run
 
-from testbed.record.directory import read_events
-from testbed.setup import images
+from testbed.host import images
+from testbed.records.run_directory import read_events
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(400), pytest.mark.usefixtures("image")]
 SCENARIO = """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from command_rig import Command
 
-from testbed.fabric.limits import Machine
+from testbed.topology import Machine
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300), pytest.mark.usefixtures("image")]
 SCENARIO = """

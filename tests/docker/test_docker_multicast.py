@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from standing import FOUR, Standing, standing
 
-from testbed.fabric.base import RackSpec
 from testbed.fabric.docker import fabric as module
-from testbed.links.namespaces import NAMED
+from testbed.links.network.namespaces import NAMED
+from testbed.topology import RackSpec
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
 

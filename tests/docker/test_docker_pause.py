@@ -11,7 +11,7 @@ import pytest
 from standing import Standing
 
 from testbed.errors import MachineError
-from testbed.fabric.docker import objects as module
+from testbed.fabric.docker import engine as module
 
 BLKIO = Path("/sys/fs/cgroup/blkio")
 pytestmark = [pytest.mark.docker]

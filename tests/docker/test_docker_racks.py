@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from standing import SPECS, Standing, left_of, standing
 
-from testbed.fabric.base import NodeSpec, RackSpec
 from testbed.fabric.docker import fabric as module
-from testbed.fabric.docker.render import SHAPER
-from testbed.fabric.netns_plan import run_tag
+from testbed.fabric.docker.compose_file import SHAPER
+from testbed.fabric.netns import run_tag
+from testbed.topology import NodeSpec, RackSpec
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
 

@@ -11,7 +11,7 @@ from command_rig import Command, Write
 from crossed_rig import records, write
 from standing import run_in
 
-from testbed.fabric.docker.subnets import POOL
+from testbed.host.checks import POOL
 from testbed.process import environment
 
 pytestmark = [

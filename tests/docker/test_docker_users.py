@@ -12,8 +12,8 @@ import pytest
 from standing import assert_gone, run_in
 from verdict_rig import accepted_run
 
+from testbed.host import images
 from testbed.process import environment
-from testbed.setup import images
 
 pytestmark = [
     pytest.mark.root,

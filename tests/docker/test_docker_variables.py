@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from secret_rig import assert_kept, start
 
-from testbed.fabric.docker.launch import launch
+from testbed.fabric.docker.fabric import launch
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300), pytest.mark.usefixtures("image")]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from standing import Standing, left_of
 
-from testbed.fabric.docker.clean import clean
-from testbed.fabric.journal import journals
+from testbed.fabric.docker.engine import clean
+from testbed.journal import journals
 
 pytestmark = pytest.mark.docker
 

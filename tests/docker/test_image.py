@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from testbed import __version__
-from testbed.fabric.docker.render import load_templates
-from testbed.setup import engine, images
-from testbed.setup.paths import ROOT
+from testbed.fabric.docker.compose_file import load_templates
+from testbed.host import docker_engine, images
+from testbed.host.paths import ROOT
 
 pytestmark = pytest.mark.docker
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.docker
 AS_IN_A_RUN = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--network", "none"]
 KERNELS = """
 from numba.core import event
-from testbed.compress.kernels import cache, warm
+from testbed.compress.kernels import compilation as cache, compilation as warm
 with event.install_recorder("numba:compile") as compiled:
     warm.all()
 print(len(compiled.buffer), cache.directory())
@@ -108,6 +108,9 @@ def test_compose_reads_the_templates(files: list[str], tmp_path: Path) -> None:
     services = load_templates(ROOT / "compose").base["services"]
     overlay.write_text(json.dumps({"services": {name: {"image": "x"} for name in services}}))
     paths = [*(ROOT / "compose" / name for name in files), overlay]
-    command = [*(engine.compose_command() or ()), *(a for p in paths for a in ("-f", str(p)))]
+    command = [
+        *(docker_engine.compose_command() or ()),
+        *(a for p in paths for a in ("-f", str(p))),
+    ]
     done = subprocess.run([*command, "config", "-q"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -117,7 +117,9 @@ def test_nothing_is_left_of_containers(tmp_path: Path, image: str, number: int) 
         assert started.poll() is None, started.communicate()[0]
         assert time.monotonic() < give_up, f"never reached: {state}"
         time.sleep(0.02)
-    agents = [pid for pid in descendants(started.pid) if "testbed.links.agent" in command_line(pid)]
+    agents = [
+        pid for pid in descendants(started.pid) if "testbed.links.agent.server" in command_line(pid)
+    ]
     victims = random.choice(([started.pid], agents, [started.pid, *agents])) or [started.pid]
     assert started.poll() is None, "it was over before it was killed"
     for pid in victims:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from testbed.host import images
+from testbed.host.paths import ROOT
 from testbed.process import environment
-from testbed.setup import images
-from testbed.setup.paths import ROOT
 
 pytestmark = [pytest.mark.root, pytest.mark.docker, pytest.mark.timeout(200)]
 ALONE = ["sh", str(ROOT / "tests" / "alone.sh")]
 LIFE = '''
 import json, os, subprocess, sys, time
 from pathlib import Path
-from testbed.setup import engine, own_engine
+from testbed.host import docker_engine as engine, docker_engine as own_engine
 folder, flags, forwards, during = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], sys.argv[4:]
 OUTSIDE = """ip netns add outside; ip link add way type veth peer name out netns outside; ip link set way up
 ip address add 192.0.2.254/24 dev way; ip -n outside link set out up; ip -n outside address add 192.0.2.1/24 dev out

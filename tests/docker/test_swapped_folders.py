@@ -10,11 +10,11 @@ import pytest
 from standing import Standing, assert_gone, left_of
 
 from testbed.errors import ExperimentError
-from testbed.fabric.base import NodeSpec, Premises, RunContext, new_id
-from testbed.fabric.docker import DockerFabric
-from testbed.fabric.docker.clean import clean
-from testbed.fabric.docker.compose import Compose
-from testbed.fabric.docker.render import RUN_LABEL, to_yaml
+from testbed.fabric.base import ExecEnvironment, RunContext, new_id
+from testbed.fabric.docker.compose_file import RUN_LABEL, to_yaml
+from testbed.fabric.docker.engine import Compose, clean
+from testbed.fabric.docker.fabric import DockerFabric
+from testbed.topology import NodeSpec
 from testbed.user_files import PinnedFolder
 
 pytestmark = [pytest.mark.docker, pytest.mark.root]
@@ -45,7 +45,7 @@ def test_another_working_folder_is_refused_before_a_command_is_in_it(
     work, meeting, secrets = (tmp_path / name for name in ("a folder", "meeting", "secrets"))
     for folder in (work, meeting, secrets):
         folder.mkdir()
-    premises = Premises(work, meeting, user="61234:61234")
+    premises = ExecEnvironment(work, meeting, user="61234:61234")
     context = RunContext(new_id(), tmp_path / "run", "a-token", quiet=True, premises=premises)
     fabric = DockerFabric(context)
     try:

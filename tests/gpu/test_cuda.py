@@ -13,10 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from virtual_setup import ALGORITHMS, Stage
 
 from testbed.scenario.model import Optimizer
-from testbed.train.device import Landing, settle
-from testbed.train.flat import FlatModel, parameter_hash
-from testbed.train.models import build
-from testbed.train.optimizer import Sgd
+from testbed.training.models.base import build
+from testbed.training.replica import DeviceStaging, FlatModel, Sgd, configure_torch, parameter_hash
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,7 +47,7 @@ def test_two_runs_on_cuda_are_identical() -> None:
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "vgg19", "resnet18", "resnet50"])
 def test_every_model_computes_deterministically(model: str) -> None:
-    device = settle("cuda", threads=1)
+    device = configure_torch("cuda", threads=1)
     x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(1)).to(device)
     y = torch.arange(8, device=device)
     hashes = set()
@@ -73,7 +71,7 @@ def test_the_optimizer_rounds_alike_on_both_processors() -> None:
 
 
 def test_what_lands_goes_through_page_locked_memory() -> None:
-    landing = Landing(1000, torch.device("cuda"))
+    landing = DeviceStaging(1000, torch.device("cuda"))
     assert landing.host.is_pinned()
     landing.host.copy_(torch.arange(1000.0))
     delivered = landing.deliver()

@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 import kernels_rig as rig
 
 from testbed.compress import kernels
-from testbed.compress.kernels import Workspace
-from testbed.compress.kernels.cpu import Host
-from testbed.compress.kernels.grid import CHUNK
+from testbed.compress.kernels.base import Workspace
+from testbed.compress.kernels.compilation import CHUNK
+from testbed.compress.kernels.cpu import CpuKernels
 from testbed.compress.kernels.random import reference, uniforms_on
 
 pytestmark = [
@@ -45,7 +45,7 @@ def test_what_is_not_finite_is_seen(wrong: float) -> None:
 def test_both_processors_choose_the_same() -> None:
     x = rig.vector(1_000_000)
     there = kernels.of(x.cuda()).choose_from(x.cuda(), 2.0, Workspace())
-    rig.equal([one.cpu() for one in there], Host().choose_from(x, 2.0, Workspace()))
+    rig.equal([one.cpu() for one in there], CpuKernels().choose_from(x, 2.0, Workspace()))
 
 
 def test_statistics_are_the_same_every_time() -> None:

@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from testbed.runner.manifest_writer import measured_file
 from testbed.scenario.model import Train
-from testbed.session.profiling import measured_file
-from testbed.train.device import settle
-from testbed.train.flat import FlatModel
-from testbed.train.models import build
-from testbed.train.profile_measured import CudaStopwatch
-from testbed.train.timed_passes import TimedPasses
+from testbed.training.layer_hooks import TimedPasses
+from testbed.training.models.base import build
+from testbed.training.profiling import CudaStopwatch
+from testbed.training.replica import FlatModel, configure_torch
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,7 +28,7 @@ def test_every_layer_takes_time() -> None:
 
 
 def test_layers_add_up_to_the_whole() -> None:
-    device = settle("cuda", 1)
+    device = configure_torch("cuda", 1)
     flat = FlatModel(build("vgg19", "cifar10", 1.0, seed=1), device)
     x, y = (
         torch.ones((128, 3, 32, 32), device=device),

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from testbed.compress import kernels
-from testbed.compress.base import Compensated, Selector, Sparse
-from testbed.compress.fit import report
+from testbed.compress.base import AccumulatedGradient, Selector, Sparse
+from testbed.compress.gradient_stats import report
 from testbed.compress.selectors.laplace import Laplace
-from testbed.compress.selectors.radix import Radix
 from testbed.compress.selectors.randk import RandK
 from testbed.compress.selectors.threshold import Threshold
+from testbed.compress.selectors.topk import Radix
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,7 +31,7 @@ def vector(step: int, levels: int | None = None) -> torch.Tensor:
 
 def selected(selector: Selector, flat: torch.Tensor, density: float, rng: Random) -> Sparse:
     seen = kernels.of(flat).measure(flat)
-    return selector.select(Compensated(flat, seen.sum_abs, seen.max_abs), density, rng)
+    return selector.select(AccumulatedGradient(flat, seen.sum_abs, seen.max_abs), density, rng)
 
 
 @pytest.mark.parametrize("levels", [None, 1])

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from testbed.guest.order import ORDER, OUTPUT
+from testbed.host.uml.inside import ORDER, OUTPUT
 
 SHARED_MEMORY = Path("/dev/shm")
 MARK = "NARROWS_TEST_GUESTS"
@@ -22,7 +22,7 @@ _FOLDER = re.compile(r"uml_dir=([^\0]+)/\0")
 
 def guest(*arguments: str) -> list[str]:
     """The command line that runs something in a guest."""
-    return [sys.executable, "-m", "testbed.guest", "--memory", "1", *arguments]
+    return [sys.executable, "-m", "testbed.host.uml", "--memory", "1", *arguments]
 
 
 def boot(*arguments: str) -> subprocess.CompletedProcess[str]:

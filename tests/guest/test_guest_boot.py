@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from guest_rig import MARK, OURS, boot, guest, started, until_gone, until_written
 
-from testbed.setup.paths import ROOT
+from testbed.host.paths import ROOT
 
 NOBODY = 65534
 LONG = 3_000_000
@@ -79,7 +79,7 @@ def _may_read(python: str) -> bool:
     """Whether there is a Python for a user without rights, who may read the checkout."""
     if os.geteuid() != 0:
         return False
-    code = "import sys, testbed.guest.boot; sys.exit(sys.version_info < (3, 11))"
+    code = "import sys, testbed.host.uml.guest; sys.exit(sys.version_info < (3, 11))"
     done = subprocess.run([python, "-c", code], cwd=ROOT, user=NOBODY, check=False)
     return done.returncode == 0
 
@@ -125,7 +125,7 @@ def test_signal_reaches_the_command_and_the_second_waits_for_nothing() -> None:
 
 def test_too_much_memory_is_refused() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "testbed.guest", "--memory", "100000", "true"],
+        [sys.executable, "-m", "testbed.host.uml", "--memory", "100000", "true"],
         capture_output=True,
         text=True,
         check=False,

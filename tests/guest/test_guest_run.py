@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from verdict_rig import accepted_run
 
-from testbed.setup import images
+from testbed.host import images
 
 SCENARIO = """
 name: impaired

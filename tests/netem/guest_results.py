@@ -12,8 +12,8 @@ import pytest
 from kernel_rig import has_netem, lacks_guest
 
 from testbed.errors import NarrowsError
-from testbed.guest.boot import run
-from testbed.guest.order import Order, slower
+from testbed.host.uml.guest import run
+from testbed.host.uml.inside import GuestOrder, slower
 
 LIMIT_S = 900.0
 _TEST_LIMIT_S = 240.0
@@ -65,7 +65,7 @@ def _boot(config: pytest.Config, items: list[pytest.Item], reports: Path, output
     """What became of the guest, in words."""
     limits = ["-o", f"timeout={_TEST_LIMIT_S:g}", "-p", "no:cacheprovider"]
     tests = [item.nodeid for item in items]
-    order = Order(
+    order = GuestOrder(
         [sys.executable, "-m", "pytest", "-q", "--tb=long", *limits, *tests],
         writable=[reports.parent],
         cwd=config.rootpath,

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from testbed.exchange.arrival import stamp
-from testbed.fabric.base import Cable, Interface
-from testbed.links import devices, namespaces
-from testbed.links.channel import Channel
-from testbed.links.client import Agent, LinkReport, LinkSettings
-from testbed.scenario.impairments import Impairments
-from testbed.scenario.shape import End, LinkChange, Shape
+from testbed.links.agent.client import AgentClient, LinkReport
+from testbed.links.agent.protocol import LinkSettings
+from testbed.links.network import devices, namespaces
+from testbed.links.tc.netlink import NetlinkChannel
+from testbed.scenario.link_state import Impairments, LinkChange, LinkDirection, LinkState
+from testbed.topology import Cable, Interface
+from testbed.transport.frame_reader import stamp
 
 MBIT, MS = 1_000_000, 1_000_000
 PORT, ECHO_PORT = 9000, 9001
-UP, DOWN = End("a", "up"), End("a", "down")
+UP, DOWN = LinkDirection("a", "up"), LinkDirection("a", "down")
 _UDP_SEGMENT, _BUFFER_FORCE = 103, 33
 _STAMP = struct.Struct("=Iq")
 BUNDLE = 60
@@ -34,7 +34,7 @@ BUNDLE = 60
 class Lines:
     """``a`` and ``b``: the namespaces of two nodes. ``address``: by name, on their network."""
 
-    agent: Agent
+    agent: AgentClient
     netns: dict[str, str]
     address: dict[str, str]
     cables: dict[str, Cable]
@@ -44,7 +44,7 @@ class Lines:
     """In the switch, before anything was shaped."""
 
     def in_the_switch(self) -> set[str]:
-        with Channel(self.cables["a"].port.netns) as switch:
+        with NetlinkChannel(self.cables["a"].port.netns) as switch:
             return {device.name for device in devices.all_devices(switch)}
 
     def restore(self) -> None:
@@ -57,13 +57,18 @@ class Lines:
         _remove(self.agent, self.names)
 
     def prepare(
-        self, shapes: Mapping[End, Shape], impaired: tuple[End, ...] = (), **settings: Any
-    ) -> dict[End, dict[str, Any]]:
+        self,
+        shapes: Mapping[LinkDirection, LinkState],
+        impaired: tuple[LinkDirection, ...] = (),
+        **settings: Any,
+    ) -> dict[LinkDirection, dict[str, Any]]:
         chosen = LinkSettings(**{"segments": 1, "congestion": "cubic", **settings})
         held = self.agent.prepare(self.cables, shapes, chosen, impaired)
-        return {End(link["link"], link["direction"]): link for link in held["links"]}
+        return {LinkDirection(link["link"], link["direction"]): link for link in held["links"]}
 
-    def impair(self, impairments: Impairments, end: End = UP, **settings: Any) -> dict[str, Any]:
+    def impair(
+        self, impairments: Impairments, end: LinkDirection = UP, **settings: Any
+    ) -> dict[str, Any]:
         """That end impaired and no other; fast, with a queue that holds all that a test sends at once."""
         return self.prepare({end: shape(impairments)}, **settings)[end]
 
@@ -129,8 +134,8 @@ class Lines:
         return int(dict(zip(names, values, strict=True))["RcvbufErrors"])
 
 
-def shape(impairments: Impairments, rate_bits: int = 2000 * MBIT, **others: Any) -> Shape:
-    return Shape(rate_bits, 4_000_000, impairments=impairments, **others)
+def shape(impairments: Impairments, rate_bits: int = 2000 * MBIT, **others: Any) -> LinkState:
+    return LinkState(rate_bits, 4_000_000, impairments=impairments, **others)
 
 
 def flood(sender: socket.socket, count: int, size: int = 64, bundle: int = BUNDLE) -> None:
@@ -200,7 +205,7 @@ def make_lines() -> Lines:
     """Everything made, and nothing shaped. ``close`` removes it."""
     tag = secrets.token_hex(3)
     names = {name: f"nw-{tag}-{name}" for name in ("switch", "a", "b")}
-    agent = Agent.local()
+    agent = AgentClient.local()
     try:
         lines = _lay(agent, {name: namespaces.make(full) for name, full in names.items()})
     except BaseException:
@@ -212,16 +217,16 @@ def make_lines() -> Lines:
     return lines
 
 
-def _remove(agent: Agent, names: Iterable[str]) -> None:
+def _remove(agent: AgentClient, names: Iterable[str]) -> None:
     agent.close()
     for name in names:
         namespaces.remove(name)
 
 
-def _lay(agent: Agent, paths: dict[str, str]) -> Lines:
+def _lay(agent: AgentClient, paths: dict[str, str]) -> Lines:
     lines = Lines(agent, {name: paths[name] for name in "ab"}, {}, {})
     hardware: dict[str, str] = {}
-    with Channel(paths["switch"]) as switch:
+    with NetlinkChannel(paths["switch"]) as switch:
         bridge = devices.add_bridge(switch, "switch")
         devices.silence(switch, bridge.index)
         devices.set_up(switch, bridge.index)
@@ -230,7 +235,7 @@ def _lay(agent: Agent, paths: dict[str, str]) -> Lines:
             devices.silence(switch, port.index)
             devices.set_link(switch, port.index, MASTER=bridge.index)
             devices.set_up(switch, port.index)
-            with Channel(paths[name]) as node:
+            with NetlinkChannel(paths[name]) as node:
                 nic = devices.find(node, "data")
                 assert nic is not None
                 devices.silence(node, nic.index)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from lines_rig import PORT, UP, Lines, shape
 
-from testbed.links import namespaces
-from testbed.links.channel import Channel
-from testbed.links.routes import subnet_routes
-from testbed.scenario.impairments import NONE, Impairments
+from testbed.links.network import namespaces
+from testbed.links.network.devices import subnet_routes
+from testbed.links.tc.netlink import NetlinkChannel
+from testbed.scenario.link_state import NONE, Impairments
 
 BYTES = 4_000_000
 _RETRANSMITTED, _DELIVERED_MARKED, _REPEATED = 100, 196, 216
@@ -71,7 +71,7 @@ def test_what_would_be_lost_is_marked(lines: Lines) -> None:
 def test_routes_are_as_before_afterwards(lines: Lines) -> None:
     def asked() -> list[bool]:
         cable = lines.cables["a"]
-        with Channel(cable.nic.netns) as channel:
+        with NetlinkChannel(cable.nic.netns) as channel:
             return [route.settings.ecn for route in subnet_routes(channel, cable.nic.index)]
 
     lines.prepare({UP: shape(NONE)}, ecn=True)

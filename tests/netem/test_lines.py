@@ -22,14 +22,19 @@ from lines_rig import (
     shape,
 )
 
-from testbed.exchange.arrival import ask_for_stamps
-from testbed.links import draws
-from testbed.scenario.impairments import FourState, GilbertElliott, Impairments
-from testbed.scenario.shape import End, LinkChange
+from testbed.links.tc import parameters
+from testbed.scenario.link_state import (
+    FourState,
+    GilbertElliott,
+    Impairments,
+    LinkChange,
+    LinkDirection,
+)
+from testbed.transport.frame_reader import ask_for_stamps
 
 
 @pytest.mark.parametrize(("end", "at"), [(UP, "nic"), (UP, "network"), (DOWN, "nic")])
-def test_the_least_round_trip_is_the_delay(lines: Lines, end: End, at: str) -> None:
+def test_the_least_round_trip_is_the_delay(lines: Lines, end: LinkDirection, at: str) -> None:
     with lines.echo() as near:
         for delay_ms in (1, 20, 100):
             held = lines.impair(Impairments(delay_ns=delay_ms * MS), end, at={"a": at})
@@ -49,12 +54,13 @@ def test_the_least_round_trip_is_the_delay(lines: Lines, end: End, at: str) -> N
     ],
 )
 def test_jitter_spreads_delays_as_its_table_says(
-    lines: Lines, distribution: draws.Distribution
+    lines: Lines, distribution: parameters.Distribution
 ) -> None:
     """Nothing comes early but by chance, and what is held for long only a little late: of three tries in one, on a busy machine."""
     delay_ms, jitter_ms, count = 400, 100, 2000
     asked = [
-        delay_ms + jitter_ms * entry / draws.DELAY_UNIT for entry in draws.entries(distribution)
+        delay_ms + jitter_ms * entry / parameters.DELAY_UNIT
+        for entry in parameters.entries(distribution)
     ]
     chosen = Impairments(
         delay_ns=delay_ms * MS,

@@ -25,12 +25,12 @@ from lines_rig import (
 )
 
 from testbed.errors import MachineError
-from testbed.exchange.arrival import ask_for_stamps
-from testbed.links import devices, namespaces, netem
-from testbed.links.channel import Channel
-from testbed.links.plan import limit_packets
-from testbed.scenario.impairments import NONE, Impairments, Slot
-from testbed.scenario.shape import FRAME_BYTES, LinkChange
+from testbed.links.network import devices, namespaces
+from testbed.links.tc import netem
+from testbed.links.tc.netlink import NetlinkChannel
+from testbed.links.tc.parameters import limit_packets
+from testbed.scenario.link_state import FRAME_BYTES, NONE, Impairments, LinkChange, Slot
+from testbed.transport.frame_reader import ask_for_stamps
 
 
 def test_changes_in_the_middle_of_a_flow(lines: Lines) -> None:
@@ -182,10 +182,10 @@ def test_a_seed_is_refused_or_repeats_itself(lines: Lines) -> None:
 def test_a_line_that_somebody_else_changed_is_reported(lines: Lines) -> None:
     chosen = Impairments(delay_ns=100 * MS)
     device = lines.impair(chosen)["line"]["device"]
-    with Channel(lines.cables["a"].port.netns) as switch:
+    with NetlinkChannel(lines.cables["a"].port.netns) as switch:
         found = devices.find(switch, device)
         assert found is not None
-        switch.send(netem.change(found.index, netem.Held(chosen, 10)))
+        switch.send(netem.change(found.index, netem.NetemState(chosen, 10)))
     assert lines.counted(50) < 50
     (link,) = lines.report().links
     assert link.line_limit is not None
@@ -199,14 +199,14 @@ def test_a_line_that_was_changed_for_a_while_is_reported_with_the_time(lines: Li
     chosen = Impairments(delay_ns=100 * MS)
     device = lines.impair(chosen)["line"]["device"]
     t0 = lines.start([])
-    with Channel(lines.cables["a"].port.netns) as switch:
+    with NetlinkChannel(lines.cables["a"].port.netns) as switch:
         found = devices.find(switch, device)
         assert found is not None
         limit = limit_packets(2000 * MBIT, 4_000_000, chosen)
         changed_s = []
         for held in (Impairments(delay_ns=50 * MS), chosen):
             time.sleep(1.7)  # it is looked at once a second
-            switch.send(netem.change(found.index, netem.Held(held, limit)))
+            switch.send(netem.change(found.index, netem.NetemState(held, limit)))
             changed_s.append((time.monotonic_ns() - t0) / 1e9)
         give_up = time.monotonic() + 20
         while not any(told["kind"] == "mismatch" for told in lines.samples):

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from multicast_rig import casters
 
-from testbed.bench.lab import Wires
-from testbed.fabric.base import Place, RunContext
-from testbed.links.client import LinkSettings
-from testbed.scenario.impairments import Impairments
-from testbed.scenario.shape import End, Shape
+from testbed.bench.links.lab import Wires
+from testbed.fabric.base import RunContext
+from testbed.links.agent.protocol import LinkSettings
+from testbed.scenario.link_state import Impairments, LinkDirection, LinkState
+from testbed.topology import NodePlacement
 
 N, STEPS = 10, 2
 BODY = bytes(range(256)) * 300
@@ -20,14 +20,14 @@ RATE = 10_000_000
 
 
 @pytest.fixture
-def lossy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Place]]:
+def lossy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, NodePlacement]]:
     """Ten nodes whose links lose 1 % of all packets in either direction."""
     monkeypatch.setenv("NARROWS_STATE", str(tmp_path / "state"))
     fabric = Wires(RunContext("multicast-loss", tmp_path, "no-secret", quiet=True))
     try:
         _, places = fabric.lay([f"worker-{number}" for number in range(N)])
-        shape = Shape(RATE, RATE // 8 // 10, impairments=Impairments(loss=0.01))
-        ends = {End(name, way): shape for name in places for way in ("up", "down")}
+        shape = LinkState(RATE, RATE // 8 // 10, impairments=Impairments(loss=0.01))
+        ends = {LinkDirection(name, way): shape for name in places for way in ("up", "down")}
         cables = {name: place.cable for name, place in places.items()}
         fabric.agent.prepare(cables, ends, LinkSettings(segments=1, congestion=None))
         yield places
@@ -35,7 +35,7 @@ def lossy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
         fabric.destroy()
 
 
-def test_everybody_decodes_everything_under_loss(lossy: dict[str, Place]) -> None:
+def test_everybody_decodes_everything_under_loss(lossy: dict[str, NodePlacement]) -> None:
     with casters(lossy) as nodes:
         nodes.form([frozenset(range(N))])
         nodes.exchange(STEPS, BODY)

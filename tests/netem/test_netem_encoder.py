@@ -14,18 +14,19 @@ import pytest
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from testbed.cli.tc_commands import netem_arguments
-from testbed.links import devices, draws, htb, namespaces, netem
-from testbed.links.channel import Channel, KernelRefused
-from testbed.links.netem import Held
-from testbed.links.plan import LINE_HANDLE
-from testbed.scenario.impairments import NONE, FourState, GilbertElliott, Impairments, Slot
+from testbed.links.network import devices, namespaces
+from testbed.links.tc import htb, netem, parameters
+from testbed.links.tc.netem import NetemState
+from testbed.links.tc.netlink import KernelRefused, NetlinkChannel
+from testbed.links.tc.parameters import LINE_HANDLE
+from testbed.scenario.link_state import NONE, FourState, GilbertElliott, Impairments, Slot
 
 MS = 1_000_000
 LIMIT = 2048
 ORDERED = "rate 8000000gbit"
 """How ``tc`` is told what keeps packets in order."""
 
-DISTRIBUTIONS: tuple[draws.Distribution, ...] = ("normal", "pareto", "paretonormal")
+DISTRIBUTIONS: tuple[parameters.Distribution, ...] = ("normal", "pareto", "paretonormal")
 
 CASES: dict[str, tuple[Impairments, str]] = {
     "nothing": (Impairments(ordered=False), ""),
@@ -120,7 +121,7 @@ class Scratch:
     """A namespace with a cable whose two ends are nobody's."""
 
     netns: str
-    channel: Channel
+    channel: NetlinkChannel
     index: dict[str, int]
 
     def by_tc(self, device: str, arguments: str) -> bytes:
@@ -132,11 +133,11 @@ class Scratch:
         return self.held(device)
 
     def by_us(self, device: str, impairments: Impairments) -> bytes:
-        self.channel.send(netem.add(self.index[device], Held(impairments, LIMIT)))
+        self.channel.send(netem.add(self.index[device], NetemState(impairments, LIMIT)))
         return self.held(device)
 
     def change(self, device: str, impairments: Impairments, with_table: bool = True) -> bytes:
-        told = Held(impairments, LIMIT)
+        told = NetemState(impairments, LIMIT)
         self.channel.send(netem.change(self.index[device], told, with_table=with_table))
         return self.held(device)
 
@@ -149,7 +150,7 @@ class Scratch:
         told["attrs"] = [one for one in told["attrs"] if one[0] != "TCA_NETEM_PRNG_SEED"]
         return repr(told).encode()
 
-    def decoded(self, device: str) -> Held:
+    def decoded(self, device: str) -> NetemState:
         held = netem.decode(self.channel.ask(netem.read(self.index[device])))
         assert held is not None
         return held
@@ -163,7 +164,7 @@ def cable() -> Iterator[Scratch]:
     name = f"nw-test-{secrets.token_hex(3)}"
     path = namespaces.make(name)
     try:
-        with Channel(path) as channel:
+        with NetlinkChannel(path) as channel:
             devices.add_veth(channel, "theirs", "ours", path)
             found = {device.name: device.index for device in devices.all_devices(channel)}
             yield Scratch(path, channel, found)
@@ -185,9 +186,9 @@ def test_the_kernel_tells_the_same_of_ours_as_of_tcs(scratch: Scratch, case: str
     impairments, arguments = CASES[case]
     assert scratch.by_us("ours", impairments) == scratch.by_tc("theirs", arguments)
     read_back = scratch.decoded("ours")
-    assert netem.same(Held(impairments, LIMIT), read_back)
-    assert not netem.same(Held(impairments, LIMIT + 1), read_back)
-    assert not netem.same(Held(replace(impairments, delay_ns=1), LIMIT), read_back)
+    assert netem.same(NetemState(impairments, LIMIT), read_back)
+    assert not netem.same(NetemState(impairments, LIMIT + 1), read_back)
+    assert not netem.same(NetemState(replace(impairments, delay_ns=1), LIMIT), read_back)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -218,13 +219,13 @@ def test_delays_are_exact_where_tc_counts_in_microseconds(scratch: Scratch, dela
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_our_tables_of_delays_are_tcs(distribution: draws.Distribution) -> None:
+def test_our_tables_of_delays_are_tcs(distribution: parameters.Distribution) -> None:
     """To 1 % of the jitter, and 3 % of the value beyond three times it: the tails are steep."""
     theirs = _shipped(distribution)
-    ours = draws.entries(distribution)
-    assert len(ours) == len(theirs) == draws.ENTRIES
+    ours = parameters.entries(distribution)
+    assert len(ours) == len(theirs) == parameters.ENTRIES
     for mine, shipped in list(zip(ours, sorted(theirs), strict=True))[100:-100]:
-        assert abs(mine - shipped) <= max(0.01 * draws.DELAY_UNIT, 0.03 * abs(shipped))
+        assert abs(mine - shipped) <= max(0.01 * parameters.DELAY_UNIT, 0.03 * abs(shipped))
 
 
 def _shipped(distribution: str) -> list[int]:

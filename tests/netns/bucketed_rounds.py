@@ -10,10 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from testbed.exchange.base import Ticket, Update
-from testbed.exchange.kinds import BucketsServer, BucketsSide
+from testbed.exchange.base import BucketsServer, BucketsSide, Ticket, Update
 from testbed.node import Message, Node, Queue
-from testbed.train.lane import Lane
+from testbed.training.bucket_pipeline import PriorityExecutor
 
 BUCKETS = 3
 SUFFIX = "-buckets"
@@ -45,7 +44,7 @@ class BucketedRounds:
         self._plan, self._halts, self._node, self._say = plan, halts, node, say
         self._told: Queue[tuple[int, Any] | BaseException] = node.queue()
         """What went on beside: buckets that were sent or have come, and errors."""
-        self._lane = Lane(node, self._told.put)
+        self._lane = PriorityExecutor(node, self._told.put)
 
     def work(self, side: BucketsSide, rank: int) -> None:
         """A worker's part."""

@@ -139,7 +139,7 @@ def _become(plan: dict[str, Any], descriptor: int) -> None:
     """Be the node that ``plan`` describes, and end."""
     import exchange_peer
 
-    from testbed.links import namespaces
+    from testbed.links.network import namespaces
 
     status = 1
     try:

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from bucketed_rounds import SUFFIX, BucketedRounds
 
+from testbed import exchange as _builtin
 from testbed.errors import NarrowsError
-from testbed.exchange import builtin as _builtin
-from testbed.exchange.choose import ENDPOINTS
-from testbed.exchange.endpoint import TcpEndpoint
-from testbed.exchange.kinds import ExchangeKind, Peers, ServerSide, WorkerSide, exchanges
-from testbed.exchange.multicast.multicaster import Multicaster
-from testbed.fabric.base import DATA_PORT, MULTICAST_PORT
-from testbed.fabric.host import HostClock, HostNode
+from testbed.exchange.base import ExchangeSpec, Membership, ServerSide, WorkerSide, exchanges
+from testbed.fabric.host_node import HostClock, HostNode
+from testbed.topology import DATA_PORT, MULTICAST_PORT
+from testbed.transport import ENDPOINTS
+from testbed.transport.multicast.endpoint import Multicaster
+from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 del _builtin
 
@@ -83,7 +83,7 @@ def vector(rank: int, step: int, values: int) -> Any:
 class Rounds:
     """Steps of an exchange, whose results are known beforehand."""
 
-    def __init__(self, plan: dict[str, Any], halts: Halts, kind: ExchangeKind) -> None:
+    def __init__(self, plan: dict[str, Any], halts: Halts, kind: ExchangeSpec) -> None:
         self._plan, self._halts, self._kind = plan, halts, kind
 
     def values(self, step: int) -> int:
@@ -189,7 +189,7 @@ def take_part_as(plan: dict[str, Any]) -> None:
 
 
 def multicast(
-    endpoint: TcpEndpoint, plan: dict[str, Any], names: dict[int, str], clock: HostClock
+    endpoint: ThreadedEndpoint, plan: dict[str, Any], names: dict[int, str], clock: HostClock
 ) -> None:
     """All nodes are workers."""
     endpoint.multicaster = Multicaster(
@@ -209,7 +209,7 @@ def take_part(plan: dict[str, Any], names: dict[int, str], node: HostNode) -> No
     kind, servers = exchanges.get(plan["exchange"].removesuffix(SUFFIX)), plan["servers"]
     workers = list(range(servers, servers + plan["workers"]))
     own, addresses = plan["own"], plan["addresses"]
-    peers = Peers(
+    peers = Membership(
         own, list(range(servers)), workers, names, plan["timeout_s"], plan["options"], plan["steps"]
     )
     alone, serves = kind.server is None, own < servers

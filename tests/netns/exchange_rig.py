@@ -19,16 +19,16 @@ from exchange_peer import LASTING
 from fault_cases import Case
 from stranger import Listening, datagrams, throw, visit, visits
 
-from testbed.bench.lab import Lab, lab
-from testbed.bench.setup import Setup
-from testbed.fabric.base import Interface
-from testbed.links import htb
-from testbed.links.channel import Channel
-from testbed.links.client import LinkSettings
-from testbed.links.namespaces import inside
-from testbed.links.plan import pace
-from testbed.links.slow import charge_of
-from testbed.scenario.shape import End, Shape
+from testbed.bench.links.lab import Lab, lab
+from testbed.bench.results import Setup
+from testbed.links.agent.protocol import LinkSettings
+from testbed.links.network.namespaces import inside
+from testbed.links.replay.link_player import charge_of
+from testbed.links.tc import htb
+from testbed.links.tc.netlink import NetlinkChannel
+from testbed.links.tc.parameters import pace
+from testbed.scenario.link_state import LinkDirection, LinkState
+from testbed.topology import Interface
 
 RATE_BITS, VALUES = 40_000_000, 500_000
 """A message takes 0.4 s."""
@@ -105,10 +105,10 @@ class Arena:
             with inside(lab.netns(name)):
                 for sysctl in ("tcp_wmem", "tcp_rmem"):
                     Path("/proc/sys/net/ipv4", sysctl).write_text(f"4096 16384 {BUFFER_BYTES}")
-        shape = Shape(RATE_BITS, RATE_BITS // 8 // 20)
+        shape = LinkState(RATE_BITS, RATE_BITS // 8 // 20)
         lab.agent.prepare(
             {name: place.cable for name, place in lab.places.items()},
-            {End(name, way): shape for name in lab.places for way in ("up", "down")},
+            {LinkDirection(name, way): shape for name in lab.places for way in ("up", "down")},
             LinkSettings(segments=8, congestion="cubic"),
         )
 
@@ -153,7 +153,7 @@ class Arena:
     def rate(self, place: str, bits: int, *, down: bool = False) -> None:
         """Of its uplink, or of its downlink."""
         device = self._lab.places[place].port if down else self._lab.places[place].nic
-        with Channel(device.netns) as channel:
+        with NetlinkChannel(device.netns) as channel:
             channel.send(htb.change_class(device.index, pace(bits)))
 
     def rates(self, place: str, bits: int) -> None:
@@ -164,7 +164,7 @@ class Arena:
     def outage(self, place: str, for_s: float) -> None:
         """Let packets wait in both directions, from the next one on for so long; give the links a rate again then."""
         for device in (self._lab.places[place].nic, self._lab.places[place].port):
-            with Channel(device.netns) as channel:
+            with NetlinkChannel(device.netns) as channel:
                 channel.send(htb.change_class(device.index, charge_of(int(1e9 * for_s))))
 
     def cable(self, place: str, state: str) -> None:

@@ -14,12 +14,14 @@ from typing import Any
 
 from groups_rig import no_groups_left
 
-from testbed.fabric.base import Networks, NodeSpec, Place, Premises, RunContext, new_id
+from testbed.fabric.base import ExecEnvironment, Networks, RunContext, new_id
 from testbed.fabric.netns import NetnsFabric
-from testbed.links import namespaces
-from testbed.links.client import Agent, LinkReport, LinkSettings
-from testbed.scenario.shape import End, LinkChange, Shape
-from testbed.session import flow
+from testbed.links.agent.client import AgentClient, LinkReport
+from testbed.links.agent.protocol import LinkSettings
+from testbed.links.network import namespaces
+from testbed.runner import bulk_flow
+from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
+from testbed.topology import NodePlacement, NodeSpec
 
 MBIT = 1_000_000
 STALL_LOOK_S = 0.002
@@ -31,18 +33,18 @@ class Rig:
 
     fabric: NetnsFabric
     networks: Networks
-    places: dict[str, Place]
+    places: dict[str, NodePlacement]
     samples: list[dict[str, Any]] = field(default_factory=list)
     threads: list[threading.Thread] = field(default_factory=list)
 
     @property
-    def agent(self) -> Agent:
+    def agent(self) -> AgentClient:
         return self.fabric.agent
 
-    def ends(self, *links: str) -> list[End]:
-        return [End(link, way) for link in links or self.places for way in ("up", "down")]
+    def ends(self, *links: str) -> list[LinkDirection]:
+        return [LinkDirection(link, way) for link in links or self.places for way in ("up", "down")]
 
-    def prepare(self, shapes: Mapping[End, Shape], **settings: Any) -> dict[str, Any]:
+    def prepare(self, shapes: Mapping[LinkDirection, LinkState], **settings: Any) -> dict[str, Any]:
         chosen = {"segments": 1, "congestion": "cubic", **settings}
         cables = {name: place.cable for name, place in self.places.items()}
         return self.agent.prepare(cables, shapes, LinkSettings(**chosen))
@@ -67,12 +69,12 @@ class Rig:
         if direction == "up":
             address = self.networks.switch_address
             port += 1 + place.spec.peer
-            self.inside(switch, flow.serve, address, port, stop_at_ns)
-            self.inside(place.nic.netns, flow.blast, address, port, stop_at_ns)
+            self.inside(switch, bulk_flow.serve, address, port, stop_at_ns)
+            self.inside(place.nic.netns, bulk_flow.blast, address, port, stop_at_ns)
         else:
             address = place.data_address
-            self.inside(place.nic.netns, flow.serve, address, port, stop_at_ns)
-            self.inside(switch, flow.blast, address, port, stop_at_ns)
+            self.inside(place.nic.netns, bulk_flow.serve, address, port, stop_at_ns)
+            self.inside(switch, bulk_flow.blast, address, port, stop_at_ns)
 
     def wait(self, stop_at_ns: int) -> None:
         time.sleep(max(0.0, (stop_at_ns - time.monotonic_ns()) / 1e9))
@@ -118,8 +120,8 @@ def specs(workers: int = 1) -> list[NodeSpec]:
     return nodes + [NodeSpec(f"worker-{n}", "worker", "worker", n, n + 1) for n in range(workers)]
 
 
-def rate_of(bits: int, queue_s: float = 0.05) -> Shape:
-    return Shape(bits, int(bits / 8 * queue_s))
+def rate_of(bits: int, queue_s: float = 0.05) -> LinkState:
+    return LinkState(bits, int(bits / 8 * queue_s))
 
 
 def host_objects() -> dict[str, set[str]]:
@@ -135,7 +137,7 @@ def host_objects() -> dict[str, set[str]]:
 
 def make_rig(tmp_path: Path, workers: int = 1, *, staffed: bool = False) -> Rig:
     """``staffed``: nodes can be started, which train nothing."""
-    premises = None if staffed else Premises(tmp_path, tmp_path, "0:0")
+    premises = None if staffed else ExecEnvironment(tmp_path, tmp_path, "0:0")
     context = RunContext(new_id(), tmp_path, secrets.token_hex(8), premises=premises, trains=False)
     fabric = NetnsFabric(context)
     nodes = specs(workers)

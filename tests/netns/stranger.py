@@ -9,11 +9,11 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from testbed.exchange.frame import HEADER_BYTES, MAGIC, Header
-from testbed.exchange.multicast.packet import DATAGRAM
-from testbed.fabric.base import DATA_PORT, MULTICAST_PORT, Interface
-from testbed.links.namespaces import inside
+from testbed.links.network.namespaces import inside
 from testbed.node import Kind
+from testbed.topology import DATA_PORT, MULTICAST_PORT, Interface
+from testbed.transport.frame import HEADER_BYTES, MAGIC, FrameHeader
+from testbed.transport.multicast.packet import DATAGRAM
 
 _SO_RCVBUFFORCE = 33
 _ETHERNET_BYTES, _LOOK_S = 14, 0.5
@@ -98,10 +98,10 @@ def visits(run: int, sender: int, heard: dict[int, bytes]) -> list[bytes]:
     return [
         os.urandom(4096),
         greeting[: HEADER_BYTES // 2],
-        Header(Kind.HELLO, sender, run + 1, 0, 0, 0, 0).pack(),
-        Header(Kind.HELLO, sender, run, 0, 0, 4 << 30, 0).pack(),
-        Header(Kind.GRADIENT, sender, run, 3, 0, 100, 0).pack() + bytes(100),
-        Header(Kind.WAITING, sender, run, 0, 0, 0, 0).pack(),
+        FrameHeader(Kind.HELLO, sender, run + 1, 0, 0, 0, 0).pack(),
+        FrameHeader(Kind.HELLO, sender, run, 0, 0, 4 << 30, 0).pack(),
+        FrameHeader(Kind.GRADIENT, sender, run, 3, 0, 100, 0).pack() + bytes(100),
+        FrameHeader(Kind.WAITING, sender, run, 0, 0, 0, 0).pack(),
         greeting,
         greeting + gradient,
         gradient,

@@ -12,11 +12,11 @@ import pytest
 from netns_rig import MBIT, Rig, rate_of
 
 from testbed.errors import ExperimentError
-from testbed.links.wire import LinkSettings, change_to_json
+from testbed.links.agent.protocol import LinkSettings, change_to_json
 from testbed.process import environment, module_command
-from testbed.scenario.shape import End, LinkChange
+from testbed.scenario.link_state import LinkChange, LinkDirection
 
-UP = End("worker-0", "up")
+UP = LinkDirection("worker-0", "up")
 
 
 def ask(rig: Rig, operation: str, **fields: Any) -> Any:
@@ -28,7 +28,7 @@ def start(rig: Rig, *changes: LinkChange) -> None:
     ask(rig, "start", t0_ns=time.monotonic_ns(), changes=listed, known_to_s=None)
 
 
-def prepare(rig: Rig, *ends: End, cables: tuple[str, ...] = ("worker-0",)) -> Any:
+def prepare(rig: Rig, *ends: LinkDirection, cables: tuple[str, ...] = ("worker-0",)) -> Any:
     known = {name: asdict(rig.places[name].cable) for name in cables}
     shapes = {str(end): rate_of(10 * MBIT).to_json() for end in ends}
     settings = asdict(LinkSettings(segments=1, congestion="cubic"))
@@ -70,10 +70,10 @@ def test_requests_out_of_order_are_refused_and_leave_the_links_usable(rig: Rig) 
 
 def test_links_that_nobody_knows_are_named(rig: Rig) -> None:
     with pytest.raises(ExperimentError, match="links without a cable: nobody"):
-        prepare(rig, UP, End("nobody", "down"))
+        prepare(rig, UP, LinkDirection("nobody", "down"))
     prepare(rig, UP)
     with pytest.raises(ExperimentError, match="links that are not shaped: server up"):
-        start(rig, LinkChange(0.1, End("server", "up"), rate_of(MBIT)))
+        start(rig, LinkChange(0.1, LinkDirection("server", "up"), rate_of(MBIT)))
     # the start that failed has left nothing behind that would be in the way of another
     works(rig)
 
@@ -92,7 +92,7 @@ def test_a_request_without_its_fields_is_refused(rig: Rig) -> None:
 
 def test_lines_that_are_no_requests_are_answered_and_the_next_one_is_carried_out() -> None:
     agent = subprocess.Popen(
-        module_command("testbed.links.agent"), env=environment(), text=True,
+        module_command("testbed.links.agent.server"), env=environment(), text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     lines = ["", "garbage", '{"id": 1', "[]", "7", "null", "[" * 100_000, '{"op": "stop"}']

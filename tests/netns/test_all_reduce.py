@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from command_rig import Command
 
-from testbed.exchange.frame import HEADER_BYTES
-from testbed.record.directory import read_events
+from testbed.records.run_directory import read_events
+from testbed.transport.frame import HEADER_BYTES
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 

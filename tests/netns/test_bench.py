@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from testbed.bench.flows import busy
+from testbed.bench.links.lab import busy
 from testbed.process import environment
-from testbed.record.thresholds import THRESHOLDS
+from testbed.records.manifest import THRESHOLDS
 
 PAYLOAD = 1448 / 1514
 """Of a full segment with its Ethernet, IPv4 and TCP headers."""
-PROGRAM = "from testbed.cli.bench import app; app()"
+PROGRAM = "from testbed.bench.cli import app; app()"
 
 
 @pytest.mark.nightly

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from testbed.bench.exchange.table import EXCHANGES, through_server
+from testbed.bench.exchange.cases import EXCHANGES, through_server
 from testbed.process import environment
 
-PROGRAM = "from testbed.cli.bench import app; app()"
+PROGRAM = "from testbed.bench.cli import app; app()"
 FIELDS = {
     "exchange", "nodes", "bytes", "link", "rounds_per_s", "line_rate_fraction", "p99_ms", "cpu_s_per_gb",
 }  # fmt: skip

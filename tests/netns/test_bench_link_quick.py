@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from verdict_rig import some_valid
 
-from testbed.bench.faults import HOST_FAULTS, LINK_FAULTS
-from testbed.bench.suites import SUITES
-from testbed.bench.training import QUICK_STEPS
+from testbed.bench.links.certificate import HOST_FAULTS, LINK_FAULTS
+from testbed.bench.links.training import QUICK_STEPS
+from testbed.bench.results import SUITES
 from testbed.process import environment
 
 pytestmark = pytest.mark.timeout(290)

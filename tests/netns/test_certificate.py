@@ -16,15 +16,14 @@ import pytest
 from netns_rig import MBIT
 from verdict_rig import accepted_run
 
-from testbed.links import htb
-from testbed.links.channel import Channel
-from testbed.links.plan import LEAVES, pace
-from testbed.record.directory import read_jsonl
+from testbed.links.tc import htb
+from testbed.links.tc.netlink import NetlinkChannel
+from testbed.links.tc.parameters import LEAVES, pace
+from testbed.records.run_directory import read_jsonl
+from testbed.runner import link_replay as replaying
+from testbed.runner.node_events import HostWatch
+from testbed.runner.session import Session
 from testbed.scenario.load import load
-from testbed.session import replay as replaying
-from testbed.session import replay_flows
-from testbed.session.host_watch import HostWatch
-from testbed.session.session import Session
 
 pytestmark = pytest.mark.timed
 SECONDS = 4.0
@@ -78,7 +77,7 @@ def certify(
             return fill(session, *arguments)
 
         monkeypatch.setattr(replaying, "fill", fill_with_session)
-        monkeypatch.setattr(replay_flows, "HostWatch", Watch)
+        monkeypatch.setattr(replaying, "HostWatch", Watch)
         done = replaying.replay(
             load(path), "netns", tmp_path, SECONDS, quiet=True, keep_failed=False
         )
@@ -116,7 +115,7 @@ def test_a_replay_leaves_its_certificate(certify) -> None:
 
 
 def change_class(place: Any, rate_bits: int) -> None:
-    with Channel(place.port.netns) as channel:
+    with NetlinkChannel(place.port.netns) as channel:
         channel.send(htb.change_class(place.port.index, pace(rate_bits)))
 
 
@@ -125,7 +124,7 @@ def test_links_that_somebody_tampers_with(certify) -> None:
         worker, server = session.places["worker-0"], session.places["server"]
         until(0.5)
         change_class(worker, round(1.03 * 20 * MBIT))
-        with Channel(worker.nic.netns) as channel:
+        with NetlinkChannel(worker.nic.netns) as channel:
             channel.send(htb.change_leaf(worker.nic.index, LEAVES[0], QUEUE // 2))
         until(2 + 0.3)  # after a change: it is undone until the next
         change_class(server, (60 - STEPS[2]) * MBIT)

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from groups_rig import OwnRuns, groups_of
 
+from testbed import cgroups
+from testbed.cgroups import ControlGroup, find, make
 from testbed.errors import MachineError
-from testbed.fabric import cgroups
-from testbed.fabric.cgroups import Group, find, make
-from testbed.fabric.journal import Journal
-from testbed.fabric.limits import Limits
-from testbed.fabric.netns_plan import run_tag
-from testbed.links import namespaces
+from testbed.fabric.netns import run_tag
+from testbed.journal import Journal
+from testbed.links.network import namespaces
 from testbed.process import environment
+from testbed.topology import Limits
 
 pytestmark = pytest.mark.timeout(60)
 MIB = 1 << 20
@@ -59,22 +59,22 @@ def possible() -> None:
 
 
 @pytest.fixture
-def group() -> Iterator[Group]:
+def group() -> Iterator[ControlGroup]:
     made = make(find(), f"test-{os.getpid()}", "worker-0", LIMITS)
     yield made
     made.remove()
     assert not any(folder.parent.exists() for folder in made.folders)
 
 
-Start = Callable[[Group, str], "subprocess.Popen[str]"]
+Start = Callable[[ControlGroup, str], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def started(group: Group) -> Iterator[Start]:
+def started(group: ControlGroup) -> Iterator[Start]:
     """Starts a process that is in a group before it does anything."""
     with ExitStack() as processes:
 
-        def start(where: Group, script: str) -> subprocess.Popen[str]:
+        def start(where: ControlGroup, script: str) -> subprocess.Popen[str]:
             process = processes.enter_context(
                 subprocess.Popen(
                     [sys.executable, "-S", "-c", script],
@@ -92,11 +92,11 @@ def started(group: Group) -> Iterator[Start]:
         group.remove()
 
 
-def members(group: Group) -> set[int]:
+def members(group: ControlGroup) -> set[int]:
     return {int(pid) for pid in (group.folders[0] / "cgroup.procs").read_text().split()}
 
 
-def test_a_fork_bomb_is_bounded_and_ends(group: Group, started: Start) -> None:
+def test_a_fork_bomb_is_bounded_and_ends(group: ControlGroup, started: Start) -> None:
     process = started(group, BOMB)
     while len(members(group)) < LIMITS.processes:
         assert process.poll() is None
@@ -110,7 +110,7 @@ def test_a_fork_bomb_is_bounded_and_ends(group: Group, started: Start) -> None:
 
 
 def test_who_takes_too_much_memory_is_killed_and_others_are_not(
-    group: Group, started: Start
+    group: ControlGroup, started: Start
 ) -> None:
     hog = started(group, HOG)
     assert hog.wait(30) == -signal.SIGKILL
@@ -118,7 +118,7 @@ def test_who_takes_too_much_memory_is_killed_and_others_are_not(
     assert output.split() == [str(16 * MIB)]
 
 
-def test_what_a_member_starts_is_a_member(group: Group, started: Start) -> None:
+def test_what_a_member_starts_is_a_member(group: ControlGroup, started: Start) -> None:
     process = started(
         group, "import subprocess, sys; sys.stdin.readline(); subprocess.run(['sleep', '300'])"
     )
@@ -128,7 +128,7 @@ def test_what_a_member_starts_is_a_member(group: Group, started: Start) -> None:
     assert process.wait(10) == -signal.SIGKILL
 
 
-def test_a_process_enters_by_itself(group: Group) -> None:
+def test_a_process_enters_by_itself(group: ControlGroup) -> None:
     pid = os.fork()
     if pid == 0:
         group.enter()
@@ -136,7 +136,7 @@ def test_a_process_enters_by_itself(group: Group) -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def test_two_nodes_have_limits_of_their_own(group: Group, started: Start) -> None:
+def test_two_nodes_have_limits_of_their_own(group: ControlGroup, started: Start) -> None:
     other = make(find(), f"test-{os.getpid()}", "worker-1", LIMITS)
     bomb, idle = started(group, BOMB), started(other, FILL)
     while len(members(group)) < LIMITS.processes:
@@ -181,8 +181,8 @@ def test_a_killed_run_leaves_nothing_after_clean(tmp_path: Path) -> None:
     state = environment(NARROWS_STATE=str(tmp_path))
     run = f"test-{os.getpid()}"
     script = (
-        "import os, signal; from testbed.fabric.cgroups import *; from testbed.fabric.limits import Limits\n"
-        "from testbed.fabric.journal import Journal\n"
+        "import os, signal; from testbed.cgroups import *; from testbed.topology import Limits\n"
+        "from testbed.journal import Journal\n"
         f"group = make(find(), {run!r}, 'worker-0', Limits(20, {64 * MIB}, 1), Journal.open({run!r}))\n"
         "if os.fork() == 0:\n    os.dup2(os.open(os.devnull, os.O_RDWR), 1)\n    os.dup2(1, 2); group.enter(); os.execvp('sleep', ['sleep', '300.5'])\n"
         "print(*group.folders, flush=True)\n"

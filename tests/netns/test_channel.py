@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from netns_rig import MBIT, Rig, rate_of
 
-from testbed.links.agent import Agent
-from testbed.links.channel import Channel, KernelRefused
-from testbed.links.devices import find, link
-from testbed.links.wire import LinkSettings, change_to_json
-from testbed.scenario.shape import End, LinkChange, Shape
+from testbed.links.agent.protocol import LinkSettings, change_to_json
+from testbed.links.agent.server import AgentServer
+from testbed.links.network.devices import find, link
+from testbed.links.tc.netlink import KernelRefused, NetlinkChannel
+from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
 
 CHANGES, EVERY_S = 10_000, 1e-3
 FLAT_BYTES = 1 << 20
@@ -28,11 +28,11 @@ def resident_bytes(pid: int) -> int:
 
 
 def test_many_changes_leave_nothing_in_memory(rig: Rig) -> None:
-    end = End("worker-0", "up")
+    end = LinkDirection("worker-0", "up")
     rig.prepare({end: rate_of(50 * MBIT)})
     rates = [(20 + n % 61) * MBIT for n in range(CHANGES)]
     t0 = rig.start(
-        (LinkChange(n * EVERY_S, end, Shape(rate, 625_000)) for n, rate in enumerate(rates, 1)),
+        (LinkChange(n * EVERY_S, end, LinkState(rate, 625_000)) for n, rate in enumerate(rates, 1)),
         lead_s=1.0,
     )
     rig.wait(t0 + int(0.25e9 * CHANGES * EVERY_S))
@@ -48,17 +48,17 @@ def test_a_channel_is_touched_by_one_thread_at_a_time(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it is replayed a link's is the replay's alone; before and afterwards it is its owner's."""
-    touched: dict[Channel, list[str]] = defaultdict(list)
+    touched: dict[NetlinkChannel, list[str]] = defaultdict(list)
     for name in ("ask", "dump_raw"):
-        real = getattr(Channel, name)
+        real = getattr(NetlinkChannel, name)
 
-        def seen(self: Channel, *arguments: object, real: object = real) -> object:
+        def seen(self: NetlinkChannel, *arguments: object, real: object = real) -> object:
             touched[self].append(threading.current_thread().name)
             return real(self, *arguments)  # type: ignore[operator]
 
-        monkeypatch.setattr(Channel, name, seen)
+        monkeypatch.setattr(NetlinkChannel, name, seen)
     said: list[object] = []
-    agent = Agent(said.append)
+    agent = AgentServer(said.append)
     ends = rig.ends("worker-0")
     cables = {name: asdict(place.cable) for name, place in rig.places.items()}
     shapes = {str(end): rate_of(20 * MBIT).to_json() for end in ends}
@@ -68,7 +68,7 @@ def test_a_channel_is_touched_by_one_thread_at_a_time(
         answer = agent.answer({"id": 1, "op": "prepare", **request})
         assert "ok" in answer, answer
         changes = [
-            LinkChange(0.05 * n, end, Shape(rate, 100_000))
+            LinkChange(0.05 * n, end, LinkState(rate, 100_000))
             for n, rate in enumerate((10 * MBIT, 0, 30 * MBIT, MBIT // 10, 40 * MBIT), 1)
             for end in ends
         ]
@@ -88,7 +88,7 @@ def test_a_channel_is_touched_by_one_thread_at_a_time(
 
 
 def test_the_kernels_own_words(rig: Rig) -> None:
-    with Channel(rig.networks.switch_netns) as channel:
+    with NetlinkChannel(rig.networks.switch_netns) as channel:
         with pytest.raises(KernelRefused, match="Unknown device type"):
             channel.request(
                 link(("IFLA_IFNAME", "x"), ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "no-such")]})), 16, 0x600

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from netns_rig import MBIT, Rig, make_rig, rate_of
 
-from testbed.links import namespaces, unshaped
-from testbed.links.namespaces import remembers_connections
+from testbed.links import unshaped
+from testbed.links.network import namespaces
+from testbed.links.network.namespaces import remembers_connections
 from testbed.process import environment
 
 
@@ -79,7 +80,7 @@ def test_a_message_fits_into_the_kernel(three: Rig) -> None:
 def test_who_is_left_in_a_namespace_ends_with_it() -> None:
     path = namespaces.make("nw-inhabited")
     program = (
-        "import sys, time; from testbed.links.namespaces import enter; enter(sys.argv[1]); "
+        "import sys, time; from testbed.links.network.namespaces import enter; enter(sys.argv[1]); "
         "print('in', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen(

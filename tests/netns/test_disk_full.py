@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command_rig import Command, Write
 
-from testbed.record.directory import read_events
+from testbed.records.run_directory import read_events
 
 BLOCK = 4096
 

@@ -13,7 +13,7 @@ import pytest
 from command_rig import Command, ours, settle
 from groups_rig import no_groups_left
 
-from testbed.record.directory import read_events, read_jsonl
+from testbed.records.run_directory import read_events, read_jsonl
 
 pytestmark = [pytest.mark.judged, pytest.mark.timeout(180)]
 SCENARIO = """

@@ -10,7 +10,7 @@ import pytest
 from command_rig import Command
 from verdict_rig import accepted_run
 
-from testbed.record.directory import read_events
+from testbed.records.run_directory import read_events
 
 pytestmark = [pytest.mark.judged, pytest.mark.timeout(400)]
 SCENARIO = """

@@ -8,10 +8,10 @@ from statistics import median
 import pytest
 from command_rig import Command
 
-from testbed.record.directory import LINKS, read_events, read_json, read_jsonl
-from testbed.record.inferred import infer
-from testbed.record.job_steps import job_steps, marked_steps
-from testbed.record.traffic import Traffic
+from testbed.records.inferred_steps import infer
+from testbed.records.job_steps import job_steps, marked_steps
+from testbed.records.link_log import LinkTraffic
+from testbed.records.run_directory import LINKS, read_events, read_json, read_jsonl
 
 pytestmark = [pytest.mark.timed, pytest.mark.timeout(240)]
 STEPS = 20
@@ -52,7 +52,7 @@ def test_inferred_steps_are_those_that_were_marked(tmp_path: Path) -> None:
     summary, events = read_json(directory / "summary.json"), read_events(directory)
     assert (summary["steps"], summary["steps_by"]) == (STEPS, "marks")
     marked = [step.end_s for step in job_steps(marked_steps(events["mark"]))]
-    found = infer(Traffic(read_jsonl(directory / LINKS)))
+    found = infer(LinkTraffic(read_jsonl(directory / LINKS)))
     # One pause of twenty may come elsewhere: the processors have others to serve.
     assert found.confidence is not None and found.confidence >= 0.9, found.reason
     assert len(found.ends_s) - 1 in range(STEPS - 3, STEPS + 1)

@@ -14,9 +14,9 @@ import pytest
 
 from testbed.errors import ExperimentError
 from testbed.fabric.base import START_S
-from testbed.fabric.forker import Forked, Forker, Setting, ahead, take
-from testbed.fabric.view import NODE_USER, programs
-from testbed.links import namespaces
+from testbed.fabric.file_view import NODE_USER, programs
+from testbed.fabric.forker import Forked, Forker, ForkSetting, ahead, take
+from testbed.links.network import namespaces
 from testbed.process import environment
 
 pytestmark = pytest.mark.root
@@ -43,7 +43,7 @@ def start(forker: Forker, netns: str, log: Path, *more: str, name: str = "worker
     with log.open("ab") as output:
         arguments = ["--name", name, "--control", "127.0.0.1:9", *more]
         variables = {"NARROWS_TOKEN": "secret"}
-        return forker.node(Setting(name, netns, programs({}), ""), arguments, variables, output)
+        return forker.node(ForkSetting(name, netns, programs({}), ""), arguments, variables, output)
 
 
 def test_a_fork_is_in_its_namespace_without_privileges_and_bears_its_name(
@@ -126,17 +126,17 @@ def test_one_that_was_begun_ahead_is_taken_once_and_otherwise_ends() -> None:
     finally:
         taken.close()
     with ahead(True):
-        (unused,) = children("testbed.fabric.forking")
+        (unused,) = children("testbed.fabric.fork_server")
     assert not running(unused)
     with ahead(False):
-        assert take() is None and not children("testbed.fabric.forking")
+        assert take() is None and not children("testbed.fabric.fork_server")
 
 
 def test_a_node_has_the_variables_it_was_started_with(forker: Forker, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, (tmp_path / "log").open("ab") as output:
         control = f"127.0.0.1:{server.getsockname()[1]}"
         node = forker.node(
-            Setting("worker-0", "/proc/self/ns/net", programs({}), ""),
+            ForkSetting("worker-0", "/proc/self/ns/net", programs({}), ""),
             ["--name", "worker-0", "--control", control], {"NARROWS_TOKEN": "ours"}, output,
         )  # fmt: skip
         server.settimeout(SHORT_S)

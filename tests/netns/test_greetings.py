@@ -18,13 +18,13 @@ from netns_rig import specs
 from stranger import Listening
 
 from testbed.errors import WireError
-from testbed.exchange.frame import HEADER_BYTES, Header
-from testbed.fabric.base import CONTROL_PORT, DATA_PORT, Interface
-from testbed.links.namespaces import inside
+from testbed.links.network.namespaces import inside
 from testbed.node import Kind
-from testbed.record.directory import read_json
-from testbed.session.lines import Lines
-from testbed.session.session import Session
+from testbed.records.run_directory import read_json
+from testbed.runner.control_channel import JsonLines
+from testbed.runner.session import Session
+from testbed.topology import CONTROL_PORT, DATA_PORT, Interface
+from testbed.transport.frame import HEADER_BYTES, FrameHeader
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -85,8 +85,8 @@ def test_nobody_takes_a_peers_place_on_the_data_network(
         listening = listening_at(server)
         until_there.close()
         eventually(lambda: Kind.HELLO in listening._heard)
-        genuine = Header.unpack(listening.end()[Kind.HELLO][:HEADER_BYTES])
-        greeting = Header(Kind.HELLO, 2, genuine.run, 0, 0, 0, genuine.sent_ns).pack()
+        genuine = FrameHeader.unpack(listening.end()[Kind.HELLO][:HEADER_BYTES])
+        greeting = FrameHeader(Kind.HELLO, 2, genuine.run, 0, 0, 0, genuine.sent_ns).pack()
         assert turned_away(other, own_address(server), greeting)
     command.accept()
     (run,) = command.runs()
@@ -105,7 +105,7 @@ def test_nobody_takes_a_nodes_place_on_the_control_network(
         (place,) = (n for n in session.fabric._plan.nodes if n.name == "worker-1")  # type: ignore[attr-defined]
         with inside(f"/run/netns/{place.netns}"):
             calling = socket.create_connection((session.networks.control_host, CONTROL_PORT), 10.0)
-        lines = Lines(calling)
+        lines = JsonLines(calling)
         lines.send("hello", node="server", token=session.context.token, pid=1)
         lines.send("up")
         with suppress(WireError):

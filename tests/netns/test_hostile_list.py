@@ -23,7 +23,7 @@ from hostile_list import ITEMS, commands, records, spoil
 from private_host import PrivateHost
 from unprivileged import USER, as_user
 
-from testbed.session.lock import CORES_PER_RUN
+from testbed.runner.signals import CORES_PER_RUN
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 HERE = Path(__file__).parent

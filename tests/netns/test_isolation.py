@@ -21,9 +21,9 @@ from processes_rig import own_namespaces, parts, sockets_of, status_of, table, w
 from unprivileged import USER, as_user
 from verdict_rig import accepted_run
 
+from testbed import cgroups
 from testbed.errors import MachineError
-from testbed.fabric import cgroups
-from testbed.fabric.view import NODE_USER
+from testbed.fabric.file_view import NODE_USER
 from testbed.process import PACKAGE, environment
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(200)]
@@ -203,7 +203,7 @@ def test_what_root_may_enter_alone_is_not_shown(
 
 def test_other_programs_are_started_as_nobody_too() -> None:
     """Flows of replays and benchmarks."""
-    from testbed.fabric.enter import command_in
+    from testbed.fabric.node_launcher import command_in
 
     script = "id -u; id -G; touch /etc/narrows-test; grep -c 00000000 /proc/self/status"
     done = subprocess.run(

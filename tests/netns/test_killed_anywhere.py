@@ -25,7 +25,7 @@ REACHED_S, TRIES = 180.0, 3
 """Until a state is there; how often one is waited for that is over before it was seen."""
 WITHIN_S = 0.15
 """After a state was seen, at most; not in those that end by themselves soon."""
-AGENT, NODE = "testbed.links.agent", "testbed.fabric.forking"
+AGENT, NODE = "testbed.links.agent.server", "testbed.fabric.fork_server"
 
 PLAIN = """
 name: short

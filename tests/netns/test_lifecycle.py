@@ -25,11 +25,11 @@ from netns_rig import (
 )
 
 from testbed.errors import ExperimentError
-from testbed.fabric.journal import abandoned, folder, journals
 from testbed.fabric.netns import _planning
-from testbed.links import namespaces
+from testbed.journal import abandoned, folder, journals
+from testbed.links.network import namespaces
 from testbed.process import environment, module_command
-from testbed.scenario.shape import End
+from testbed.scenario.link_state import LinkDirection
 
 CONTROLLER = """
 import sys, time
@@ -110,7 +110,7 @@ def test_a_killed_agent_is_swept_up_after(rig: Rig) -> None:
     rig.prepare({end: rate_of(10 * MBIT) for end in rig.ends()}, at={"server": "network"})
     os.kill(rig.agent.pid, signal.SIGKILL)
     with pytest.raises(ExperimentError, match="links agent ended by signal 9"):
-        rig.prepare({End("server", "up"): rate_of(MBIT)})
+        rig.prepare({LinkDirection("server", "up"): rate_of(MBIT)})
     assert set(names_of(rig)) & host_objects()["namespaces"]
     rig.fabric.destroy()
     assert_nothing_left(names_of(rig))
@@ -165,7 +165,7 @@ def test_clean_removes_exactly_what_was_abandoned(rig: Rig, state: Path, tmp_pat
 
 
 def clean(state: Path) -> dict[str, list[dict[str, object]]]:
-    program = "import typer; from testbed.cli.clean import clean; typer.run(clean)"
+    program = "import typer; from testbed.cli.doctor import clean; typer.run(clean)"
     done = subprocess.run(
         [sys.executable, "-c", program, "--json"],
         check=True,
@@ -177,7 +177,7 @@ def clean(state: Path) -> dict[str, list[dict[str, object]]]:
 
 
 def test_flows_run_as_processes_inside_the_switch(rig: Rig) -> None:
-    from testbed.fabric.enter import command_in
+    from testbed.fabric.node_launcher import command_in
 
     place = rig.places["worker-0"]
     rig.prepare({end: rate_of(20 * MBIT) for end in rig.ends()})
@@ -185,7 +185,7 @@ def test_flows_run_as_processes_inside_the_switch(rig: Rig) -> None:
 
     def flow(netns: str | None, what: str) -> subprocess.Popen[bytes]:
         address = (rig.networks.switch_address, "9000", stop)
-        command = module_command("testbed.session.flow", what, *address)
+        command = module_command("testbed.runner.bulk_flow", what, *address)
         whole = command_in(str(netns), os.getpid(), command)
         return subprocess.Popen(whole, stdout=subprocess.PIPE, env=environment())
 

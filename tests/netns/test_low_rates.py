@@ -9,12 +9,12 @@ from itertools import pairwise
 import pytest
 from netns_rig import MBIT, Rig, Stalls
 
-from testbed.exchange.arrival import ask_for_stamps, stamp
-from testbed.links import namespaces
-from testbed.record.thresholds import THRESHOLDS
-from testbed.scenario.shape import End, LinkChange, Shape
+from testbed.links.network import namespaces
+from testbed.records.manifest import THRESHOLDS
+from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
+from testbed.transport.frame_reader import ask_for_stamps, stamp
 
-UP = End("worker-0", "up")
+UP = LinkDirection("worker-0", "up")
 QUEUE = 400_000
 PORT = 9321
 _SO_RCVBUFFORCE = 33
@@ -63,7 +63,7 @@ def replayed(rig: Rig, rates: list[tuple[float, int]], stop_s: float) -> tuple[A
     Last, the seconds after a change within which service must be back: what a verdict allows, after the change was
     made, on a machine that stalled for as long as it did.
     """
-    shapes = [(at, Shape(rate, QUEUE)) for at, rate in rates]
+    shapes = [(at, LinkState(rate, QUEUE)) for at, rate in rates]
     rig.prepare({UP: shapes[0][1]})
     arrivals = Arrivals(rig)
     t0 = rig.start([LinkChange(at, UP, shape) for at, shape in shapes[1:]], lead_s=0.3)
@@ -116,8 +116,8 @@ def test_low_rates_around_an_outage_and_step_by_step(rig: Rig) -> None:
 
 def test_the_lowest_rates_can_be_set_and_read_back(rig: Rig) -> None:
     """Up to 40 bit/s a burst of one frame is longer than the kernel keeps of one."""
-    rig.prepare({UP: Shape(1, QUEUE)})
-    t0 = rig.start([LinkChange(0.05 * n, UP, Shape(n, QUEUE)) for n in (8, 43, 44)], lead_s=0.1)
+    rig.prepare({UP: LinkState(1, QUEUE)})
+    t0 = rig.start([LinkChange(0.05 * n, UP, LinkState(n, QUEUE)) for n in (8, 43, 44)], lead_s=0.1)
     rig.wait(t0 + 300_000_000 + 44 * 50_000_000)
     (link,) = rig.stop().links
     assert link.failure is None

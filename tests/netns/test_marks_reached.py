@@ -10,18 +10,18 @@ from contextlib import suppress
 
 import pytest
 
-from testbed.job.hearing import Hearing
+from testbed.runner.exec.mark_listener import MarkListener
 
 NODE, STRANGER = 61234, 61235
 SAID = b'{"what": "hello", "rank": 0, "local_rank": 0}\n{"what": "step", "ns": 5, "number": 1}\n'
 
 
 @pytest.fixture
-def hearing() -> Iterator[Callable[..., Hearing]]:
-    made: list[Hearing] = []
+def hearing() -> Iterator[Callable[..., MarkListener]]:
+    made: list[MarkListener] = []
 
-    def make(*arguments: object) -> Hearing:
-        made.append(Hearing(["worker-0"], *arguments))  # type: ignore[arg-type]
+    def make(*arguments: object) -> MarkListener:
+        made.append(MarkListener(["worker-0"], *arguments))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
@@ -59,7 +59,7 @@ def _say(path: str) -> str:
             return type(error).__name__
 
 
-def test_another_user_cannot_connect(hearing: Callable[..., Hearing]) -> None:
+def test_another_user_cannot_connect(hearing: Callable[..., MarkListener]) -> None:
     own = hearing()
     own.release(1)
     assert said_by(NODE, NODE, own.path("worker-0")) == "PermissionError"
@@ -67,7 +67,9 @@ def test_another_user_cannot_connect(hearing: Callable[..., Hearing]) -> None:
     assert said_by(os.geteuid(), os.getegid(), own.path("worker-0")) == "heard"
 
 
-def test_a_node_of_another_user_is_heard_and_nobody_else(hearing: Callable[..., Hearing]) -> None:
+def test_a_node_of_another_user_is_heard_and_nobody_else(
+    hearing: Callable[..., MarkListener],
+) -> None:
     given = hearing((NODE, NODE))
     given.release(1)
     assert said_by(NODE, NODE, given.path("worker-0")) == "heard"
@@ -80,7 +82,7 @@ def test_a_node_of_another_user_is_heard_and_nobody_else(hearing: Callable[..., 
 
 
 def test_who_may_connect_and_is_not_that_user_is_not_listened_to(
-    hearing: Callable[..., Hearing],
+    hearing: Callable[..., MarkListener],
 ) -> None:
     """Root may open everything; and the user may open his own socket to all."""
     given = hearing((NODE, NODE))

@@ -13,11 +13,11 @@ from multicast_rig import carried, casters, hasten_reports, wait_until_quiet
 from netns_rig import MBIT, Rig, assert_nothing_left, make_rig, names_of, rate_of, standing
 
 from testbed.errors import MachineError, NodeLost
-from testbed.exchange.endpoint import TcpEndpoint
-from testbed.fabric.base import DATA_PORT, Interface, RackSpec
-from testbed.fabric.netns_plan import install, plan_racks, run_alias, run_tag
-from testbed.links import namespaces
+from testbed.fabric.netns import install, plan_racks, run_alias, run_tag
+from testbed.links.network import namespaces
 from testbed.node import Kind, Message
+from testbed.topology import DATA_PORT, Interface, RackSpec
+from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 N = 10
 BODY = bytes(range(256)) * 800
@@ -35,7 +35,7 @@ def unicast(rig: Rig, senders_link: str) -> int:
     endpoints = {}
     for number, name in names.items():
         with namespaces.inside(rig.places[name].nic.netns):
-            endpoints[number] = made = TcpEndpoint(
+            endpoints[number] = made = ThreadedEndpoint(
                 number, 7, names=names, clock=lambda ns: ns / 1e9, silence_s=20.0
             )
             if number == 0:

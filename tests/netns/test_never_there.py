@@ -28,7 +28,7 @@ NOT_AGAIN = """
 import sys
 from testbed.cli import main
 from testbed.fabric import netns
-from testbed.session import session
+from testbed.runner import session
 begin, there = netns.NetnsFabric.restart, set()
 def restart(self, name):
     if name in there:

@@ -17,7 +17,7 @@ import pytest
 from private_host import PrivateHost
 from verdict_rig import accepted_runs
 
-from testbed.record.directory import read_events, read_jsonl
+from testbed.records.run_directory import read_events, read_jsonl
 
 DEMO = Path(__file__).parents[2] / "scenarios" / "demo.yaml"
 SHORTER = {

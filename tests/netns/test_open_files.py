@@ -78,7 +78,7 @@ def test_a_nodes_process_has_its_users_limit(
     forker = next(
         pid
         for pid in descendants(command.process.pid)
-        if "testbed.fabric.forking" in command_line(pid)
+        if "testbed.fabric.fork_server" in command_line(pid)
         and pid not in [command.node(name) for name in ("server", "worker-0", "worker-1")]
     )
     found = [limits(pid)[0] for pid in (forker, command.node("server"), command.node("worker-0"))]

@@ -56,7 +56,7 @@ def test_a_congestion_control_that_the_kernel_does_not_have(tmp_path: Path, verb
 ELSEWHERE = """
 from pathlib import Path
 from testbed.errors import MachineError
-from testbed.fabric.rootless import elsewhere, enter_own_world
+from testbed.host.user_namespace import elsewhere, enter_own_world
 from testbed.links.unshaped import measure
 
 def refuse():

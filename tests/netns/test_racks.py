@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 from netns_rig import MBIT, Rig, assert_nothing_left, make_rig, rate_of
 
-from testbed.fabric.base import RackSpec
-from testbed.fabric.journal import journals
-from testbed.fabric.netns_plan import install, plan_racks, run_alias, run_tag
-from testbed.fabric.netns_sweep import sweep
-from testbed.links import devices, namespaces
-from testbed.links.channel import Channel
-from testbed.links.client import LinkSettings
-from testbed.links.topology import remove_racks
+from testbed.fabric.cleanup import sweep
+from testbed.fabric.netns import install, plan_racks, run_alias, run_tag
+from testbed.journal import journals
+from testbed.links.agent.protocol import LinkSettings
+from testbed.links.network import devices, namespaces
+from testbed.links.network.topology import remove_racks
+from testbed.links.tc.netlink import NetlinkChannel
 from testbed.process import environment
-from testbed.scenario.shape import End
+from testbed.scenario.link_state import LinkDirection
+from testbed.topology import RackSpec
 
 RACKS = [RackSpec("a", ("worker-0", "worker-1")), RackSpec("b", ("server",))]
 PORT, SECONDS = 7300, 3
@@ -47,7 +47,7 @@ class RackedRig:
         """Everything at 200 Mbit/s, and racks as asked."""
         names = [*self.rig.places, *self.cables]
         shapes = {
-            End(name, way): rate_of(rates.get(name, 200) * MBIT)
+            LinkDirection(name, way): rate_of(rates.get(name, 200) * MBIT)
             for name in names
             for way in ("up", "down")
         }
@@ -159,12 +159,12 @@ def test_ports_go_back_where_they_were(racked: RackedRig) -> None:
     rig, switch = racked.rig, racked.rig.networks.switch_netns
     assert rig.fabric._plan is not None
     racked.prepare()
-    with Channel(switch) as channel:
+    with NetlinkChannel(switch) as channel:
         core = devices.find(channel, "switch")
     assert core is not None
     before = {name: place.port.name for name, place in rig.fabric._places(rig.fabric._plan).items()}
     assert remove_racks(racked.plan) == []
-    with Channel(switch) as channel:
+    with NetlinkChannel(switch) as channel:
         for name in before.values():
             port = devices.find(channel, name)
             assert port is not None and port.master == core.index
@@ -176,7 +176,7 @@ import sys, time
 from pathlib import Path
 sys.path[:0] = [{here!r}, str(Path({here!r}).parent)]
 from netns_rig import specs
-from testbed.fabric.base import RackSpec, RunContext
+from testbed.topology import RackSpec; from testbed.fabric.base import RunContext
 from testbed.fabric.netns import NetnsFabric
 fabric = NetnsFabric(RunContext({run!r}, Path({folder!r}), "token", trains=False))
 fabric.create(specs(2), [RackSpec("a", ("worker-0", "worker-1"))])

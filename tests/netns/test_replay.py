@@ -18,13 +18,13 @@ from netns_rig import (
     rate_of,
 )
 
-from testbed.exchange.arrival import ask_for_stamps, stamp
-from testbed.links import namespaces
-from testbed.links.bins import asked_between
-from testbed.links.client import LinkReport
-from testbed.links.plan import bundle_segments
-from testbed.record.thresholds import THRESHOLDS
-from testbed.scenario.shape import FRAME_BYTES, End, LinkChange, Shape
+from testbed.links.agent.client import LinkReport
+from testbed.links.network import namespaces
+from testbed.links.replay.interval_errors import asked_between
+from testbed.links.tc.parameters import bundle_segments
+from testbed.records.manifest import THRESHOLDS
+from testbed.scenario.link_state import FRAME_BYTES, LinkChange, LinkDirection, LinkState
+from testbed.transport.frame_reader import ask_for_stamps, stamp
 
 pytestmark = pytest.mark.timed
 
@@ -33,11 +33,11 @@ def square_wave(rig: Rig, seconds: float, hertz: int, low: int = 20, high: int =
     """Both directions of the worker's link follow a square wave under bulk TCP."""
     ends, queue = rig.ends("worker-0"), high * MBIT // 8 // 20
     rig.prepare(
-        {end: Shape(high * MBIT, queue) for end in ends},
+        {end: LinkState(high * MBIT, queue) for end in ends},
         segments=bundle_segments(low * MBIT, 1 / hertz),
     )
     changes = [
-        LinkChange(n / hertz, end, Shape((low if n % 2 else high) * MBIT, queue))
+        LinkChange(n / hertz, end, LinkState((low if n % 2 else high) * MBIT, queue))
         for n in range(int((seconds + 1) * hertz))
         for end in ends
     ]
@@ -102,9 +102,9 @@ class Receiver:
 
 
 def through_outage(
-    rig: Rig, shape: Shape, from_s: float, to_s: float, after_s: float
+    rig: Rig, shape: LinkState, from_s: float, to_s: float, after_s: float
 ) -> tuple[LinkReport, Receiver, int]:
-    end = End("worker-0", "up")
+    end = LinkDirection("worker-0", "up")
     running = rate_of(20 * MBIT, 0.1)
     rig.prepare({end: running})
     receiver = Receiver(rig)
@@ -118,7 +118,7 @@ def through_outage(
 
 
 def _blast(rig: Rig, stop_ns: int) -> None:
-    from testbed.session.flow import blast
+    from testbed.runner.bulk_flow import blast
 
     blast(rig.networks.switch_address, 9000, stop_ns)
 
@@ -126,7 +126,7 @@ def _blast(rig: Rig, stop_ns: int) -> None:
 @pytest.mark.parametrize("length_s", [0.1, 2.0])
 def test_packets_wait_out_an_outage(rig: Rig, length_s: float) -> None:
     with Stalls() as stalls:
-        report, receiver, t0 = through_outage(rig, Shape(0, 250_000), 1.0, 1.0 + length_s, 1.5)
+        report, receiver, t0 = through_outage(rig, LinkState(0, 250_000), 1.0, 1.0 + length_s, 1.5)
     stalled_s = stalls.worst_s
     (link,) = report.links
     begin, end = t0 + 1_000_000_000, t0 + int((1 + length_s) * 1e9)
@@ -148,9 +148,12 @@ def taken(receiver: socket.socket) -> int:
 
 
 def test_an_idle_link_comes_back_on_time(rig: Rig) -> None:
-    end = End("worker-0", "up")
+    end = LinkDirection("worker-0", "up")
     rig.prepare({end: rate_of(20 * MBIT)})
-    changes = [LinkChange(0.2, end, Shape(0, 125_000)), LinkChange(0.7, end, rate_of(20 * MBIT))]
+    changes = [
+        LinkChange(0.2, end, LinkState(0, 125_000)),
+        LinkChange(0.7, end, rate_of(20 * MBIT)),
+    ]
     with namespaces.inside(rig.networks.switch_netns):
         receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         receiver.bind((rig.networks.switch_address, 9999))
@@ -176,8 +179,8 @@ def test_an_idle_link_comes_back_on_time(rig: Rig) -> None:
 
 
 def test_an_outage_from_the_start_lets_nothing_pass(rig: Rig) -> None:
-    end = End("worker-0", "up")
-    rig.prepare({end: Shape(0, 125_000)})
+    end = LinkDirection("worker-0", "up")
+    rig.prepare({end: LinkState(0, 125_000)})
     receiver = Receiver(rig)
     t0 = rig.start([LinkChange(0.5, end, rate_of(20 * MBIT))], lead_s=0.2)
     stop_ns = t0 + 2_000_000_000
@@ -190,7 +193,7 @@ def test_an_outage_from_the_start_lets_nothing_pass(rig: Rig) -> None:
 
 
 def test_packets_are_lost_in_a_drop_outage(rig: Rig) -> None:
-    report, receiver, t0 = through_outage(rig, Shape(0, 250_000, drop=True), 1.0, 1.5, 2.5)
+    report, receiver, t0 = through_outage(rig, LinkState(0, 250_000, drop=True), 1.0, 1.5, 2.5)
     (link,) = report.links
     assert receiver.between(t0 + 1_010_000_000, t0 + 1_500_000_000) <= 2 * FRAME_BYTES
     assert link.drops > 0

@@ -19,7 +19,7 @@ from private_host import PrivateHost
 from unprivileged import USER, as_user
 from verdict_rig import accepted_run
 
-from testbed.record.thresholds import THRESHOLDS
+from testbed.records.manifest import THRESHOLDS
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -197,7 +197,7 @@ def test_nodes_have_no_rights_and_see_no_other_network(user: User) -> None:
 
 def _nodes(host: PrivateHost) -> list[int]:
     """Those that have become nodes, and have given up every right."""
-    forked = host.processes("testbed.fabric.forking")
+    forked = host.processes("testbed.fabric.fork_server")
     return [
         pid
         for pid in forked
@@ -215,8 +215,8 @@ def test_a_failed_run_cannot_be_kept(user: User) -> None:
 
 LOCKS = """
 import os
-from testbed.fabric.rootless import enter_own_world
-from testbed.session.lock import _path
+from testbed.host.user_namespace import enter_own_world
+from testbed.runner.signals import _path
 before = os.stat(_path())
 enter_own_world()
 print(os.path.samestat(before, os.stat(_path())), os.listdir("/run/netns") if os.path.exists("/run/netns") else [])
@@ -232,7 +232,7 @@ def test_runs_of_all_users_wait_for_each_other(user: User) -> None:
 FORBIDDEN = """
 import sys
 from pathlib import Path
-from testbed.fabric import rootless
+from testbed.host import user_namespace as rootless
 rootless.enter_own_world()
 Path("/proc/sys/user/max_user_namespaces").write_text("0")
 from testbed.cli import main

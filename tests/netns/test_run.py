@@ -15,11 +15,11 @@ from command_rig import (
 )
 from training_run import ALGORITHMS, NODES, STEPS, Run, Trained, printed, write
 
-from testbed.record.names import LINK_RATE
+from testbed.records.exporter import LINK_RATE
 
 pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(300)]
 LIMITED = """
-from testbed.session import lock
+from testbed.runner import signals as lock
 lock.CORES_PER_RUN = {cores}
 from testbed.cli import main
 main()

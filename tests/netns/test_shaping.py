@@ -11,26 +11,26 @@ import pytest
 from netns_rig import MBIT, Rig, rate_of
 
 from testbed.errors import ExperimentError, LinkError, MachineError
-from testbed.links import devices, htb, namespaces
-from testbed.links.channel import Channel
-from testbed.links.client import LinkSettings
-from testbed.links.devices import locate
-from testbed.links.end import ShapedEnd
-from testbed.links.plan import CLASS_MINOR, ROOT, pace
-from testbed.links.root import Where
-from testbed.scenario.impairments import Impairments
-from testbed.scenario.shape import End, LinkChange, Shape
+from testbed.links.agent.protocol import LinkSettings
+from testbed.links.network import devices, namespaces
+from testbed.links.network.devices import locate
+from testbed.links.shaper import ShapedQueue
+from testbed.links.tc import htb
+from testbed.links.tc.htb import QdiscDevice
+from testbed.links.tc.netlink import NetlinkChannel
+from testbed.links.tc.parameters import CLASS_MINOR, ROOT, pace
+from testbed.scenario.link_state import Impairments, LinkChange, LinkDirection, LinkState
 
 
 def segments(rig: Rig, netns: str | None, index: int) -> int:
-    with Channel(netns) as channel:
+    with NetlinkChannel(netns) as channel:
         return devices.device(channel, index).segments
 
 
 def test_both_ends_hold_what_was_asked(rig: Rig) -> None:
     shapes = {end: rate_of(n * 10 * MBIT) for n, end in enumerate(rig.ends(), start=1)}
     held = rig.prepare(shapes, segments=4)
-    by_end = {End(link["link"], link["direction"]): link for link in held["links"]}
+    by_end = {LinkDirection(link["link"], link["direction"]): link for link in held["links"]}
     for end, shape in shapes.items():
         assert by_end[end]["rate_bits"] == shape.rate_bits
         assert by_end[end]["limit_bytes"] == shape.queue_bytes
@@ -47,14 +47,14 @@ def test_both_ends_hold_what_was_asked(rig: Rig) -> None:
 
 def test_tc_reads_the_same_in_the_kernel(rig: Rig) -> None:
     """What we make of a class and its leaf, and what iproute2 makes of the same ones."""
-    end = End("worker-0", "up")
-    rig.prepare({end: Shape(37 * MBIT, 123_456, overhead_bytes=24)})
+    end = LinkDirection("worker-0", "up")
+    rig.prepare({end: LinkState(37 * MBIT, 123_456, overhead_bytes=24)})
     nic = rig.places["worker-0"].nic
     seen = rig.tc(nic.netns, "class", "show", "dev", nic.name)  # of HTB there is no JSON
     listed = json.loads(rig.tc(nic.netns, "-j", "qdisc", "show", "dev", nic.name))
     handle = f"{ROOT:x}:{CLASS_MINOR:x}"
     (theirs,) = [qdisc for qdisc in listed if qdisc.get("parent") == handle]
-    with Channel(nic.netns) as channel:
+    with NetlinkChannel(nic.netns) as channel:
         held = htb.decode_class(channel.ask(htb.read_class(nic.index)))
         (leaf,) = [q for q in htb.qdiscs(channel, nic.index) if q.parent == htb.CLASS]
         limit = htb.decode_limit(channel.ask(htb.read_leaf(nic.index, leaf.handle >> 16)))
@@ -69,8 +69,8 @@ def test_tc_reads_the_same_in_the_kernel(rig: Rig) -> None:
 
 
 def test_above_four_gigabytes_per_second(rig: Rig) -> None:
-    end = End("worker-0", "up")
-    held = rig.prepare({end: Shape(80_000 * MBIT, 10_000_000)})
+    end = LinkDirection("worker-0", "up")
+    held = rig.prepare({end: LinkState(80_000 * MBIT, 10_000_000)})
     assert held["links"][0]["rate_bits"] == 80_000 * MBIT
     assert "rate 80Gbit" in rig.tc(rig.places["worker-0"].nic.netns, "class", "show", "dev", "data")
 
@@ -83,8 +83,8 @@ def test_undone_on_close(rig: Rig) -> None:
 
 
 def test_a_change_in_place_keeps_what_waits(rig: Rig) -> None:
-    end, place = End("worker-0", "up"), rig.places["worker-0"]
-    rig.prepare({end: Shape(MBIT, 400_000)})
+    end, place = LinkDirection("worker-0", "up"), rig.places["worker-0"]
+    rig.prepare({end: LinkState(MBIT, 400_000)})
     with namespaces.inside(rig.networks.switch_netns):
         receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
@@ -97,7 +97,9 @@ def test_a_change_in_place_keeps_what_waits(rig: Rig) -> None:
         for number in range(100):
             sender.sendto(number.to_bytes(4) + bytes(1400), (rig.networks.switch_address, 9999))
         rates = [2 * MBIT, 5 * MBIT, MBIT, 50 * MBIT]
-        t0 = rig.start([LinkChange(0.02 * n, end, Shape(r, 400_000)) for n, r in enumerate(rates)])
+        t0 = rig.start(
+            [LinkChange(0.02 * n, end, LinkState(r, 400_000)) for n, r in enumerate(rates)]
+        )
         got = [int.from_bytes(receiver.recv(2000)[:4]) for _ in range(100)]
         rig.wait(t0 + 200_000_000)
         report = rig.stop()
@@ -111,8 +113,8 @@ def test_a_change_in_place_keeps_what_waits(rig: Rig) -> None:
     "change", [{"rate_bytes": 2_500_001}, {"overhead_bytes": 0}, {"overhead_bytes": 25}, {"mpu_bytes": 64}]
 )  # fmt: skip
 def test_every_value_of_the_class_is_read_back(rig: Rig, change: dict[str, int]) -> None:
-    nic, shape = rig.places["worker-0"].nic, Shape(20 * MBIT, 100_000, overhead_bytes=24)
-    end = ShapedEnd(End("worker-0", "up"), Where(nic.netns, nic.index, nic.name))
+    nic, shape = rig.places["worker-0"].nic, LinkState(20 * MBIT, 100_000, overhead_bytes=24)
+    end = ShapedQueue(LinkDirection("worker-0", "up"), QdiscDevice(nic.netns, nic.index, nic.name))
     try:
         end.install(shape)
         assert end.verify(shape)["overhead_bytes"] == 24
@@ -128,9 +130,9 @@ def test_every_value_of_the_class_is_read_back(rig: Rig, change: dict[str, int])
 
 @pytest.mark.parametrize("rate", [10 * MBIT, 20 * MBIT], ids=["alone", "with a rate"])
 def test_a_change_of_the_queue_reaches_the_kernel(rig: Rig, rate: int) -> None:
-    end, nic = End("worker-0", "up"), rig.places["worker-0"].nic
-    rig.prepare({end: Shape(10 * MBIT, 100_000)})
-    t0 = rig.start([LinkChange(0.05, end, Shape(rate, 50_000))], lead_s=0.05)
+    end, nic = LinkDirection("worker-0", "up"), rig.places["worker-0"].nic
+    rig.prepare({end: LinkState(10 * MBIT, 100_000)})
+    t0 = rig.start([LinkChange(0.05, end, LinkState(rate, 50_000))], lead_s=0.05)
     rig.wait(t0 + 150_000_000)
     assert "limit 50000b" in rig.tc(nic.netns, "qdisc", "show", "dev", "data")
     (link,) = rig.stop().links
@@ -138,7 +140,7 @@ def test_a_change_of_the_queue_reaches_the_kernel(rig: Rig, rate: int) -> None:
 
 
 def test_unchanged_shapes_are_skipped(rig: Rig) -> None:
-    end, shape = End("worker-0", "up"), rate_of(10 * MBIT)
+    end, shape = LinkDirection("worker-0", "up"), rate_of(10 * MBIT)
     rig.prepare({end: shape})
     t0 = rig.start([LinkChange(0.01 * n, end, shape) for n in range(5)], lead_s=0.05)
     rig.wait(t0 + 150_000_000)
@@ -151,7 +153,7 @@ def test_a_foreign_root_is_refused_and_left_alone(rig: Rig) -> None:
     place = rig.places["worker-0"]
     rig.tc(place.nic.netns, "qdisc", "add", "dev", "data", "root", "handle", "5:", "htb")
     with pytest.raises(LinkError) as caught:
-        rig.prepare({End("worker-0", "up"): rate_of(10 * MBIT)})
+        rig.prepare({LinkDirection("worker-0", "up"): rate_of(10 * MBIT)})
     assert caught.value.link == "worker-0"
     assert "htb 5:" in caught.value.held
     assert "qdisc htb 5: root" in rig.tc(place.nic.netns, "qdisc", "show", "dev", "data")
@@ -159,7 +161,7 @@ def test_a_foreign_root_is_refused_and_left_alone(rig: Rig) -> None:
 
 def test_an_unknown_congestion_control_names_what_there_is(rig: Rig) -> None:
     with pytest.raises(MachineError, match="does not offer") as caught:
-        rig.prepare({End("worker-0", "up"): rate_of(10 * MBIT)}, congestion="nosuch")
+        rig.prepare({LinkDirection("worker-0", "up"): rate_of(10 * MBIT)}, congestion="nosuch")
     assert "cubic" in (caught.value.fix or "")
 
 
@@ -181,8 +183,8 @@ def test_sockets_on_both_sides_use_the_congestion_control(rig: Rig, algorithm: s
 
 
 def test_prepare_again_is_clean_after_an_unfinished_queue(rig: Rig) -> None:
-    end, place = End("worker-0", "up"), rig.places["worker-0"]
-    rig.prepare({end: Shape(100_000, 400_000)})
+    end, place = LinkDirection("worker-0", "up"), rig.places["worker-0"]
+    rig.prepare({end: LinkState(100_000, 400_000)})
     with namespaces.inside(place.nic.netns):
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with sender:
@@ -196,8 +198,8 @@ def test_prepare_again_is_clean_after_an_unfinished_queue(rig: Rig) -> None:
 
 
 def test_a_run_does_not_count_what_an_outage_of_the_run_before_threw_away(rig: Rig) -> None:
-    end, place = End("worker-0", "up"), rig.places["worker-0"]
-    shape = Shape(100_000, 400_000)
+    end, place = LinkDirection("worker-0", "up"), rig.places["worker-0"]
+    shape = LinkState(100_000, 400_000)
     rig.prepare({end: shape})
     with (
         namespaces.inside(place.nic.netns),
@@ -205,7 +207,7 @@ def test_a_run_does_not_count_what_an_outage_of_the_run_before_threw_away(rig: R
     ):
         for _ in range(50):  # 5.8 s of the link
             sender.sendto(bytes(1400), (rig.networks.switch_address, 9999))
-    t0 = rig.start([LinkChange(0.0, end, Shape(0, 400_000, drop=True))], lead_s=0.05)
+    t0 = rig.start([LinkChange(0.0, end, LinkState(0, 400_000, drop=True))], lead_s=0.05)
     rig.wait(t0 + 500_000_000)
     (before,) = rig.stop().links
     assert before.drops > 0
@@ -218,7 +220,7 @@ def test_a_run_does_not_count_what_an_outage_of_the_run_before_threw_away(rig: R
 
 @pytest.mark.timed
 def test_at_network_queues_one_hop_on(rig: Rig) -> None:
-    end, place = End("worker-0", "up"), rig.places["worker-0"]
+    end, place = LinkDirection("worker-0", "up"), rig.places["worker-0"]
     held = rig.prepare({end: rate_of(20 * MBIT)}, at={"worker-0": "network"})
     assert held["links"][0]["at"] == "network"
     assert held["links"][0]["device"] == f"nwi{place.port.index}"
@@ -241,17 +243,19 @@ def test_a_foreign_discipline_for_arrivals_is_refused_and_left_alone(rig: Rig) -
     place = rig.places["worker-0"]
     rig.tc(place.port.netns, "qdisc", "add", "dev", place.port.name, "clsact")
     with pytest.raises(LinkError) as caught:
-        rig.prepare({End("worker-0", "up"): rate_of(20 * MBIT)}, at={"worker-0": "network"})
+        rig.prepare(
+            {LinkDirection("worker-0", "up"): rate_of(20 * MBIT)}, at={"worker-0": "network"}
+        )
     assert "somebody else's" in caught.value.held
-    rig.prepare({End("worker-0", "up"): rate_of(20 * MBIT)})
+    rig.prepare({LinkDirection("worker-0", "up"): rate_of(20 * MBIT)})
     assert "clsact" in rig.tc(place.port.netns, "qdisc", "show", "dev", place.port.name)
 
 
 @pytest.mark.timed
 def test_an_overhead_is_charged_for_every_packet(rig: Rig) -> None:
     """500 B more for packets of 542 B: half as many in the same time."""
-    end, place = End("worker-0", "up"), rig.places["worker-0"]
-    held = rig.prepare({end: Shape(MBIT, 100_000, overhead_bytes=542)})["links"][0]
+    end, place = LinkDirection("worker-0", "up"), rig.places["worker-0"]
+    held = rig.prepare({end: LinkState(MBIT, 100_000, overhead_bytes=542)})["links"][0]
     assert held["overhead_bytes"] == 542
     assert "overhead 542" in rig.tc(place.nic.netns, "class", "show", "dev", "data")
     with namespaces.inside(rig.networks.switch_netns):
@@ -263,7 +267,7 @@ def test_an_overhead_is_charged_for_every_packet(rig: Rig) -> None:
         receiver.settimeout(5)
         took = {}
         for overhead in (542, 0):
-            change = LinkChange(0.0, end, Shape(MBIT, 100_000, overhead_bytes=overhead))
+            change = LinkChange(0.0, end, LinkState(MBIT, 100_000, overhead_bytes=overhead))
             t0 = rig.start([change], lead_s=0.05)
             rig.wait(t0 + 50_000_000)
             began = time.monotonic()
@@ -282,9 +286,9 @@ def test_an_overhead_is_charged_for_every_packet(rig: Rig) -> None:
 def test_delay_lines_are_refused_before_anything_is_made(rig: Rig) -> None:
     if "netem" in rig.agent.capabilities():
         pytest.skip("this kernel has netem, so that nothing is refused")
-    place, end = rig.places["worker-0"], End("worker-0", "up")
+    place, end = rig.places["worker-0"], LinkDirection("worker-0", "up")
     before = segments(rig, place.nic.netns, place.nic.index)
-    delayed = Shape(20 * MBIT, 100_000, impairments=Impairments(delay_ns=1_000_000))
+    delayed = LinkState(20 * MBIT, 100_000, impairments=Impairments(delay_ns=1_000_000))
     with pytest.raises(MachineError, match=r"netem \(for worker-0 up\)") as caught:
         rig.prepare({end: delayed}, segments=before - 1)
     assert "CONFIG_NET_SCH_NETEM" in (caught.value.fix or "")
@@ -298,7 +302,7 @@ def test_delay_lines_are_refused_before_anything_is_made(rig: Rig) -> None:
 
 def test_locate_finds_both_ends_by_number(rig: Rig) -> None:
     netns = str(rig.places["worker-0"].nic.netns)
-    with Channel() as host, Channel(netns) as channel:
+    with NetlinkChannel() as host, NetlinkChannel(netns) as channel:
         outer = devices.add_veth(host, f"nw{os.getpid()}", "located", netns)
         try:
             inner = devices.find(channel, "located")

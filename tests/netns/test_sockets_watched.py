@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from netns_rig import Rig, rate_of
 
-from testbed.links import namespaces, sockets
-from testbed.links.sockets import SocketWatch, Watched
+from testbed.links.agent.protocol import Watched
+from testbed.links.network import connections, namespaces
+from testbed.links.network.connections import SocketWatch
 
 PORT, BYTES = 9100, 3_000_000
 
@@ -59,7 +60,7 @@ def connect(netns: str, address: str, family: int = socket.AF_INET) -> socket.so
     return made
 
 
-def to(found: Watched, port: int) -> Iterator[sockets.SocketSeen]:
+def to(found: Watched, port: int) -> Iterator[connections.SocketSeen]:
     return (seen for seen in found.sockets if seen.peer.endswith(f":{port}"))
 
 
@@ -158,7 +159,7 @@ def test_hundreds_at_once_and_what_could_not_be_noted_is_said(
 ) -> None:
     netns, address, many = nodes["server"], rig.places["server"].data_address, 300
     for most, said in ((many * 3, None), (10, "more than 10 connections ended")):
-        monkeypatch.setattr(sockets, "MOST", most)
+        monkeypatch.setattr(connections, "MOST", most)
         watch = SocketWatch({"server": netns})
         with listen(netns, address) as listener:
             for _ in range(many):
@@ -172,7 +173,7 @@ def test_hundreds_at_once_and_what_could_not_be_noted_is_said(
 def test_what_is_kept_is_bounded_for_all_nodes_together(
     rig: Rig, nodes: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "MOST", 10)
+    monkeypatch.setattr(connections, "MOST", 10)
     address = rig.places["server"].data_address
     watch = SocketWatch(nodes)
     with listen(nodes["server"], address) as listener:
@@ -188,8 +189,8 @@ def test_what_is_kept_is_bounded_for_all_nodes_together(
 def test_notifications_that_the_kernel_dropped_are_said(
     rig: Rig, nodes: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "_BUFFER_BYTES", 2048)
-    monkeypatch.setattr(sockets.Listening, "take", lambda _: time.sleep(0.2))
+    monkeypatch.setattr(connections, "_BUFFER_BYTES", 2048)
+    monkeypatch.setattr(connections.Listening, "take", lambda _: time.sleep(0.2))
     netns, address = nodes["server"], rig.places["server"].data_address
     watch = SocketWatch({"server": netns})
     with listen(netns, address) as listener:

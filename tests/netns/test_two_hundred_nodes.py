@@ -9,9 +9,9 @@ import pytest
 from command_rig import Command
 from verdict_rig import accepted_run
 
-from testbed.fabric.cgroups import KIND
-from testbed.fabric.journal import journals
-from testbed.record.directory import read_events, read_json
+from testbed.cgroups import KIND
+from testbed.journal import journals
+from testbed.records.run_directory import read_events, read_json
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timed, pytest.mark.timeout(1200)]
 

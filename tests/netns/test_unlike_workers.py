@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from command_rig import Command
 
-from testbed.record.directory import read_events, read_json
-from testbed.session.experiment import prepare
-from testbed.session.run import run
+from testbed.records.run_directory import read_events, read_json
+from testbed.runner.experiment import prepare
+from testbed.runner.run import run
 
 pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(700)]
 SCENARIO = """

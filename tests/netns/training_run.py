@@ -13,7 +13,7 @@ from typing import Any
 from command_rig import SCENARIO, Command, ours, scrape, settle
 from prometheus_client.metrics_core import Metric
 
-from testbed.record.directory import read_json, read_jsonl
+from testbed.records.run_directory import read_json, read_jsonl
 
 NODES = ("server", "worker-0", "worker-1")
 ROWS = ("laplace-0.05+int8", "qsgd-4bit", "onebit-double", "topk-0.05+layers")

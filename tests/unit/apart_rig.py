@@ -9,12 +9,11 @@ from typing import Any
 from virtual_links import LinkModel, network
 from virtual_setup import Played, job
 
-from testbed.algorithms import resolve
+from testbed.compatibility import resolve
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
-from testbed.fabric.sim.node import VirtualNode
-from testbed.fabric.sim.play import play
-from testbed.train.roles import Role, role
+from testbed.fabric.sim.node import VirtualNode, play
+from testbed.training.roles import Role, role
 from testbed.units import Duration
 
 FAST = LinkModel(1e13, 1e13)

@@ -9,12 +9,18 @@ from typing import Any
 
 from synthetic_run import MACHINE
 
-from testbed.record.bucket_events import BucketRecord, PassRecord, ServedRecord
-from testbed.record.directory import RunDirectory
-from testbed.record.events import Event, RoundRecord, StepRecord
-from testbed.record.manifest import manifest
-from testbed.record.summary import summarise
-from testbed.record.verdict import Verdict
+from testbed.fidelity.summary import summarise
+from testbed.fidelity.verdict import Verdict
+from testbed.records.events import (
+    BucketRecord,
+    Event,
+    PassRecord,
+    RoundRecord,
+    ServedRecord,
+    StepRecord,
+)
+from testbed.records.manifest import manifest
+from testbed.records.run_directory import RunDirectory
 
 LAYERS = [f"layer{number}" for number in range(11)] + ["head"]
 HEADER = 48

@@ -7,8 +7,8 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.exchange.coded.plan import Packet, Scheme
 from testbed.exchange.coded.round import Round
+from testbed.exchange.coded.schemes import Packet, Scheme
 
 MOST = 0x7FFFFFFF
 ALL = [

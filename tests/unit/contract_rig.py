@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from testbed.compress.base import codings, memories, needs_all, selectors
-from testbed.compress.bucket import Packed
-from testbed.compress.compressor import Compressor
+from testbed.compress.base import Recipe, RecipeChoice, codings, memories, needs_all, selectors
+from testbed.compress.compressor import Compressor, Packed
 from testbed.compress.layout import Layout
-from testbed.compress.recipe import Choice, Recipe
-from testbed.compress.wire import payload_bytes
+from testbed.compress.payload import payload_bytes
 
 NEEDED: dict[str, dict[str, Any]] = {"threshold": {"at": 0.5}}
 """Options without which a selector cannot be made."""
@@ -41,7 +39,9 @@ LARGE = Layout.of([("conv.weight", (40, 40)), ("conv.bias", (40,)), ("head.weigh
 
 
 def recipe(selector: str, values: str, memory: str) -> Recipe:
-    return Recipe(Choice(selector, NEEDED.get(selector, {})), Choice(values), Choice(memory))
+    return Recipe(
+        RecipeChoice(selector, NEEDED.get(selector, {})), RecipeChoice(values), RecipeChoice(memory)
+    )
 
 
 def combinations() -> Iterator[Any]:

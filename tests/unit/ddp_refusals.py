@@ -12,12 +12,11 @@ from ddp_models import made
 from ddp_scenarios import CPU, Training
 from torch.nn.parallel import DistributedDataParallel
 
-from testbed.compress.base import Compensated, Sparse, selectors
-from testbed.compress.dense import Dense
-from testbed.compress.recipe import Choice, Recipe
+from testbed.compress.base import AccumulatedGradient, Recipe, RecipeChoice, Sparse, selectors
+from testbed.compress.selectors.topk import Dense
 from testbed.errors import NarrowsError
-from testbed.train.ddp_gather import Channel, Kind
-from testbed.train.ddp_hook import CompressionState
+from testbed.training.ddp.gather import GatherChannel, GatherKind
+from testbed.training.ddp.hook import CompressionState
 
 
 def refused(what: str) -> str:
@@ -67,7 +66,7 @@ def not_a_number(step: int, rank: int, name: str) -> tuple[str, float]:
 class Falls(Dense):
     """A selector with a defect."""
 
-    def select(self, given: Compensated, density: float, rng: Random) -> Sparse:
+    def select(self, given: AccumulatedGradient, density: float, rng: Random) -> Sparse:
         if dist.get_rank() == 1:
             raise RuntimeError("index 7 is out of bounds")
         return super().select(given, density, rng)
@@ -77,7 +76,7 @@ def defective() -> tuple[str, float]:
     """A selector that fails on one rank."""
     if "falls" not in selectors:
         selectors.add("falls", Falls)
-    training = Training(Recipe(Choice("falls")))
+    training = Training(Recipe(RecipeChoice("falls")))
     return _error_of(lambda: training.step(1)), _sum_of_ranks()
 
 
@@ -91,8 +90,8 @@ def channels_apart(step: int, mark: int, length: int) -> str:
     """What ranks meet that send different things, each its own step, bucket and length."""
     group, rank = dist.group.WORLD, dist.get_rank()
     assert group is not None
-    ours = Channel(group, CPU, mark=mark * rank, most=100)
-    ours.send(Kind.PAYLOAD, step * rank, [b"x" * length])
+    ours = GatherChannel(group, CPU, mark=mark * rank, most=100)
+    ours.send(GatherKind.PAYLOAD, step * rank, [b"x" * length])
     return _error_of(ours.receive)
 
 

@@ -18,23 +18,21 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from testbed.algorithms import Algorithm
-from testbed.compress.recipe import Recipe
+from testbed.compress.base import Recipe
 from testbed.scenario.model import Optimizer
-from testbed.train.batches import Batches
-from testbed.train.ddp_gather import Channel, Kind
-from testbed.train.ddp_hook import CompressionState, compressed_hook
-from testbed.train.device import settle
-from testbed.train.flat import FlatModel, parameter_hash
-from testbed.train.models import build
-from testbed.train.optimizer import Sgd
-from testbed.train.tasks.digits import Digits
+from testbed.training.data import Batches
+from testbed.training.ddp.gather import GatherChannel, GatherKind
+from testbed.training.ddp.hook import CompressionState, compressed_hook
+from testbed.training.models.base import build
+from testbed.training.replica import FlatModel, Sgd, configure_torch, parameter_hash
+from testbed.training.tasks.datasets import Digits
 
 CPU = torch.device("cpu")
 
 
 def digits(algorithm: str, steps: int, batch_size: int, seed: int) -> dict[str, Any]:
     """What the testbed's workers do on the task digits, by DistributedDataParallel."""
-    settle("cpu", threads=1)
+    configure_torch("cpu", threads=1)
     flat = FlatModel(build("mlp", "digits", 1.0, seed), CPU)
     model, _ = hooked(flat.module, algorithm)
     x, y = Digits().train_set()
@@ -189,11 +187,11 @@ def channel(lengths: list[list[int]]) -> list[int]:
     group = dist.group.WORLD
     assert group is not None
     rank, taken = dist.get_rank(), []
-    ours = Channel(group, CPU, mark=7, most=10_000)
+    ours = GatherChannel(group, CPU, mark=7, most=10_000)
     for step, row in enumerate(lengths):
         body = _body(step, rank, row[rank])
         cut = len(body) // 3
-        ours.send(Kind.PAYLOAD, step, [body[:cut], b"", body[cut:]])
+        ours.send(GatherKind.PAYLOAD, step, [body[:cut], b"", body[cut:]])
         received = [bytes(one.body) for one in ours.receive()]
         assert received == [_body(step, other, length) for other, length in enumerate(row)]
         taken.append(ours.message_bytes)

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from testbed.exchange.endpoint import TcpEndpoint
-from testbed.exchange.loop import LoopEndpoint
 from testbed.node import Kind, Message
+from testbed.transport.epoll_endpoint import EpollEndpoint
+from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 NAMES = {0: "server", 1: "worker-0", 2: "worker-1"}
 RUN = 0xFEED
-Either = TcpEndpoint | LoopEndpoint
-KINDS: tuple[type[Either], ...] = (TcpEndpoint, LoopEndpoint)
+Either = ThreadedEndpoint | EpollEndpoint
+KINDS: tuple[type[Either], ...] = (ThreadedEndpoint, EpollEndpoint)
 
 
 def endpoint(kind: type[Either], number: int, **others: Any) -> Either:

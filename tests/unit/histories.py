@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from testbed.scenario.link_state import LinkDirection
 from testbed.scenario.model import Scenario
-from testbed.scenario.shape import End
 from testbed.scenario.timeline import Timeline, build
-from testbed.traces import RateTrace
+from testbed.traces.rate_trace import RateTrace
 
-UP, DOWN = End("server", "up"), End("server", "down")
+UP, DOWN = LinkDirection("server", "up"), LinkDirection("server", "down")
 SAW = RateTrace((0.0, 1.0, 2.0), (30, 60, 90), 4.0)
 DEAD = RateTrace((0.0, 1.0), (50, 0), 3.0)
 TRACES = {"saw": SAW, "dead": DEAD}

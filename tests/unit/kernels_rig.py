@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from testbed.compress.kernels import Operations, Statistics, Workspace
-from testbed.compress.kernels.grid import DIGITS
-from testbed.compress.kernels.reference import Reference
+from testbed.compress.kernels.base import GradientStatistics, Operations, Workspace
+from testbed.compress.kernels.compilation import DIGITS
+from testbed.compress.kernels.torch_ops import Reference
 
 REFERENCE = Reference()
 
@@ -72,7 +72,7 @@ def check_sparse(operations: Operations, x: Tensor, indices: Tensor) -> None:
         same_bits(found, wanted)
 
 
-def check_statistics(found: Statistics, wanted: Statistics) -> None:
+def check_statistics(found: GradientStatistics, wanted: GradientStatistics) -> None:
     assert found.max_abs == pytest.approx(wanted.max_abs, rel=0, nan_ok=True)
     assert found.sum_abs == pytest.approx(wanted.sum_abs, rel=1e-12, nan_ok=True)
     assert all(isinstance(number, float) for number in astuple(found))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from testbed.control.base import LEVELS, Controller, LayerController, Observation
-from testbed.control.sizes import Sizes
+from testbed.control.cost_model import DensitySizes
 
 LAYERS = {"last": 40_000.0, "middle": 160_000.0, "small": 500.0, "first": 10_000.0}
 """Elements, in the order in which they are ready."""
@@ -25,7 +25,7 @@ def observation(
     energies: Mapping[str, float] | None = None, curves: bool = True,
 ) -> Observation:  # fmt: skip
     """A bucket for every layer; ``packing``: seconds of compression, and by element. Handed over one after the other."""
-    sizes, buckets, free_s = Sizes(ratio=workers), {}, 0.0
+    sizes, buckets, free_s = DensitySizes(ratio=workers), {}, 0.0
     computed_s = max(left_s[name] for name in densities)
     for number, (name, density) in enumerate(densities.items()):
         many = LAYERS[name]

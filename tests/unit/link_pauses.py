@@ -8,7 +8,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from testbed.record.events import LinkSample
+from testbed.records.events import LinkSample
 
 TICK_S = 0.001
 NODES = ("worker-0", "worker-1")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from testbed.session.experiment import prepare
-from testbed.session.parallel import Finished, Task
-from testbed.session.run import run
+from testbed.runner.experiment import prepare
+from testbed.runner.run import Finished, ParallelTask, run
 
 
-def one_by_one(tasks: Sequence[Task], out: Path, _: int) -> Iterator[Finished]:
+def one_by_one(tasks: Sequence[ParallelTask], out: Path, _: int) -> Iterator[Finished]:
     """Stands for ``side_by_side``, whose processes have their own tests."""
     for place, task in enumerate(tasks):
         experiment = prepare(task.source, [task.algorithm], [task.seed])

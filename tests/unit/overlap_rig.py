@@ -13,12 +13,11 @@ from testbed.algorithms import Algorithm
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.fabric.sim.network import Costs
-from testbed.fabric.sim.node import VirtualNode
-from testbed.fabric.sim.play import play
+from testbed.fabric.sim.node import VirtualNode, play
 from testbed.node import Message
-from testbed.train.common import CommonWorkshop
-from testbed.train.job import Job
-from testbed.train.roles import Role, role
+from testbed.training.job import Job
+from testbed.training.roles import Role, role
+from testbed.training.shared_replica import SharedReplicaProvider
 from testbed.units import Duration
 
 LINK = LinkModel(20e6, 20e6, 0.004)
@@ -67,7 +66,7 @@ class Stage:
         )
         self.nodes: dict[str, VirtualNode] = {}
         self.roles: dict[str, Role] = {}
-        workshop = CommonWorkshop() if shared else None
+        workshop = SharedReplicaProvider() if shared else None
         for job in jobs:
             endpoint = VirtualEndpoint(self.network, job.peer, job.node)
             node = self.nodes[job.node] = VirtualNode(endpoint, job.seed)

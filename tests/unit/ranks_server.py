@@ -12,7 +12,7 @@ PRELOADED = [
     "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
     "torch.distributed.algorithms.model_averaging.averagers",
     "sklearn.datasets",
-    "testbed.train.ddp_hook",
+    "testbed.training.ddp.hook",
     "script_ranks",
     "ddp_refusals",
 ]

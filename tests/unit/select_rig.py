@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from testbed.compress import kernels
-from testbed.compress.base import Compensated
+from testbed.compress.base import AccumulatedGradient
 
 SIZE = 1 << 17
 
 
-def compensated(vector: torch.Tensor) -> Compensated:
+def compensated(vector: torch.Tensor) -> AccumulatedGradient:
     seen = kernels.of(vector).measure(vector)
-    return Compensated(vector, seen.sum_abs, seen.max_abs)
+    return AccumulatedGradient(vector, seen.sum_abs, seen.max_abs)
 
 
 def generator(seed: int) -> torch.Generator:

@@ -9,11 +9,11 @@ from pathlib import Path
 from link_pauses import NODES, swinging, synchronous
 from synthetic_run import MACHINE
 
-from testbed.record.directory import RunDirectory
-from testbed.record.job_events import CarriedRecord, MarkRecord, ProcessRecord
-from testbed.record.job_summary import summarise_job
-from testbed.record.manifest import manifest
-from testbed.record.verdict import Verdict
+from testbed.fidelity.summary import summarise_job
+from testbed.fidelity.verdict import Verdict
+from testbed.records.job_steps import CarriedRecord, MarkRecord, ProcessRecord
+from testbed.records.manifest import manifest
+from testbed.records.run_directory import RunDirectory
 
 COMPUTE_S = 0.4
 

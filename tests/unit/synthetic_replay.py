@@ -7,20 +7,18 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from testbed.links.bins import Look, asked_between
-from testbed.links.fidelity import EndReport, Record, measures
-from testbed.links.held import Mismatch
-from testbed.record.asked import Asked
-from testbed.record.events import HostSample, LinkChanged, LinkMismatch, LinkSample
-from testbed.record.evidence import Evidence
-from testbed.record.gather import gather
-from testbed.record.history import LinkHistory
-from testbed.record.spans import Spans
-from testbed.scenario.shape import End, LinkChange, Shape
+from testbed.fidelity.evidence import Evidence, gather
+from testbed.fidelity.reference import RequestedLinks
+from testbed.links.replay.delivery_report import DeliveryLog, EndReport, measures
+from testbed.links.replay.interval_errors import Mismatch, Sample, asked_between
+from testbed.records.events import HostSample, LinkChanged, LinkMismatch, LinkSample
+from testbed.records.intervals import IntervalSet
+from testbed.records.link_log import LinkLog
+from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
 
 MBIT = 1_000_000
 PROCESSORS = 2
-ENDS = [End(link, way) for link in ("server", "worker-0") for way in ("up", "down")]  # type: ignore[arg-type]
+ENDS = [LinkDirection(link, way) for link in ("server", "worker-0") for way in ("up", "down")]  # type: ignore[arg-type]
 QUEUE = 100_000
 
 
@@ -29,24 +27,24 @@ class Replay:
     """What was asked, and what was seen of it; a test changes the latter."""
 
     seconds: float
-    changes: dict[End, list[tuple[float, int]]]
+    changes: dict[LinkDirection, list[tuple[float, int]]]
     """Asked rates; the first holds at t0."""
-    records: dict[End, Record] = field(default_factory=dict)
-    made: dict[End, list[LinkChanged]] = field(default_factory=dict)
+    records: dict[LinkDirection, DeliveryLog] = field(default_factory=dict)
+    made: dict[LinkDirection, list[LinkChanged]] = field(default_factory=dict)
     host: list[HostSample] = field(default_factory=list)
 
     @property
-    def asked(self) -> Asked:
-        initial = {end: Shape(steps[0][1], QUEUE) for end, steps in self.changes.items()}
+    def asked(self) -> RequestedLinks:
+        initial = {end: LinkState(steps[0][1], QUEUE) for end, steps in self.changes.items()}
         later = [
-            LinkChange(at, end, Shape(rate, QUEUE))
+            LinkChange(at, end, LinkState(rate, QUEUE))
             for end, steps in self.changes.items()
             for at, rate in steps[1:]
         ]
-        return Asked(initial, sorted(later, key=lambda change: change.time_s))
+        return RequestedLinks(initial, sorted(later, key=lambda change: change.time_s))
 
     @property
-    def history(self) -> LinkHistory:
+    def history(self) -> LinkLog:
         lines: list[dict[str, Any]] = [moment.to_json() for moment in self.host]
         for end, record in self.records.items():
             lines += [change.to_json() for change in self.made[end]]
@@ -57,7 +55,7 @@ class Replay:
                 bits = (look.asked_bits, look.delivered_bits)
                 times = (look.from_s, look.to_s)
                 lines.append(LinkSample(*end, *times, *bits, 1, 9000, look.busy, 0, 0.02).to_json())
-        return LinkHistory(lines)
+        return LinkLog(lines)
 
     def held(self) -> list[dict[str, Any]]:
         return [
@@ -72,12 +70,12 @@ class Replay:
             self.asked,
             seconds=self.seconds,
             processors=PROCESSORS,
-            under_way=Spans([(0.0, self.seconds)]),
+            under_way=IntervalSet([(0.0, self.seconds)]),
             held=self.held(),
         )
 
 
-def report(end: End, record: Record) -> EndReport:
+def report(end: LinkDirection, record: DeliveryLog) -> EndReport:
     counters = {"drops": 0, "class_bytes": 10**7, "class_packets": 10**4, "direct_packets": 0}
     return EndReport(**end._asdict(), **counters, **measures(record), gso_max_segs=1, realtime=True)
 
@@ -102,17 +100,17 @@ def clean(seed: int, seconds: float = 6.0, every_s: float | None = 0.1) -> Repla
 
 
 def followed(
-    end: End, random: Random, steps: list[tuple[float, int]], seconds: float
-) -> tuple[Record, list[LinkChanged]]:
+    end: LinkDirection, random: Random, steps: list[tuple[float, int]], seconds: float
+) -> tuple[DeliveryLog, list[LinkChanged]]:
     """One link direction, and the records of its changes."""
-    record, total = Record(rates=list(steps), marks=[(0.0, 0)]), 0.0
+    record, total = DeliveryLog(rates=list(steps), marks=[(0.0, 0)]), 0.0
     for n in range(round(seconds * 10)):
         from_s, to_s = n / 10, (n + 1) / 10
         asked = asked_between(steps, from_s, to_s)
         delivered = asked * (1 - abs(random.gauss(0.0, 0.003)))
         total += delivered / 8
         record.marks.append((to_s, round(total)))
-        record.looks.append(Look(from_s, to_s, asked, round(delivered), True))
+        record.looks.append(Sample(from_s, to_s, asked, round(delivered), True))
     made = []
     for at, rate in steps[1:]:
         late = (
@@ -123,7 +121,7 @@ def followed(
     return record, made
 
 
-def scaled(record: Record, factor: float) -> None:
+def scaled(record: DeliveryLog, factor: float) -> None:
     """The link delivered another share of what was asked."""
     record.marks = [(at, round(size * factor)) for at, size in record.marks]
     record.looks = [
@@ -132,7 +130,7 @@ def scaled(record: Record, factor: float) -> None:
 
 
 def held_instead(
-    record: Record, what: str, asked: int, held: int, from_s: float, to_s: float
+    record: DeliveryLog, what: str, asked: int, held: int, from_s: float, to_s: float
 ) -> None:
     """The kernel held something else for a while."""
     record.mismatches.append(Mismatch(from_s, to_s, what, asked, held))

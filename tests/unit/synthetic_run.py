@@ -8,20 +8,20 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from testbed.record.directory import RunDirectory
-from testbed.record.events import (
+from testbed.fidelity.service_curve import OfferedLoad, downloads_done, uploads_done
+from testbed.fidelity.summary import summarise
+from testbed.fidelity.verdict import Verdict
+from testbed.records.events import (
     EvaluationRecord,
     LinkChanged,
     LinkSample,
     RoundRecord,
     StepRecord,
 )
-from testbed.record.fluid import Load, downloads_done, uploads_done
-from testbed.record.history import LinkHistory
-from testbed.record.manifest import manifest
-from testbed.record.summary import summarise
-from testbed.record.verdict import Verdict
-from testbed.scenario.shape import End, wire_bytes
+from testbed.records.link_log import LinkLog
+from testbed.records.manifest import manifest
+from testbed.records.run_directory import RunDirectory
+from testbed.scenario.link_state import LinkDirection, wire_bytes
 
 ELEMENTS = 150_000
 PACE_S = 0.2
@@ -101,7 +101,7 @@ def make_run(out: Path, recipe: Recipe) -> Path:
     )  # fmt: skip
     carried: dict[int, float] = {}
     asked = samples(recipe.steps * 1.2 + 2)
-    history, now = LinkHistory(asked), 0.0
+    history, now = LinkLog(asked), 0.0
     for step in range(recipe.steps):
         now = _step(directory, recipe, history, rng, step, now, carried)
     _links(directory, [s for s in asked if s["from_s"] <= now], carried)
@@ -118,7 +118,7 @@ def accuracy_after(step: int, density: float, rng: Random) -> float:
 
 
 def _step(
-    directory: RunDirectory, recipe: Recipe, history: LinkHistory, rng: Random, step: int,
+    directory: RunDirectory, recipe: Recipe, history: LinkLog, rng: Random, step: int,
     start_s: float, carried: dict[int, float],
 ) -> float:  # fmt: skip
     """One synchronous step; returns when it ended."""
@@ -128,10 +128,13 @@ def _step(
     reply = size if dense else min(48 + ELEMENTS * 4, int(size * 2.1))
     compress_s = 0.0002 if dense else 0.004 + 0.001 * rng.random()
     sent_s = [start_s + PACE_S + compress_s + 0.0005 * rng.random() for _ in WORKERS]
-    up = [Load(name, 8.0 * wire_bytes(size), at) for name, at in zip(WORKERS, sent_s, strict=True)]
+    up = [
+        OfferedLoad(name, 8.0 * wire_bytes(size), at)
+        for name, at in zip(WORKERS, sent_s, strict=True)
+    ]
     arrived_s = uploads_done(history.bits, up, "server")
     back_s = arrived_s + 0.003
-    down = [Load(name, 8.0 * wire_bytes(reply), back_s) for name in WORKERS]
+    down = [OfferedLoad(name, 8.0 * wire_bytes(reply), back_s) for name in WORKERS]
     held_s = downloads_done(history.bits, down, "server")
     for load_s, until_s, bits in [(min(sent_s), arrived_s, sum(x.bits for x in up))]:
         for index in range(int(load_s / SAMPLE_S), int(until_s / SAMPLE_S) + 1):
@@ -191,4 +194,4 @@ def _links(directory: RunDirectory, asked: list[dict[str, Any]], carried: dict[i
     directory.link([change.to_json()])
 
 
-SERVER_DOWN = End("server", "down")
+SERVER_DOWN = LinkDirection("server", "down")

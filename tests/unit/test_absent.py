@@ -9,7 +9,7 @@ import pytest
 from virtual_run import carried_out
 
 from testbed.errors import InputError
-from testbed.record.directory import read_events, read_json
+from testbed.records.run_directory import read_events, read_json
 
 SCENARIO = """
 name: churn

@@ -10,7 +10,7 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.algorithms import resolve
+from testbed.compatibility import resolve
 from testbed.control.accordion import Accordion
 from testbed.control.base import LayerController, Observation, watched
 from testbed.errors import ExperimentError, InputError

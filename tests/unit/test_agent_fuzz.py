@@ -19,11 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import ExperimentError, NarrowsError, WireError
-from testbed.fabric.base import Cable, Interface
-from testbed.links import agent as agent_module
-from testbed.links import client
-from testbed.links.client import Agent
-from testbed.links.wire import (
+from testbed.links.agent import client
+from testbed.links.agent import server as agent_module
+from testbed.links.agent.client import AgentClient
+from testbed.links.agent.protocol import (
     InterfaceSeen,
     LinkSettings,
     SocketSeen,
@@ -32,7 +31,8 @@ from testbed.links.wire import (
     lines_of,
     read,
 )
-from testbed.links.wiring import Resident
+from testbed.links.network.wiring import Resident
+from testbed.topology import Cable, Interface
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 SOON_S = 20.0
@@ -78,7 +78,7 @@ def test_an_agent_that_still_hands_over_records_is_waited_for(
     monkeypatch.setattr(client, "_LATEST_S", latest_s)
     hands_over = f"for n in $(seq {records}); do echo '{{\"records\": []}}'; sleep 0.1; done"
     waits = "" if records else "sleep 1; "
-    agent = Agent(["sh", "-c", f"read asked; {waits}{hands_over}; echo '{{\"id\": 1, \"ok\": []}}'; read end"])  # fmt: skip
+    agent = AgentClient(["sh", "-c", f"read asked; {waits}{hands_over}; echo '{{\"id\": 1, \"ok\": []}}'; read end"])  # fmt: skip
     try:
         if said is None:
             assert agent.stop().links == ()
@@ -92,7 +92,7 @@ def test_an_agent_that_still_hands_over_records_is_waited_for(
 @fuzzed
 @given(hostile(REQUESTS))
 def test_every_request_is_answered(line: bytes) -> None:
-    agent = agent_module.Agent(lambda _: None)
+    agent = agent_module.AgentServer(lambda _: None)
     answer = json.loads(dump(agent.hear(line.decode(errors="replace"))))
     assert ("ok" in answer) != ("error" in answer)
     assert len(str(answer)) < 20_000
@@ -126,7 +126,7 @@ def no_thread() -> Iterator[None]:
 @given(st.lists(hostile(ANSWERS), max_size=3).map(b"\n".join))
 def test_an_agent_that_says_anything_is_heard_or_ends(said: Path, data: bytes) -> None:
     said.write_bytes(data + b"\n")
-    agent = Agent(["cat", str(said)])
+    agent = AgentClient(["cat", str(said)])
     try:
         assert isinstance(agent.watched(), dict)
     except NarrowsError as error:
@@ -145,7 +145,7 @@ def test_what_is_no_answer_is_not_waited_for(said: Path, line: bytes) -> None:
     """The agent would stay: its client gives up, and has it end."""
     said.write_bytes(line + b"\n")
     began_s = time.monotonic()
-    agent = Agent(["sh", "-c", 'cat "$1"; exec sleep 1000', "sh", str(said)])
+    agent = AgentClient(["sh", "-c", 'cat "$1"; exec sleep 1000', "sh", str(said)])
     with pytest.raises(ExperimentError, match=r"no answer|has ended|agent ended"):
         agent.watched()
     agent.close()

@@ -11,22 +11,21 @@ import pytest
 from test_control_virtual import played
 from virtual_run import SCENARIO, carried_out
 
-from testbed.algorithms import resolve
-from testbed.control.base import Observation, controllers
-from testbed.control.replay import compare
-from testbed.control.seed import controller_seed
+from testbed.compatibility import resolve
+from testbed.control.base import Observation, controller_seed, controllers
+from testbed.control.offline_replay import compare
 from testbed.errors import WireError
-from testbed.record.directory import read_events
-from testbed.train.agreement import Note, agreed, detached
+from testbed.records.run_directory import read_events
+from testbed.training.averaging import ControllerStats, agreed, detached
 
 SEEN = Observation(step=3, epoch=1, delay_s=0.25, accuracy=0.5, bytes_sent=10, density=0.1)
 
 
 def test_a_note_travels_behind_its_payload() -> None:
-    body = Note.of(SEEN).attached(memoryview(b"gradient"))
+    body = ControllerStats.of(SEEN).attached(memoryview(b"gradient"))
     assert len(body) == len(b"gradient") + 16
     payload, note = detached(body)
-    assert bytes(payload) == b"gradient" and note == Note(0.25, 0.5)
+    assert bytes(payload) == b"gradient" and note == ControllerStats(0.25, 0.5)
 
 
 @pytest.mark.parametrize("size", [0, 15])
@@ -36,13 +35,17 @@ def test_too_few_bytes(size: int) -> None:
 
 
 def test_the_largest_delay_and_the_mean_accuracy() -> None:
-    assert agreed([Note(0.1, 0.25), Note(0.3, 0.75), Note(0.2, 0.5)]) == Note(0.3, 0.5)
-    assert isnan(agreed([Note(0.1, 0.2), Note()]).delay_s), "one has nothing to tell yet"
+    assert agreed(
+        [ControllerStats(0.1, 0.25), ControllerStats(0.3, 0.75), ControllerStats(0.2, 0.5)]
+    ) == ControllerStats(0.3, 0.5)
+    assert isnan(agreed([ControllerStats(0.1, 0.2), ControllerStats()]).delay_s), (
+        "one has nothing to tell yet"
+    )
 
 
 def test_upon_a_step() -> None:
-    assert Note().upon(SEEN) is None and Note(0.5, 0.75).upon(None) is None
-    assert Note(0.5, 0.75).upon(SEEN) == replace(SEEN, delay_s=0.5, accuracy=0.75)
+    assert ControllerStats().upon(SEEN) is None and ControllerStats(0.5, 0.75).upon(None) is None
+    assert ControllerStats(0.5, 0.75).upon(SEEN) == replace(SEEN, delay_s=0.5, accuracy=0.75)
 
 
 @pytest.mark.parametrize("name", ["adatopk-agreed", "dc2-da2", "dc2-da5"])

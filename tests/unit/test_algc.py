@@ -11,17 +11,17 @@ import pytest
 from layered_rig import EXPONENTS, LAYERS, LEFT_S, curve, driven, observation
 from ruamel.yaml import YAML
 
-from testbed.algorithms import resolve
+from testbed.compatibility import resolve
 from testbed.control.algc import Algc
 from testbed.control.base import LayerController, watched
-from testbed.control.curves import error_at
-from testbed.control.sizes import Sizes
+from testbed.control.cost_model import DensitySizes
+from testbed.control.layerwise import error_at
 from testbed.errors import ExperimentError, InputError
 from testbed.scenario.model import Derived
 
 PAGE = Path(__file__).parents[2] / "docs" / "algc.md"
 
-SIZES = Sizes(ratio=2.0)
+SIZES = DensitySizes(ratio=2.0)
 PLAIN = {"threshold": False, "initial_k": 0.002}
 """So sparse in the beginning that no bucket waits for another."""
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from testbed.algorithms import PATTERNS, Algorithm, Pattern, check, known, resolve
-from testbed.algorithms.suffixes import ways
+from testbed.algorithms import PATTERNS, Algorithm, Pattern, ways
 from testbed.cli.algorithms import algorithms
+from testbed.compatibility import check, known, resolve
 from testbed.compress.base import codings, memories, selectors
 from testbed.control.base import controllers
 from testbed.errors import InputError
@@ -267,7 +267,7 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_names_are_known_without_torch_and_numba() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['numba'] = None; "
-        "from testbed.algorithms import PATTERNS, known, resolve; "
+        "from testbed.algorithms import PATTERNS; from testbed.compatibility import known, resolve; "
         "[resolve(row.name) for row in known()]; [resolve(one.example) for one in PATTERNS]; "
         "print(resolve('topk-0.1').selector)"
     )

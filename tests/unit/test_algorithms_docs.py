@@ -14,14 +14,14 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
-from testbed.algorithms import PATTERNS, known, resolve
-from testbed.compress.base import Compensated, codings, selectors
+from testbed.algorithms import PATTERNS
+from testbed.compatibility import known, resolve
+from testbed.compress.base import AccumulatedGradient, RecipeChoice, codings, selectors
 from testbed.compress.compressor import Compressor
 from testbed.compress.indices import IndexCoding, index_bytes
 from testbed.compress.layout import Layout
-from testbed.compress.recipe import Choice
-from testbed.compress.wire import HEADER_BYTES, decode, payload_bytes
-from testbed.control.adatopk_options import AdaTopKOptions
+from testbed.compress.payload import HEADER_BYTES, decode, payload_bytes
+from testbed.control.adatopk import AdaTopKOptions
 from testbed.control.base import Observation, controllers
 from testbed.scenario.model import Derived
 
@@ -52,7 +52,7 @@ def test_the_selector(example: dict[str, Any]) -> None:
     assert received.indices.numel() == example["packed"].count == 100
     entry = Derived.model_validate({"name": "b", "from": "topk-0.1", "selector": "random-block"})
     assert resolve(entry).selector == "random-block"
-    given = Compensated(torch.arange(4.0), 6.0, 3.0)
+    given = AccumulatedGradient(torch.arange(4.0), 6.0, 3.0)
     wrapped = selectors.get("random-block")().select(given, 0.75, Random(0))
     assert wrapped.indices is not None
     assert wrapped.indices.tolist() == sorted(set(wrapped.indices.tolist()))
@@ -149,7 +149,7 @@ def measured(name: str) -> tuple[float, float]:
     """
     algorithm = resolve(name)
     density = controllers.get(algorithm.controller)(seed=0, **algorithm.options).density()
-    compressor = Compressor(replace(algorithm.recipe, memory=Choice("none")), {"all": LAYOUT})
+    compressor = Compressor(replace(algorithm.recipe, memory=RecipeChoice("none")), {"all": LAYOUT})
     gradient, rng = sample(), Random(1)
     for _ in range(6):
         packed = compressor.compress("all", gradient, density, rng)

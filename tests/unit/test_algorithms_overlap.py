@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from testbed.algorithms import resolve
 from testbed.cli import VERBS, application
+from testbed.compatibility import resolve
 from testbed.errors import InputError
+from testbed.runner.experiment import prepare
 from testbed.scenario.model import Derived
-from testbed.session.experiment import prepare
 
 SCENARIO = """
 name: spread

@@ -8,7 +8,8 @@ import pytest
 import torch
 from virtual_setup import ALGORITHMS, Stage
 
-from testbed.algorithms import PATTERNS, known, resolve
+from testbed.algorithms import PATTERNS
+from testbed.compatibility import known, resolve
 from testbed.scenario.model import Optimizer, Stop
 
 torch.set_num_threads(1)

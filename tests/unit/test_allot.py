@@ -9,14 +9,22 @@ from random import Random
 import numpy as np
 import pytest
 
-from testbed.control.allot import Cost, Limit, edges, highest, ladder, least_error, one_for_all
 from testbed.control.base import LEVELS
-from testbed.control.curves import error_at
-from testbed.control.knapsack import PARTS, cheapest
-from testbed.control.sizes import Sizes
+from testbed.control.byte_budget import (
+    Cost,
+    Limit,
+    edges,
+    highest,
+    ladder,
+    minimise_error,
+    one_for_all,
+)
+from testbed.control.cost_model import DensitySizes
+from testbed.control.layerwise import error_at
+from testbed.control.lgreco import PARTS, cheapest
 
 STEPS = ladder(0.01, 0.5)[::2]
-SIZES = Sizes(ratio=1.5)
+SIZES = DensitySizes(ratio=1.5)
 
 
 def random_curve(rng: Random) -> list[float]:
@@ -47,7 +55,7 @@ def test_least_error_against_every_combination(seed: int) -> None:
         for chosen in product(STEPS, repeat=len(curves))
         if sum(costs[name](k) for name, k in zip(curves, chosen, strict=True)) <= budget
     )
-    found = least_error(curves, costs, whole(costs, budget), STEPS)
+    found = minimise_error(curves, costs, whole(costs, budget), STEPS)
     spent = sum(costs[name](k) for name, k in found.items())
     error = sum(error_at(curves[name], k) for name, k in found.items())
     assert spent <= budget * (1 + 1e-9)
@@ -72,7 +80,7 @@ def test_nested_limits_against_every_combination(seed: int) -> None:
 
     every = (dict(zip(names, chosen, strict=True)) for chosen in product(STEPS, repeat=len(names)))
     best = min((error(found) for found in every if kept(found)), default=None)
-    found = least_error(curves, costs, limits, STEPS)
+    found = minimise_error(curves, costs, limits, STEPS)
     if best is None:
         assert any(set(limit.costs) <= {n for n, k in found.items() if k == STEPS[0]} for limit in limits)  # fmt: skip
         return
@@ -87,7 +95,7 @@ def test_more_bytes_nowhere_fewer_elements() -> None:
     curves, costs, _ = problem(3, many=6)
     before = dict.fromkeys(curves, 0.0)
     for budget in np.geomspace(100, 1e7, 60):
-        found = least_error(curves, costs, whole(costs, float(budget)), STEPS)
+        found = minimise_error(curves, costs, whole(costs, float(budget)), STEPS)
         assert all(found[name] >= before[name] * (1 - 1e-9) for name in curves)
         before = found
     assert set(before.values()) == {STEPS[-1]}
@@ -95,10 +103,10 @@ def test_more_bytes_nowhere_fewer_elements() -> None:
 
 def test_nothing_to_spend_and_nothing_to_gain() -> None:
     curves, costs, _ = problem(4)
-    assert set(least_error(curves, costs, whole(costs, 0.0), STEPS).values()) == {STEPS[0]}
+    assert set(minimise_error(curves, costs, whole(costs, 0.0), STEPS).values()) == {STEPS[0]}
     flat = {name: [0.0] * len(LEVELS) for name in curves}
-    assert set(least_error(flat, costs, whole(costs, 1e9), STEPS).values()) == {STEPS[0]}
-    assert set(least_error(curves, costs, whole(costs, float("inf")), STEPS).values()) == {
+    assert set(minimise_error(flat, costs, whole(costs, 1e9), STEPS).values()) == {STEPS[0]}
+    assert set(minimise_error(curves, costs, whole(costs, float("inf")), STEPS).values()) == {
         STEPS[-1]
     }
 
@@ -169,18 +177,18 @@ def test_a_layer_whose_limit_is_spent_leaves_the_others_theirs() -> None:
     curves = {"a": falling(1000.0), "b": falling(1.0)}
     costs = {"a": linear(1000.0), "b": linear(1000.0)}
     limits = [Limit({"a": costs["a"]}, 500.0), Limit({"b": costs["b"]}, 1000.0)]
-    assert least_error(curves, costs, limits, [0.5, 1.0]) == {"a": 0.5, "b": 1.0}
+    assert minimise_error(curves, costs, limits, [0.5, 1.0]) == {"a": 0.5, "b": 1.0}
 
 
 def test_one_limit_that_is_spent_is_enough_to_end_a_layer() -> None:
     costs = {"a": linear(1000.0)}
     limits = [Limit(costs, 500.0), Limit(costs, 5000.0)]
-    assert least_error({"a": falling(10.0)}, costs, limits, [0.5, 1.0]) == {"a": 0.5}
+    assert minimise_error({"a": falling(10.0)}, costs, limits, [0.5, 1.0]) == {"a": 0.5}
 
 
 def test_where_nothing_limits_all_is_sent() -> None:
     costs = {"a": linear(1000.0)}
-    assert least_error({"a": falling(10.0)}, costs, [], [0.5, 1.0]) == {"a": 1.0}
+    assert minimise_error({"a": falling(10.0)}, costs, [], [0.5, 1.0]) == {"a": 1.0}
     assert one_for_all(["a"], [], 0.25, 0.5) == 0.5
 
 

@@ -11,7 +11,7 @@ import pytest
 from synthetic_run import Recipe, make_run
 
 from analysis import __main__ as command
-from analysis import table
+from analysis import tables
 from analysis.figures import (
     FIGURES,
     accuracy_over_time,
@@ -23,7 +23,7 @@ from analysis.figures import (
 from analysis.load import Run, load, load_all
 from analysis.report import make_figures
 from testbed.errors import InputError
-from testbed.record.verdict import Verdict
+from testbed.fidelity.verdict import Verdict
 
 STEPS = 20
 
@@ -87,29 +87,29 @@ def test_dilated_times_are_drawn_in_model_time(tmp_path: Path, runs: list[Run]) 
 
 
 def test_the_table_pairs_by_seed(runs: list[Run]) -> None:
-    rows = table.rows(runs)
-    assert list(rows[0]) == list(table.COLUMNS)
+    rows = tables.rows(runs)
+    assert list(rows[0]) == list(tables.COLUMNS)
     for row, run in zip(rows, runs, strict=True):
         dense = next(r for r in runs if r.algorithm == "none" and r.seed == run.seed)
         assert row["speedup"] == pytest.approx(dense.summary["time_s"] / run.summary["time_s"])
     assert rows[2]["speedup"] > 1.5
-    assert table.rows(runs[2:])[0]["speedup"] is None
+    assert tables.rows(runs[2:])[0]["speedup"] is None
 
 
 def test_runs_of_other_lengths_are_not_set_against_each_other(runs: list[Run]) -> None:
     entries = [dict(run.summary) for run in runs[:3]]
     entries[2]["steps"] = 3
-    assert table.rows_of(entries)[2]["speedup"] is None
+    assert tables.rows_of(entries)[2]["speedup"] is None
 
 
 def test_the_table_as_csv_and_on_a_terminal(runs: list[Run], paths: list[Path]) -> None:
-    read = list(csv.DictReader(table.to_csv(table.rows(runs)).splitlines()))
+    read = list(csv.DictReader(tables.to_csv(tables.rows(runs)).splitlines()))
     assert read[2]["algorithm"] == "topk-0.15"
     assert float(read[2]["time_s"]) == runs[2].summary["time_s"]
-    shown = table.rich_table(table.comparison_rows(paths))
+    shown = tables.rich_table(tables.comparison_rows(paths))
     assert shown.row_count == 5
     assert len(shown.columns) == 11
-    assert table.cells_of({**table.rows(runs)[0], "accuracy": None})[4] == "–"
+    assert tables.cells_of({**tables.rows(runs)[0], "accuracy": None})[4] == "–"
 
 
 def test_each_figure_writes_what_it_plots(runs: list[Run], drawn: Path) -> None:

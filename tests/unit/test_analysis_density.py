@@ -8,14 +8,10 @@ from pathlib import Path
 import pytest
 from synthetic_run import Recipe, make_run
 
-from analysis import table
-from analysis.figures import (
-    FIGURES,
-    density,
-    figures_of,
-)
+from analysis import tables
+from analysis.figures import FIGURES, density, figures_of
 from analysis.load import Run, load, load_all
-from testbed.record.verdict import Verdict
+from testbed.fidelity.verdict import Verdict
 
 DOUBTFUL = Verdict("degraded", ["changes of <server> down came 14.0 ms late"])
 
@@ -90,13 +86,13 @@ def test_runs_that_choose_have_the_density_figure_and_two_columns_of_the_table(
     run = load(choosing(tmp_path, Recipe("laplace-0.01", 0.01, steps=3), 0.0))
     assert "density" in {module.NAME for module in figures_of([run])}
     assert len(figures_of([run])) == len(FIGURES) + 1
-    (row,) = table.rows([run])
+    (row,) = tables.rows([run])
     assert row["mean_achieved_k"] == pytest.approx(0.01)
     assert row["mean_passes"] == pytest.approx(4 / 3)
 
 
 def test_summaries_of_before_have_no_passes(runs: list[Run]) -> None:
-    old = {key: value for key, value in runs[0].summary.items() if key not in table.SELECTION}
-    (row,) = table.rows_of([old])
+    old = {key: value for key, value in runs[0].summary.items() if key not in tables.SELECTION}
+    (row,) = tables.rows_of([old])
     assert (row["mean_achieved_k"], row["mean_passes"]) == (None, None)
-    assert table.cells_of(row)[-3:-1] == ["–", "–"]
+    assert tables.cells_of(row)[-3:-1] == ["–", "–"]

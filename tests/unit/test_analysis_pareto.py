@@ -9,7 +9,7 @@ from synthetic_run import Recipe, make_run
 
 from analysis.figures import figures_of, pareto
 from analysis.load import Run, load_all
-from testbed.record.verdict import Verdict
+from testbed.fidelity.verdict import Verdict
 
 DENSITIES = (0.003, 0.03, 0.3)
 WRONG = Verdict("invalid", ["because"])

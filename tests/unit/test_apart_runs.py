@@ -10,7 +10,7 @@ import pytest
 from virtual_run import carried_out
 
 from testbed.errors import InputError, NodeLost
-from testbed.session.experiment import prepare
+from testbed.runner.experiment import prepare
 
 SCENARIO = """
 name: apart

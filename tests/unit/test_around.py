@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
-from testbed.record.around import around, counted, trips, unaccounted
-from testbed.record.evidence import Evidence
-from testbed.record.identity import class_bytes_expected
-from testbed.record.job_events import CarriedRecord, SocketRecord
-from testbed.record.verdict import THRESHOLDS, judge
+from testbed.fidelity.evidence import Evidence
+from testbed.fidelity.run_checks import class_bytes_expected
+from testbed.fidelity.verdict import judge
+from testbed.records.job_steps import CarriedRecord, SocketRecord
+from testbed.records.manifest import THRESHOLDS
+from testbed.runner.exec.judge import (
+    bypass_findings,
+    round_trips,
+    socket_counts,
+    unattributed_bytes,
+)
 
 FLOOR = THRESHOLDS.around_floor_bytes
 MUCH = 50_000_000
@@ -43,26 +49,26 @@ def both(**sent: int) -> list[dict[str, Any]]:
 
 
 def test_a_job_that_keeps_to_its_links() -> None:
-    assert around(both(), [connection()], processes=1) == []
-    assert around(both(control=MUCH // 50), [], processes=1) == []  # 1 % of both ways
-    assert around(both(loopback=2 * MUCH), [], processes=1) == []
+    assert bypass_findings(both(), [connection()], processes=1) == []
+    assert bypass_findings(both(control=MUCH // 50), [], processes=1) == []  # 1 % of both ways
+    assert bypass_findings(both(loopback=2 * MUCH), [], processes=1) == []
 
 
 def test_little_data_leaves_a_floor() -> None:
     for more, found in ((0, 0), (1, 1)):
         nearly = [*carried(data=10, control=FLOOR + more), *carried("worker-1", data=10)]
-        assert len(around(nearly, [], processes=1)) == found
+        assert len(bypass_findings(nearly, [], processes=1)) == found
 
 
 def test_the_control_network_counts_between_nodes_only() -> None:
     inside = connection("control", MUCH, own="10.1.0.1:7")
-    (said,) = around(both(control=MUCH), [inside], processes=1)
+    (said,) = bypass_findings(both(control=MUCH), [inside], processes=1)
     assert f"worker-0 sent {MUCH} B over the control network" in said
     assert "from 10.1.0.1:7 to 10.0.0.2:29500 of worker-1" in said
     assert "$NARROWS_INTERFACE" in said and "$MASTER_ADDR" in said
     outside = connection("control", MUCH, peer=None)
-    assert around(both(control=MUCH + 66_000), [outside], processes=1) == []
-    assert len(around(both(control=2 * MUCH), [outside], processes=1)) == 1  # not TCP's
+    assert bypass_findings(both(control=MUCH + 66_000), [outside], processes=1) == []
+    assert len(bypass_findings(both(control=2 * MUCH), [outside], processes=1)) == 1  # not TCP's
 
 
 @pytest.mark.parametrize(
@@ -73,7 +79,7 @@ def test_loopback_is_a_sign_where_it_is_all_there_is(
     processes: int, nodes: int, data: int, found: int
 ) -> None:
     records = [r for node in NODES[:nodes] for r in carried(node, data=data, loopback=MUCH)]
-    said = around(records, [], processes=processes)
+    said = bypass_findings(records, [], processes=processes)
     assert len(said) == found
     assert all("127.0.0.1" in one and "--nproc" in one for one in said)
 
@@ -94,7 +100,9 @@ def test_it_is_a_finding_of_its_own_and_always_invalid() -> None:
 def test_connections_account_for_a_links_bytes_in_both_families() -> None:
     link = {"link": "worker-0", "direction": "up", "drops": 0}
     for own, header in (("10.0.0.1:1", 66), ("[fd00::1]:1", 86)):
-        sockets = counted([connection(own=own), connection("control"), connection("loopback")])
+        sockets = socket_counts(
+            [connection(own=own), connection("control"), connection("loopback")]
+        )
         expected = class_bytes_expected([{**link, "class_bytes": 5}], sockets)
         assert expected == {
             "worker-0 up": (5, 1_000_000 + 1000 * header, 1_000_000 + 1000 * header)
@@ -106,14 +114,14 @@ def test_round_trips_are_those_over_links() -> None:
         connection(), connection("control"), connection("loopback", peer="worker-0"),
         connection(least_rtt_us=None), connection(peer=None, least_rtt_us=7),
     ]  # fmt: skip
-    assert trips(sockets) == [("worker-0", "worker-1", 30e-6), ("worker-0", None, 7e-6)]
+    assert round_trips(sockets) == [("worker-0", "worker-1", 30e-6), ("worker-0", None, 7e-6)]
 
 
 def test_bytes_that_are_not_tcps_or_no_nodes_are_not_held_against_links() -> None:
     whole = connection(sent=MUCH - 66_000)
-    assert unaccounted(carried(), [whole]) == {}
-    some = unaccounted(both(), [whole, connection(peer=None, sent=0)])
+    assert unattributed_bytes(carried(), [whole]) == {}
+    some = unattributed_bytes(both(), [whole, connection(peer=None, sent=0)])
     assert "no TCP connection accounts for" in some["worker-1 up"]
     assert some["worker-0 down"] == some["worker-1 up"] and "worker-0 up" not in some
-    (spoken,) = unaccounted(carried(), [whole, connection(peer=None, sent=0)]).items()
+    (spoken,) = unattributed_bytes(carried(), [whole, connection(peer=None, sent=0)]).items()
     assert spoken == ("worker-0 down", "it has spoken with somebody who is no node")

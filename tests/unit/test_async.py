@@ -9,7 +9,7 @@ from apart_rig import Apart
 from not_empty import not_empty
 from virtual_setup import Played
 
-from testbed.algorithms import resolve
+from testbed.compatibility import resolve
 from testbed.errors import InputError, NodeLost
 from testbed.node import Message
 from testbed.scenario.model import Derived, Optimizer, Stop

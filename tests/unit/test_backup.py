@@ -7,7 +7,7 @@ from apart_rig import Apart
 from not_empty import not_empty
 
 from testbed.errors import NodeLost
-from testbed.scenario.model import Optimizer, Schedule, Stop
+from testbed.scenario.model import Optimizer, ScheduleModel, Stop
 
 PACES_S = [1.0, 1.3, 3.2]
 
@@ -38,7 +38,7 @@ def test_all_replicas_stay_identical() -> None:
 
 def test_replicas_stay_identical_when_the_learning_rate_changes_meanwhile() -> None:
     """Who is behind takes an update of the epoch before with the rate of that epoch."""
-    falls = Optimizer(schedule=Schedule(name="step", every=1, gamma=0.1))
+    falls = Optimizer(schedule=ScheduleModel(name="step", every=1, gamma=0.1))
     played = Apart("backup-1", PACES_S, stop=Stop(steps=9), batch=256, optimizer=falls).play()
     late = [(one["step"], one["skipped"], one["epoch"]) for one in played.of("worker-2", "step")]
     epochs = {one["step"]: one["epoch"] for one in played.of("worker-0", "step")}

@@ -7,15 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from testbed.bench.agreement import measure
-from testbed.bench.agreement.judge import Pair, misfit, pairs, verdict
-from testbed.bench.agreement.matrix import CONDITION_NAMES, RATES, WORKERS, Cell, cells
-from testbed.bench.agreement.run import MEASURED, RESULT, run
+from testbed.bench import sim_agreement
+from testbed.bench.sim_agreement import (
+    CONDITION_NAMES,
+    MEASURED,
+    RATES,
+    RESULT,
+    WORKERS,
+    AgreementCell,
+    Pair,
+    cells,
+    misfit,
+    pairs,
+    run,
+    verdict,
+)
 from testbed.errors import InputError
-from testbed.scenario.shape import End
-from testbed.session.experiment import prepare
+from testbed.runner.experiment import prepare
+from testbed.scenario.link_state import LinkDirection
 
-JUDGING = Cell("static", 8, 100)
+JUDGING = AgreementCell("static", 8, 100)
 
 
 def test_both_halves_have_some_of_everything() -> None:
@@ -31,14 +42,14 @@ def test_both_halves_have_some_of_everything() -> None:
 
 
 def test_scenarios_are_sound(tmp_path: Path) -> None:
-    for cell, path in measure.write(tmp_path, cells(), 5, ["none"]).items():
+    for cell, path in sim_agreement.write(tmp_path, cells(), 5, ["none"]).items():
         experiment = prepare(path)
         assert sum(spec.role == "worker" for spec in experiment.specs) == cell.workers
-        highest = experiment.timeline.highest_rates()[End("server", "up")]
+        highest = experiment.timeline.highest_rates()[LinkDirection("server", "up")]
         assert highest == pytest.approx(cell.rate * 10**6, rel=0.02)
 
 
-def pair(algorithm: str, measured: float, simulated: float, cell: Cell = JUDGING) -> Pair:
+def pair(algorithm: str, measured: float, simulated: float, cell: AgreementCell = JUDGING) -> Pair:
     return Pair(cell, algorithm, measured, 0.01, simulated)
 
 
@@ -70,7 +81,11 @@ def test_the_half_that_calibrates_does_not_judge() -> None:
 
 
 def test_measurements_can_be_used_again(tmp_path: Path) -> None:
-    told = {"steps": 4, "verdicts": {}, "runs": measure.to_json({JUDGING: {"none": [0.5, 0.6]}})}
+    told = {
+        "steps": 4,
+        "verdicts": {},
+        "runs": sim_agreement.to_json({JUDGING: {"none": [0.5, 0.6]}}),
+    }
     (tmp_path / MEASURED).write_text(json.dumps(told))
     directory, suite = run(
         [], tmp_path, lambda _: None, steps=9, algorithms=["none"], again=tmp_path

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from testbed.bench.result import Check
-from testbed.bench.sound import ATTEMPTS, Sound, all_sound
-from testbed.bench.suites import again, agreement, completion, dilation, lateness, outage
-from testbed.scenario.shape import FRAME_BYTES
+from testbed.bench.links import lateness, rates, training, unprivileged
+from testbed.bench.results import ATTEMPTS, ResultCheck, Sound, all_sound
+from testbed.scenario.link_state import FRAME_BYTES
 
 
-def met(checks: Iterable[Check]) -> list[bool | None]:
+def met(checks: Iterable[ResultCheck]) -> list[bool | None]:
     return [check.met for check in checks]
 
 
@@ -57,22 +56,26 @@ def messages(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_completion_is_judged_for_half_of_all(row: dict[str, Any], verdicts: list[Any]) -> None:
-    assert met(completion.checks([row])) == verdicts
+    assert met(training.checks([row])) == verdicts
 
 
 def test_dilation_without_its_reference_is_not_met() -> None:
     rows = [{"dilation": 1, "ratio": None}, {"dilation": 2, "ratio": None}]
     found = {1: sound(*["invalid"] * ATTEMPTS), 2: sound("valid")}
-    assert met(dilation.checks(rows, found)) == [None, False, True]
+    assert met(training.checks_dilation(rows, found)) == [None, False, True]
     rows = [{"dilation": 1, "ratio": 1.0}, {"dilation": 2, "ratio": 1.03}]
-    assert met(dilation.checks(rows, {1: sound("valid"), 2: sound("valid")})) == [False, True, True]
+    assert met(training.checks_dilation(rows, {1: sound("valid"), 2: sound("valid")})) == [
+        False,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(("second", "passes"), [(1.009, True), (0.98, False), (None, None)])
 def test_the_same_algorithm_twice(second: float | None, passes: bool | None) -> None:
-    found = {name: sound("valid") for name in again.NAMES}
+    found = {name: sound("valid") for name in training.NAMES}
     rows = [{"step_s": 1.0}, {"step_s": second}]
-    assert met(again.checks(rows, found)) == [passes, True, True]
+    assert met(training.checks_again(rows, found)) == [passes, True, True]
 
 
 def dead(**changes: Any) -> dict[str, Any]:
@@ -91,7 +94,7 @@ def dead(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_an_outage_is_silent_and_ends(row: dict[str, Any], verdicts: list[Any]) -> None:
-    assert met(outage.checks(row, bundle=2)) == verdicts
+    assert met(rates.checks(row, bundle=2)) == verdicts
 
 
 def late(**changes: Any) -> dict[str, Any]:
@@ -136,4 +139,4 @@ def replayed(verdict: str = "valid", late_ms: float = 0.1, **changes: float) -> 
     ],
 )
 def test_root_and_a_user_agree(root: Any, user: Any, verdicts: list[Any]) -> None:
-    assert met(agreement.checks({"root": [root], "user": [user]})) == verdicts
+    assert met(unprivileged.checks({"root": [root], "user": [user]})) == verdicts

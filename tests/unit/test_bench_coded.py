@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from testbed.bench.coded.judge import rows
-from testbed.bench.coded.plan import Variant, modelled, pace_s, share_for
+from testbed.bench.coded import Variant, modelled, pace_s, rows, share_for
 
 BASE: dict[str, Any] = {
     "name": "paper",

@@ -11,21 +11,20 @@ import pytest
 from one_by_one import one_by_one
 from typer.testing import CliRunner, Result
 
-from testbed.bench.agreement import measure
-from testbed.bench.agreement.matrix import CONDITION_NAMES, Cell
-from testbed.bench.agreement.run import MEASURED
-from testbed.bench.coded import run as coded_run
-from testbed.bench.coded.plan import SHARES, pace_s
-from testbed.bench.exchange.table import EXCHANGES
-from testbed.bench.response import run as response_run
-from testbed.bench.response.waveforms import WAVEFORMS
-from testbed.bench.scale.growth import Size, scenario
+from testbed.bench import coded as coded_run
+from testbed.bench import controllers as response_run
+from testbed.bench import sim_agreement
+from testbed.bench.coded import SHARES, pace_s
+from testbed.bench.exchange.cases import EXCHANGES
+from testbed.bench.sim_agreement import CONDITION_NAMES, MEASURED, AgreementCell
+from testbed.bench.sim_scale import ScaleSize, scenario
+from testbed.bench.waveforms import WAVEFORMS
 from testbed.cli import VERBS, application
 from testbed.errors import ExperimentError, InputError
-from testbed.fabric import rootless
+from testbed.host import user_namespace
+from testbed.runner.experiment import prepare
+from testbed.scenario.link_state import LinkDirection
 from testbed.scenario.load import load
-from testbed.scenario.shape import End
-from testbed.session.experiment import prepare
 
 PEERS = """
 name: peers
@@ -94,15 +93,15 @@ def test_scale_measures_every_size(tmp_path: Path) -> None:
 
 def test_scale_puts_workers_into_racks_of_a_hundred(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
-    path.write_text(json.dumps(scenario(Size(8, 250), 3, "none")))
+    path.write_text(json.dumps(scenario(ScaleSize(8, 250), 3, "none")))
     experiment = prepare(path)
     roles = [spec.role for spec in experiment.specs]
     assert (roles.count("server"), roles.count("worker")) == (8, 250)
     assert list(load(path).scenario.racks) == ["rack-0", "rack-1", "rack-2"]
     rates = experiment.timeline.highest_rates()
-    assert rates[End("server-0", "up")] == 25 * 10**9
-    assert rates[End("workers-2-49", "up")] == 10**9
-    assert rates[End("rack-0", "up")] == 10 * 10**9
+    assert rates[LinkDirection("server-0", "up")] == 25 * 10**9
+    assert rates[LinkDirection("workers-2-49", "up")] == 10**9
+    assert rates[LinkDirection("rack-0", "up")] == 10 * 10**9
 
 
 @pytest.fixture
@@ -159,8 +158,8 @@ def test_coded_says_which_accuracy_nothing_reached(tmp_path: Path) -> None:
 
 
 def test_agreement_judges_measurements_again(tmp_path: Path) -> None:
-    cells = {Cell("static", workers, 100): {"none": [0.5, 0.6]} for workers in (2, 8)}
-    kept = {"steps": 3, "verdicts": {}, "failed": {}, "runs": measure.to_json(cells)}
+    cells = {AgreementCell("static", workers, 100): {"none": [0.5, 0.6]} for workers in (2, 8)}
+    kept = {"steps": 3, "verdicts": {}, "failed": {}, "runs": sim_agreement.to_json(cells)}
     (tmp_path / MEASURED).write_text(json.dumps(kept))
     result = call("agreement", "--again", tmp_path, "--json")
     found = json.loads(result.stdout)
@@ -201,7 +200,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(
     arguments: tuple[str, ...], sentence: str, known: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(rootless, "become_able", lambda _: None)
+    monkeypatch.setattr(user_namespace, "become_able", lambda _: None)
     result = call(*arguments, "--out", tmp_path)
     assert isinstance(result.exception, InputError) and result.exception.exit_code == 2
     said = str(result.exception)
@@ -213,7 +212,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(
 def test_exchanges_that_take_too_long_are_left_out_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rootless, "become_able", lambda _: None)
+    monkeypatch.setattr(user_namespace, "become_able", lambda _: None)
     # four gradients of 10 MB into the server and out again: 6.4 s at 100 Mbit/s
     found = told(
         "exchange", "--exchange", "ps-loop", "--nodes", 4, "--bytes", 10_000_000,

@@ -6,9 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from testbed.bench.departures import errors_s
-from testbed.bench.figures import radio
-from testbed.bench.suites.departures import LEVELS
+from testbed.bench.links.departures import LEVELS, errors_s
+from testbed.bench.results import radio
 
 FRAME_BITS = 8 * 1514
 HISTORY = [(0.0, 10 * FRAME_BITS), (1.0, 0), (2.0, 20 * FRAME_BITS)]

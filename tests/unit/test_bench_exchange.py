@@ -8,33 +8,42 @@ import numpy as np
 import pytest
 from loopback import own_address, own_place
 
-from testbed.bench.exchange.cell import Cell, Link, check_bytes
-from testbed.bench.exchange.part import Part, Task, add, gradient
-from testbed.bench.exchange.sample import Sample, bypass, row
-from testbed.bench.exchange.table import entry
+from testbed.bench.exchange.cases import (
+    BenchLink,
+    BenchPart,
+    BenchTask,
+    ExchangeCell,
+    ExchangeSample,
+    add,
+    bypass,
+    check_bytes,
+    entry,
+    gradient,
+    row,
+)
 from testbed.errors import InputError
-from testbed.scenario.shape import FRAME_BYTES, SEGMENT_BYTES
+from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES
 
-SLOW = Link.parse("100 Mbit/s")
+SLOW = BenchLink.parse("100 Mbit/s")
 
 
-def task(own: int, nodes: int, name: str, port: int = 0, size: int = 4000) -> Task:
+def task(own: int, nodes: int, name: str, port: int = 0, size: int = 4000) -> BenchTask:
     addresses = {number: own_address(number + 2) for number in range(nodes + 1)}
-    return Task(name, own, nodes, size, addresses, port, "lo", 1, 7, 10.0)
+    return BenchTask(name, own, nodes, size, addresses, port, "lo", 1, 7, 10.0)
 
 
 def test_a_round_through_a_server_takes_its_link_twice() -> None:
-    cell = Cell("ps-loop", 4, 1_000_000, SLOW)
+    cell = ExchangeCell("ps-loop", 4, 1_000_000, SLOW)
     assert cell.least_s == pytest.approx(2 * 4e6 * 8 / 1e8 * FRAME_BYTES / SEGMENT_BYTES, rel=1e-3)
     assert cell.moved == 2 * 4 * 1_000_000
-    assert Cell("ps-loop", 4, 1_000_000, Link.parse("unshaped")).least_s is None
+    assert ExchangeCell("ps-loop", 4, 1_000_000, BenchLink.parse("unshaped")).least_s is None
 
 
 def test_links_are_rates() -> None:
-    assert Link.parse("1.3 Gbit/s").rate_bits == 1_300_000_000
+    assert BenchLink.parse("1.3 Gbit/s").rate_bits == 1_300_000_000
     for wrong in ("fast", "100", "0 Mbit/s"):
         with pytest.raises(InputError, match="--link"):
-            Link.parse(wrong)
+            BenchLink.parse(wrong)
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
@@ -46,16 +55,16 @@ def test_what_cannot_be_measured_is_refused() -> None:
 
 
 def test_bytes_that_went_elsewhere_are_missed() -> None:
-    cell = Cell("rpc", 2, 1000, SLOW)
+    cell = ExchangeCell("rpc", 2, 1000, SLOW)
     honest = {0: (20_500, 20_400), 1: (10_300, 10_200), 2: (10_300, 10_100)}
     assert bypass(cell, 10, honest) == pytest.approx(1.01)
     assert bypass(cell, 10, {**honest, 1: (10_300, 400)}) == pytest.approx(0.04)
 
 
 def test_a_row_is_made_of_medians() -> None:
-    cell = Cell("gloo", 4, 1_000_000, SLOW)
+    cell = ExchangeCell("gloo", 4, 1_000_000, SLOW)
     assert cell.least_s is not None
-    samples = [Sample([cell.least_s * k] * 10, 1.0, 1.1) for k in (1, 2, 4)]
+    samples = [ExchangeSample([cell.least_s * k] * 10, 1.0, 1.1) for k in (1, 2, 4)]
     made = row(cell, samples, ["it broke"])
     assert made["rounds_per_s"] == pytest.approx(0.5 / cell.least_s)
     assert made["line_rate_fraction"] == pytest.approx(0.5)
@@ -67,7 +76,7 @@ def test_a_row_is_made_of_medians() -> None:
 
 def test_a_task_survives_its_journey() -> None:
     given = task(1, 3, "ps-loop")
-    assert Task.from_json(given.to_json()) == given
+    assert BenchTask.from_json(given.to_json()) == given
 
 
 def test_gradients_are_added_in_order_of_rank() -> None:
@@ -79,7 +88,7 @@ def test_gradients_are_added_in_order_of_rank() -> None:
 @pytest.mark.parametrize("name", ["ps-threads", "ps-loop", "peers", "ring"])
 def test_three_nodes_make_rounds(name: str) -> None:
     _, port = own_place()
-    parts: dict[int, Part] = {}
+    parts: dict[int, BenchPart] = {}
 
     def make(own: int) -> None:
         parts[own] = entry(name).part(task(own, 3, name, port))
@@ -89,7 +98,7 @@ def test_three_nodes_make_rounds(name: str) -> None:
             parts[own].round(step)
         done.append(own)
 
-    done, numbers = list[int](), Cell(name, 3, 4000, SLOW).numbers
+    done, numbers = list[int](), ExchangeCell(name, 3, 4000, SLOW).numbers
     for activity in (make, work, lambda own: parts[own].close()):
         threads = [threading.Thread(target=activity, args=(own,), daemon=True) for own in numbers]
         for thread in threads:
@@ -102,7 +111,7 @@ def test_three_nodes_make_rounds(name: str) -> None:
 
 def test_every_row_says_what_passes_its_busiest_link() -> None:
     for name, least in (("ps-loop", 8.0), ("peers", 3.0), ("ring", 1.5), ("allreduce", 1.5)):
-        cell = Cell(name, 4, 1_000_000, SLOW)
+        cell = ExchangeCell(name, 4, 1_000_000, SLOW)
         assert cell.least_s == pytest.approx(
             least * 8e6 / 1e8 * FRAME_BYTES / SEGMENT_BYTES, rel=0.01
         )

@@ -7,29 +7,29 @@ from itertools import pairwise
 
 import pytest
 
-from testbed.bench.alternatives import absent, segments, shapers
-from testbed.bench.faults import (
+from testbed.bench.links.alternatives import TcHtb, TcNetem, TcTbf, absent, segments, shapers
+from testbed.bench.links.certificate import (
     EVERY_S,
     HOST_FAULTS,
     LINK_FAULTS,
     RADIO,
     RATES,
     Case,
-    Session,
+    FaultSession,
+    Judged,
+    Tally,
+    judge,
     plan,
     tc_arguments,
 )
-from testbed.bench.figures import MBIT, rate_at
-from testbed.bench.judged import Judged
-from testbed.bench.lab import OURS
-from testbed.bench.suites.certificate import Tally, judge
-from testbed.bench.with_tc import TcHtb, TcNetem, TcTbf
-from testbed.links.client import LinkReport
-from testbed.record.measures import Finding
-from testbed.scenario.shape import FRAME_BYTES, End
+from testbed.bench.links.lab import OURS
+from testbed.bench.results import MBIT, rate_at
+from testbed.fidelity.evidence import CheckResult
+from testbed.links.agent.client import LinkReport
+from testbed.scenario.link_state import FRAME_BYTES, LinkDirection
 
 NODES = [f"node{n}" for n in range(8)]
-UP, DOWN = End("node0", "up"), End("node0", "down")
+UP, DOWN = LinkDirection("node0", "up"), LinkDirection("node0", "down")
 
 
 def test_faults_are_of_every_kind_alike() -> None:
@@ -93,22 +93,22 @@ def test_what_somebody_elses_tc_is_told() -> None:
     assert "rate 16000000bit" in dropped
 
 
-def alarm(place: str | None) -> Finding:
-    return Finding("read_back", "wrong", 1.0, 0.0, place)
+def alarm(place: str | None) -> CheckResult:
+    return CheckResult("read_back", "wrong", 1.0, 0.0, place)
 
 
 def judged(*places: str | None) -> Judged:
-    fine = Finding("link_ratio", "right", 0.0, 0.02, str(UP))
+    fine = CheckResult("link_ratio", "right", 0.0, 0.02, str(UP))
     return Judged(LinkReport(()), [fine, *map(alarm, places)])
 
 
-def tally(session: Session, found: Judged) -> Tally:
+def tally(session: FaultSession, found: Judged) -> Tally:
     counted = Tally()
     judge(counted, session, found)
     return counted
 
 
-FAULTY = Session((Case(UP, ((0.0, MBIT),), "rate", 0.5), Case(DOWN, ((0.0, MBIT),))))
+FAULTY = FaultSession((Case(UP, ((0.0, MBIT),), "rate", 0.5), Case(DOWN, ((0.0, MBIT),))))
 
 
 def test_a_fault_is_caught_at_its_own_link() -> None:
@@ -133,27 +133,27 @@ def test_an_alarm_of_the_host_is_false_on_clean_links() -> None:
 
 @pytest.mark.parametrize(("places", "share"), [((), 0.0), ((None,), 1.0), ((str(DOWN),), 1.0)])
 def test_a_busy_host_is_one_case(places: tuple[str | None, ...], share: float) -> None:
-    counted = tally(Session((Case(UP, ((0.0, MBIT),)),), "busy"), judged(*places))
+    counted = tally(FaultSession((Case(UP, ((0.0, MBIT),)),), "busy"), judged(*places))
     assert counted.share("busy") == share
     assert counted.cases["none"] == 0
     assert Tally().share("busy") is None
 
 
 def test_stolen_time_does_not_catch_a_fault_of_ours() -> None:
-    stolen = Judged(LinkReport(()), [Finding("stolen_share", "stolen", 1.0)])
-    assert tally(Session((), "busy"), stolen).share("busy") == 0.0
+    stolen = Judged(LinkReport(()), [CheckResult("stolen_share", "stolen", 1.0)])
+    assert tally(FaultSession((), "busy"), stolen).share("busy") == 0.0
 
 
 def test_a_filled_link_that_was_not_judged_is_an_alarm() -> None:
     unjudged = Judged(
-        LinkReport(()), [Finding("link_ratio", "backlogged for 0.0 s", place=str(UP))]
+        LinkReport(()), [CheckResult("link_ratio", "backlogged for 0.0 s", place=str(UP))]
     )
     assert not unjudged.valid
     assert tally(FAULTY, unjudged).share("rate") == 1.0
 
 
 def test_a_link_is_not_clean_while_others_have_the_processors() -> None:
-    stolen = Judged(LinkReport(()), [Finding("stolen_share", "stolen", 1.0), alarm(str(UP))])
+    stolen = Judged(LinkReport(()), [CheckResult("stolen_share", "stolen", 1.0), alarm(str(UP))])
     counted = tally(FAULTY, stolen)
     assert counted.share("rate") == 1.0
     assert counted.cases["none"] == 0

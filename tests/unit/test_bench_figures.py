@@ -9,27 +9,32 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from testbed.bench import link
-from testbed.bench.figures import (
+from testbed.bench import results
+from testbed.bench.links.lateness import largest_valid
+from testbed.bench.links.rates import arrivals, lateness_s
+from testbed.bench.results import (
     MBIT,
+    SUITES,
+    Setup,
+    Suite,
     asked_bits,
+    at_least,
+    at_most,
     bin_errors,
     bytes_at,
+    cell,
+    interleaved,
     median,
     percentile,
     rate_at,
     ratio,
     square,
+    suite,
+    table,
     times,
     uniform,
+    within,
 )
-from testbed.bench.order import interleaved
-from testbed.bench.result import Suite, at_least, at_most, cell, table, within
-from testbed.bench.setup import Setup
-from testbed.bench.suites import SUITES, suite
-from testbed.bench.suites.nodes import largest_valid
-from testbed.bench.suites.outage import arrivals
-from testbed.bench.witness import lateness_s
 from testbed.errors import ExperimentError, InputError, MachineError
 
 
@@ -182,8 +187,8 @@ def chosen(name: str) -> Any:
 def test_a_suite_that_fails_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "suite", chosen)
-    outcome = link.run(["failing", "refusing", "working"], tmp_path, lambda _: None, repeat=3)
+    monkeypatch.setattr(results, "suite", chosen)
+    outcome = results.run(["failing", "refusing", "working"], tmp_path, lambda _: None, repeat=3)
     assert [found.met for found in outcome.suites.values()] == [False, None, True]
     assert outcome.suites["failing"].failure == "the link failed"
     assert outcome.suites["refusing"].absent == ["this machine has no such thing"]
@@ -194,15 +199,15 @@ def test_a_suite_that_fails_does_not_stop_the_others(
 
 
 def test_results_never_replace_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "suite", chosen)
-    paths = {link.run(["working"], tmp_path, lambda _: None).path for _ in range(3)}
+    monkeypatch.setattr(results, "suite", chosen)
+    paths = {results.run(["working"], tmp_path, lambda _: None).path for _ in range(3)}
     assert len(paths) == 3
 
 
 def test_the_command_prints_json_or_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from testbed.cli.bench import app
+    from testbed.bench.cli import app
 
-    monkeypatch.setattr(link, "suite", chosen)
+    monkeypatch.setattr(results, "suite", chosen)
     common = ["link", "--quick", "--quiet", "--out", str(tmp_path), "--suite", "working"]
     done = CliRunner().invoke(app, [*common, "--json"])
     assert done.exit_code == 0, done.output
@@ -217,4 +222,4 @@ def test_the_command_prints_json_or_tables(tmp_path: Path, monkeypatch: pytest.M
 def test_an_unusable_folder_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot make a directory"):
-        link.run(["static"], tmp_path / "file", lambda _: None)
+        results.run(["static"], tmp_path / "file", lambda _: None)

@@ -9,12 +9,22 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from testbed.bench.overlap.ideal import Chain, bound_s, step_s
-from testbed.bench.overlap.judge import chain_of, checks, median_step_s, rows
-from testbed.bench.overlap.plan import VARIANTS, Plan, rate_bits
-from testbed.bench.overlap.run import RESULT, Bench
-from testbed.bench.result import Suite
-from testbed.cli.bench import app
+from testbed.bench.cli import app
+from testbed.bench.overlap import (
+    RESULT,
+    VARIANTS,
+    Chain,
+    OverlapBench,
+    OverlapPlan,
+    bound_s,
+    chain_of,
+    checks,
+    median_step_s,
+    rate_bits,
+    rows,
+    step_s,
+)
+from testbed.bench.results import Suite
 from testbed.errors import InputError
 
 TWO = Chain((1, 1), (2, 2), (1, 1), (1, 1))
@@ -96,8 +106,8 @@ def test_a_gradient_takes_its_load_of_the_backward_pass() -> None:
 
 @pytest.mark.parametrize("load", [0.5, 2.0])
 def test_steps_in_virtual_time_are_those_of_the_schedule(tmp_path: Path, load: float) -> None:
-    plan = Plan("sim", [load], workers=2, steps=5, skip=2, repeat=1, host_costs=False)
-    found = {row["variant"]: row for row in Bench(plan, tmp_path, lambda _: None).run().rows}
+    plan = OverlapPlan("sim", [load], workers=2, steps=5, skip=2, repeat=1, host_costs=False)
+    found = {row["variant"]: row for row in OverlapBench(plan, tmp_path, lambda _: None).run().rows}
     assert {name: row["step/ideal"] for name, row in found.items()} == pytest.approx(
         dict.fromkeys(VARIANTS, 1.0), abs=0.02
     )

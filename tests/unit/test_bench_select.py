@@ -12,13 +12,21 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from testbed.bench.compress import select, threshold
-from testbed.bench.compress.recorded import _fitting, drawn, recorded, vectors
-from testbed.bench.compress.timing import read_once, timed
-from testbed.bench.compress.trained import Step, Training, steps
-from testbed.cli.bench import app
-from testbed.compress.base import Compensated, selectors
-from testbed.compress.topk import TopK
+from testbed.bench.cli import app
+from testbed.bench.compress import select
+from testbed.bench.compress.inputs import (
+    Step,
+    Training,
+    _fitting,
+    drawn,
+    read_once,
+    recorded,
+    steps,
+    timed,
+    vectors,
+)
+from testbed.compress.base import AccumulatedGradient, selectors
+from testbed.compress.selectors.topk import TopK
 from testbed.errors import InputError
 
 SMALL = Training("digits", "mlp", 1.0)
@@ -153,7 +161,7 @@ def test_both_opponents_find_the_largest() -> None:
 
 def test_threshold_counts_every_step() -> None:
     said: list[str] = []
-    suite = threshold.run(said.append, 5, [SMALL], [0.1, 0.01])
+    suite = select.run_threshold(said.append, 5, [SMALL], [0.1, 0.01])
     assert [row["density"] for row in suite.rows] == [0.1, 0.01]
     for row in suite.rows:
         assert row["training"] == SMALL.name
@@ -170,7 +178,7 @@ def test_threshold_counts_every_step() -> None:
 
 
 def test_a_count_outside_the_tolerance_is_seen() -> None:
-    counted = threshold.Counted(SMALL, 0.1, SMALL.elements())
+    counted = select.CountedSelection(SMALL, 0.1, SMALL.elements())
     for step in steps(SMALL, TopK(), 0.2):  # twice as many as asked for
         counted.take(step)
         if step.number == 2:
@@ -181,10 +189,10 @@ def test_a_count_outside_the_tolerance_is_seen() -> None:
 
 def test_zeros_are_no_miss() -> None:
     """Where fewer elements are not 0 than asked for, sending all of these is right."""
-    counted = threshold.Counted(SMALL, 0.5, SMALL.elements())
+    counted = select.CountedSelection(SMALL, 0.5, SMALL.elements())
     flat = torch.zeros(SMALL.elements())
     flat[:100] = 1.0
-    given = Compensated(flat, 100.0, 1.0)
+    given = AccumulatedGradient(flat, 100.0, 1.0)
     sent = selectors.get("laplace")().select(given, 0.5, Random(0))
     counted.take(Step(1, given, sent))
     assert counted.ratios == [1.0]

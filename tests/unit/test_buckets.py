@@ -12,11 +12,10 @@ from not_empty import not_empty
 from overlap_rig import BUCKETS, STEPS, Stage, overlapped
 
 from testbed.algorithms import Algorithm
-from testbed.compress.layout import Layout
-from testbed.compress.shards import in_buckets, pieces
+from testbed.compress.layout import Layout, in_buckets, pieces
 from testbed.errors import InputError
-from testbed.exchange.frame import HEADER_BYTES
-from testbed.train.replica import Replica
+from testbed.training.replica import Replica
+from testbed.transport.frame import HEADER_BYTES
 
 torch.set_num_threads(1)
 LAYERS = st.lists(

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from testbed.job import run as exec_run
-from testbed.job.order import Order
-from testbed.links import capacity
-from testbed.messages.trace import MessageTrace
+from testbed.comm_trace.trace import MessageTrace
+from testbed.links import capabilities
+from testbed.runner import comm_replay, link_replay, preflight, real_links, run
+from testbed.runner.comm_replay_trial import CommReplay
+from testbed.runner.exec import run as exec_run
+from testbed.runner.exec.launch_spec import LaunchSpec
+from testbed.runner.experiment import from_loaded
+from testbed.runner.session import shape
 from testbed.scenario.load import Loaded, load
-from testbed.session import play_real, play_run, preflight, real, replay, run
-from testbed.session.conditions import shape
-from testbed.session.experiment import from_loaded
-from testbed.session.play import Play
 
 MBIT = 1_000_000
 TRACE = "time_s,rate_mbit_s\n" + "".join(
@@ -39,7 +39,7 @@ class Made(Exception):
 def trace(tmp_path: Path) -> Loaded:
     path = tmp_path / "t.csv"
     path.write_text(TRACE)
-    return replay.trace_scenario(path)
+    return link_replay.trace_scenario(path)
 
 
 def held(loaded: Loaded, least: int) -> int:
@@ -63,7 +63,7 @@ def test_a_run_has_the_bundle_that_preflight_found(
         return segments * per_packet_mbit * MBIT, segments * per_packet_mbit * MBIT
 
     monkeypatch.setattr(preflight.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(capacity, "measured", measured)
+    monkeypatch.setattr(capabilities, "measured", measured)
     ends = trace.timeline().highest_rates()
     assert set(ends.values()) == {500 * MBIT} and len(ends) == 4
     assert held(trace, preflight.check(trace, "netns", filled=True)) == expected
@@ -75,9 +75,9 @@ def test_what_a_world_of_its_own_finds_comes_back(
     found: list[Callable[[], int]] = []
     monkeypatch.setattr(preflight.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(preflight, "_check_congestion", lambda _: None)
-    monkeypatch.setattr(preflight.rootless, "elsewhere", lambda work: found.append(work) or 4)
+    monkeypatch.setattr(preflight.user_namespace, "elsewhere", lambda work: found.append(work) or 4)
     assert preflight.check(trace, "netns", filled=True) == 4
-    monkeypatch.setattr(preflight.rootless, "elsewhere", lambda _: None)
+    monkeypatch.setattr(preflight.user_namespace, "elsewhere", lambda _: None)
     assert preflight.check(trace, "netns", filled=True) == 1
     assert len(found) == 1
 
@@ -95,19 +95,21 @@ def test_every_command_hands_it_to_its_links(
         raise Made
 
     monkeypatch.setenv("NARROWS_STATE", str(tmp_path))
-    for module in (preflight, replay, exec_run):
+    for module in (preflight, link_replay, exec_run):
         monkeypatch.setattr(module, "check", lambda *_, **__: 4)
-    for module in (replay, exec_run, play_real):
+    for module in (link_replay, exec_run, real_links):
         monkeypatch.setattr(module, "Session", make)
-    monkeypatch.setattr(real.Session, "__init__", make)
+    monkeypatch.setattr(real_links.Session, "__init__", make)
     with pytest.raises(Made):
         if command == "replay":
-            replay.replay(trace, "netns", tmp_path, 1.0, quiet=True, keep_failed=False)
+            link_replay.replay(trace, "netns", tmp_path, 1.0, quiet=True, keep_failed=False)
         elif command == "exec":
-            order = Order(("true",))
+            order = LaunchSpec(("true",))
             exec_run.execute(loaded, order, "netns", tmp_path, shown=False, quiet=True)
         elif command == "run":
             run.run(from_loaded(loaded), "netns", tmp_path, quiet=True)
         else:
-            play_run.replay_messages(Play(loaded, MessageTrace({})), "netns", tmp_path, quiet=True)
+            comm_replay.replay_messages(
+                CommReplay(loaded, MessageTrace({})), "netns", tmp_path, quiet=True
+            )
     assert given == [4]

@@ -10,7 +10,7 @@ from bucket_rig import LAYERS, Plan, make_bucket_run
 from synthetic_run import Recipe, make_run
 
 from analysis.load import load
-from analysis.timeline.under_way import under_way
+from analysis.timeline import under_way
 
 STEPS = 5
 

@@ -8,11 +8,12 @@ from random import Random
 import pytest
 from synthetic_replay import ENDS, MBIT, QUEUE, Replay, clean, held_instead, scaled
 
-from testbed.record.asked import Asked
-from testbed.record.changes import Changes
-from testbed.record.followed import follow
-from testbed.record.verdict import THRESHOLDS, Verdict, judge
-from testbed.scenario.shape import End, Shape
+from testbed.fidelity.evidence import audit_changes
+from testbed.fidelity.reference import RequestedLinks
+from testbed.fidelity.verdict import Verdict, judge
+from testbed.records.link_log import Changes
+from testbed.records.manifest import THRESHOLDS
+from testbed.scenario.link_state import LinkDirection, LinkState
 
 SECONDS = (5.0, 10.0)
 FAULTY = ENDS[1]
@@ -131,14 +132,14 @@ def test_a_dropped_change() -> None:
 
 
 def test_changes_that_nobody_asked_for() -> None:
-    end = End("a", "up")
-    shape = Shape(10**7, 9000)
-    asked = Asked({end: shape}, [])
+    end = LinkDirection("a", "up")
+    shape = LinkState(10**7, 9000)
+    asked = RequestedLinks({end: shape}, [])
     extra = {"due_s": 3.0, "applied_s": 3.0, "rate_bits": 10**7, "queue_bytes": 9000}
-    assert follow(asked, {end: Changes([extra])}, {end: 5.0})[end].faults == [
+    assert audit_changes(asked, {end: Changes([extra])}, {end: 5.0})[end].faults == [
         "a change was made for 3.000 s that nobody asked for"
     ]
-    assert follow(asked, {end: Changes()}, {end: 5.0})[end].faults == []
+    assert audit_changes(asked, {end: Changes()}, {end: 5.0})[end].faults == []
 
 
 def test_a_change_that_somebody_undoes() -> None:

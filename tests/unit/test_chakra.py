@@ -9,19 +9,18 @@ import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClassesForFiles
 
-from testbed.errors import InputError
-from testbed.messages.chakra import wire
-from testbed.messages.chakra.export import chakra_of, write_chakra
-from testbed.messages.chakra.nodes import (
+from testbed.comm_trace import chakra_protobuf
+from testbed.comm_trace.chakra import chakra_of, read_chakra, write_chakra
+from testbed.comm_trace.chakra_protobuf import (
+    ChakraNode,
     Collective,
-    Node,
     NodeType,
     read_metadata,
     read_node,
     write_node,
 )
-from testbed.messages.chakra.read import read_chakra
-from testbed.messages.trace import MessageTrace, Operation
+from testbed.comm_trace.trace import MessageTrace, TraceOperation
+from testbed.errors import InputError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "chakra"
 """Written by MLCommons' own ``et_def_pb2`` and ``protolib`` (mlc-chakra 1.0.0). ``et_def.binpb``: the schema that it has in it."""
@@ -44,14 +43,14 @@ class Published:
 TRACE = MessageTrace(
     {
         "server": (
-            Operation("receive", peer="worker-0", bytes=70_000, tag=1, step=1),
-            Operation("compute", (0,), 0.001234, begin_s=0.5, step=1),
-            Operation("send", (0, 1), peer="worker-0", bytes=40, begin_s=0.501234, step=1),
+            TraceOperation("receive", peer="worker-0", bytes=70_000, tag=1, step=1),
+            TraceOperation("compute", (0,), 0.001234, begin_s=0.5, step=1),
+            TraceOperation("send", (0, 1), peer="worker-0", bytes=40, begin_s=0.501234, step=1),
         ),
         "worker-0": (
-            Operation("compute", seconds=0.25, begin_s=0.0, step=1),
-            Operation("send", (0,), peer="server", bytes=70_000, tag=1, begin_s=0.25, step=1),
-            Operation("receive", (1,), peer="server", bytes=40, step=1),
+            TraceOperation("compute", seconds=0.25, begin_s=0.0, step=1),
+            TraceOperation("send", (0,), peer="server", bytes=70_000, tag=1, begin_s=0.25, step=1),
+            TraceOperation("receive", (1,), peer="server", bytes=40, step=1),
         ),
     },
     {"server": "server", "worker-0": "worker"},
@@ -59,9 +58,9 @@ TRACE = MessageTrace(
 )
 
 
-def written(folder: Path, *nodes: Node, name: str = "t.0.et") -> Path:
+def written(folder: Path, *nodes: ChakraNode, name: str = "t.0.et") -> Path:
     path = folder / name
-    path.write_bytes(wire.delimited([b"", *map(write_node, nodes)]))
+    path.write_bytes(chakra_protobuf.delimited([b"", *map(write_node, nodes)]))
     return path
 
 
@@ -93,9 +92,11 @@ def test_files_of_the_published_library_are_read() -> None:
 
 
 def test_every_kind_of_attribute_is_read() -> None:
-    head, about, *_ = map(bytes, wire.undelimited((GOLDEN / "published.0.et").read_bytes()))
+    head, about, *_ = map(
+        bytes, chakra_protobuf.undelimited((GOLDEN / "published.0.et").read_bytes())
+    )
     assert read_metadata(head) == {"version": "1.0.0", "schema": "of the library", "pi": 3.5}
-    assert read_node(about) == Node(
+    assert read_node(about) == ChakraNode(
         7, "about", NodeType.METADATA_NODE,
         attributes={
             "f": 0.5, "s32": -3, "s64": -4, "x32": 5, "x64": 6, "sx32": -7, "sx64": -8, "u32": 9, "u64": 1 << 63,
@@ -106,7 +107,7 @@ def test_every_kind_of_attribute_is_read() -> None:
 
 def test_the_published_schema_reads_what_is_written() -> None:
     published = Published()
-    head, *nodes = wire.undelimited(chakra_of(TRACE, "worker-0"))
+    head, *nodes = chakra_protobuf.undelimited(chakra_of(TRACE, "worker-0"))
     metadata = published.GlobalMetadata.FromString(head)
     assert metadata.version == "1.0.0"
     assert {a.name: a.string_val for a in metadata.attr}["node"] == "worker-0"
@@ -127,11 +128,13 @@ def test_the_published_schema_reads_what_is_written() -> None:
 
 
 def test_nodes_may_stand_before_those_they_wait_for(tmp_path: Path) -> None:
-    later = Node(1, "b", NodeType.COMP_NODE, (5,), duration_us=3)
-    trace = read_chakra([written(tmp_path, later, Node(5, "a", NodeType.COMP_NODE, duration_us=2))])
+    later = ChakraNode(1, "b", NodeType.COMP_NODE, (5,), duration_us=3)
+    trace = read_chakra(
+        [written(tmp_path, later, ChakraNode(5, "a", NodeType.COMP_NODE, duration_us=2))]
+    )
     assert trace.operations["node-0"] == (
-        Operation("compute", seconds=2e-6),
-        Operation("compute", (0,), 3e-6),
+        TraceOperation("compute", seconds=2e-6),
+        TraceOperation("compute", (0,), 3e-6),
     )
 
 
@@ -141,24 +144,33 @@ SEND = {"comm_src": 0, "comm_dst": 1, "comm_size": 9}
 @pytest.mark.parametrize(
     ("node", "why"),
     [
-        (Node(1, "x", NodeType.MEM_LOAD_NODE), "a MEM_LOAD_NODE cannot be replayed"),
-        (Node(1, "x", 77), "a node of type 77 cannot"),
-        (Node(1, "x", NodeType.COMP_NODE, attributes={"num_ops": 5}), "not how long"),
-        (Node(1, "x", NodeType.COMP_NODE, (2,)), "waits for one that is not there"),
-        (Node(1, "x", NodeType.COMP_NODE, (1,)), "wait for themselves"),
-        (Node(1, "x", NodeType.COMM_SEND_NODE, attributes={"comm_size": 5}), "'comm_dst' is None"),
-        (Node(1, "x", NodeType.COMM_SEND_NODE, attributes=SEND), "another of 1 ranks"),
+        (ChakraNode(1, "x", NodeType.MEM_LOAD_NODE), "a MEM_LOAD_NODE cannot be replayed"),
+        (ChakraNode(1, "x", 77), "a node of type 77 cannot"),
+        (ChakraNode(1, "x", NodeType.COMP_NODE, attributes={"num_ops": 5}), "not how long"),
+        (ChakraNode(1, "x", NodeType.COMP_NODE, (2,)), "waits for one that is not there"),
+        (ChakraNode(1, "x", NodeType.COMP_NODE, (1,)), "wait for themselves"),
         (
-            Node(1, "x", NodeType.COMM_COLL_NODE, attributes={"comm_type": Collective.BROADCAST}),
+            ChakraNode(1, "x", NodeType.COMM_SEND_NODE, attributes={"comm_size": 5}),
+            "'comm_dst' is None",
+        ),
+        (ChakraNode(1, "x", NodeType.COMM_SEND_NODE, attributes=SEND), "another of 1 ranks"),
+        (
+            ChakraNode(
+                1, "x", NodeType.COMM_COLL_NODE, attributes={"comm_type": Collective.BROADCAST}
+            ),
             "the collective BROADCAST is not made into messages",
         ),
         (
-            Node(1, "x", NodeType.COMM_COLL_NODE, attributes={"comm_type": 0, "pg_name": "7"}),
+            ChakraNode(
+                1, "x", NodeType.COMM_COLL_NODE, attributes={"comm_type": 0, "pg_name": "7"}
+            ),
             "within the group '7'",
         ),
     ],
 )
-def test_what_cannot_be_had_from_a_trace_is_refused(tmp_path: Path, node: Node, why: str) -> None:
+def test_what_cannot_be_had_from_a_trace_is_refused(
+    tmp_path: Path, node: ChakraNode, why: str
+) -> None:
     with pytest.raises(InputError, match=rf"t\.0\.et.*{why}"):
         read_chakra([written(tmp_path, node)])
 
@@ -172,6 +184,6 @@ def test_other_bytes_are_refused(tmp_path: Path, data: bytes) -> None:
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, (1 << 32) - 1, (1 << 63) - 1, -1, -(1 << 63)])  # fmt: skip
 def test_numbers_of_any_size_come_back(value: int) -> None:
-    data = wire.varint(value)
-    found, end = wire.read_varint(data, 0)
-    assert (wire.signed(found), end) == (value, len(data))
+    data = chakra_protobuf.varint(value)
+    found, end = chakra_protobuf.read_varint(data, 0)
+    assert (chakra_protobuf.signed(found), end) == (value, len(data))

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from virtual_setup import job
 
-from testbed.algorithms import resolve
-from testbed.exchange.choose import CROSSINGS, ENDPOINTS, endpoint_for
-from testbed.exchange.frame import MAX_BODY
-from testbed.session.message_sizes import expected_bytes, most_bytes
-from testbed.train.models import parameter_count
-from testbed.train.sizes import Sizes
+from testbed.compatibility import resolve
+from testbed.runner.experiment import expected_bytes, most_bytes
+from testbed.training.job import PayloadSizes
+from testbed.training.models.base import parameter_count
+from testbed.transport import CROSSOVER_TABLE, ENDPOINTS, endpoint_for
+from testbed.transport.frame import MAX_BODY
 
 PARAMETERS = parameter_count("mlp", "digits", 1.0)
 
@@ -35,8 +35,8 @@ def test_small_messages_go_through_a_loop(peers: int, size: float, way: str) -> 
 
 
 def test_the_crossings_are_in_order_and_cover_every_number_of_peers() -> None:
-    assert [row.peers for row in CROSSINGS] == sorted(row.peers for row in CROSSINGS)
-    assert CROSSINGS[-1].peers == float("inf")
+    assert [row.peers for row in CROSSOVER_TABLE] == sorted(row.peers for row in CROSSOVER_TABLE)
+    assert CROSSOVER_TABLE[-1].peers == float("inf")
 
 
 def test_a_dense_gradient_is_expected_where_nothing_else_is_known() -> None:
@@ -52,7 +52,7 @@ def test_a_fixed_density_says_how_long_the_mean_is() -> None:
 
 
 def test_without_gradients_it_is_known() -> None:
-    known = replace(job(0, 4, "none"), sizes=((Sizes(100, 3000, 25, 25, 25, 1.0),),) * 2)
+    known = replace(job(0, 4, "none"), sizes=((PayloadSizes(100, 3000, 25, 25, 25, 1.0),),) * 2)
     assert expected_bytes(known) == 3000
     assert 3000 < most_bytes(known) < 2 << 20
 

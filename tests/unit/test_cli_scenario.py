@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 from testbed.cli import VERBS, application
 from testbed.errors import InputError
-from testbed.scenario import schema
-from testbed.scenario.yaml_text import parse
+from testbed.scenario import load
+from testbed.scenario.yaml import parse
 
 ROOT = Path(__file__).parents[2]
 DEMO = str(ROOT / "scenarios" / "demo.yaml")
@@ -40,7 +40,7 @@ def test_init_writes_a_scenario_that_is_valid(tmp_path: Path) -> None:
     assert written == [str(folder / "scenario.yaml"), str(folder / "traces" / "cloud.csv")]
     assert "valid; 1 server, 4 workers, 1 event, 1 trace" in output("validate", written[0])
     data = parse(Path(written[0]).read_text(), "s").data
-    jsonschema.validate(data, json.loads(schema.text()))
+    jsonschema.validate(data, json.loads(load.text()))
 
 
 def test_init_overwrites_nothing(tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ import pytest
 from coded_rig import ALL, MOST, blocks, direct, exchanged, rounds
 
 from testbed.errors import ExperimentError, InputError, WireError
-from testbed.exchange.coded.header import Header, header_bytes
-from testbed.exchange.coded.load import block_count, loads, most_work, total_load
-from testbed.exchange.coded.plan import length
-from testbed.exchange.coded.schemes import scheme
+from testbed.exchange.coded.round import CodedHeader, header_bytes
+from testbed.exchange.coded.schemes import block_count, length, loads, most_work, scheme, total_load
 
 
 @pytest.mark.parametrize(("name", "nodes", "r"), ALL)
@@ -179,7 +177,7 @@ def test_the_header_is_read_back() -> None:
     plan = scheme("literal", 5, 3)
     node = rounds(plan, blocks(plan, 10, seed=5))[2]
     packet, body = list(node.packets(0))[1]
-    header, rest = Header.unpack(body)
+    header, rest = CodedHeader.unpack(body)
     assert (header.phase, header.r, header.number, len(header.crcs)) == (0, 3, 1, 3)
     assert header.note.saturated == 0
     assert header.note.t_calc_s != header.note.t_calc_s

@@ -11,22 +11,20 @@ import pytest
 from virtual_links import LinkModel, network
 from virtual_run import carried_out
 
-from testbed.algorithms import resolve
+from testbed.compatibility import resolve
 from testbed.errors import InputError, NodeLost
-from testbed.exchange.coded.exchange import CodedExchange
-from testbed.exchange.coded.groups import Groups
-from testbed.exchange.coded.header import header_bytes
-from testbed.exchange.coded.options import check_run, work
-from testbed.exchange.coded.schemes import scheme
-from testbed.exchange.frame import HEADER_BYTES
-from testbed.exchange.kinds import Peers
+from testbed.exchange.base import Membership
+from testbed.exchange.coded.exchange import CodedExchange, check_run, work
+from testbed.exchange.coded.round import header_bytes
+from testbed.exchange.coded.schemes import CodedGroups, scheme
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.fabric.sim.node import VirtualNode
-from testbed.record.directory import read_events
+from testbed.records.run_directory import read_events
+from testbed.runner.comparison import Comparison
+from testbed.runner.experiment import prepare
 from testbed.scenario.model import Derived
-from testbed.session.experiment import prepare
-from testbed.session.run import Comparison
+from testbed.transport.frame import HEADER_BYTES
 
 SCENARIO = """
 name: coded
@@ -126,7 +124,9 @@ class Bench:
         self.sides = [
             CodedExchange(
                 node,
-                Peers(n, (0,), list(names), names, timeout_s=5.0, options=options, last_step=3),
+                Membership(
+                    n, (0,), list(names), names, timeout_s=5.0, options=options, last_step=3
+                ),
             )
             for n, node in zip(names, self.nodes, strict=True)
         ]
@@ -249,7 +249,7 @@ def test_names_and_options() -> None:
 def test_groups_are_few() -> None:
     peers = range(10, 20)
     many = {
-        name: Groups([scheme(name, 10, r)], peers).sets
+        name: CodedGroups([scheme(name, 10, r)], peers).sets
         for name, r in (("literal", 3), ("replicated", 5), ("grouped", 4), ("combined", 4))
     }
     assert {name: len(sets) for name, sets in many.items()} == {
@@ -259,7 +259,7 @@ def test_groups_are_few() -> None:
     assert frozenset(peers) in many["combined"]
     for name, r in (("literal", 3), ("grouped", 4), ("combined", 4)):
         plan = scheme(name, 10, r)
-        groups = Groups([plan], peers)
+        groups = CodedGroups([plan], peers)
         for packet in (packet for sent in plan.packets for packet in sent):
             number = groups.of(packet)
             assert number is not None

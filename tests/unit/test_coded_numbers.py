@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testbed.exchange.coded.choose import choose_r
-from testbed.exchange.coded.load import most_received, most_work, total_load
-from testbed.exchange.coded.quantize import POISON, mean, narrowed, quantize
-from testbed.exchange.coded.schemes import SCHEMES
+from testbed.exchange.coded.exchange import choose_r
+from testbed.exchange.coded.round import POISON, mean, narrowed, quantize
+from testbed.exchange.coded.schemes import SCHEMES, most_received, most_work, total_load
 
 MOST = 0x7FFFFFFF
 

@@ -7,9 +7,9 @@ import torch
 from virtual_setup import job
 
 from testbed.errors import ExperimentError
-from testbed.train import common
-from testbed.train.common import CommonWorkshop
-from testbed.train.workshop import OwnWorkshop
+from testbed.training import shared_replica
+from testbed.training.compute import PrivateReplicaProvider
+from testbed.training.shared_replica import SharedReplicaProvider
 
 WORKERS = 5
 
@@ -19,11 +19,11 @@ WORKERS = 5
 def test_gradients_are_those_of_separate_models(
     model: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common, "_TOGETHER_ELEMENTS", together)
-    shop = CommonWorkshop()
+    monkeypatch.setattr(shared_replica, "_TOGETHER_ELEMENTS", together)
+    shop = SharedReplicaProvider()
     for rank in range(WORKERS):
         given = job(rank + 1, WORKERS, "none", model=model, batch=8)
-        replica, computation = OwnWorkshop().equip(given)
+        replica, computation = PrivateReplicaProvider().equip(given)
         shared, together_ = shop.equip(given)
         for step in (1, 2):
             alone, found = computation.gradients(step), together_.gradients(step)
@@ -33,9 +33,9 @@ def test_gradients_are_those_of_separate_models(
 
 
 def test_an_update_is_applied_once_for_all() -> None:
-    shop = CommonWorkshop()
+    shop = SharedReplicaProvider()
     given = [job(rank + 1, WORKERS, "none") for rank in range(WORKERS)]
-    own, computation = OwnWorkshop().equip(given[0])
+    own, computation = PrivateReplicaProvider().equip(given[0])
     computation.gradients(1)
     payload = bytes(
         own.compressor(given[0]).compress("whole", own.flat.gradients, 1.0, None).payload
@@ -49,7 +49,7 @@ def test_an_update_is_applied_once_for_all() -> None:
 
 
 def test_another_update_for_another_worker_is_refused() -> None:
-    shop = CommonWorkshop()
+    shop = SharedReplicaProvider()
     given = [job(rank + 1, 2, "none") for rank in range(2)]
     (one, computation), (two, _) = (shop.equip(each) for each in given)
     computation.gradients(1)

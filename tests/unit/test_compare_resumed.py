@@ -16,9 +16,9 @@ from command_here import Ended, carried_out_in
 from command_rig import command_line, descendants
 from virtual_run import KILL, SCENARIO
 
-from testbed.record.directory import read_json
-from testbed.session.lock import only_one
-from testbed.session.remaining import Remaining
+from testbed.records.run_directory import read_json
+from testbed.runner.progress import Remaining
+from testbed.runner.signals import only_one
 
 TEXT = SCENARIO
 RUNS, SEEDS = 4, "1-2"
@@ -217,7 +217,7 @@ def test_the_estimate_goes_by_algorithm() -> None:
 
 
 def test_a_sweep_adds_what_is_not_there(tmp_path: Path) -> None:
-    from testbed.session.sweep import SWEEP, fixed_density, swept
+    from testbed.runner.comparison import SWEEP, fixed_density, swept
 
     assert swept(["none", "topk-0.10"]) == [
         "none",

@@ -11,12 +11,11 @@ from unittest.mock import ANY
 import pytest
 from synthetic_run import Recipe, make_run
 
-from analysis.algorithms_table import rich_table, rows
-from analysis.compared import Compared, compared
-from analysis.table import to_csv
-from analysis.targets import time_to
-from testbed.record.directory import read_events, read_json, to_json
-from testbed.record.summary import entry as listed
+from analysis.comparison import Compared, compared
+from analysis.statistics import time_to
+from analysis.tables import rich_table_algorithms_table, rows_algorithms_table, to_csv
+from testbed.fidelity.summary import entry
+from testbed.records.run_directory import read_events, read_json, to_json
 
 KEYS = {
     "algorithm", "time_s", "speedup", "accuracy", "inferiority", "bytes_up", "bytes_down", "mean_k", "verdicts",
@@ -34,7 +33,7 @@ def summary(
 
 
 def of(summaries: list[dict[str, Any]], **how: Any) -> Compared:
-    entries = [listed(each) for each in summaries]
+    entries = [entry(each) for each in summaries]
     return compared("demo", Path("comparisons/x"), entries, summaries, **how)
 
 
@@ -80,7 +79,7 @@ def test_nothing_but_invalid_runs_is_no_result() -> None:
     assert fast["time_s"]["mean"] is None and fast["speedup"]["mean"] is None
     assert fast["bytes_up"] is None and fast["mean_k"] is None
     assert next(iter(found.sentences())).startswith("1 of 2 runs")
-    assert rich_table(found).row_count == 2
+    assert rich_table_algorithms_table(found).row_count == 2
 
 
 def test_without_a_target_levels_are_those_that_all_runs_of_both_reached() -> None:
@@ -124,7 +123,7 @@ def test_any_target_comes_from_the_evaluations(tmp_path: Path) -> None:
 
 
 def test_a_row_per_algorithm() -> None:
-    none, fast = csv.DictReader(to_csv(rows(of(RUNS))).splitlines())
+    none, fast = csv.DictReader(to_csv(rows_algorithms_table(of(RUNS))).splitlines())
     assert (none["algorithm"], fast["algorithm"]) == ("none", "fast")
     assert float(fast["speedup"]) == pytest.approx(2.0)
     assert (fast["target"], fast["seeds_reached"], fast["valid"], fast["invalid"]) == (

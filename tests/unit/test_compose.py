@@ -10,21 +10,20 @@ import pytest
 from ruamel.yaml import YAML
 
 from testbed.errors import MachineError
-from testbed.fabric.base import NodeSpec
-from testbed.fabric.docker.objects import how_ended
-from testbed.fabric.docker.render import (
+from testbed.fabric.docker.compose_file import (
     SHAPER,
+    ComposePlan,
     Document,
-    Plan,
     Templates,
     load_templates,
     render,
     to_yaml,
 )
-from testbed.fabric.docker.subnets import POOL, free_subnets, parse_route
-from testbed.fabric.limits import Asked, Machine
-from testbed.links.namespaces import SETTINGS
-from testbed.setup.paths import ROOT
+from testbed.fabric.docker.engine import how_ended
+from testbed.host.checks import POOL, free_subnets, parse_route
+from testbed.host.paths import ROOT
+from testbed.links.network.namespaces import SETTINGS
+from testbed.topology import Machine, NodeSpec, RequestedLimits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "compose.yaml"
 SPECS = [
@@ -32,7 +31,7 @@ SPECS = [
     NodeSpec("worker-0", "worker", "worker", 0, 1),
     NodeSpec("worker-1", "worker", "worker", 1, 2, "cuda"),
 ]
-PLAN = Plan(
+PLAN = ComposePlan(
     id="a1b2",
     image="narrows/node:0123456789ab",
     data=IPv4Network("10.208.4.0/24"),
@@ -66,7 +65,7 @@ def test_every_node_has_no_rights(document: Document) -> None:
 
 
 def test_every_node_is_bounded(templates: Templates) -> None:
-    modest = replace(SPECS[1], limits=Asked(100, 1 << 30, 1 << 20))
+    modest = replace(SPECS[1], limits=RequestedLimits(100, 1 << 30, 1 << 20))
     services = render([SPECS[0], modest], replace(PLAN, shaper=True), templates)["services"]
     server, worker = services["server"], services["worker-0"]
     assert (server["pids_limit"], server["mem_limit"]) == (16_384, 14 << 30)

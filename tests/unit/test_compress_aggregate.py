@@ -10,13 +10,10 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.compress.aggregate import Aggregate
-from testbed.compress.base import Sparse
-from testbed.compress.layers import join, read_message
+from testbed.compress.aggregate import Aggregate, DeviceSupport, HostSupport
+from testbed.compress.base import BufferPool, PayloadBuffer, Sparse
 from testbed.compress.layout import Layout
-from testbed.compress.payload import PayloadBuffer, Scratch
-from testbed.compress.support import DeviceSupport, HostSupport
-from testbed.compress.wire import decode, encode, payload_bytes
+from testbed.compress.payload import decode, encode, join, payload_bytes, read_message
 from testbed.errors import WireError
 
 torch.set_num_threads(1)
@@ -141,7 +138,7 @@ def test_reset_starts_again_in_the_same_buffers() -> None:
 
 
 def test_a_round_allocates_nothing_after_the_first() -> None:
-    size, scratch, buffer = 1_000_000, Scratch(), PayloadBuffer()
+    size, scratch, buffer = 1_000_000, BufferPool(), PayloadBuffer()
     aggregate = Aggregate(size)
     payloads = [
         bytearray(encode(Sparse(size, (at := torch.arange(k, size, 40)), torch.ones(at.numel()))).payload)
@@ -188,7 +185,7 @@ def test_messages_of_several_payloads() -> None:
     layout = Layout.of([("weight", (50, 2)), ("bias", (2,))])
     parts = [sparse(100, _3=4.0, _50=1.0), Sparse(2, None, torch.tensor([2.0, 6.0]))]
     message = join([bytes(encode(part).payload) for part in parts], PayloadBuffer())
-    aggregate, scratch = Aggregate(102), Scratch()
+    aggregate, scratch = Aggregate(102), BufferPool()
     for _ in range(2):
         aggregate.add(read_message(message, layout, scratch))
     mean = aggregate.mean(4)

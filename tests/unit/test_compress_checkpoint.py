@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from testbed.compress.base import Recipe, RecipeChoice
 from testbed.compress.compressor import Compressor
 from testbed.compress.layout import Layout
-from testbed.compress.recipe import Choice, Recipe
 from testbed.errors import InputError
-from testbed.train.ddp_carried import Carried
+from testbed.training.ddp.report import CarriedState
 
 SHAPES = {"a": (40, 50), "b": (30, 20), "c": (2000,)}
 
@@ -38,15 +38,17 @@ def learnt(compressor: Compressor) -> dict[str, Mapping[str, Any]]:
     return {"".join(one["parts"]): one for one in compressor.state()["learnt"]}
 
 
-LAPLACE = Recipe(Choice("laplace"), memory=Choice("feedback"))
-LOWRANK = Recipe(Choice("dense"), Choice("lowrank"), Choice("feedback"))
+LAPLACE = Recipe(RecipeChoice("laplace"), memory=RecipeChoice("feedback"))
+LOWRANK = Recipe(RecipeChoice("dense"), RecipeChoice("lowrank"), RecipeChoice("feedback"))
 
 
 @pytest.mark.parametrize("before", ["topk", "laplace", "sidco-e", "redsync-search", "radix"])
 @pytest.mark.parametrize("after", ["topk", "laplace", "sidco-gp", "redsync-search", "radix"])
 def test_another_selector_takes_the_residuals_alone(before: str, after: str) -> None:
-    source = trained(Recipe(Choice(before), memory=Choice("feedback")), "ab")
-    made = Compressor(Recipe(Choice(after), memory=Choice("feedback")), {"ab": layout("ab")})
+    source = trained(Recipe(RecipeChoice(before), memory=RecipeChoice("feedback")), "ab")
+    made = Compressor(
+        Recipe(RecipeChoice(after), memory=RecipeChoice("feedback")), {"ab": layout("ab")}
+    )
     fresh = learnt(trained(made.recipe, "ab"))["ab"].keys()
     made.load(source.state())
     assert made.state()["memory"].keys() == source.state()["memory"].keys()
@@ -83,7 +85,7 @@ def test_what_waits_is_kept_for_buckets_that_come_later() -> None:
 def test_first_buckets_do_not_use_up_what_is_for_later_ones() -> None:
     """DistributedDataParallel begins with others than those that a checkpoint was saved of."""
     wanted = learnt(trained(LAPLACE, "ab"))["ab"]
-    waiting = Carried("feedback")
+    waiting = CarriedState("feedback")
     waiting.add({**trained(LAPLACE, "ab").state(), "reply": {}})
     first = Compressor(LAPLACE, {"a": layout("a"), "b": layout("b")})
     for names in ("a", "b"):
@@ -98,23 +100,29 @@ def test_first_buckets_do_not_use_up_what_is_for_later_ones() -> None:
 @pytest.mark.parametrize(
     ("choice", "says"),
     [
-        (Choice("laplace", {"fit_every": "often"}), "fit_every 'often' is not a whole number"),
-        (Choice("laplace", {"fit_every": float("nan")}), "fit_every nan is not a whole number"),
-        (Choice("mstopk", {"passes": 2.5}), "passes 2.5 is not a whole number from 1"),
-        (Choice("redsync-search", {"reuse": 1.5}), "reuse 1.5 is not a whole number from 1"),
-        (Choice("threshold", {"at": 10**400}), "too large"),
-        (Choice("threshold", {"at": 1e39}), "not a positive float32"),
-        (Choice("threshold", {"at": 1e-60}), "not a positive float32"),
-        (Choice("threshold", {"at": "much"}), "threshold"),
+        (
+            RecipeChoice("laplace", {"fit_every": "often"}),
+            "fit_every 'often' is not a whole number",
+        ),
+        (
+            RecipeChoice("laplace", {"fit_every": float("nan")}),
+            "fit_every nan is not a whole number",
+        ),
+        (RecipeChoice("mstopk", {"passes": 2.5}), "passes 2.5 is not a whole number from 1"),
+        (RecipeChoice("redsync-search", {"reuse": 1.5}), "reuse 1.5 is not a whole number from 1"),
+        (RecipeChoice("threshold", {"at": 10**400}), "too large"),
+        (RecipeChoice("threshold", {"at": 1e39}), "not a positive float32"),
+        (RecipeChoice("threshold", {"at": 1e-60}), "not a positive float32"),
+        (RecipeChoice("threshold", {"at": "much"}), "threshold"),
     ],
 )
-def test_wrong_options_are_said(choice: Choice, says: str) -> None:
+def test_wrong_options_are_said(choice: RecipeChoice, says: str) -> None:
     with pytest.raises(InputError, match=says):
         Recipe(choice).check()
 
 
 def test_wrong_options_of_values_and_memories_are_said() -> None:
     with pytest.raises(InputError, match="sign"):
-        Recipe(values=Choice("sign", {"scale": 10**400})).check()
+        Recipe(values=RecipeChoice("sign", {"scale": 10**400})).check()
     with pytest.raises(InputError, match="masking 'no' is neither true nor false"):
-        Recipe(memory=Choice("dgc", {"masking": "no"})).check()
+        Recipe(memory=RecipeChoice("dgc", {"masking": "no"})).check()

@@ -25,11 +25,10 @@ from contract_rig import (
     through_a_file,
 )
 
-from testbed.compress.base import selectors, takes_density
+from testbed.compress.base import Recipe, RecipeChoice, selectors, takes_density
 from testbed.compress.compressor import Compressor
 from testbed.compress.layout import Layout
-from testbed.compress.recipe import Choice, Recipe
-from testbed.compress.wire import decode
+from testbed.compress.payload import decode
 from testbed.errors import GradientError, InputError, WireError
 
 torch.set_num_threads(1)
@@ -187,7 +186,7 @@ def test_feedback_loses_nothing(made: Recipe, layout: Layout) -> None:
     """
     size = layout.size
     kind = made.memory.name
-    made = replace(made, memory=Choice(kind, AS_FEEDBACK[kind]))
+    made = replace(made, memory=RecipeChoice(kind, AS_FEEDBACK[kind]))
     compressor, rng = Compressor(made, {"all": layout}), Random(2)
     sent, whole, largest = torch.zeros(3, size).double()
     steps = [0.3, 0.01, 1.0, 0.1, 0.05, 0.5, 0.02, 0.1]

@@ -6,18 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from testbed.compress.base import Selection
-from testbed.compress.bucket import Packed
-from testbed.compress.compressor import together
-from testbed.compress.curve import error_curve, stride
-from testbed.compress.elements import element_count
-from testbed.compress.finite import refuse
-from testbed.compress.layout import Layout, Part
-from testbed.compress.options import whole_number, yes_or_no
-from testbed.compress.parts import gathered, key, owned, taken_apart
-from testbed.compress.payload import PayloadBuffer, Scratch
-from testbed.compress.shards import cut, in_buckets
-from testbed.compress.support import DeviceSupport, HostSupport
+from testbed.compress.aggregate import DeviceSupport, HostSupport
+from testbed.compress.base import BufferPool, PayloadBuffer, Selection, whole_number, yes_or_no
+from testbed.compress.compressor import Packed, together
+from testbed.compress.gradient_stats import element_count, error_curve, refuse, stride
+from testbed.compress.layout import Layout, Part, cut, in_buckets
+from testbed.compress.memory import join_parameters, key, parameters_of, split_by_parameter
 from testbed.errors import GradientError, InputError
 
 LAYOUT = Layout.of([("a.w", (3, 2, 2)), ("a.b", (3,)), ("c", ()), ("d.w", (2, 5))])
@@ -42,19 +36,19 @@ def test_parts_follow_one_another() -> None:
 
 def test_vectors_go_by_the_names_of_parameters() -> None:
     flat = torch.arange(26.0)
-    apart = taken_apart(flat, LAYOUT, "v")
+    apart = split_by_parameter(flat, LAYOUT, "v")
     assert list(apart) == ["a.w/v", "a.b/v", "c/v", "d.w/v"]
     assert apart["a.w/v"].shape == (3, 2, 2) and apart["c/v"].shape == ()
     assert apart["a.b/v"].tolist() == [12.0, 13.0, 14.0]
-    back = gathered(apart, LAYOUT, "v")
+    back = join_parameters(apart, LAYOUT, "v")
     assert back is not None and torch.equal(back, flat)
-    some = gathered({"a.b/v": torch.ones(3)}, LAYOUT, "v")
+    some = join_parameters({"a.b/v": torch.ones(3)}, LAYOUT, "v")
     assert some is not None and some.nonzero().flatten().tolist() == [12, 13, 14]
-    assert gathered(apart, LAYOUT) is None
+    assert join_parameters(apart, LAYOUT) is None
     assert (key("a", ""), key("a", "v")) == ("a", "a/v")
-    assert owned(["a.w", "a.w/v", "x", "x/v", "a.w/v/u"], {"a.w"}) == ["a.w", "a.w/v"]
+    assert parameters_of(["a.w", "a.w/v", "x", "x/v", "a.w/v/u"], {"a.w"}) == ["a.w", "a.w/v"]
     with pytest.raises(InputError, match="'c' has 1 elements, and 2 of it were remembered"):
-        gathered({"c": torch.ones(2)}, LAYOUT)
+        join_parameters({"c": torch.ones(2)}, LAYOUT)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +92,7 @@ def test_where_a_gradient_is_no_number_is_told_by_parameter_and_element() -> Non
 
 
 def test_memory_grows_by_an_eighth_more_than_is_asked_for_and_is_kept() -> None:
-    scratch, buffer = Scratch(), PayloadBuffer()
+    scratch, buffer = BufferPool(), PayloadBuffer()
     first = scratch.array("x", 80, np.float32)
     assert (first.size, first.base.size) == (80, 90)
     assert scratch.array("x", 90, np.float32).base is first.base

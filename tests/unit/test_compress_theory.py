@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from testbed.compress.base import codings, selectors
 from testbed.compress.compressor import Compressor
 from testbed.compress.layout import Layout
-from testbed.compress.wire import decode
+from testbed.compress.payload import decode
 
 EXACT = selectors.names()
 

@@ -9,9 +9,9 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.compress.base import Compensated, Sparse
-from testbed.compress.elements import element_count
-from testbed.compress.topk import TopK
+from testbed.compress.base import AccumulatedGradient, Sparse
+from testbed.compress.gradient_stats import element_count
+from testbed.compress.selectors.topk import TopK
 
 torch.set_num_threads(1)
 
@@ -20,7 +20,7 @@ vectors = st.lists(st.sampled_from([-3.0, -1.0, -0.0, 0.0, 1.0, 2.0, 3.0]), min_
 
 def select(vector: torch.Tensor, density: float) -> Sparse:
     magnitudes = vector.abs()
-    given = Compensated(vector, float(magnitudes.double().sum()), float(magnitudes.max()))
+    given = AccumulatedGradient(vector, float(magnitudes.double().sum()), float(magnitudes.max()))
     return TopK().select(given, density, Random(0))
 
 

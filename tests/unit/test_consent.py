@@ -45,7 +45,7 @@ def setup(told: Path, *options: str, answer: str | None = None, **more: str) -> 
         if answer is not None:
             os.write(ours, f"{answer}\n".encode())
         done = subprocess.run(
-            [sys.executable, "-m", "testbed.setup", *options, "engine"],
+            [sys.executable, "-m", "testbed.host", *options, "engine"],
             stdin=subprocess.DEVNULL if answer is None else theirs,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=variables, timeout=60,
         )  # fmt: skip
@@ -85,7 +85,7 @@ def test_nobody_is_asked_where_nobody_answers(
 
 def test_nothing_is_said_where_nothing_is_changed(told: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "testbed.setup", "environment"],
+        [sys.executable, "-m", "testbed.host", "environment"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
         env={**environment(), "PATH": str(told.parent / "bin"), "NARROWS_TOLD": str(told)}, timeout=60,
     )  # fmt: skip

@@ -13,10 +13,10 @@ from testbed.control.base import (
     Controller,
     LayerController,
     Observation,
+    controller_seed,
     controllers,
     watched,
 )
-from testbed.control.seed import controller_seed
 from testbed.errors import InputError
 
 names = pytest.mark.parametrize("name", controllers.names())

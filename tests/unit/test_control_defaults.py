@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from testbed.control.allot import ladder
-from testbed.control.base import LEVELS
-from testbed.control.builtin import controllers
-from testbed.control.line import Line
-from testbed.control.sizes import Sizes, payload
+from testbed.control.base import LEVELS, controllers
+from testbed.control.byte_budget import ladder
+from testbed.control.cost_model import AlphaBeta, DensitySizes, payload
 
 HIDING = {
     "k_max": 1.0, "k_min": 0.001, "initial_k": 0.05, "exposed": 0.25, "forward": 0.0, "backward": 0.667,
@@ -74,9 +72,9 @@ def test_densities_to_choose_from_are_the_limits_and_the_levels_between() -> Non
 
 
 def test_a_line_that_nothing_is_known_of_takes_no_time() -> None:
-    assert Line().seconds(1e6, 1e3) == 0.0
-    assert Line(3.0, 2.0).seconds(5.0) == 3.0 + 2.0 * 5.0
-    assert Line(3.0, 2.0).seconds(5.0, 4.0) == 4 * 3.0 + 2.0 * 5.0
+    assert AlphaBeta().seconds(1e6, 1e3) == 0.0
+    assert AlphaBeta(3.0, 2.0).seconds(5.0) == 3.0 + 2.0 * 5.0
+    assert AlphaBeta(3.0, 2.0).seconds(5.0, 4.0) == 4 * 3.0 + 2.0 * 5.0
 
 
 def test_sizes_are_those_of_the_formula() -> None:
@@ -88,11 +86,11 @@ def test_sizes_are_those_of_the_formula() -> None:
     assert payload(1000, 1e-6) == pytest.approx(
         40 + 4 + (2 + 9.965784284662087) / 8
     )  # one at least
-    assert Sizes().up(1000, 0.125) == Sizes().down(1000, 0.125) == sparse
-    measured = Sizes(scale=0.5, ratio=3.0)
+    assert DensitySizes().up(1000, 0.125) == DensitySizes().down(1000, 0.125) == sparse
+    measured = DensitySizes(scale=0.5, ratio=3.0)
     assert measured.up(1000, 0.125) == 0.5 * sparse
     assert measured.down(1000, 0.125) == 1.5 * sparse
     assert measured.both(1000, 0.125) == 2 * sparse
     assert measured.fuller(1000, 0.125) == 1.5 * sparse
-    assert Sizes(ratio=100.0).down(1000, 0.125) == 4040
+    assert DensitySizes(ratio=100.0).down(1000, 0.125) == 4040
     assert measured.down(1000, 1.0) == 4040

@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import NodeLost, WireError
-from testbed.exchange.doorway import GREETING_BYTES
-from testbed.session.failure import Failures
-from testbed.session.lines import MAX_LINE, Lines
-from testbed.session.switchboard import Switchboard
+from testbed.runner.control_channel import MAX_LINE, ControlServer, JsonLines
+from testbed.runner.signals import Failures
+from testbed.transport.endpoint import GREETING_BYTES
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 TOKEN, NODE = "secret", "worker-0"
@@ -51,21 +50,21 @@ heard = st.lists(hostile(TO_NODES), max_size=4).map(b"\n".join)
 
 
 @pytest.fixture(scope="module")
-def board() -> Iterator[Switchboard]:
-    made = Switchboard("127.0.0.1", 0, TOKEN, [NODE])
+def board() -> Iterator[ControlServer]:
+    made = ControlServer("127.0.0.1", 0, TOKEN, [NODE])
     with no_thread_fails():
         yield made
         enters(made).close()
         made.close()
 
 
-def connect(board: Switchboard) -> socket.socket:
+def connect(board: ControlServer) -> socket.socket:
     made = socket.create_connection(board._listener.getsockname(), timeout=SOON_S)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
 
 
-def enters(board: Switchboard) -> socket.socket:
+def enters(board: ControlServer) -> socket.socket:
     """A node that is let in as ever."""
     made = connect(board)
     made.sendall(json.dumps(HELLO).encode() + b"\n")
@@ -99,19 +98,19 @@ def test_lines_are_messages_or_refused(data: bytes, ended: bool) -> None:
             lines.close()
 
 
-def _over(connected: socket.socket, most_bytes: int = MAX_LINE) -> Lines:
+def _over(connected: socket.socket, most_bytes: int = MAX_LINE) -> JsonLines:
     """A Unix socket has no ``TCP_NODELAY``."""
 
     class Plain(socket.socket):
         def setsockopt(self, *_: Any) -> None:
             pass
 
-    return Lines(Plain(fileno=connected.detach()), most_bytes)
+    return JsonLines(Plain(fileno=connected.detach()), most_bytes)
 
 
 @fuzzed
 @given(spoken)
-def test_strangers_are_sent_away(board: Switchboard, data: bytes) -> None:
+def test_strangers_are_sent_away(board: ControlServer, data: bytes) -> None:
     """Whatever is said first: only a whole greeting lets somebody in, and everybody else sees the end soon."""
     with closing(connect(board)) as stranger:
         say(stranger, data)
@@ -126,7 +125,7 @@ def test_strangers_are_sent_away(board: Switchboard, data: bytes) -> None:
 
 @fuzzed
 @given(spoken | st.sampled_from([b"\n".join(json.dumps(m).encode() for m in FROM_NODES)]).flatmap(changed))  # fmt: skip
-def test_nodes_that_say_anything_are_heard_or_lost(board: Switchboard, data: bytes) -> None:
+def test_nodes_that_say_anything_are_heard_or_lost(board: ControlServer, data: bytes) -> None:
     """After the greeting: what comes has what the session reads of it, and then the node is lost by name."""
     try:
         with closing(enters(board)) as node:
@@ -160,7 +159,7 @@ def read(message: dict[str, Any]) -> None:
             assert other in {"hello", "up", "ready"}
 
 
-def _forget(board: Switchboard) -> None:
+def _forget(board: ControlServer) -> None:
     board.dismiss(NODE)
     give_up = time.monotonic() + SOON_S
     while any("_listen" in thread.name for thread in threading.enumerate()):
@@ -175,7 +174,7 @@ def _forget(board: Switchboard) -> None:
 @pytest.mark.parametrize(("most_bytes", "greeted"), [(GREETING_BYTES, False), (MAX_LINE, True)])
 @pytest.mark.parametrize("endless", [b"x", b'{"type": "event", "event": "', b" "], ids=repr)
 def test_a_line_without_end_is_cut_off(
-    board: Switchboard, most_bytes: int, greeted: bool, endless: bytes
+    board: ControlServer, most_bytes: int, greeted: bool, endless: bytes
 ) -> None:
     """At the bound, with little more memory than that."""
     with closing(enters(board) if greeted else connect(board)) as node:

@@ -9,16 +9,22 @@ from typing import Any
 import pytest
 from layered_rig import LAYERS, observation
 
-from testbed.compress.wire import payload_bytes
+from testbed.compress.payload import payload_bytes
 from testbed.control.base import LEVELS, Observation
-from testbed.control.curves import Curves, error_at
-from testbed.control.line import Line, fitted
-from testbed.control.messages import messages, usual
-from testbed.control.sizes import Sizes, payload
-from testbed.control.way import Way, unhindered
+from testbed.control.cost_model import (
+    AlphaBeta,
+    CommunicationCostModel,
+    DensitySizes,
+    fitted,
+    messages,
+    payload,
+    unhindered,
+    usual,
+)
+from testbed.control.layerwise import Curves, error_at
 from testbed.errors import ExperimentError
 
-NOTHING = Line()
+NOTHING = AlphaBeta()
 
 
 @pytest.mark.parametrize("size", [1, 500, 40_000, 3_000_000])
@@ -29,13 +35,13 @@ def test_bytes_are_near_to_the_wire(size: int) -> None:
 
 
 def test_bytes_do_not_fall_with_density() -> None:
-    sizes = Sizes(scale=0.7, ratio=1.8)
+    sizes = DensitySizes(scale=0.7, ratio=1.8)
     for cost in (sizes.up, sizes.down, sizes.both, sizes.fuller):
         told = [cost(10_000, k / 1000) for k in range(1, 1001)]
         assert told == sorted(told)
     assert sizes.down(10_000, 1.0) == 40_040.0, "the mean of all returns as float32"
     assert sizes.fuller(1000, 0.01) == sizes.down(1000, 0.01)
-    assert Sizes(ratio=0.5).fuller(1000, 0.01) == sizes.up(1000, 0.01) / 0.7
+    assert DensitySizes(ratio=0.5).fuller(1000, 0.01) == sizes.up(1000, 0.01) / 0.7
 
 
 def test_line_is_found_again() -> None:
@@ -51,15 +57,15 @@ def test_line_is_found_again() -> None:
 def test_line_of_one_size_keeps_its_start() -> None:
     points = [(1.0, 1000.0, 0.5), (1.0, 1100.0, 0.55)]
     assert fitted(points, NOTHING).per_s == pytest.approx(5e-4)
-    known = fitted(points, Line(0.2, 9.0))
+    known = fitted(points, AlphaBeta(0.2, 9.0))
     assert known.start_s == 0.2
     assert known.seconds(1050) == pytest.approx(0.525, rel=0.01)
-    assert fitted(points, Line(0.9, 1.0)).start_s == 0.5, "no more than all of it"
-    assert fitted([], Line(0.1, 0.2)) == Line(0.1, 0.2)
+    assert fitted(points, AlphaBeta(0.9, 1.0)).start_s == 0.5, "no more than all of it"
+    assert fitted([], AlphaBeta(0.1, 0.2)) == AlphaBeta(0.1, 0.2)
 
 
 def test_line_where_large_ones_were_quicker() -> None:
-    found = fitted([(1.0, 1000.0, 0.9), (1.0, 9000.0, 0.3)], Line(0.1, 1.0))
+    found = fitted([(1.0, 1000.0, 0.9), (1.0, 9000.0, 0.3)], AlphaBeta(0.1, 1.0))
     assert found.start_s == 0.1
     assert found.per_s > 0
     through = fitted([(1.0, 1000.0, 0.05), (1.0, 9000.0, 0.9)], NOTHING)
@@ -101,8 +107,8 @@ def test_what_cannot_be_is_refused(changes: dict[str, float], sentence: str) -> 
         messages("mine", replace(seen, buckets=buckets))
 
 
-def way(steps: int = 5, **more: Any) -> Way:
-    found = Way("mine")
+def way(steps: int = 5, **more: Any) -> CommunicationCostModel:
+    found = CommunicationCostModel("mine")
     for _ in range(steps):
         found.take(observation(dict.fromkeys(LAYERS, 0.1), **more))
     return found
@@ -131,7 +137,7 @@ def test_t_where_nothing_overlaps_or_little(left_s: float) -> None:
 
 def test_all_of_one_message_is_taken_for_bytes() -> None:
     """Its delay is its bytes' of both ways; what α was is not known."""
-    one, seen = Way("mine"), observation({"middle": 0.1})
+    one, seen = CommunicationCostModel("mine"), observation({"middle": 0.1})
     one.take(seen)
     told, (part,) = one.known().way, seen.buckets.values()
     assert told.start_s == 0.0
@@ -161,7 +167,7 @@ def test_buckets_that_wait_for_each_other(apart_s: float, alone: list[str]) -> N
     seen = queued(left_s)
     found = messages("mine", seen)
     assert [message.names[0] for message in unhindered(found)] == alone
-    waiting = Way("mine")
+    waiting = CommunicationCostModel("mine")
     waiting.take(seen)
     told = waiting.known().way
     assert told.per_s == pytest.approx(4e-6, rel=0.02)
@@ -189,14 +195,14 @@ def test_a_byte_takes_no_longer_than_the_step() -> None:
     """Where the first bucket is small, its delay is all α's; what the step carried bounds β."""
     seen = observation({"small": 0.01, "middle": 0.1}, left_s={"small": 0.1, "middle": 0.0}, start_s=0.09)  # fmt: skip
     seen.buckets["middle"] |= {"left_s": 0.099, "start_s": seen.buckets["small"]["start_s"] + 0.001}
-    waiting = Way("mine")
+    waiting = CommunicationCostModel("mine")
     waiting.take(replace(seen, delay_s=0.2))
     fuller = sum(part["bytes_down"] for part in seen.buckets.values())
     assert waiting.known().way.per_s == pytest.approx(0.2 / fuller)
 
 
 def test_a_way_goes_through_json() -> None:
-    one, other = way(3), Way("mine")
+    one, other = way(3), CommunicationCostModel("mine")
     other.load(json.loads(json.dumps(one.state(), allow_nan=False)))
     assert other.state() == one.state()
     assert other.known() == one.known()

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import typer
 
-from testbed.algorithms import known, resolve
-from testbed.cli.replay_controller import replay_controller
+from testbed.cli.replay import replay_controller
+from testbed.compatibility import known, resolve
 from testbed.control.adatopk import AdaTopK
-from testbed.control.base import LEVELS, Controller, Observation, controllers
-from testbed.control.fixed import Fixed
-from testbed.control.replay import compare, replay
-from testbed.control.seed import controller_seed
+from testbed.control.base import LEVELS, Controller, Observation, controller_seed, controllers
+from testbed.control.offline_replay import compare, replay
+from testbed.control.schedules import Fixed
 from testbed.errors import ExperimentError, InputError
 
 STEPS = 80

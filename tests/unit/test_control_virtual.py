@@ -13,14 +13,14 @@ import torch
 from virtual_run import SCENARIO, carried_out
 from virtual_setup import ALGORITHMS, Stage
 
-from testbed.algorithms import Algorithm, known, resolve
-from testbed.control.base import controllers
-from testbed.control.replay import compare, replay
-from testbed.control.seed import controller_seed
+from testbed.algorithms import Algorithm
+from testbed.compatibility import known, resolve
+from testbed.control.base import controller_seed, controllers
+from testbed.control.offline_replay import compare, replay
 from testbed.errors import ExperimentError, InputError
-from testbed.record.directory import read_events
-from testbed.scenario.model import Optimizer, Schedule, Stop
-from testbed.train.ddp_row import row_of
+from testbed.records.run_directory import read_events
+from testbed.scenario.model import Optimizer, ScheduleModel, Stop
+from testbed.training.ddp.report import row_of
 
 torch.set_num_threads(1)
 NAMES = [row.name for row in known() if row.controller not in ("fixed", "adatopk")]
@@ -31,7 +31,7 @@ STEPS = 25
 def played(row: Algorithm, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
     """Step records by worker, as they are read from a run's files."""
     monkeypatch.setitem(ALGORITHMS, row.name, row)
-    schedule = Schedule(name="step", every=3, gamma=0.5)
+    schedule = ScheduleModel(name="step", every=3, gamma=0.5)
     optimizer = Optimizer(lr=0.1, schedule=schedule)
     stage = Stage(2, row.name, stop=Stop(steps=STEPS), optimizer=optimizer, batch=128)
     done = stage.play()

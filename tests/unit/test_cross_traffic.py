@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from testbed.errors import MachineError
-from testbed.fabric.base import Interface, NodeSpec, Place
+from testbed.runner import cross_traffic, cross_traffic_node
+from testbed.runner.cross_traffic import CrossTraffic, check, crossed_links, failure
+from testbed.runner.cross_traffic_node import FlowEnds
 from testbed.scenario.load import load
-from testbed.scenario.node_events import NodeChange
+from testbed.scenario.node_timeline import Flow, NodeChange
 from testbed.scenario.timeline import Timeline
-from testbed.scenario.traffic import Flow
-from testbed.session import iperf, traffic
-from testbed.session.iperf import FlowEnds
-from testbed.session.traffic import CrossTraffic, check, crossed_links, failure
+from testbed.topology import Interface, NodePlacement, NodeSpec
 
 TCP = Flow("bulk", "noise-0", "server", "tcp", None, "bbr", 2, 0.0, float("inf"))
 UDP = Flow("video", "noise-0", "server", "udp", 20_000_000, None, 1, 5.0, 9.0, 1.0, 0.5)
@@ -30,7 +29,7 @@ def option(command: list[str], name: str) -> str:
 
 
 def test_udp_takes_its_rate_at_the_link_layer() -> None:
-    command = iperf.client(ENDS)
+    command = cross_traffic_node.client(ENDS)
     payload = int(option(command, "-b"))
     assert payload * 1442 / 1400 == pytest.approx(20e6, rel=1e-6)
     assert "-u" in command and option(command, "-l") == "1400"
@@ -38,7 +37,7 @@ def test_udp_takes_its_rate_at_the_link_layer() -> None:
 
 
 def test_tcp_takes_what_it_can() -> None:
-    command = iperf.client(FlowEnds(TCP, "10.0.0.3", "10.0.0.1", 7200))
+    command = cross_traffic_node.client(FlowEnds(TCP, "10.0.0.3", "10.0.0.1", 7200))
     assert option(command, "-C") == "bbr" and option(command, "-P") == "2"
     assert "-b" not in command and "-u" not in command
 
@@ -54,43 +53,45 @@ def test_a_client_that_was_ended_on_time_has_no_error() -> None:
         "end": {"sum_sent": {"bytes": 3000, "retransmits": 4}},
         "error": "interrupt - the client has terminated",
     }
-    assert iperf.sent(json.dumps(told)) == iperf.Sent(3000, 4, 0, "abc", None)
+    assert cross_traffic_node.sent(json.dumps(told)) == cross_traffic_node.IperfSent(
+        3000, 4, 0, "abc", None
+    )
 
 
 @pytest.mark.parametrize("output", ["", "iperf3: no such option", "{"])
 def test_a_client_that_says_no_json_has_failed(output: str) -> None:
-    assert iperf.sent(output).error
+    assert cross_traffic_node.sent(output).error
 
 
 def test_a_client_that_was_refused_says_so() -> None:
     told = {"start": {}, "end": {}, "error": "unable to connect to server: Connection refused"}
-    sent = iperf.sent(json.dumps(told))
+    sent = cross_traffic_node.sent(json.dumps(told))
     assert sent.bytes == 0 and sent.error == told["error"]
 
 
 def test_what_a_killed_client_sent_is_counted_by_the_second() -> None:
     part = {"sum": {"bytes": 100, "packets": 2, "lost_packets": 1, "jitter_ms": 2.0}}
     told = {"start": {"cookie": "abc"}, "intervals": [part, part], "end": {}}
-    assert iperf.received(told) == {
+    assert cross_traffic_node.received(told) == {
         "cookie": "abc", "complete": False, "bytes": 200, "packets": 4, "lost": 2,
         "jitter_s": 0.002,
     }  # fmt: skip
-    assert iperf.received({"start": {}, "intervals": [], "end": {}}) is None
+    assert cross_traffic_node.received({"start": {}, "intervals": [], "end": {}}) is None
 
 
 def test_documents_come_one_by_one() -> None:
     lines = [
         line + "\n" for text in ('{"a": {\n\t}\n}', '{\n"b": 1\n}') for line in text.split("\n")
     ]
-    assert list(iperf.documents(iter(lines))) == [{"a": {}}, {"b": 1}]
+    assert list(cross_traffic_node.documents(iter(lines))) == [{"a": {}}, {"b": 1}]
     remarks = ["iperf3: error - it says\n", "}\n", *lines[:2], *lines, "interrupted\n"]
-    assert list(iperf.documents(iter(remarks))) == [{"a": {}}, {"b": 1}]
+    assert list(cross_traffic_node.documents(iter(remarks))) == [{"a": {}}, {"b": 1}]
 
 
-def place(name: str, peer: int) -> Place:
+def place(name: str, peer: int) -> NodePlacement:
     nowhere = Interface(None, 1, "lo")
     spec = NodeSpec(name, name, "host", 0, peer)
-    return Place(spec, f"10.0.0.{peer}", f"10.0.1.{peer}", nowhere, nowhere)
+    return NodePlacement(spec, f"10.0.0.{peer}", f"10.0.1.{peer}", nowhere, nowhere)
 
 
 def test_each_node_is_told_its_part() -> None:
@@ -173,7 +174,7 @@ def test_when_a_flow_has_failed(
 
 
 def test_without_iperf3_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic.shutil, "which", lambda _: None)
+    monkeypatch.setattr(cross_traffic.shutil, "which", lambda _: None)
     with pytest.raises(MachineError, match="apt-get install iperf3"):
         check([UDP], "netns", None)
     check([UDP], "docker", None)
@@ -186,9 +187,9 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, st
         for name, text in (("_AVAILABLE", available), ("_ALLOWED", allowed)):
             path = tmp_path / name
             path.write_text(text)
-            monkeypatch.setattr(traffic, name, path)
+            monkeypatch.setattr(cross_traffic, name, path)
 
-    monkeypatch.setattr(traffic.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(cross_traffic.shutil, "which", lambda name: f"/usr/bin/{name}")
     return offers
 
 

@@ -11,31 +11,31 @@ import pytest
 from endpoint_rig import NAMES, RUN, Either, endpoint, hello, listening, star
 
 from testbed.errors import NodeLost
-from testbed.exchange.crowd import Crowd
-from testbed.exchange.endpoint import TcpEndpoint
-from testbed.exchange.frame import Header
-from testbed.exchange.kinds import Peers
-from testbed.fabric.host import HostClock, HostNode
+from testbed.exchange.base import Membership
+from testbed.exchange.collect import WorkerSet
+from testbed.fabric.host_node import HostClock, HostNode
 from testbed.node import Kind, Message
-from testbed.session.spare import Spare
+from testbed.runner.session import LostWorkerBudget
+from testbed.transport.frame import FrameHeader
+from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 LARGE = bytes(64 << 20)
 """More than the sockets of both ends hold."""
 
 
 @pytest.fixture
-def trio() -> Iterator[tuple[Crowd, Either, Either]]:
-    with closing(endpoint(TcpEndpoint, 0, lockstep=False)) as server:
+def trio() -> Iterator[tuple[WorkerSet, Either, Either]]:
+    with closing(endpoint(ThreadedEndpoint, 0, lockstep=False)) as server:
         port = listening(server)
         with (
-            closing(endpoint(TcpEndpoint, 1)) as one,
-            closing(endpoint(TcpEndpoint, 2)) as two,
+            closing(endpoint(ThreadedEndpoint, 1)) as one,
+            closing(endpoint(ThreadedEndpoint, 2)) as two,
         ):
             for worker in (one, two):
                 worker.connect(0, "127.0.0.1", port, 5.0)
                 worker.send([0], hello(worker.number))
             node = HostNode("server", 1, server, HostClock(), lambda _: None)
-            crowd = Crowd(node, Peers(0, [0], [1, 2], NAMES, 5.0), 1)
+            crowd = WorkerSet(node, Membership(0, [0], [1, 2], NAMES, 5.0), 1)
             crowd.welcome()
             yield crowd, one, two
             crowd.leave()
@@ -43,18 +43,18 @@ def trio() -> Iterator[tuple[Crowd, Either, Either]]:
 
 
 def test_a_peer_that_takes_nothing_holds_up_nobody() -> None:
-    with closing(endpoint(TcpEndpoint, 0, lockstep=False)) as server:
+    with closing(endpoint(ThreadedEndpoint, 0, lockstep=False)) as server:
         port = listening(server)
         with (
             socket.create_connection(("127.0.0.1", port)) as stuck,
-            closing(endpoint(TcpEndpoint, 2)) as two,
+            closing(endpoint(ThreadedEndpoint, 2)) as two,
         ):
-            header = Header(Kind.HELLO, 1, RUN, 0, 0, 0, time.monotonic_ns())
+            header = FrameHeader(Kind.HELLO, 1, RUN, 0, 0, 0, time.monotonic_ns())
             stuck.sendall(header.pack())  # and it never reads
             two.connect(0, "127.0.0.1", port, 5.0)
             two.send([0], hello(2))
             node = HostNode("server", 1, server, HostClock(), lambda _: None)
-            crowd = Crowd(node, Peers(0, [0], [1, 2], NAMES, 5.0), 1)
+            crowd = WorkerSet(node, Membership(0, [0], [1, 2], NAMES, 5.0), 1)
             crowd.welcome()
             crowd.post(1, Kind.UPDATE, 1, LARGE)
             crowd.post(2, Kind.UPDATE, 1, b"parameters")
@@ -62,7 +62,7 @@ def test_a_peer_that_takes_nothing_holds_up_nobody() -> None:
             node.close()
 
 
-def test_who_goes_is_lost_once_and_nobody_more(trio: tuple[Crowd, Either, Either]) -> None:
+def test_who_goes_is_lost_once_and_nobody_more(trio: tuple[WorkerSet, Either, Either]) -> None:
     crowd, one, two = trio
     one.close()
     assert crowd.receive(3, [1, 2]) is None
@@ -77,7 +77,7 @@ def test_who_goes_is_lost_once_and_nobody_more(trio: tuple[Crowd, Either, Either
 
 
 def test_out_of_lockstep_every_message_keeps_its_bytes() -> None:
-    with star(TcpEndpoint, 1, lockstep=False) as ((server, worker), _):
+    with star(ThreadedEndpoint, 1, lockstep=False) as ((server, worker), _):
         for step in range(6):
             worker.send([0], Message(Kind.GRADIENT, step, 0, 1, bytes([step]) * 100_000))
         came = [server.receive(5.0) for _ in range(6)]
@@ -85,7 +85,7 @@ def test_out_of_lockstep_every_message_keeps_its_bytes() -> None:
 
 
 def test_as_many_may_be_lost_as_are_spare() -> None:
-    spare = Spare(["worker-0", "worker-1"], 1)
+    spare = LostWorkerBudget(["worker-0", "worker-1"], 1)
     assert not spare.lose("server")
     assert spare.lose("worker-1") and spare.lose("worker-1")
     assert not spare.lose("worker-0")

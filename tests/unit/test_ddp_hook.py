@@ -17,9 +17,10 @@ from ddp_models import made
 from ddp_rig import Ranks
 from virtual_setup import ALGORITHMS, Stage
 
-from testbed.algorithms import PATTERNS, known, resolve
-from testbed.compress.recipe import Choice, Recipe
-from testbed.compress.wire import payload_bytes
+from testbed.algorithms import PATTERNS
+from testbed.compatibility import known, resolve
+from testbed.compress.base import Recipe, RecipeChoice
+from testbed.compress.payload import payload_bytes
 
 torch.set_num_threads(1)
 WATCHING = ("accordion", "adalag", "algc", "lags", "lgreco")
@@ -108,7 +109,9 @@ def test_gradients_that_are_added_up_before_they_are_sent(ranks: Ranks) -> None:
 
 
 def test_every_parameter_by_itself(ranks: Ranks) -> None:
-    recipe = Recipe(Choice("topk"), memory=Choice("feedback"), layers=True, dense_below=100)
+    recipe = Recipe(
+        RecipeChoice("topk"), memory=RecipeChoice("feedback"), layers=True, dense_below=100
+    )
     outcomes = ranks.do(scenarios.train, recipe, 5, 3, state={"density": 0.05})
     assert_nothing_is_lost(outcomes)
     assert_alike(outcomes)
@@ -277,7 +280,7 @@ def test_it_needs_no_engine_and_no_netlink() -> None:
         "import sys\n"
         "for name in ('docker', 'pyroute2', 'typer', 'rich', 'matplotlib', 'prometheus_client'):\n"
         "    sys.modules[name] = None\n"
-        "import testbed.train.ddp_hook as hook\n"
+        "import testbed.training.ddp.hook as hook\n"
         "hook.CompressionState, hook.compressed_hook\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -13,10 +13,9 @@ from examples_count import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from testbed.algorithms import resolve
+from testbed.compatibility import resolve
 from testbed.control.base import Controller, Observation, controllers
-from testbed.control.delay_aware import Gradient, Lenient, Proportional, Strict, TwoLevel
-from testbed.control.delays import Delays
+from testbed.control.delay_aware import Delays, Gradient, Lenient, Proportional, Strict, TwoLevel
 from testbed.errors import ExperimentError, InputError
 
 FAMILY = [TwoLevel, Gradient, Proportional, Lenient, Strict]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.fabric.docker.mounts import pins_below, wanted
+from testbed.fabric.docker.fabric import pins_below, wanted
 
 
 def identity(path: Path) -> tuple[int, int]:

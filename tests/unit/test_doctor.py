@@ -11,19 +11,19 @@ import typer
 
 from testbed.cli import doctor as command
 from testbed.errors import MachineError
-from testbed.setup import checks
-from testbed.setup.check import Check, Finding, judge, mended
-from testbed.setup.paths import ROOT
+from testbed.host import checks
+from testbed.host.checks import Finding, HostCheck, judge, mended
+from testbed.host.paths import ROOT
 
-GOOD = Check("good", lambda: Finding(True, "fine", "not needed"))
-BAD = Check("bad", lambda: Finding(False, "broken", "mend it"))
-NICE = Check("nice", lambda: Finding(False, "absent", "get it"), required=False)
+GOOD = HostCheck("good", lambda: Finding(True, "fine", "not needed"))
+BAD = HostCheck("bad", lambda: Finding(False, "broken", "mend it"))
+NICE = HostCheck("nice", lambda: Finding(False, "absent", "get it"), required=False)
 
 
 def _run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    *listed: Check,
+    *listed: HostCheck,
     **flags: bool,
 ) -> tuple[int, str]:
     monkeypatch.setattr(checks, "CHECKS", listed)
@@ -60,12 +60,12 @@ def test_a_machine_error_is_a_finding() -> None:
     def probe() -> Finding:
         raise MachineError("no engine", fix="start one")
 
-    assert judge(Check("engine", probe)).finding == Finding(False, "no engine", "start one")
+    assert judge(HostCheck("engine", probe)).finding == Finding(False, "no engine", "start one")
 
 
 def test_fix_mends_and_looks_again() -> None:
     state = {"ok": False}
-    check = Check(
+    check = HostCheck(
         "thing",
         lambda: Finding(state["ok"], "thing", "mend"),
         lambda: state.update(ok=True),
@@ -77,7 +77,7 @@ def test_fix_that_fails_says_why() -> None:
     def mend() -> None:
         raise MachineError("apt-get failed", fix="look at its log")
 
-    found = mended(Check("thing", lambda: Finding(False, "absent"), mend)).finding
+    found = mended(HostCheck("thing", lambda: Finding(False, "absent"), mend)).finding
     assert found == Finding(False, "apt-get failed", "look at its log")
 
 

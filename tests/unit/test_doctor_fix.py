@@ -10,9 +10,9 @@ import pytest
 import typer
 
 from testbed.cli import doctor as command
-from testbed.guest import installed
-from testbed.setup import checks, engine, images, packages, venv
-from testbed.setup.checks import CHECKS
+from testbed.host import checks, docker_engine, images, packages, paths
+from testbed.host.checks import CHECKS
+from testbed.host.uml import guest
 
 APT_GET = """#!/bin/sh
 echo "apt-get $*" >> "$NARROWS_TOLD"
@@ -90,7 +90,7 @@ def test_a_required_need_that_stays_unmet_is_exit_code_3(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     needs = packages.ENGINE
-    listed = checks.Check("engine", lambda: checks.Finding(False, "absent"), lambda: packages.install(needs))  # fmt: skip
+    listed = checks.HostCheck("engine", lambda: checks.Finding(False, "absent"), lambda: packages.install(needs))  # fmt: skip
     monkeypatch.setattr(checks, "CHECKS", (listed,))
     with pytest.raises(typer.Exit) as left:
         command.doctor(fix=True)
@@ -105,7 +105,7 @@ def test_every_remedy_is_the_one_of_its_check() -> None:
     assert set(remedies) == {
         "environment", "docker engine", "docker compose", "images", "guest kernel", "iperf3",
     }  # fmt: skip
-    assert remedies["environment"] is venv.ensure
-    assert remedies["docker engine"] is remedies["docker compose"] is engine.ensure
+    assert remedies["environment"] is paths.ensure
+    assert remedies["docker engine"] is remedies["docker compose"] is docker_engine.ensure
     assert remedies["images"] is images.ensure
-    assert installed.GUEST, "the guest kernel's packages have names"
+    assert guest.GUEST, "the guest kernel's packages have names"

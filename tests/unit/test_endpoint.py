@@ -13,12 +13,12 @@ from endpoint_rig import KINDS, NAMES, RUN, Either, endpoint, star
 from loopback import refusing
 
 from testbed.errors import NodeLost
-from testbed.exchange.frame import HEADER_BYTES, Header
-from testbed.exchange.kinds import Peers
-from testbed.exchange.peers import PeerExchange
-from testbed.fabric.host import HostClock, HostNode
+from testbed.exchange.all_gather import AllGatherExchange
+from testbed.exchange.base import Membership
+from testbed.fabric.host_node import HostClock, HostNode
 from testbed.node import Kind, Message
-from testbed.scenario.shape import SEGMENT_HEADER_BYTES
+from testbed.scenario.link_state import SEGMENT_HEADER_BYTES
+from testbed.transport.frame import HEADER_BYTES, FrameHeader
 
 Trio = tuple[Either, Either, Either, int]
 
@@ -67,7 +67,7 @@ def test_a_peer_that_is_a_step_ahead_changes_nothing_that_still_waits(trio: Trio
     """Its gradient of the next step has come before another's of this one."""
     own, one, two, _ = trio
     node = HostNode("server", 1, own, HostClock(), lambda _: None)
-    exchange = PeerExchange(node, Peers(0, [], [0, 1, 2], NAMES, 5.0))
+    exchange = AllGatherExchange(node, Membership(0, [], [0, 1, 2], NAMES, 5.0))
 
     def send(peer: Either, step: int, bucket: int) -> None:
         body = bytes([10 * peer.number + step]) * 100
@@ -191,7 +191,7 @@ def test_a_goodbye_is_no_loss(trio: Trio) -> None:
 
 def test_a_stranger_is_dropped_and_counted(trio: Trio) -> None:
     server, one, _, port = trio
-    wrong_run = Header(Kind.HELLO, 1, RUN + 1, 0, 0, 0, 0).pack()
+    wrong_run = FrameHeader(Kind.HELLO, 1, RUN + 1, 0, 0, 0, 0).pack()
     for words in (b"GET / HTTP/1.1\r\n" + b"\r\n" * 40, wrong_run, b"NR"):
         with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(words)

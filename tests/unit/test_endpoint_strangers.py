@@ -13,10 +13,10 @@ import pytest
 from endpoint_rig import KINDS, RUN, Either, endpoint, hello, listening, star
 
 from testbed.errors import NodeLost
-from testbed.exchange.doorway import GREETING_BYTES, Doorway
-from testbed.exchange.endpoint import TcpEndpoint
-from testbed.exchange.frame import MAX_BODY, Header
 from testbed.node import Kind, Message
+from testbed.transport.endpoint import GREETING_BYTES, PendingConnections
+from testbed.transport.frame import MAX_BODY, FrameHeader
+from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 Pair = tuple[Either, Either, int]
 GREETING_S, MOST_BYTES = 0.3, 1 << 20
@@ -32,7 +32,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 def frame(kind: Kind, body: bytes = b"", **changes: int) -> bytes:
     """A whole frame of worker-1, who is not connected, unless ``changes`` say otherwise."""
     fields = {"sender": 2, "run": RUN, "step": 0, "bucket": 0, "length": len(body), "sent_ns": 0}
-    return Header(kind, **{**fields, **changes}).pack() + body
+    return FrameHeader(kind, **{**fields, **changes}).pack() + body
 
 
 STRANGE = {
@@ -86,7 +86,7 @@ def test_who_there_is_no_thread_for_keeps_nobody_out(
                 raise failure
         begin(thread)
 
-    with star(TcpEndpoint, 1) as ((server, one), port):
+    with star(ThreadedEndpoint, 1) as ((server, one), port):
         monkeypatch.setattr(threading.Thread, "start", start)
         with socket.create_connection(("127.0.0.1", port)) as first:
             first.sendall(frame(Kind.HELLO))
@@ -161,7 +161,7 @@ def test_a_flood_is_bounded_and_peers_get_in(kind: type[Either]) -> None:
 
 
 def test_of_too_many_the_oldest_of_the_same_address_goes() -> None:
-    doorway: Doorway[str] = Doorway(greeting_s=1.0)
+    doorway: PendingConnections[str] = PendingConnections(greeting_s=1.0)
     assert doorway.admit("peer", "10.0.0.2", 0.0) is None
     out = [doorway.admit(f"stranger-{n}", "10.0.0.9", 0.1) for n in range(40)]
     assert out == [None] * 32 + [f"stranger-{n}" for n in range(8)]

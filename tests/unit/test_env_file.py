@@ -9,8 +9,7 @@ import pytest
 
 from testbed.cli import main
 from testbed.errors import InputError
-from testbed.job.environment import MOST_BYTES, check_size, named, read_env_file
-from testbed.job.order import Order
+from testbed.runner.exec.launch_spec import MOST_BYTES, LaunchSpec, check_size, named, read_env_file
 
 SECRET = "hunter2-of-the-test"
 
@@ -79,6 +78,6 @@ def test_more_than_a_process_can_be_given_is_refused() -> None:
 
 
 def test_records_have_names_alone() -> None:
-    order = Order(("sh",), environment=(("TOKEN", SECRET), ("DATA", "x")))
+    order = LaunchSpec(("sh",), environment=(("TOKEN", SECRET), ("DATA", "x")))
     assert order.to_json()["variables"] == ["DATA", "TOKEN"]
     assert SECRET not in json.dumps(order.to_json()) + repr(order)

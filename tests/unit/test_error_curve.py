@@ -7,8 +7,7 @@ from math import gcd
 import pytest
 import torch
 
-from testbed.compress.curve import SAMPLE, error_curve, stride
-from testbed.compress.elements import element_count
+from testbed.compress.gradient_stats import CURVE_SAMPLE, element_count, error_curve, stride
 from testbed.control.base import LEVELS
 from testbed.errors import GradientError, InputError
 
@@ -31,7 +30,7 @@ def drawn(kind: str, size: int) -> torch.Tensor:
     return normal**3 if kind == "heavy" else normal
 
 
-@pytest.mark.parametrize("size", [1, 2, 300, SAMPLE])
+@pytest.mark.parametrize("size", [1, 2, 300, CURVE_SAMPLE])
 def test_exact_for_what_is_looked_at_whole(size: int) -> None:
     p = drawn("laplace", size)
     energy, *shares = error_curve(p, LEVELS)
@@ -70,8 +69,8 @@ def test_columns_of_a_matrix_are_all_met() -> None:
 def test_stride(size: int) -> None:
     step = stride(size)
     assert gcd(step, size) == 1
-    assert -(-size // step) <= SAMPLE
-    assert step <= max(1, 1.05 * size / SAMPLE + 20)
+    assert -(-size // step) <= CURVE_SAMPLE
+    assert step <= max(1, 1.05 * size / CURVE_SAMPLE + 20)
 
 
 def test_nothing_and_what_is_not_finite() -> None:

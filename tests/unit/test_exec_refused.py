@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from testbed.cli import main
+from testbed.comm_trace.trace import MessageTrace
 from testbed.errors import InputError
-from testbed.messages.trace import MessageTrace
+from testbed.runner.comm_replay_trial import CommReplay
 from testbed.scenario.load import load
-from testbed.session.play import Play
 
 SCENARIO = """
 name: some-job
@@ -78,7 +78,7 @@ def test_no_command_is_told_to_be_absent(
     )
     scenario = load(tmp_path / "scenario.yaml", trains=False)
     with pytest.raises(InputError, match="Leave it out"):
-        Play(scenario, MessageTrace({}))
+        CommReplay(scenario, MessageTrace({}))
 
 
 def test_a_command_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from testbed.errors import InputError
-from testbed.session.experiment import prepare
+from testbed.runner.experiment import prepare
 
 SCENARIO = """\
 name: small

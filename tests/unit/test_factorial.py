@@ -7,8 +7,16 @@ from math import exp, log
 
 import pytest
 
-from analysis.factorial import Cell, cells, complete, conditional, effects, means
-from analysis.factorial_figure import Found, draw
+from analysis.papers.algc import (
+    Cell,
+    FactorialResult,
+    cells,
+    complete,
+    conditional,
+    draw,
+    effects,
+    means,
+)
 from analysis.statistics import interval
 from analysis.style import narrows_style
 
@@ -88,7 +96,7 @@ def test_points_are_at_their_ticks() -> None:
     values = {cell: {1: 1.0, 2: 2.0 + len(cell)} for cell in cells("ab")}
     own = effects("ab", values)
     with narrows_style():
-        left, right = draw(Found("ab", values, {"time": own, "steps": own})).axes[:2]
+        left, right = draw(FactorialResult("ab", values, {"time": own, "steps": own})).axes[:2]
     below = [line.get_ydata()[0] for line in left.get_lines() if line.get_marker() != "None"]  # type: ignore[index]
     assert sorted(set(below)) == pytest.approx([-0.11, 0.11, 0.89, 1.11, 1.89, 2.11])
     at = [line.get_ydata()[0] for line in right.get_lines()]  # type: ignore[index]

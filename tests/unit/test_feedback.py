@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from testbed.compress.base import Sparse
+from testbed.compress.base import Recipe, RecipeChoice, Sparse
 from testbed.compress.compressor import Compressor
-from testbed.compress.feedback import Feedback
 from testbed.compress.layout import Layout
-from testbed.compress.recipe import Choice, Recipe
+from testbed.compress.memory import ErrorFeedback
 from testbed.errors import GradientError, InputError
 
 torch.set_num_threads(1)
@@ -45,7 +44,7 @@ def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_two_steps_by_hand() -> None:
-    memory = Feedback(Layout.whole("w", 3))
+    memory = ErrorFeedback(Layout.whole("w", 3))
     first = memory.compensate(torch.tensor([3.0, -1.0, 2.0]))
     assert first.flat.tolist() == [3.0, -1.0, 2.0]
     assert (first.sum_abs, first.max_abs) == (6.0, 3.0)
@@ -57,14 +56,14 @@ def test_two_steps_by_hand() -> None:
 
 
 def test_what_was_sent_inexactly_stays_in_part() -> None:
-    memory = Feedback(Layout.whole("w", 2))
+    memory = ErrorFeedback(Layout.whole("w", 2))
     given = memory.compensate(torch.tensor([3.0, -1.0]))
     memory.update(given, Sparse(2, None, torch.tensor([2.0, -2.0])))
     assert memory.state()["w"].tolist() == [1.0, 1.0]
 
 
 def test_two_buffers_for_good() -> None:
-    memory = Feedback(Layout.whole("w", 8))
+    memory = ErrorFeedback(Layout.whole("w", 8))
     places = set()
     for _ in range(6):
         given = memory.compensate(torch.ones(8))
@@ -74,7 +73,7 @@ def test_two_buffers_for_good() -> None:
 
 
 def test_a_gradient_that_is_forgotten_leaves_no_trace() -> None:
-    memory = Feedback(Layout.whole("w", 2))
+    memory = ErrorFeedback(Layout.whole("w", 2))
     given = memory.compensate(torch.tensor([3.0, 1.0]))
     memory.update(given, Sparse(2, torch.tensor([0]), torch.tensor([3.0])))
     memory.compensate(torch.tensor([float("nan"), 5.0]))
@@ -120,10 +119,12 @@ def test_what_no_bucket_has_taken_yet_is_not_lost() -> None:
 
 @pytest.mark.parametrize("layers", [False, True])
 def test_other_buckets_take_over_by_parameter(layers: bool) -> None:
-    recipe = Recipe(Choice("topk"), memory=Choice("feedback"))
+    recipe = Recipe(RecipeChoice("topk"), memory=RecipeChoice("feedback"))
     whole = Compressor(recipe, {"all": MODEL})
     whole.compress("all", vector(40, 1), 0.1, Random(0))
-    parts = Compressor(Recipe(Choice("topk"), memory=Choice("feedback"), layers=layers), HALVES)
+    parts = Compressor(
+        Recipe(RecipeChoice("topk"), memory=RecipeChoice("feedback"), layers=layers), HALVES
+    )
     parts.load(through_a_file(whole.state()))
     for name, held in remembered(parts).items():
         assert torch.equal(held, remembered(whole)[name])
@@ -140,7 +141,9 @@ def test_a_small_parameter_sends_what_it_held_when_it_was_part_of_the_whole() ->
     whole = Compressor.named("topk", "feedback", {"all": MODEL})
     whole.compress("all", vector(40, 1), 0.1, Random(0))
     left = remembered(whole)["conv.bias"].clone()
-    recipe = Recipe(Choice("topk"), memory=Choice("feedback"), layers=True, dense_below=10)
+    recipe = Recipe(
+        RecipeChoice("topk"), memory=RecipeChoice("feedback"), layers=True, dense_below=10
+    )
     layered = Compressor(recipe, {"all": MODEL})
     layered.load(whole.state())
     packed = layered.compress("all", torch.zeros(40), 0.1, Random(0))

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import InputError
-from testbed.job.environment import check_size, read_env_file
-from testbed.train.pace_file import MAX_S, MAX_TIMES, read_step_times
-from testbed.train.profile_file import read_profile, shipped
+from testbed.runner.exec.launch_spec import check_size, read_env_file
+from testbed.scenario.profile import read_profile, shipped
+from testbed.scenario.recorded_paces import MAX_S, MAX_TIMES, read_step_times
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 SOON_S = 30.0

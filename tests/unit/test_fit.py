@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.stats import wasserstein_distance
 
-from testbed.compress.fit import SAMPLE, report
+from testbed.compress.gradient_stats import SAMPLE, report
 
 torch.set_num_threads(1)
 

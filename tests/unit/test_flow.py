@@ -12,19 +12,19 @@ import pytest
 from loopback import own_place, refusing
 
 from testbed.process import module_command
-from testbed.session import flow
+from testbed.runner import bulk_flow
 
 
-def run(begin_in_s: float, for_s: float = 0.3) -> tuple[flow.Sent, int]:
+def run(begin_in_s: float, for_s: float = 0.3) -> tuple[bulk_flow.FlowSent, int]:
     begin_ns = time.monotonic_ns() + int(begin_in_s * 1e9)
     stop_ns = max(begin_ns, time.monotonic_ns()) + int(for_s * 1e9)
     received: list[int] = []
     place = own_place()
     sink = threading.Thread(
-        target=lambda: received.append(flow.serve(*place, stop_ns + 200_000_000))
+        target=lambda: received.append(bulk_flow.serve(*place, stop_ns + 200_000_000))
     )
     sink.start()
-    sent = flow.blast(*place, stop_ns, begin_ns)
+    sent = bulk_flow.blast(*place, stop_ns, begin_ns)
     sink.join()
     return sent, received[0]
 
@@ -45,14 +45,14 @@ def test_a_flow_that_begins_at_once_has_none() -> None:
 
 def test_nobody_listens() -> None:
     with refusing() as port:
-        sent = flow.blast("127.0.0.1", port, time.monotonic_ns() + 100_000_000)
-    assert sent == flow.Sent(0)
+        sent = bulk_flow.blast("127.0.0.1", port, time.monotonic_ns() + 100_000_000)
+    assert sent == bulk_flow.FlowSent(0)
 
 
 def test_the_command_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
     stop = str(time.monotonic_ns() + 50_000_000)
     with refusing() as port:
-        flow.main(["blast", "127.0.0.1", str(port), stop])
+        bulk_flow.main(["blast", "127.0.0.1", str(port), stop])
     assert json.loads(capsys.readouterr().out) == {"bytes": 0, "least_rtt_us": None}
 
 
@@ -60,7 +60,7 @@ def test_nobody_to_tell_is_no_error() -> None:
     """Who started it was killed: the other end of its output is closed."""
     reading, writing = os.pipe()
     os.close(reading)
-    command = module_command("testbed.session.flow", "blast", "127.0.0.1", "9", "0")
+    command = module_command("testbed.runner.bulk_flow", "blast", "127.0.0.1", "9", "0")
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")

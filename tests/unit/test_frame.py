@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import WireError
-from testbed.exchange.frame import HEADER_BYTES, MAX_BODY, Header
 from testbed.node import Kind
+from testbed.transport.frame import HEADER_BYTES, MAX_BODY, FrameHeader
 
 headers = st.builds(
-    Header,
+    FrameHeader,
     kind=st.sampled_from(Kind),
     sender=st.integers(0, 2**16 - 1),
     run=st.integers(0, 2**64 - 1),
@@ -25,17 +25,17 @@ headers = st.builds(
 
 @fuzzed
 @given(headers)
-def test_round_trip(header: Header) -> None:
+def test_round_trip(header: FrameHeader) -> None:
     packed = header.pack()
     assert len(packed) == HEADER_BYTES == 40
-    assert Header.unpack(packed) == header
+    assert FrameHeader.unpack(packed) == header
 
 
 @fuzzed
 @given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES))
 def test_random_bytes_are_refused_or_valid(raw: bytes) -> None:
     try:
-        header = Header.unpack(raw)
+        header = FrameHeader.unpack(raw)
     except WireError:
         return
     assert raw[:4] == b"NRWS" and header.length <= MAX_BODY
@@ -51,16 +51,18 @@ def test_random_bytes_are_refused_or_valid(raw: bytes) -> None:
     ],
 )
 def test_each_field_is_checked(change: tuple[int, bytes], said: str) -> None:
-    raw = bytearray(Header(Kind.GRADIENT, 1, 2, 3, 4, 5, 6).pack())
+    raw = bytearray(FrameHeader(Kind.GRADIENT, 1, 2, 3, 4, 5, 6).pack())
     offset, value = change
     raw[offset : offset + len(value)] = value
     with pytest.raises(WireError, match=said):
-        Header.unpack(raw)
+        FrameHeader.unpack(raw)
 
 
 def test_the_bytes_are_those_of_the_documented_layout() -> None:
     """Every field at its offset, little-endian, with the reserved bytes 0: see the module's table."""
-    raw = Header(Kind.GRADIENT, 0x0102, 0x1112131415161718, 0x21222324, 0x3132, 0x41, 0x51).pack()
+    raw = FrameHeader(
+        Kind.GRADIENT, 0x0102, 0x1112131415161718, 0x21222324, 0x3132, 0x41, 0x51
+    ).pack()
     assert raw[:6] == b"NRWS" + bytes([1, int(Kind.GRADIENT)])
     assert raw[6:8] == b"\x02\x01"
     assert raw[8:16] == bytes.fromhex("1817161514131211")
@@ -73,15 +75,21 @@ def test_the_bytes_are_those_of_the_documented_layout() -> None:
 def test_a_body_may_be_as_long_as_the_limit_and_not_a_byte_longer() -> None:
     """4 GiB without a limit of the reader's; the lower of both with one, which the error names."""
     assert MAX_BODY == 4 * 1024**3
-    longest = Header(Kind.GRADIENT, 1, 2, 3, 4, MAX_BODY, 6).pack()
-    assert Header.unpack(longest).length == Header.unpack(longest, 2 * MAX_BODY).length == MAX_BODY
-    assert Header.unpack(Header(Kind.GRADIENT, 1, 2, 3, 4, 100, 6).pack(), 100).length == 100
+    longest = FrameHeader(Kind.GRADIENT, 1, 2, 3, 4, MAX_BODY, 6).pack()
+    assert (
+        FrameHeader.unpack(longest).length
+        == FrameHeader.unpack(longest, 2 * MAX_BODY).length
+        == MAX_BODY
+    )
+    assert (
+        FrameHeader.unpack(FrameHeader(Kind.GRADIENT, 1, 2, 3, 4, 100, 6).pack(), 100).length == 100
+    )
     for length, most, limit in ((101, 100, 100), (MAX_BODY + 1, 2 * MAX_BODY, MAX_BODY)):
-        raw = Header(Kind.GRADIENT, 1, 2, 3, 4, length, 6).pack()
+        raw = FrameHeader(Kind.GRADIENT, 1, 2, 3, 4, length, 6).pack()
         with pytest.raises(WireError, match=f"of {length} B is over the limit of {limit} B$"):
-            Header.unpack(raw, most)
+            FrameHeader.unpack(raw, most)
 
 
 def test_a_short_header_is_refused() -> None:
     with pytest.raises(WireError, match="40 bytes, got 3"):
-        Header.unpack(b"NRW")
+        FrameHeader.unpack(b"NRW")

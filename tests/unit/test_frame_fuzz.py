@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import WireError
-from testbed.exchange.frame import HEADER_BYTES, MAX_BODY, Header
-from testbed.exchange.inflow import Inflow
-from testbed.exchange.multicast.packet import MOST_RANGES, Report
 from testbed.node import Kind
+from testbed.transport.frame import HEADER_BYTES, MAX_BODY, FrameHeader
+from testbed.transport.frame_reader import FrameReader
+from testbed.transport.multicast.packet import MOST_RANGES, ReceiverReport
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 RUN, MOST = 0x1112131415161718, 1 << 16
 bodies = st.binary(max_size=200)
 frames = st.builds(
-    lambda kind, step, bucket, body: Header(kind, 1, RUN, step, bucket, len(body), 5).pack() + body,
+    lambda kind, step, bucket, body: FrameHeader(kind, 1, RUN, step, bucket, len(body), 5).pack() + body,
     st.sampled_from(Kind), st.integers(0, 3), st.integers(0, 2), bodies,
 )  # fmt: skip
 streams = st.lists(frames, min_size=1, max_size=4).map(b"".join)
@@ -34,7 +34,7 @@ def taken(data: bytes, most_bytes: int = MOST) -> list[bytes]:
         ours.settimeout(10.0)
         theirs.sendall(data)
         theirs.close()
-        inflow, found = Inflow(ours, RUN, lambda ns: ns / 1e9, most_bytes), []
+        inflow, found = FrameReader(ours, RUN, lambda ns: ns / 1e9, most_bytes), []
         while True:
             try:
                 message = inflow.read()
@@ -61,7 +61,7 @@ def test_streams_of_frames(data: bytes, more: st.DataObject) -> None:
 
 @pytest.mark.parametrize("length", [MOST + 1, 2**31, MAX_BODY, 2**64 - 1])
 def test_no_memory_is_taken_for_what_is_only_said(length: int) -> None:
-    header = bytearray(Header(Kind.GRADIENT, 1, RUN, 0, 0, 0, 5).pack())
+    header = bytearray(FrameHeader(Kind.GRADIENT, 1, RUN, 0, 0, 0, 5).pack())
     header[24:32] = length.to_bytes(8, "little")
     tracemalloc.start()
     try:
@@ -75,17 +75,17 @@ def test_no_memory_is_taken_for_what_is_only_said(length: int) -> None:
 @fuzzed
 @given(
     st.builds(
-        Report, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1),
+        ReceiverReport, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1),
         st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)), max_size=5).map(tuple),
     ),
     st.data(),
 )  # fmt: skip
-def test_reports_of_receivers(report: Report, data: st.DataObject) -> None:
+def test_reports_of_receivers(report: ReceiverReport, data: st.DataObject) -> None:
     raw = report.pack()
-    assert Report.unpack(raw) == report
+    assert ReceiverReport.unpack(raw) == report
     hostile = data.draw(changed(raw) | st.binary(max_size=2000))
     try:
-        assert len(Report.unpack(hostile).missing) <= MOST_RANGES
+        assert len(ReceiverReport.unpack(hostile).missing) <= MOST_RANGES
     except WireError:
         return
-    assert Report.unpack(hostile).pack() == hostile
+    assert ReceiverReport.unpack(hostile).pack() == hostile

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from testbed.process import undisturbed
-from testbed.session.garbage import seldom_collected
+from testbed.runner.signals import seldom_collected
 
 
 class Cycle:

@@ -13,18 +13,17 @@ from loopback import own_place
 from torch import nn
 from virtual_run import carried_out
 
-from testbed.algorithms import resolve
+from testbed.compatibility import resolve
 from testbed.compress.layout import Layout
 from testbed.errors import InputError, MachineError, NodeLost
-from testbed.fabric.gloo import GlooGroup, Meeting
-from testbed.fabric.host import HostClock, HostNode
-from testbed.fabric.interface import carried, interface_of
-from testbed.record.asked import Asked
-from testbed.record.gather import unaccounted
+from testbed.fabric.gloo_group import GlooGroup, Meeting, carried, interface_of
+from testbed.fabric.host_node import HostClock, HostNode
+from testbed.fidelity.evidence import unaccounted
+from testbed.fidelity.reference import RequestedLinks
+from testbed.runner.judge import faults
+from testbed.scenario.link_state import LinkDirection, LinkState
 from testbed.scenario.model import Derived
-from testbed.scenario.shape import End, Shape
-from testbed.session.consistency import faults
-from testbed.train.backward import Backward, buckets, shares
+from testbed.training.ddp_overlap import Backward, buckets, shares
 
 HOME = "127.0.0.1"
 NAMES = ("worker-0", "worker-1", "worker-2")
@@ -160,8 +159,10 @@ def test_a_network_that_was_bypassed_is_a_fault() -> None:
 
 
 def test_links_that_gloo_uses_are_not_held_against_sockets() -> None:
-    shape = Shape(10**6, 10**6)
-    asked = Asked({End("worker-0", "up"): shape, End("noise", "up"): shape}, [])
+    shape = LinkState(10**6, 10**6)
+    asked = RequestedLinks(
+        {LinkDirection("worker-0", "up"): shape, LinkDirection("noise", "up"): shape}, []
+    )
     found = unaccounted(asked, ["noise"], ["worker-0"])
     assert found == {
         "worker-0 up": "gloo keeps no count of its bytes", "noise up": "other traffic goes over it"

@@ -9,36 +9,36 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from testbed.cli import guest as flag
+from testbed.cli import options as flag
 from testbed.cli.messages import app as messages
-from testbed.cli.run import run as run_verb
+from testbed.cli.run import run
 from testbed.errors import InputError, MachineError
-from testbed.guest import disk, installed, memory, xstate
-from testbed.guest.order import Order, Outcome
-from testbed.guest.relay import Relay
-from testbed.setup import images
-from testbed.setup.packages import Need
+from testbed.host import images
+from testbed.host.packages import Need
+from testbed.host.uml import docker_engine, guest
+from testbed.host.uml.guest import Relay
+from testbed.host.uml.inside import GuestOrder, GuestOutcome
 
 GIB = 2**30
 
 
 def test_order_arrives_as_it_was_sent(tmp_path: Path) -> None:
-    order = Order(["echo", "ä b"], [tmp_path], docker=True, environment={"A": "1"})
+    order = GuestOrder(["echo", "ä b"], [tmp_path], docker=True, environment={"A": "1"})
     order.write(tmp_path)
-    assert Order.read(tmp_path) == order
+    assert GuestOrder.read(tmp_path) == order
 
 
 def test_order_leaves_out_what_only_the_host_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NARROWS_STATE", "/somewhere")
     monkeypatch.setenv("COLUMNS", "80")
-    given = Order(["true"]).environment
+    given = GuestOrder(["true"]).environment
     assert "NARROWS_STATE" not in given and given["COLUMNS"] == "80"
 
 
 def test_outcome_arrives_or_there_is_none(tmp_path: Path) -> None:
-    assert Outcome.read(tmp_path) is None
-    Outcome(3, "it broke").write(tmp_path)
-    assert Outcome.read(tmp_path) == Outcome(3, "it broke")
+    assert GuestOutcome.read(tmp_path) is None
+    GuestOutcome(3, "it broke").write(tmp_path)
+    assert GuestOutcome.read(tmp_path) == GuestOutcome(3, "it broke")
 
 
 def test_relay_passes_on_what_is_new(tmp_path: Path) -> None:
@@ -61,23 +61,23 @@ def test_newer_processors_are_known_by_their_flags(
 ) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text(f"processor : 0\nflags\t\t: {flags}\n")
-    assert xstate.needed(info) is needed
+    assert guest.needed(info) is needed
 
 
 def test_memory_is_what_can_be_spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available", lambda: 4 * GIB)
-    assert memory.size(None) == 3 * GIB and memory.size(2 * GIB) == 2 * GIB
+    monkeypatch.setattr(guest, "available", lambda: 4 * GIB)
+    assert guest.size_memory(None) == 3 * GIB and guest.size_memory(2 * GIB) == 2 * GIB
     with pytest.raises(MachineError, match=r"5\.0 GiB does not fit: 4\.0 GiB"):
-        memory.size(5 * GIB)
-    monkeypatch.setattr(memory, "available", lambda: 64 * GIB)
-    assert memory.size(None) == memory.ENOUGH
+        guest.size_memory(5 * GIB)
+    monkeypatch.setattr(guest, "available", lambda: 64 * GIB)
+    assert guest.size_memory(None) == guest.ENOUGH
 
 
 def test_what_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = (Need("User-mode Linux", lambda: False, ("user-mode-linux",)),)
-    monkeypatch.setattr(installed, "GUEST", lacking)
+    monkeypatch.setattr(guest, "GUEST", lacking)
     with pytest.raises(MachineError, match="apt-get install user-mode-linux") as caught:
-        installed.require()
+        guest.require()
     assert caught.value.exit_code == 3
 
 
@@ -85,20 +85,20 @@ def test_a_disk_that_is_made_is_found_without_an_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user who may not speak to the host's engine can still use what root has made."""
-    monkeypatch.setattr(disk, "BUILD", tmp_path)
-    monkeypatch.setattr(disk, "cache", lambda name: tmp_path / "mine" / name)
+    monkeypatch.setattr(docker_engine, "BUILD", tmp_path)
+    monkeypatch.setattr(docker_engine, "cache", lambda name: tmp_path / "mine" / name)
     monkeypatch.setattr(images, "tags", lambda: images.Tags("n/base:1", "n/runtime:2", "n/node:3f"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(MachineError, match=r"making it needs root.*sudo make guest"):
-        disk.ensure()
+        docker_engine.ensure()
     (tmp_path / "guest").mkdir()
     (tmp_path / "guest" / "docker-0.ext4").touch()  # another version's
     with pytest.raises(MachineError, match="making it needs root"):
-        disk.ensure()
+        docker_engine.ensure()
     made = tmp_path / "guest" / "docker-3f.ext4"
     made.touch()
-    assert disk.ensure() == made
+    assert docker_engine.ensure() == made
 
 
 def _invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
@@ -111,7 +111,7 @@ def _invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
 
     monkeypatch.setattr(flag, "_leave", leave)
     app = typer.Typer()
-    app.command("run")(run_verb)
+    app.command("run")(run)
     app.add_typer(messages, name="messages")
     result = CliRunner().invoke(app, list(arguments))
     if isinstance(result.exception, InputError):

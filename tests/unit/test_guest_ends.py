@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import ExperimentError, MachineError
-from testbed.guest import boot, inside, installed, xstate
-from testbed.guest.memory import LEAST
-from testbed.guest.order import Order
+from testbed.host.uml import guest, inside
+from testbed.host.uml.guest import LEAST
+from testbed.host.uml.inside import GuestOrder
 from testbed.process import environment
 
 KERNEL = """#!/bin/sh
@@ -28,11 +28,11 @@ ASKED = "while [ ! -e $folder/stop-15 ]; do sleep 0.05; done"
 ON_ITS_OWN = """
 import sys
 from pathlib import Path
-from testbed.guest import boot, installed, xstate
-from testbed.guest.order import Order
+from testbed.host.uml import guest as boot, guest as installed, guest as xstate
+from testbed.host.uml.inside import GuestOrder as Order
 installed.require = lambda: installed.Kernel(sys.argv[1], "none")
 xstate.needed = lambda: False
-boot.run(Order(["true"]), size=boot.memory.LEAST)
+boot.run(Order(["true"]), size=boot.LEAST)
 """
 
 
@@ -54,8 +54,8 @@ def kernel(tmp_path: Path, where: Path, monkeypatch: pytest.MonkeyPatch) -> Kern
         text = KERNEL.replace("WHERE", str(where)).replace("BEHAVIOUR", behaviour)
         program.write_text(text)
         program.chmod(0o755)
-        monkeypatch.setattr(installed, "require", lambda: installed.Kernel(str(program), "none"))
-        monkeypatch.setattr(xstate, "needed", lambda: False)
+        monkeypatch.setattr(guest, "require", lambda: guest.Kernel(str(program), "none"))
+        monkeypatch.setattr(guest, "needed", lambda: False)
         return program
 
     return make
@@ -89,7 +89,7 @@ def _runs(process: int) -> bool:
 
 
 def run(limit_s: float | None = None) -> int:
-    return boot.run(Order(["true"]), size=LEAST, limit_s=limit_s)
+    return guest.run(GuestOrder(["true"]), size=LEAST, limit_s=limit_s)
 
 
 def test_the_commands_status_is_returned(kernel: Kernel, where: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_program_that_is_missing_is_the_machines_matter(tmp_path: Path) -> Non
     for name in ("output", "errors"):
         (tmp_path / name).touch()
     with pytest.raises(MachineError, match="'narrows-has-no-such-command': No such file"):
-        inside._start(Order(["narrows-has-no-such-command"]), tmp_path)
+        inside._start(GuestOrder(["narrows-has-no-such-command"]), tmp_path)
 
 
 def test_panic_is_told(kernel: Kernel, where: Path) -> None:
@@ -136,7 +136,7 @@ def test_limit_ends_it(kernel: Kernel, where: Path) -> None:
 def test_who_does_not_end_when_asked_is_killed(
     kernel: Kernel, where: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boot, "_GRACE_S", 0.5)
+    monkeypatch.setattr(guest, "_GRACE_S", 0.5)
     kernel("while :; do sleep 0.1; done")
     began = time.monotonic()
     with pytest.raises(ExperimentError, match=r"longer than 0\.5 s"):

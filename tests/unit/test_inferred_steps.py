@@ -9,15 +9,21 @@ from statistics import median
 import pytest
 from link_pauses import Links, Rate, apart, even, irregular, swinging, synchronous
 
-from testbed.record import inferred as inferred_steps
-from testbed.record.inferred import LEAST_CONFIDENCE, LEAST_OF_FEW, LEAST_STEPS, Inferred, infer
-from testbed.record.traffic import Traffic
+from testbed.records import inferred_steps
+from testbed.records.inferred_steps import (
+    LEAST_CONFIDENCE,
+    LEAST_OF_FEW,
+    LEAST_STEPS,
+    Inferred,
+    infer,
+)
+from testbed.records.link_log import LinkTraffic
 
 COUNT = 40
 
 
 def inferred(links: Links, look_s: float | None = None) -> Inferred:
-    return infer(Traffic(links.samples(look_s=look_s)))
+    return infer(LinkTraffic(links.samples(look_s=look_s)))
 
 
 def off_s(found: Inferred, ends: list[float]) -> list[float]:
@@ -43,7 +49,7 @@ def test_of_a_long_run_the_middle_tells_the_bytes_of_a_step(
 ) -> None:
     links, _ = synchronous(rate, [0.3] * 3 * COUNT, 2.0)
     whole = inferred(links)
-    monkeypatch.setattr(inferred_steps, "_MOST_SAMPLES", len(Traffic(links.samples())) // 3)
+    monkeypatch.setattr(inferred_steps, "_MOST_SAMPLES", len(LinkTraffic(links.samples())) // 3)
     found = inferred(links)
     assert found.step_bits == pytest.approx(whole.step_bits, rel=0.001)
     assert len(found.ends_s) == pytest.approx(len(whole.ends_s), abs=2)
@@ -107,7 +113,7 @@ def test_irregular_traffic_has_no_steps(count: int, seed: int, look_s: float | N
 
 @pytest.mark.parametrize("seed", range(4))
 def test_irregular_traffic_of_every_link_has_no_steps(seed: int) -> None:
-    assert infer(Traffic(apart(swinging, 60, Random(seed)))).ends_s == ()
+    assert infer(LinkTraffic(apart(swinging, 60, Random(seed)))).ends_s == ()
 
 
 def test_a_slow_link_that_never_pauses_hides_no_steps() -> None:
@@ -119,7 +125,7 @@ def test_a_slow_link_that_never_pauses_hides_no_steps() -> None:
             span = (record["to_s"] - record["from_s"]) / (ends[-1] + 1.0)
             bits = round(8e6 * 2.0 * (COUNT + 1.7) * span)
             record.update(asked_bits=bits, delivered_bits=bits, looks=())
-    found = infer(Traffic(records))
+    found = infer(LinkTraffic(records))
     assert COUNT - 2 <= len(found.ends_s) - 1 <= COUNT + 1, found.reason
     assert sorted(off_s(found, ends))[-2] < 0.05  # what follows the last step is one, too
 
@@ -147,7 +153,7 @@ def test_an_even_stream_has_no_steps() -> None:
 
 
 def test_nothing_has_no_steps() -> None:
-    assert infer(Traffic([])).ends_s == ()
+    assert infer(LinkTraffic([])).ends_s == ()
     links = Links(even)
     links.compute(5.0)
     assert inferred(links).ends_s == ()

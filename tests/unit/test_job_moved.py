@@ -8,10 +8,10 @@ import struct
 import pytest
 from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY
 
-from testbed.job.moved import Owner, carried, connection, owners
-from testbed.links.diag import SocketSeen, decode, query
-from testbed.links.messages import encode
-from testbed.links.wire import InterfaceSeen
+from testbed.links.agent.protocol import InterfaceSeen, SocketSeen
+from testbed.links.network.connections import decode, query
+from testbed.links.tc.netlink import encode
+from testbed.runner.exec.trial import Owner, carried, connection, owners
 
 
 def interface(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.job.output import Output
+from testbed.user_files import Output
 
 LINE = b"x" * 99 + b"\n"
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from testbed.fabric.importable import offer
-from testbed.job.crew import Crew, Member
-from testbed.job.order import Order, Seat
-from testbed.job.output import Output, lines
+from testbed.fabric.node_launcher import offer
 from testbed.process import PACKAGE
+from testbed.runner.exec.launch_spec import LaunchSpec, ProcessSlot
+from testbed.runner.exec.processes import Member, ProcessGroup
+from testbed.user_files import Output, lines
 
 MAPS = (
     "7f0000000000-7f0000100000 rw-s 00000000 00:01 0 /SYSV00000000 (deleted)\n"
@@ -76,12 +76,12 @@ def test_the_last_words_are_those_of_a_progress_bar(tmp_path: Path) -> None:
 def ended_badly(rank: int, ended_ns: int | None) -> Member:
     process = subprocess.Popen(["sh", "-c", "exit 7"])
     process.wait()
-    seat = Seat(["worker-0", "worker-1"], rank, 0, "10.0.0.1", "10.0.0.1", "data0")
+    seat = ProcessSlot(["worker-0", "worker-1"], rank, 0, "10.0.0.1", "10.0.0.1", "data0")
     return Member(seat, rank, process, 0, ended_ns)
 
 
 def test_a_kill_excuses_nothing_that_went_wrong_before_it() -> None:
-    crew = Crew(None, Order(("sh",)), None)  # type: ignore[arg-type]
+    crew = ProcessGroup(None, LaunchSpec(("sh",)), None)  # type: ignore[arg-type]
     crew.members = [ended_badly(0, 5), ended_badly(1, 5)]
     runs = ended_badly(1, None)
     crew.excuse({"worker-0": 8})
@@ -104,7 +104,7 @@ def test_the_package_is_found_and_nothing_beside_it(tmp_path: Path) -> None:
             env={**os.environ, "PYTHONPATH": str(offer(tmp_path))},
             cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=True,
         ).stdout
-        for arguments in (["-c", script], ["-m", "testbed.fabric.enter", "--help"])
+        for arguments in (["-c", script], ["-m", "testbed.fabric.node_launcher", "--help"])
     ]  # fmt: skip
     assert said[0].split() == [f"{PACKAGE}/__init__.py", f"{PACKAGE}/mark.py", "None"]
-    assert "usage: testbed.fabric.enter" in said[1]
+    assert "usage: testbed.fabric.node_launcher" in said[1]

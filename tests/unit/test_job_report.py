@@ -11,14 +11,14 @@ from link_pauses import NODES
 from synthetic_job import Job, make_job
 from synthetic_run import Recipe, make_run
 
-from analysis.jobs import table
-from analysis.jobs.history import NO_PHASE, edges, lengths, phases_s, shares
+from analysis import job_tables
 from analysis.load import load, load_all
 from analysis.report import write_report
+from analysis.series import NO_PHASE, edges, lengths, phases_s, shares
 from testbed.errors import InputError
-from testbed.record.directory import read_json
-from testbed.record.job_summary import summarise_job
-from testbed.record.verdict import Verdict
+from testbed.fidelity.summary import summarise_job
+from testbed.fidelity.verdict import Verdict
+from testbed.records.run_directory import read_json
 
 FEW = Verdict("degraded", ["too little of something"])
 
@@ -111,13 +111,15 @@ def test_phases_are_means_and_what_is_left(jobs: list[Path]) -> None:
 
 
 def test_the_table_compares_with_the_first_label(jobs: list[Path]) -> None:
-    first, second = table.rows(load_all(jobs))
+    first, second = job_tables.rows(load_all(jobs))
     assert first["speedup"] == 1.0
     assert second["speedup"] == pytest.approx(first["step_s"] / second["step_s"])
     assert list(first) == list(second)
-    assert [len(table.cells_of(row)) for row in (first, second)] == [len(table.HEADINGS)] * 2
-    assert table.cells_of(second)[3] == "inferred (1.00)"
-    assert table.rich_table([first, second]).row_count == 2
+    assert [len(job_tables.cells_of(row)) for row in (first, second)] == [
+        len(job_tables.HEADINGS)
+    ] * 2
+    assert job_tables.cells_of(second)[3] == "inferred (1.00)"
+    assert job_tables.rich_table([first, second]).row_count == 2
 
 
 def test_the_report_has_everything_in_one_page(report: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testbed.record.job_steps import JobStep, job_steps, last_values, marked_steps
+from testbed.records.job_steps import JobStep, job_steps, last_values, marked_steps
 
 
 def mark(rank: int, what: str, time_s: float, **more: Any) -> dict[str, Any]:

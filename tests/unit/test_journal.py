@@ -17,23 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import InputError, MachineError
-from testbed.fabric.base import NodeSpec, new_id
-from testbed.fabric.journal import (
-    Entry,
-    Journal,
-    abandoned,
-    cleaners,
-    folder,
-    journals,
-    lives,
-    start_time,
-)
-from testbed.fabric.netns_clean import clean_link, clean_process
-from testbed.fabric.netns_plan import plan_topology
-from testbed.fabric.netns_sweep import sweep
-from testbed.links import namespaces
-from testbed.links.wire import read
-from testbed.links.wiring import TopologyPlan
+from testbed.fabric.base import new_id
+from testbed.fabric.cleanup import clean_link, clean_process, sweep
+from testbed.fabric.netns import plan_topology
+from testbed.journal import Entry, Journal, abandoned, cleaners, folder, journals, lives, start_time
+from testbed.links.agent.protocol import read
+from testbed.links.network import namespaces
+from testbed.links.network.wiring import TopologyPlan
+from testbed.topology import NodeSpec
 
 
 @pytest.fixture(autouse=True)

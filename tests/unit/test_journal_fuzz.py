@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.cli import main
-from testbed.fabric.journal import Journal, abandoned, cleaners, folder, journals
-from testbed.fabric.netns_clean import register
-from testbed.fabric.netns_sweep import sweep
+from testbed.fabric.cleanup import register, sweep
+from testbed.journal import Journal, abandoned, cleaners, folder, journals
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 SOON_S = 20.0

@@ -18,12 +18,12 @@ from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
 from testbed.compress import kernels
-from testbed.compress.kernels import Operations, Workspace
-from testbed.compress.kernels.cpu import Host
-from testbed.compress.kernels.cuda import Device
-from testbed.compress.kernels.grid import BLOCK, CHUNK, LANES, PIECE
+from testbed.compress.kernels.base import Operations, Workspace
+from testbed.compress.kernels.compilation import BLOCK, CHUNK, LANES, PIECE
+from testbed.compress.kernels.cpu import CpuKernels
+from testbed.compress.kernels.torch_ops import CudaKernels
 
-OPERATIONS = [Host(), Device()]
+OPERATIONS = [CpuKernels(), CudaKernels()]
 """The accelerator's are PyTorch's own: they run here as well."""
 SMALL = [0, 1, 2, LANES - 1, LANES, LANES + 1, BLOCK - 1, BLOCK, BLOCK + 1, PIECE - 1, PIECE + 33]
 SIZES = [(one, size) for one in OPERATIONS for size in SMALL]
@@ -123,7 +123,7 @@ def test_choosing_more_than_there_was_room_for() -> None:
     x, space = rig.vector(200_000), Workspace()
     for threshold in (3.0, 0.0, 0.5, 2.0):
         rig.equal(
-            Host().choose_from(x, threshold, space),
+            CpuKernels().choose_from(x, threshold, space),
             rig.REFERENCE.choose_from(x, threshold, space),
         )
 
@@ -166,23 +166,23 @@ def test_nothing_of_the_vectors_size_is_allocated_again() -> None:
 def test_indices_outside_are_refused(name: str, wrong: int) -> None:
     x = torch.zeros(10)
     with pytest.raises(IndexError, match="outside a vector of 10"):
-        getattr(Host(), name)(x, torch.tensor([2, wrong]), torch.ones(2))
+        getattr(CpuKernels(), name)(x, torch.tensor([2, wrong]), torch.ones(2))
 
 
 def test_what_loops_are_not_compiled_for_is_refused() -> None:
     x = torch.zeros(10)
     for wrong in (x.double(), x[::2], x.view(2, 5)):
         with pytest.raises(TypeError, match="contiguous float32"):
-            Host().measure(wrong)
+            CpuKernels().measure(wrong)
     with pytest.raises(ValueError, match="10, 9, 10"):
-        Host().add(x, x[:9], x)
+        CpuKernels().add(x, x[:9], x)
     with pytest.raises(ValueError, match="2 values"):
-        Host().add_at(x, torch.tensor([1]), torch.ones(2))
+        CpuKernels().add_at(x, torch.tensor([1]), torch.ones(2))
 
 
 def test_gradients_of_parameters_are_taken_as_they_are() -> None:
     x = rig.vector(100).requires_grad_()
-    assert kernels.of(x).measure(x) == Host().measure(x.detach())
+    assert kernels.of(x).measure(x) == CpuKernels().measure(x.detach())
 
 
 @settings(deadline=None, max_examples=examples(20))

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from unprivileged import as_user
 
-from testbed.compress.kernels import cache
+from testbed.compress.kernels import compilation
 
-KERNELS = Path(cache.__file__).parent
+KERNELS = Path(compilation.__file__).parent
 SCRIPT = """
 import json, sys
 import numba
-from testbed.compress.kernels.cache import alone, directory
+from testbed.compress.kernels.compilation import alone, directory
 with alone():
-    from testbed.compress.kernels.loops_sparse import WARM, add_at
+    from testbed.compress.kernels.passes import _WARM_LOOPS_SPARSE as WARM, add_at
     [call() for call in WARM]
 read = sum(add_at.stats.cache_hits.values())
 assert sys.modules["testbed"].__file__.startswith(sys.argv[1])
@@ -158,30 +158,30 @@ def test_of_several_that_start_together_one_compiles(tree: Path) -> None:
 def test_places_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/given")
     monkeypatch.setenv("XDG_CACHE_HOME", "/users")
-    assert cache._bases() == [Path("/given"), KERNELS / "__pycache__", Path("/users")]
+    assert compilation._bases() == [Path("/given"), KERNELS / "__pycache__", Path("/users")]
     monkeypatch.delenv("NUMBA_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert cache._bases() == [KERNELS / "__pycache__", Path("/home/somebody/.cache")]
+    assert compilation._bases() == [KERNELS / "__pycache__", Path("/home/somebody/.cache")]
 
 
 def test_a_state_is_that_of_all_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Numba looks at the file of a function alone, not at those of the functions that it calls."""
-    monkeypatch.setattr(cache, "_SOURCES", tmp_path)
+    monkeypatch.setattr(compilation, "_SOURCES", tmp_path)
     (tmp_path / "one.py").write_text("a = 1")
     (tmp_path / "two.py").write_text("b = 2")
-    before = cache._state()
-    assert before == cache._state()
+    before = compilation._state()
+    assert before == compilation._state()
     (tmp_path / "two.py").write_text("b = 3")
-    assert before != cache._state()
+    assert before != compilation._state()
 
 
 def test_what_older_sources_left_is_removed(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
-    assert cache._prepared(old, []) == old
+    assert compilation._prepared(old, []) == old
     (old / "code").write_text("old")
     unfinished = tmp_path / "unfinished-by-another"
     unfinished.mkdir()
-    assert cache._prepared(new, []) == new
+    assert compilation._prepared(new, []) == new
     assert sorted(tmp_path.iterdir()) == [new, unfinished]
-    assert cache._prepared(new, [old]) == new and list(new.iterdir()) == []
+    assert compilation._prepared(new, [old]) == new and list(new.iterdir()) == []

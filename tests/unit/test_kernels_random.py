@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.compress.kernels.loops_random import uniform_at, word_at
 from testbed.compress.kernels.random import reference, uniforms, uniforms_on, words
+from testbed.compress.kernels.random_loops import uniform_at, word_at
 
 SEEDS = st.integers(0, 2**64 - 1)
 

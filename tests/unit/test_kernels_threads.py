@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from testbed.compress.kernels import Workspace, pool
-from testbed.compress.kernels.cpu import Host
-from testbed.compress.kernels.grid import CHUNK, chunks
+from testbed.compress.kernels import cpu
+from testbed.compress.kernels.base import Workspace
+from testbed.compress.kernels.compilation import CHUNK, chunks
+from testbed.compress.kernels.cpu import CpuKernels
 from testbed.compress.kernels.random import reference, uniforms
 
 SIZE = 9 * CHUNK + 12_345
@@ -31,7 +32,7 @@ def threads() -> Iterator[None]:
 def everything() -> list[object]:
     """What all operations give for one vector."""
     x, y = rig.vector(SIZE), rig.vector(SIZE, seed=2)
-    host, space, out = Host(), Workspace(), torch.empty(SIZE)
+    host, space, out = CpuKernels(), Workspace(), torch.empty(SIZE)
     indices, values = (one.clone() for one in host.choose_from(x, 0.3, space))
     results: list[object] = [
         host.measure(x),
@@ -75,7 +76,7 @@ def test_random_numbers_are_those_of_one_thread(threads: int) -> None:
 @pytest.mark.parametrize("size", [0, 1, CHUNK, 4 * CHUNK - 1, 4 * CHUNK, SIZE])
 def test_parts_are_whole_chunks_that_cover_all(size: int, threads: int) -> None:
     torch.set_num_threads(threads)
-    parts = pool.parts(size)
+    parts = cpu.parts(size)
     assert 1 <= len(parts) <= max(1, min(threads, chunks(size)))
     assert parts[0][0] == 0 and parts[-1][1] == size
     assert all(first % CHUNK == 0 for first, _ in parts)
@@ -83,11 +84,11 @@ def test_parts_are_whole_chunks_that_cover_all(size: int, threads: int) -> None:
 
 
 def test_one_thread_makes_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_executor", lambda _: pytest.fail("a pool was made"))
+    monkeypatch.setattr(cpu, "_executor", lambda _: pytest.fail("a pool was made"))
     torch.set_num_threads(1)
-    assert pool.over(SIZE, lambda *part: part) == [(0, 0, SIZE)]
+    assert cpu.over(SIZE, lambda *part: part) == [(0, 0, SIZE)]
     torch.set_num_threads(8)
-    assert pool.over(CHUNK, lambda *part: part) == [(0, 0, CHUNK)]
+    assert cpu.over(CHUNK, lambda *part: part) == [(0, 0, CHUNK)]
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
@@ -103,13 +104,13 @@ def test_an_error_comes_out_once_nobody_works_any_more(failing: int) -> None:
             raise ArithmeticError(str(number))
 
     with pytest.raises(ArithmeticError, match=str(failing)):
-        pool.over(SIZE, work)
+        cpu.over(SIZE, work)
     assert not running
 
 
 FORKED = """
 import os, torch
-from testbed.compress.kernels import pool
+from testbed.compress.kernels import cpu as pool
 torch.set_num_threads(2)
 parts = lambda: len(pool.over(2**21, lambda *part: part))
 assert parts() == 2

@@ -10,20 +10,24 @@ from pathlib import Path
 import pytest
 from not_empty import not_empty
 
-from testbed.compress.kernels import cache, warm
+from testbed.compress.kernels import compilation
 
-KERNELS = Path(warm.__file__).parent
-SPARE = {"loops_read"}
+KERNELS = Path(compilation.__file__).parent
+SPARE = {"read_passes"}
 """Of benchmarks alone."""
 
 
-@pytest.mark.parametrize("path", sorted(KERNELS.glob("loops_*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for path in KERNELS.glob("*.py") if "WARM = " in path.read_text()),
+    ids=lambda path: path.stem,
+)
 def test_every_module_of_loops_is_warmed(path: Path) -> None:
     module = import_module(f"testbed.compress.kernels.{path.stem}")
     assert module.WARM and all(callable(call) for call in module.WARM)
     warmed = [
         call
-        for name in warm.MODULES
+        for name in compilation.MODULES
         for call in import_module(f"testbed.compress.kernels.{name}").WARM
     ]
     assert path.stem in SPARE or set(module.WARM) <= set(warmed)
@@ -38,7 +42,7 @@ def test_loops_are_compiled_in_one_way() -> None:
 
 def test_loops_do_without_torch() -> None:
     """An image's are compiled by themselves, before anything else is copied into it."""
-    code = "import sys; sys.modules['torch'] = None; from testbed.compress.kernels import warm; warm.all()"
+    code = "import sys; sys.modules['torch'] = None; from testbed.compress.kernels import compilation as warm; warm.all()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
@@ -46,7 +50,7 @@ STEP = """
 import sys
 from random import Random
 import numba, torch
-from testbed.compress.kernels import warm
+from testbed.compress.kernels import compilation as warm
 warm.all()
 
 def compiled():
@@ -57,12 +61,13 @@ def compiled():
 before = compiled()
 assert len(before) > 20, before
 from testbed.compress import kernels
+from testbed.compress.kernels.base import Workspace
 from testbed.compress.aggregate import Aggregate
 from testbed.compress.base import codings, memories, selectors
 from testbed.compress.compressor import Compressor
-from testbed.compress.layers import read_message
+from testbed.compress.payload import read_message
 from testbed.compress.layout import Layout
-from testbed.compress.recipe import Choice, Recipe
+from testbed.compress.base import RecipeChoice as Choice, Recipe
 import testbed.compress
 
 layout = Layout.of([("a", (40, 50)), ("b", (30,))])
@@ -81,7 +86,7 @@ for recipe in recipes:
             total.mean(2)
 host = kernels.of(x)
 host.measure(x), host.moments(x), host.digit_counts(x), host.digit_counts(x, 1, 5)
-host.count_from(x, 1.0), host.choose_from(x, 1.0, kernels.Workspace())
+host.count_from(x, 1.0), host.choose_from(x, 1.0, Workspace())
 later = {name: kinds for name, kinds in compiled().items() if kinds and before.get(name) != kinds}
 if later:
     sys.exit(f"not warmed as they are used: { {name: (before.get(name), later[name]) for name in later} }")
@@ -96,7 +101,7 @@ def test_a_step_of_any_algorithm_compiles_nothing() -> None:
 
 
 def test_warming_twice_costs_nothing() -> None:
-    warm.all()
-    assert warm.all.cache_info().currsize == 1
-    with cache.alone():
+    compilation.all()
+    assert compilation.all.cache_info().currsize == 1
+    with compilation.alone():
         pass

@@ -11,8 +11,8 @@ import torch
 from virtual_run import carried_out
 
 from testbed.errors import InputError
-from testbed.record.directory import read_events, read_json
-from testbed.train.label_split import SplitBatches, split_by_label
+from testbed.records.run_directory import read_events, read_json
+from testbed.training.data import SplitBatches, split_by_label
 
 LABELS = [*Random(0).choices(range(10), weights=range(1, 11), k=4000), *[3] * 7]
 SCENARIO = """

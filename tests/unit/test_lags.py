@@ -8,15 +8,14 @@ from dataclasses import replace
 import pytest
 from layered_rig import EXPONENTS, LAYERS, LEFT_S, curve, driven, observation
 
+from testbed.control.adalag import Lags
 from testbed.control.base import LayerController, watched
-from testbed.control.curves import error_at
-from testbed.control.lags import Lags
-from testbed.control.layered import Layered
+from testbed.control.cost_model import DensitySizes
+from testbed.control.layerwise import Layered, error_at
 from testbed.control.lgreco import Lgreco
-from testbed.control.sizes import Sizes
 from testbed.errors import ExperimentError, InputError
 
-SIZES = Sizes(ratio=2.0)
+SIZES = DensitySizes(ratio=2.0)
 START_S, PER_S, K = 0.002, 5e-6, 0.004
 PACKING_S = {name: 1e-4 + 1e-8 * many for name, many in LAYERS.items()}
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from virtual_links import lone_node
 
-from testbed.exchange.endpoint import TcpEndpoint
-from testbed.fabric.host import HostClock, HostNode
+from testbed.fabric.host_node import HostClock, HostNode
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.node import Node
-from testbed.train.lane import Lane
-from testbed.train.layer_clock import LayerClock
+from testbed.training.bucket_pipeline import PriorityExecutor
+from testbed.training.overlap import LayerClock
+from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 
 def on_virtual(body: Callable[[Node], Any]) -> Any:
@@ -25,7 +25,7 @@ def on_virtual(body: Callable[[Node], Any]) -> Any:
 
 def on_host(body: Callable[[Node], Any]) -> Any:
     clock = HostClock()
-    endpoint = TcpEndpoint(1, 1, names={}, clock=clock.seconds, silence_s=1.0)
+    endpoint = ThreadedEndpoint(1, 1, names={}, clock=clock.seconds, silence_s=1.0)
     node = HostNode("worker-0", 1, endpoint, clock, list[object]().append)
     try:
         return body(node)
@@ -41,7 +41,7 @@ worlds = pytest.mark.parametrize("world", [on_virtual, on_host])
 def test_what_waits_goes_by_urgency_and_then_in_order(world: Callable[..., Any]) -> None:
     def body(node: Node) -> list[str]:
         gate, done = node.queue(), node.queue()  # type: ignore[var-annotated]
-        lane = Lane(node, done.put)
+        lane = PriorityExecutor(node, done.put)
 
         def first() -> None:
             done.put("first")
@@ -61,7 +61,7 @@ def test_what_waits_goes_by_urgency_and_then_in_order(world: Callable[..., Any])
 def test_nothing_is_done_after_an_error(world: Callable[..., Any]) -> None:
     def body(node: Node) -> str:
         told, done = node.queue(), node.queue()  # type: ignore[var-annotated]
-        lane = Lane(node, told.put)
+        lane = PriorityExecutor(node, told.put)
 
         def fail() -> None:
             raise ValueError("broken")
@@ -81,7 +81,7 @@ def test_nothing_is_done_after_an_error(world: Callable[..., Any]) -> None:
 def test_an_end_gives_up_what_waits_and_never_blocks(world: Callable[..., Any]) -> None:
     def body(node: Node) -> str:
         gate, done = node.queue(), node.queue()  # type: ignore[var-annotated]
-        lane = Lane(node, done.put)
+        lane = PriorityExecutor(node, done.put)
 
         def blocked() -> None:
             done.put("begun")
@@ -104,7 +104,7 @@ def test_an_end_gives_up_what_waits_and_never_blocks(world: Callable[..., Any]) 
 def test_a_lanes_thread_ends() -> None:
     def body(node: Node) -> None:
         before = set(threading.enumerate())
-        lane = Lane(node, list[object]().append)
+        lane = PriorityExecutor(node, list[object]().append)
         (thread,) = set(threading.enumerate()) - before
         lane.end()
         thread.join(5.0)

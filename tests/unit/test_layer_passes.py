@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from testbed.exchange.endpoint import TcpEndpoint
-from testbed.fabric.host import HostClock, HostNode
-from testbed.train.compute import Computed
-from testbed.train.flat import FlatModel
-from testbed.train.layer_passes import HookedPasses, WholePasses
+from testbed.fabric.host_node import HostClock, HostNode
+from testbed.training.compute import Computed
+from testbed.training.layer_hooks import HookedPasses, WholePasses
+from testbed.training.replica import FlatModel
+from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ class Bench:
 @pytest.fixture
 def node() -> Iterator[HostNode]:
     clock = HostClock()
-    endpoint = TcpEndpoint(1, 1, names={}, clock=clock.seconds, silence_s=1.0)
+    endpoint = ThreadedEndpoint(1, 1, names={}, clock=clock.seconds, silence_s=1.0)
     made = HostNode("worker-0", 1, endpoint, clock, list[object]().append)
     yield made
     made.close()

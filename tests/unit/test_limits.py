@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from testbed.cgroups import Base, find, make
 from testbed.errors import MachineError
-from testbed.fabric.cgroups import Base, find, make
-from testbed.fabric.limits import Asked, Limits, Machine, bound_by_rlimits, limits
+from testbed.topology import Limits, Machine, RequestedLimits, bound_by_rlimits, limits
 
 GIB = 1 << 30
 LAPTOP = Machine(processes=32_768, memory_bytes=16 * GIB)
@@ -22,12 +22,12 @@ HELD = Limits(processes=100, memory_bytes=GIB, tmp_bytes=1)
     [(1, 14, 16_384), (2, 14, 16_384), (4, 7, 8192), (7, 4, 4681), (1000, 1, 4096)],
 )
 def test_by_default_a_node_has_twice_its_share(nodes: int, gib: int, processes: int) -> None:
-    assert limits(Asked(), nodes, LAPTOP) == Limits(processes, gib * GIB, gib * GIB // 2)
+    assert limits(RequestedLimits(), nodes, LAPTOP) == Limits(processes, gib * GIB, gib * GIB // 2)
 
 
 def test_what_is_asked_for_is_had() -> None:
-    assert limits(Asked(10, 3 * GIB), 4, LAPTOP) == Limits(10, 3 * GIB, 3 * GIB // 2)
-    assert limits(Asked(tmp_bytes=5), 4, LAPTOP).tmp_bytes == 5
+    assert limits(RequestedLimits(10, 3 * GIB), 4, LAPTOP) == Limits(10, 3 * GIB, 3 * GIB // 2)
+    assert limits(RequestedLimits(tmp_bytes=5), 4, LAPTOP).tmp_bytes == 5
 
 
 def test_this_machine_has_some() -> None:

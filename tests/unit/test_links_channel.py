@@ -8,7 +8,7 @@ import struct
 import pytest
 from pyroute2.netlink import NLMSG_DONE, NLMSG_ERROR
 
-from testbed.links.channel import KernelRefused, _check
+from testbed.links.tc.netlink import KernelRefused, _check
 
 
 def answer(kind: int, payload: bytes) -> bytes:

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from testbed.links.draws import threshold, told
-from testbed.scenario.impairments import Impairments
+from testbed.links.tc.parameters import netem_probabilities, threshold
+from testbed.scenario.link_state import Impairments
 
 
 @pytest.mark.parametrize("correlation", [0.05, 0.25, 0.5, 0.9])
@@ -32,9 +32,9 @@ def test_thresholds_rise_with_shares(correlation: float) -> None:
 
 def test_what_has_no_correlation_stays() -> None:
     plain = Impairments(loss=0.1, reorder=0.2, duplicate=0.3, corrupt=0.4, delay_correlation=0.5)
-    assert told(plain) == plain
-    assert told(Impairments(corrupt=1.0, corrupt_correlation=0.5)).corrupt == 1
-    assert told(Impairments(corrupt_correlation=0.5)).corrupt == 0
+    assert netem_probabilities(plain) == plain
+    assert netem_probabilities(Impairments(corrupt=1.0, corrupt_correlation=0.5)).corrupt == 1
+    assert netem_probabilities(Impairments(corrupt_correlation=0.5)).corrupt == 0
     for name in ("reorder", "duplicate", "corrupt"):
         asked = Impairments(**{name: 0.1, f"{name}_correlation": 0.25})  # type: ignore[arg-type]
-        assert getattr(told(asked), name) == pytest.approx(0.198, abs=0.001)
+        assert getattr(netem_probabilities(asked), name) == pytest.approx(0.198, abs=0.001)

@@ -6,26 +6,24 @@ import math
 
 import pytest
 
-from testbed.links.bins import Look, asked_between, served_at
-from testbed.links.fidelity import Record, measures
-from testbed.links.held import Mismatch
-from testbed.links.outages_seen import OutageSeen
+from testbed.links.replay.delivery_report import DeliveryLog, OutageSeen, measures
+from testbed.links.replay.interval_errors import Mismatch, Sample, asked_between, served_at
 
 MBIT = 1_000_000
 
 
 def followed(
     seconds: int, rates: list[tuple[float, int]], error: float = 0.0, busy: bool = True
-) -> Record:
+) -> DeliveryLog:
     """A link that delivered (1 + error) of every 100 ms that was asked for."""
-    record = Record(rates=rates, marks=[(0.0, 1000)])
+    record = DeliveryLog(rates=rates, marks=[(0.0, 1000)])
     total = 1000.0
     for tenth in range(seconds * 10):
         from_s, to_s = tenth / 10, (tenth + 1) / 10
         asked = asked_between(rates, from_s, to_s)
         total += asked * (1 + error) / 8
         delivered = round(total) - record.marks[-1][1]
-        record.looks.append(Look(from_s, to_s, asked, delivered * 8, busy))
+        record.looks.append(Sample(from_s, to_s, asked, delivered * 8, busy))
         record.marks.append((to_s, round(total)))
     return record
 
@@ -103,7 +101,7 @@ def test_more_than_was_asked_counts_backlogged_or_not() -> None:
         1 - (8 * MBIT * 1.3 + 8 * 1514) / (80 * MBIT + 3.2 * MBIT), rel=1e-2
     )
     assert found["excess_share"] > 0.8
-    assert measures(Record())["excess_share"] is None
+    assert measures(DeliveryLog())["excess_share"] is None
 
 
 def test_bins_end_at_marks() -> None:
@@ -143,7 +141,7 @@ def test_the_worst_second_counts_where_the_link_was_busy() -> None:
 
 
 def test_nothing_seen() -> None:
-    found = measures(Record())
+    found = measures(DeliveryLog())
     assert found["ratio"] is None
     assert found["mape_1s"] is None
     assert found["busy_share"] == 0

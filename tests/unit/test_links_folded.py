@@ -7,18 +7,22 @@ from random import Random
 
 import pytest
 
-from testbed.links.bins import Look, asked_between
-from testbed.links.fidelity import MOST_LATENESS, Record, lateness_ms, measures
-from testbed.links.held import Mismatch
-from testbed.links.outages_seen import OutageSeen
+from testbed.links.replay.delivery_report import (
+    MOST_LATENESS,
+    DeliveryLog,
+    OutageSeen,
+    lateness_ms,
+    measures,
+)
+from testbed.links.replay.interval_errors import Mismatch, Sample, asked_between
 
 MBIT = 1_000_000
 LATEST_S = 60.0
 
 
-def grown(random: Random, seconds: float) -> tuple[Record, Record]:
+def grown(random: Random, seconds: float) -> tuple[DeliveryLog, DeliveryLog]:
     """A random history, as ``Sampler`` takes it in: the record kept whole, and the one folded at random moments."""
-    whole = Record(bundle_bytes=random.choice([0, 1514, 15_140]), rates=[(0.0, 20 * MBIT)])
+    whole = DeliveryLog(bundle_bytes=random.choice([0, 1514, 15_140]), rates=[(0.0, 20 * MBIT)])
     whole.marks = [(random.uniform(0, 1e-3), random.randrange(10**6))]
     folded = deepcopy(whole)
     now, looked, octets, busy = whole.marks[0][0], whole.marks[0][0], float(whole.marks[0][1]), True
@@ -45,7 +49,7 @@ def grown(random: Random, seconds: float) -> tuple[Record, Record]:
         for record in (whole, folded):
             record.marks.append((now, round(octets)))
             if sample:
-                record.looks.append(Look(looked, now, asked, delivered, busy))
+                record.looks.append(Sample(looked, now, asked, delivered, busy))
             if late:
                 record.outages.append(deepcopy(outage))
                 record.note(wrong)
@@ -74,7 +78,7 @@ def test_what_is_kept_does_not_grow() -> None:
 
 
 def test_rates_stay_as_long_as_an_outage_is_not_over() -> None:
-    record = Record(
+    record = DeliveryLog(
         rates=[(float(at), 0) for at in range(200)], marks=[(at / 10, 0) for at in range(3000)]
     )
     record.fold(200.0, rates_from_s=100.5)
@@ -84,7 +88,7 @@ def test_rates_stay_as_long_as_an_outage_is_not_over() -> None:
 
 
 def test_nothing_is_folded_before_the_first_mark() -> None:
-    record = Record(rates=[(0.0, MBIT)], marks=[(3.0, 7)])
+    record = DeliveryLog(rates=[(0.0, MBIT)], marks=[(3.0, 7)])
     record.fold(2.0)
     assert record.marks == [(3.0, 7)]
     assert record.folded.from_s is None
@@ -93,7 +97,7 @@ def test_nothing_is_folded_before_the_first_mark() -> None:
 def test_lateness_of_very_many_changes_is_counted() -> None:
     random = Random(3)
     late = [random.lognormvariate(-7, 1.5) for _ in range(50_000)] + [-1e-5, 0.0]
-    record = Record(marks=[(0.0, 0), (1e6, 0)], rates=[(0.0, MBIT)])
+    record = DeliveryLog(marks=[(0.0, 0), (1e6, 0)], rates=[(0.0, MBIT)])
     for at, value in enumerate(late):
         record.lateness_s.append(value)
         if at % 100 == 0:

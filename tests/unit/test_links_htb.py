@@ -6,9 +6,9 @@ import pytest
 from pyroute2.netlink.rtnl import RTM_GETTCLASS
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-from testbed.links import htb
-from testbed.links.messages import Message, encode, tree
-from testbed.links.plan import LEAVES, MOST_TICKS, TICK_NS, burst_bytes, pace
+from testbed.links.tc import htb
+from testbed.links.tc.netlink import NetlinkMessage, encode, tree
+from testbed.links.tc.parameters import LEAVES, MOST_TICKS, TICK_NS, burst_bytes, pace
 
 MBIT = 1_000_000
 
@@ -50,13 +50,13 @@ def counters(packets64: int | None, tokens: int, rate: int = 1000) -> bytes:
         )),
         ("TCA_XSTATS", {"tokens": tokens, "ctokens": tokens + 10}),
     )  # fmt: skip
-    return encode(Message(tcmsg, fields), RTM_GETTCLASS, 0)
+    return encode(NetlinkMessage(tcmsg, fields), RTM_GETTCLASS, 0)
 
 
 def test_counters() -> None:
     for _ in range(2):
         read = htb.decode_counters(counters(5_000_000_007, 100))
-        assert read == htb.Counters(5_000_000_000, 5_000_000_007, 4542, 3, 2, 0, 1000)
+        assert read == htb.ClassCounters(5_000_000_000, 5_000_000_007, 4542, 3, 2, 0, 1000)
         assert htb.decode_counters(counters(None, -1000)).packets == 7
         assert htb.decode_counters(counters(None, -1000)).debt_ns == 64_000
     for rate in (1, 4_294_967_294, 4_294_967_295, 10**11):

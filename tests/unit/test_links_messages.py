@@ -19,26 +19,17 @@ from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY
 from pyroute2.netlink.rtnl import RTM_GETLINK, RTM_GETQDISC
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-from testbed.links import (
-    bridges,
-    devices,
-    diag,
-    htb,
-    netem,
-    root,
-)
-from testbed.links import routes as routing
-from testbed.links.bridges import Neighbour
-from testbed.links.channel import Channel
-from testbed.links.end import CLOSED_RATE_BITS
-from testbed.links.line import DelayLine
-from testbed.links.messages import Reader, encode, tree
-from testbed.links.plan import LEAVES, LINE_HANDLE, pace
-from testbed.links.root import Where
-from testbed.links.slow import LONGEST_NS, Step, charge_of, charging, is_slow, pace_at
-from testbed.scenario.impairments import FourState, GilbertElliott, Impairments, Slot
+from testbed.links.netem_stage import NetemStage
+from testbed.links.network import bridges, connections, devices
+from testbed.links.network.bridges import Neighbour
+from testbed.links.replay.link_player import LONGEST_NS, Step, charge_of, charging, is_slow, pace_at
+from testbed.links.shaper import CLOSED_RATE_BITS
+from testbed.links.tc import htb, netem
+from testbed.links.tc.htb import QdiscDevice
+from testbed.links.tc.netlink import AttributeReader, NetlinkChannel, encode, tree
+from testbed.links.tc.parameters import LEAVES, LINE_HANDLE, pace
+from testbed.scenario.link_state import FourState, GilbertElliott, Impairments, LinkState, Slot
 from testbed.scenario.load import load
-from testbed.scenario.shape import Shape
 
 ROOT = Path(__file__).parents[2]
 RECORDED: dict[str, dict[str, Any]] = json.loads(
@@ -49,7 +40,7 @@ MAC = "02:42:ac:11:00:02"
 LEAF = 0x10
 
 
-def of_shape(index: int, shape: Shape, coming: list[Step]) -> Iterator[bytes]:
+def of_shape(index: int, shape: LinkState, coming: list[Step]) -> Iterator[bytes]:
     """What a change to ``shape`` may take, with the rates that follow it."""
     if shape.rate_bits:
         yield htb.change_class(index, pace(shape.rate_bits, shape.overhead_bytes))
@@ -72,7 +63,7 @@ def of_scenario(path: Path) -> Iterator[bytes]:
         first = pace(shape.rate_bits or CLOSED_RATE_BITS, shape.overhead_bytes)
         yield htb.add_class(index, first)
         yield htb.add_leaf(index, LEAF, shape.queue_bytes)
-        line = DelayLine(end, Where(None, index, "line"))
+        line = NetemStage(end, QdiscDevice(None, index, "line"))
         try:
             setting = line._first(shape)
             yield netem.add(index, setting.held)
@@ -133,7 +124,7 @@ def extremes() -> Iterator[tuple[str, bytes]]:
     yield "charged 50 s", htb.change_class(9, charge_of(LONGEST_NS))
     yield "eased", htb.change_class(9, charging(30_000_000, 9_000_000, 38))
     for name, impairments in LINES.items():
-        held = netem.Held(impairments, 4096)
+        held = netem.NetemState(impairments, 4096)
         yield f"line with {name}", netem.change(9, held, with_table=False)
         yield f"line with {name} and table", netem.change(9, held)
 
@@ -159,9 +150,9 @@ class Recorder:
         raise Said
 
 
-def said(act: Callable[[Channel], object]) -> bytes:
+def said(act: Callable[[NetlinkChannel], object]) -> bytes:
     """The first message of ``act``."""
-    with Channel() as channel:
+    with NetlinkChannel() as channel:
         real, channel._socket = channel._socket, Recorder()  # type: ignore[assignment]
         real.close()
         with pytest.raises(Said):
@@ -171,7 +162,7 @@ def said(act: Callable[[Channel], object]) -> bytes:
     return bytes(message)
 
 
-NETWORK: dict[str, Callable[[Channel], object]] = {
+NETWORK: dict[str, Callable[[NetlinkChannel], object]] = {
     "all_devices": devices.all_devices,
     "device": lambda channel: devices.device(channel, 7),
     "find": lambda channel: devices.find(channel, "uplink0"),
@@ -189,19 +180,19 @@ NETWORK: dict[str, Callable[[Channel], object]] = {
     "no_router": lambda channel: devices.set_port(channel, 7, MULTICAST_ROUTER=0),
     "add_forwarding": lambda channel: bridges.add_forwarding(channel, 7, MAC),
     "add_neighbour": lambda channel: bridges.add_neighbour(channel, 7, Neighbour("10.77.0.3", MAC)),
-    "subnet_routes": lambda channel: routing.subnet_routes(channel, 7),
+    "subnet_routes": lambda channel: devices.subnet_routes(channel, 7),
     "interfaces": devices.interfaces,
-    "redirect": lambda channel: root.redirect(channel, 7, 9),
+    "redirect": lambda channel: htb.redirect(channel, 7, 9),
     "redirect filter": lambda channel: channel.request(
-        root.filter_to(7, 9), root.RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL
+        htb.filter_to(7, 9), htb.RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL
     ),
-    "undo_redirect": lambda channel: root.undo_redirect(channel, 7),
-    "passed": lambda channel: root.passed(channel, 7),
+    "undo_redirect": lambda channel: htb.undo_redirect(channel, 7),
+    "passed": lambda channel: htb.passed(channel, 7),
     "connections 2": lambda channel: channel.dump_raw(
-        diag.query(socket.AF_INET), SOCK_DIAG_BY_FAMILY
+        connections.query(socket.AF_INET), SOCK_DIAG_BY_FAMILY
     ),
     "connections 10": lambda channel: channel.dump_raw(
-        diag.query(socket.AF_INET6), SOCK_DIAG_BY_FAMILY
+        connections.query(socket.AF_INET6), SOCK_DIAG_BY_FAMILY
     ),
 }
 
@@ -213,7 +204,7 @@ def test_messages_that_build_a_network(name: str) -> None:
 
 @pytest.mark.parametrize("name", LINES)
 def test_a_line_is_read_as_it_was_told(name: str) -> None:
-    told = netem.Held(LINES[name], 4096)
+    told = netem.NetemState(LINES[name], 4096)
     held = netem.decode(netem.change(9, told))
     assert held is not None and netem.same(told, held)
     assert not netem.same(told._replace(limit_packets=4097), held)
@@ -221,7 +212,9 @@ def test_a_line_is_read_as_it_was_told(name: str) -> None:
 
 
 def test_structures_of_the_same_length_are_told_apart() -> None:
-    read = Reader(tcmsg, "TCA_OPTIONS.TCA_HTB_RATE64.value", "TCA_OPTIONS.TCA_HTB_CEIL64.value")
+    read = AttributeReader(
+        tcmsg, "TCA_OPTIONS.TCA_HTB_RATE64.value", "TCA_OPTIONS.TCA_HTB_CEIL64.value"
+    )
 
     def message(name: str) -> bytes:
         options = tree((name, 7))

@@ -11,12 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-from testbed.links import draws, netem
-from testbed.links.line import seed_of
-from testbed.links.netem import Held, same
-from testbed.links.plan import FEWEST_PACKETS, MOST_PACKETS, SMALLEST_FRAME, limit_packets
-from testbed.scenario.impairments import NONE, FourState, GilbertElliott, Impairments, Slot
-from testbed.scenario.shape import End
+from testbed.links.netem_stage import seed_of
+from testbed.links.tc import netem, parameters
+from testbed.links.tc.netem import NetemState, same
+from testbed.links.tc.parameters import FEWEST_PACKETS, MOST_PACKETS, SMALLEST_FRAME, limit_packets
+from testbed.scenario.link_state import (
+    NONE,
+    FourState,
+    GilbertElliott,
+    Impairments,
+    LinkDirection,
+    Slot,
+)
 
 SHARES = st.floats(0, 1)
 TIMES = st.integers(0, 10**12)
@@ -53,7 +59,7 @@ ANY = st.builds(
 )
 
 
-def read(told: Held) -> Held:
+def read(told: NetemState) -> NetemState:
     """What the message says, in the words of an answer."""
     held = netem.decode(netem.change(9, told, with_table=False))
     assert held is not None
@@ -62,7 +68,7 @@ def read(told: Held) -> Held:
 
 @given(ANY, st.integers(0, 2**32 - 1))
 def test_what_is_sent_is_what_is_read(asked: Impairments, limit: int) -> None:
-    held = read(Held(asked, limit))
+    held = read(NetemState(asked, limit))
     assert held.limit_packets == limit
     assert (held.impairments.delay_ns, held.impairments.jitter_ns) == (
         asked.delay_ns,
@@ -70,7 +76,7 @@ def test_what_is_sent_is_what_is_read(asked: Impairments, limit: int) -> None:
     )
     assert (held.impairments.slot, held.impairments.seed) == (asked.slot, asked.seed)
     assert type(held.impairments.loss) is type(asked.loss) or not asked.loss
-    assert same(Held(asked, limit), held)
+    assert same(NetemState(asked, limit), held)
     assert read(held) == held
 
 
@@ -95,19 +101,19 @@ def test_what_is_sent_is_what_is_read(asked: Impairments, limit: int) -> None:
     ],
 )
 def test_every_difference_is_seen(other: dict[str, object]) -> None:
-    changed = Held(replace(NONE, **other), 1000)  # type: ignore[arg-type]
+    changed = NetemState(replace(NONE, **other), 1000)  # type: ignore[arg-type]
     assert same(changed, read(changed))
-    assert not same(Held(NONE, 1000), read(changed))
-    assert not same(changed, read(Held(NONE, 1000)))
-    assert not same(changed, Held(changed.impairments, 1001))
+    assert not same(NetemState(NONE, 1000), read(changed))
+    assert not same(changed, read(NetemState(NONE, 1000)))
+    assert not same(changed, NetemState(changed.impairments, 1001))
 
 
 def test_a_kernel_that_tells_no_seed_is_believed_and_one_that_tells_another_is_not() -> None:
-    asked = Held(Impairments(loss=0.1, seed=5), 1000)
-    silent = read(Held(Impairments(loss=0.1), 1000))
+    asked = NetemState(Impairments(loss=0.1, seed=5), 1000)
+    silent = read(NetemState(Impairments(loss=0.1), 1000))
     assert same(asked, silent)
     assert not same(asked, silent._replace(impairments=replace(silent.impairments, seed=6)))
-    assert same(Held(Impairments(loss=0.1), 1000), asked)
+    assert same(NetemState(Impairments(loss=0.1), 1000), asked)
 
 
 def test_everything_is_always_sent() -> None:
@@ -130,7 +136,7 @@ def test_everything_is_always_sent() -> None:
 
 def sent(impairments: Impairments) -> set[str]:
     """The options of a change."""
-    message = tcmsg(netem.change(9, Held(impairments, 1000)))
+    message = tcmsg(netem.change(9, NetemState(impairments, 1000)))
     message.decode()
     options = message.get_attr("TCA_OPTIONS")
     assert not (options.get_attr("TCA_NETEM_RATE")["rate"] and not impairments.ordered)
@@ -138,11 +144,11 @@ def sent(impairments: Impairments) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["uniform", "normal", "pareto", "paretonormal"])
-def test_tables_are_quantiles(name: draws.Distribution) -> None:
-    found = draws.entries(name)
+def test_tables_are_quantiles(name: parameters.Distribution) -> None:
+    found = parameters.entries(name)
     assert found == sorted(found)
-    assert draws.table(name) == struct.pack("=4096h", *found)
-    shares = [entry / draws.DELAY_UNIT for entry in found]
+    assert parameters.table(name) == struct.pack("=4096h", *found)
+    shares = [entry / parameters.DELAY_UNIT for entry in found]
     mean, spread = {
         "uniform": (0, 0.577),
         "normal": (0, 1),
@@ -177,7 +183,7 @@ def test_limits_grow_with_slots_and_duplicates() -> None:
 
 
 def test_seeds_differ_between_ends_and_changes_and_not_between_runs() -> None:
-    ends = [End(link, way) for link in ("a", "b") for way in ("up", "down")]  # type: ignore[arg-type]
+    ends = [LinkDirection(link, way) for link in ("a", "b") for way in ("up", "down")]  # type: ignore[arg-type]
     made = [seed_of(end, seed, number) for end in ends for seed in (1, 2) for number in range(3)]
     assert len(set(made)) == len(made)
     assert seed_of(ends[0], 1, 0) == made[0]
@@ -189,7 +195,7 @@ def test_seeds_differ_between_ends_and_changes_and_not_between_runs() -> None:
 def test_four_states_add_up_to_all_and_not_to_nothing(p13: float) -> None:
     """The kernel adds two shares in 32 bits: one too many would be none."""
     loss = FourState(p13, p31=p13, p32=1 - p13, p14=1 - p13)
-    held = read(Held(Impairments(loss=loss), 1000)).impairments.loss
+    held = read(NetemState(Impairments(loss=loss), 1000)).impairments.loss
     assert isinstance(held, FourState)
     for one, other in ((held.p13, held.p14), (held.p31, held.p32)):
         assert round(one * netem.ALL) + round(other * netem.ALL) <= netem.ALL

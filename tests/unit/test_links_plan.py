@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.links.plan import (
+from testbed.links.tc.parameters import (
     bundle_segments,
     bundle_sizes,
     burst_bytes,
     ifb_name,
     segments,
 )
-from testbed.scenario.shape import FRAME_BYTES
+from testbed.scenario.link_state import FRAME_BYTES
 from testbed.scenario.timeline import Timeline
 
 MBIT = 1_000_000

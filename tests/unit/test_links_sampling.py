@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from testbed.links.end import ShapedEnd
-from testbed.links.fidelity import measures
-from testbed.links.held import Held, Mismatch
-from testbed.links.htb import Counters
-from testbed.links.plan import Pace, pace
-from testbed.links.replay import Replay
-from testbed.links.sampling import LIMIT_LOOKS, Sampler
-from testbed.links.track import Track
-from testbed.record.events import LinkMismatch, LinkSample
-from testbed.scenario.shape import End, Shape
+from testbed.links.replay.delivery_report import measures
+from testbed.links.replay.interval_errors import Mismatch, ReadBack
+from testbed.links.replay.link_player import LinkPlayer
+from testbed.links.replay.replay import Replay
+from testbed.links.replay.sampler import LIMIT_LOOKS, LinkSampler
+from testbed.links.shaper import ShapedQueue
+from testbed.links.tc.htb import ClassCounters
+from testbed.links.tc.parameters import LinkPace, pace
+from testbed.records.events import LinkMismatch, LinkSample
+from testbed.scenario.link_state import LinkDirection, LinkState
 
 MBIT = 1_000_000
 LOOK_S = 0.02
@@ -28,20 +28,20 @@ LOOK_S = 0.02
 class Kernel:
     """Stands for a shaped end: a test sets what the kernel would answer."""
 
-    end: End = field(default_factory=lambda: End("worker-0", "up"))
-    zero: Counters = field(default_factory=lambda: Counters(0, 0, 0, 0, 0, 0))
-    now: Counters = field(default_factory=lambda: Counters(0, 0, 0, 0, 0, 0))
+    end: LinkDirection = field(default_factory=lambda: LinkDirection("worker-0", "up"))
+    zero: ClassCounters = field(default_factory=lambda: ClassCounters(0, 0, 0, 0, 0, 0))
+    now: ClassCounters = field(default_factory=lambda: ClassCounters(0, 0, 0, 0, 0, 0))
     limit: int = 50_000
     limits_read: int = 0
 
-    def read(self) -> Counters:
+    def read(self) -> ClassCounters:
         return self.now
 
     def held_limit(self) -> int:
         self.limits_read += 1
         return self.limit
 
-    def drops(self, counters: Counters) -> int:
+    def drops(self, counters: ClassCounters) -> int:
         return counters.drops
 
     def carry(self, size: int, packets: int = 1, **changed: Any) -> None:
@@ -50,20 +50,20 @@ class Kernel:
         )
 
 
-SHAPE = Shape(20 * MBIT, 50_000)
-NONE = Shape(0, 50_000)
+SHAPE = LinkState(20 * MBIT, 50_000)
+NONE = LinkState(0, 50_000)
 
 
-def begun(shape: Shape = SHAPE, rate_bits: int = 20 * MBIT) -> tuple[Kernel, Sampler]:
+def begun(shape: LinkState = SHAPE, rate_bits: int = 20 * MBIT) -> tuple[Kernel, LinkSampler]:
     kernel = Kernel()
     kernel.now = kernel.now._replace(rate_bytes=rate_bits // 8, backlog_bytes=1)
-    sampler = Sampler(cast(ShapedEnd, kernel), shape)
+    sampler = LinkSampler(cast(ShapedQueue, kernel), shape)
     sampler.begin(0.0)
     return kernel, sampler
 
 
 def test_a_value_is_wrong_from_the_last_look_at_which_it_was_right() -> None:
-    held = Held("rate")
+    held = ReadBack("rate")
     looks = [(0.0, 5, 5), (0.1, 5, 5), (0.2, 5, 6), (0.3, 5, 6), (0.4, 5, 5)]
     assert [held.see(*look) for look in looks] == [None] * 4 + [Mismatch(0.1, 0.4, "rate", 5, 6)]
     assert held.end(0.5) is None
@@ -87,7 +87,7 @@ def test_a_rate_that_somebody_changes_is_noticed_at_the_next_look() -> None:
 
 
 def test_a_rate_is_held_in_whole_bytes() -> None:
-    odd = Shape(20 * MBIT + 1, 50_000)
+    odd = LinkState(20 * MBIT + 1, 50_000)
     kernel, sampler = begun(odd)
     kernel.now = kernel.now._replace(rate_bytes=pace(odd.rate_bits).rate_bytes)
     sampler.look(LOOK_S, odd)
@@ -98,9 +98,9 @@ def test_a_rate_is_held_in_whole_bytes() -> None:
 def test_a_change_that_was_made_but_not_yet_recorded_is_right() -> None:
     """Several are due at once: the kernel has the last of them when the first is looked at."""
     kernel, sampler = begun()
-    last = Shape(10 * MBIT, 50_000)
+    last = LinkState(10 * MBIT, 50_000)
     kernel.now = kernel.now._replace(rate_bytes=10 * MBIT // 8)
-    for due_s, shape in ((0.1, Shape(30 * MBIT, 50_000)), (0.1001, last)):
+    for due_s, shape in ((0.1, LinkState(30 * MBIT, 50_000)), (0.1001, last)):
         sampler.look(0.101, last)
         sampler.ask(due_s, shape)
     sampler.end()
@@ -121,7 +121,7 @@ def test_the_queue_is_read_back_about_once_a_second() -> None:
 
 def test_in_an_outage_the_rate_means_nothing_and_a_dropping_queue_takes_nothing() -> None:
     kernel, sampler = begun()
-    dropping = Shape(0, 50_000, drop=True)
+    dropping = LinkState(0, 50_000, drop=True)
     kernel.now, kernel.limit = kernel.now._replace(rate_bytes=77), 0
     sampler.look(0.1, dropping)
     sampler.ask(0.1, dropping)
@@ -134,7 +134,7 @@ def test_in_an_outage_the_rate_means_nothing_and_a_dropping_queue_takes_nothing(
 
 def test_an_eased_class_is_held_against_what_it_was_eased_to() -> None:
     kernel, sampler = begun()
-    eased = Pace(12_345, 1, overhead_bytes=700)
+    eased = LinkPace(12_345, 1, overhead_bytes=700)
     for look, held in enumerate((12_345, 12_346, 12_345), start=1):
         kernel.now = kernel.now._replace(rate_bytes=held)
         sampler.look(look * LOOK_S, SHAPE, eased)
@@ -144,7 +144,7 @@ def test_an_eased_class_is_held_against_what_it_was_eased_to() -> None:
 
 
 def test_what_is_charged_for_every_packet_is_delivered_too() -> None:
-    heavy = Shape(20 * MBIT, 50_000, overhead_bytes=24)
+    heavy = LinkState(20 * MBIT, 50_000, overhead_bytes=24)
     kernel, sampler = begun(heavy)
     kernel.carry(15_140, packets=10)
     sampler.look(0.1, heavy)
@@ -217,7 +217,7 @@ def test_how_soon_service_is_back_after_an_outage(back_s: float) -> None:
 @pytest.mark.parametrize("leaks", [0, 1514])
 def test_one_packet_of_a_low_rate_may_take_its_time_first(leaks: int) -> None:
     """At 121 kbit/s it takes 100 ms; what is dead for another 100 ms is late by that."""
-    low = Shape(121_120, 50_000)
+    low = LinkState(121_120, 50_000)
     kernel, sampler = begun(low)
     sampler.look(1.0, NONE)
     kernel.carry(0, backlog_bytes=9000)
@@ -262,7 +262,9 @@ def test_traffic_with_gaps_was_waited_for_only_where_no_queue_ran_dry(
     """At 20 Mbit/s the 50,000 B that stand at one look last until the next, 20 ms later."""
     kernel = Kernel()
     kernel.now = kernel.now._replace(rate_bytes=20 * MBIT // 8, backlog_bytes=50_000)
-    samplers = [Sampler(cast(ShapedEnd, kernel), SHAPE, gapped=gapped) for gapped in (False, True)]
+    samplers = [
+        LinkSampler(cast(ShapedQueue, kernel), SHAPE, gapped=gapped) for gapped in (False, True)
+    ]
     for sampler in samplers:
         sampler.begin(0.0)
         sampler.look(LOOK_S, SHAPE)
@@ -284,9 +286,9 @@ def test_a_link_that_begins_dead_has_its_queue_at_the_first_look(phase: int) -> 
     def begin_outage(*_: int) -> None:
         kernel.limit = none.queue_bytes
 
-    sampler = Sampler(cast(ShapedEnd, kernel), none, phase)
+    sampler = LinkSampler(cast(ShapedQueue, kernel), none, phase)
     track = SimpleNamespace(shape=none, sampler=sampler, failure=None, begin_outage=begin_outage)
-    replay = Replay({kernel.end: cast(Track, track)}, time.monotonic_ns(), lambda _: None)
+    replay = Replay({kernel.end: cast(LinkPlayer, track)}, time.monotonic_ns(), lambda _: None)
     replay._begin()
     sampler.look(0.02, none)
     sampler.end()

@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.links import htb
-from testbed.links.bins import served_at
-from testbed.links.end import CLOSED_RATE_BITS, ShapedEnd
-from testbed.links.plan import MAX_SEGMENTS, TICK_NS, Pace, pace
-from testbed.links.slow import (
+from testbed.links.replay.interval_errors import served_at
+from testbed.links.replay.link_player import (
+    EARLIEST_NS,
+    FOREVER_NS,
     LONGEST_NS,
     RENEW_NS,
-    Slow,
+    TELLING_NS,
+    LinkPlayer,
+    LowRateDebt,
     Step,
     charge_of,
     charging,
@@ -29,15 +30,17 @@ from testbed.links.slow import (
     is_slow,
     pace_at,
 )
-from testbed.links.track import EARLIEST_NS, FOREVER_NS, TELLING_NS, Track
-from testbed.scenario.shape import FRAME_BYTES, End, LinkChange, Shape
+from testbed.links.shaper import CLOSED_RATE_BITS, ShapedQueue
+from testbed.links.tc import htb
+from testbed.links.tc.parameters import MAX_SEGMENTS, TICK_NS, LinkPace, pace
+from testbed.scenario.link_state import FRAME_BYTES, LinkChange, LinkDirection, LinkState
 from testbed.traces.generate import markov
 
 MS, S, MBIT = 1_000_000, 1_000_000_000, 1_000_000
 QUEUE = 1 << 30
 
 
-def costs_ns(pace: Pace, size: int = FRAME_BYTES) -> float:
+def costs_ns(pace: LinkPace, size: int = FRAME_BYTES) -> float:
     return max(size + pace.overhead_bytes, pace.mpu_bytes) * 1e9 / pace.rate_bytes
 
 
@@ -77,7 +80,7 @@ def test_bits_end_when_an_exact_fluid_says(coming: list[Step], rate: int, bits: 
 def test_a_full_frame_costs_what_the_service_curve_says(
     coming: list[Step], rate: int, overhead: int
 ) -> None:
-    shape = Shape(rate, QUEUE, overhead_bytes=overhead)
+    shape = LinkState(rate, QUEUE, overhead_bytes=overhead)
     found = pace_at(shape, 0, FOREVER_NS, lambda: coming)
     exact = fluid_ends(0, 8 * (FRAME_BYTES + overhead), rate, coming)
     wanted = LONGEST_NS if exact is None else min(float(exact), LONGEST_NS)
@@ -103,13 +106,13 @@ def test_a_full_frame_costs_what_the_service_curve_says(
 
 def test_small_packets_are_charged_their_own_time() -> None:
     """66 B at 1 kbit/s are 0.53 s; by a full frame's share of the second that is left, 0.04 s."""
-    found = pace_at(Shape(1000, QUEUE), 0, FOREVER_NS, lambda: [(S, 50 * MBIT)])
+    found = pace_at(LinkState(1000, QUEUE), 0, FOREVER_NS, lambda: [(S, 50 * MBIT)])
     assert costs_ns(found) == pytest.approx(1.0002 * S, abs=MS)
     assert costs_ns(found, 66) == pytest.approx(0.528 * S, rel=0.01)
 
 
 def test_the_plain_setting_where_nothing_changes_soon() -> None:
-    shape = Shape(20_000, QUEUE, overhead_bytes=38)
+    shape = LinkState(20_000, QUEUE, overhead_bytes=38)
     plain = pace(20_000, 38)
     assert pace_at(shape, 0, FOREVER_NS, list) == plain
     assert pace_at(shape, 0, FOREVER_NS, lambda: [(S, MBIT)]) == plain
@@ -119,21 +122,21 @@ def test_the_plain_setting_where_nothing_changes_soon() -> None:
 
 def test_nothing_is_charged_beyond_what_is_known() -> None:
     for last in ([], [(MS, 0)]):
-        found = pace_at(Shape(400, QUEUE), S, 11 * S, lambda last=last: last)
+        found = pace_at(LinkState(400, QUEUE), S, 11 * S, lambda last=last: last)
         assert costs_ns(found) == pytest.approx(10 * S, rel=0.01)
 
 
 def test_low_is_below_five_milliseconds_a_frame() -> None:
-    assert is_slow(Shape(2_400_000, QUEUE))
-    assert not is_slow(Shape(2_500_000, QUEUE))
-    assert is_slow(Shape(2_500_000, QUEUE, overhead_bytes=100))
-    assert is_slow(Shape(0, QUEUE)) and not is_slow(Shape(0, QUEUE, drop=True))
+    assert is_slow(LinkState(2_400_000, QUEUE))
+    assert not is_slow(LinkState(2_500_000, QUEUE))
+    assert is_slow(LinkState(2_500_000, QUEUE, overhead_bytes=100))
+    assert is_slow(LinkState(0, QUEUE)) and not is_slow(LinkState(0, QUEUE, drop=True))
     assert frame_ns(1000) == 12_112 * MS
     assert charging(0, 0).rate_bytes > 10**6
 
 
 def test_a_debt_counts_from_the_packet_that_made_it() -> None:
-    slow = Slow()
+    slow = LowRateDebt()
     slow.saw(10 * MS, 5, 3 * S)
     assert not slow.asleep(10 * MS)  # whose debt that is, nobody knows
     slow.saw(15 * MS, 6, 200 * MS)
@@ -148,10 +151,10 @@ def test_a_debt_counts_from_the_packet_that_made_it() -> None:
 class Kernel:
     """The kernel's class with packets always waiting; stands for a shaped end as well."""
 
-    end: End = field(default_factory=lambda: End("worker-0", "up"))
+    end: LinkDirection = field(default_factory=lambda: LinkDirection("worker-0", "up"))
     where: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(index=0))
-    zero: htb.Counters = field(default_factory=lambda: htb.Counters(0, 0, 0, 0, 0, 0))
-    pace: Pace = field(default_factory=lambda: Pace(1, 1))
+    zero: htb.ClassCounters = field(default_factory=lambda: htb.ClassCounters(0, 0, 0, 0, 0, 0))
+    pace: LinkPace = field(default_factory=lambda: LinkPace(1, 1))
     tokens_ns: float = 0.0
     charged_ns: float = 0.0
     packets: int = 0
@@ -162,7 +165,7 @@ class Kernel:
     bundle_bytes: int = FRAME_BYTES
     sent: list[float] = field(default_factory=list)
 
-    def class_message(self, pace: Pace) -> bytes:
+    def class_message(self, pace: LinkPace) -> bytes:
         return repr(tuple(pace)).encode()
 
     def limit_message(self, _: int) -> bytes:
@@ -170,7 +173,7 @@ class Kernel:
 
     def send(self, message: bytes) -> None:
         if message:
-            self.pace = Pace(*eval(message))
+            self.pace = LinkPace(*eval(message))
             self.told += 1
         else:
             self.empty = False
@@ -178,7 +181,7 @@ class Kernel:
     def flush(self) -> None:
         self.empty = True
 
-    def read(self) -> htb.Counters:
+    def read(self) -> htb.ClassCounters:
         return self.zero._replace(packets=self.packets, debt_ns=max(0, -int(self.tokens_ns)))
 
     def run_until(self, now_ns: int) -> None:
@@ -195,7 +198,7 @@ class Kernel:
 
 
 def replayed(
-    changes: list[tuple[int, Shape]],
+    changes: list[tuple[int, LinkState]],
     until_ns: int,
     idle: tuple[int, int] = (-1, -1),
     bundle_bytes: int = FRAME_BYTES,
@@ -204,7 +207,7 @@ def replayed(
     kernel, (_, first), *_ = Kernel(bundle_bytes=bundle_bytes), *changes
     kernel.pace = pace(first.rate_bits or CLOSED_RATE_BITS)
     kernel.empty = not first.rate_bits
-    track = Track(cast(ShapedEnd, kernel), first, bundle_bytes=bundle_bytes)
+    track = LinkPlayer(cast(ShapedQueue, kernel), first, bundle_bytes=bundle_bytes)
     dues = [track.due(LinkChange(at / 1e9, kernel.end, s), at) for at, s in changes[1:]]
     track.coming = deque(dues)
     if not first.rate_bits:
@@ -228,17 +231,17 @@ def replayed(
     return kernel
 
 
-def asked_bits(changes: list[tuple[int, Shape]], until_ns: int) -> float:
+def asked_bits(changes: list[tuple[int, LinkState]], until_ns: int) -> float:
     ends = [at for at, _ in changes[1:]] + [until_ns]
     return sum(s.rate_bits * (end - at) / 1e9 for (at, s), end in zip(changes, ends, strict=True))
 
 
-FAST = Shape(50 * MBIT, QUEUE)
+FAST = LinkState(50 * MBIT, QUEUE)
 
 
 @pytest.mark.parametrize("low", [1, 100, 1_000, 10_000, 100_000, MBIT, 2 * MBIT])
 def test_a_busy_link_is_back_after_a_low_rate(low: int) -> None:
-    changes = [(0, FAST), (S, Shape(low, QUEUE)), (2 * S, FAST)]
+    changes = [(0, FAST), (S, LinkState(low, QUEUE)), (2 * S, FAST)]
     kernel = replayed(changes, 3 * S)
     back = min(at for at in kernel.sent if at >= 2 * S)
     assert back - 2 * S <= 6 * MS
@@ -252,7 +255,7 @@ def test_a_link_is_back_when_the_bundle_before_an_outage_has_been_served(
     length: int, phase: int
 ) -> None:
     begin = S + phase * 47_000  # a frame takes 242 us
-    changes = [(0, FAST), (begin, Shape(0, QUEUE)), (begin + length, FAST)]
+    changes = [(0, FAST), (begin, LinkState(0, QUEUE)), (begin + length, FAST)]
     kernel = replayed(changes, 5 * S)
     last = max(at for at in kernel.sent if at < begin)
     back = min(at for at in kernel.sent if at > begin)
@@ -266,8 +269,8 @@ def test_a_link_is_back_when_the_bundle_before_an_outage_has_been_served(
 )
 def test_nothing_leaves_in_an_outage_at_any_rate(mbit: int, frames: int) -> None:
     size = frames * FRAME_BYTES
-    fast, begin, length = Shape(mbit * MBIT, QUEUE), S // 2, 100 * MS
-    changes = [(0, fast), (begin, Shape(0, QUEUE)), (begin + length, fast)]
+    fast, begin, length = LinkState(mbit * MBIT, QUEUE), S // 2, 100 * MS
+    changes = [(0, fast), (begin, LinkState(0, QUEUE)), (begin + length, fast)]
     until = begin + length + 20 * MS
     kernel = replayed(changes, until, bundle_bytes=size)
     assert not [at for at in kernel.sent if begin <= at < begin + length - TELLING_NS]
@@ -279,11 +282,11 @@ def test_nothing_leaves_in_an_outage_at_any_rate(mbit: int, frames: int) -> None
 @pytest.mark.parametrize("drops_first", [False, True])
 def test_the_debt_of_a_packet_that_left_long_ago_counts_no_more(drops_first: bool) -> None:
     """A link that was idle after a low rate has an outage, and then another low rate."""
-    slow, begin = Shape(10_000, QUEUE), 5 * S
-    outages = [(begin, Shape(0, QUEUE))]
+    slow, begin = LinkState(10_000, QUEUE), 5 * S
+    outages = [(begin, LinkState(0, QUEUE))]
     if drops_first:
-        outages.insert(0, (begin - S // 2, Shape(0, QUEUE, drop=True)))
-    low = Shape(100_000, QUEUE)
+        outages.insert(0, (begin - S // 2, LinkState(0, QUEUE, drop=True)))
+    low = LinkState(100_000, QUEUE)
     back, again = begin + 100 * MS, begin + 1000 * MS
     changes = [(0, FAST), (S, slow), (3 * S, FAST), *outages, (back, low), (again, FAST)]
     kernel = replayed(changes, again + S, idle=(2 * S, back + MS))
@@ -291,13 +294,13 @@ def test_the_debt_of_a_packet_that_left_long_ago_counts_no_more(drops_first: boo
     assert frames == pytest.approx(low.rate_bits * 0.9 / (8 * FRAME_BYTES), abs=3)
 
 
-ORDINARY = st.sampled_from([FAST, Shape(20 * MBIT, QUEUE)])
-LOW = st.integers(1, 2_400_000).map(lambda rate: Shape(rate, QUEUE))
-OUT = st.sampled_from([Shape(0, QUEUE), Shape(0, QUEUE, drop=True)])
+ORDINARY = st.sampled_from([FAST, LinkState(20 * MBIT, QUEUE)])
+LOW = st.integers(1, 2_400_000).map(lambda rate: LinkState(rate, QUEUE))
+OUT = st.sampled_from([LinkState(0, QUEUE), LinkState(0, QUEUE, drop=True)])
 
 
 @given(st.lists(st.tuples(st.integers(10, 400), ORDINARY | LOW | OUT), min_size=1, max_size=10))
-def test_any_history_ends_with_service_on_time(parts: list[tuple[int, Shape]]) -> None:
+def test_any_history_ends_with_service_on_time(parts: list[tuple[int, LinkState]]) -> None:
     """Whatever came before, ordinary service afterwards is there at once, and the sum is right."""
     changes, at = [(0, FAST)], 500 * MS
     for length_ms, shape in parts:
@@ -312,7 +315,7 @@ def test_any_history_ends_with_service_on_time(parts: list[tuple[int, Shape]]) -
 
 
 @given(st.lists(LOW, min_size=20, max_size=60))
-def test_many_low_steps_serve_their_sum(steps: list[Shape]) -> None:
+def test_many_low_steps_serve_their_sum(steps: list[LinkState]) -> None:
     begin = 100 * MS
     low = [(begin + n * 20 * MS, shape) for n, shape in enumerate(steps)]
     until = begin + len(steps) * 20 * MS
@@ -335,7 +338,7 @@ def test_a_charge_lasts_what_is_asked(time_ns: int) -> None:
 @pytest.mark.parametrize("until_ns", [6 * S, 8 * S])
 def test_a_low_rate_holds_on_after_the_last_change(fast: int, low: int, until_ns: int) -> None:
     """The one packet that is on its way at the change is charged for both rates, and none after it."""
-    changes = [(0, Shape(fast, QUEUE)), (S, Shape(low, QUEUE))]
+    changes = [(0, LinkState(fast, QUEUE)), (S, LinkState(low, QUEUE))]
     sent = [at for at in replayed(changes, until_ns).sent if at > 1_200 * MS]
     assert 8e9 * FRAME_BYTES * len(sent) / (until_ns - 1_200 * MS) == pytest.approx(low, rel=0.02)
 
@@ -346,7 +349,7 @@ def test_a_low_rate_holds_on_after_the_last_change(fast: int, low: int, until_ns
 def test_what_leaves_in_an_outage_is_not_followed_before_its_end(
     size: int, left_ns: int, rate: int
 ) -> None:
-    found = pace_at(Shape(0, QUEUE), 0, FOREVER_NS, lambda: [(left_ns, rate)])
+    found = pace_at(LinkState(0, QUEUE), 0, FOREVER_NS, lambda: [(left_ns, rate)])
     cost_ns = costs_ns(found, size) - found.burst_ticks * TICK_NS
     full_ns = 8e9 * FRAME_BYTES / rate
     assert left_ns - 0.2 * MS <= cost_ns <= left_ns + full_ns + 0.5 * MS
@@ -358,7 +361,7 @@ def test_a_busy_class_sleeps_through_an_outage_and_wakes_on_time(
     length_ns: int, bundle_bytes: int
 ) -> None:
     begin, end = 3 * S, 3 * S + length_ns
-    changes = [(0, FAST), (begin, Shape(0, QUEUE)), (end, FAST)]
+    changes = [(0, FAST), (begin, LinkState(0, QUEUE)), (end, FAST)]
     kernel = replayed(changes, end + S, bundle_bytes=bundle_bytes)
     inside = [at for at in kernel.sent if begin <= at < end - RENEW_NS]
     assert len(inside) <= 2 + length_ns // LONGEST_NS
@@ -370,10 +373,10 @@ def test_a_busy_class_sleeps_through_an_outage_and_wakes_on_time(
 @pytest.mark.parametrize("rate", [CLOSED_RATE_BITS, 4 * MBIT])
 def test_a_class_wakes_at_its_next_rate_though_nobody_tells_it_then(rate: int) -> None:
     """It is told as soon as it sleeps: whoever should tell it may be late at the end."""
-    kernel, following = Kernel(), Shape(rate, QUEUE)
+    kernel, following = Kernel(), LinkState(rate, QUEUE)
     kernel.pace = pace(FAST.rate_bits)
-    track = Track(cast(ShapedEnd, kernel), FAST)
-    changes = [(S, Shape(0, QUEUE)), (2 * S, following)]
+    track = LinkPlayer(cast(ShapedQueue, kernel), FAST)
+    changes = [(S, LinkState(0, QUEUE)), (2 * S, following)]
     track.coming = deque(track.due(LinkChange(at / 1e9, kernel.end, s), at) for at, s in changes)
     kernel.run_until(S - MS)
     for now in (S, S + RENEW_NS, S + 2 * RENEW_NS):
@@ -388,8 +391,8 @@ def test_a_class_wakes_at_its_next_rate_though_nobody_tells_it_then(rate: int) -
 
 
 def test_what_waits_for_an_outages_end_is_charged_what_is_left_and_its_own_time() -> None:
-    slow = Shape(121_120, QUEUE)  # a packet in 100 ms
-    changes = [(0, slow), (S, Shape(0, QUEUE)), (2 * S, slow)]
+    slow = LinkState(121_120, QUEUE)  # a packet in 100 ms
+    changes = [(0, slow), (S, LinkState(0, QUEUE)), (2 * S, slow)]
     kernel = replayed(changes, 4 * S, idle=(500 * MS, 1_402 * MS))
     leaked, following, *_ = [at for at in kernel.sent if at > 600 * MS]
     assert leaked == 1_402 * MS
@@ -402,7 +405,7 @@ def test_packets_leave_when_an_exact_queue_lets_them(seed: int) -> None:
     trace = markov(levels=(0, 0.12, 1, 10, 35), stay=0.7, seconds=30, every_s=0.1, seed=seed)
     at_ns = [round(at * 1e9) for at in trace.times_s]
     rates = list(zip(trace.times_s, trace.rates_bits, strict=True))
-    changes = [(at, Shape(rate, QUEUE)) for at, (_, rate) in zip(at_ns, rates, strict=True)]
+    changes = [(at, LinkState(rate, QUEUE)) for at, (_, rate) in zip(at_ns, rates, strict=True)]
     sent = replayed(changes, 30 * S).sent
     bits = 8 * FRAME_BYTES
     late = [at / 1e9 - served_at(rates, 0.0, n * bits) for n, at in enumerate(sent)]
@@ -411,6 +414,6 @@ def test_packets_leave_when_an_exact_queue_lets_them(seed: int) -> None:
 
 
 def test_a_busy_class_is_told_a_few_times_only() -> None:
-    changes = [(0, FAST), (S, Shape(1_000, QUEUE)), (3 * S, FAST)]
+    changes = [(0, FAST), (S, LinkState(1_000, QUEUE)), (3 * S, FAST)]
     assert replayed(changes, 4 * S).told <= 6
-    assert replayed([(0, FAST), (S, Shape(20 * MBIT, QUEUE))], 2 * S).told == 1
+    assert replayed([(0, FAST), (S, LinkState(20 * MBIT, QUEUE))], 2 * S).told == 1

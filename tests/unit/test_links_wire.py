@@ -11,11 +11,8 @@ from typing import Any
 import pytest
 
 from testbed.errors import ExperimentError, InputError, LinkError, MachineError
-from testbed.fabric.base import Cable, Interface
-from testbed.links.agent import Agent
-from testbed.links.client import AHEAD_S, Feeder
-from testbed.links.probe import Capabilities
-from testbed.links.wire import (
+from testbed.links.agent.client import AHEAD_S, ScheduleFeeder
+from testbed.links.agent.protocol import (
     change_from_json,
     change_to_json,
     dump,
@@ -24,8 +21,18 @@ from testbed.links.wire import (
     error_to_json,
     read,
 )
-from testbed.scenario.impairments import FourState, GilbertElliott, Impairments, Slot
-from testbed.scenario.shape import End, LinkChange, Shape
+from testbed.links.agent.server import AgentServer
+from testbed.links.capabilities import Capabilities
+from testbed.scenario.link_state import (
+    FourState,
+    GilbertElliott,
+    Impairments,
+    LinkChange,
+    LinkDirection,
+    LinkState,
+    Slot,
+)
+from testbed.topology import Cable, Interface
 
 
 @pytest.mark.parametrize(
@@ -54,14 +61,14 @@ def test_any_other_error_keeps_its_words() -> None:
 def test_cables_ends_and_changes() -> None:
     cable = Cable(Interface("/run/netns/a", 2, "data"), Interface(None, 7, "port1"))
     assert read(Cable, json.loads(dump({"cable": cable}))["cable"]) == cable
-    end = End("worker-0", "down")
+    end = LinkDirection("worker-0", "down")
     assert end_from_json(str(end)) == end
-    change = LinkChange(1.25, end, Shape(0, 9000, drop=True))
+    change = LinkChange(1.25, end, LinkState(0, 9000, drop=True))
     assert change_from_json(json.loads(json.dumps(change_to_json(change)))) == change
 
 
 def test_the_agent_answers_errors_with_their_request() -> None:
-    agent = Agent(lambda _: None)
+    agent = AgentServer(lambda _: None)
     assert agent.answer({"id": 1, "op": "keep"})["ok"] is None
     refused = agent.answer({"id": 2, "op": "stop"})
     assert refused["id"] == 2
@@ -71,13 +78,13 @@ def test_the_agent_answers_errors_with_their_request() -> None:
 
 
 def endless() -> Any:
-    end = End("a", "up")
-    return (LinkChange(n / 10, end, Shape(1000 + n, 1)) for n in count())
+    end = LinkDirection("a", "up")
+    return (LinkChange(n / 10, end, LinkState(1000 + n, 1)) for n in count())
 
 
 def test_the_feeder_stays_ahead_of_an_endless_history() -> None:
     calls: list[tuple[str, dict[str, Any]]] = []
-    feeder = Feeder(1 << 61, endless(), lambda operation, **f: calls.append((operation, f)))
+    feeder = ScheduleFeeder(1 << 61, endless(), lambda operation, **f: calls.append((operation, f)))
     feeder.begin()
     feeder.end()
     operation, fields = calls[0]
@@ -89,9 +96,9 @@ def test_the_feeder_stays_ahead_of_an_endless_history() -> None:
 
 def test_the_feeder_cuts_long_stretches_and_says_when_all_is_told() -> None:
     calls: list[tuple[str, dict[str, Any]]] = []
-    end = End("a", "up")
-    changes = (LinkChange(n / 1000, end, Shape(n, 1)) for n in range(5000))
-    feeder = Feeder(1 << 61, changes, lambda operation, **f: calls.append((operation, f)))
+    end = LinkDirection("a", "up")
+    changes = (LinkChange(n / 1000, end, LinkState(n, 1)) for n in range(5000))
+    feeder = ScheduleFeeder(1 << 61, changes, lambda operation, **f: calls.append((operation, f)))
     feeder.begin()
     feeder.end()
     assert [operation for operation, _ in calls] == ["start", "feed", "feed"]
@@ -107,7 +114,7 @@ def test_the_feeder_tells_every_change_once_over_all_stretches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The clock is at 100 s already: the first stretch ends at 45 s, and the next one reaches the end."""
-    monkeypatch.setattr("testbed.links.client.EVERY_S", 0.0)
+    monkeypatch.setattr("testbed.links.agent.client.EVERY_S", 0.0)
     told: list[float] = []
     all_told = Event()
 
@@ -117,7 +124,7 @@ def test_the_feeder_tells_every_change_once_over_all_stretches(
             all_told.set()
 
     history = list(islice(endless(), 1000))
-    feeder = Feeder(time.monotonic_ns() - 100 * 10**9, iter(history), call)
+    feeder = ScheduleFeeder(time.monotonic_ns() - 100 * 10**9, iter(history), call)
     feeder.begin()
     assert all_told.wait(10.0)
     feeder.end()
@@ -161,6 +168,6 @@ def test_what_is_missing_is_named_with_a_fix() -> None:
     ],
 )
 def test_impaired_changes(impairments: Impairments) -> None:
-    shape = Shape(10**7, 9000, overhead_bytes=24, impairments=impairments)
-    change = LinkChange(1.25, End("worker-0", "down"), shape)
+    shape = LinkState(10**7, 9000, overhead_bytes=24, impairments=impairments)
+    change = LinkChange(1.25, LinkDirection("worker-0", "down"), shape)
     assert change_from_json(json.loads(dump(change_to_json(change)))) == change

@@ -13,7 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from testbed.job.hearing import MOST_CONNECTIONS, MOST_NONSENSE, Heard, Hearing
+from testbed.runner.exec.mark_listener import (
+    MOST_CONNECTIONS,
+    MOST_NONSENSE,
+    HeardMark,
+    MarkListener,
+)
 
 SCRIPT = """
 from testbed import mark
@@ -29,8 +34,8 @@ mark.step()
 
 
 @pytest.fixture
-def hearing() -> Iterator[Hearing]:
-    made = Hearing(["worker-0", "worker-1"])
+def hearing() -> Iterator[MarkListener]:
+    made = MarkListener(["worker-0", "worker-1"])
     yield made
     made.close()
     assert not made.folder.exists()
@@ -48,11 +53,11 @@ def run(script: str, marks: str, rank: int = 0) -> subprocess.CompletedProcess[s
     )
 
 
-def all_heard(hearing: Hearing, count: int) -> list[Heard]:
+def all_heard(hearing: MarkListener, count: int) -> list[HeardMark]:
     return [hearing.heard.get(timeout=5) for _ in range(count)]
 
 
-def test_marks_come_in_order_with_their_times(hearing: Hearing) -> None:
+def test_marks_come_in_order_with_their_times(hearing: MarkListener) -> None:
     hearing.release(time.monotonic_ns())
     before = time.monotonic_ns()
     done = run(SCRIPT, hearing.path("worker-1"), rank=3)
@@ -79,7 +84,7 @@ def test_nobody_has_to_listen(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_all_begin_at_the_instant_they_are_told(hearing: Hearing) -> None:
+def test_all_begin_at_the_instant_they_are_told(hearing: MarkListener) -> None:
     script = "import time; from testbed import mark; mark.begin(); print(time.monotonic_ns())"
     env = {**os.environ, "LOCAL_RANK": "0"}
     waiting = [
@@ -102,7 +107,7 @@ def test_all_begin_at_the_instant_they_are_told(hearing: Hearing) -> None:
         assert int(out) >= t0_ns
 
 
-def test_a_child_of_a_fork_speaks_for_itself(hearing: Hearing) -> None:
+def test_a_child_of_a_fork_speaks_for_itself(hearing: MarkListener) -> None:
     script = """
 import os
 from testbed import mark
@@ -119,7 +124,7 @@ mark.step()
     assert sorted(one.rank for one in heard) == [0, 0, 7]
 
 
-def test_who_talks_nonsense_is_not_listened_to(hearing: Hearing) -> None:
+def test_who_talks_nonsense_is_not_listened_to(hearing: MarkListener) -> None:
     for nonsense in (b"hello\n", b"[]\n", b'{"rank": "x", "local_rank": 0}\n', b"\xff" * 100):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
             stranger.connect(hearing.path("worker-0"))
@@ -129,7 +134,7 @@ def test_who_talks_nonsense_is_not_listened_to(hearing: Hearing) -> None:
     assert hearing.heard.empty()
 
 
-def test_marks_that_make_no_sense_are_counted_and_left_out(hearing: Hearing) -> None:
+def test_marks_that_make_no_sense_are_counted_and_left_out(hearing: MarkListener) -> None:
     sense = '{"what": "step", "ns": 5, "number": 3, "values": {"loss": 0.5}}'
     nonsense = (
         '{"what": "step", "ns": 1%s, "number": 3}' % ("0" * 400),
@@ -156,7 +161,7 @@ def test_marks_that_make_no_sense_are_counted_and_left_out(hearing: Hearing) -> 
     assert hearing.left_out == {"worker-0": len(nonsense)}
 
 
-def test_nobody_sends_nonsense_for_ever(hearing: Hearing) -> None:
+def test_nobody_sends_nonsense_for_ever(hearing: MarkListener) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as job:
         job.connect(hearing.path("worker-0"))
         job.sendall(b'{"what": "hello", "rank": 1, "local_rank": 0}\n')
@@ -167,7 +172,7 @@ def test_nobody_sends_nonsense_for_ever(hearing: Hearing) -> None:
 
 
 def test_a_job_that_marks_faster_than_it_is_heard_loses_marks_and_no_memory(
-    hearing: Hearing,
+    hearing: MarkListener,
 ) -> None:
     hearing.heard.maxsize = 10
     script = "from testbed import mark\nfor _ in range(50): mark.step()"
@@ -179,14 +184,14 @@ def test_a_job_that_marks_faster_than_it_is_heard_loses_marks_and_no_memory(
     assert [one.mark.number for one in all_heard(hearing, 10)] == list(range(1, 11))
 
 
-def introduced(hearing: Hearing, rank: int) -> socket.socket:
+def introduced(hearing: MarkListener, rank: int) -> socket.socket:
     job = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     job.connect(hearing.path("worker-0"))
     job.sendall(b'{"what": "hello", "rank": %d, "local_rank": 0}\n' % rank)
     return job
 
 
-def test_who_reads_no_answers_holds_up_nobody(hearing: Hearing) -> None:
+def test_who_reads_no_answers_holds_up_nobody(hearing: MarkListener) -> None:
     hearing.release(time.monotonic_ns())
     with introduced(hearing, 1) as job, introduced(hearing, 2) as other:
         for _ in range(20):
@@ -196,14 +201,14 @@ def test_who_reads_no_answers_holds_up_nobody(hearing: Hearing) -> None:
         assert other.recv(100)
 
 
-def test_who_has_gone_does_not_wait_any_more(hearing: Hearing) -> None:
+def test_who_has_gone_does_not_wait_any_more(hearing: MarkListener) -> None:
     with introduced(hearing, 5) as job:
         job.sendall(b'{"what": "begin", "ns": 5}\n')
         assert until(lambda: hearing.waiting == {5})
     assert until(lambda: hearing.waiting == set())
 
 
-def test_connections_are_counted_and_their_ends_too(hearing: Hearing) -> None:
+def test_connections_are_counted_and_their_ends_too(hearing: MarkListener) -> None:
     """More than a node's processes need are closed, of that node alone; when some end there is room again."""
     before = len(list(Path("/proc/self/fd").iterdir()))
     jobs = [introduced(hearing, rank) for rank in range(MOST_CONNECTIONS + 2)]
@@ -220,7 +225,7 @@ def test_connections_are_counted_and_their_ends_too(hearing: Hearing) -> None:
     assert all_heard(hearing, 1)[0].node == "worker-0"
 
 
-def test_a_process_without_descriptors_hears_again_when_it_has_some(hearing: Hearing) -> None:
+def test_a_process_without_descriptors_hears_again_when_it_has_some(hearing: MarkListener) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with introduced(hearing, 0) as job:
         job.sendall(b'{"what": "step", "ns": 5, "number": 1}\n')
@@ -246,7 +251,7 @@ def until(true: Callable[[], bool], within_s: float = 10) -> bool:
     return True
 
 
-def test_no_thread_is_left_after_the_end_of_hearing(hearing: Hearing) -> None:
+def test_no_thread_is_left_after_the_end_of_hearing(hearing: MarkListener) -> None:
     """One that still read while the interpreter ended would abort the process."""
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(hearing.path("worker-0"))

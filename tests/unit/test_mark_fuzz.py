@@ -17,11 +17,11 @@ from fuzz_rig import TIMEOUT_S, changed, fuzzed, hostile, no_thread_fails
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.job.hearing import MOST_BYTES, MOST_NONSENSE, Heard, Hearing
-from testbed.record.directory import to_json
-from testbed.record.job_events import MarkRecord
-from testbed.record.job_summary import known_steps
-from testbed.record.traffic import Traffic
+from testbed.fidelity.summary import known_steps
+from testbed.records.job_steps import MarkRecord
+from testbed.records.link_log import LinkTraffic
+from testbed.records.run_directory import to_json
+from testbed.runner.exec.mark_listener import MOST_BYTES, MOST_NONSENSE, HeardMark, MarkListener
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 SOON_S = 20.0
@@ -41,8 +41,8 @@ whole = st.just(b"\n".join(json.dumps(mark).encode() for mark in MARKS)).flatmap
 
 
 @pytest.fixture(scope="module")
-def hearing() -> Iterator[Hearing]:
-    made = Hearing([NODE])
+def hearing() -> Iterator[MarkListener]:
+    made = MarkListener([NODE])
     made.release(time.monotonic_ns())
     with no_thread_fails():
         yield made
@@ -50,7 +50,9 @@ def hearing() -> Iterator[Hearing]:
         made.close()
 
 
-def hear(hearing: Hearing, data: bytes, hello: dict[str, Any] | None = HELLO) -> list[Heard]:
+def hear(
+    hearing: MarkListener, data: bytes, hello: dict[str, Any] | None = HELLO
+) -> list[HeardMark]:
     """What comes of a process that says so and ends, all of which is soon."""
     with socket.socket(socket.AF_UNIX) as job:
         job.settimeout(SOON_S)
@@ -71,7 +73,7 @@ def hear(hearing: Hearing, data: bytes, hello: dict[str, Any] | None = HELLO) ->
 
 @fuzzed
 @given(said | whole, st.booleans())
-def test_marks(hearing: Hearing, data: bytes, introduced: bool) -> None:
+def test_marks(hearing: MarkListener, data: bytes, introduced: bool) -> None:
     for heard in hear(hearing, data, HELLO if introduced else None):
         mark = heard.mark
         assert heard.node == NODE and 0 <= heard.rank < 2**31 and 0 <= heard.local_rank < 2**31
@@ -80,7 +82,7 @@ def test_marks(hearing: Hearing, data: bytes, introduced: bool) -> None:
         record(heard)
 
 
-def record(heard: Heard) -> dict[str, Any]:
+def record(heard: HeardMark) -> dict[str, Any]:
     """As it is written, and read again."""
     mark = heard.mark
     made = MarkRecord(
@@ -92,22 +94,22 @@ def record(heard: Heard) -> dict[str, Any]:
 
 @fuzzed
 @given(st.lists(st.tuples(st.integers(0, 3), said | whole), max_size=4))
-def test_steps_are_made_of_any_marks(hearing: Hearing, jobs: list[tuple[int, bytes]]) -> None:
+def test_steps_are_made_of_any_marks(hearing: MarkListener, jobs: list[tuple[int, bytes]]) -> None:
     """Of several processes, each with its rank."""
     marks = [
         record(heard)
         for rank, data in jobs
         for heard in hear(hearing, data, {**HELLO, "rank": rank})
     ]
-    known = known_steps({"mark": marks}, Traffic([]))
+    known = known_steps({"mark": marks}, LinkTraffic([]))
     for step in known.steps:
         assert isfinite(step.end_s) and all(map(isfinite, step.values.values()))
 
 
 def test_large_marks_that_nobody_takes_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 4 << 20
-    monkeypatch.setattr("testbed.job.hearing.MOST_WAITING_BYTES", most)
-    made, names = Hearing([NODE]), [chr(0x1F600 + number) * 200 for number in range(60)]
+    monkeypatch.setattr("testbed.runner.exec.mark_listener.MOST_WAITING_BYTES", most)
+    made, names = MarkListener([NODE]), [chr(0x1F600 + number) * 200 for number in range(60)]
     large = {**MARKS[4], "values": dict.fromkeys(names, 0.5)}
     line = json.dumps(large, ensure_ascii=False).encode() + b"\n"
     try:
@@ -128,15 +130,15 @@ def test_large_marks_that_nobody_takes_take_little_memory(monkeypatch: pytest.Mo
         made.close()
 
 
-def test_values_beyond_all_numbers_have_a_mean(hearing: Hearing) -> None:
+def test_values_beyond_all_numbers_have_a_mean(hearing: MarkListener) -> None:
     line = json.dumps(MARKS[5]).encode()
     marks = [record(each) for rank in (0, 1) for each in hear(hearing, line, {**HELLO, "rank": rank})]  # fmt: skip
-    (step,) = known_steps({"mark": marks}, Traffic([])).steps
+    (step,) = known_steps({"mark": marks}, LinkTraffic([])).steps
     assert step.values == {"loss": LARGE}
 
 
 @pytest.mark.parametrize("introduced", [False, True])
-def test_a_line_without_end_is_cut_off(hearing: Hearing, introduced: bool) -> None:
+def test_a_line_without_end_is_cut_off(hearing: MarkListener, introduced: bool) -> None:
     """Where no greeting comes at once, else when there was too much nonsense; memory stays at one line's."""
     most = MOST_BYTES * (MOST_NONSENSE if introduced else 1)
     with socket.socket(socket.AF_UNIX) as job:

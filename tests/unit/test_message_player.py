@@ -9,47 +9,47 @@ from typing import Any
 import pytest
 from virtual_links import LinkModel, network
 
+from testbed.comm_trace.replay_role import NodeScript, ReplayRole, acts_of
+from testbed.comm_trace.trace import MessageTrace, TraceOperation
 from testbed.errors import WireError
-from testbed.exchange.frame import HEADER_BYTES
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
-from testbed.fabric.sim.node import VirtualNode
-from testbed.fabric.sim.play import play
-from testbed.messages.part import Part, acts_of
-from testbed.messages.player import Player
-from testbed.messages.trace import MessageTrace, Operation
+from testbed.fabric.sim.node import VirtualNode, play
+from testbed.transport.frame import HEADER_BYTES
 
 LINK = LinkModel(up_bits=80e6, down_bits=80e6, latency_s=0.0)
 
 
-def parts(trace: MessageTrace) -> list[Part]:
+def parts(trace: MessageTrace) -> list[NodeScript]:
     numbers = {name: number for number, name in enumerate(trace.nodes)}
     return [
-        Part(7, name, numbers[name], 1, tuple(trace.nodes), 10.0, acts_of(trace, name, numbers, 1))
+        NodeScript(
+            7, name, numbers[name], 1, tuple(trace.nodes), 10.0, acts_of(trace, name, numbers, 1)
+        )
         for name in trace.nodes
     ]
 
 
-def outcome(given: list[Part]) -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
+def outcome(given: list[NodeScript]) -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
     """Summaries by node, and all records by the time at which they came."""
     net = network(VirtualClock(), dict.fromkeys((part.node for part in given), LINK))
     nodes = [VirtualNode(VirtualEndpoint(net, part.peer, part.node), 1) for part in given]
-    players = {p.node: Player(n, p) for n, p in zip(nodes, given, strict=True)}
+    players = {p.node: ReplayRole(n, p) for n, p in zip(nodes, given, strict=True)}
     summaries = play(net, players)
     records: list[Any] = [record for node in nodes for record in node.records]
     return summaries, sorted(records, key=lambda record: record["arrived_s"])
 
 
-def send(peer: str, size: int, *after: int, tag: int = 0) -> Operation:
-    return Operation("send", after, peer=peer, bytes=size, tag=tag)
+def send(peer: str, size: int, *after: int, tag: int = 0) -> TraceOperation:
+    return TraceOperation("send", after, peer=peer, bytes=size, tag=tag)
 
 
-def receive(peer: str, size: int, *after: int, tag: int = 0) -> Operation:
-    return Operation("receive", after, peer=peer, bytes=size, tag=tag)
+def receive(peer: str, size: int, *after: int, tag: int = 0) -> TraceOperation:
+    return TraceOperation("receive", after, peer=peer, bytes=size, tag=tag)
 
 
-def compute(seconds: float, *after: int) -> Operation:
-    return Operation("compute", after, seconds)
+def compute(seconds: float, *after: int) -> TraceOperation:
+    return TraceOperation("compute", after, seconds)
 
 
 def test_everything_waits_for_what_it_comes_after() -> None:
@@ -117,4 +117,4 @@ def test_a_message_that_nothing_receives_ends_the_run(wrong: dict[str, int]) -> 
 
 def test_a_part_travels_as_it_is() -> None:
     for part in parts(MessageTrace({"a": (compute(1.0), send("b", 9, 0)), "b": (receive("a", 9),)})):  # fmt: skip
-        assert Part.from_json(part.to_json()) == part
+        assert NodeScript.from_json(part.to_json()) == part

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from testbed.comm_trace.replay_role import acts_of, mapped
+from testbed.comm_trace.trace import MessageTrace, TraceOperation, contents, read, write
 from testbed.errors import InputError
-from testbed.messages.contents import contents
-from testbed.messages.file import read, write
-from testbed.messages.part import acts_of, mapped
-from testbed.messages.trace import MessageTrace, Operation
 
-SEND = Operation("send", (0,), peer="b", bytes=1000, tag=3, begin_s=0.5, step=1)
-RECEIVE = Operation("receive", peer="a", bytes=1000, tag=3)
+SEND = TraceOperation("send", (0,), peer="b", bytes=1000, tag=3, begin_s=0.5, step=1)
+RECEIVE = TraceOperation("receive", peer="a", bytes=1000, tag=3)
 TRACE = MessageTrace(
     {
-        "a": (Operation("compute", seconds=0.5, step=1), SEND),
-        "b": (RECEIVE, Operation("compute", (0,), 0.25)),
+        "a": (TraceOperation("compute", seconds=0.5, step=1), SEND),
+        "b": (RECEIVE, TraceOperation("compute", (0,), 0.25)),
     },
     {"a": "worker"},
     "by hand",
@@ -37,8 +35,8 @@ def test_what_it_holds() -> None:
 
 
 def test_the_first_sent_is_the_first_received_of_a_tag() -> None:
-    one, two = (Operation("send", peer="b", bytes=size, tag=1) for size in (10, 20))
-    first, second = (Operation("receive", peer="a", bytes=size, tag=1) for size in (10, 20))
+    one, two = (TraceOperation("send", peer="b", bytes=size, tag=1) for size in (10, 20))
+    first, second = (TraceOperation("receive", peer="a", bytes=size, tag=1) for size in (10, 20))
     trace = MessageTrace({"a": (one, two), "b": (first, second)})
     assert trace.received_as == {("a", 0): ("b", 0), ("a", 1): ("b", 1)}
     with pytest.raises(InputError, match="sends 10 B, which operation 0 of b receives as 20 B"):
@@ -50,20 +48,20 @@ def test_the_first_sent_is_the_first_received_of_a_tag() -> None:
     [
         ({"a": (SEND, SEND), "b": (RECEIVE,)}, "2 messages with tag 3, and 1 are received"),
         ({"a": (), "b": (RECEIVE,)}, "0 messages with tag 3, and 1 are received"),
-        ({"a": (Operation("send", peer="a", bytes=1),)}, "names 'a', no other node"),
-        ({"a": (Operation("compute", (1,)),)}, "waits for one that is not there"),
-        ({"a": (Operation("compute", (0,)),)}, "it waits for itself"),
+        ({"a": (TraceOperation("send", peer="a", bytes=1),)}, "names 'a', no other node"),
+        ({"a": (TraceOperation("compute", (1,)),)}, "waits for one that is not there"),
+        ({"a": (TraceOperation("compute", (0,)),)}, "it waits for itself"),
         (
             {
-                "a": (Operation("receive", peer="b", bytes=1), Operation("send", (0,), peer="b", bytes=1)),
-                "b": (Operation("receive", peer="a", bytes=1), Operation("send", (0,), peer="a", bytes=1)),
+                "a": (TraceOperation("receive", peer="b", bytes=1), TraceOperation("send", (0,), peer="b", bytes=1)),
+                "b": (TraceOperation("receive", peer="a", bytes=1), TraceOperation("send", (0,), peer="a", bytes=1)),
             },
             "operation 0 of a can never begin",
         ),
     ],
 )  # fmt: skip
 def test_what_cannot_happen_is_refused(
-    operations: dict[str, tuple[Operation, ...]], why: str
+    operations: dict[str, tuple[TraceOperation, ...]], why: str
 ) -> None:
     with pytest.raises(InputError, match=why):
         MessageTrace(operations)
@@ -102,6 +100,6 @@ def test_acts_are_in_wall_time_and_sends_may_have_their_own() -> None:
     assert (computed.seconds, sent.after, sent.begin_s, sent.peer) == (5.0, (0,), 0.0, 8)
     _, timed = acts_of(TRACE, "a", numbers, 10.0, timed=True)
     assert (timed.after, timed.begin_s) == ((), 5.0)
-    unknown = MessageTrace({"a": (Operation("send", peer="b", bytes=9),), "b": (Operation("receive", peer="a", bytes=9),)})  # fmt: skip
+    unknown = MessageTrace({"a": (TraceOperation("send", peer="b", bytes=9),), "b": (TraceOperation("receive", peer="a", bytes=9),)})  # fmt: skip
     with pytest.raises(InputError, match="--timed: the trace does not say when a sent"):
         acts_of(unknown, "a", numbers, 1.0, timed=True)

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 
 from testbed.cli import main
+from testbed.comm_trace.from_records import of_run
+from testbed.comm_trace.trace import MessageTrace, TraceOperation, read, write
 from testbed.errors import InputError
-from testbed.messages.file import read, write
-from testbed.messages.of_run import of_run
-from testbed.messages.trace import MessageTrace, Operation
-from testbed.record.directory import read_events, read_json
+from testbed.records.run_directory import read_events, read_json
+from testbed.runner.comm_replay import MESSAGES, replay_messages
+from testbed.runner.comm_replay_trial import CommReplay
+from testbed.runner.experiment import prepare
+from testbed.runner.run import run
 from testbed.scenario.load import load
-from testbed.session.experiment import prepare
-from testbed.session.play import Play
-from testbed.session.play_run import MESSAGES, replay_messages
-from testbed.session.run import run
 
 SCENARIO = """
 name: played
@@ -54,7 +53,7 @@ def trained(path: Path) -> dict[str, Any]:
 
 
 def played(trace: MessageTrace, path: Path, *, timed: bool = False) -> dict[str, Any]:
-    play = Play(load(path), trace, timed=timed)
+    play = CommReplay(load(path), trace, timed=timed)
     return replay_messages(play, "sim", path.parent / "played", quiet=True)
 
 
@@ -136,8 +135,8 @@ def test_a_link_of_half_the_rate_takes_twice_as_long(tmp_path: Path) -> None:
     size = 5_000_000
     trace = MessageTrace(
         {
-            "worker-0": (Operation("compute", seconds=1.0), Operation("send", (0,), peer="worker-1", bytes=size)),
-            "worker-1": (Operation("receive", peer="worker-0", bytes=size), Operation("compute", (0,), 0.5)),
+            "worker-0": (TraceOperation("compute", seconds=1.0), TraceOperation("send", (0,), peer="worker-1", bytes=size)),
+            "worker-1": (TraceOperation("receive", peer="worker-0", bytes=size), TraceOperation("compute", (0,), 0.5)),
         }
     )  # fmt: skip
     for rate in (20, 10):
@@ -216,8 +215,8 @@ def test_a_scenario_with_nothing_to_train_will_do(tmp_path: Path) -> None:
     path = tmp_path / "links.yaml"
     path.write_text(SCENARIO[: SCENARIO.index("train:")].replace("RATE", "20 Mbit/s"))
     path.write_text(path.read_text().replace("server: {role: server, count: SERVERS}, ", ""))
-    sent = Operation("send", peer="worker-1", bytes=5000)
-    got = Operation("receive", peer="worker-0", bytes=5000)
+    sent = TraceOperation("send", peer="worker-1", bytes=5000)
+    got = TraceOperation("receive", peer="worker-0", bytes=5000)
     write(MessageTrace({"worker-0": (sent,), "worker-1": (got,)}), tmp_path / "one.jsonl")
     arguments = [str(tmp_path / "one.jsonl"), str(path), "--fabric", "sim", "--quiet"]
     with pytest.raises(SystemExit) as left:
@@ -229,8 +228,8 @@ def test_a_replay_needs_no_torch(tmp_path: Path) -> None:
     path = scenario(tmp_path)
     trace = MessageTrace(
         {
-            "worker-0": (Operation("send", peer="server", bytes=100),),
-            "server": (Operation("receive", peer="worker-0", bytes=100),),
+            "worker-0": (TraceOperation("send", peer="server", bytes=100),),
+            "server": (TraceOperation("receive", peer="worker-0", bytes=100),),
         }
     )
     write(trace, tmp_path / "one.jsonl")
@@ -238,6 +237,6 @@ def test_a_replay_needs_no_torch(tmp_path: Path) -> None:
         "import sys; from testbed.cli import main\n"
         "try: main(['messages', 'replay', 'one.jsonl', sys.argv[1], '--fabric', 'sim', '--quiet'])\n"
         "except SystemExit as ended: assert not ended.code, ended\n"
-        "assert 'testbed.messages.player' in sys.modules and 'torch' not in sys.modules"
+        "assert 'testbed.comm_trace.replay_role' in sys.modules and 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(path)], cwd=tmp_path, check=True, timeout=60)

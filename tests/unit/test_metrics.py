@@ -17,10 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from synthetic_run import Recipe, make_run
 
 from testbed.errors import MachineError
-from testbed.record import exporter as module
-from testbed.record import names
-from testbed.record.directory import read_events, read_jsonl
-from testbed.record.exporter import Exporter
+from testbed.records import exporter as module
+from testbed.records.exporter import Exporter
+from testbed.records.run_directory import read_events, read_jsonl
 
 LABELS = {"run": "r1", "scenario": "demo", "algorithm": "none", "role": "worker"}
 
@@ -50,49 +49,49 @@ def values(exporter: Exporter, name: str, **labels: str) -> list[float]:
 
 
 def test_names_and_labels_are_frozen() -> None:
-    assert names.METRICS == (
+    assert module.METRICS == (
         "testbed_phase_seconds", "testbed_communication_delay_seconds", "testbed_frame_bytes_total",
         "testbed_steps_total", "testbed_density_ratio", "testbed_accuracy_ratio",
         "testbed_link_rate_bytes_per_second", "testbed_build_info",
     )  # fmt: skip
-    assert names.LABELS == ("run", "scenario", "algorithm", "role", "node")
-    assert (names.BUCKETS[0], names.BUCKETS[-1]) == (0.001, 100.0)
+    assert module.LABELS == ("run", "scenario", "algorithm", "role", "node")
+    assert (module.BUCKETS[0], module.BUCKETS[-1]) == (0.001, 100.0)
 
 
 def test_a_worker_shows_its_steps(run: Path) -> None:
     exporter = fed(run, "worker-0")
     steps = [s for s in read_events(run)["step"] if s["node"] == "worker-0"]
-    assert values(exporter, names.STEPS, run="r1", node="worker-0") == [3]
+    assert values(exporter, module.STEPS, run="r1", node="worker-0") == [3]
     for direction in ("up", "down"):
         total = sum(step[f"bytes_{direction}"] for step in steps)
-        assert values(exporter, names.BYTES, direction=direction) == [total]
-    assert values(exporter, names.DELAY + "_sum") == [
+        assert values(exporter, module.BYTES, direction=direction) == [total]
+    assert values(exporter, module.DELAY + "_sum") == [
         pytest.approx(sum(s["delay_s"] for s in steps))
     ]
-    assert values(exporter, names.PHASE + "_sum", phase="apply") == [pytest.approx(0.006)]
-    assert values(exporter, names.DENSITY) == [1.0]
-    assert values(exporter, names.ACCURACY, data="train") == [pytest.approx(steps[-1]["accuracy"])]
+    assert values(exporter, module.PHASE + "_sum", phase="apply") == [pytest.approx(0.006)]
+    assert values(exporter, module.DENSITY) == [1.0]
+    assert values(exporter, module.ACCURACY, data="train") == [pytest.approx(steps[-1]["accuracy"])]
 
 
 def test_a_server_shows_rounds_and_its_links(run: Path) -> None:
     exporter = fed(run, "server")
-    assert values(exporter, names.STEPS) == [3]
-    assert values(exporter, names.BYTES, direction="down") == [3 * 4 * 600_048]
+    assert values(exporter, module.STEPS) == [3]
+    assert values(exporter, module.BYTES, direction="down") == [3 * 4 * 600_048]
     for line in read_jsonl(run / "links.jsonl"):
         if line["link"] == "server":
             exporter.link(line)
-    assert len(values(exporter, names.LINK_RATE, source="delivered")) == 2
+    assert len(values(exporter, module.LINK_RATE, source="delivered")) == 2
     exporter.link({"kind": "sample", "direction": "up", "from_s": 1.0, "to_s": 1.5, "asked_bits": 8e6,
                    "delivered_bits": 4e6})  # fmt: skip
-    assert values(exporter, names.LINK_RATE, direction="up", source="asked") == [2e6]
-    assert values(exporter, names.LINK_RATE, direction="up", source="delivered") == [1e6]
+    assert values(exporter, module.LINK_RATE, direction="up", source="asked") == [2e6]
+    assert values(exporter, module.LINK_RATE, direction="up", source="delivered") == [1e6]
 
 
 def test_a_new_run_starts_from_nothing(run: Path) -> None:
     exporter = fed(run, "worker-0")
     exporter.begin({**LABELS, "run": "r2"})
-    assert values(exporter, names.STEPS) == []
-    assert values(exporter, names.BUILD, run="r2") == [1]
+    assert values(exporter, module.STEPS) == []
+    assert values(exporter, module.BUILD, run="r2") == [1]
     assert "r1" not in exporter.metrics_text()
 
 
@@ -101,9 +100,9 @@ def test_a_new_run_shows_no_rates_of_the_last_ones_links() -> None:
     exporter.begin(LABELS)
     exporter.link({"kind": "sample", "direction": "up", "from_s": 0.0, "to_s": 0.5, "asked_bits": 8e6,
                    "delivered_bits": 4e6})  # fmt: skip
-    assert len(values(exporter, names.LINK_RATE, run="r1")) == 2
+    assert len(values(exporter, module.LINK_RATE, run="r1")) == 2
     exporter.begin({**LABELS, "run": "r2"})
-    assert values(exporter, names.LINK_RATE) == []
+    assert values(exporter, module.LINK_RATE) == []
 
 
 def test_two_exporters_do_not_meet_and_labels_are_bounded() -> None:
@@ -123,8 +122,8 @@ def test_it_answers_scrapes_until_it_is_stopped(run: Path) -> None:
             Exporter({}).serve(address, port)
     finally:
         stop()
-    for name in names.METRICS:
-        if name != names.LINK_RATE:
+    for name in module.METRICS:
+        if name != module.LINK_RATE:
             assert name.removesuffix("_total") in text
     again = exporter.serve(address, port)
     again()
@@ -151,4 +150,4 @@ def test_strangers_that_say_nothing_are_few_and_not_for_long(
         with socket.create_connection(place, 10.0) as late:
             assert late.recv(1) == b""
         with urllib.request.urlopen("http://{}:{}/metrics".format(*place), timeout=10) as answer:
-            assert names.BUILD in answer.read().decode()
+            assert module.BUILD in answer.read().decode()

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from testbed.errors import InputError
-from testbed.train.models import build, models, parameter_count
-from testbed.train.tasks import tasks
+from testbed.training.models.base import build, models, parameter_count
+from testbed.training.tasks.base import tasks
 
 torch.set_num_threads(1)
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from testbed.scenario.model import Optimizer, Schedule
-from testbed.train.flat import FlatModel, parameter_hash
-from testbed.train.models import build
-from testbed.train.optimizer import Sgd, learning_rate
+from testbed.scenario.model import Optimizer, ScheduleModel
+from testbed.training.models.base import build
+from testbed.training.replica import FlatModel, Sgd, learning_rate, parameter_hash
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -110,17 +109,17 @@ def test_a_step_allocates_nothing_that_lasts() -> None:
     ("schedule", "make"),
     [
         (
-            Schedule(name="step", every=3, gamma=0.5),
+            ScheduleModel(name="step", every=3, gamma=0.5),
             lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.5),
         ),
         (
-            Schedule(name="cosine", epochs=8),
+            ScheduleModel(name="cosine", epochs=8),
             lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 8),
         ),
-        (Schedule(), lambda o: torch.optim.lr_scheduler.ConstantLR(o, 1.0)),
+        (ScheduleModel(), lambda o: torch.optim.lr_scheduler.ConstantLR(o, 1.0)),
     ],
 )
-def test_schedules_are_those_of_torch(schedule: Schedule, make) -> None:  # type: ignore[no-untyped-def]
+def test_schedules_are_those_of_torch(schedule: ScheduleModel, make) -> None:  # type: ignore[no-untyped-def]
     settings = Optimizer(lr=0.4, schedule=schedule)
     reference = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
     scheduler = make(reference)
@@ -131,5 +130,5 @@ def test_schedules_are_those_of_torch(schedule: Schedule, make) -> None:  # type
 
 
 def test_cosine_stays_at_its_end() -> None:
-    settings = Optimizer(lr=0.4, schedule=Schedule(name="cosine", epochs=8))
+    settings = Optimizer(lr=0.4, schedule=ScheduleModel(name="cosine", epochs=8))
     assert learning_rate(settings, 9) == learning_rate(settings, 20) == pytest.approx(0.0)

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from testbed.compress.base import Sparse
+from testbed.compress.base import Recipe, RecipeChoice, Sparse
 from testbed.compress.compressor import Compressor
-from testbed.compress.feedback import Feedback
 from testbed.compress.layout import Layout
-from testbed.compress.momentum import MomentumCorrection
-from testbed.compress.recipe import Choice, Recipe
-from testbed.compress.topk import TopK
+from testbed.compress.memory import ErrorFeedback, MomentumCorrection
+from testbed.compress.selectors.topk import TopK
 from testbed.errors import GradientError, InputError
 
 torch.set_num_threads(1)
@@ -25,7 +23,7 @@ HALVES = {
     "first": Layout.of([("conv.weight", (4, 5))]),
     "second": Layout.of([("conv.bias", (4,)), ("head.weight", (2, 8))]),
 }
-RECIPE = Recipe(Choice("topk"), memory=Choice("dgc"))
+RECIPE = Recipe(RecipeChoice("topk"), memory=RecipeChoice("dgc"))
 
 
 def gradient(size: int, seed: int) -> torch.Tensor:
@@ -84,7 +82,7 @@ def test_random_steps_against_the_plain_rule(momentum: float, masking: bool) -> 
 def test_without_momentum_it_is_error_feedback() -> None:
     with_, without = (
         MomentumCorrection(Layout.whole("w", 500), 0.0),
-        Feedback(Layout.whole("w", 500)),
+        ErrorFeedback(Layout.whole("w", 500)),
     )
     for step in range(8):
         one, other = (memory.compensate(gradient(500, step)) for memory in (with_, without))

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from testbed.exchange.multicast.counters import Amount, Counters
-from testbed.record.identity import class_bytes_expected
-from testbed.session.consistency import faults
-from testbed.session.judgement import _sockets
+from testbed.fidelity.run_checks import class_bytes_expected
+from testbed.runner.judge import _sockets, faults
+from testbed.transport.multicast.packet import Amount, MulticastCounters
 
 
 def done(sent: int, received: int) -> dict[str, Any]:
-    counters = Counters(
+    counters = MulticastCounters(
         data=Amount(10, 14_000),
         feedback=Amount(2, 56),
         to={1: Amount(11, 14_028), 2: Amount(11, 14_028)},

@@ -14,11 +14,11 @@ import pytest
 from loopback import own_address, own_place
 
 from testbed.errors import NodeLost
-from testbed.exchange.endpoint import TcpEndpoint
-from testbed.exchange.multicast.multicaster import Multicaster
-from testbed.exchange.multicast.packet import LAYOUT, MAGIC, Flag, fold
-from testbed.exchange.multicast.sockets import group_address
 from testbed.node import Kind, Message
+from testbed.transport.multicast.endpoint import Multicaster
+from testbed.transport.multicast.packet import LAYOUT, MAGIC, Flag, fold
+from testbed.transport.multicast.udp import group_address
+from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 NAMES = {n: f"worker-{n}" for n in range(4)}
 ADDRESSES = {n: own_address(n + 2) for n in range(4)}
@@ -152,7 +152,7 @@ def test_a_member_that_is_gone_is_named(four: Quartet) -> None:
 
 def test_an_endpoint_hands_groups_on(four: Quartet) -> None:
     one, two = (
-        TcpEndpoint(n, four.run, names=NAMES, clock=lambda ns: ns / 1e9, silence_s=1.0)
+        ThreadedEndpoint(n, four.run, names=NAMES, clock=lambda ns: ns / 1e9, silence_s=1.0)
         for n in (0, 1)
     )
     one.listen(ADDRESSES[0], four.port)

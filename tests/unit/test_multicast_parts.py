@@ -8,28 +8,25 @@ import numpy as np
 import pytest
 
 from testbed.errors import WireError
-from testbed.exchange.frame import HEADER_BYTES as FRAME_HEADER
-from testbed.exchange.frame import Header
-from testbed.exchange.multicast.batch import HEADER
-from testbed.exchange.multicast.incoming import Frames, Incoming
-from testbed.exchange.multicast.outgoing import Outgoing
-from testbed.exchange.multicast.packet import (
+from testbed.node import Kind
+from testbed.transport.frame import HEADER_BYTES as FRAME_HEADER
+from testbed.transport.frame import FrameHeader
+from testbed.transport.multicast.packet import (
     DATAGRAM,
     HEADER_BYTES,
     HEADERS_ON_LINK,
     LAYOUT,
     MOST_RANGES,
     PAYLOAD,
-    Report,
+    ReceiverReport,
     clock_us,
     fold,
     packets_of,
     ranges,
     since,
 )
-from testbed.exchange.multicast.sockets import group_address
-from testbed.exchange.multicast.stream import AHEAD, Stream, Way
-from testbed.node import Kind
+from testbed.transport.multicast.receiver import AHEAD, Frames, Incoming, MulticastStream, PathDelay
+from testbed.transport.multicast.udp import HEADER, Outgoing, group_address
 
 RUN, SENDER = 0xFEED_0000_BEEF, 3
 FRAMES = Frames(RUN, 1 << 20)
@@ -37,7 +34,7 @@ FRAMES = Frames(RUN, 1 << 20)
 
 def frame(length: int, run: int = RUN, sender: int = SENDER) -> bytes:
     body = random.Random(length).randbytes(length)
-    return Header(Kind.GRADIENT, sender, run, 1, 2, length, 99).pack() + body
+    return FrameHeader(Kind.GRADIENT, sender, run, 1, 2, length, 99).pack() + body
 
 
 def packets(stream: bytes) -> list[tuple[int, memoryview, bool]]:
@@ -65,13 +62,13 @@ def test_times_wrap() -> None:
 
 
 def test_reports_come_back_as_they_were() -> None:
-    report = Report(1234, 5, ((0, 1), (7, 300)))
-    assert Report.unpack(report.pack()) == report
-    many = Report(0, 0, tuple((2 * n, 1) for n in range(MOST_RANGES + 50)))
-    assert len(Report.unpack(many.pack()).missing) == MOST_RANGES
+    report = ReceiverReport(1234, 5, ((0, 1), (7, 300)))
+    assert ReceiverReport.unpack(report.pack()) == report
+    many = ReceiverReport(0, 0, tuple((2 * n, 1) for n in range(MOST_RANGES + 50)))
+    assert len(ReceiverReport.unpack(many.pack()).missing) == MOST_RANGES
     for length in (0, 7, 9, 8 + 8 * (MOST_RANGES + 1)):
         with pytest.raises(WireError):
-            Report.unpack(bytes(length))
+            ReceiverReport.unpack(bytes(length))
 
 
 def test_ranges() -> None:
@@ -145,7 +142,7 @@ def test_packets_that_cannot_be_are_refused(wrong: tuple[int, memoryview, bool])
 
 def test_no_memory_is_taken_for_what_a_header_promises() -> None:
     """4 GiB are announced; no message of this run is so long."""
-    header = Header(Kind.GRADIENT, SENDER, RUN, 0, 0, 4 << 30, 0).pack()
+    header = FrameHeader(Kind.GRADIENT, SENDER, RUN, 0, 0, 4 << 30, 0).pack()
     part = Incoming(FRAMES, SENDER)
     with pytest.raises(WireError):
         put(part, (0, memoryview(header + bytes(PAYLOAD - len(header))), False))
@@ -174,7 +171,7 @@ def test_random_bytes_are_refused_or_harmless() -> None:
 
 
 def test_messages_are_delivered_in_their_order() -> None:
-    stream = Stream(FRAMES, SENDER)
+    stream = MulticastStream(FRAMES, SENDER)
     for number in (1, 0):
         _, part = stream.find(number)
         assert part is not None
@@ -188,14 +185,14 @@ def test_messages_are_delivered_in_their_order() -> None:
 
 
 def test_message_numbers_wrap() -> None:
-    stream = Stream(FRAMES, SENDER, next=0x1FFFE)
+    stream = MulticastStream(FRAMES, SENDER, next=0x1FFFE)
     assert [stream.find(folded)[0] for folded in (0xFFFD, 0xFFFE, 0xFFFF, 0, 1)] == [
         0x1FFFD, 0x1FFFE, 0x1FFFF, 0x20000, 0x20001
     ]  # fmt: skip
 
 
 def test_the_least_way_is_what_delay_counts_from() -> None:
-    way = Way()
+    way = PathDelay()
     for took in (900, 400, 700, 600):
         way.passed(1000, 1000 + took, rest=False)
         queued = way.queued_us(0)
@@ -215,20 +212,20 @@ def test_what_was_sent_before_the_answered_packet_and_is_missing_is_lost() -> No
     message = outgoing(10)
     message.stamp(4, 100)
     message.stamp(4, 200)
-    report = Report(0, 0, ((2, 1),))
+    report = ReceiverReport(0, 0, ((2, 1),))
     assert message.heard(1, 5, False, report, 200, now_s=1.0) == 1
     assert message.due(2.0) == [(2, {1})]
     assert (
-        message.heard(2, 3, False, Report(0, 0, ()), 200, now_s=1.0) == 1
+        message.heard(2, 3, False, ReceiverReport(0, 0, ()), 200, now_s=1.0) == 1
     )  # the fourth of the first batch
-    assert message.heard(2, 3, False, Report(0, 0, ()), 300, now_s=1.0) == 4
+    assert message.heard(2, 3, False, ReceiverReport(0, 0, ()), 300, now_s=1.0) == 4
     assert message.due(2.0)[0] == (2, {1})
 
 
 def test_a_repair_is_not_repeated_before_it_can_have_arrived() -> None:
     message = outgoing(3)
     message.stamp(3, 100)
-    missing = Report(0, 0, ((0, 1),))
+    missing = ReceiverReport(0, 0, ((0, 1),))
     message.heard(1, 3, False, missing, 100, 1.0)
     assert message.due(1.0) == []  # others may miss it, too
     message.stamp_repairs([0], 500)
@@ -240,14 +237,14 @@ def test_a_repair_is_not_repeated_before_it_can_have_arrived() -> None:
 def test_done_when_every_member_has_it() -> None:
     message = outgoing(3)
     message.stamp(3, 100)
-    message.heard(1, 0, True, Report(0, 0, ()), 100, 1.0)
+    message.heard(1, 0, True, ReceiverReport(0, 0, ()), 100, 1.0)
     assert (message.reached(), message.waiting(), message.done) == (0, [2], False)
-    message.heard(2, 3, False, Report(0, 0, ((1, 1),)), 100, 1.0)
+    message.heard(2, 3, False, ReceiverReport(0, 0, ((1, 1),)), 100, 1.0)
     message.drop(2)
     assert message.done
     assert not message.repairs
     with pytest.raises(ValueError, match="report"):
-        outgoing(3).heard(1, 1, False, Report(0, 0, ()), 0, 1.0)
+        outgoing(3).heard(1, 1, False, ReceiverReport(0, 0, ()), 0, 1.0)
 
 
 def test_a_run_is_folded() -> None:

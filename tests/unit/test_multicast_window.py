@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from testbed.exchange.multicast.window import LEAST, TARGET_US, RoundTrip, Window
+from testbed.transport.multicast.sender import LEAST, TARGET_US, RoundTripEstimate, SendWindow
 
 
-def settle(window: Window, delay_us: float, trips: int = 60) -> None:
+def settle(window: SendWindow, delay_us: float, trips: int = 60) -> None:
     for trip in range(trips):
         window.progressed(int(window.packets), int(delay_us), trip * 0.02, limited=True)
 
 
 def test_the_window_doubles_until_there_is_delay_and_then_holds_it() -> None:
-    window = Window()
+    window = SendWindow()
     for _ in range(5):
         window.progressed(int(window.packets), 0, 0.0, limited=True)
     assert window.packets == 128
@@ -24,13 +24,13 @@ def test_the_window_doubles_until_there_is_delay_and_then_holds_it() -> None:
 
 
 def test_the_window_grows_only_where_it_was_in_the_way() -> None:
-    window = Window()
+    window = SendWindow()
     window.progressed(4, 0, 0.0, limited=False)
     assert window.packets == 4
 
 
 def test_losses_count_with_delay_or_in_numbers_and_once_a_round_trip() -> None:
-    window = Window(packets=100, starting=False)
+    window = SendWindow(packets=100, starting=False)
     window.lost(0.01, 0, 1.0, 0.02)
     assert window.packets == 100
     window.lost(0.01, TARGET_US, 1.0, 0.02)
@@ -42,7 +42,7 @@ def test_losses_count_with_delay_or_in_numbers_and_once_a_round_trip() -> None:
 
 
 def test_delay_that_never_goes_is_not_of_ones_own_making() -> None:
-    window = Window(packets=3, starting=False)
+    window = SendWindow(packets=3, starting=False)
     settle(window, 9 * TARGET_US, 200)
     assert window.resting(4.0)
     settle(window, 0)
@@ -50,7 +50,7 @@ def test_delay_that_never_goes_is_not_of_ones_own_making() -> None:
 
 
 def test_patience_grows_with_questions_in_vain() -> None:
-    trip = RoundTrip()
+    trip = RoundTripEstimate()
     for _ in range(100):
         trip.measured(0.05)
     assert 0.05 <= trip.patience_s(0) < trip.patience_s(1) <= trip.patience_s(20) == 0.5

@@ -6,7 +6,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from testbed.fabric.node_logs import NodeLogs
+from testbed.fabric.forker import NodeLogs
 
 END = "\ntestbed: more than 250 bytes: what came after them was not kept\n"
 

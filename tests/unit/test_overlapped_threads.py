@@ -15,13 +15,13 @@ from overlap_rig import DENSE, TOPK, Stage, overlapped, parameters
 
 from testbed.algorithms import Algorithm
 from testbed.errors import NodeLost, WireError
-from testbed.exchange.choose import ENDPOINTS, Way
-from testbed.fabric.host import HostClock, HostNode
+from testbed.fabric.host_node import HostClock, HostNode
 from testbed.node import Kind, Message
-from testbed.train.roles import role
+from testbed.training.roles import role
+from testbed.transport import ENDPOINTS, EndpointKind
 
 torch.set_num_threads(1)
-WAYS: tuple[Way, ...] = ("threads", "loop")
+WAYS: tuple[EndpointKind, ...] = ("threads", "loop")
 SILENCE_S, GONE_S = 5.0, 20.0
 TOLD = Algorithm(
     "told", "laplace", "feedback", options={"density": 0.05}, selector_options={"fit_every": 2}
@@ -38,7 +38,7 @@ class Hosts:
     """A server and two workers on loopback, a thread for each role."""
 
     def __init__(
-        self, algorithm: Algorithm, way: Way, made: Callable[..., HostNode] = HostNode
+        self, algorithm: Algorithm, way: EndpointKind, made: Callable[..., HostNode] = HostNode
     ) -> None:
         self._made = made
         stage = Stage(algorithm)
@@ -100,7 +100,7 @@ def nothing_is_left() -> Iterator[None]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("algorithm", [DENSE, TOPK], ids=lambda row: row.name)
-def test_parameters_are_those_of_virtual_time(algorithm: Algorithm, way: Way) -> None:
+def test_parameters_are_those_of_virtual_time(algorithm: Algorithm, way: EndpointKind) -> None:
     given = overlapped(algorithm)
     found = {done.result()["parameters"] for done in Hosts(given, way).run().values()}
     assert found == {parameters(given)}
@@ -150,7 +150,9 @@ def breaks(kind: Kind, bucket: int) -> Alter:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("bucket", [0, 1, 2])
-def test_when_the_server_fails_workers_end_wherever_they_wait(bucket: int, way: Way) -> None:
+def test_when_the_server_fails_workers_end_wherever_they_wait(
+    bucket: int, way: EndpointKind
+) -> None:
     done = Hosts(overlapped(), way).run(server=breaks(Kind.UPDATE, bucket))
     with pytest.raises(RuntimeError, match="broken"):
         done["server"].result()
@@ -164,7 +166,7 @@ def test_when_the_server_fails_workers_end_wherever_they_wait(bucket: int, way: 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("bucket", [0, 2])
-def test_when_a_worker_fails_everybody_ends(bucket: int, way: Way) -> None:
+def test_when_a_worker_fails_everybody_ends(bucket: int, way: EndpointKind) -> None:
     done = Hosts(overlapped(), way).run(worker_1=breaks(Kind.GRADIENT, bucket))
     with pytest.raises(RuntimeError, match="broken"):
         done["worker-1"].result()

@@ -6,8 +6,7 @@ import pytest
 from virtual_links import lone_node
 
 from testbed.fabric.sim.clock import VirtualClock
-from testbed.train.pace import Pace
-from testbed.train.step_times import times_of
+from testbed.training.pacing import Pace, times_of
 from testbed.units import Duration
 
 

@@ -5,8 +5,7 @@ from math import exp, log
 import pytest
 from not_empty import not_empty
 
-from analysis.paired import inferiority, paired
-from analysis.statistics import Interval, interval, ratio
+from analysis.statistics import Interval, inferiority, interval, paired, ratio
 
 T2 = 4.302652729911275
 """Student's t for 2 degrees of freedom, 0.975: √(2 · 0.95² / (1 − 0.95²))."""

@@ -12,8 +12,8 @@ from statistics import fmean
 import pytest
 from synthetic_run import Recipe, make_run
 
+from analysis.papers import Row, Runs
 from analysis.papers.adatopk import ABLATIONS, FAMILY, rows
-from analysis.papers.claim import Row, Runs
 
 SEEDS = (1, 2, 3)
 DENSITY: dict[str, float | None] = {

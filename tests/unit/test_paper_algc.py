@@ -9,9 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from analysis.factorial import cells
-from analysis.papers.algc import ACCURACY, FACTORS, FIXED, MEASURES, algorithm, main, measures
-from analysis.papers.claim import Runs, above
+from analysis.papers import Runs, above
+from analysis.papers.algc import (
+    ACCURACY,
+    FACTORS,
+    FIXED,
+    MEASURES,
+    algorithm,
+    cells,
+    main,
+    measures,
+)
 from testbed.scenario.load import load
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "papers" / "algc" / "scenario.yaml"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.papers.claim import Row, Runs, above, as_much, no_loss, page, written
+from analysis.papers import Row, Runs, above, as_much, no_loss, page, written
 from analysis.statistics import Interval
 from testbed.errors import InputError
 

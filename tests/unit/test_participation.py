@@ -9,11 +9,11 @@ import pytest
 from virtual_run import carried_out
 
 from testbed.errors import InputError
-from testbed.record.directory import read_events, read_json
-from testbed.record.groups import followed, groups
-from testbed.record.identity import frames_disagree
-from testbed.scenario.dealt import Participation
-from testbed.train.participation import participants
+from testbed.fidelity.run_checks import frames_disagree
+from testbed.fidelity.service_curve import followed, groups
+from testbed.records.run_directory import read_events, read_json
+from testbed.scenario.model import Participation
+from testbed.training.membership import participants
 
 SCENARIO = """
 name: partial

@@ -8,8 +8,8 @@ import pytest
 from virtual_run import carried_out
 
 from testbed.errors import InputError
-from testbed.record.directory import read_events
-from testbed.session.experiment import prepare
+from testbed.records.run_directory import read_events
+from testbed.runner.experiment import prepare
 
 SCENARIO = """
 name: peers

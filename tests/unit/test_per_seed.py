@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import InputError
-from testbed.scenario.load import load
-from testbed.scenario.per_seed import for_seed
-from testbed.scenario.shape import End
-from testbed.session.experiment import prepare
+from testbed.runner.experiment import prepare
+from testbed.scenario.link_state import LinkDirection
+from testbed.scenario.load import for_seed, load
 
 SCENARIO = """
 name: seeds
@@ -33,14 +32,14 @@ def written(folder: Path, end: str = "loop", dilation: int = 1) -> Path:
 @pytest.mark.parametrize(("seed", "first"), [(0, 2), (1, 4), (2, 1), (3, 3), (5, 2)])
 def test_where_a_seed_begins(tmp_path: Path, seed: int, first: int) -> None:
     loaded = for_seed(load(written(tmp_path)), seed)
-    end = End("server", "down")
+    end = LinkDirection("server", "down")
     rates = [loaded.timeline().rate_at(end, time_s) for time_s in range(5)]
     assert rates == [(first - 1 + i) % 5 * 1_000_000 + 1_000_000 for i in range(5)]
 
 
 def test_dilation_moves_the_beginning_too(tmp_path: Path) -> None:
     experiment = prepare(written(tmp_path, dilation=10)).for_seed(1)
-    end = End("server", "down")
+    end = LinkDirection("server", "down")
     assert [experiment.timeline.rate_at(end, time_s) for time_s in (0.0, 9.9, 10.1)] == [
         400_000, 400_000, 500_000,
     ]  # fmt: skip
@@ -48,7 +47,7 @@ def test_dilation_moves_the_beginning_too(tmp_path: Path) -> None:
 
 
 def test_a_run_says_what_it_met_and_is_itself_a_scenario(tmp_path: Path) -> None:
-    from testbed.scenario.dump import dump
+    from testbed.scenario.load import dump
 
     loaded = for_seed(load(written(tmp_path)), 1)
     (tmp_path / "resolved.yaml").write_text(dump(loaded.scenario))

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from testbed.errors import InputError
-from testbed.fabric import rootless
+from testbed.host import user_namespace
 from testbed.process import is_mapped, module_command
 
 ALLOWED = {
@@ -36,7 +36,7 @@ ALLOWED = {
 )
 def test_the_setting_to_change_is_named(settings: dict[str, str], number: int, change: str) -> None:
     error = OSError(number, os.strerror(number))
-    refusal = rootless.forbidden(error, {**ALLOWED, **settings}.get)
+    refusal = user_namespace.forbidden(error, {**ALLOWED, **settings}.get)
     assert refusal.exit_code == 3 and change in str(refusal)
     for way in ("sudo", "--fabric docker", "--guest", os.strerror(number)):
         assert way in str(refusal)
@@ -45,21 +45,23 @@ def test_the_setting_to_change_is_named(settings: dict[str, str], number: int, c
 
 def test_several_settings_are_named_together() -> None:
     settings = {**ALLOWED, "kernel.unprivileged_userns_clone": "0", "user.max_user_namespaces": "0"}
-    refusal = str(rootless.forbidden(OSError(errno.EPERM, "no"), settings.get))
+    refusal = str(user_namespace.forbidden(OSError(errno.EPERM, "no"), settings.get))
     assert "unprivileged_userns_clone=1 user.max_user_namespaces=15000`" in refusal
 
 
 def test_only_the_fabric_that_needs_it_enters_a_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[bool] = []
-    monkeypatch.setattr(rootless, "enter_own_world", lambda: entered.append(True))
-    monkeypatch.setattr(rootless, "privileged", lambda: False)
-    assert not rootless.become_able("docker", keep=True) and not rootless.become_able("sim")
+    monkeypatch.setattr(user_namespace, "enter_own_world", lambda: entered.append(True))
+    monkeypatch.setattr(user_namespace, "privileged", lambda: False)
+    assert not user_namespace.become_able("docker", keep=True) and not user_namespace.become_able(
+        "sim"
+    )
     assert not entered
-    assert rootless.become_able("netns") and entered == [True]
+    assert user_namespace.become_able("netns") and entered == [True]
     with pytest.raises(InputError, match="--keep"):
-        rootless.become_able("netns", keep=True)
-    monkeypatch.setattr(rootless, "privileged", lambda: True)
-    assert not rootless.become_able("netns", keep=True) and entered == [True]
+        user_namespace.become_able("netns", keep=True)
+    monkeypatch.setattr(user_namespace, "privileged", lambda: True)
+    assert not user_namespace.become_able("netns", keep=True) and entered == [True]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +80,6 @@ def test_users_that_a_namespace_knows(rows: str, known: int, unknown: int | None
 def test_who_has_lost_its_parent_ends_without_a_word() -> None:
     """Its network namespace may be gone too, which is no news then."""
     options = ["--netns", "/nowhere", "--parent", "1", "--", "true"]
-    command = module_command("testbed.fabric.enter", *options)
+    command = module_command("testbed.fabric.node_launcher", *options)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")

@@ -10,14 +10,8 @@ from imagenet_forms import RESNET18, RESNET34, RESNET50, RESNET152, VGG16, VGG19
 from torch import nn
 
 from testbed.errors import InputError
-from testbed.train.profile import Profile
-from testbed.train.profile_estimated import (
-    ACCELERATORS,
-    Accelerator,
-    Roofline,
-    accelerator_of,
-    estimate,
-)
+from testbed.scenario.profile import Profile
+from testbed.training.profiling import ACCELERATORS, Accelerator, Roofline, accelerator_of, estimate
 
 V100 = ACCELERATORS["v100"]
 PLAIN = Accelerator("plain", 1e12, 1e9, 0.5, 2.0, 0.25, 0.0)

@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 
 from testbed.errors import InputError
+from testbed.runner.manifest_writer import estimated_file
 from testbed.scenario.model import Train
-from testbed.session.profiling import estimated_file
-from testbed.train.profile import LayerTimes, Profile
-from testbed.train.profile_file import MAX_BYTES, file_of, find, read_profile, shipped
+from testbed.scenario.profile import (
+    MAX_BYTES,
+    LayerTimes,
+    Profile,
+    file_of,
+    find,
+    read_profile,
+    shipped,
+)
 
 GIVEN = Profile(
     (LayerTimes("", 0.001, 0.002), LayerTimes("1.a", 1 / 3, 0.0)), "measured", "by hand, ½"

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from testbed.errors import InputError
-from testbed.train.flat import FlatModel
-from testbed.train.models import build
-from testbed.train.profile_measured import HostStopwatch, measure
-from testbed.train.timed_passes import TimedPasses
+from testbed.training.layer_hooks import TimedPasses
+from testbed.training.models.base import build
+from testbed.training.profiling import HostStopwatch, measure
+from testbed.training.replica import FlatModel
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")

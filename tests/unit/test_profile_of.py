@@ -9,9 +9,9 @@ import pytest
 from virtual_setup import job
 
 from testbed.errors import InputError
-from testbed.train.job import Job
-from testbed.train.profile import LayerTimes, Profile
-from testbed.train.profile_of import profile_of
+from testbed.scenario.profile import LayerTimes, Profile
+from testbed.training.job import Job
+from testbed.training.profiling import profile_of
 
 NAMES = ["1", "3"]
 OWN = Profile((LayerTimes("1", 1.0, 3.0), LayerTimes("3", 2.0, 2.0)), "measured", "here")

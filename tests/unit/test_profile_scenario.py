@@ -10,13 +10,13 @@ from typer.testing import CliRunner, Result
 
 from testbed.cli import VERBS, application
 from testbed.errors import InputError
-from testbed.record.directory import RunDirectory
+from testbed.records.run_directory import RunDirectory
+from testbed.runner.experiment import JobFactory, prepare
+from testbed.runner.manifest_writer import describe
 from testbed.scenario.load import Loaded, load
-from testbed.session.description import describe
-from testbed.session.experiment import Jobs, prepare
-from testbed.train.job import Job
-from testbed.train.profile_file import ProfileFile, read_profile, shipped
-from testbed.train.profile_of import profile_of
+from testbed.scenario.profile import ProfileFile, read_profile, shipped
+from testbed.training.job import Job
+from testbed.training.profiling import profile_of
 
 SCENARIO = """
 name: layers
@@ -54,7 +54,7 @@ def job(path: Path) -> Job:
     """A worker's, as it arrives at its node."""
     experiment = prepare(path)
     spec = next(spec for spec in experiment.specs if spec.role == "worker")
-    made = Jobs(experiment, experiment.algorithms[0], 1, 1).of(spec)
+    made = JobFactory(experiment, experiment.algorithms[0], 1, 1).of(spec)
     return Job.from_json(json.loads(json.dumps(made.to_json())))
 
 

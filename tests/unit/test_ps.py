@@ -9,10 +9,8 @@ import pytest
 from virtual_links import LinkModel, network
 
 from testbed.errors import InputError, NodeLost, WireError
-from testbed.exchange.base import Exchange
-from testbed.exchange.builtin import exchanges
-from testbed.exchange.kinds import Peers, ServerSide, WorkerSide
-from testbed.exchange.ps import ParameterServer, ParameterServerHub
+from testbed.exchange.base import Exchange, Membership, ServerSide, WorkerSide, exchanges
+from testbed.exchange.parameter_server import PsServerExchange, PsWorkerExchange
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.fabric.sim.node import VirtualNode
@@ -28,14 +26,14 @@ class Bench:
         self.clock = VirtualClock()
         net = network(self.clock, dict.fromkeys(NAMES.values(), LinkModel(10e6, 10e6, 0.001)))
         self.nodes = [VirtualNode(VirtualEndpoint(net, n, NAMES[n]), 1) for n in NAMES]
-        self.hub = ParameterServerHub(self.nodes[0], self._peers(0))
-        self.workers = [ParameterServer(self.nodes[n], self._peers(n)) for n in (1, 2)]
+        self.hub = PsServerExchange(self.nodes[0], self._peers(0))
+        self.workers = [PsWorkerExchange(self.nodes[n], self._peers(n)) for n in (1, 2)]
 
     def run(self, *bodies: Callable[[], Any]) -> list[Any]:
         return list(self.clock.run({str(n): body for n, body in enumerate(bodies)}).values())
 
-    def _peers(self, own: int) -> Peers:
-        return Peers(own, (0,), (1, 2), NAMES, timeout_s=5.0)
+    def _peers(self, own: int) -> Membership:
+        return Membership(own, (0,), (1, 2), NAMES, timeout_s=5.0)
 
 
 def test_the_registry_knows_it_and_its_sides_keep_the_protocols() -> None:
@@ -44,7 +42,7 @@ def test_the_registry_knows_it_and_its_sides_keep_the_protocols() -> None:
     exchange: Exchange = worker
     server: ServerSide = bench.hub
     assert exchange is not server
-    assert exchanges.get("ps").worker is ParameterServer
+    assert exchanges.get("ps").worker is PsWorkerExchange
     with pytest.raises(InputError, match="unknown exchange 'pss'"):
         exchanges.get("pss")
 

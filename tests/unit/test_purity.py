@@ -11,21 +11,21 @@ import pytest
 ROOT = Path(__file__).parents[2] / "testbed"
 PURE = sorted(
     {
-        *(ROOT / "train").rglob("*.py"),
+        *(ROOT / "training").rglob("*.py"),
         *(ROOT / "control").rglob("*.py"),
         *(ROOT / "compress").rglob("*.py"),
         *(ROOT / "scenario").rglob("*.py"),
         *(ROOT / "traces").rglob("*.py"),
-        *(ROOT / "messages").rglob("*.py"),
+        *(ROOT / "comm_trace").rglob("*.py"),
         *(ROOT / "exchange" / "coded").rglob("*.py"),
-        ROOT / "exchange" / "crowd.py",
-        ROOT / "exchange" / "ps.py",
-        ROOT / "exchange" / "peers.py",
-        ROOT / "exchange" / "gathering.py",
-        ROOT / "exchange" / "ps_async.py",
-        ROOT / "exchange" / "ps_backup.py",
-        ROOT / "exchange" / "kinds.py",
-        ROOT / "exchange" / "ring.py",
+        ROOT / "exchange" / "collect.py",
+        ROOT / "exchange" / "parameter_server.py",
+        ROOT / "exchange" / "all_gather.py",
+        ROOT / "exchange" / "collect.py",
+        ROOT / "exchange" / "parameter_server_async.py",
+        ROOT / "exchange" / "parameter_server_backup.py",
+        ROOT / "exchange" / "base.py",
+        ROOT / "exchange" / "ring_all_reduce.py",
         ROOT / "exchange" / "gloo.py",
     }
 )
@@ -34,7 +34,7 @@ FORBIDDEN = {
 }  # fmt: skip
 ALLOWED = {
     # one pass over a big vector, shared out: its result does not depend on the number of threads
-    "compress/kernels/pool.py": {"concurrent"},
+    "compress/kernels/cpu.py": {"concurrent"},
 }
 PRIVATE_GENERATORS = {"Random", "Generator", "default_rng", "SeedSequence", "PCG64", "Philox"}
 TORCH_DRAWS = {
@@ -95,7 +95,12 @@ def test_pure_modules_are_pure(path: Path) -> None:
 
 def test_the_roles_are_among_them() -> None:
     names = {str(path.relative_to(ROOT)) for path in PURE}
-    assert {"train/worker.py", "train/server.py", "control/base.py", "compress/base.py"} <= names
+    assert {
+        "training/worker.py",
+        "training/server.py",
+        "control/base.py",
+        "compress/base.py",
+    } <= names
 
 
 @pytest.mark.parametrize(

@@ -12,30 +12,25 @@ from typing import Any
 import pytest
 from synthetic_replay import ENDS, Replay, clean, held_instead
 
-from testbed.record.asked import Asked
-from testbed.record.certificate import certificate
-from testbed.record.changes import Changes
-from testbed.record.directory import to_json
-from testbed.record.disturbed import _of, disturbed
-from testbed.record.evidence import Evidence, PathSeen, Starved
-from testbed.record.followed import follow, starts
-from testbed.record.history import LinkHistory
-from testbed.record.host import Host, Moment
-from testbed.record.loss import LossSeen
-from testbed.record.node_events import nodes_seen
-from testbed.record.spans import Spans
-from testbed.record.verdict import THRESHOLDS, judge
-from testbed.scenario.node_events import NodeChange
-from testbed.scenario.shape import End, LinkChange, Shape
-from testbed.session.host_watch import HostWatch, Reading, between, reading
+from testbed.fidelity.evidence import Evidence, LossSeen, PathSeen, Starved, audit_changes, starts
+from testbed.fidelity.reference import RequestedLinks
+from testbed.fidelity.run_checks import nodes_seen
+from testbed.fidelity.verdict import _of, certificate, disturbed, judge
+from testbed.records.intervals import HostLog, IntervalSet, Moment
+from testbed.records.link_log import Changes, LinkLog
+from testbed.records.manifest import THRESHOLDS
+from testbed.records.run_directory import to_json
+from testbed.runner.node_events import HostWatch, Reading, between, reading
+from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
+from testbed.scenario.node_timeline import NodeChange
 
 DOCS = Path(__file__).parents[2] / "docs" / "certificate.md"
-UP = End("w", "up")
-SHAPES = [Shape(10, 100), Shape(20, 100), Shape(0, 100), Shape(40, 200)]
-ASKED = Asked({UP: SHAPES[0]}, [LinkChange(float(n), UP, SHAPES[n]) for n in (1, 2, 3)])
+UP = LinkDirection("w", "up")
+SHAPES = [LinkState(10, 100), LinkState(20, 100), LinkState(0, 100), LinkState(40, 200)]
+ASKED = RequestedLinks({UP: SHAPES[0]}, [LinkChange(float(n), UP, SHAPES[n]) for n in (1, 2, 3)])
 
 
-def made(time_s: float, shape: Shape, **changed: Any) -> dict[str, Any]:
+def made(time_s: float, shape: LinkState, **changed: Any) -> dict[str, Any]:
     return {
         "due_s": time_s,
         "applied_s": time_s,
@@ -49,13 +44,13 @@ ALL = [made(float(n), SHAPES[n]) for n in (1, 2, 3)]
 
 
 def faults(records: list[dict[str, Any]], until_s: float = 5.0) -> list[str]:
-    return follow(ASKED, {UP: Changes(records)}, {UP: until_s})[UP].faults
+    return audit_changes(ASKED, {UP: Changes(records)}, {UP: until_s})[UP].faults
 
 
 def test_changes_that_were_all_made() -> None:
-    found = follow(ASKED, {UP: Changes(ALL)}, {UP: 5.0})[UP]
+    found = audit_changes(ASKED, {UP: Changes(ALL)}, {UP: 5.0})[UP]
     assert (found.expected, found.applied, found.faults) == (3, 3, [])
-    assert follow(ASKED, {UP: Changes(ALL)}, {}) == {}
+    assert audit_changes(ASKED, {UP: Changes(ALL)}, {}) == {}
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
@@ -72,8 +67,8 @@ def test_a_change_that_is_due_at_the_end_may_be_under_way() -> None:
 
 
 def test_a_change_to_something_else_or_at_another_time() -> None:
-    assert "was to 21 bit/s" in faults([made(1.0, Shape(21, 100)), *ALL[1:]])[0]
-    assert "and 99 B" in faults([made(1.0, Shape(20, 99)), *ALL[1:]])[0]
+    assert "was to 21 bit/s" in faults([made(1.0, LinkState(21, 100)), *ALL[1:]])[0]
+    assert "and 99 B" in faults([made(1.0, LinkState(20, 99)), *ALL[1:]])[0]
     assert faults([made(1.0, SHAPES[1], impairments={}), *ALL[1:]]) == []
     assert "{'loss': 0.1}" in faults([made(1.0, SHAPES[1], impairments={"loss": 0.1}), *ALL[1:]])[0]
     moved = faults([made(1.01, SHAPES[1]), *ALL[1:]])
@@ -90,18 +85,18 @@ def test_what_holds_at_t0() -> None:
 
 
 def test_spans_are_merged() -> None:
-    spans = Spans([(3.0, 4.0), (0.0, 1.0), (1.0, 2.0), (0.5, 0.6)])
+    spans = IntervalSet([(3.0, 4.0), (0.0, 1.0), (1.0, 2.0), (0.5, 0.6)])
     assert list(spans) == [(0.0, 2.0), (3.0, 4.0)]
     assert spans.total_s == 3.0
     assert spans.touches(1.9, 2.5)
     assert not spans.touches(2.0, 3.0)
     assert spans.covers(0.2, 1.8)
     assert not spans.covers(1.5, 3.5)
-    assert not Spans()
+    assert not IntervalSet()
 
 
-def doubts(replay: Replay, under_way: Spans | None = None) -> set[tuple[str, float, float]]:
-    spans = Spans([(0.0, replay.seconds)]) if under_way is None else under_way
+def doubts(replay: Replay, under_way: IntervalSet | None = None) -> set[tuple[str, float, float]]:
+    spans = IntervalSet([(0.0, replay.seconds)]) if under_way is None else under_way
     return {
         (d.reason, round(d.from_s, 3), round(d.to_s, 3))
         for d in disturbed(replay.history, spans, THRESHOLDS)
@@ -110,7 +105,8 @@ def doubts(replay: Replay, under_way: Spans | None = None) -> set[tuple[str, flo
 
 def test_what_was_over_before_t0_disturbed_nothing() -> None:
     assert [
-        (d.from_s, round(d.to_s, 3)) for d in _of("stolen", Spans([(-0.3, -0.2), (-0.05, 0.05)]))
+        (d.from_s, round(d.to_s, 3))
+        for d in _of("stolen", IntervalSet([(-0.3, -0.2), (-0.05, 0.05)]))
     ] == [(0.0, 0.05)]
 
 
@@ -128,7 +124,7 @@ def test_disturbed_times_by_their_reasons() -> None:
     assert doubts(replay) == {
         ("stolen", 0.9, 1.1), ("starved", 2.0, 2.3), ("backlog", 4.0, 4.1), ("read_back", 3.0, 3.5),
     }  # fmt: skip
-    assert "starved" not in {reason for reason, *_ in doubts(replay, Spans([(0.0, 1.5)]))}
+    assert "starved" not in {reason for reason, *_ in doubts(replay, IntervalSet([(0.0, 1.5)]))}
 
 
 def test_a_late_change_is_a_disturbed_time() -> None:
@@ -144,9 +140,11 @@ def test_only_times_with_traffic_count_as_starved() -> None:
         replace(m, idle_share=0.0, pressure=1.0) for m in replay.host[:25]
     ] + replay.host[25:]
     host = replay.history.host
-    assert host.starved_share(Spans([(0.0, 5.0)]), THRESHOLDS) == pytest.approx((5.0, 0.5), rel=0.1)
-    assert host.starved_share(Spans([(3.0, 5.0)]), THRESHOLDS)[1] < 0.1
-    assert host.starved_share(Spans([(0.05, 0.15)]), THRESHOLDS) == (0, 0.0)
+    assert host.starved_share(IntervalSet([(0.0, 5.0)]), THRESHOLDS) == pytest.approx(
+        (5.0, 0.5), rel=0.1
+    )
+    assert host.starved_share(IntervalSet([(3.0, 5.0)]), THRESHOLDS)[1] < 0.1
+    assert host.starved_share(IntervalSet([(0.05, 0.15)]), THRESHOLDS) == (0, 0.0)
 
 
 def test_what_happens_between_two_readings() -> None:
@@ -200,7 +198,7 @@ def test_what_happens_to_nodes_is_judged(made: list[Any], until_s: float, state:
 
 def test_records_of_nodes_are_found_among_those_of_links() -> None:
     records = [{"kind": "other"}, *({"kind": "node", **done} for done in DONE)]
-    found = nodes_seen(HAPPENING, LinkHistory(records).nodes, 5.0)
+    found = nodes_seen(HAPPENING, LinkLog(records).nodes, 5.0)
     assert (found.expected, found.applied, found.faults) == (2, 2, [])
 
 
@@ -224,7 +222,7 @@ def full() -> dict[str, Any]:
         starved=Starved(5.0, 0.0),
         nodes=nodes_seen(HAPPENING, DONE, 5.0),
     )
-    times = disturbed(replay.history, Spans([(0.0, 5.0)]), THRESHOLDS)
+    times = disturbed(replay.history, IntervalSet([(0.0, 5.0)]), THRESHOLDS)
     return certificate(
         evidence, judge(evidence), replay.history.host, times, dilation=1.0, processors=2
     )
@@ -294,17 +292,17 @@ def test_changes_are_counted_one_by_one(gone: int, wrong: int) -> None:
 
 
 def test_a_run_that_did_not_end_has_a_certificate_too() -> None:
-    found = certificate(Evidence(), judge(Evidence()), Host(()), (), dilation=2.0, processors=1)
+    found = certificate(Evidence(), judge(Evidence()), HostLog(()), (), dilation=2.0, processors=1)
     assert (found["links"], found["ways"], found["disturbed"]) == ([], [], [])
     assert found["host"]["idle_share"] is None
 
 
 def test_the_stolen_share_is_of_the_time_that_was_watched() -> None:
     moments = [Moment(0.1 * n, 0.1 * n + 0.1, 0.05, 1.0, None, 0) for n in range(4)]
-    assert Host(moments).stolen_share(2) == pytest.approx(0.25)
-    assert Host(moments[:1]).stolen_share(1) == pytest.approx(0.5)
-    assert Host([Moment(0.0, 0.001, 0.01, 1.0, None, 0)]).stolen_share(2) == 1.0
-    assert Host([]).stolen_share(2) == 0.0
+    assert HostLog(moments).stolen_share(2) == pytest.approx(0.25)
+    assert HostLog(moments[:1]).stolen_share(1) == pytest.approx(0.5)
+    assert HostLog([Moment(0.0, 0.001, 0.01, 1.0, None, 0)]).stolen_share(2) == 1.0
+    assert HostLog([]).stolen_share(2) == 0.0
 
 
 def test_a_watch_that_cannot_write_says_so_at_its_end(capfd: pytest.CaptureFixture[str]) -> None:

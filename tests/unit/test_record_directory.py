@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import InputError
-from testbed.job.output import Output
-from testbed.record.directory import (
+from testbed.records.run_directory import (
     OPEN_FILES,
     RunDirectory,
     comparison_directory,
@@ -24,6 +23,7 @@ from testbed.record.directory import (
     read_jsonl,
     to_json,
 )
+from testbed.user_files import Output
 
 
 def create(out: Path) -> RunDirectory:
@@ -167,7 +167,7 @@ def test_a_torn_last_line_is_left_out_and_garbage_is_named(tmp_path: Path) -> No
 
 def test_a_killed_writer_keeps_every_line_it_finished(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from testbed.record.directory import RunDirectory\n"
+        "import sys; from pathlib import Path; from testbed.records.run_directory import RunDirectory\n"
         "run = RunDirectory.create(Path(sys.argv[1]), scenario_name='d', algorithm='a', seed=1,"
         " content_hash='0' * 8)\n"
         "for step in range(10**9):\n"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.record.completion import measure
-from testbed.record.fluid import Load, downloads_done, serve, uploads_done
-from testbed.record.history import LinkHistory
-from testbed.record.quantiles import spread
-from testbed.scenario.shape import End, wire_bytes
+from testbed.fidelity.completion import measure
+from testbed.fidelity.service_curve import OfferedLoad, downloads_done, serve, uploads_done
+from testbed.records.intervals import spread
+from testbed.records.link_log import LinkLog
+from testbed.scenario.link_state import LinkDirection, wire_bytes
 
 Steps = list[tuple[float, float]]
 ABOUT = {"abs": 2e-6}
@@ -17,7 +17,7 @@ ABOUT = {"abs": 2e-6}
 def rates(**ends: Steps):
     """``bits`` of links given as ``worker_0_up=[(from_s, rate), …]``."""
 
-    def bits(end: End, start_s: float, stop_s: float) -> float:
+    def bits(end: LinkDirection, start_s: float, stop_s: float) -> float:
         pieces = ends[f"{end.link}_{end.direction}".replace("-", "_")]
         total = 0.0
         for index, (begin, rate) in enumerate(pieces):
@@ -33,32 +33,32 @@ ALWAYS_10M = [(-1e9, 10e6)]
 
 def test_serve_follows_the_rate_through_an_outage() -> None:
     bits = rates(a_up=[(0.0, 10e6), (1.0, 0.0), (3.0, 5e6)])
-    assert serve(bits, End("a", "up"), 0.0, 5e6) == pytest.approx(0.5, **ABOUT)
+    assert serve(bits, LinkDirection("a", "up"), 0.0, 5e6) == pytest.approx(0.5, **ABOUT)
     # 5 Mbit in the first half second after 0.5, nothing until 3, the other 5 Mbit at 5 Mbit/s.
-    assert serve(bits, End("a", "up"), 0.5, 10e6) == pytest.approx(4.0, **ABOUT)
+    assert serve(bits, LinkDirection("a", "up"), 0.5, 10e6) == pytest.approx(4.0, **ABOUT)
 
 
 def test_serve_gives_up_after_a_day() -> None:
-    assert serve(rates(a_up=[(0.0, 0.0)]), End("a", "up"), 5.0, 1.0) == 86405.0
+    assert serve(rates(a_up=[(0.0, 0.0)]), LinkDirection("a", "up"), 5.0, 1.0) == 86405.0
 
 
 def test_uploads_together_take_what_the_servers_link_needs() -> None:
     bits = rates(w0_up=ALWAYS_10M, w1_up=ALWAYS_10M, s_down=ALWAYS_10M)
-    loads = [Load("w0", 1e6, 0.0), Load("w1", 1e6, 0.0)]
+    loads = [OfferedLoad("w0", 1e6, 0.0), OfferedLoad("w1", 1e6, 0.0)]
     assert uploads_done(bits, loads, "s") == pytest.approx(0.2, **ABOUT)
 
 
 def test_staggered_uploads_leave_the_servers_link_idle_between() -> None:
     bits = rates(w0_up=ALWAYS_10M, w1_up=ALWAYS_10M, s_down=ALWAYS_10M)
-    apart = [Load("w0", 1e6, 0.0), Load("w1", 1e6, 0.5)]
+    apart = [OfferedLoad("w0", 1e6, 0.0), OfferedLoad("w1", 1e6, 0.5)]
     assert uploads_done(bits, apart, "s") == pytest.approx(0.6, **ABOUT)
-    overlapping = [Load("w0", 1e6, 0.0), Load("w1", 1e6, 0.05)]
+    overlapping = [OfferedLoad("w0", 1e6, 0.0), OfferedLoad("w1", 1e6, 0.05)]
     assert uploads_done(bits, overlapping, "s") == pytest.approx(0.2, **ABOUT)
 
 
 def test_a_slow_sender_decides() -> None:
     bits = rates(w0_up=[(0, 1e6)], w1_up=ALWAYS_10M, s_down=ALWAYS_10M)
-    loads = [Load("w0", 1e6, 0.0), Load("w1", 1e6, 0.0)]
+    loads = [OfferedLoad("w0", 1e6, 0.0), OfferedLoad("w1", 1e6, 0.0)]
     assert uploads_done(bits, loads, "s") == pytest.approx(1.0, **ABOUT)
 
 
@@ -67,12 +67,12 @@ def test_bits_that_have_not_arrived_cannot_be_served() -> None:
     # the first 0.1 s, the other 10 Mbit wait for a link that by then gives 10 Mbit/s. Each link alone
     # would be done at 0.2 s.
     bits = rates(w0_up=[(0.0, 10e6), (0.1, 100e6)], s_down=[(0.0, 100e6), (0.1, 10e6)])
-    assert uploads_done(bits, [Load("w0", 11e6, 0.0)], "s") == pytest.approx(1.1, abs=1e-3)
+    assert uploads_done(bits, [OfferedLoad("w0", 11e6, 0.0)], "s") == pytest.approx(1.1, abs=1e-3)
 
 
 def test_downloads_share_the_servers_link_and_wait_for_the_slowest() -> None:
     bits = rates(s_up=ALWAYS_10M, w0_down=ALWAYS_10M, w1_down=ALWAYS_10M)
-    loads = [Load("w0", 1e6, 2.0), Load("w1", 1e6, 2.0)]
+    loads = [OfferedLoad("w0", 1e6, 2.0), OfferedLoad("w1", 1e6, 2.0)]
     assert downloads_done(bits, loads, "s") == pytest.approx(2.2, **ABOUT)
     bits = rates(s_up=ALWAYS_10M, w0_down=ALWAYS_10M, w1_down=[(0, 2e6)])
     assert downloads_done(bits, loads, "s") == pytest.approx(2.5, **ABOUT)
@@ -92,8 +92,8 @@ def sample(from_s: float, to_s: float, asked: float, drops: int = 0) -> dict:
 
 
 def test_history_integrates_samples_and_holds_rates_beyond_them() -> None:
-    end = End("s", "down")
-    history = LinkHistory([sample(1, 2, 20e6, drops=1), sample(0, 1, 10e6), {"kind": "other"}])
+    end = LinkDirection("s", "down")
+    history = LinkLog([sample(1, 2, 20e6, drops=1), sample(0, 1, 10e6), {"kind": "other"}])
     assert end in history
     assert history.bits(end, 0.0, 2.0) == pytest.approx(30e6)
     assert history.bits(end, 0.5, 1.5) == pytest.approx(15e6)
@@ -101,14 +101,14 @@ def test_history_integrates_samples_and_holds_rates_beyond_them() -> None:
     assert history.mean_rate(end, 2.0, 5.0) == pytest.approx(20e6)
     assert history.dropped([end], 0.0, 1.1)
     assert not history.dropped([end], 0.0, 1.0)
-    assert not history.dropped([End("s", "up")], 0.0, 1.1)
+    assert not history.dropped([LinkDirection("s", "up")], 0.0, 1.1)
     with pytest.raises(KeyError):
-        history.bits(End("s", "up"), 0, 1)
+        history.bits(LinkDirection("s", "up"), 0, 1)
 
 
 def test_history_without_a_sample_in_between() -> None:
-    history = LinkHistory([sample(0, 1, 10e6), sample(3, 4, 20e6)])
-    assert history.bits(End("s", "down"), 0.0, 4.0) == pytest.approx(70e6)
+    history = LinkLog([sample(0, 1, 10e6), sample(3, 4, 20e6)])
+    assert history.bits(LinkDirection("s", "down"), 0.0, 4.0) == pytest.approx(70e6)
 
 
 def group(late_s: float, size: int = 144_800) -> tuple[list[dict], list[dict]]:
@@ -162,7 +162,7 @@ def test_what_is_not_judged_is_counted() -> None:
     assert (lossy["judged"], lossy["not_judged"]) == (
         0, {"short": 0, "unsampled": 0, "drops": 1, "stolen": 1},
     )  # fmt: skip
-    dark = measure(*group(0.0), LINKS, LinkHistory([]).bits)
+    dark = measure(*group(0.0), LINKS, LinkLog([]).bits)
     assert (dark["groups"], dark["judged"], dark["not_judged"]["unsampled"]) == (2, 0, 2)
 
 
@@ -174,7 +174,7 @@ def test_a_constant_delay_on_the_way_is_expected() -> None:
     assert there["used"]["max"] < 1e-3
     without = measure(rounds, [], LINKS, EVEN)
     assert without["error_ms"]["max"] == pytest.approx(50, rel=1e-3)
-    delays = {End("s", "up"): 0.04, End("w1", "down"): 0.01}
+    delays = {LinkDirection("s", "up"): 0.04, LinkDirection("w1", "down"): 0.01}
     for step in steps:
         step["arrived_s"] += 0.05
     back = measure(rounds, steps, LINKS, EVEN, delay=lambda end: delays.get(end, 0.0))

@@ -10,10 +10,16 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.record.completion import measure
-from testbed.record.fluid import Load, downloads_done, uploads_done
-from testbed.record.groups import Group, followed, groups
-from testbed.scenario.shape import End, wire_bytes
+from testbed.fidelity.completion import measure
+from testbed.fidelity.service_curve import (
+    MessageGroup,
+    OfferedLoad,
+    downloads_done,
+    followed,
+    groups,
+    uploads_done,
+)
+from testbed.scenario.link_state import LinkDirection, wire_bytes
 
 ABOUT = {"abs": 5e-6}
 LINKS = {1: "w0", 2: "w1"}
@@ -25,7 +31,7 @@ ALONE_S = 8 * wire_bytes(SIZE) / 10e6
 def rates(**ends: float):
     """``bits`` of links that keep their rate: ``w0_up=10e6``; those left out have 10 Mbit/s."""
 
-    def bits(end: End, start_s: float, stop_s: float) -> float:
+    def bits(end: LinkDirection, start_s: float, stop_s: float) -> float:
         return ends.get(f"{end.link}_{end.direction}", 10e6) * (stop_s - start_s)
 
     return bits
@@ -35,17 +41,21 @@ EVEN = rates()
 
 
 def test_a_link_carries_its_buckets_one_after_the_other() -> None:
-    at_once = [Load("w0", 1e6, 0.0), Load("w0", 2e6, 0.05), Load("w0", 1e6, 0.1)]
+    at_once = [
+        OfferedLoad("w0", 1e6, 0.0),
+        OfferedLoad("w0", 2e6, 0.05),
+        OfferedLoad("w0", 1e6, 0.1),
+    ]
     assert uploads_done(EVEN, at_once, "s") == pytest.approx(0.4, **ABOUT)
     wide = rates(s_down=100e6)
     assert uploads_done(wide, at_once, "s") == pytest.approx(0.4, **ABOUT)
     # Nothing is left when the third is sent: it is not served before that.
-    later = [*at_once[:2], Load("w0", 1e6, 0.7)]
+    later = [*at_once[:2], OfferedLoad("w0", 1e6, 0.7)]
     assert uploads_done(wide, later, "s") == pytest.approx(0.8, **ABOUT)
 
 
 def test_buckets_of_several_workers_meet_at_the_server() -> None:
-    loads = [Load(link, 1e6, at_s) for link in ("w0", "w1") for at_s in (0.0, 0.15)]
+    loads = [OfferedLoad(link, 1e6, at_s) for link in ("w0", "w1") for at_s in (0.0, 0.15)]
     # 2 Mbit come in 0.1 s, take 0.2 s, and the others come meanwhile: the server's link never idles.
     assert uploads_done(EVEN, loads, "s") == pytest.approx(0.4, **ABOUT)
     # Its own link is done with the first of w0 at 0.5 s, with the second at 1 s.
@@ -54,14 +64,14 @@ def test_buckets_of_several_workers_meet_at_the_server() -> None:
 
 
 def test_volleys_leave_one_after_the_other() -> None:
-    volleys = [Load(link, 1e6, at_s) for at_s in (0.0, 0.1) for link in ("w0", "w1")]
+    volleys = [OfferedLoad(link, 1e6, at_s) for at_s in (0.0, 0.1) for link in ("w0", "w1")]
     assert downloads_done(EVEN, volleys, "s") == pytest.approx(0.4, **ABOUT)
     # 2 Mbit for w1 in 0.4 s, at 2 Mbit/s from the beginning on.
     assert downloads_done(rates(w1_down=2e6), volleys, "s") == pytest.approx(1.0, **ABOUT)
 
 
 def test_links_idle_between_volleys() -> None:
-    volleys = [Load(link, 1e6, at_s) for at_s in (0.0, 1.0) for link in ("w0", "w1")]
+    volleys = [OfferedLoad(link, 1e6, at_s) for at_s in (0.0, 1.0) for link in ("w0", "w1")]
     assert downloads_done(EVEN, volleys, "s") == pytest.approx(1.2, **ABOUT)
     # w1's first has come by 0.5 s, its second takes as long again.
     assert downloads_done(rates(w1_down=2e6), volleys, "s") == pytest.approx(1.5, **ABOUT)
@@ -79,7 +89,7 @@ def test_a_message_in_pieces_takes_as_long_as_in_one(
     loads: list[tuple[float, float]], pieces: int, server: float
 ) -> None:
     bits = rates(w0_up=7e6, s_down=server, s_up=server, w1_down=3e6)
-    whole = [Load(f"w{n}", amount, at_s) for n, (amount, at_s) in enumerate(loads)]
+    whole = [OfferedLoad(f"w{n}", amount, at_s) for n, (amount, at_s) in enumerate(loads)]
     parted = [replace(load, bits=load.bits / pieces) for load in whole for _ in range(pieces)]
     up = uploads_done(bits, whole, "s")
     assert uploads_done(bits, parted, "s") == pytest.approx(up, rel=1e-3)
@@ -115,7 +125,11 @@ def test_a_steps_buckets_are_one_group_each_way(starts: list[float]) -> None:
     assert len(up.loads) == len(down.loads) == 2 * len(starts)
     assert up.done(EVEN) == pytest.approx(up.last_s, **ABOUT)
     assert down.done(EVEN) == pytest.approx(down.last_s, **ABOUT)
-    assert up.ends == [End("s", "down"), End("w0", "up"), End("w1", "up")]
+    assert up.ends == [
+        LinkDirection("s", "down"),
+        LinkDirection("w0", "up"),
+        LinkDirection("w1", "up"),
+    ]
     assert up.routes == [("w0", "s"), ("w1", "s")]
     each = len(starts) * 8.0 * wire_bytes(SIZE)
     assert up.link_bits() == dict(zip(up.ends, (2 * each, each, each), strict=True))
@@ -172,8 +186,8 @@ def test_buckets_are_followed_where_there_are_some() -> None:
 
 
 def test_what_packets_cost_and_delays_are_counted_for_every_bucket() -> None:
-    loads = tuple(Load("w0", 1514 * 8.0 * 100, at_s) for at_s in (0.0, 1.0))
-    up = Group(1, "up", "s", loads, 0.0)
+    loads = tuple(OfferedLoad("w0", 1514 * 8.0 * 100, at_s) for at_s in (0.0, 1.0))
+    up = MessageGroup(1, "up", "s", loads, 0.0)
     bits = 1514 * 8 * 100 + 8 * 24 * 100
     assert [load.bits for load in up.charged(24).loads] == [bits, bits]
     delayed = up.done(EVEN, lambda end: {"w0": 0.02, "s": 0.03}[end.link])

@@ -7,20 +7,22 @@ from random import Random
 
 import pytest
 
-from testbed.record.asked import Asked
-from testbed.record.beta import interval, regularised
-from testbed.record.evidence import Evidence
-from testbed.record.gather import gather
-from testbed.record.history import LinkHistory
-from testbed.record.loss import expected, seen
-from testbed.record.spans import Spans
-from testbed.record.verdict import judge
-from testbed.scenario.impairments import FourState, GilbertElliott, Impairments
-from testbed.scenario.shape import End, Shape
+from testbed.fidelity.evidence import Evidence, expected, gather, interval, regularised, seen
+from testbed.fidelity.reference import RequestedLinks
+from testbed.fidelity.verdict import judge
+from testbed.records.intervals import IntervalSet
+from testbed.records.link_log import LinkLog
+from testbed.scenario.link_state import (
+    FourState,
+    GilbertElliott,
+    Impairments,
+    LinkDirection,
+    LinkState,
+)
 
 
-def shape(**impairments) -> Shape:
-    return Shape(10**7, 50_000, impairments=Impairments(**impairments))
+def shape(**impairments) -> LinkState:
+    return LinkState(10**7, 50_000, impairments=Impairments(**impairments))
 
 
 @pytest.mark.parametrize(("hits", "trials"), [(3, 10), (7, 60), (0, 40), (40, 40), (150, 1000)])
@@ -124,7 +126,7 @@ def test_a_lone_loss_has_no_memory() -> None:
         ([shape(loss=0.1)], 0, "no packets"),
     ],
 )
-def test_what_cannot_be_judged_says_why(shapes: list[Shape], packets: int, why: str) -> None:
+def test_what_cannot_be_judged_says_why(shapes: list[LinkState], packets: int, why: str) -> None:
     found = seen(packets, 5, shapes, 0.999)
     assert found.used is None
     assert why in str(found.why)
@@ -147,12 +149,12 @@ def test_the_more_lines_there_are_the_further_off_one_of_them_may_be() -> None:
     """3.7 standard deviations off: with one line one right run in 4800 is, with 20 lines one in 240."""
 
     def state(lines: int) -> str:
-        ends = [End(f"worker-{n}", "up") for n in range(lines)]
+        ends = [LinkDirection(f"worker-{n}", "up") for n in range(lines)]
         about = {"to_s": 10.0, "line_packets": 200_000}
         links = [{**end._asdict(), **about, "line_lost": 2000} for end in ends[1:]]
         links.append({**ends[0]._asdict(), **about, "line_lost": 2165})
-        found = gather(links, LinkHistory([]), Asked(dict.fromkeys(ends, shape(loss=0.01)), []),
-                       seconds=10.0, processors=1, under_way=Spans())  # fmt: skip
+        found = gather(links, LinkLog([]), RequestedLinks(dict.fromkeys(ends, shape(loss=0.01)), []),
+                       seconds=10.0, processors=1, under_way=IntervalSet())  # fmt: skip
         assert len(found.losses) == lines
         return judge(Evidence(losses=found.losses)).state
 

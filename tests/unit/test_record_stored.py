@@ -12,13 +12,12 @@ from synthetic_job import Job, make_job
 from synthetic_run import Recipe, make_run
 
 from testbed.errors import InputError
-from testbed.record import directory as directories
-from testbed.record import stored
-from testbed.record.directory import read_events
-from testbed.record.groups import followed, groups
-from testbed.record.job_summary import summarise_job
-from testbed.record.stored import Joined, Stored, by_number
-from testbed.record.summary import summarise
+from testbed.fidelity.service_curve import followed, groups
+from testbed.fidelity.summary import summarise, summarise_job
+from testbed.records import run_directory as directories
+from testbed.records import stored
+from testbed.records.run_directory import read_events
+from testbed.records.stored import Joined, Stored, by_number
 
 
 @pytest.fixture

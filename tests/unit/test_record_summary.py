@@ -10,14 +10,14 @@ import pytest
 from synthetic_run import PACE_S, WORKERS, Recipe, make_run
 
 from testbed.errors import InputError
-from testbed.record import apart_events, names
-from testbed.record import events as event_types
-from testbed.record.completion import measure
-from testbed.record.directory import SUMMARY, read_events, read_json, read_jsonl
-from testbed.record.history import LinkHistory
-from testbed.record.identity import frames_disagree
-from testbed.record.summary import ENTRY, entry, summarise
-from testbed.record.verdict import Verdict
+from testbed.fidelity.completion import measure
+from testbed.fidelity.run_checks import frames_disagree
+from testbed.fidelity.summary import ENTRY, entry, summarise
+from testbed.fidelity.verdict import Verdict
+from testbed.records import events as apart_events
+from testbed.records import exporter
+from testbed.records.link_log import LinkLog
+from testbed.records.run_directory import SUMMARY, read_events, read_json, read_jsonl
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("records-and-metrics.md", "node-records.md")
@@ -78,7 +78,7 @@ def test_the_expected_step_time_is_pace_and_bits(run: Path) -> None:
 
 
 def test_messages_that_follow_the_rates_complete_on_time(run: Path) -> None:
-    events, history = read_events(run), LinkHistory(read_jsonl(run / "links.jsonl"))
+    events, history = read_events(run), LinkLog(read_jsonl(run / "links.jsonl"))
     peers = {rank + 1: name for rank, name in enumerate(WORKERS)}
     found = measure(events["round"], events["step"], peers, history.bits)
     assert found["judged"] == 40
@@ -127,13 +127,13 @@ def test_without_a_manifest_there_is_no_summary(tmp_path: Path) -> None:
 def test_every_field_and_metric_is_documented(run: Path) -> None:
     text = "".join((DOCS / page).read_text() for page in PAGES)
     kinds = [
-        kind for kind in (vars(event_types) | vars(apart_events)).values()
-        if isinstance(kind, type) and issubclass(kind, event_types.Event) and kind is not event_types.Event
+        kind for kind in (vars(apart_events) | vars(apart_events)).values()
+        if isinstance(kind, type) and issubclass(kind, apart_events.Event) and kind is not apart_events.Event
     ]  # fmt: skip
     assert len(kinds) >= 6
     for kind in kinds:
         assert f"`{kind.kind}`" in text
         missing = [field.name for field in fields(kind) if f"`{field.name}`" not in text]
         assert missing == [], kind
-    for name in (*names.METRICS, *read_json(run / "manifest.json"), *read_json(run / SUMMARY)):
+    for name in (*exporter.METRICS, *read_json(run / "manifest.json"), *read_json(run / SUMMARY)):
         assert f"`{name}`" in text, name

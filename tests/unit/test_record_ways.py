@@ -6,47 +6,52 @@ from typing import Any
 
 import pytest
 
-from testbed.record.asked import Asked
-from testbed.record.evidence import Evidence
-from testbed.record.excuses import excuses
-from testbed.record.fluid import Load
-from testbed.record.gather import gather, unaccounted
-from testbed.record.groups import Group
-from testbed.record.history import LinkHistory
-from testbed.record.spans import Spans
-from testbed.record.thresholds import THRESHOLDS
-from testbed.record.verdict import judge
-from testbed.record.ways import Ways
-from testbed.scenario.impairments import Impairments, Slot
-from testbed.scenario.node_events import NodeChange
-from testbed.scenario.shape import End, LinkChange, Shape
-from testbed.scenario.traffic import Flow
+from testbed.fidelity.completion import exclusion_rules
+from testbed.fidelity.evidence import Evidence, gather, unaccounted
+from testbed.fidelity.reference import PathModel, RequestedLinks
+from testbed.fidelity.service_curve import MessageGroup, OfferedLoad
+from testbed.fidelity.verdict import judge
+from testbed.records.intervals import IntervalSet
+from testbed.records.link_log import LinkLog
+from testbed.records.manifest import THRESHOLDS
+from testbed.scenario.link_state import Impairments, LinkChange, LinkDirection, LinkState, Slot
+from testbed.scenario.node_timeline import Flow, NodeChange
 
 MS = 1_000_000
 NODES = ("s", "w0", "w1")
 
 
-def shape(rate: int = 10**7, overhead: int = 0, **impairments: Any) -> Shape:
-    return Shape(rate, 50_000, False, overhead, Impairments(**impairments))
+def shape(rate: int = 10**7, overhead: int = 0, **impairments: Any) -> LinkState:
+    return LinkState(rate, 50_000, False, overhead, Impairments(**impairments))
 
 
-def asked(later: tuple[tuple[float, End, Shape], ...] = (), **ends: Shape) -> Asked:
+def asked(
+    later: tuple[tuple[float, LinkDirection, LinkState], ...] = (), **ends: LinkState
+) -> RequestedLinks:
     """All ends plain but those given as ``w0_up=…``."""
     initial = {
-        End(node, way): ends.get(f"{node}_{way}", shape())  # type: ignore[arg-type]
+        LinkDirection(node, way): ends.get(f"{node}_{way}", shape())  # type: ignore[arg-type]
         for node in (*NODES, "rack")
         for way in ("up", "down")
     }
-    return Asked(initial, [LinkChange(*change) for change in later])
+    return RequestedLinks(initial, [LinkChange(*change) for change in later])
 
 
 def test_racks_are_on_the_way_between_them_and_to_the_switch() -> None:
-    ways = Ways(asked(), {"w0": "rack", "w1": "rack"})
-    assert ways.way("w0", "w1") == [End("w0", "up"), End("w1", "down")]
-    assert ways.way("w0", "s") == [End("w0", "up"), End("rack", "up"), End("s", "down")]
-    assert ways.way("s", "w1") == [End("s", "up"), End("rack", "down"), End("w1", "down")]
-    assert ways.way("w0", None) == [End("w0", "up"), End("rack", "up")]
-    assert ways.way(None, "s") == [End("s", "down")]
+    ways = PathModel(asked(), {"w0": "rack", "w1": "rack"})
+    assert ways.way("w0", "w1") == [LinkDirection("w0", "up"), LinkDirection("w1", "down")]
+    assert ways.way("w0", "s") == [
+        LinkDirection("w0", "up"),
+        LinkDirection("rack", "up"),
+        LinkDirection("s", "down"),
+    ]
+    assert ways.way("s", "w1") == [
+        LinkDirection("s", "up"),
+        LinkDirection("rack", "down"),
+        LinkDirection("w1", "down"),
+    ]
+    assert ways.way("w0", None) == [LinkDirection("w0", "up"), LinkDirection("rack", "up")]
+    assert ways.way(None, "s") == [LinkDirection("s", "down")]
     assert ways.racks_on("w0", "s")
     assert not ways.racks_on("w0", "w1")
 
@@ -62,24 +67,26 @@ def test_racks_are_on_the_way_between_them_and_to_the_switch() -> None:
     ],
 )
 def test_the_least_round_trip_that_may_be_seen(impairments, low_ms, high_ms) -> None:
-    low, high = Ways(asked(w0_up=shape(**impairments)), {}).round_trip_s("w0", "s")
+    low, high = PathModel(asked(w0_up=shape(**impairments)), {}).round_trip_s("w0", "s")
     assert (low * 1e3, high * 1e3) == pytest.approx((low_ms, high_ms))
 
 
 def test_a_delay_that_changes_leaves_a_span() -> None:
-    changed = asked(((1.0, End("s", "up"), shape(delay_ns=5 * MS)),), w0_up=shape(delay_ns=MS))
-    ways = Ways(changed, {})
+    changed = asked(
+        ((1.0, LinkDirection("s", "up"), shape(delay_ns=5 * MS)),), w0_up=shape(delay_ns=MS)
+    )
+    ways = PathModel(changed, {})
     assert ways.round_trip_s("w0", "s") == pytest.approx((0.001, 0.006))
-    assert ways.random([End("s", "up")])
-    assert not ways.random([End("w0", "up")])
+    assert ways.random([LinkDirection("s", "up")])
+    assert not ways.random([LinkDirection("w0", "up")])
 
 
 def test_round_trips_are_judged_with_a_millisecond_and_two_percent() -> None:
     def state(least_ms: float) -> str:
-        ways = Ways(asked(w0_up=shape(delay_ns=100 * MS)), {})
+        ways = PathModel(asked(w0_up=shape(delay_ns=100 * MS)), {})
         trips = [("w0", "s", least_ms / 1e3), ("s", "w0", 0.5)]
-        found = gather((), LinkHistory([]), asked(), seconds=1.0, processors=1,
-                       under_way=Spans(), trips=trips, ways=ways)  # fmt: skip
+        found = gather((), LinkLog([]), asked(), seconds=1.0, processors=1,
+                       under_way=IntervalSet(), trips=trips, ways=ways)  # fmt: skip
         assert len(found.paths) == 1
         return judge(Evidence(paths=found.paths)).state
 
@@ -88,13 +95,21 @@ def test_round_trips_are_judged_with_a_millisecond_and_two_percent() -> None:
     ]  # fmt: skip
 
 
-def group(direction: str = "up", start_s: float = 1.0, last_s: float = 2.0) -> Group:
-    return Group(0, direction, "s", (Load("w0", 1e6, start_s), Load("w1", 1e6, start_s)), last_s)
+def group(direction: str = "up", start_s: float = 1.0, last_s: float = 2.0) -> MessageGroup:
+    return MessageGroup(
+        0,
+        direction,
+        "s",
+        (OfferedLoad("w0", 1e6, start_s), OfferedLoad("w1", 1e6, start_s)),
+        last_s,
+    )
 
 
-def why(group: Group, asked: Asked, racks=None, flows=(), changes=(), records=()) -> list[str]:
-    found = excuses(
-        LinkHistory(records), Ways(asked, racks or {}), flows, changes, 10.0, THRESHOLDS
+def why(
+    group: MessageGroup, asked: RequestedLinks, racks=None, flows=(), changes=(), records=()
+) -> list[str]:
+    found = exclusion_rules(
+        LinkLog(records), PathModel(asked, racks or {}), flows, changes, 10.0, THRESHOLDS
     )
     return [name for name, excuse in found.items() if excuse(group)]
 
@@ -156,12 +171,15 @@ def test_what_does_not_excuse(given: dict[str, Any]) -> None:
         ("outage", {"w0_up": shape(rate=0)}),
     ],
 )
-def test_what_links_ask_for_excuses(name: str, ends: dict[str, Shape]) -> None:
+def test_what_links_ask_for_excuses(name: str, ends: dict[str, LinkState]) -> None:
     assert name in why(group(), asked(**ends))
 
 
 def test_an_outage_excuses_while_it_lasts() -> None:
-    gone = ((3.0, End("s", "down"), shape(rate=0)), (4.0, End("s", "down"), shape()))
+    gone = (
+        (3.0, LinkDirection("s", "down"), shape(rate=0)),
+        (4.0, LinkDirection("s", "down"), shape()),
+    )
     assert why(group(), asked(gone)) == []
     assert why(group(start_s=2.5, last_s=3.5), asked(gone)) == ["outage"]
     assert why(group("down", start_s=2.5, last_s=3.5), asked(gone)) == []

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.cli.replay import _load
 from testbed.errors import InputError
-from testbed.session.replay import trace_scenario
+from testbed.runner.link_replay import trace_scenario
 
 TWO = "time_s,a_mbit_s,b_kbit_s\n0,5,7000\n1,6,8000\n"
 

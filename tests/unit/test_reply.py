@@ -11,9 +11,9 @@ from torch import Tensor
 from testbed.algorithms import Algorithm
 from testbed.compress.base import Sparse, codings, needs_all
 from testbed.compress.layout import Layout
-from testbed.compress.wire import decode
+from testbed.compress.payload import decode
 from testbed.errors import GradientError, InputError
-from testbed.train.reply import Reply
+from testbed.training.averaging import UpdateEncoder
 
 LAYOUT = Layout.of([("a.weight", (20, 30)), ("a.bias", (20,)), ("b.weight", (37, 10))])
 SIZE = LAYOUT.size
@@ -35,11 +35,11 @@ def whole(sparse: Sparse) -> Tensor:
     return torch.zeros(sparse.size).index_copy_(0, sparse.indices, sparse.values)
 
 
-def reply(coding: str, memory: str = "none") -> Reply:
-    return Reply(Algorithm("a", down=coding, down_memory=memory), LAYOUT)
+def reply(coding: str, memory: str = "none") -> UpdateEncoder:
+    return UpdateEncoder(Algorithm("a", down=coding, down_memory=memory), LAYOUT)
 
 
-def balance(made: Reply, rounds: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
+def balance(made: UpdateEncoder, rounds: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
     """Σ means, Σ replies, and what is left out, after so many rounds."""
     given, sent, rng = (*torch.zeros(2, SIZE, dtype=torch.float64), Random(1))
     for seed in range(rounds):

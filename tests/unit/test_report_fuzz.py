@@ -23,10 +23,10 @@ from synthetic_run import Recipe, make_run
 from analysis.figures import figures_of
 from analysis.load import load_all
 from analysis.report import render, sheet_of
-from analysis.table import to_csv
+from analysis.tables import to_csv
 from testbed.cli import main
 from testbed.errors import InputError
-from testbed.record.readable import readable
+from testbed.records.run_directory import readable
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 SOON_S = 30.0

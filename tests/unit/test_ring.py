@@ -11,18 +11,16 @@ from numpy.typing import NDArray
 from virtual_links import LinkModel, network
 from virtual_run import carried_out
 
-from testbed.algorithms import resolve
+from testbed.compatibility import resolve
 from testbed.errors import InputError, NodeLost, WireError
-from testbed.exchange.base import Travel
-from testbed.exchange.kinds import Peers
-from testbed.exchange.ring import RingExchange
+from testbed.exchange.base import Membership, TransferTiming
+from testbed.exchange.ring_all_reduce import RingExchange
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
-from testbed.fabric.sim.node import VirtualNode
-from testbed.fabric.sim.play import play
-from testbed.record.directory import read_events
+from testbed.fabric.sim.node import VirtualNode, play
+from testbed.records.run_directory import read_events
+from testbed.runner.experiment import prepare
 from testbed.scenario.model import Derived
-from testbed.session.experiment import prepare
 
 FRAME = 40
 STEPS = 3
@@ -34,12 +32,12 @@ class Adder:
 
     def __init__(self, node: VirtualNode, own: int, workers: int, size: int, values: str) -> None:
         names = {peer: f"worker-{peer}" for peer in range(workers)}
-        self.peers = Peers(
+        self.peers = Membership(
             own, (), range(workers), names, 10.0, options={"values": values}, last_step=STEPS
         )
         self._exchange, self._size = RingExchange(node, self.peers), size
         self.means: list[NDArray[np.float32]] = []
-        self.travels: list[Travel] = []
+        self.travels: list[TransferTiming] = []
 
     def given(self, step: int) -> NDArray[np.float32]:
         drawn = np.random.default_rng([self.peers.own, step]).standard_normal(self._size)

@@ -14,17 +14,15 @@ import pytest
 from pydantic import BaseModel
 
 from testbed.errors import InputError
-from testbed.scenario import schema
-from testbed.scenario.dilate import dilate, dilate_traces
-from testbed.scenario.dump import dump
+from testbed.scenario import load as schema
 from testbed.scenario.expand import end_settings, expand
-from testbed.scenario.load import fingerprint, load
+from testbed.scenario.link_state import LinkDirection
+from testbed.scenario.load import dilate, dilate_traces, dump, fingerprint, load
 from testbed.scenario.model import Scenario
-from testbed.scenario.needs import kernel_needs
-from testbed.scenario.shape import End
 from testbed.scenario.timeline import build
-from testbed.scenario.yaml_text import parse
-from testbed.traces import RateTrace
+from testbed.scenario.validate_links import kernel_needs
+from testbed.scenario.yaml import parse
+from testbed.traces.rate_trace import RateTrace
 from testbed.units import Duration, Rate, Size
 
 ROOT = Path(__file__).parents[2]
@@ -69,10 +67,10 @@ def test_nodes_are_numbered_server_first() -> None:
 def test_link_settings_are_inherited_field_by_field() -> None:
     settings = end_settings(model())
     assert len(settings) == 8
-    slow, fast = settings[End("slow", "up")], settings[End("fast-1", "up")]
+    slow, fast = settings[LinkDirection("slow", "up")], settings[LinkDirection("fast-1", "up")]
     assert (slow.rate, slow.queue, slow.at) == (Rate(100_000_000), Duration(0.05), "nic")
     assert (fast.rate, fast.queue, fast.at) == (Rate(300_000_000), Size(64_000), "network")
-    assert settings[End("fast-1", "down")].at is None
+    assert settings[LinkDirection("fast-1", "down")].at is None
     assert fast.delay == 0
 
 
@@ -171,7 +169,7 @@ def test_the_demo_is_what_the_readme_says() -> None:
 
 
 def test_the_json_schema_is_current() -> None:
-    assert schema.PATH.read_text() == schema.text(), "run: python -m testbed.scenario.schema"
+    assert schema.PATH.read_text() == schema.text(), "run: python -m testbed.scenario.load"
     jsonschema.Draft202012Validator.check_schema(json.loads(schema.text()))
 
 

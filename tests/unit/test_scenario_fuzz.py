@@ -18,11 +18,9 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from testbed.errors import InputError
-from testbed.scenario.dump import dump
-from testbed.scenario.load import load
-from testbed.scenario.needs import kernel_needs
-from testbed.scenario.node_events import node_changes
-from testbed.scenario.traffic import flows
+from testbed.scenario.load import dump, load
+from testbed.scenario.node_timeline import flows, node_changes
+from testbed.scenario.validate_links import kernel_needs
 
 EXAMPLES = int(os.environ.get("NARROWS_FUZZ", "200"))
 FLAPS = 100_000 if os.environ.get("NARROWS_NIGHTLY") else 10_000

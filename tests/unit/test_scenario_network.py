@@ -10,22 +10,17 @@ from typing import Any
 import jsonschema
 import pytest
 
-from testbed.scenario import schema
-from testbed.scenario.dilate import dilate
-from testbed.scenario.dump import dump
+from testbed.runner.link_replay import not_replayed
+from testbed.scenario import load as schema
 from testbed.scenario.expand import end_settings, expand, racks
-from testbed.scenario.impairments import FourState, GilbertElliott, Impairments, Slot
-from testbed.scenario.link import LinkEnd
-from testbed.scenario.load import load
+from testbed.scenario.link_model import LinkEnd, impairments
+from testbed.scenario.link_state import FourState, GilbertElliott, Impairments, LinkDirection, Slot
+from testbed.scenario.load import dilate, dump, load
 from testbed.scenario.model import Scenario
-from testbed.scenario.needs import kernel_needs
-from testbed.scenario.node_events import node_changes
-from testbed.scenario.settings import impairments
-from testbed.scenario.shape import End
+from testbed.scenario.node_timeline import Burst, flows, node_changes
 from testbed.scenario.timeline import build
-from testbed.scenario.traffic import Burst, flows
-from testbed.scenario.yaml_text import parse
-from testbed.session.replay import not_replayed
+from testbed.scenario.validate_links import kernel_needs
+from testbed.scenario.yaml import parse
 
 TEXT = """\
 name: x
@@ -67,7 +62,7 @@ def model(text: str = TEXT) -> Scenario:
 
 
 def of(scenario: Scenario, link: str, direction: Any = "up") -> Impairments:
-    return impairments(end_settings(scenario)[End(link, direction)])
+    return impairments(end_settings(scenario)[LinkDirection(link, direction)])
 
 
 def test_every_impairment_arrives_as_a_plain_number() -> None:
@@ -119,9 +114,9 @@ def test_what_has_no_effect_is_as_if_not_asked_for() -> None:
 
 def test_a_shape_carries_them_and_steps_change_them() -> None:
     timeline = build(model(), {})
-    shape = timeline.initial[End("server", "up")]
+    shape = timeline.initial[LinkDirection("server", "up")]
     assert (shape.overhead_bytes, shape.impairments) == (24, of(model(), "server"))
-    rack = End("b", "up")
+    rack = LinkDirection("b", "up")
     assert timeline.shape_at(rack, 1).impairments == Impairments()
     assert timeline.shape_at(rack, 2).impairments == Impairments(delay_ns=5_000_000, loss=0.5)
     assert timeline.impaired(rack)
@@ -197,7 +192,7 @@ def test_dilation_reaches_all_of_it() -> None:
     assert (slow.delay_ns, slow.jitter_ns) == (10 * plain.delay_ns, 10 * plain.jitter_ns)
     assert slow.slot == Slot(10_000_000, 50_000_000, 32, 64_000)
     assert (slow.loss, slow.reorder_gap, slow.seed) == (plain.loss, plain.reorder_gap, plain.seed)
-    queues = [build(s, {}).initial[End("a", "up")].queue_bytes for s in (before, after)]
+    queues = [build(s, {}).initial[LinkDirection("a", "up")].queue_bytes for s in (before, after)]
     assert queues[0] == queues[1]
     later = [(c.time_s, c.node) for c in node_changes(after)]
     assert later == [(10 * c.time_s, c.node) for c in node_changes(before)]

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.algorithms import resolve
+from testbed.compatibility import resolve
 from testbed.control.base import Controller, Observation, controllers
-from testbed.control.random_walk import RandomWalk, reflected
-from testbed.control.schedules import DgcWarmup, Schedule, Script
+from testbed.control.schedules import DensitySchedule, DgcWarmup, RandomWalk, Script, reflected
 from testbed.errors import InputError
 
 
@@ -33,14 +32,16 @@ def row(name: str) -> Controller:
 
 
 def test_linear() -> None:
-    controller = Schedule(seed=0, **{"from": 0.5, "to": 0.1, "steps": 4})
+    controller = DensitySchedule(seed=0, **{"from": 0.5, "to": 0.1, "steps": 4})
     assert course(controller, [1] * 7) == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1, 0.1, 0.1])
 
 
 def test_exponential() -> None:
-    controller = Schedule(seed=0, **{"form": "exponential", "from": 1, "to": 0.01, "steps": 2})
+    controller = DensitySchedule(
+        seed=0, **{"form": "exponential", "from": 1, "to": 0.01, "steps": 2}
+    )
     assert course(controller, [1] * 4) == pytest.approx([1.0, 0.1, 0.01, 0.01])
-    up = Schedule(seed=0, **{"form": "exponential", "from": 0.01, "to": 1, "steps": 1})
+    up = DensitySchedule(seed=0, **{"form": "exponential", "from": 0.01, "to": 1, "steps": 1})
     assert course(up, [1] * 2) == [0.01, 1.0]
 
 

@@ -25,20 +25,19 @@ from select_rig import (
 
 from testbed.compress import kernels
 from testbed.compress.base import Sparse
-from testbed.compress.selectors.dgc import Dgc
+from testbed.compress.selectors.dgc import Dgc, Hierarchical
 from testbed.compress.selectors.dryden import Dryden
-from testbed.compress.selectors.estimated import Estimated
 from testbed.compress.selectors.gaussian import Gaussian
-from testbed.compress.selectors.hierarchical import Hierarchical
 from testbed.compress.selectors.mstopk import MsTopK
 from testbed.compress.selectors.redsync import Search, Trimmed
 from testbed.compress.selectors.sidco import SidcoExponential, SidcoGamma, SidcoPareto
+from testbed.compress.selectors.threshold_search import ThresholdEstimator
 from testbed.errors import InputError
 
 torch.set_num_threads(1)
 
 
-METHODS: dict[str, Callable[[], Estimated]] = {
+METHODS: dict[str, Callable[[], ThresholdEstimator]] = {
     "sidco-e": SidcoExponential,
     "sidco-p": SidcoPareto,
     "sidco-gp": SidcoGamma,

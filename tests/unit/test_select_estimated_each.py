@@ -17,12 +17,11 @@ from select_rig import (
     spiked,
 )
 
-from testbed.compress.selectors.dgc import Dgc
+from testbed.compress.selectors.dgc import Dgc, prime_at_most
 from testbed.compress.selectors.dryden import Dryden
 from testbed.compress.selectors.gaussian import Gaussian
 from testbed.compress.selectors.mstopk import MsTopK
 from testbed.compress.selectors.redsync import Search
-from testbed.compress.selectors.sample import prime_at_most
 from testbed.compress.selectors.sidco import SidcoExponential
 
 

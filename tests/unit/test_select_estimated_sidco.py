@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from testbed.compress import kernels
-from testbed.compress.base import Compensated, Sparse
+from testbed.compress.base import AccumulatedGradient, Sparse
 from testbed.compress.selectors.sidco import (
     Sidco,
     SidcoExponential,
     SidcoGamma,
     SidcoPareto,
     Stages,
+    exponential,
+    gamma,
     most_stages,
+    pareto,
     stage_shares,
 )
-from testbed.compress.selectors.sidco_fits import exponential, gamma, pareto
 from testbed.errors import InputError
 
 torch.set_num_threads(1)
@@ -35,7 +37,9 @@ def select(selector: Sidco, magnitudes: NDArray[np.float64], density: float) -> 
     signs = np.random.default_rng(1).choice([-1.0, 1.0], magnitudes.size)
     vector = torch.from_numpy((magnitudes * signs).astype(np.float32))
     seen = kernels.of(vector).measure(vector)
-    return selector.select(Compensated(vector, seen.sum_abs, seen.max_abs), density, Random(0))
+    return selector.select(
+        AccumulatedGradient(vector, seen.sum_abs, seen.max_abs), density, Random(0)
+    )
 
 
 @pytest.mark.parametrize("share", SHARES)

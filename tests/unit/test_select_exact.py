@@ -10,15 +10,14 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.algorithms import resolve
+from testbed.compatibility import resolve
 from testbed.compress import kernels
-from testbed.compress.base import Compensated, Sparse
+from testbed.compress.base import AccumulatedGradient, Sparse
 from testbed.compress.compressor import Compressor
-from testbed.compress.elements import element_count
-from testbed.compress.selectors.correction import LEAST_MAGNITUDE
-from testbed.compress.selectors.radix import Radix
+from testbed.compress.gradient_stats import element_count
 from testbed.compress.selectors.threshold import Threshold
-from testbed.compress.topk import TopK
+from testbed.compress.selectors.threshold_search import LEAST_MAGNITUDE
+from testbed.compress.selectors.topk import Radix, TopK
 from testbed.errors import InputError
 
 torch.set_num_threads(1)
@@ -28,9 +27,9 @@ FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 vectors = st.lists(TIED, min_size=1, max_size=80) | st.lists(FINITE, min_size=1, max_size=80)
 
 
-def compensated(flat: torch.Tensor) -> Compensated:
+def compensated(flat: torch.Tensor) -> AccumulatedGradient:
     seen = kernels.of(flat).measure(flat)
-    return Compensated(flat, seen.sum_abs, seen.max_abs)
+    return AccumulatedGradient(flat, seen.sum_abs, seen.max_abs)
 
 
 def indices_of(sent: Sparse) -> list[int]:

@@ -14,11 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.compress import kernels
-from testbed.compress.base import Compensated, Sparse
-from testbed.compress.selectors.aim import Aim
-from testbed.compress.selectors.correction import LEAST_MAGNITUDE
-from testbed.compress.selectors.laplace import Laplace
-from testbed.compress.selectors.probing import Window, probed
+from testbed.compress.base import AccumulatedGradient, Sparse
+from testbed.compress.selectors.laplace import Laplace, ThresholdPredictor
+from testbed.compress.selectors.threshold_search import LEAST_MAGNITUDE, ProbeWindow, probed
 from testbed.errors import InputError
 
 torch.set_num_threads(1)
@@ -26,9 +24,9 @@ SIZE = 120_000
 SHAPES = ["laplace", "normal", "heavy", "layers", "half zeros"]
 
 
-def compensated(flat: torch.Tensor) -> Compensated:
+def compensated(flat: torch.Tensor) -> AccumulatedGradient:
     seen = kernels.of(flat).measure(flat)
-    return Compensated(flat, seen.sum_abs, seen.max_abs)
+    return AccumulatedGradient(flat, seen.sum_abs, seen.max_abs)
 
 
 def drifting(shape: str, count: int, size: int = SIZE, seed: int = 1) -> Iterator[torch.Tensor]:
@@ -83,7 +81,7 @@ def test_count_and_passes_over_steps_that_drift(shape: str, density: float) -> N
 
 
 def test_the_first_estimate_is_the_papers() -> None:
-    assert Aim().expected(0.01) == -log(0.01)
+    assert ThresholdPredictor().expected(0.01) == -log(0.01)
     flat = next(drifting("laplace", 1))
     how = Laplace().select(compensated(flat), 0.01, Random(0)).how
     assert how is not None
@@ -202,7 +200,7 @@ def test_the_fit_is_reported() -> None:
 
 
 def test_misses_widen_what_is_taken_out() -> None:
-    aim = Aim()
+    aim = ThresholdPredictor()
     aim.learn(4.6, 0.01, 1.0)
     before = aim.cautious(0.1)
     aim.missed()
@@ -218,7 +216,7 @@ def test_probing_gives_up_where_ties_lie_between() -> None:
     def count_from(threshold: float) -> int:
         return counts.get(threshold, 100 if threshold <= 1.0 else 10)
 
-    found = probed(count_from, (0.5, 100), None, 1.0, Window.around(40, 0.05))
+    found = probed(count_from, (0.5, 100), None, 1.0, ProbeWindow.around(40, 0.05))
     assert found.threshold is None
     assert found.probes <= 4
 

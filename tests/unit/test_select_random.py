@@ -11,19 +11,19 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.compress import seeded
-from testbed.compress.base import Compensated
+from testbed.compress import indices as seeded
+from testbed.compress.base import AccumulatedGradient
+from testbed.compress.payload import decode, encode
 from testbed.compress.selectors.randk import RandK
-from testbed.compress.wire import decode, encode
 from testbed.errors import InputError
 
 torch.set_num_threads(1)
 SEEDS = st.integers(0, 2**64 - 1)
 
 
-def given_of(size: int) -> Compensated:
+def given_of(size: int) -> AccumulatedGradient:
     flat = torch.randn(size, generator=torch.Generator().manual_seed(1))
-    return Compensated(flat, float(flat.abs().sum()), float(flat.abs().max()))
+    return AccumulatedGradient(flat, float(flat.abs().sum()), float(flat.abs().max()))
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -7,27 +7,26 @@ from typing import Any
 import pytest
 
 from testbed.errors import ExperimentError, InputError, NodeLost
-from testbed.session.consistency import faults
-from testbed.session.experiment import parse_seeds
-from testbed.session.failure import Failures
-from testbed.session.lines import Lines
-from testbed.session.switchboard import Switchboard
+from testbed.runner.control_channel import ControlServer, JsonLines
+from testbed.runner.experiment import parse_seeds
+from testbed.runner.judge import faults
+from testbed.runner.signals import Failures
 
 
 @pytest.fixture
-def board() -> Iterator[tuple[Switchboard, int]]:
-    switchboard = Switchboard("127.0.0.1", 0, "secret", ["worker-0"])
+def board() -> Iterator[tuple[ControlServer, int]]:
+    switchboard = ControlServer("127.0.0.1", 0, "secret", ["worker-0"])
     yield switchboard, int(switchboard._listener.getsockname()[1])
     switchboard.close()
 
 
-def call(port: int, token: str = "secret", name: str = "worker-0") -> Lines:
-    lines = Lines(socket.create_connection(("127.0.0.1", port)))
+def call(port: int, token: str = "secret", name: str = "worker-0") -> JsonLines:
+    lines = JsonLines(socket.create_connection(("127.0.0.1", port)))
     lines.send("hello", node=name, token=token)
     return lines
 
 
-def test_a_node_is_heard_and_answered(board: tuple[Switchboard, int]) -> None:
+def test_a_node_is_heard_and_answered(board: tuple[ControlServer, int]) -> None:
     switchboard, port = board
     lines = call(port)
     lines.send("event", event={"kind": "step", "step": 3})
@@ -39,7 +38,7 @@ def test_a_node_is_heard_and_answered(board: tuple[Switchboard, int]) -> None:
     lines.close()
 
 
-def test_a_closed_connection_is_the_loss_of_that_node(board: tuple[Switchboard, int]) -> None:
+def test_a_closed_connection_is_the_loss_of_that_node(board: tuple[ControlServer, int]) -> None:
     switchboard, port = board
     lines = call(port)
     switchboard.receive(5.0)
@@ -48,13 +47,13 @@ def test_a_closed_connection_is_the_loss_of_that_node(board: tuple[Switchboard, 
         switchboard.receive(5.0)
 
 
-def test_strangers_are_shown_the_door(board: tuple[Switchboard, int]) -> None:
+def test_strangers_are_shown_the_door(board: tuple[ControlServer, int]) -> None:
     switchboard, port = board
     deep = b"[" * 200_000 + b"\n"
     for lines in (
         call(port, token="gu\u00e9ss"),
         call(port, name="intruder"),
-        Lines(socket.create_connection(("127.0.0.1", port))),
+        JsonLines(socket.create_connection(("127.0.0.1", port))),
     ):
         if not lines.socket.getpeername():
             raise AssertionError

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from testbed.errors import ExperimentError
-from testbed.fabric.base import NodeSpec
-from testbed.scenario.node_events import NodeChange
-from testbed.session import session as module
-from testbed.session.disturbance import Disturbances
-from testbed.session.session import Session
-from testbed.session.spare import Spare
+from testbed.runner import session as module
+from testbed.runner.node_events import NodeEventScheduler
+from testbed.runner.session import LostWorkerBudget, Session
+from testbed.scenario.node_timeline import NodeChange
+from testbed.topology import NodeSpec
 
 HOSTS = [NodeSpec(f"noise-{n}", "host", "host", n, n) for n in range(3)]
 
@@ -25,7 +24,7 @@ def without(gone: list[str], back: set[str]) -> tuple[Any, list[str]]:
     session: Any = object.__new__(Session)
     started: list[str] = []
     there = {spec.name for spec in HOSTS} - set(gone)
-    session.specs, session.spare, session._looked = HOSTS, Spare(), 0.0
+    session.specs, session.spare, session._looked = HOSTS, LostWorkerBudget(), 0.0
     session.killed = dict.fromkeys(gone, "the scenario's event at 1 s killed it")
 
     def receive(patience_s: float) -> tuple[str, dict[str, Any]] | None:
@@ -63,13 +62,17 @@ def test_nodes_whose_pause_outlasts_the_run_go_on_at_its_end() -> None:
     frozen, silent = set[str](), set[str]()
     written: Queue[dict[str, Any]] = Queue()
     session: Any = object.__new__(Session)
-    session.paused, session.spare, session._staffed = set(), Spare(), ["worker-0", "worker-1"]
+    session.paused, session.spare, session._staffed = (
+        set(),
+        LostWorkerBudget(),
+        ["worker-0", "worker-1"],
+    )
     session.fabric = SimpleNamespace(pause=frozen.add, resume=frozen.remove)
     session.switchboard = SimpleNamespace(excuse=silent.add, expect=silent.remove)
     nodes = ("worker-0", "worker-1")
     changes = [NodeChange(0.0, node, "pause") for node in nodes]
     changes += [NodeChange(1e6, node, "resume") for node in nodes]
-    disturbances = Disturbances(session, changes, time.monotonic_ns(), written.put)
+    disturbances = NodeEventScheduler(session, changes, time.monotonic_ns(), written.put)
     assert [written.get(timeout=5.0)["node"] for _ in nodes] == [*nodes]
     assert frozen == silent == {*nodes}
     disturbances.stop()

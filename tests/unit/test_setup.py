@@ -16,16 +16,15 @@ import pytest
 from packaging.requirements import Requirement
 
 from testbed.errors import MachineError
-from testbed.setup import content, images, locks, packages, torch_build, wheels
-from testbed.setup.base_image import archive, debian_mirror, recipe
-from testbed.setup.command import CommandFailed, answer, run
-from testbed.setup.engine import numbers
-from testbed.setup.paths import ROOT
-from testbed.setup.torch_build import CPU_INDEX, attempts, install_torch, pinned_version
+from testbed.host import images, packages, paths
+from testbed.host.docker_engine import numbers
+from testbed.host.images import archive, debian_mirror, recipe_base_image
+from testbed.host.packages import CommandFailed, answer, run
+from testbed.host.paths import CPU_INDEX, ROOT, attempts, install_torch, pinned_version
 
 
 def test_runs_without_any_installed_library() -> None:
-    code = "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]; import testbed.setup.__main__"
+    code = "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]; import testbed.host.__main__"
     run([sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(ROOT)})
 
 
@@ -44,23 +43,23 @@ def test_missing_command_is_no_traceback() -> None:
 def test_hash_depends_on_names_and_content_alone(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1")
     (tmp_path / "__pycache__").mkdir()
-    first = content.of(tmp_path)
+    first = paths.of(tmp_path)
     (tmp_path / "__pycache__" / "a.pyc").write_text("compiled")
     os.utime(tmp_path / "a", (0, 0))
-    assert content.of(tmp_path) == first
+    assert paths.of(tmp_path) == first
     (tmp_path / "a").rename(tmp_path / "b")
-    assert content.of(tmp_path) != first
+    assert paths.of(tmp_path) != first
 
 
 def test_hash_keeps_parts_apart() -> None:
-    assert content.of("ab", "c") != content.of("a", "bc")
+    assert paths.of("ab", "c") != paths.of("a", "bc")
 
 
 def test_stamp(tmp_path: Path) -> None:
-    stamp = content.Stamp(tmp_path / "sub" / "stamp", "one")
+    stamp = paths.Stamp(tmp_path / "sub" / "stamp", "one")
     assert not stamp.fresh()
     stamp.write()
-    assert stamp.fresh() and not content.Stamp(stamp.path, "two").fresh()
+    assert stamp.fresh() and not paths.Stamp(stamp.path, "two").fresh()
 
 
 def test_code_changes_only_the_node_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -76,7 +75,7 @@ def test_code_changes_only_the_node_image(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_missing_image_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images.engine, "require", lambda: None)
+    monkeypatch.setattr(images.docker_engine, "require", lambda: None)
     monkeypatch.setattr(images, "exists", lambda *_: False)
     with pytest.raises(MachineError, match="make images"):
         images.require()
@@ -116,27 +115,27 @@ def test_optional_packages_that_cannot_be_had_stop_nothing(
     monkeypatch.setattr(packages.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(packages, "have", lambda *_: True)
     monkeypatch.setattr(packages, "_exists", lambda _: True)
-    with caplog.at_level("INFO", logger="testbed.setup"):
+    with caplog.at_level("INFO", logger="testbed.host"):
         packages.offer((packages.Need("a thing", lambda: False, ("thing",)),), "what it is for")
     assert "what it is for" in caplog.text and "sudo apt-get install -y thing" in caplog.text
 
 
 def test_torch_cpu_build_is_preferred_without_a_gpu() -> None:
     first, second, last = attempts(gpu=False)
-    assert first == (locks.TORCH_CPU, [])
-    assert second == (locks.TORCH_CPU, ["--extra-index-url", CPU_INDEX])
-    assert last == (locks.TORCH_GPU, [])
+    assert first == (paths.TORCH_CPU, [])
+    assert second == (paths.TORCH_CPU, ["--extra-index-url", CPU_INDEX])
+    assert last == (paths.TORCH_GPU, [])
 
 
 def test_torch_cpu_build_is_avoided_with_a_gpu() -> None:
-    assert attempts(gpu=True) == [(locks.TORCH_GPU, []), (locks.TORCH_CPU, [])]
+    assert attempts(gpu=True) == [(paths.TORCH_GPU, []), (paths.TORCH_CPU, [])]
 
 
 @pytest.mark.parametrize(("gpu", "sources"), [(False, 3), (True, 2)])
 def test_torch_falls_through_to_the_source_that_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool, sources: int
 ) -> None:
-    monkeypatch.setattr(torch_build, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(paths, "has_gpu", lambda: gpu)
     tries = attempts(gpu=gpu)
     exactly = "-q --require-hashes --no-deps -r"
     wanted = [" ".join([exactly, str(lock), *more]) for lock, more in tries]
@@ -154,23 +153,23 @@ def test_torch_falls_through_to_the_source_that_has_it(
 def test_locks_name_everything_that_is_wanted_with_hashes() -> None:
     described = tomllib.loads((ROOT / "pyproject.toml").read_text())
     listed = [*described["project"]["dependencies"], *described["dependency-groups"]["dev"]]
-    torch = locks.entries(locks.TORCH_GPU.read_text())
+    torch = paths.entries(paths.TORCH_GPU.read_text())
     for path, lines in (
-        (locks.PACKAGES, [*listed, *described["build-system"]["requires"]]),
-        (locks.IMAGE, [*wheels.requirements(), "pip"]),
+        (paths.PACKAGES, [*listed, *described["build-system"]["requires"]]),
+        (paths.IMAGE, [*images.requirements(), "pip"]),
     ):
         found = {}
-        for entry in [*locks.entries(path.read_text()), *torch]:
+        for entry in [*paths.entries(path.read_text()), *torch]:
             assert re.search(r" --hash=sha256:[0-9a-f]{64}\b", entry), entry
-            found.setdefault(locks.name_of(entry), []).append(entry.split()[0].partition("==")[2])
+            found.setdefault(paths.name_of(entry), []).append(entry.split()[0].partition("==")[2])
         for line in lines:
             wanted = Requirement(line)
-            versions = found[locks.name_of(wanted.name)]
+            versions = found[paths.name_of(wanted.name)]
             assert all(wanted.specifier.contains(version) for version in versions), line
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         name, _, version = line.partition("==")
         assert found[name] == [version], "make lock"
-    assert locks.TORCH_CPU.read_text().splitlines()[1] == f"torch=={pinned_version()}+cpu \\"
+    assert paths.TORCH_CPU.read_text().splitlines()[1] == f"torch=={pinned_version()}+cpu \\"
 
 
 def test_pip_takes_no_file_whose_hash_is_not_in_a_lock(tmp_path: Path) -> None:
@@ -192,21 +191,21 @@ def test_pip_takes_no_file_whose_hash_is_not_in_a_lock(tmp_path: Path) -> None:
         lock, target = tmp_path / "lock.txt", tmp_path / f"target{known}"
         lock.write_text(f"narrows-test-lock==1{known}\n")
         with nullcontext() if taken else pytest.raises(CommandFailed, match=r"(?i)hash"):
-            run([*pip, "--dest", str(target), *locks.EXACTLY, "-r", str(lock)])
+            run([*pip, "--dest", str(target), *paths.EXACTLY, "-r", str(lock)])
         assert target.exists() and bool(list(target.iterdir())) == taken
 
 
 def test_nodes_get_every_dependency_but_the_hosts() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    left_out = set(listed) - set(wheels.requirements())
+    left_out = set(listed) - set(images.requirements())
     assert {line.split(">")[0] for line in left_out} == {"docker", "matplotlib"}
 
 
 def test_wheels_follow_python_and_pins() -> None:
     from dataclasses import replace
 
-    wanted = recipe()
-    assert wheels.made_from(wanted) != wheels.made_from(replace(wanted, python="3.12"))
+    wanted = recipe_base_image()
+    assert images.made_from(wanted) != images.made_from(replace(wanted, python="3.12"))
 
 
 def test_the_state_of_the_archive_is_its_date_and_hash(tmp_path: Path) -> None:

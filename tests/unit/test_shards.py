@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.compress.layout import Layout
-from testbed.compress.shards import WHOLE, cut
+from testbed.compress.layout import WHOLE, Layout, cut
 from testbed.errors import InputError
-from testbed.exchange.frame import HEADER_BYTES
-from testbed.record.directory import read_events, read_json
-from testbed.session.experiment import prepare
-from testbed.session.run import run
+from testbed.records.run_directory import read_events, read_json
+from testbed.runner.experiment import prepare
+from testbed.runner.run import run
+from testbed.transport.frame import HEADER_BYTES
 
 SHAPES = st.lists(
     st.lists(st.integers(1, 12), min_size=0, max_size=3).map(tuple), min_size=1, max_size=8

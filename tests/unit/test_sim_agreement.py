@@ -10,18 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from testbed.bench.agreement import measure
-from testbed.bench.agreement.judge import FAR, NEAR, SHARE, Lengths, Pair, pairs
-from testbed.bench.agreement.matrix import (
+from testbed.bench import sim_agreement
+from testbed.bench.sim_agreement import (  # fmt: skip
     ALGORITHMS,
     CONDITION_NAMES,
+    FAR,
+    NEAR,
     RATES,
+    SHARE,
     WORKERS,
-    Cell,
+    AgreementCell,
+    Lengths,
+    Pair,
     cells,
-)  # fmt: skip
-from testbed.session.experiment import prepare
-from testbed.session.run import run
+    pairs,
+)
+from testbed.runner.experiment import prepare
+from testbed.runner.run import run
 
 MEASURED = Path(__file__).parents[1] / "golden" / "agreement" / "measured.json"
 SIZES = [(workers, rate) for workers in WORKERS for rate in RATES]
@@ -31,15 +36,19 @@ SIZES = [(workers, rate) for workers in WORKERS for rate in RATES]
 def measured() -> tuple[int, Lengths]:
     """Steps of a run, and the lengths of steps."""
     told = json.loads(MEASURED.read_text())
-    return told["steps"], measure.from_json(told["runs"])
+    return told["steps"], sim_agreement.from_json(told["runs"])
 
 
-def compared(folder: Path, chosen: Iterable[Cell], algorithms: Iterable[str]) -> list[Pair]:
+def compared(
+    folder: Path, chosen: Iterable[AgreementCell], algorithms: Iterable[str]
+) -> list[Pair]:
     steps, real = measured()
     simulated = {}
-    for cell, path in measure.write(folder, chosen, steps, list(algorithms)).items():
+    for cell, path in sim_agreement.write(folder, chosen, steps, list(algorithms)).items():
         entries = run(prepare(path), "sim", folder, quiet=True).runs
-        simulated[cell] = {e["algorithm"]: measure.step_lengths(Path(e["dir"])) for e in entries}
+        simulated[cell] = {
+            e["algorithm"]: sim_agreement.step_lengths(Path(e["dir"])) for e in entries
+        }
     return pairs(real, simulated)
 
 
@@ -51,7 +60,7 @@ def assert_near(found: list[Pair]) -> None:
 @pytest.mark.parametrize("condition", CONDITION_NAMES)
 def test_steps_are_as_long_as_measured(condition: str, tmp_path: Path) -> None:
     """Where fewest nodes wait for processors: what was measured is the network alone."""
-    found = compared(tmp_path, [Cell(condition, 4, 100)], ["none", "topk-0.01"])
+    found = compared(tmp_path, [AgreementCell(condition, 4, 100)], ["none", "topk-0.01"])
     assert len(found) == 2
     assert_near(found)
 
@@ -60,7 +69,7 @@ def test_another_size_each_day(tmp_path: Path) -> None:
     """All 45 scenarios in 45 days; a failure names its own."""
     day = datetime.now(UTC).date().toordinal()
     condition = CONDITION_NAMES[day % len(CONDITION_NAMES)]
-    cell = Cell(condition, *SIZES[day // len(CONDITION_NAMES) % len(SIZES)])
+    cell = AgreementCell(condition, *SIZES[day // len(CONDITION_NAMES) % len(SIZES)])
     found = compared(tmp_path, [cell], ALGORITHMS)
     assert len(found) == len(ALGORITHMS)
     assert_near(found)

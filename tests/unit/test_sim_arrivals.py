@@ -10,7 +10,7 @@ from virtual_links import LinkModel, network
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.node import Kind, Message
-from testbed.scenario.shape import End, LinkChange, Shape, wire_bytes
+from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState, wire_bytes
 
 QUEUE = 10**9
 BODY = bytes(1_000_000)
@@ -22,7 +22,10 @@ def arrival_s(changes: Sequence[tuple[float, float]], first_bits: float = FAST) 
     clock = VirtualClock()
     names = ("a", "b")
     links = {name: LinkModel(1e9, first_bits if name == "b" else 1e9) for name in names}
-    plan = [LinkChange(at_s, End("b", "down"), Shape(round(bits), QUEUE)) for at_s, bits in changes]
+    plan = [
+        LinkChange(at_s, LinkDirection("b", "down"), LinkState(round(bits), QUEUE))
+        for at_s, bits in changes
+    ]
     net = network(clock, links, changes=plan)
     ends = [VirtualEndpoint(net, number, name) for number, name in enumerate(names)]
 

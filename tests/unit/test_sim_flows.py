@@ -7,13 +7,11 @@ from math import inf
 
 import pytest
 
-from testbed.fabric.sim.board import PACKET_BITS, Board
 from testbed.fabric.sim.clock import VirtualClock
-from testbed.fabric.sim.flow import Flow
 from testbed.fabric.sim.flows import Flows
-from testbed.fabric.sim.windows import Memory
-from testbed.scenario.impairments import Impairments
-from testbed.scenario.shape import End, Shape
+from testbed.fabric.sim.link_state import PACKET_BITS, LinkArrays
+from testbed.fabric.sim.tcp_model import SimFlow, WindowMemory
+from testbed.scenario.link_state import Impairments, LinkDirection, LinkState
 
 FAST, LONG = 10**6, 10**6
 """Packets a second of a link that never matters; packets of a queue that is never full."""
@@ -21,10 +19,10 @@ FAST, LONG = 10**6, 10**6
 
 def shape(
     packets_s: float, queue: int = LONG, *, drop: bool = False, **impairments: float
-) -> Shape:
+) -> LinkState:
     """A link direction that carries so many full packets a second."""
     asked = Impairments(**impairments)  # type: ignore[arg-type]
-    return Shape(round(packets_s * PACKET_BITS), queue * 1514, drop, impairments=asked)
+    return LinkState(round(packets_s * PACKET_BITS), queue * 1514, drop, impairments=asked)
 
 
 class Rig:
@@ -32,38 +30,38 @@ class Rig:
 
     def __init__(
         self,
-        down: Shape,
+        down: LinkState,
         seed: int = 0,
         racks: Mapping[str, Sequence[str]] | None = None,
-        **changed: Shape,
+        **changed: LinkState,
     ) -> None:
-        ends = [End(name, d) for name in ("a", "b", "server") for d in ("up", "down")]  # type: ignore[arg-type]
+        ends = [LinkDirection(name, d) for name in ("a", "b", "server") for d in ("up", "down")]  # type: ignore[arg-type]
         shapes = dict.fromkeys(ends, shape(FAST))
-        shapes[End("server", "down")] = down
+        shapes[LinkDirection("server", "down")] = down
         for name, given in changed.items():
             link, _, direction = name.rpartition("_")
-            shapes[End(link, direction)] = given  # type: ignore[arg-type]
+            shapes[LinkDirection(link, direction)] = given  # type: ignore[arg-type]
         self.clock = VirtualClock()
-        self.board = Board(shapes, racks or {})
+        self.board = LinkArrays(shapes, racks or {})
         self.flows = Flows(self.clock, self.board, seed)
         self.ended: dict[str, float] = {}
 
     def send(
-        self, source: str, packets: float, at_s: float = 0.0, memory: Memory | None = None
+        self, source: str, packets: float, at_s: float = 0.0, memory: WindowMemory | None = None
     ) -> None:
         """``source`` sends so much to the server, from ``at_s`` on."""
 
-        def done(_: Flow) -> None:
+        def done(_: SimFlow) -> None:
             self.ended[source] = self.clock.now
 
-        flow = Flow(
-            self.board.way(source, "server"), packets * PACKET_BITS, done, memory or Memory()
+        flow = SimFlow(
+            self.board.way(source, "server"), packets * PACKET_BITS, done, memory or WindowMemory()
         )
         self.clock.at(at_s, lambda: self.flows.begin(flow))
 
-    def change(self, at_s: float, given: Shape) -> None:
+    def change(self, at_s: float, given: LinkState) -> None:
         """The server's down link becomes ``given``."""
-        self.clock.at(at_s, lambda: self.flows.change(End("server", "down"), given))
+        self.clock.at(at_s, lambda: self.flows.change(LinkDirection("server", "down"), given))
 
     def run(self, until_s: float = 60.0) -> dict[str, float]:
         self.clock.run({"wait": lambda: self.clock.sleep_until(until_s)})
@@ -72,7 +70,7 @@ class Rig:
 
     def carried(self, link: str = "server", direction: str = "down") -> float:
         """Packets that a direction has carried."""
-        number = self.board.number[End(link, direction)]  # type: ignore[arg-type]
+        number = self.board.number[LinkDirection(link, direction)]  # type: ignore[arg-type]
         return float(self.board.carried_bits[number]) / PACKET_BITS
 
 
@@ -127,17 +125,17 @@ def test_slow_start_takes_round_trips() -> None:
 
 def test_a_connection_remembers_its_window() -> None:
     delayed = shape(FAST, delay_ns=50_000_000)
-    rig, memory = Rig(delayed, a_up=delayed, a_down=delayed, server_up=delayed), Memory()
+    rig, memory = Rig(delayed, a_up=delayed, a_down=delayed, server_up=delayed), WindowMemory()
     rig.send("a", 70, memory=memory)
     rig.send("a", 35, at_s=0.55, memory=memory)
     assert rig.run()["a"] == pytest.approx(0.55, rel=1e-3)
 
 
 def test_an_idle_connection_halves_its_window_every_time_out() -> None:
-    memory = Memory(window=80, threshold=40, sent_s=1.0, round_trip_s=0.05)
+    memory = WindowMemory(window=80, threshold=40, sent_s=1.0, round_trip_s=0.05)
     memory.restart(1.6)
     assert (memory.window, memory.threshold) == (20, 60)
-    fresh = Memory(window=80, sent_s=1.0)
+    fresh = WindowMemory(window=80, sent_s=1.0)
     fresh.restart(1.1)
     assert fresh.window == 80
     fresh.restart(60.0)
@@ -148,7 +146,7 @@ def test_bulk_traffic_fills_the_queue_and_never_more() -> None:
     rig = Rig(shape(1000, queue=50))
     rig.send("a", 1e9)
     rig.run(30.0)
-    number = rig.board.number[End("server", "down")]
+    number = rig.board.number[LinkDirection("server", "down")]
     assert rig.carried() == pytest.approx(30_000, rel=0.001)
     assert rig.board.drops[number] > 0
     assert rig.board.largest_bits[number] == pytest.approx(50 * PACKET_BITS, rel=0.1)
@@ -167,7 +165,7 @@ def test_a_message_beside_bulk_traffic_waits_in_its_queue() -> None:
 def test_datagrams_take_their_rate_from_others() -> None:
     rig = Rig(shape(1000))
     rig.send("a", 1e9)
-    flow = Flow(rig.board.way("b", "server"), 1e15, lambda _: None, None, 300 * PACKET_BITS)
+    flow = SimFlow(rig.board.way("b", "server"), 1e15, lambda _: None, None, 300 * PACKET_BITS)
     rig.clock.at(0.0, lambda: rig.flows.begin(flow))
     rig.run(10.0)
     assert rig.carried("b", "up") == pytest.approx(3000)
@@ -187,7 +185,9 @@ def test_loss_costs_time_and_repeats_with_its_seed() -> None:
     def took(loss: float, seed: int = 1) -> tuple[float, int]:
         rig = Rig(shape(1000, delay_ns=5_000_000, loss=loss), seed)
         rig.send("a", 4000)
-        return rig.run()["a"], int(rig.board.drops[rig.board.number[End("server", "down")]])
+        return rig.run()["a"], int(
+            rig.board.drops[rig.board.number[LinkDirection("server", "down")]]
+        )
 
     (clean, none), (lossy, lost) = took(0.0), took(0.01)
     assert none == 0 and 15 < lost < 80
@@ -208,7 +208,7 @@ def test_a_link_that_lost_packets_for_a_while_loses_none_afterwards() -> None:
 
 def test_a_flow_can_be_ended() -> None:
     rig = Rig(shape(1000))
-    flow = Flow(rig.board.way("a", "server"), 1e15, lambda _: None)
+    flow = SimFlow(rig.board.way("a", "server"), 1e15, lambda _: None)
     sent: list[float] = []
     rig.clock.at(0.0, lambda: rig.flows.begin(flow))
     rig.clock.at(2.0, lambda: sent.append(rig.flows.end(flow)))

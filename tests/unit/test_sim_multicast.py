@@ -11,11 +11,11 @@ from virtual_links import LinkModel
 from virtual_multicast import BITS, BODY, PACKET_S, RATE, Rig
 
 from testbed.errors import NodeLost
-from testbed.fabric.sim.board import PACKET_BITS
-from testbed.fabric.sim.multicast import packet_bytes
+from testbed.fabric.sim.endpoint import packet_bytes
+from testbed.fabric.sim.link_state import PACKET_BITS
 from testbed.fabric.sim.network import Costs
 from testbed.node import Kind, Message
-from testbed.scenario.shape import End, Shape
+from testbed.scenario.link_state import LinkDirection, LinkState
 
 
 def test_one_sender_alone_takes_as_long_as_one_copy() -> None:
@@ -103,8 +103,8 @@ RACKS = {"east": ["n0", "n1"], "west": ["n2", "n3"], "south": ["n4", "n5"]}
 
 def racked(groups: Sequence[set[int]] | None = None) -> Rig:
     """Six nodes in three racks whose links are no faster than a node's."""
-    plain = Shape(round(RATE), 10**9)
-    shared = {End(rack, d): plain for rack in RACKS for d in ("up", "down")}  # type: ignore[arg-type]
+    plain = LinkState(round(RATE), 10**9)
+    shared = {LinkDirection(rack, d): plain for rack in RACKS for d in ("up", "down")}  # type: ignore[arg-type]
     return Rig(6, groups, others=shared, racks=RACKS)
 
 

@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 from virtual_multicast import BITS, PACKET_S, RATE, Rig
 
-from testbed.fabric.sim.board import PACKET_BITS
-from testbed.fabric.sim.multicast import packet_bytes
-from testbed.fabric.sim.shares import evened
+from testbed.fabric.sim.endpoint import packet_bytes
+from testbed.fabric.sim.link_state import PACKET_BITS, evened
 from testbed.node import Kind, Message
-from testbed.scenario.impairments import Impairments
-from testbed.scenario.shape import End, LinkChange, Shape, wire_bytes
+from testbed.scenario.link_state import (
+    Impairments,
+    LinkChange,
+    LinkDirection,
+    LinkState,
+    wire_bytes,
+)
 
 
 def test_it_shares_with_connections_evenly() -> None:
@@ -59,8 +63,8 @@ def test_it_builds_no_queue() -> None:
 
 def test_links_change_in_the_middle_of_a_message() -> None:
     changes = [
-        LinkChange(0.04, End("n2", "down"), Shape(0, 10**9)),
-        LinkChange(1.04, End("n2", "down"), Shape(round(RATE / 2), 10**9)),
+        LinkChange(0.04, LinkDirection("n2", "down"), LinkState(0, 10**9)),
+        LinkChange(1.04, LinkDirection("n2", "down"), LinkState(round(RATE / 2), 10**9)),
     ]
     rig = Rig(3, changes=changes)
     found = rig.run(send=partial(rig.cast, 0), take=partial(rig.take, 1))
@@ -71,7 +75,7 @@ def test_links_change_in_the_middle_of_a_message() -> None:
 def lossy(loss: float, seed: int = 1, delay_s: float = 0.01) -> Rig:
     """Three nodes; the link to 2 loses packets."""
     impairments = Impairments(delay_ns=round(delay_s * 1e9), loss=loss)
-    worse = {End("n2", "down"): Shape(round(RATE), 10**9, impairments=impairments)}
+    worse = {LinkDirection("n2", "down"): LinkState(round(RATE), 10**9, impairments=impairments)}
     return Rig(3, others=worse, seed=seed)
 
 
@@ -83,7 +87,7 @@ def test_what_is_lost_is_sent_again_to_those_who_lost_it() -> None:
         send=partial(rig.cast, 0, body=body), one=partial(rig.take, 1), two=partial(rig.take, 2)
     )
     assert found["two"][0].body == body
-    lost = int(rig.net.board.drops[rig.net.board.number[End("n2", "down")]])
+    lost = int(rig.net.board.drops[rig.net.board.number[LinkDirection("n2", "down")]])
     assert 3 < lost < 40
     assert rig.carried("n1", "down") == pytest.approx(bits, abs=1)
     for link, direction in (("n0", "up"), ("n2", "down")):
@@ -107,10 +111,12 @@ def test_a_sender_goes_on_while_repairs_are_under_way() -> None:
 
 
 def test_what_the_senders_link_loses_all_have_lost() -> None:
-    worse = {End("n0", "up"): Shape(round(RATE), 10**9, impairments=Impairments(loss=0.05))}
+    worse = {
+        LinkDirection("n0", "up"): LinkState(round(RATE), 10**9, impairments=Impairments(loss=0.05))
+    }
     rig = Rig(3, others=worse)
     rig.run(send=partial(rig.cast, 0), one=partial(rig.take, 1), two=partial(rig.take, 2))
-    lost = int(rig.net.board.drops[rig.net.board.number[End("n0", "up")]])
+    lost = int(rig.net.board.drops[rig.net.board.number[LinkDirection("n0", "up")]])
     assert lost > 0
     for link, direction in (("n0", "up"), ("n1", "down"), ("n2", "down")):
         carried = rig.carried(link, direction)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from virtual_run import carried_out
 
-from testbed.fabric.sim.multicast import packet_bytes
-from testbed.record.directory import read_events, read_json, read_jsonl
+from testbed.fabric.sim.endpoint import packet_bytes
+from testbed.records.run_directory import read_events, read_json, read_jsonl
 
 WORKERS, STEPS = 4, 6
 SCENARIO = f"""

@@ -8,7 +8,7 @@ import pytest
 from virtual_run import EVENTS, SCENARIO, carried_out
 
 from testbed.errors import InputError
-from testbed.record.directory import read_events, read_json, read_jsonl
+from testbed.records.run_directory import read_events, read_json, read_jsonl
 
 
 def test_recorded_sizes_are_sent_again(tmp_path: Path) -> None:

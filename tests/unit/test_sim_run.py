@@ -11,11 +11,10 @@ import pytest
 from virtual_run import EVENTS, KILL, PAUSE, SCENARIO, carried_out
 
 from testbed.errors import ExperimentError, InputError, NodeLost
-from testbed.fabric.base import RunContext
-from testbed.fabric.builtin import fabrics
-from testbed.record.directory import read_events, read_json, read_jsonl
-from testbed.session.experiment import prepare
-from testbed.session.run import run
+from testbed.fabric.base import RunContext, fabrics
+from testbed.records.run_directory import read_events, read_json, read_jsonl
+from testbed.runner.experiment import prepare
+from testbed.runner.run import run
 
 
 @pytest.fixture(scope="module")
@@ -213,8 +212,8 @@ def test_nothing_can_be_replayed_on_it(tmp_path: Path) -> None:
 ELSEWHERE = """
 import importlib.abc, os, sys
 
-LINUX = ("pyroute2", "docker", "prometheus_client", "testbed.links.channel", "testbed.fabric.rootless",
-         "testbed.fabric.netns", "testbed.fabric.host", "testbed.session.session")
+LINUX = ("pyroute2", "docker", "prometheus_client", "testbed.links.tc.netlink", "testbed.host.user_namespace",
+         "testbed.fabric.netns", "testbed.fabric.host_node", "testbed.runner.session")
 
 class Refuse(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.fabric.sim.shares import Shares, share
+from testbed.fabric.sim.link_state import RateShares, share
 
 FREE = np.inf
 
@@ -17,7 +17,7 @@ def shared(
     paths: list[list[int]],
     weight: list[float] | None = None,
     limit: list[float] | None = None,
-) -> Shares:
+) -> RateShares:
     """``paths`` of any length; the free link comes last by itself."""
     many = max(map(len, paths))
     filled = np.array([path + [len(capacity)] * (many - len(path)) for path in paths])

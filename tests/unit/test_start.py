@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from testbed.cli import VERBS, _asked
-from testbed.train.tasks import digits
+from testbed.training.tasks import datasets
 
 COSTLY = {"sklearn", "scipy", "sympy", "torch._dynamo", "torch._inductor", "matplotlib"}
 """Libraries that take a second or more."""
@@ -26,8 +26,8 @@ def imported(program: str) -> set[str]:
 
 def test_training_on_digits_imports_neither_scikit_learn_nor_a_compiler() -> None:
     modules = imported(
-        "from testbed.train.device import settle; settle('cpu', 1);"
-        "from testbed.train.tasks.digits import Digits; Digits().train_set(); Digits().test_set()"
+        "from testbed.training.replica import configure_torch as settle; settle('cpu', 1);"
+        "from testbed.training.tasks.datasets import Digits; Digits().train_set(); Digits().test_set()"
     )
     assert "torch" in modules and not modules & COSTLY
 
@@ -35,7 +35,7 @@ def test_training_on_digits_imports_neither_scikit_learn_nor_a_compiler() -> Non
 def test_a_verb_imports_what_it_needs_alone() -> None:
     modules = imported("from testbed.cli import application, _asked; application(_asked(['run']))")
     assert "testbed.cli.run" in modules
-    assert not modules & {"testbed.cli.bench", "testbed.cli.trace", "torch", *COSTLY}
+    assert not modules & {"testbed.bench.cli", "testbed.cli.trace", "torch", *COSTLY}
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["nonsense", "run"]])
@@ -45,17 +45,17 @@ def test_without_a_verb_all_are_known(arguments: list[str]) -> None:
 
 
 def test_digits_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, labels = digits._read()
+    images, labels = datasets._read()
     assert images.shape == (1797, 8, 8)
-    monkeypatch.setattr(digits.importlib.util, "find_spec", lambda _: None)
-    theirs, named = digits._read()
+    monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda _: None)
+    theirs, named = datasets._read()
     assert np.array_equal(images, theirs) and np.array_equal(labels, named)
     assert (images.dtype, labels.dtype) == (theirs.dtype, named.dtype)
 
 
 def test_computation_is_deterministic_once_a_device_is_settled() -> None:
     program = (
-        "import torch; from testbed.train.device import settle; before = torch.are_deterministic_algorithms_enabled();"
+        "import torch; from testbed.training.replica import configure_torch as settle; before = torch.are_deterministic_algorithms_enabled();"
         "settle('cpu', 1); assert (before, torch.are_deterministic_algorithms_enabled()) == (False, True);"
         "assert torch.get_deterministic_debug_mode() == 2"
     )

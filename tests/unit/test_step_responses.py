@@ -12,17 +12,26 @@ from random import Random
 import pytest
 from one_by_one import one_by_one
 
-from testbed.bench.response import simulate as simulating
-from testbed.bench.response.curves import Curve
-from testbed.bench.response.judge import PLAYED, PROGRAMME, bound, target
-from testbed.bench.response.programme import RunClock, earliest, fit
-from testbed.bench.response.run import RESULT, Found, Plan, run
-from testbed.bench.response.settle import arrival, moving_median, overshoot, response
-from testbed.bench.response.simulate import write
-from testbed.bench.response.waveforms import CHANGE_S, REFERENCES, WAVEFORMS
+from testbed.bench import waveforms as simulating
+from testbed.bench.controllers import (
+    PLAYED,
+    PROGRAMME,
+    RESULT,
+    Curve,
+    ResponsePlan,
+    ResponseResult,
+    arrival,
+    bound,
+    moving_median,
+    overshoot,
+    response,
+    run,
+    target,
+)
+from testbed.bench.waveforms import CHANGE_S, REFERENCES, WAVEFORMS, RunClock, earliest, fit, write
 from testbed.errors import InputError
-from testbed.scenario.shape import End
-from testbed.session.experiment import prepare
+from testbed.runner.experiment import prepare
+from testbed.scenario.link_state import LinkDirection
 
 
 def curve(
@@ -198,7 +207,7 @@ def test_a_bound_of_runs_on_a_constant_link_is_the_best_of_them() -> None:
 def test_nothing_moves_before_the_change(name: str, tmp_path: Path) -> None:
     waveform = {**WAVEFORMS, **REFERENCES}[name]
     timeline = prepare(write(tmp_path, waveform, 20, ["none"])).timeline
-    for end in (End("server", "up"), End("server", "down")):
+    for end in (LinkDirection("server", "up"), LinkDirection("server", "down")):
         before = {timeline.rate_at(end, CHANGE_S - 0.01 * i) for i in range(1, 600)}
         assert before == {waveform.before * 10**6}
         moved = any(timeline.rate_at(end, CHANGE_S + 0.5 + i) not in before for i in range(8))
@@ -206,8 +215,8 @@ def test_nothing_moves_before_the_change(name: str, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
-    plan = Plan(
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ResponseResult]:
+    plan = ResponsePlan(
         ["adatopk", "topk-linear"],
         ["step-up", "trace"],
         {"topk-0.01": 0.01, "topk-0.1": 0.1},
@@ -218,7 +227,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
         return run(plan, tmp_path_factory.mktemp("control"), lambda _: None, level=0.3)
 
 
-def test_a_small_call_of_all_of_it(small: tuple[Path, Found]) -> None:
+def test_a_small_call_of_all_of_it(small: tuple[Path, ResponseResult]) -> None:
     directory, found = small
     written = json.loads((directory / RESULT).read_text())
     assert written["rows"] == found.suite.to_json()["rows"]
@@ -235,8 +244,8 @@ def test_a_small_call_of_all_of_it(small: tuple[Path, Found]) -> None:
     assert all(r["responds"] is None for r in written["rows"][4:6])
 
 
-def test_figures_are_drawn(small: tuple[Path, Found]) -> None:
-    from analysis.control_figures import draw_control
+def test_figures_are_drawn(small: tuple[Path, ResponseResult]) -> None:
+    from testbed.bench.figures import draw_control
 
     directory, found = small
     paths = draw_control(directory, found.to_json())
@@ -249,11 +258,11 @@ def test_figures_are_drawn(small: tuple[Path, Found]) -> None:
 
 
 def test_runs_can_be_judged_again(
-    small: tuple[Path, Found], monkeypatch: pytest.MonkeyPatch
+    small: tuple[Path, ResponseResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(simulating, "side_by_side", one_by_one)
     directory, found = small
-    ignored = Plan([], [])
+    ignored = ResponsePlan([], [])
     again, judged = run(ignored, directory, lambda _: None, level=1.0, again=directory)
     assert again == directory
     first = next(iter(found.suite.rows))
@@ -264,4 +273,4 @@ def test_runs_can_be_judged_again(
 def test_what_is_no_earlier_call_is_said(tmp_path: Path) -> None:
     (tmp_path / "runs.json").write_text('{"runs": {}}')
     with pytest.raises(InputError, match="these are no runs"):
-        run(Plan([], []), tmp_path, lambda _: None, again=tmp_path)
+        run(ResponsePlan([], []), tmp_path, lambda _: None, again=tmp_path)

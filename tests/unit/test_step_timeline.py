@@ -15,11 +15,18 @@ from trace_format import problems
 from typer.testing import CliRunner
 
 from analysis.load import Run, load
-from analysis.timeline.chrome import trace
-from analysis.timeline.of_run import bucket_names, chosen, middle, timeline
-from analysis.timeline.span import Span, chain
-from analysis.timeline.tracks import rows, tracks
-from analysis.timeline.worker import bucket_spans
+from analysis.timeline import (
+    Span,
+    bucket_names,
+    bucket_spans,
+    chain,
+    chosen,
+    middle,
+    rows,
+    timeline,
+    trace,
+    tracks,
+)
 from testbed.cli import VERBS, application
 from testbed.cli.timeline import bounds
 from testbed.errors import InputError

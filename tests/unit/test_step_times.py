@@ -10,13 +10,13 @@ from statistics import fmean, median, stdev
 import pytest
 
 from testbed.errors import InputError
+from testbed.runner.experiment import JobFactory, prepare
 from testbed.scenario.load import load
-from testbed.scenario.pace import LogNormalPace, Pace, RecordedPace, pace_of
-from testbed.session.experiment import Jobs, prepare
-from testbed.train.job import Job
-from testbed.train.pace_file import read_step_times
-from testbed.train.peers import peers
-from testbed.train.step_times import StepTimes, step_times, times_of
+from testbed.scenario.model import LogNormalPace, Pace, RecordedPace, pace_of
+from testbed.scenario.recorded_paces import read_step_times
+from testbed.training.job import Job
+from testbed.training.membership import peers
+from testbed.training.pacing import StepTimes, step_times, times_of
 from testbed.units import Duration
 
 SCENARIO = """
@@ -40,7 +40,7 @@ def written(folder: Path, train: str, dilation: float = 1) -> Path:
 def jobs(path: Path, seed: int = 1) -> dict[str, Job]:
     """Of all nodes, as they arrive there."""
     experiment = prepare(path)
-    made = Jobs(experiment, experiment.algorithms[0], seed, 1)
+    made = JobFactory(experiment, experiment.algorithms[0], seed, 1)
     return {
         spec.name: Job.from_json(json.loads(json.dumps(made.of(spec).to_json())))
         for spec in experiment.specs

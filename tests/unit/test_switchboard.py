@@ -13,10 +13,15 @@ from types import SimpleNamespace
 import pytest
 
 from testbed.errors import NodeLost
-from testbed.exchange.doorway import GREETING_BYTES, GREETING_S
-from testbed.session import switchboard as module
-from testbed.session.lines import MAX_LINE, Lines
-from testbed.session.switchboard import PREPARING_S, SILENCE_S, Switchboard
+from testbed.runner import control_channel as module
+from testbed.runner.control_channel import (
+    MAX_LINE,
+    PREPARING_S,
+    SILENCE_S,
+    ControlServer,
+    JsonLines,
+)
+from testbed.transport.endpoint import GREETING_BYTES, GREETING_S
 
 TOKEN = "secret"
 
@@ -39,14 +44,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def board(clock: Clock) -> Iterator[Switchboard]:
-    made = Switchboard("127.0.0.1", 0, TOKEN, ["worker-0", "noise-0"])
+def board(clock: Clock) -> Iterator[ControlServer]:
+    made = ControlServer("127.0.0.1", 0, TOKEN, ["worker-0", "noise-0"])
     yield made
     made.close()
 
 
-def node(board: Switchboard, name: str, *, started: bool = True) -> Lines:
-    lines = Lines(socket.create_connection(board._listener.getsockname()))
+def node(board: ControlServer, name: str, *, started: bool = True) -> JsonLines:
+    lines = JsonLines(socket.create_connection(board._listener.getsockname()))
     lines.send("hello", node=name, token=TOKEN)
     got = board.receive(5.0)
     assert got is not None and got[0] == name and got[1]["type"] == "hello"
@@ -55,7 +60,7 @@ def node(board: Switchboard, name: str, *, started: bool = True) -> Lines:
     return lines
 
 
-def pass_time(board: Switchboard, clock: Clock, seconds: float) -> None:
+def pass_time(board: ControlServer, clock: Clock, seconds: float) -> None:
     """Raises what the board makes of it."""
     clock.now_s += seconds
     assert board.receive(0.01) is None
@@ -68,7 +73,7 @@ def eventually(true: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_a_silent_node_is_lost(board: Switchboard, clock: Clock) -> None:
+def test_a_silent_node_is_lost(board: ControlServer, clock: Clock) -> None:
     lines = node(board, "worker-0")
     pass_time(board, clock, SILENCE_S - 0.1)
     with pytest.raises(NodeLost, match=r"no sign of life for 6\.1 s"):
@@ -76,7 +81,7 @@ def test_a_silent_node_is_lost(board: Switchboard, clock: Clock) -> None:
     lines.close()
 
 
-def test_a_sign_of_life_is_heard(board: Switchboard, clock: Clock) -> None:
+def test_a_sign_of_life_is_heard(board: ControlServer, clock: Clock) -> None:
     lines = node(board, "worker-0")
     pass_time(board, clock, SILENCE_S - 0.1)
     lines.send("alive")
@@ -86,7 +91,7 @@ def test_a_sign_of_life_is_heard(board: Switchboard, clock: Clock) -> None:
 
 
 def test_a_silent_node_is_lost_while_another_has_much_to_say(
-    board: Switchboard, clock: Clock
+    board: ControlServer, clock: Clock
 ) -> None:
     silent, talking = node(board, "worker-0"), node(board, "noise-0")
     clock.now_s += SILENCE_S + 0.1
@@ -99,7 +104,7 @@ def test_a_silent_node_is_lost_while_another_has_much_to_say(
     talking.close()
 
 
-def test_a_node_that_prepares_may_be_silent_for_longer(board: Switchboard, clock: Clock) -> None:
+def test_a_node_that_prepares_may_be_silent_for_longer(board: ControlServer, clock: Clock) -> None:
     lines = node(board, "worker-0", started=False)
     pass_time(board, clock, PREPARING_S - 0.1)
     with pytest.raises(NodeLost, match="no sign of life"):
@@ -108,7 +113,7 @@ def test_a_node_that_prepares_may_be_silent_for_longer(board: Switchboard, clock
 
 
 def test_a_node_that_does_not_read_is_lost(
-    board: Switchboard, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    board: ControlServer, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "UNREAD_S", 0.3)
     lines = node(board, "worker-0")
@@ -133,7 +138,7 @@ def test_a_node_that_does_not_read_is_lost(
     lines.close()
 
 
-def test_a_long_line_arrives_at_a_node_that_reads_late(board: Switchboard, clock: Clock) -> None:
+def test_a_long_line_arrives_at_a_node_that_reads_late(board: ControlServer, clock: Clock) -> None:
     lines, text = node(board, "worker-0"), "x" * (12 << 20)
     lines.socket.settimeout(10.0)
     sender = threading.Thread(target=board.send, args=("worker-0", "job"), kwargs={"text": text})
@@ -144,7 +149,7 @@ def test_a_long_line_arrives_at_a_node_that_reads_late(board: Switchboard, clock
     lines.close()
 
 
-def test_a_paused_node_is_excused_until_it_goes_on(board: Switchboard, clock: Clock) -> None:
+def test_a_paused_node_is_excused_until_it_goes_on(board: ControlServer, clock: Clock) -> None:
     lines = node(board, "worker-0")
     board.excuse("worker-0")
     pass_time(board, clock, 10 * SILENCE_S)
@@ -155,7 +160,7 @@ def test_a_paused_node_is_excused_until_it_goes_on(board: Switchboard, clock: Cl
     lines.close()
 
 
-def test_a_dismissed_node_may_go_and_come_back(board: Switchboard, clock: Clock) -> None:
+def test_a_dismissed_node_may_go_and_come_back(board: ControlServer, clock: Clock) -> None:
     first = node(board, "noise-0")
     board.dismiss("noise-0")
     first.close()
@@ -171,7 +176,7 @@ def test_a_dismissed_node_may_go_and_come_back(board: Switchboard, clock: Clock)
         board.receive(20.0)
 
 
-def test_a_dismissed_node_is_not_sent_away_for_what_it_still_says(board: Switchboard) -> None:
+def test_a_dismissed_node_is_not_sent_away_for_what_it_still_says(board: ControlServer) -> None:
     first = node(board, "noise-0", started=False)
     board.dismiss("noise-0")
     for _ in range(3):
@@ -184,12 +189,12 @@ def test_a_dismissed_node_is_not_sent_away_for_what_it_still_says(board: Switchb
     first.close()
 
 
-def test_a_posted_message_comes_as_the_nodes_own(board: Switchboard) -> None:
+def test_a_posted_message_comes_as_the_nodes_own(board: ControlServer) -> None:
     board.post("worker-0", {"type": "error", "message": "x"})
     assert board.receive(1.0) == ("worker-0", {"type": "error", "message": "x"})
 
 
-def stranger(board: Switchboard) -> socket.socket:
+def stranger(board: ControlServer) -> socket.socket:
     made = socket.create_connection(board._listener.getsockname())
     made.settimeout(20)
     return made
@@ -197,7 +202,7 @@ def stranger(board: Switchboard) -> socket.socket:
 
 @pytest.mark.parametrize(("bound", "most"), [("MOST_WAITING", 100), ("MOST_WAITING_BYTES", 10**6)])
 def test_nodes_are_not_read_while_too_much_waits(
-    board: Switchboard, clock: Clock, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+    board: ControlServer, clock: Clock, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
     monkeypatch.setattr(module, bound, most)
     lines = node(board, "worker-0")
@@ -222,7 +227,7 @@ def test_nodes_are_not_read_while_too_much_waits(
     lines.close()
 
 
-def test_a_stranger_that_says_nothing_is_sent_away(board: Switchboard, clock: Clock) -> None:
+def test_a_stranger_that_says_nothing_is_sent_away(board: ControlServer, clock: Clock) -> None:
     with stranger(board) as silent:
         eventually(lambda: len(board._doorway) == 1)
         clock.now_s += GREETING_S
@@ -231,7 +236,7 @@ def test_a_stranger_that_says_nothing_is_sent_away(board: Switchboard, clock: Cl
     assert board._nodes["worker-0"].most_bytes == MAX_LINE
 
 
-def test_a_greeting_is_short(board: Switchboard) -> None:
+def test_a_greeting_is_short(board: ControlServer) -> None:
     with stranger(board) as talker:
         talker.sendall(b'{"type": "hello", "node": "' + b"x" * GREETING_BYTES)
         with suppress(ConnectionResetError):
@@ -242,7 +247,7 @@ def test_a_greeting_is_short(board: Switchboard) -> None:
 def test_a_node_comes_from_its_own_address() -> None:
     """Who knows the token and a name is turned away all the same, and the node itself gets in."""
     names, addresses = ["worker-0", "noise-0"], {"worker-0": "127.0.0.2"}
-    board = Switchboard("127.0.0.1", 0, TOKEN, names, addresses)
+    board = ControlServer("127.0.0.1", 0, TOKEN, names, addresses)
     try:
         with stranger(board) as posing:
             posing.sendall(
@@ -254,7 +259,7 @@ def test_a_node_comes_from_its_own_address() -> None:
         own = socket.create_connection(
             board._listener.getsockname(), source_address=("127.0.0.2", 0)
         )
-        lines = Lines(own)
+        lines = JsonLines(own)
         lines.send("hello", node="worker-0", token=TOKEN)
         came = board.receive(5.0)
         assert came is not None and came[0] == "worker-0"
@@ -265,7 +270,7 @@ def test_a_node_comes_from_its_own_address() -> None:
         board.close()
 
 
-def test_strangers_are_counted(board: Switchboard) -> None:
+def test_strangers_are_counted(board: ControlServer) -> None:
     for words in (b"", b"{}\n", b"[]\n", b'{"type": "hello", "node": "worker-0", "token": "x"}\n'):
         with stranger(board) as one:
             one.sendall(words)
@@ -277,7 +282,7 @@ def test_strangers_are_counted(board: Switchboard) -> None:
     assert board.strangers == 4
 
 
-def test_a_flood_of_strangers_keeps_nobody_out(board: Switchboard) -> None:
+def test_a_flood_of_strangers_keeps_nobody_out(board: ControlServer) -> None:
     before = threading.active_count()
     flood = [stranger(board) for _ in range(300)]
     node(board, "worker-0").close()
@@ -288,22 +293,22 @@ def test_a_flood_of_strangers_keeps_nobody_out(board: Switchboard) -> None:
 
 
 def test_who_cannot_be_let_in_ends_nothing(
-    board: Switchboard, monkeypatch: pytest.MonkeyPatch
+    board: ControlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No thread for the first, no such option on the second's socket: the third is heard."""
     failing = iter([RuntimeError("can't start new thread"), OSError(22, "Invalid argument")])
 
-    def refused(*_: object, real: Callable[..., Lines] = Lines) -> Lines:
+    def refused(*_: object, real: Callable[..., JsonLines] = JsonLines) -> JsonLines:
         if (error := next(failing, None)) is not None:
             raise error
         return real(*_)
 
-    monkeypatch.setattr(module, "Lines", refused)
+    monkeypatch.setattr(module, "JsonLines", refused)
     for _ in range(2):
         with stranger(board) as turned_away, suppress(OSError):
             turned_away.recv(1)
     monkeypatch.undo()
-    lines = Lines(socket.create_connection(board._listener.getsockname()))
+    lines = JsonLines(socket.create_connection(board._listener.getsockname()))
     lines.send("hello", node="worker-0", token=TOKEN)
     eventually(lambda: board.connected() == ["worker-0"])
     lines.close()

@@ -10,17 +10,15 @@ import torch
 
 from testbed.errors import InputError
 from testbed.scenario.model import Train
-from testbed.train.batches import Batches
-from testbed.train.data import on_device, open_task, subset
-from testbed.train.seeding import derive
-from testbed.train.tasks import tasks
+from testbed.training.data import Batches, derive, on_device, open_task, subset
+from testbed.training.tasks.base import tasks
 
 torch.set_num_threads(1)
 
 
 def test_names_are_known_without_torch() -> None:
     code = (
-        "import sys; from testbed.train.tasks import tasks; from testbed.train.models import models;"
+        "import sys; from testbed.training.tasks.base import tasks; from testbed.training.models.base import models;"
         "assert 'digits' in tasks and 'resnet50' in models;"
         "tasks.get('cifar10').inputs;"
         "assert not {'torch', 'sklearn'} & set(sys.modules)"

@@ -11,9 +11,9 @@ import torch
 from virtual_setup import Stage
 
 from testbed.scenario.model import Train
-from testbed.train.data import on_device, open_task
-from testbed.train.models import models
-from testbed.train.tasks import tasks
+from testbed.training.data import on_device, open_task
+from testbed.training.models.base import models
+from testbed.training.tasks.base import tasks
 
 torch.set_num_threads(1)
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-task.md"

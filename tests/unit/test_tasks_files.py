@@ -12,8 +12,8 @@ import torch
 
 from testbed.errors import InputError
 from testbed.scenario.model import Train
-from testbed.train.data import open_task
-from testbed.train.tasks import files
+from testbed.training.data import open_task
+from testbed.training.tasks import base
 
 torch.set_num_threads(1)
 
@@ -144,7 +144,7 @@ def test_a_device_is_no_file_of_a_data_set(tmp_path: Path) -> None:
 def test_what_is_too_large_is_not_unpacked_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(base, "MAX_BYTES", 1 << 20)
     (tmp_path / "train.bin.gz").write_bytes(gzip.compress(bytes(2 << 20)))
     with pytest.raises(InputError, match="more than 1 MiB unpacked"):
         opened("cifar100", tmp_path).train_set()

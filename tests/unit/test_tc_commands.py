@@ -5,19 +5,20 @@ from __future__ import annotations
 import pytest
 
 from testbed.cli.tc_commands import host_commands, link_commands, tc_commands
-from testbed.fabric.base import Cable, Interface
-from testbed.links.wire import LinkSettings
-from testbed.scenario.impairments import Impairments
-from testbed.scenario.shape import End, Shape
+from testbed.links.agent.protocol import LinkSettings
+from testbed.scenario.link_state import Impairments, LinkDirection, LinkState
+from testbed.topology import Cable, Interface
 
 MBIT, MS = 1_000_000, 1_000_000
 CABLE = Cable(Interface(None, 3, "w-nic"), Interface(None, 4, "w-port"))
-UP, DOWN = End("w", "up"), End("w", "down")
-DELAYED = Shape(100 * MBIT, 640_000, impairments=Impairments(delay_ns=10 * MS, loss=0.01))
+UP, DOWN = LinkDirection("w", "up"), LinkDirection("w", "down")
+DELAYED = LinkState(100 * MBIT, 640_000, impairments=Impairments(delay_ns=10 * MS, loss=0.01))
 
 
 def test_tc_commands_name_every_value() -> None:
-    root, leaf_class, leaf = tc_commands(UP, Shape(100 * MBIT, 625_000, overhead_bytes=24), "data")
+    root, leaf_class, leaf = tc_commands(
+        UP, LinkState(100 * MBIT, 625_000, overhead_bytes=24), "data"
+    )
     assert root == "tc qdisc add dev data root handle 4e57: htb default 10"
     assert leaf_class == (
         "tc class add dev data parent 4e57: classid 4e57:10 htb rate 100000000bit ceil 100000000bit "
@@ -28,7 +29,7 @@ def test_tc_commands_name_every_value() -> None:
 
 @pytest.mark.parametrize(("drop", "word"), [(True, "dropped"), (False, "wait")])
 def test_an_outage_is_shown_as_a_comment(drop: bool, word: str) -> None:
-    (line,) = tc_commands(DOWN, Shape(0, 1000, drop), "port0")
+    (line,) = tc_commands(DOWN, LinkState(0, 1000, drop), "port0")
     assert line.startswith("# w down: outage")
     assert word in line
 
@@ -42,7 +43,7 @@ def test_an_outage_is_shown_as_a_comment(drop: bool, word: str) -> None:
     ],
 )
 def test_queue_and_line_are_at_different_devices(
-    end: End, at: str, queue: str, line: str, arriving: str
+    end: LinkDirection, at: str, queue: str, line: str, arriving: str
 ) -> None:
     commands = link_commands(end, DELAYED, CABLE, at)
     assert f"tc qdisc add dev {queue} root handle 4e57: htb default 10" in commands
@@ -54,7 +55,7 @@ def test_queue_and_line_are_at_different_devices(
 
 
 def test_a_line_is_there_only_where_it_is_ever_needed() -> None:
-    plain = Shape(100 * MBIT, 625_000)
+    plain = LinkState(100 * MBIT, 625_000)
     assert not any("netem" in command for command in link_commands(UP, plain, CABLE))
     assert "netem" in link_commands(UP, plain, CABLE, impaired=True)[-1]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import InputError
-from testbed.job.tenant import (
+from testbed.runner.exec.launch_spec import (
     NOBODY,
     Tenant,
     drop_if_empty,

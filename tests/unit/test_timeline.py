@@ -24,7 +24,7 @@ from histories import (
 )
 
 from testbed.errors import InputError
-from testbed.scenario.shape import End, Shape
+from testbed.scenario.link_state import LinkDirection, LinkState
 from testbed.scenario.timeline import Timeline, build
 
 HISTORIES = [
@@ -77,22 +77,28 @@ def test_events_do_what_they_say(
 
 
 def test_events_reach_the_links_they_name() -> None:
-    def reached(links: list[str], direction: str) -> set[End]:
+    def reached(links: list[str], direction: str) -> set[LinkDirection]:
         event = {**step(1, 5), "links": links, "direction": direction}
         return {change.end for change in timeline(event).changes(0, 9)}
 
     assert reached(["server"], "both") == {UP, DOWN}
-    assert reached(["worker"], "down") == {End("worker-0", "down"), End("worker-1", "down")}
-    assert reached(["worker-1", "worker"], "up") == {End("worker-0", "up"), End("worker-1", "up")}
+    assert reached(["worker"], "down") == {
+        LinkDirection("worker-0", "down"),
+        LinkDirection("worker-1", "down"),
+    }
+    assert reached(["worker-1", "worker"], "up") == {
+        LinkDirection("worker-0", "up"),
+        LinkDirection("worker-1", "up"),
+    }
     assert len(reached(["all"], "both")) == 6
 
 
 def test_packets_are_dropped_in_an_outage_that_says_so() -> None:
     built = timeline(outage(1, 1, "drop"), outage(5, 1))
-    assert built.shape_at(UP, 1.5) == Shape(0, 8000, drop=True)
-    assert built.shape_at(UP, 2.0) == Shape(BASE, 8000)
-    assert built.shape_at(UP, 5.5) == Shape(0, 8000)
-    assert built.shape_at(DOWN, 1.5) == Shape(BASE, 8000)
+    assert built.shape_at(UP, 1.5) == LinkState(0, 8000, drop=True)
+    assert built.shape_at(UP, 2.0) == LinkState(BASE, 8000)
+    assert built.shape_at(UP, 5.5) == LinkState(0, 8000)
+    assert built.shape_at(DOWN, 1.5) == LinkState(BASE, 8000)
 
 
 def test_packets_are_dropped_in_the_outages_of_a_flap_that_says_so() -> None:
@@ -208,14 +214,14 @@ def test_events_name_racks_and_all_means_nodes() -> None:
     end = {"rate": "1 Mbit/s", "queue": "64 kB"}
     racks = {"rack": {"members": ["worker"], "up": end, "down": end}}
 
-    def reached(links: list[str]) -> set[End]:
+    def reached(links: list[str]) -> set[LinkDirection]:
         built = build(scenario({**step(1, 5), "links": links}, racks=racks), TRACES)
         return {change.end for change in built.changes(0, 9)}
 
-    assert reached(["rack"]) == {End("rack", "up")}
+    assert reached(["rack"]) == {LinkDirection("rack", "up")}
     assert len(reached(["all"])) == 3
     cut = {"kind": "partition", "links": ["rack"], "at": "1 s", "for": "2 s", "direction": None}
     built = build(scenario(cut, racks=racks), TRACES)
-    shapes = [built.shape_at(End("rack", way), 2) for way in ("up", "down")]
+    shapes = [built.shape_at(LinkDirection("rack", way), 2) for way in ("up", "down")]
     assert [(shape.rate_bits, shape.drop) for shape in shapes] == [(0, True), (0, True)]
-    assert built.rate_at(End("worker-0", "up"), 2) == BASE
+    assert built.rate_at(LinkDirection("worker-0", "up"), 2) == BASE

@@ -10,33 +10,50 @@ import pytest
 from histories import scenario
 
 from testbed.errors import InputError
-from testbed.scenario.events import TraceEvent
 from testbed.scenario.expand import expand, groups_of_nodes, named_nodes, node_names, racks
-from testbed.scenario.history import Points
-from testbed.scenario.impairments import FourState, GilbertElliott, Impairments
-from testbed.scenario.link import (
+from testbed.scenario.link_model import (
     FourStateLoss,
     GilbertElliottLoss,
     LinkEnd,
+    LinkShare,
     RandomLoss,
     Reordering,
-    Share,
     SlotTimes,
+    TraceEvent,
+    held_bytes,
+    impairments,
+    loss_model,
 )
-from testbed.scenario.schedule import Line, Schedule, Segment
-from testbed.scenario.settings import held_bytes, impairments, loss_model
-from testbed.scenario.shape import End, Shape, wire_bytes
-from testbed.scenario.sources import NS, Constant, Ramp, Source, Trace, nanoseconds
-from testbed.traces import RateTrace
+from testbed.scenario.link_state import (
+    FourState,
+    GilbertElliott,
+    Impairments,
+    LinkDirection,
+    LinkState,
+    wire_bytes,
+)
+from testbed.scenario.schedule import (
+    NS,
+    Constant,
+    FileSource,
+    LinkAttributes,
+    Ramp,
+    Schedule,
+    Segment,
+    Trace,
+    nanoseconds,
+)
+from testbed.scenario.timeline import TracePoints
+from testbed.traces.rate_trace import RateTrace
 from testbed.units import Duration, Packets, Rate, Size
 
-END = End("a", "up")
-LINE = Line(8000)
+END = LinkDirection("a", "up")
+LINE = LinkAttributes(8000)
 
 
 def points(trace: RateTrace, scale: float = 1.0, stretch: float = 1.0) -> Any:
     event: Any = SimpleNamespace(key="t", scale=scale, stretch=stretch)
-    return Points({"t": trace}).of(event)
+    return TracePoints({"t": trace}).of(event)
 
 
 def test_points_of_a_trace_are_whole_nanoseconds_and_bits() -> None:
@@ -54,7 +71,7 @@ def test_points_that_fall_together_are_one_with_the_last_rate() -> None:
 
 
 def test_points_are_made_once_for_every_scale_and_stretch() -> None:
-    made = Points({"t": RateTrace((0.0,), (8,), 1.0)})
+    made = TracePoints({"t": RateTrace((0.0,), (8,), 1.0)})
     first: Any = SimpleNamespace(key="t", scale=1.0, stretch=1.0)
     assert made.of(first) is made.of(first)
     other: Any = SimpleNamespace(key="t", scale=2.0, stretch=1.0)
@@ -62,7 +79,7 @@ def test_points_are_made_once_for_every_scale_and_stretch() -> None:
     assert TraceEvent.model_fields.keys() >= {"scale", "stretch"}
 
 
-SOURCES: list[tuple[Source, list[tuple[int, int]], int | None, int]] = [
+SOURCES: list[tuple[FileSource, list[tuple[int, int]], int | None, int]] = [
     (Constant(5, 7), [(0, 5)], None, 7),
     # From 10 to 20 in 4 steps over 10 ns: the steps are due at 2.5, 5, 7.5 and 10, rounded down.
     (Ramp(100, 10, 20, 10, 4), [(100, 10), (102, 12), (105, 15), (107, 18), (110, 20)], None, 110),
@@ -72,7 +89,7 @@ SOURCES: list[tuple[Source, list[tuple[int, int]], int | None, int]] = [
 
 @pytest.mark.parametrize(("source", "pieces", "period", "settled"), SOURCES)
 def test_a_source_says_when_it_changes_and_to_what(
-    source: Source, pieces: list[tuple[int, int]], period: int | None, settled: int
+    source: FileSource, pieces: list[tuple[int, int]], period: int | None, settled: int
 ) -> None:
     start, last = pieces[0][0], pieces[-1][0]
     assert list(source.pieces(start, last + 1)) == pieces
@@ -98,16 +115,16 @@ def test_a_ramp_holds_its_end_and_rounds_between() -> None:
     assert nanoseconds(1.0000000006) == NS + 1
 
 
-def schedule(*segments: tuple[int, Source, bool | None]) -> Schedule:
+def schedule(*segments: tuple[int, FileSource, bool | None]) -> Schedule:
     return Schedule(tuple(Segment(begin, source, LINE, drop) for begin, source, drop in segments))
 
 
 def test_a_schedule_takes_what_its_segments_say_and_no_service_in_outages() -> None:
     built = schedule((0, Constant(8), None), (10, Constant(8), True), (15, Constant(4), None))
-    assert built.piece(0) == (Shape(8, 8000), 10)
-    assert built.piece(9) == (Shape(8, 8000), 10)
-    assert built.piece(10) == (Shape(0, 8000, drop=True), 15)
-    assert built.piece(20) == (Shape(4, 8000), None)
+    assert built.piece(0) == (LinkState(8, 8000), 10)
+    assert built.piece(9) == (LinkState(8, 8000), 10)
+    assert built.piece(10) == (LinkState(0, 8000, drop=True), 15)
+    assert built.piece(20) == (LinkState(4, 8000), None)
     assert [(at, shape.rate_bits) for at, shape in built.changes(0)] == [(0, 8), (10, 0), (15, 4)]
     assert [at for at, _ in built.changes(10, 15)] == [10]
     assert [at for at, _ in built.changes(12, 16)] == [12, 15]
@@ -122,7 +139,7 @@ def test_a_limit_of_a_piece_is_the_nearer_of_the_source_and_the_next_segment() -
     saw = Trace(0, (0, 4), (1, 2), 8)
     built = schedule((0, saw, None), (6, Constant(9), None))
     assert [built.piece(time) for time in (0, 4, 6)] == [
-        (Shape(1, 8000), 4), (Shape(2, 8000), 6), (Shape(9, 8000), None),
+        (LinkState(1, 8000), 4), (LinkState(2, 8000), 6), (LinkState(9, 8000), None),
     ]  # fmt: skip
 
 
@@ -136,7 +153,7 @@ def test_an_outage_that_never_ends_is_none_and_one_of_a_trace_is_as_long_as_it_i
 
 
 def test_lines_are_told_once_and_only_those_of_the_time_asked_for() -> None:
-    other = Line(9000, 24)
+    other = LinkAttributes(9000, 24)
     built = Schedule(
         tuple(Segment(at, Constant(1), line) for at, line in ((0, LINE), (5, other), (9, LINE)))
     )
@@ -155,11 +172,14 @@ def test_each_full_segment_of_1448_bytes_has_66_of_headers(frame: int, wire: int
 
 
 def test_shapes_are_written_short_where_nothing_is_unusual() -> None:
-    plain, lossy = Shape(5, 8000, drop=True), Shape(5, 8000, False, 0, Impairments(delay_ns=7))
+    plain, lossy = (
+        LinkState(5, 8000, drop=True),
+        LinkState(5, 8000, False, 0, Impairments(delay_ns=7)),
+    )
     assert plain.to_json() == [5, 8000, True]
-    assert len(lossy.to_json()) == len(Shape(5, 8000, False, 24).to_json()) == 5
-    for shape in (plain, lossy, Shape(5, 8000, False, 24)):
-        assert Shape.from_json(shape.to_json()) == shape
+    assert len(lossy.to_json()) == len(LinkState(5, 8000, False, 24).to_json()) == 5
+    for shape in (plain, lossy, LinkState(5, 8000, False, 24)):
+        assert LinkState.from_json(shape.to_json()) == shape
 
 
 def test_a_queue_is_a_time_at_a_rate_or_bytes_or_packets_within_what_kernels_hold() -> None:
@@ -180,7 +200,7 @@ def test_a_queue_is_a_time_at_a_rate_or_bytes_or_packets_within_what_kernels_hol
 
 
 def scenario_of_no(**left_out: None) -> None:
-    from testbed.scenario.settings import queue_bytes
+    from testbed.scenario.link_model import queue_bytes
 
     queue_bytes(END, LinkEnd.model_validate({"rate": "1 Mbit/s", "queue": "8 kB", **left_out}))
 
@@ -200,7 +220,7 @@ def test_what_has_no_effect_is_as_if_it_was_not_asked_for() -> None:
 def test_impairments_are_fractions_and_whole_nanoseconds() -> None:
     full = asked(
         delay=Duration(0.02), jitter=Duration(0.003), distribution="normal", delay_correlation=0.25,
-        loss=RandomLoss(model="random", probability=0.1), duplicate=Share(probability=0.2, correlation=0.4),
+        loss=RandomLoss(model="random", probability=0.1), duplicate=LinkShare(probability=0.2, correlation=0.4),
         corrupt=0.3, reorder=Reordering(probability=0.05, correlation=0.6, gap=5), ecn=True, ordered=False,
         slot=SlotTimes(shortest=Duration(0.001), longest=Duration(0.004), packets=7, bytes=Size(900)), seed=11,
     )  # fmt: skip

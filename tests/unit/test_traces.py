@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import InputError
-from testbed.traces import read
-from testbed.traces.read import detect, parse
-from testbed.traces.source import Source
+from testbed.traces.rate_trace import TraceSource
+from testbed.traces.readers import detect, parse, read
 
 SABRE = """[
     {"duration_ms": 725, "bandwidth_kbps": 36014, "latency_ms": 20},
@@ -225,7 +224,7 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
 def test_large_files_are_read_in_blocks_with_the_right_lines() -> None:
     rows = [f"{i},{i % 97}" for i in range(300_000)]
     text = "# a comment\ntime_s,rate_mbit_s\n\n" + "\n".join(rows)
-    assert len(list(Source("t", text).blocks())) > 2
+    assert len(list(TraceSource("t", text).blocks())) > 2
     trace = parse(text, "t")
     assert len(trace.times_s) == 300_000
     assert trace.rates_bits[250_000] == 250_000 % 97 * 10**6

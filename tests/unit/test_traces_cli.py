@@ -14,11 +14,12 @@ import pytest
 from loopback import own_place, refusing
 from typer.testing import CliRunner, Result
 
-from testbed.cli import VERBS, application, trace_make, trace_record
+from testbed.cli import VERBS, application
+from testbed.cli import trace as trace_make
 from testbed.errors import ExperimentError, InputError, MachineError
-from testbed.traces import RateTrace, read
-from testbed.traces.columns import meaning
-from testbed.traces.formats import READERS
+from testbed.traces.csv_reader import meaning
+from testbed.traces.rate_trace import RateTrace
+from testbed.traces.readers import READERS, read
 
 needs_iperf3 = pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
 
@@ -246,9 +247,9 @@ def test_an_iperf3_that_says_nothing_useful(
     ]:
         (tmp_path / "iperf3").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "iperf3").chmod(0o755)
-        monkeypatch.setattr(trace_record, "GRACE_S", -0.5)
+        monkeypatch.setattr(trace_make, "GRACE_S", -0.5)
         monkeypatch.setattr(
-            trace_record, "shutil", SimpleNamespace(which=lambda _: str(tmp_path / "iperf3"))
+            trace_make, "shutil", SimpleNamespace(which=lambda _: str(tmp_path / "iperf3"))
         )
         error = call("record", "h", "--seconds", 1, "--out", tmp_path / "t").exception
         assert isinstance(error, ExperimentError)

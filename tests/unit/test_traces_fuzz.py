@@ -20,10 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import InputError
-from testbed.traces import RateTrace, read, write_csv
-from testbed.traces.formats import READERS
-from testbed.traces.read import parse
-from testbed.traces.summary import summary
+from testbed.traces.generate import write_csv
+from testbed.traces.rate_trace import RateTrace, summary
+from testbed.traces.readers import READERS, parse, read
 from testbed.units import LARGEST
 
 EXAMPLES = int(os.environ.get("NARROWS_FUZZ", "200"))

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from testbed.traces import RateTrace, generate, read, write_csv
+from testbed.traces import generate
+from testbed.traces.generate import write_csv
+from testbed.traces.rate_trace import RateTrace
+from testbed.traces.readers import read
 
 SHIPPED = sorted((Path(__file__).parents[2] / "scenarios" / "traces").glob("*.csv"))
 

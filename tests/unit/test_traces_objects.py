@@ -7,10 +7,9 @@ from examples_count import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from testbed.traces import RateTrace, write_csv
-from testbed.traces.read import parse
-from testbed.traces.summary import summary
-from testbed.traces.write import write_mahimahi, write_pairs
+from testbed.traces.generate import write_csv, write_mahimahi, write_pairs
+from testbed.traces.rate_trace import RateTrace, summary
+from testbed.traces.readers import parse
 
 lengths = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20)
 rates = st.lists(st.integers(0, 10**12), min_size=20, max_size=20)

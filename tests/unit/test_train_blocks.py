@@ -11,12 +11,12 @@ import torch
 from virtual_setup import job
 
 from testbed.errors import GradientError
-from testbed.exchange.coded.quantize import LIMIT, MOST
-from testbed.exchange.kinds import BlocksSide
-from testbed.train.blocks import BlockComputation, BlocksCarrier
-from testbed.train.common import CommonWorkshop
-from testbed.train.job import Job
-from testbed.train.workshop import OwnWorkshop, WorkersReplica, Workshop
+from testbed.exchange.base import BlocksSide
+from testbed.exchange.coded.round import LIMIT, MOST
+from testbed.training.compute import PrivateReplicaProvider, ReplicaProvider, ReplicaView
+from testbed.training.gradient_codec import BlockCodec, BlockComputation
+from testbed.training.job import Job
+from testbed.training.shared_replica import SharedReplicaProvider
 
 torch.set_num_threads(1)
 
@@ -38,13 +38,13 @@ class Asks:
 
 
 def worker(
-    rank: int, places: Sequence[slice], workshop: Workshop | None = None
-) -> tuple[Job, WorkersReplica, BlockComputation, BlocksCarrier, Asks]:
+    rank: int, places: Sequence[slice], workshop: ReplicaProvider | None = None
+) -> tuple[Job, ReplicaView, BlockComputation, BlockCodec, Asks]:
     given, asks = job(rank + 1, 4, "none"), Asks(places)
-    replica, computation = (workshop or OwnWorkshop()).equip(given)
+    replica, computation = (workshop or PrivateReplicaProvider()).equip(given)
     side = cast(BlocksSide, asks)
     of_blocks = BlockComputation(given, computation, replica.flat.size, side)
-    return given, replica, of_blocks, BlocksCarrier(replica, of_blocks, side), asks
+    return given, replica, of_blocks, BlockCodec(replica, of_blocks, side), asks
 
 
 def test_blocks_are_the_same_bits_on_every_worker() -> None:
@@ -56,7 +56,7 @@ def test_blocks_are_the_same_bits_on_every_worker() -> None:
 
 
 def test_blocks_add_up_to_the_gradient_of_the_mini_batch() -> None:
-    workers = [OwnWorkshop().equip(job(rank + 1, 4, "none")) for rank in range(4)]
+    workers = [PrivateReplicaProvider().equip(job(rank + 1, 4, "none")) for rank in range(4)]
     mean = np.zeros(workers[0][0].flat.size)
     for replica, computation in workers:
         computation.gradients(3)
@@ -72,7 +72,7 @@ def test_blocks_add_up_to_the_gradient_of_the_mini_batch() -> None:
 def test_workers_that_share_a_model_compute_blocks_too() -> None:
     places = [slice(5, 60)]
     _, _, own, _, _ = worker(1, places)
-    _, _, shared, _, _ = worker(1, places, CommonWorkshop())
+    _, _, shared, _, _ = worker(1, places, SharedReplicaProvider())
     own.gradients(1), shared.gradients(1)
     np.testing.assert_array_equal(own.rows, shared.rows)
 

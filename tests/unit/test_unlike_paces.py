@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from virtual_run import carried_out
 
-from testbed.record.directory import read_events, read_json
+from testbed.records.run_directory import read_events, read_json
 from testbed.scenario.load import load
-from testbed.scenario.pace import LogNormalPace
-from testbed.train.step_times import times_of
+from testbed.scenario.model import LogNormalPace
+from testbed.training.pacing import times_of
 from testbed.units import Duration
 
 SCENARIO = """

@@ -9,9 +9,9 @@ from virtual_run import carried_out
 
 from analysis.figures import figures_of, label_shares
 from analysis.load import load
-from testbed.record.directory import read_events, read_json
+from testbed.records.run_directory import read_events, read_json
+from testbed.runner.manifest_writer import paces_told
 from testbed.scenario.load import load as load_scenario
-from testbed.session.paces import paces_told
 
 SHIPPED = Path(__file__).parents[2] / "scenarios" / "unlike-workers.yaml"
 

@@ -13,12 +13,12 @@ from virtual_links import LinkModel, network
 from virtual_setup import job
 
 from testbed.algorithms import Algorithm
-from testbed.exchange.turns import Turns
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.node import Kind, Message
-from testbed.scenario.shape import SEGMENT_BYTES, wire_bytes
-from testbed.session.message_sizes import unsent_bytes
+from testbed.runner.experiment import unsent_bytes
+from testbed.scenario.link_state import SEGMENT_BYTES, wire_bytes
+from testbed.transport.epoll_endpoint import LoopOwner
 
 RATE = 1e6
 ROOM = 20 * SEGMENT_BYTES
@@ -97,7 +97,7 @@ def test_two_that_wait_for_the_loop_let_it_rest() -> None:
         if select.select([turns.waker], [], [], timeout_s)[0]:
             turns.calm()
 
-    turns = Turns(once)
+    turns = LoopOwner(once)
     end_s = time.monotonic() + 0.3
     waiting = [threading.Thread(target=turns.until, args=(lambda: False, end_s)) for _ in range(2)]
     for thread in waiting:

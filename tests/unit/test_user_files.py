@@ -9,9 +9,9 @@ import pytest
 
 from testbed.errors import ExperimentError, InputError
 from testbed.scenario.load import load
-from testbed.traces.read import read
-from testbed.train.pace_file import read_step_times
-from testbed.train.profile_file import read_profile
+from testbed.scenario.profile import read_profile
+from testbed.scenario.recorded_paces import read_step_times
+from testbed.traces.readers import read
 from testbed.user_files import PinnedFolder, data_of, last_line_in, log_in, text_of
 
 READERS = [load, read, read_step_times, read_profile, lambda path: data_of(path, 10)]

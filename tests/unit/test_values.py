@@ -11,12 +11,11 @@ import pytest
 import torch
 from value_cases import CASES, MIXED, SEED, SHAPED, Case, same, vectors, written
 
+from testbed.bench.reference import DECODE, ENCODE, hashed
 from testbed.compress.base import codings
-from testbed.compress.codes import coding_of
-from testbed.compress.kernels import warm
-from testbed.compress.kernels.grid import CHUNK
-from testbed.compress.values.reference import hashed
-from testbed.compress.values.reference_groups import DECODE, ENCODE
+from testbed.compress.builtin import coding_of
+from testbed.compress.kernels import compilation
+from testbed.compress.kernels.compilation import CHUNK
 
 every = pytest.mark.parametrize("case", CASES, ids=str)
 every_one = pytest.mark.parametrize("case", [*CASES, *SHAPED], ids=str)
@@ -142,7 +141,7 @@ def test_numbers_on_the_wire() -> None:
 
 
 def test_nothing_is_compiled_after_the_warm_up() -> None:
-    warm.all()
+    compilation.all()
     before = compiled()
     assert len(before) > 20
     for case in (*CASES, *SHAPED):
@@ -154,8 +153,8 @@ def test_nothing_is_compiled_after_the_warm_up() -> None:
 def compiled() -> dict[str, int]:
     """How many kinds of arguments every loop has been compiled for."""
     found = {}
-    for name in ("int8", "maxmin", "qsgd", "pack", "half", "signs", "ternary", "lowrank"):
-        module = import_module(f"testbed.compress.kernels.loops_{name}")
+    for name in ("float_codecs", "bit_packing", "sign_codecs", "lowrank"):
+        module = import_module(f"testbed.compress.kernels.{name}")
         found |= {
             f"{name}.{loop}": len(held.signatures)
             for loop, held in vars(module).items()

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testbed.compress.base import codings
+from testbed.compress.base import Recipe, RecipeChoice, codings
 from testbed.compress.layout import Layout
-from testbed.compress.recipe import Choice, Recipe
 
 TEXT = (Path(__file__).parents[2] / "docs" / "values.md").read_text()
 COUNT = 25_000_000
@@ -56,7 +55,7 @@ def test_bits_and_options(row: list[str]) -> None:
     name, given = row[0].strip("`"), options(row[2])
     shaped = name == "lowrank" or given.get("per") == "row"
     layout = MATRICES if shaped else Layout.whole("w", COUNT)
-    Recipe(values=Choice(name, given)).check()
+    Recipe(values=RecipeChoice(name, given)).check()
     made = codings.get(name)(layout, **given)
     measured = 8 * made.section_bytes(layout.size) / layout.size
     assert row[6] == f"{measured:.4f}"

@@ -10,9 +10,9 @@ import pytest
 import torch
 from value_cases import CASES, MIXED, SHAPED, Case, vectors
 
+from testbed.compress.base import Recipe, RecipeChoice
 from testbed.compress.compressor import Compressor
-from testbed.compress.recipe import Choice, Recipe
-from testbed.compress.wire import HEADER_BYTES, decode
+from testbed.compress.payload import HEADER_BYTES, decode
 from testbed.errors import InputError
 
 torch.set_num_threads(1)
@@ -22,7 +22,9 @@ STEPS = 6
 
 
 def compressor(case: Case, selector: str = "dense") -> Compressor:
-    made = Recipe(Choice(selector), Choice(case.name, case.options), Choice("feedback"))
+    made = Recipe(
+        RecipeChoice(selector), RecipeChoice(case.name, case.options), RecipeChoice("feedback")
+    )
     return Compressor(made, {"all": MIXED})
 
 
@@ -88,7 +90,7 @@ def test_extremes_leave_residuals_finite(case: Case) -> None:
 
 def test_saturation_is_a_loss_that_is_remembered() -> None:
     for name in ("fp16", "bf16"):
-        held = Compressor(Recipe(values=Choice(name), memory=Choice("feedback")))
+        held = Compressor(Recipe(values=RecipeChoice(name), memory=RecipeChoice("feedback")))
         flat = torch.tensor([1e6, 1.0])
         limit = {"fp16": 65504.0, "bf16": float(torch.tensor(1e6).bfloat16())}[name]
         payload = held.compress("w", flat, 1.0, Random(0)).payload
@@ -98,7 +100,12 @@ def test_saturation_is_a_loss_that_is_remembered() -> None:
 
 @pytest.mark.parametrize("case", SHAPED, ids=str)
 def test_each_parameter_by_itself(case: Case) -> None:
-    made = Recipe(Choice("dense"), Choice(case.name, case.options), Choice("feedback"), layers=True)
+    made = Recipe(
+        RecipeChoice("dense"),
+        RecipeChoice(case.name, case.options),
+        RecipeChoice("feedback"),
+        layers=True,
+    )
     held, out = Compressor(made, {"all": MIXED}), torch.empty(MIXED.size)
     whole, other = compressor(case), torch.empty(MIXED.size)
     held.decompress("all", held.compress("all", gradient(0), 1.0, Random(0)).payload, out)
@@ -111,16 +118,16 @@ def test_each_parameter_by_itself(case: Case) -> None:
 
 
 def test_lowrank_says_which_selector_it_needs() -> None:
-    made = Recipe(Choice("topk"), Choice("lowrank"), Choice("feedback"))
+    made = Recipe(RecipeChoice("topk"), RecipeChoice("lowrank"), RecipeChoice("feedback"))
     with pytest.raises(InputError, match="selector 'dense'"):
         Compressor(made, {"all": MIXED}).compress("all", gradient(0), 0.1, Random(0))
 
 
 def test_lowrank_of_another_rank_begins_anew() -> None:
     options: dict[str, Any] = {"rank": 1}
-    before = Compressor(Recipe(values=Choice("lowrank", options)), {"all": MIXED})
+    before = Compressor(Recipe(values=RecipeChoice("lowrank", options)), {"all": MIXED})
     run(before, Random(0), range(2))
-    after = Compressor(Recipe(values=Choice("lowrank")), {"all": MIXED})
+    after = Compressor(Recipe(values=RecipeChoice("lowrank")), {"all": MIXED})
     after.load(before.state())
-    fresh = Compressor(Recipe(values=Choice("lowrank")), {"all": MIXED})
+    fresh = Compressor(Recipe(values=RecipeChoice("lowrank")), {"all": MIXED})
     assert run(after, Random(1), range(2)) == run(fresh, Random(1), range(2))

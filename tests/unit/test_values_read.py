@@ -16,14 +16,13 @@ from value_cases import CASES, MIXED, SHAPED, Case, same, vectors, written
 
 from testbed.compress.base import Bytes, Floats
 from testbed.compress.layout import Layout
-from testbed.compress.values.half import Bf16, Fp16
+from testbed.compress.values.floats import Bf16, Fp16
 from testbed.compress.values.int8 import Int8
 from testbed.compress.values.lowrank import LowRank
 from testbed.compress.values.maxmin import MaxMin
 from testbed.compress.values.natural import Natural
-from testbed.compress.values.onebit import OneBit
 from testbed.compress.values.qsgd import Qsgd
-from testbed.compress.values.sign import Sign
+from testbed.compress.values.sign import OneBit, Sign
 from testbed.compress.values.ternary import Ternary
 from testbed.errors import WireError
 

@@ -18,17 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from value_cases import CASES, MIXED, SHAPED, Case, vectors, written
 
-from testbed.compress.base import Floats
+from testbed.compress.base import Floats, Recipe, RecipeChoice
 from testbed.compress.layout import Layout
-from testbed.compress.recipe import Choice, Recipe
-from testbed.compress.values.half import Bf16, Fp16
+from testbed.compress.values.floats import Bf16, Fp16
 from testbed.compress.values.int8 import Int8
 from testbed.compress.values.lowrank import LowRank
 from testbed.compress.values.maxmin import MaxMin
 from testbed.compress.values.natural import Natural
-from testbed.compress.values.onebit import OneBit
 from testbed.compress.values.qsgd import Qsgd
-from testbed.compress.values.sign import Sign
+from testbed.compress.values.sign import OneBit, Sign
 from testbed.compress.values.ternary import Ternary
 from testbed.errors import InputError
 
@@ -288,4 +286,4 @@ def _factors(rank: int) -> int:
 )
 def test_options_that_cannot_be(name: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        Recipe(values=Choice(name, options)).check()
+        Recipe(values=RecipeChoice(name, options)).check()

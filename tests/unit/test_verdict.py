@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from testbed.record.identity import class_bytes_expected, frames_disagree
-from testbed.record.verdict import THRESHOLDS, Evidence, judge, judge_filled
+from testbed.fidelity.evidence import Evidence
+from testbed.fidelity.run_checks import class_bytes_expected, frames_disagree
+from testbed.fidelity.verdict import judge, judge_filled
+from testbed.records.manifest import THRESHOLDS
 
 LINK = {
     "link": "server", "direction": "down", "asked_bits": 1e9, "delivered_bits": 5e8, "ratio": 0.5,

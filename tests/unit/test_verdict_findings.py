@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
-from testbed.record.evidence import Evidence, PathSeen, Starved
-from testbed.record.finding import Finding
-from testbed.record.followed import Followed
-from testbed.record.loss import LossSeen
-from testbed.record.measures import findings
-from testbed.record.thresholds import THRESHOLDS
-from testbed.record.verdict import judge
+from testbed.fidelity.evidence import (
+    ChangeAudit,
+    CheckResult,
+    Evidence,
+    LossSeen,
+    PathSeen,
+    Starved,
+)
+from testbed.fidelity.link_checks import run_checks
+from testbed.fidelity.verdict import judge
+from testbed.records.manifest import THRESHOLDS
 
 LINK = {
     "link": "a", "direction": "up", "from_s": 10.0, "to_s": 30.0, "unwatched_s": 0.1, "busy_share": 0.5,
@@ -27,8 +31,8 @@ STEP = {
 }  # fmt: skip
 
 
-def of(measure: str, **evidence: Any) -> list[Finding]:
-    found = findings(Evidence(**evidence), THRESHOLDS)
+def of(measure: str, **evidence: Any) -> list[CheckResult]:
+    found = run_checks(Evidence(**evidence), THRESHOLDS)
     return [finding for finding in found if finding.measure == measure]
 
 
@@ -36,7 +40,7 @@ def figures(measure: str, **evidence: Any) -> list[tuple[float | None, float]]:
     return [(finding.deviation, finding.limit) for finding in of(measure, **evidence)]
 
 
-def link(measure: str, seconds: float = 60.0, **changed: Any) -> Finding:
+def link(measure: str, seconds: float = 60.0, **changed: Any) -> CheckResult:
     (found,) = of(measure, links=[{**LINK, **changed}], seconds=seconds)
     return found
 
@@ -51,26 +55,26 @@ def test_a_limit_belongs_to_the_better_state() -> None:
     """Up to the limit valid, up to the factor times it degraded; a billionth above is rounding."""
     for limit, factor in ((0.02, 3.0), (8.0, 2.0)):
         states = {
-            scale: Finding("m", "", limit * scale, limit).state(factor)
+            scale: CheckResult("m", "", limit * scale, limit).state(factor)
             for scale in (1, 1 + 5e-10, 1 + 1e-8, factor, factor * (1 + 5e-10), factor * (1 + 1e-8))
         }
         assert list(states.values()) == [
             "valid", "valid", "degraded", "degraded", "degraded", "invalid"
         ]  # fmt: skip
-    assert Finding("m", "", 0.0).state(3.0) == "valid"
-    assert Finding("m", "", 1e-12).state(3.0) == "invalid"
-    assert Finding("m", "").state(3.0) == "valid"
+    assert CheckResult("m", "", 0.0).state(3.0) == "valid"
+    assert CheckResult("m", "", 1e-12).state(3.0) == "invalid"
+    assert CheckResult("m", "").state(3.0) == "valid"
 
 
 def test_every_measure_of_links_is_named_where_nothing_reported_them() -> None:
-    found = {finding.measure for finding in findings(Evidence(), THRESHOLDS)}
+    found = {finding.measure for finding in run_checks(Evidence(), THRESHOLDS)}
     assert found >= {
         "link_ratio", "link_mape_1s", "link_excess", "lateness_p99_ms", "lateness_max_ms", "unwatched_share", "direct_share",
         "outage_bytes", "resume_ms", "changes", "loss", "line_room", "min_rtt", "foreign_drops", "stolen_share",
         "starved_share", "overrun_share", "contended_share", "message_completion", "byte_identity", "frame_identity",
     }  # fmt: skip
     assert "around" not in found
-    assert all(finding.deviation is None for finding in findings(Evidence(), THRESHOLDS))
+    assert all(finding.deviation is None for finding in run_checks(Evidence(), THRESHOLDS))
 
 
 def test_what_was_wrong_at_t0_and_what_the_kernel_held_are_findings_each() -> None:
@@ -101,7 +105,7 @@ def test_what_was_wrong_at_t0_and_what_the_kernel_held_are_findings_each() -> No
 def test_each_fault_of_the_changes_counts_and_the_first_is_told(
     wrong: list[str], said: str
 ) -> None:
-    (found,) = of("changes", followed={"a up": Followed(expected=3, wrong=wrong)})
+    (found,) = of("changes", followed={"a up": ChangeAudit(expected=3, wrong=wrong)})
     assert (found.sentence, found.deviation, found.limit) == (said, float(len(wrong)), 0.0)
 
 

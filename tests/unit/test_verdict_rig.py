@@ -19,9 +19,9 @@ from verdict_rig import (
     some_valid,
 )
 
-from testbed.record.evidence import Evidence, Starved
-from testbed.record.lost import lost_reasons
-from testbed.record.verdict import Verdict, judge, judge_filled
+from testbed.fidelity.evidence import Evidence, Starved
+from testbed.fidelity.summary import lost_reasons
+from testbed.fidelity.verdict import Verdict, judge, judge_filled
 
 LOST = {"lost": "worker-1", "node": "server", "step": 4, "time_s": 2.0, "reason": "killed"}
 BUSY = Evidence(stolen_share=0.02, starved=Starved(9.0, 0.3))

@@ -10,9 +10,9 @@ import pytest
 from endpoint_rig import KINDS, Either, star
 
 from testbed.errors import NodeLost
-from testbed.exchange.frame import HEADER_BYTES
-from testbed.exchange.vigil import Vigil
 from testbed.node import Kind, Message
+from testbed.transport.frame import HEADER_BYTES
+from testbed.transport.liveness import LivenessMonitor
 
 T = 8.0
 
@@ -26,8 +26,8 @@ class Peer:
         return self.moved
 
 
-def watching(*awaited: int, begun_s: float = 100.0) -> Vigil:
-    vigil = Vigil()
+def watching(*awaited: int, begun_s: float = 100.0) -> LivenessMonitor:
+    vigil = LivenessMonitor()
     vigil.look(awaited, begun_s, begun_s)
     return vigil
 

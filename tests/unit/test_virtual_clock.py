@@ -8,12 +8,11 @@ import pytest
 from virtual_links import LinkModel, lone_node, network
 
 from testbed.errors import NodeLost
-from testbed.exchange.frame import HEADER_BYTES
-from testbed.fabric.sim.clock import Deadlock, VirtualClock
+from testbed.fabric.sim.clock import Deadlock, VirtualClock, VirtualQueue
 from testbed.fabric.sim.endpoint import VirtualEndpoint
-from testbed.fabric.sim.queue import VirtualQueue
 from testbed.node import Kind, Message
-from testbed.scenario.shape import wire_bytes
+from testbed.scenario.link_state import wire_bytes
+from testbed.transport.frame import HEADER_BYTES
 
 
 def test_activities_run_in_order_of_time_then_of_asking() -> None:

@@ -12,12 +12,12 @@ import torch
 from not_empty import not_empty
 from virtual_setup import ALGORITHMS, Played, Stage
 
-from testbed.algorithms import Algorithm, resolve
-from testbed.compress.header import MAGIC
-from testbed.compress.layers import MAGIC as LAYERS_MAGIC
-from testbed.compress.values.fp32 import Fp32
+from testbed.algorithms import Algorithm
+from testbed.compatibility import resolve
+from testbed.compress.payload import LAYERS_MAGIC, MAGIC
+from testbed.compress.values.floats import Fp32
 from testbed.node import Message
-from testbed.record.events import FitRecord
+from testbed.records.events import FitRecord
 from testbed.scenario.model import Optimizer
 
 torch.set_num_threads(1)

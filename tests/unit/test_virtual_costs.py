@@ -9,12 +9,11 @@ import pytest
 import torch
 from virtual_setup import ALGORITHMS, Stage
 
-from testbed.algorithms import Algorithm, resolve
+from testbed.algorithms import Algorithm
+from testbed.compatibility import resolve
 from testbed.errors import InputError
-from testbed.fabric.sim.costs import COSTS, costs_of
-from testbed.fabric.sim.network import Costs
-from testbed.scenario.dilate import dilate
-from testbed.scenario.load import load
+from testbed.fabric.sim.network import COSTS, Costs, costs_of
+from testbed.scenario.load import dilate, load
 from testbed.scenario.model import Sim
 
 torch.set_num_threads(1)

@@ -11,11 +11,11 @@ from not_empty import not_empty
 from virtual_setup import ALGORITHMS, LINK, PACE_S, Played, Stage
 
 from testbed.control.adatopk import AdaTopK
-from testbed.control.replay import compare
-from testbed.control.seed import controller_seed
+from testbed.control.base import controller_seed
+from testbed.control.offline_replay import compare
 from testbed.errors import NodeLost, WireError
 from testbed.node import Kind, Message
-from testbed.record.events import EpochRecord, EvaluationRecord, RoundRecord, StepRecord
+from testbed.records.events import EpochRecord, EvaluationRecord, RoundRecord, StepRecord
 
 torch.set_num_threads(1)
 MICROSECOND = 1e-6

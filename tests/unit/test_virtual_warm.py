@@ -27,7 +27,7 @@ from numba.core.dispatcher import Dispatcher
 
 torch.set_num_threads(1)
 from virtual_setup import ALGORITHMS, Stage
-from testbed.algorithms import resolve
+from testbed.compatibility import resolve
 
 def signatures():
     found = (o for o in gc.get_objects() if issubclass(type(o), Dispatcher))

@@ -14,14 +14,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_rig import GOLDEN, SOME, SPARSE_CODINGS, allocated, chosen_by, messages, same, whole
 
-from testbed.compress.base import Bytes, Floats, Room, Sparse, Stateless, codings, fresh
-from testbed.compress.codes import coding_of
-from testbed.compress.header import Header
+from testbed.compress.base import (
+    Allocator,
+    BufferPool,
+    Bytes,
+    Floats,
+    PayloadBuffer,
+    Sparse,
+    Stateless,
+    codings,
+    fresh,
+)
+from testbed.compress.builtin import coding_of
 from testbed.compress.indices import IndexCoding
 from testbed.compress.layout import Layout
-from testbed.compress.payload import PayloadBuffer, Scratch
-from testbed.compress.values.fp32 import Fp32
-from testbed.compress.wire import HEADER_BYTES, MAX_SIZE, decode, encode, payload_bytes
+from testbed.compress.payload import (
+    HEADER_BYTES,
+    MAX_SIZE,
+    PayloadHeader,
+    decode,
+    encode,
+    payload_bytes,
+)
+from testbed.compress.values.floats import Fp32
 from testbed.errors import WireError
 
 torch.set_num_threads(1)
@@ -103,7 +118,7 @@ class Signs(Stateless):
         return np.where(values < 0, -scale, scale)
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
         del room
         if section.size != 4 + -(-count // 8):
             raise WireError(f"{section.size} B for {count} signs")
@@ -199,8 +214,8 @@ def test_far_apart_in_a_very_long_vector() -> None:
 def test_the_header_is_what_it_says() -> None:
     for coding, (sparse, written) in GOLDEN.items():
         raw = np.frombuffer(bytes.fromhex(written), np.uint8)
-        found = Header.read(raw, sparse.size)
-        assert found == Header(coding, 0, sparse.size, sparse.count, 4 * sparse.count)
+        found = PayloadHeader.read(raw, sparse.size)
+        assert found == PayloadHeader(coding, 0, sparse.size, sparse.count, 4 * sparse.count)
         assert found.payload_bytes == raw.size
 
 
@@ -218,7 +233,7 @@ def test_sending_allocates_nothing_after_the_first_time(coding: IndexCoding | No
 def test_reading_into_scratch_allocates_nothing(coding: IndexCoding) -> None:
     size = 1_000_000
     indices = torch.arange(0, size, 10)
-    sparse, scratch = Sparse(size, indices, torch.ones(indices.numel())), Scratch()
+    sparse, scratch = Sparse(size, indices, torch.ones(indices.numel())), BufferPool()
     payload = encode(sparse, coding=coding).payload
     assert torch.equal(whole(decode(payload, size, scratch)), whole(sparse))
     assert allocated(lambda: decode(payload, size, scratch)) < SOME

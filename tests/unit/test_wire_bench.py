@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from testbed.bench.compress.wire import CHOSEN, Found, run
-from testbed.cli.bench import app
+from testbed.bench.cli import app
+from testbed.bench.compress.payload import CHOSEN, PayloadResult, run
 from testbed.compress.indices import IndexCoding
-from testbed.compress.wire import payload_bytes
+from testbed.compress.payload import payload_bytes
 from testbed.errors import InputError
 
 ELEMENTS, DENSITIES = 20_000, (0.01, 0.1)
@@ -20,18 +20,18 @@ PLAIN = {"bitmap (numpy)", "elias-fano (numpy)", "int32 (numpy)", "int32 (PyTorc
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
+def found() -> PayloadResult:
     return run(ELEMENTS, DENSITIES, 1, 1, lambda _: None)
 
 
-def test_every_coding_at_every_density(found: Found) -> None:
+def test_every_coding_at_every_density(found: PayloadResult) -> None:
     names = {(one.method, one.density) for one in found.results}
     assert names == {(m, d) for m in {CHOSEN} | OURS | PLAIN for d in DENSITIES}
     assert set(found.references) == {"read_once", "laplace 0.01", "laplace 0.1"}
     assert all(one.encode_s > 0 and one.decode_s > 0 for one in found.results)
 
 
-def test_sizes_are_those_of_the_payloads(found: Found) -> None:
+def test_sizes_are_those_of_the_payloads(found: PayloadResult) -> None:
     for density in DENSITIES:
         by_method = {one.method: one for one in found.results if one.density == density}
         chosen = by_method[CHOSEN]
@@ -43,7 +43,7 @@ def test_sizes_are_those_of_the_payloads(found: Found) -> None:
             assert by_method[name].size_bytes == by_method[f"{name} (numpy)"].size_bytes + 32
 
 
-def test_the_limits_on_sizes(found: Found) -> None:
+def test_the_limits_on_sizes(found: PayloadResult) -> None:
     suite = found.suite()
     assert [c.name for c in suite.checks] == ["bits / bound at 0.01", "bits / bound at 0.1"]
     assert all(check.met for check in suite.checks)

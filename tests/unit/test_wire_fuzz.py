@@ -17,13 +17,20 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from testbed.compress.base import Sparse, codings
+from testbed.compress.base import BufferPool, PayloadBuffer, Sparse, codings
 from testbed.compress.indices import IndexCoding, index_bytes
-from testbed.compress.kernels import loops_index, loops_seeded
-from testbed.compress.layers import decode_layers, join, read_message, split
+from testbed.compress.kernels import index_codecs, random_loops
 from testbed.compress.layout import Layout
-from testbed.compress.payload import PayloadBuffer, Scratch
-from testbed.compress.wire import HEADER_BYTES, MAX_SIZE, decode, encode
+from testbed.compress.payload import (
+    HEADER_BYTES,
+    MAX_SIZE,
+    decode,
+    decode_layers,
+    encode,
+    join,
+    read_message,
+    split,
+)
 from testbed.errors import WireError
 
 torch.set_num_threads(1)
@@ -51,10 +58,10 @@ def survives(payload: bytes, size: int) -> None:
         sparse = decode(payload, size)
     except WireError:
         with pytest.raises(WireError):
-            decode(payload, size, Scratch())
+            decode(payload, size, BufferPool())
         return
     assert sparse.size == size
-    again = decode(bytearray(payload), size, Scratch())
+    again = decode(bytearray(payload), size, BufferPool())
     for one in (sparse, again):
         if payload[6] == FLOAT32:  # other codings write what they were given, not what they read
             assert encode(one, coding=IndexCoding(payload[5])).payload == payload
@@ -201,14 +208,14 @@ def container_survives(message: bytes, sizes: Sequence[int]) -> None:
         sparse = decode_layers(message, sizes)
     except WireError:
         with pytest.raises(WireError):
-            decode_layers(message, sizes, Scratch())
+            decode_layers(message, sizes, BufferPool())
         return
     parts = split(message, len(sizes))
     assert join(parts, PayloadBuffer()) == message
     expected = [
         x for part, size in zip(parts, sizes, strict=True) for x in whole(decode(part, size))
     ]
-    found = decode_layers(message, sizes, Scratch())
+    found = decode_layers(message, sizes, BufferPool())
     assert str(whole(found)) == str(whole(sparse)) == str(expected)  # NaN is not equal to itself
     assert sparse.size == sum(sizes)
 
@@ -256,7 +263,7 @@ def test_memory_is_bounded_by_what_the_receiver_waits_for(
     coding: IndexCoding, size: int, count: int, length: int, body: bytes
 ) -> None:
     """Float32 values: 12 B come of every 4 that have arrived, whatever the header says."""
-    for call in (*loops_index.WARM, *loops_seeded.WARM):  # compiling takes memory
+    for call in (*index_codecs.WARM, *random_loops._WARM_LOOPS_SEEDED):  # compiling takes memory
         call()
     payload = header(coding, size, count, length) + body
     tracemalloc.start()

@@ -14,26 +14,25 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.compress import elias_fano
-from testbed.compress.base import codings, needs_all
-from testbed.compress.header import HEADER_BYTES
-from testbed.compress.indices import IndexCoding, Indices, index_bytes, read, write
-from testbed.compress.kernels import loops_index, reference_index
+from testbed.bench import reference
+from testbed.compress import indices as elias_fano
+from testbed.compress.base import BufferPool, codings, needs_all
+from testbed.compress.indices import IndexCoding, Indices, index_bytes, read_indices, write_indices
+from testbed.compress.kernels import index_codecs
 from testbed.compress.layout import Layout
-from testbed.compress.payload import Scratch
-from testbed.compress.wire import payload_bytes
+from testbed.compress.payload import HEADER_BYTES, payload_bytes
 
 DENSITIES = [0.001, 0.01, 0.05, 0.1, 0.15, 0.2, 0.29, 0.5]
 CODINGS = [IndexCoding.BITMAP, IndexCoding.INT32, IndexCoding.ELIAS_FANO]
 WRITE: dict[IndexCoding, Callable[[Indices, int], Any]] = {
-    IndexCoding.BITMAP: reference_index.bitmap_write,
-    IndexCoding.INT32: lambda indices, _: reference_index.int32_write(indices),
-    IndexCoding.ELIAS_FANO: reference_index.elias_fano_write,
+    IndexCoding.BITMAP: reference.bitmap_write,
+    IndexCoding.INT32: lambda indices, _: reference.int32_write(indices),
+    IndexCoding.ELIAS_FANO: reference.elias_fano_write,
 }
 READ: dict[IndexCoding, Callable[[Any, int, int], Indices]] = {
-    IndexCoding.BITMAP: lambda section, *_: reference_index.bitmap_read(section),
-    IndexCoding.INT32: lambda section, *_: reference_index.int32_read(section),
-    IndexCoding.ELIAS_FANO: reference_index.elias_fano_read,
+    IndexCoding.BITMAP: lambda section, *_: reference.bitmap_read(section),
+    IndexCoding.INT32: lambda section, *_: reference.int32_read(section),
+    IndexCoding.ELIAS_FANO: reference.elias_fano_read,
 }
 
 
@@ -42,13 +41,13 @@ def drawn(size: int, count: int, seed: int = 0) -> Indices:
     return np.sort(found)
 
 
-def agree(coding: IndexCoding, indices: Indices, size: int, scratch: Scratch) -> None:
+def agree(coding: IndexCoding, indices: Indices, size: int, scratch: BufferPool) -> None:
     """Both write the same bytes, and read them."""
     section = np.full(index_bytes(coding, size, indices.size), 0xAA, np.uint8)
-    write(coding, section, indices, size, scratch)
+    write_indices(coding, section, indices, size, scratch)
     assert section.tobytes() == WRITE[coding](indices, size).tobytes()
     out = np.full(indices.size, -7)
-    read(coding, section, size, out, scratch)
+    read_indices(coding, section, size, out, scratch)
     assert np.array_equal(out, indices)
     assert np.array_equal(READ[coding](section, size, indices.size), indices)
 
@@ -56,7 +55,7 @@ def agree(coding: IndexCoding, indices: Indices, size: int, scratch: Scratch) ->
 @pytest.mark.parametrize("coding", CODINGS)
 def test_loops_write_what_plain_numpy_writes(coding: IndexCoding) -> None:
     """One scratch for all, so that what one vector leaves behind meets the next."""
-    scratch = Scratch()
+    scratch = BufferPool()
     for size, density in product((10_000, 1, 64, 65, 1000, 63, 4097, 100_000), (0, *DENSITIES, 1)):
         agree(coding, drawn(size, round(density * size)), size, scratch)
 
@@ -65,7 +64,7 @@ def test_loops_write_what_plain_numpy_writes(coding: IndexCoding) -> None:
 @given(st.sampled_from(CODINGS), st.sets(st.integers(0, 700), max_size=200), st.integers(0, 2000))
 def test_any_indices(coding: IndexCoding, chosen: set[int], more: int) -> None:
     indices = np.array(sorted(chosen), np.int64)
-    agree(coding, indices, int(indices[-1]) + 1 + more if chosen else more, Scratch())
+    agree(coding, indices, int(indices[-1]) + 1 + more if chosen else more, BufferPool())
 
 
 @given(st.integers(1, 20), st.integers(0, 2**20 - 1), st.integers(21, 40))
@@ -73,7 +72,7 @@ def test_elias_fano_of_few_in_a_very_long_vector(count: int, step: int, bits: in
     """Low parts of up to 40 bits, which straddle words."""
     size = 2**bits
     indices = np.unique((np.arange(count, dtype=np.int64) * 2**19 + step) * 2 ** (bits - 21) % size)
-    agree(IndexCoding.ELIAS_FANO, indices, size, Scratch())
+    agree(IndexCoding.ELIAS_FANO, indices, size, BufferPool())
 
 
 @given(st.integers(0, 2**40), st.data())
@@ -88,8 +87,8 @@ def test_ones_are_counted_in_every_place() -> None:
     for bit in range(64):
         words = np.array([1 << bit, 2**64 - 1, 0], np.uint64)
         out = np.empty(65, np.int64)
-        assert loops_index.count_ones(words) == 65
-        loops_index.bitmap_read(words, out)
+        assert index_codecs.count_ones(words) == 65
+        index_codecs.bitmap_read(words, out)
         assert out.tolist() == [bit, *range(64, 128)]
 
 

@@ -7,11 +7,9 @@ import tracemalloc
 import pytest
 import torch
 
-from testbed.compress.base import Sparse
-from testbed.compress.layers import decode_layers, join, read_message, split
+from testbed.compress.base import BufferPool, PayloadBuffer, Sparse
 from testbed.compress.layout import Layout
-from testbed.compress.payload import PayloadBuffer, Scratch
-from testbed.compress.wire import encode
+from testbed.compress.payload import decode_layers, encode, join, read_message, split
 from testbed.errors import WireError
 
 LAYOUT = Layout.of([("weight", (3, 4)), ("bias", (3,)), ("scale", ()), ("empty", (0,))])
@@ -40,7 +38,7 @@ def test_golden_bytes() -> None:
 
 
 def test_parts_are_put_together() -> None:
-    for scratch in (None, Scratch()):
+    for scratch in (None, BufferPool()):
         found = read_message(message(PARTS), LAYOUT, scratch)
         assert found.size == LAYOUT.size == 16
         assert found.indices is not None
@@ -67,7 +65,7 @@ def test_one_payload_is_a_message_too() -> None:
 
 def test_reading_into_scratch_allocates_no_more_than_one_part() -> None:
     """Float32 values that are not aligned in the message are copied once more, part by part."""
-    size, scratch = 300_000, Scratch()
+    size, scratch = 300_000, BufferPool()
     indices = torch.arange(0, size, 10)
     part = Sparse(size, indices, torch.ones(indices.numel()))
     written = message([part, part])

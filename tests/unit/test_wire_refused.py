@@ -12,7 +12,7 @@ from wire_rig import SOME, SPARSE_CODINGS, allocated
 
 from testbed.compress.base import Sparse
 from testbed.compress.indices import IndexCoding
-from testbed.compress.wire import MAX_SIZE, decode, encode
+from testbed.compress.payload import MAX_SIZE, decode, encode
 from testbed.errors import WireError
 
 

@@ -11,9 +11,9 @@ from virtual_setup import Stage, job
 from testbed.algorithms import Algorithm
 from testbed.errors import GradientError, InputError, MachineError
 from testbed.scenario.model import Stop
-from testbed.train.device import Landing, settle
-from testbed.train.job import Job
-from testbed.train.stop import Stopping
+from testbed.training.job import Job
+from testbed.training.replica import DeviceStaging, configure_torch
+from testbed.training.worker import Stopping
 
 torch.set_num_threads(1)
 
@@ -82,10 +82,10 @@ def test_a_missing_gpu_is_the_machines_fault() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     with pytest.raises(MachineError, match="no CUDA device"):
-        settle("cuda", threads=1)
+        configure_torch("cuda", threads=1)
 
 
 def test_on_the_cpu_a_vector_lands_where_it_is_used() -> None:
-    landing = Landing(5, torch.device("cpu"))
+    landing = DeviceStaging(5, torch.device("cpu"))
     landing.host.fill_(3.0)
     assert landing.deliver().data_ptr() == landing.host.data_ptr()

@@ -11,14 +11,13 @@ import numpy as np
 
 from testbed.compress.base import Bytes, Floats, Values
 from testbed.compress.layout import Layout
-from testbed.compress.values.half import Bf16, Fp16
+from testbed.compress.values.floats import Bf16, Fp16
 from testbed.compress.values.int8 import Int8
 from testbed.compress.values.lowrank import LowRank
 from testbed.compress.values.maxmin import MaxMin
 from testbed.compress.values.natural import Natural
-from testbed.compress.values.onebit import OneBit
 from testbed.compress.values.qsgd import Qsgd
-from testbed.compress.values.sign import Sign
+from testbed.compress.values.sign import OneBit, Sign
 from testbed.compress.values.ternary import Ternary
 
 SEED = 5

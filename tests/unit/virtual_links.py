@@ -10,8 +10,7 @@ from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.fabric.sim.network import VirtualNetwork
 from testbed.fabric.sim.node import VirtualNode
-from testbed.scenario.impairments import Impairments
-from testbed.scenario.shape import End, Shape
+from testbed.scenario.link_state import Impairments, LinkDirection, LinkState
 
 
 @dataclass(frozen=True)
@@ -23,12 +22,16 @@ class LinkModel:
     latency_s: float = 0.0
     queue_bytes: int = 10**9
 
-    def shapes(self, name: str) -> dict[End, Shape]:
+    def shapes(self, name: str) -> dict[LinkDirection, LinkState]:
         """Both directions of the link ``name``."""
         delay = Impairments(delay_ns=round(self.latency_s * 1e9))
         return {
-            End(name, "up"): Shape(round(self.up_bits), self.queue_bytes, impairments=delay),
-            End(name, "down"): Shape(round(self.down_bits), self.queue_bytes, impairments=delay),
+            LinkDirection(name, "up"): LinkState(
+                round(self.up_bits), self.queue_bytes, impairments=delay
+            ),
+            LinkDirection(name, "down"): LinkState(
+                round(self.down_bits), self.queue_bytes, impairments=delay
+            ),
         }
 
 
@@ -37,7 +40,7 @@ def network(
 ) -> VirtualNetwork:
     """A network of the nodes ``links`` (names alone: 1 Mbit/s each)."""
     given = links if isinstance(links, Mapping) else dict.fromkeys(links, LinkModel(1e6, 1e6))
-    shapes: dict[End, Shape] = {}
+    shapes: dict[LinkDirection, LinkState] = {}
     for name, link in given.items():
         shapes |= link.shapes(name)
     return VirtualNetwork(clock, shapes, **settings)

@@ -7,13 +7,12 @@ from typing import Any
 
 from virtual_links import LinkModel
 
-from testbed.fabric.sim.board import PACKET_BITS
 from testbed.fabric.sim.clock import VirtualClock
-from testbed.fabric.sim.endpoint import VirtualEndpoint
-from testbed.fabric.sim.multicast import packet_bytes
+from testbed.fabric.sim.endpoint import VirtualEndpoint, packet_bytes
+from testbed.fabric.sim.link_state import PACKET_BITS
 from testbed.fabric.sim.network import VirtualNetwork
 from testbed.node import Kind, Message
-from testbed.scenario.shape import End, Shape
+from testbed.scenario.link_state import LinkDirection, LinkState
 
 RATE = 10e6
 BODY = bytes(100_000)
@@ -32,12 +31,12 @@ class Rig:
         count: int,
         groups: Sequence[set[int]] | None = None,
         links: Mapping[int, LinkModel] | None = None,
-        others: Mapping[End, Shape] | None = None,
+        others: Mapping[LinkDirection, LinkState] | None = None,
         **settings: Any,
     ) -> None:
         self.clock = VirtualClock()
         given = {f"n{number}": (links or {}).get(number, LINK) for number in range(count)}
-        shapes: dict[End, Shape] = {}
+        shapes: dict[LinkDirection, LinkState] = {}
         for name, link in given.items():
             shapes |= link.shapes(name)
         self.net = VirtualNetwork(self.clock, {**shapes, **(others or {})}, **settings)
@@ -62,4 +61,6 @@ class Rig:
     def carried(self, link: str, direction: str) -> float:
         """Bits that a direction has carried."""
         self.net.flows.advance()
-        return float(self.net.board.carried_bits[self.net.board.number[End(link, direction)]])  # type: ignore[arg-type]
+        return float(
+            self.net.board.carried_bits[self.net.board.number[LinkDirection(link, direction)]]
+        )  # type: ignore[arg-type]

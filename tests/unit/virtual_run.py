@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from testbed.session.experiment import prepare
-from testbed.session.run import Comparison, run
+from testbed.runner.comparison import Comparison
+from testbed.runner.experiment import prepare
+from testbed.runner.run import run
 
 SCENARIO = """
 name: virtual

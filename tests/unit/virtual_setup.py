@@ -11,12 +11,11 @@ from virtual_links import LinkModel, network
 from testbed.algorithms import Algorithm
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
-from testbed.fabric.sim.node import VirtualNode
-from testbed.fabric.sim.play import play
+from testbed.fabric.sim.node import VirtualNode, play
 from testbed.scenario.model import Optimizer, Stop, Train
-from testbed.train.job import Job
-from testbed.train.server import Server
-from testbed.train.worker import Worker
+from testbed.training.job import Job
+from testbed.training.server import Server
+from testbed.training.worker import Worker
 from testbed.units import Duration
 
 ALGORITHMS = {

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from hypothesis import strategies as st
 
-from testbed.compress import seeded
+from testbed.compress import indices as seeded
 from testbed.compress.base import Sparse
 from testbed.compress.indices import IndexCoding
 

@@ -2,13 +2,17 @@
 
 What is timed is the library's whole way from a gradient to indices and values, without error feedback: the
 pass for the statistics that every message begins with (``Forget``), used or not, and the selection.
+
+``testbed bench threshold``: whether the Laplacian threshold hits its mark in real trainings, and in how many passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
+from math import log
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -19,17 +23,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from testbed.bench.compress.recorded import Vectors, vectors
-from testbed.bench.compress.timing import UNJUDGED, Say, Timed, read_once, stated, timed
-from testbed.bench.figures import mean
-from testbed.bench.result import Check, Suite, at_least, at_most
-from testbed.compress import kernels
-from testbed.compress.base import Compensated, Selector, selectors
-from testbed.compress.elements import check_density, element_count
-from testbed.compress.kernels import Operations, Statistics
-from testbed.compress.kernels.grid import MAGNITUDE
-from testbed.compress.kernels.reference import Reference
-from testbed.compress.selectors.radix import Radix
+from testbed.bench.compress.inputs import (
+    UNJUDGED,
+    Say,
+    Step,
+    Timed,
+    Training,
+    Vectors,
+    read_once,
+    stated,
+    steps,
+    timed,
+    vectors,
+)
+from testbed.bench.results import ResultCheck, Suite, at_least, at_most, mean, percentile
+from testbed.compress import gradient_stats, kernels
+from testbed.compress.base import AccumulatedGradient, Selector, selectors
+from testbed.compress.gradient_stats import check_density, element_count
+from testbed.compress.kernels.base import GradientStatistics, Operations
+from testbed.compress.kernels.compilation import MAGNITUDE
+from testbed.compress.kernels.torch_ops import Reference
+from testbed.compress.selectors.laplace import Laplace
+from testbed.compress.selectors.topk import Radix
 from testbed.errors import InputError
 
 TORCH, NUMPY, READ = "torch.topk", "np.partition", "read_once"
@@ -45,7 +60,7 @@ _WARM = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SelectTurn:
     """What came of one call: elements that were chosen, and passes that it says it took."""
 
     count: int
@@ -53,7 +68,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SelectResult:
     """What ``testbed bench select`` measured."""
 
     elements: int
@@ -62,7 +77,7 @@ class Found:
     source: str
     about: str
     references: dict[str, float]
-    results: dict[str, Timed[Turn]]
+    results: dict[str, Timed[SelectTurn]]
     left_out: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
@@ -99,7 +114,7 @@ class Found:
             f"/ {READ}": self.over(name, READ),
         }
 
-    def _checks(self) -> list[Check]:
+    def _checks(self) -> list[ResultCheck]:
         if not {"laplace", "radix"} <= set(self.results):
             return []
         return [
@@ -123,7 +138,9 @@ class Found:
         }
 
 
-def run(elements: int, density: float, threads: int, source: str, repeat: int, say: Say) -> Found:
+def run(
+    elements: int, density: float, threads: int, source: str, repeat: int, say: Say
+) -> SelectResult:
     """Measure. Raises InputError for what cannot be measured."""
     check_density(density)
     if element_count(elements, density) == elements:
@@ -142,12 +159,12 @@ def run(elements: int, density: float, threads: int, source: str, repeat: int, s
 
 def _measured(
     given: Vectors, density: float, threads: int, source: str, repeat: int, say: Say
-) -> Found:
+) -> SelectResult:
     flats = given.flats
     elements = flats[0].numel()
     made, left_out = _selectors(flats[0], density)
     room, mask = np.empty(elements, np.int32), np.empty(elements, np.bool_)
-    calls: dict[str, Callable[[int], Turn]] = {
+    calls: dict[str, Callable[[int], SelectTurn]] = {
         TORCH: lambda turn: _torch_topk(flats[turn], density),
         NUMPY: lambda turn: _np_partition(flats[turn].numpy(), room, mask, density),
         READ: lambda turn: _read(flats[turn]),
@@ -159,7 +176,9 @@ def _measured(
     calls[BARE] = _selecting(Radix(), flats, density, statistics=False)
     outcomes = timed(calls, repeat, _WARM, say)
     references = {name: outcomes.pop(name).median_s for name in (TORCH, NUMPY, READ)}
-    return Found(elements, density, threads, source, given.about, references, outcomes, left_out)
+    return SelectResult(
+        elements, density, threads, source, given.about, references, outcomes, left_out
+    )
 
 
 def _selectors(first: Tensor, density: float) -> tuple[dict[str, Selector], dict[str, str]]:
@@ -185,16 +204,18 @@ def _selecting(
     operations: Callable[[Tensor], Operations] = kernels.of,
     *,
     statistics: bool = True,
-) -> Callable[[int], Turn]:
+) -> Callable[[int], SelectTurn]:
     """One call of ``selector``, with the pass before it, on ``operations`` in place of what it would take."""
     rng = Random(1)
 
-    def select(turn: int) -> Turn:
+    def select(turn: int) -> SelectTurn:
         flat = flats[turn]
         with patch.object(kernels, "of", operations):
-            seen = operations(flat).measure(flat) if statistics else Statistics(0.0, 0.0)
-            sent = selector.select(Compensated(flat, seen.sum_abs, seen.max_abs), density, rng)
-        return Turn(sent.count, None if sent.how is None else sent.how.passes)
+            seen = operations(flat).measure(flat) if statistics else GradientStatistics(0.0, 0.0)
+            sent = selector.select(
+                AccumulatedGradient(flat, seen.sum_abs, seen.max_abs), density, rng
+            )
+        return SelectTurn(sent.count, None if sent.how is None else sent.how.passes)
 
     return select
 
@@ -203,20 +224,20 @@ def _plain(_: Tensor) -> Operations:
     return Reference()
 
 
-def _read(flat: Tensor) -> Turn:
+def _read(flat: Tensor) -> SelectTurn:
     read_once(flat.numpy())
-    return Turn(0)
+    return SelectTurn(0)
 
 
-def _torch_topk(flat: Tensor, density: float) -> Turn:
+def _torch_topk(flat: Tensor, density: float) -> SelectTurn:
     count = element_count(flat.numel(), density)
     indices = flat.abs().topk(count, sorted=False).indices
-    return Turn(flat[indices].numel())
+    return SelectTurn(flat[indices].numel())
 
 
 def _np_partition(
     flat: NDArray[np.float32], room: NDArray[np.int32], chosen: NDArray[np.bool_], density: float
-) -> Turn:
+) -> SelectTurn:
     """A fair opponent: its memory is made beforehand, and magnitudes are compared as integers, which numpy
     partitions faster than floats and which are in the same order."""
     count = element_count(flat.size, density)
@@ -226,4 +247,111 @@ def _np_partition(
     threshold = room[flat.size - count]
     np.bitwise_and(bits, mask, out=room)
     indices = np.flatnonzero(np.greater_equal(room, threshold, out=chosen))
-    return Turn(flat[indices].size)
+    return SelectTurn(flat[indices].size)
+
+
+TRAININGS = (
+    Training("digits", "cnn", 3.25),
+    Training("digits", "mlp", 60.0),
+    Training("synthetic", "resnet18", 0.25, batch=16),
+)
+"""Each has 500,000 parameters at least; all of them are one vector, whose layers differ in scale."""
+DENSITIES = (0.1, 0.01, 0.001)
+WARM = 20
+"""First steps, which do not count."""
+TOLERANCE = 0.05
+
+
+@dataclass(slots=True)
+class CountedSelection:
+    """One training at one density; lists have one entry for each step after the first ``WARM``."""
+
+    training: Training
+    density: float
+    elements: int
+    ratios: list[float] = field(default_factory=list)
+    """Elements sent over those asked for, or over those that are not 0 where these are fewer."""
+    one_shot: list[float] = field(default_factory=list)
+    """Elements at or above −b·ln k over those asked for: what the estimate alone would have sent."""
+    passes: list[float] = field(default_factory=list)
+    ties: int = 0
+    """Steps in which equal magnitudes left no threshold within the tolerance."""
+    fits: list[gradient_stats.Fit] = field(default_factory=list)
+
+    @property
+    def within(self) -> float:
+        """Share of steps whose number of elements is right to within the tolerance."""
+        return sum(abs(ratio - 1) <= TOLERANCE for ratio in self.ratios) / len(self.ratios)
+
+    def take(self, step: Step) -> None:
+        """Count one step."""
+        flat, sent = step.given.flat, step.sent
+        wanted = element_count(self.elements, self.density)
+        operations = kernels.of(flat)
+        estimate = -step.given.sum_abs / self.elements * log(self.density)
+        self.one_shot.append(operations.count_from(flat, estimate) / wanted)
+        if sent.count < wanted * (1 - TOLERANCE):
+            wanted = min(wanted, int(flat.count_nonzero()))
+        self.ratios.append(sent.count / wanted)
+        if sent.how is not None:
+            self.passes.append(sent.how.passes)
+            self.ties += sent.how.ties > 0
+
+    def to_json(self) -> dict[str, Any]:
+        """One row."""
+        return {
+            "training": self.training.name,
+            "elements": self.elements,
+            "density": self.density,
+            "steps": len(self.ratios),
+            "within": self.within,
+            "passes": mean(self.passes),
+            "ties": self.ties,
+            **_spread("sent", self.ratios),
+            **_spread("one_shot", self.one_shot),
+            "fit_laplace": mean([one.laplace for one in self.fits]),
+            "fit_normal": mean([one.normal for one in self.fits]),
+        }
+
+
+def run_threshold(
+    say: Say,
+    count: int = 150,
+    trainings: Sequence[Training] = TRAININGS,
+    densities: Sequence[float] = DENSITIES,
+) -> Suite:
+    """``count`` steps after the first ``WARM`` of every training at every density."""
+    found = [_counted(t, density, count, say) for t in trainings for density in densities]
+    ratios = sum(len(one.ratios) for one in found)
+    within = sum(one.within * len(one.ratios) for one in found) / ratios
+    passes = mean([passes for one in found for passes in one.passes])
+    checks = [
+        at_least("share of steps within 5 % of the count asked for", within, 0.99),
+        at_least(
+            "the same, training and density with the least", min(o.within for o in found), 0.99
+        ),
+        at_most("passes per step, statistics included", passes, 2.5),
+        at_most("the same, worst", max(mean(one.passes) or 0.0 for one in found), 2.5),
+    ]
+    title = f"Laplacian threshold, {count} steps after {WARM}, SGD with error feedback, one worker"
+    return Suite(title, [one.to_json() for one in found], checks)
+
+
+def _counted(training: Training, density: float, count: int, say: Say) -> CountedSelection:
+    counted = CountedSelection(training, density, training.elements())
+    rng = Random(0)
+    for step in islice(steps(training, Laplace(TOLERANCE), density), WARM + count):
+        if step.number > WARM:
+            counted.take(step)
+        if step.number % (WARM + count) == 0 or step.number == WARM:
+            counted.fits.append(gradient_stats.report(step.given.flat, rng, step.given.sum_abs))
+    say(
+        f"{training.name} at {density:g}: {counted.within:.1%} of the steps within 5 %, "
+        f"{mean(counted.passes) or 0.0:.2f} passes"
+    )
+    return counted
+
+
+def _spread(name: str, ratios: Sequence[float]) -> dict[str, float | None]:
+    """The ends of the middle nine tenths, and the middle."""
+    return {f"{name}_p{share}": percentile(ratios, share / 100) for share in (5, 50, 95)}

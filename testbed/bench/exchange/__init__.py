@@ -1,1 +1,1 @@
-"""How fast gradients are exchanged: rounds of every exchange, against other libraries and the bare link."""
+"""Benchmarks of exchanges."""

@@ -1,24 +1,155 @@
-"""``testbed bench exchange``: all cells, the exchanges of each in turns; what was found is on disk after every cell."""
+"""One repetition of one cell: connect, a few rounds, as many rounds as fit into the time, and what the wires say of it.
+
+``testbed bench exchange``: all cells, the exchanges of each in turns; what was found is on disk after every cell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from testbed.bench.exchange.cell import Cell, Link
-from testbed.bench.exchange.measure import Bench, everybody, shape
-from testbed.bench.exchange.sample import Sample, row
-from testbed.bench.lab import Lab, lab
-from testbed.bench.order import interleaved
-from testbed.bench.result import Check, Suite
-from testbed.bench.setup import Setup
+from testbed.bench.exchange import implementations
+from testbed.bench.exchange.cases import (
+    IPERF,
+    SERVER,
+    BenchLink,
+    BenchTask,
+    ExchangeCell,
+    ExchangeSample,
+    bypass,
+    row,
+)
+from testbed.bench.exchange.nodes import BenchProcesses, crew, node_name
+from testbed.bench.links.alternatives import segments
+from testbed.bench.links.lab import CONGESTION, Lab, lab
+from testbed.bench.results import ResultCheck, Setup, Suite, interleaved, queue_bytes
 from testbed.errors import ExperimentError, MachineError
-from testbed.record.directory import fresh, to_json, write_atomically
-from testbed.record.machine import machine
-from testbed.session.interrupt import interruptible
+from testbed.links.agent.protocol import LinkSettings
+from testbed.links.network.wiring import NIC
+from testbed.records.manifest import machine_machine
+from testbed.records.run_directory import fresh, to_json, write_atomically
+from testbed.runner.signals import interruptible
+from testbed.scenario.expand import DIRECTIONS
+from testbed.scenario.link_state import LinkDirection, LinkState
+
+_FIRST_PORT, _PORTS = 20_000, 10_000
+_SET_UP_S, _ROUND_FACTOR = 180.0, 10.0
+"""Libraries are loaded by many processes at once; how much longer than it must a round may take."""
+_LONG_S = 1.0
+"""Rounds that take longer are made less often."""
+_FEWEST, _FEWEST_LONG, _MOST = 5, 2, 5_000
+_LEAST_CARRIED = 0.99
+
+
+def shape(lab: Lab, names: Iterable[str], link: BenchLink) -> None:
+    """Both directions of all links by the agent, as runs have it. Without a rate the cables stay as they are."""
+    if link.rate_bits is None:
+        return
+    history = [(0.0, link.rate_bits)]
+    asked = LinkState(link.rate_bits, queue_bytes(history))
+    lab.agent.prepare(
+        {name: lab.places[name].cable for name in names},
+        {LinkDirection(name, way): asked for name in names for way in DIRECTIONS},
+        LinkSettings(segments=segments([history]), congestion=CONGESTION),
+    )
+
+
+class ExchangeBench:
+    """Measures cells of one number of nodes on one kind of link; for a ``with`` block."""
+
+    def __init__(self, lab: Lab, numbers: Iterable[int], seconds: float, log: Path) -> None:
+        self._lab, self._numbers, self._seconds = lab, list(numbers), seconds
+        self._log = log
+        self._ports, self._stack = count(), ExitStack()
+        self._crew: BenchProcesses | None = None
+
+    def __enter__(self) -> ExchangeBench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def measure(self, cell: ExchangeCell) -> ExchangeSample:
+        """Raises ExperimentError; the processes are others then."""
+        if cell.exchange == IPERF:
+            return implementations.measure(self._lab, cell, max(1, round(self._seconds)))
+        try:
+            return self._measure(self._hands(), cell)
+        except BaseException:
+            self._stack.close()
+            self._crew = None
+            raise
+
+    def _hands(self) -> BenchProcesses:
+        if self._crew is None or not self._crew.alive:
+            self._stack.close()
+            self._crew = self._stack.enter_context(crew(self._lab, self._numbers, self._log))
+        return self._crew
+
+    def _measure(self, hands: BenchProcesses, cell: ExchangeCell) -> ExchangeSample:
+        tasks = self._tasks(cell)
+        patience_s = _ROUND_FACTOR * (cell.least_s or 1.0)
+        hands.tell(tasks)
+        hands.answers(tasks, _SET_UP_S)
+        hands.tell(dict.fromkeys(tasks, "warm"))
+        warm = hands.answers(tasks, _SET_UP_S + 3 * patience_s)
+        timekeeper = min(tasks)
+        round_s = float(warm[timekeeper]["round_s"])
+        rounds = self._rounds(round_s, cell)
+        hands.tell(dict.fromkeys(tasks, f"go {rounds}"))
+        told = hands.answers(tasks, _SET_UP_S + rounds * max(patience_s, _ROUND_FACTOR * round_s))
+        cpu_s = sum(float(said["cpu_s"]) for said in told.values())
+        hands.tell(dict.fromkeys(tasks, "count"))
+        counted = _counted(hands.answers(tasks, _SET_UP_S))
+        hands.answers(tasks, _SET_UP_S)
+        carried = bypass(cell, rounds, counted)
+        if carried < _LEAST_CARRIED:
+            raise ExperimentError(
+                f"{cell.name}: only {carried:.2%} of what was exchanged passed the interfaces"
+            )
+        seconds = list(map(float, told[timekeeper]["seconds"]))
+        # the first round begins when the last node has been told to
+        kept = seconds[1:] if len(seconds) > _FEWEST_LONG else seconds
+        return ExchangeSample(kept, cpu_s / (rounds * cell.moved / 1e9), carried)
+
+    def _rounds(self, round_s: float, cell: ExchangeCell) -> int:
+        fewest = _FEWEST if (cell.least_s or 0.0) < _LONG_S else _FEWEST_LONG
+        return min(_MOST, max(fewest, round(self._seconds / round_s)))
+
+    def _tasks(self, cell: ExchangeCell) -> dict[int, str]:
+        """What each node is told, by number."""
+        addresses = {
+            number: self._lab.places[node_name(number)].data_address for number in self._numbers
+        }
+        common: dict[str, Any] = {
+            "exchange": cell.exchange,
+            "nodes": cell.nodes,
+            "bytes": cell.bytes,
+            "addresses": addresses,
+            "port": _FIRST_PORT + next(self._ports) % _PORTS,
+            "device": NIC,
+            "warm_up": 3 if (cell.least_s or 0.0) < _LONG_S else 1,
+            "run": secrets.randbits(63),
+            "timeout_s": max(30.0, _ROUND_FACTOR * (cell.least_s or 1.0)),
+        }
+        return {n: json.dumps(BenchTask(own=n, **common).to_json()) for n in cell.numbers}
+
+
+def _counted(said: dict[int, dict[str, Any]]) -> dict[int, tuple[int, int]]:
+    return {number: (int(one["received"]), int(one["sent"])) for number, one in said.items()}
+
+
+def everybody(nodes: int) -> dict[int, str]:
+    """Names by number: the server, and so many nodes."""
+    return {number: node_name(number) for number in range(SERVER, nodes + 1)}
+
 
 RESULT = "exchange.json"
 _SECONDS, _QUICK_SECONDS = 2.0, 0.3
@@ -26,29 +157,29 @@ _SECONDS, _QUICK_SECONDS = 2.0, 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExchangePlan:
     """What to measure: every combination. ``longest_s``: rounds that cannot be faster are left out."""
 
     exchanges: Sequence[str]
-    links: Sequence[Link]
+    links: Sequence[BenchLink]
     nodes: Sequence[int]
     bytes: Sequence[int]
     longest_s: float
     repeat: int = 5
     quick: bool = False
 
-    def cells(self, link: Link, nodes: int, size: int) -> list[Cell]:
+    def cells(self, link: BenchLink, nodes: int, size: int) -> list[ExchangeCell]:
         """Those that differ in the exchange only, without those that take too long."""
-        cells = [Cell(exchange, nodes, size, link) for exchange in self.exchanges]
+        cells = [ExchangeCell(exchange, nodes, size, link) for exchange in self.exchanges]
         return [cell for cell in cells if (cell.least_s or 0.0) <= self.longest_s]
 
 
 @dataclass
-class Found:
+class ExchangeResult:
     """Rows so far; the file at ``path`` holds the same."""
 
     path: Path
-    machine: dict[str, Any] = field(default_factory=machine)
+    machine: dict[str, Any] = field(default_factory=machine_machine)
     rows: list[dict[str, Any]] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
 
@@ -68,10 +199,10 @@ class Found:
         return Suite(title, shown, _checks(self.rows), absent=[*self.absent, *failed])
 
 
-def run(plan: Plan, out: Path, say: Callable[[str], None]) -> tuple[Path, Found]:
+def run(plan: ExchangePlan, out: Path, say: Callable[[str], None]) -> tuple[Path, ExchangeResult]:
     """The directory of the results, and what was found. Raises MachineError, Interrupted."""
     directory = fresh(out / "measurements", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_exchange")
-    found = Found(directory / RESULT)
+    found = ExchangeResult(directory / RESULT)
     setup = Setup(directory, say, plan.repeat, plan.quick)
     with interruptible():
         for link in plan.links:
@@ -83,7 +214,7 @@ def run(plan: Plan, out: Path, say: Callable[[str], None]) -> tuple[Path, Found]
 
 
 def _rows(
-    plan: Plan, setup: Setup, link: Link, nodes: int, absent: list[str]
+    plan: ExchangePlan, setup: Setup, link: BenchLink, nodes: int, absent: list[str]
 ) -> Iterator[list[dict[str, Any]]]:
     """The rows of one lab, a size after the other."""
     groups = {size: plan.cells(link, nodes, size) for size in plan.bytes}
@@ -102,13 +233,13 @@ def _rows(
             yield _group(setup, made, cells)
 
 
-def _group(setup: Setup, made: Lab, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def _group(setup: Setup, made: Lab, cells: Sequence[ExchangeCell]) -> list[dict[str, Any]]:
     """Cells that differ in the exchange only, in turns."""
-    samples: dict[Cell, list[Sample]] = {cell: [] for cell in cells}
-    failures: dict[Cell, list[str]] = {cell: [] for cell in cells}
+    samples: dict[ExchangeCell, list[ExchangeSample]] = {cell: [] for cell in cells}
+    failures: dict[ExchangeCell, list[str]] = {cell: [] for cell in cells}
     seconds = setup.seconds(_SECONDS, _QUICK_SECONDS)
     log = setup.directory / "log"
-    with Bench(made, everybody(cells[0].nodes), seconds, log) as bench:
+    with ExchangeBench(made, everybody(cells[0].nodes), seconds, log) as bench:
         for repetition, cell in interleaved(cells, setup.repetitions):
             setup.say(f"{cell.name}: {repetition + 1} of {setup.repetitions}")
             try:
@@ -121,7 +252,7 @@ def _group(setup: Setup, made: Lab, cells: Sequence[Cell]) -> list[dict[str, Any
     return [row(cell, samples[cell], failures[cell]) for cell in cells]
 
 
-def _checks(rows: Sequence[dict[str, Any]]) -> list[Check]:
+def _checks(rows: Sequence[dict[str, Any]]) -> list[ResultCheck]:
     """That everything was measured, and over the network."""
     failed = sum(row["failures"] for row in rows)
-    return [Check("measurements that failed", float(failed), "at most 0", failed == 0)]
+    return [ResultCheck("measurements that failed", float(failed), "at most 0", failed == 0)]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numba
 from numba import extending
 
-from testbed.compress.kernels import cache
+from testbed.compress.kernels import compilation
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -21,7 +21,7 @@ def compiled(function: Function) -> Function:
     """
     config = numba.config
     # for this function alone: a user's own are kept where the user wants them
-    users, config.CACHE_DIR = config.CACHE_DIR, str(cache.directory())
+    users, config.CACHE_DIR = config.CACHE_DIR, str(compilation.directory())
     try:
         made: Function = numba.njit(cache=True, nogil=True)(function)
     finally:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 _BITS = 64
 _STEP, _MIX = 0x9E37_79B9_7F4A_7C15, ((30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB))
 _LAST = 31
@@ -30,12 +31,12 @@ def uniforms(seed: int, count: int, out: NDArray[np.float32]) -> None:
 
     ``seed``: 0 to 2⁶⁴ − 1.
     """
-    from testbed.compress.kernels import loops_random, pool
+    from testbed.compress.kernels import cpu, random_loops
 
     def part(_: int, first: int, last: int) -> None:
-        loops_random.fill(np.uint64(seed), first, out[first:last])
+        random_loops.fill(np.uint64(seed), first, out[first:last])
 
-    pool.over(count, part)
+    cpu.over(count, part)
 
 
 def words(seed: int, count: int) -> NDArray[np.uint64]:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
-from testbed.compress.selectors.estimated import Estimated
-from testbed.compress.selectors.pool import Pool, kth_largest
-from testbed.compress.selectors.sample import check_sample, lower_until, rank_for, take
+from testbed.compress.selectors.dgc import check_sample, lower_until, rank_for, take
+from testbed.compress.selectors.threshold_search import Pool, ThresholdEstimator, kth_largest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 MARGIN = 3.0
 
 
-class Dryden(Estimated):
+class Dryden(ThresholdEstimator):
     """The sample says how many elements have each sign and where to look; the thresholds are exact.
 
     ``sample``: share of the elements to look at, in (0, 1].

@@ -6,13 +6,12 @@ from math import sqrt
 from random import Random
 from statistics import NormalDist
 
-from testbed.compress.selectors.estimated import Estimated
-from testbed.compress.selectors.pool import Pool
+from testbed.compress.selectors.threshold_search import Pool, ThresholdEstimator
 
 TOO_FEW, TOO_MANY, LOWER, HIGHER, CORRECTIONS = 2 / 3, 4 / 3, 0.5, 1.5, 3
 
 
-class Gaussian(Estimated):
+class Gaussian(ThresholdEstimator):
     """σ·Φ⁻¹(1 − density/2), times 0.5 or 1.5 while the count is outside [2/3, 4/3] of the target.
 
     σ² is the mean square: that the mean is 0 is known.

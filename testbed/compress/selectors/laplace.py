@@ -1,4 +1,8 @@
-"""The Laplacian threshold (Chen, Liu, Han 2021): estimate, then correct until the count is right.
+"""Where the threshold of a density will lie, from what earlier steps have shown. Pure arithmetic.
+
+Thresholds are in units of b = mean |p|, so that a gradient that grows or shrinks as a whole changes nothing.
+
+The Laplacian threshold (Chen, Liu, Han 2021): estimate, then correct until the count is right.
 
 Gradients after error feedback are close to a Laplace distribution, whose maximum-likelihood scale is
 b = mean |p|, so that t = −b·ln k is about the threshold of density k. On real gradients that alone finds
@@ -15,31 +19,102 @@ look, and a third takes them out: never more than that, whatever the distributio
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
-from math import log
+from math import isfinite, log
 from random import Random
 from typing import TYPE_CHECKING
 
-from testbed.compress import fit, kernels
-from testbed.compress.base import Compensated, Selection, Sparse
-from testbed.compress.elements import element_count
-from testbed.compress.kernels import Operations, Workspace
-from testbed.compress.kernels.grid import DIGITS
-from testbed.compress.options import whole_number
-from testbed.compress.selectors.aim import Aim
-from testbed.compress.selectors.correction import (
+from testbed.compress import gradient_stats, kernels
+from testbed.compress.base import AccumulatedGradient, Selection, Sparse, whole_number
+from testbed.compress.gradient_stats import element_count
+from testbed.compress.kernels.base import Operations, Workspace
+from testbed.compress.kernels.compilation import DIGITS
+from testbed.compress.selectors.threshold_search import (
     LEAST_MAGNITUDE,
     Candidates,
-    Place,
+    ProbeWindow,
+    ThresholdPosition,
     chosen,
+    guessed,
     narrowed,
     parted,
+    probed,
+    rounded,
 )
-from testbed.compress.selectors.probing import Window, guessed, probed, rounded
 from testbed.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+_LEAST_SLACK, _MOST_SLACK = 0.1, 31.0
+_FREE, _MOST_FREE = 0.0025, 4.0
+"""A share of the vector that costs next to nothing to take out besides; at most so many times the target."""
+_EAGER, _CALM = 0.85, 0.98
+"""The slack becomes so much smaller with every step that has enough: until the first miss, and after it. A
+miss doubles it, so that in the long run 3 steps in 100 miss: 1 / (1 + ln 2 / −ln 0.98)."""
+
+
+@dataclass(slots=True)
+class ThresholdPredictor:
+    """``ratio``: the last step's threshold over b, above which the share ``density`` of all elements was.
+
+    ``slope``: how much further up there were e times fewer; 1 for a Laplace distribution. ``slack``:
+    how many more than wanted are taken out, over those wanted; ``fall``: its factor after a step that
+    had enough. ``density`` 0: nothing is known yet.
+    """
+
+    ratio: float = 0.0
+    slope: float = 1.0
+    density: float = 0.0
+    slack: float = 1.0
+    fall: float = _EAGER
+
+    def expected(self, density: float) -> float:
+        """The threshold for ``density`` in (0, 1), over b.
+
+        At first that of a Laplace distribution: P(|p| > t) = exp(−t/b), so t = −b·ln k. Later ln k is
+        taken to fall in straight lines: from 0 at threshold 0 to the last one, and on from there with
+        the slope that was found there.
+        """
+        if not self.density:
+            return -log(density)
+        if density <= self.density:
+            return self.ratio + self.slope * log(self.density / density)
+        return self.ratio * log(density) / log(self.density)
+
+    def cautious(self, density: float) -> float:
+        """A threshold, over b, that at least the share ``density`` is probably above."""
+        wanted = 1 + max(self.slack, min(_FREE / density, _MOST_FREE))
+        expected = self.expected(density)
+        return max(expected - self.slope * log(wanted), expected / wanted)
+
+    def missed(self) -> None:
+        """Too few were above the cautious threshold. At first that is the distribution's fault."""
+        if self.density:
+            self.slack, self.fall = min(2 * self.slack, _MOST_SLACK), _CALM
+
+    def met(self) -> None:
+        """There were enough."""
+        self.slack = max(self.fall * self.slack, _LEAST_SLACK)
+
+    def learn(self, ratio: float, density: float, slope: float | None) -> None:
+        """What the step's threshold was in the end; ``slope`` None: it was not seen."""
+        if 0 < density < 1 and isfinite(ratio):
+            self.ratio, self.density = ratio, density
+        if slope is not None and 0 < slope < float("inf"):
+            self.slope = slope
+
+    def state(self) -> dict[str, float]:
+        """All of it."""
+        return asdict(self)
+
+    @classmethod
+    def load(cls, state: Mapping[str, float]) -> ThresholdPredictor:
+        """What ``state`` returned."""
+        return cls(**state)
+
 
 _SMALL = 512
 """Vectors of so many elements or fewer are selected from without tolerance."""
@@ -58,11 +133,11 @@ class Laplace:
         if not 0 <= tolerance < 1:
             raise InputError(f"tolerance {tolerance!r} is outside [0, 1)", hint="Usual is 0.05.")
         self._tolerance, self._fit_every = tolerance, whole_number("fit_every", fit_every, 0)
-        self._aim, self._steps = Aim(), 0
+        self._aim, self._steps = ThresholdPredictor(), 0
         self._left, self._kept = Workspace(), Workspace()
-        self.fit: fit.Fit | None = None
+        self.fit: gradient_stats.Fit | None = None
 
-    def select(self, given: Compensated, density: float, rng: Random) -> Sparse:
+    def select(self, given: AccumulatedGradient, density: float, rng: Random) -> Sparse:
         """Dense when every element is asked for; exact for small vectors."""
         self._report(given, rng)
         flat = given.flat
@@ -72,7 +147,7 @@ class Laplace:
             return Sparse(size, None, flat, how=Selection(passes=0.0))
         if not given.sum_abs:
             return Sparse(size, flat.new_zeros(1).long(), flat[:1], how=Selection(passes=1.0))
-        window = Window.around(count, self._tolerance if size > _SMALL else 0.0)
+        window = ProbeWindow.around(count, self._tolerance if size > _SMALL else 0.0)
         sent, how = self._selected(given, window)
         return Sparse(size, sent.indices, sent.values, how=how)
 
@@ -84,14 +159,16 @@ class Laplace:
         """Go on from there."""
         aim = dict(state)
         self._steps = int(aim.pop("steps"))
-        self._aim = Aim.load(aim)
+        self._aim = ThresholdPredictor.load(aim)
 
-    def _report(self, given: Compensated, rng: Random) -> None:
+    def _report(self, given: AccumulatedGradient, rng: Random) -> None:
         if self._fit_every and self._steps % self._fit_every == 0:
-            self.fit = fit.report(given.flat, rng, given.sum_abs)
+            self.fit = gradient_stats.report(given.flat, rng, given.sum_abs)
         self._steps += 1
 
-    def _selected(self, given: Compensated, window: Window) -> tuple[Candidates, Selection]:
+    def _selected(
+        self, given: AccumulatedGradient, window: ProbeWindow
+    ) -> tuple[Candidates, Selection]:
         """For a vector that is not all zeros and a count below its size."""
         flat, aim, operations = given.flat, self._aim, kernels.of(given.flat)
         size, scale = flat.numel(), given.sum_abs / flat.numel()
@@ -101,7 +178,10 @@ class Laplace:
             aim.met()
         else:
             aim.missed()
-            low = max(narrowed(operations, flat, window.aim, 0, Place()).edge(1), LEAST_MAGNITUDE)
+            low = max(
+                narrowed(operations, flat, window.aim, 0, ThresholdPosition()).edge(1),
+                LEAST_MAGNITUDE,
+            )
             left, passes = self._taken_out(operations, flat, low), 4.0
         if left.count <= window.most:
             aim.learn(low / scale, left.count / size, None)
@@ -116,7 +196,12 @@ class Laplace:
         return Candidates(*operations.choose_from(flat, low, self._left))
 
     def _corrected(
-        self, operations: Operations, left: Candidates, low: float, scale: float, window: Window
+        self,
+        operations: Operations,
+        left: Candidates,
+        low: float,
+        scale: float,
+        window: ProbeWindow,
     ) -> tuple[Candidates, float, int, int]:
         """What is sent of more than enough, its least magnitude, ties at that, and readings of ``left``."""
         slope = self._aim.slope * scale
@@ -130,7 +215,7 @@ class Laplace:
         if found.threshold is not None:
             sent = chosen(operations, left, found.threshold, self._kept)
             return sent, found.threshold, 0, found.probes + 2
-        place = Place()
+        place = ThresholdPosition()
         for digit in range(len(DIGITS)):
             place = narrowed(operations, left.values, window.aim, digit, place)
         threshold = place.edge(len(DIGITS))

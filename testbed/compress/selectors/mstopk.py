@@ -11,16 +11,15 @@ from random import Random
 
 import numpy as np
 
-from testbed.compress.options import whole_number
-from testbed.compress.selectors.estimated import Estimated
-from testbed.compress.selectors.pool import Pool
+from testbed.compress.base import whole_number
+from testbed.compress.selectors.threshold_search import Pool, ThresholdEstimator
 
 SHRINK = 4
 """Elements below the lower threshold are out for good: those above it are copied when they are at most a
 quarter of what is left, and counted there from then on."""
 
 
-class MsTopK(Estimated):
+class MsTopK(ThresholdEstimator):
     """``passes``: thresholds that are tried at most."""
 
     def __init__(self, passes: int = 30) -> None:

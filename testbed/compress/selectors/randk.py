@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from testbed.compress import seeded
-from testbed.compress.base import Compensated, Selection, Sparse, Stateless
-from testbed.compress.elements import element_count
-from testbed.compress.kernels import Workspace
+from testbed.compress import indices as compress_indices
+from testbed.compress.base import AccumulatedGradient, Selection, Sparse, Stateless
+from testbed.compress.gradient_stats import element_count
+from testbed.compress.kernels.base import Workspace
 from testbed.errors import InputError
 
 
@@ -24,7 +24,7 @@ class RandK(Stateless):
             raise InputError(f"scale is {scale!r}", hint="It is true or false.")
         self._scale, self._space = scale, Workspace()
 
-    def select(self, given: Compensated, density: float, rng: Random) -> Sparse:
+    def select(self, given: AccumulatedGradient, density: float, rng: Random) -> Sparse:
         """Dense when every element is asked for; else one 64-bit seed is drawn."""
         import torch
 
@@ -35,7 +35,7 @@ class RandK(Stateless):
             return Sparse(size, None, flat, how=Selection(passes=0.0))
         seed = rng.getrandbits(64)
         room = self._space.tensor("indices", count, torch.empty(0, dtype=torch.int64))
-        seeded.indices(size, count, seed, room.numpy())
+        compress_indices.indices(size, count, seed, room.numpy())
         indices = room.to(flat.device)
         values = torch.index_select(flat, 0, indices, out=self._space.tensor("values", count, flat))
         if self._scale:

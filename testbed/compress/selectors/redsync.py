@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
-from testbed.compress.options import whole_number
-from testbed.compress.selectors.estimated import Estimated
-from testbed.compress.selectors.pool import Pool
+from testbed.compress.base import whole_number
+from testbed.compress.selectors.threshold_search import Pool, ThresholdEstimator
 from testbed.errors import InputError
 
 TRIMS = (0.8, 0.6, 0.4, 0.2, 0.0)
@@ -19,7 +18,7 @@ def threshold_at(pool: Pool, t: float) -> float:
     return mean + t * (pool.given.max_abs - mean)
 
 
-class Trimmed(Estimated):
+class Trimmed(ThresholdEstimator):
     """Trimmed top-k: exact top-k of what reaches the highest of five thresholds that enough reach.
 
     Exactly the largest elements, of equal ones the first (zeros are left out).
@@ -34,7 +33,7 @@ class Trimmed(Estimated):
         pool.keep_largest(count)
 
 
-class Search(Estimated):
+class Search(ThresholdEstimator):
     """Threshold binary search: halves t's interval [0, 1] until one to two times as many elements as
     asked for reach it, or the interval is no wider than ``width``; then all that reach it are sent.
 

@@ -6,10 +6,10 @@ from random import Random
 from typing import ClassVar
 
 from testbed.compress import kernels
-from testbed.compress.base import Compensated, Selection, Sparse, Stateless
-from testbed.compress.elements import check_density
-from testbed.compress.kernels import Workspace
-from testbed.compress.kernels.grid import as_float32
+from testbed.compress.base import AccumulatedGradient, Selection, Sparse, Stateless
+from testbed.compress.gradient_stats import check_density
+from testbed.compress.kernels.base import Workspace
+from testbed.compress.kernels.compilation import as_float32
 from testbed.errors import InputError
 
 
@@ -29,7 +29,7 @@ class Threshold(Stateless):
             )
         self._at, self._space = float(at), Workspace()
 
-    def select(self, given: Compensated, density: float, rng: Random) -> Sparse:
+    def select(self, given: AccumulatedGradient, density: float, rng: Random) -> Sparse:
         """Dense where all are chosen."""
         del rng
         check_density(density)

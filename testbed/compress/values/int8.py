@@ -7,10 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
+from testbed.compress.base import Allocator, BufferPool, Bytes, Floats, Stateless, fresh
 from testbed.compress.layout import Layout
-from testbed.compress.payload import Scratch
-from testbed.compress.values import section as parts
+from testbed.compress.values import section as values_section
 from testbed.compress.values.section import WORD, pieces, put, usable
 
 _HEAD = WORD
@@ -31,8 +30,8 @@ class Int8(Stateless):
 
     def __init__(self, layout: Layout, bucket: int = 512) -> None:
         del layout
-        self._bucket = parts.bucket_size("int8", bucket)
-        self._scratch = Scratch()
+        self._bucket = values_section.bucket_size("int8", bucket)
+        self._scratch = BufferPool()
 
     def section_bytes(self, count: int) -> int:
         """One for each value, four for each bucket, and four."""
@@ -40,7 +39,7 @@ class Int8(Stateless):
 
     def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
         """One pass."""
-        from testbed.compress.kernels import loops_int8, pool
+        from testbed.compress.kernels import cpu, float_codecs
 
         del rng
         given, bucket = usable(values, np.float32), self._bucket
@@ -50,22 +49,23 @@ class Int8(Stateless):
 
         def part(_: int, a: int, b: int) -> None:
             own = peaks[a // bucket : pieces(b, bucket)]
-            loops_int8.write(given[a:b], bucket, own, levels[a:b], kept[a:b])
+            float_codecs.write(given[a:b], bucket, own, levels[a:b], kept[a:b])
 
-        pool.over(given.size, part)
+        cpu.over(given.size, part)
         put(section, 0, np.array([bucket], np.uint32))
         put(section, _HEAD, peaks)
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
         """Levels times a 127th of their bucket's scale."""
-        from testbed.compress.kernels import loops_int8, pool
+        from testbed.compress.kernels import cpu as pool
+        from testbed.compress.kernels import float_codecs as loops_int8
 
-        bucket = parts.bucket_in(section)
+        bucket = values_section.bucket_in(section)
         buckets = pieces(count, bucket)
-        parts.expect(section, _HEAD + WORD * buckets + count, count)
-        peaks = parts.scales(section, _HEAD, buckets)
+        values_section.expect(section, _HEAD + WORD * buckets + count, count)
+        peaks = values_section.scales(section, _HEAD, buckets)
         levels = usable(section[_HEAD + peaks.nbytes :].view(np.int8), np.int8)
         out = room(count)
 
@@ -73,5 +73,5 @@ class Int8(Stateless):
             own = peaks[a // bucket : pieces(b, bucket)]
             return loops_int8.read(levels[a:b], bucket, own, out[a:b])
 
-        parts.all_right(pool.over(count, part))
+        values_section.all_right(pool.over(count, part))
         return out

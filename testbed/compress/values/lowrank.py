@@ -1,22 +1,110 @@
-"""PowerSGD: matrices as products of two thin ones."""
+"""PowerSGD.
+
+How matrices and their factors are written: ``lowrank``'s section, little-endian.
+
+offset   size   field
+0        4      p, number of matrices
+4        12·p   rows, columns and rank of each, uint32; rank 0: the matrix itself is sent
+4+12·p   …      of each, float32: rank × rows of P, then rank × columns of Q; or rows × columns
+
+PowerSGD: matrices as products of two thin ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.compress.base import Bytes, Floats, Room, fresh
-from testbed.compress.layout import Layout
-from testbed.compress.options import whole_number
-from testbed.compress.payload import Scratch
-from testbed.compress.values import factors
-from testbed.compress.values.factors import Shape
-from testbed.compress.values.section import put, usable
-from testbed.errors import InputError
+from testbed.compress.base import Allocator, BufferPool, Bytes, Floats, fresh, whole_number
+from testbed.compress.layout import Layout, Part
+from testbed.compress.values.section import WORD, expect, numbers, put, usable
+from testbed.compress.values.sign import check_shapes
+from testbed.errors import InputError, WireError
+
+MOST = 64
+"""Greatest rank."""
+LIMIT = 1.5e38
+"""Of all entries of Q together that one entry of P·Qᵀ is made of: no sum of theirs overflows."""
+_LONGEST = 1 << 32
+_HEAD = WORD
+_SHAPE = 3 * WORD
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of a matrix; ``rank`` 0: it is sent as it is."""
+
+    rows: int
+    columns: int
+    rank: int
+
+    @classmethod
+    def of(cls, part: Part, rank: int) -> Shape:
+        """``rank`` where factors are shorter. Raises InputError for dimensions that do not fit 32 bits."""
+        rows, columns = part.rows
+        if max(rows, columns) >= _LONGEST:
+            raise InputError(f"parameter {part.name!r} is too long for value coding 'lowrank'")
+        shorter = rank * (rows + columns) < rows * columns
+        return cls(rows, columns, rank if shorter else 0)
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return self.rows * self.columns
+
+    @property
+    def numbers(self) -> int:
+        """Float32 that are sent for it."""
+        return self.rank * (self.rows + self.columns) if self.rank else self.size
+
+
+def section_bytes(shapes: Iterable[Shape]) -> int:
+    """Of all of them."""
+    return _HEAD + sum(_SHAPE + WORD * shape.numbers for shape in shapes)
+
+
+def put_shapes(section: Bytes, shapes: list[Shape]) -> int:
+    """Into the beginning of the section; returns where the matrices begin."""
+    table = [number for shape in shapes for number in (shape.rows, shape.columns, shape.rank)]
+    return put(section, 0, np.array([len(shapes), *table], np.uint32))
+
+
+def read_shapes(section: Bytes, count: int) -> list[Shape]:
+    """Raises WireError unless they have ``count`` elements and the section is as long as they say."""
+    (matrices,) = numbers(section, 0, 1)
+    if section.size < _HEAD + _SHAPE * matrices:
+        raise WireError(f"{matrices} matrices in a value section of {section.size} B")
+    table = section[_HEAD : _HEAD + _SHAPE * matrices].view("<u4").reshape(-1, 3)
+    rows, columns, ranks = table.astype(np.uint64).T
+    check_shapes(rows, columns, count)
+    if (ranks > MOST).any() or (ranks * (rows + columns) >= rows * columns)[ranks > 0].any():
+        raise WireError("a matrix would be longer in factors than as it is")
+    shapes = [Shape(*row) for row in table.tolist()]
+    expect(section, section_bytes(shapes), count)
+    return shapes
+
+
+def read_factors(section: Bytes, at: int, shape: Shape) -> tuple[Floats, Floats]:
+    """P (rank, rows) and Q (rank, columns). Raises WireError for entries of which no sum need be finite."""
+    middle = at + WORD * shape.rank * shape.rows
+    left = section[at:middle].view("<f4").astype(np.float32)
+    right = section[middle : at + WORD * shape.numbers].view("<f4").astype(np.float32)
+    if not ((np.abs(left) <= 1.0).all() and (np.abs(right) <= LIMIT / shape.rank).all()):
+        raise WireError("factors of a matrix are out of range")
+    return left.reshape(shape.rank, -1), right.reshape(shape.rank, -1)
+
+
+def read_whole(section: Bytes, at: int, shape: Shape) -> Floats:
+    """A matrix that is not factored, (rows, columns). Raises WireError for NaN and infinity."""
+    matrix = section[at : at + WORD * shape.numbers].view("<f4").astype(np.float32)
+    if not np.isfinite(matrix).all():
+        raise WireError("a value is not finite")
+    return matrix.reshape(shape.rows, shape.columns)
 
 
 class LowRank:
@@ -40,13 +128,13 @@ class LowRank:
     keeps_zero: ClassVar[bool] = False
 
     def __init__(self, layout: Layout, rank: int = 2) -> None:
-        rank = whole_number("value coding 'lowrank': rank", rank, 1, factors.MOST)
+        rank = whole_number("value coding 'lowrank': rank", rank, 1, MOST)
         self._size = layout.size
         self._parts = [part for part in layout if part.size]
         self._shapes = [Shape.of(part, rank) for part in self._parts]
-        self._bytes = factors.section_bytes(self._shapes)
+        self._bytes = section_bytes(self._shapes)
         self._rights: dict[str, Floats] = {}
-        self._scratch = Scratch()
+        self._scratch = BufferPool()
 
     def section_bytes(self, count: int) -> int:
         """Follows from the layout. Raises InputError unless all elements are sent."""
@@ -59,12 +147,12 @@ class LowRank:
 
     def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
         """Two passes over every matrix, and one that multiplies the factors out."""
-        from testbed.compress.kernels import loops_lowrank
+        from testbed.compress.kernels import lowrank
 
         seed, given = rng.getrandbits(64), usable(values, np.float32)
         self.section_bytes(given.size)
         kept = self._scratch.array("kept", given.size, np.float32)
-        at, drawn = factors.put_shapes(section, self._shapes), 0
+        at, drawn = put_shapes(section, self._shapes), 0
         for part, shape in zip(self._parts, self._shapes, strict=True):
             place = slice(part.offset, part.offset + part.size)
             if not shape.rank:
@@ -75,23 +163,23 @@ class LowRank:
             left, right = self._factors(part.name, matrix, shape, (seed, drawn))
             drawn += right.size
             at = put(section, put(section, at, left.ravel()), right.ravel())
-            loops_lowrank.product(left, right, kept[place].reshape(matrix.shape))
+            lowrank.product(left, right, kept[place].reshape(matrix.shape))
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
         """The products, and what was sent as it is."""
-        from testbed.compress.kernels import loops_lowrank
+        from testbed.compress.kernels import lowrank as loops_lowrank
 
-        shapes = factors.read_shapes(section, count)
+        shapes = read_shapes(section, count)
         out, done = room(count), 0
         at = section.size - sum(4 * shape.numbers for shape in shapes)
         for shape in shapes:
             held = out[done : done + shape.size].reshape(shape.rows, shape.columns)
             if shape.rank:
-                loops_lowrank.product(*factors.read_factors(section, at, shape), held)
+                loops_lowrank.product(*read_factors(section, at, shape), held)
             else:
-                held[:] = factors.read_whole(section, at, shape)
+                held[:] = read_whole(section, at, shape)
             done, at = done + shape.size, at + 4 * shape.numbers
         return out
 
@@ -113,7 +201,7 @@ class LowRank:
 
         ``drawn``: a seed, and how many of its numbers belong to other matrices.
         """
-        from testbed.compress.kernels import loops_lowrank
+        from testbed.compress.kernels import lowrank as loops_lowrank
 
         lefts, left = self._room("left", (shape.rank, shape.rows))
         rights, right = self._room("right", (shape.rank, shape.columns))
@@ -122,7 +210,7 @@ class LowRank:
         loops_lowrank.orthonormal(lefts)
         left[:] = lefts
         loops_lowrank.times_transposed(matrix, left, rights)
-        limit = factors.LIMIT / shape.rank
+        limit = LIMIT / shape.rank
         np.clip(rights, -limit, limit, out=right, casting="same_kind")
         lengths = np.sqrt(np.square(rights).sum(axis=1, keepdims=True))
         lengths[lengths == 0.0] = 1.0
@@ -131,13 +219,13 @@ class LowRank:
 
     def _start(self, name: str, shape: tuple[int, ...], drawn: tuple[int, int]) -> Floats:
         """The last Q; numbers from [−1, 1) in the place of rows that are missing, or that became 0."""
-        from testbed.compress.kernels import loops_random
+        from testbed.compress.kernels import random_loops
 
         held = self._rights.setdefault(name, np.zeros(shape, np.float32))
         dead = ~held.any(axis=1)
         if dead.any():
             shares = np.empty(held.size, np.float32)
-            loops_random.fill(np.uint64(drawn[0]), drawn[1], shares)
+            random_loops.fill(np.uint64(drawn[0]), drawn[1], shares)
             held[dead] = (2.0 * shares - 1.0).reshape(shape)[dead]
         return held
 

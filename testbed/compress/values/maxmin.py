@@ -7,11 +7,17 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
+from testbed.compress.base import (
+    Allocator,
+    BufferPool,
+    Bytes,
+    Floats,
+    Stateless,
+    fresh,
+    whole_number,
+)
 from testbed.compress.layout import Layout
-from testbed.compress.options import whole_number
-from testbed.compress.payload import Scratch
-from testbed.compress.values import section as parts
+from testbed.compress.values import section as values_section
 from testbed.compress.values.section import WORD, pieces, put, usable
 from testbed.errors import InputError, WireError
 
@@ -42,14 +48,14 @@ class MaxMin(Stateless):
     ) -> None:
         del layout
         self._bits = whole_number("value coding 'maxmin': bits", bits, 1, 8)
-        self._bucket = parts.bucket_size("maxmin", bucket)
+        self._bucket = values_section.bucket_size("maxmin", bucket)
         if rounding not in ("nearest", "stochastic"):
             raise InputError(
                 f"value coding 'maxmin': unknown rounding {rounding!r}",
                 hint="Known: nearest, stochastic",
             )
         self._draw = rounding == "stochastic"
-        self._scratch = Scratch()
+        self._scratch = BufferPool()
 
     def section_bytes(self, count: int) -> int:
         """All codes, eight for each bucket, and eight."""
@@ -57,7 +63,7 @@ class MaxMin(Stateless):
 
     def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
         """One pass."""
-        from testbed.compress.kernels import loops_maxmin, pool
+        from testbed.compress.kernels import cpu, float_codecs
 
         seed = np.uint64(rng.getrandbits(64) if self._draw else 0)
         given, bucket, bits = usable(values, np.float32), self._bucket, self._bits
@@ -69,41 +75,44 @@ class MaxMin(Stateless):
 
         def part(_: int, a: int, b: int) -> None:
             own = slice(a // bucket, pieces(b, bucket))
-            loops_maxmin.write(
+            float_codecs.write_loops_maxmin(
                 given[a:b], bucket, bits, self._draw, seed, a, lows[own], highs[own],
                 body[a * bits // 8 : pieces(b * bits, 8)], kept[a:b],
             )  # fmt: skip
 
-        pool.over(given.size, part)
+        cpu.over(given.size, part)
         put(section, 0, np.array([bucket, bits], np.uint32))
         put(section, put(section, _HEAD, lows), highs)
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
         """Least element plus code times a level; the greatest itself."""
-        from testbed.compress.kernels import loops_maxmin, pool
+        from testbed.compress.kernels import cpu as pool
+        from testbed.compress.kernels import float_codecs as loops_maxmin
 
-        bucket = parts.bucket_in(section)
-        _, bits = parts.numbers(section, 0, 2)
+        bucket = values_section.bucket_in(section)
+        _, bits = values_section.numbers(section, 0, 2)
         if not 1 <= bits <= 8:
             raise WireError(f"max-min codes of {bits} bits")
         buckets = pieces(count, bucket)
         start = _HEAD + 2 * WORD * buckets
-        parts.expect(section, start + pieces(count * bits, 8), count)
-        lows = parts.scales(section, _HEAD, buckets, signed=True)
-        highs = parts.scales(section, _HEAD + lows.nbytes, buckets, signed=True)
+        values_section.expect(section, start + pieces(count * bits, 8), count)
+        lows = values_section.scales(section, _HEAD, buckets, signed=True)
+        highs = values_section.scales(section, _HEAD + lows.nbytes, buckets, signed=True)
         if (lows > highs).any():
             raise WireError("the least value of a bucket is above its greatest")
         body, out = usable(section[start:], np.uint8), room(count)
-        parts.no_remainder(body, count * bits)
+        values_section.no_remainder(body, count * bits)
 
         def part(_: int, a: int, b: int) -> int:
             own, codes = (
                 slice(a // bucket, pieces(b, bucket)),
                 body[a * bits // 8 : pieces(b * bits, 8)],
             )
-            return loops_maxmin.read(codes, bucket, bits, lows[own], highs[own], out[a:b])
+            return loops_maxmin.read_loops_maxmin(
+                codes, bucket, bits, lows[own], highs[own], out[a:b]
+            )
 
-        parts.all_right(pool.over(count, part))
+        values_section.all_right(pool.over(count, part))
         return out

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
+from testbed.compress.base import Allocator, BufferPool, Bytes, Floats, Stateless, fresh
 from testbed.compress.layout import Layout
-from testbed.compress.payload import Scratch
 from testbed.compress.values.section import expect, usable
 from testbed.errors import WireError
 
@@ -36,7 +35,7 @@ class Natural(Stateless):
 
     def __init__(self, layout: Layout) -> None:
         del layout
-        self._scratch = Scratch()
+        self._scratch = BufferPool()
 
     def section_bytes(self, count: int) -> int:
         """One for each, and one."""
@@ -44,24 +43,25 @@ class Natural(Stateless):
 
     def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
         """One pass for the greatest exponent, one to write."""
-        from testbed.compress.kernels import loops_half, loops_int8, pool
+        from testbed.compress.kernels import cpu, float_codecs
 
         seed, given = np.uint64(rng.getrandbits(64)), usable(values, np.float32)
-        tops = pool.over(given.size, lambda _, a, b: int(loops_int8.top_bits(given[a:b])))
+        tops = cpu.over(given.size, lambda _, a, b: int(float_codecs.top_bits(given[a:b])))
         floor = max(0, min((max(tops) >> 23) + 1, _GREATEST) - _POWERS)
         kept, codes = self._scratch.array("kept", given.size, np.float32), section[_HEAD:]
         section[0] = floor
 
         def part(_: int, a: int, b: int) -> None:
-            loops_half.natural_write(given[a:b], floor, seed, a, codes[a:b], kept[a:b])
+            float_codecs.natural_write(given[a:b], floor, seed, a, codes[a:b], kept[a:b])
 
-        pool.over(given.size, part)
+        cpu.over(given.size, part)
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
         """Exact."""
-        from testbed.compress.kernels import loops_half, pool
+        from testbed.compress.kernels import cpu as pool
+        from testbed.compress.kernels import float_codecs as loops_half
 
         expect(section, _HEAD + count, count)
         floor = int(section[0])

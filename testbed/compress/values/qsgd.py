@@ -7,11 +7,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
+from testbed.compress.base import (
+    Allocator,
+    BufferPool,
+    Bytes,
+    Floats,
+    Stateless,
+    fresh,
+    whole_number,
+)
 from testbed.compress.layout import Layout
-from testbed.compress.options import whole_number
-from testbed.compress.payload import Scratch
-from testbed.compress.values import section as parts
+from testbed.compress.values import section as values_section
 from testbed.compress.values.section import WORD, pieces, put, usable
 from testbed.errors import WireError
 
@@ -37,8 +43,8 @@ class Qsgd(Stateless):
         del layout
         self._levels = whole_number("value coding 'qsgd': levels", levels, 1, _MOST)
         self._bits = (2 * self._levels).bit_length()
-        self._bucket = parts.bucket_size("qsgd", bucket)
-        self._scratch = Scratch()
+        self._bucket = values_section.bucket_size("qsgd", bucket)
+        self._scratch = BufferPool()
 
     def section_bytes(self, count: int) -> int:
         """All codes, four for each bucket, and eight."""
@@ -46,7 +52,7 @@ class Qsgd(Stateless):
 
     def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
         """One pass."""
-        from testbed.compress.kernels import loops_qsgd, pool
+        from testbed.compress.kernels import cpu, float_codecs
 
         seed = np.uint64(rng.getrandbits(64))
         given, bucket, bits = usable(values, np.float32), self._bucket, self._bits
@@ -55,36 +61,37 @@ class Qsgd(Stateless):
         body = section[_HEAD + norms.nbytes :]
 
         def part(_: int, a: int, b: int) -> None:
-            loops_qsgd.write(
+            float_codecs.write_loops_qsgd(
                 given[a:b], bucket, self._levels, bits, seed, a, norms[a // bucket : pieces(b, bucket)],
                 body[a * bits // 8 : pieces(b * bits, 8)], kept[a:b],
             )  # fmt: skip
 
-        pool.over(given.size, part)
+        cpu.over(given.size, part)
         put(section, 0, np.array([bucket, self._levels], np.uint32))
         put(section, _HEAD, norms)
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
         """Levels times an s-th of their bucket's norm."""
-        from testbed.compress.kernels import loops_qsgd, pool
+        from testbed.compress.kernels import cpu as pool
+        from testbed.compress.kernels import float_codecs as loops_qsgd
 
-        bucket = parts.bucket_in(section)
-        _, levels = parts.numbers(section, 0, 2)
+        bucket = values_section.bucket_in(section)
+        _, levels = values_section.numbers(section, 0, 2)
         if not 1 <= levels <= _MOST:
             raise WireError(f"{levels} levels")
         bits, buckets = (2 * levels).bit_length(), pieces(count, bucket)
         start = _HEAD + WORD * buckets
-        parts.expect(section, start + pieces(count * bits, 8), count)
-        norms = parts.scales(section, _HEAD, buckets)
+        values_section.expect(section, start + pieces(count * bits, 8), count)
+        norms = values_section.scales(section, _HEAD, buckets)
         body, out = usable(section[start:], np.uint8), room(count)
-        parts.no_remainder(body, count * bits)
+        values_section.no_remainder(body, count * bits)
 
         def part(_: int, a: int, b: int) -> int:
             own_body = body[a * bits // 8 : pieces(b * bits, 8)]
             own = norms[a // bucket : pieces(b, bucket)]
-            return loops_qsgd.read(own_body, bucket, levels, bits, own, out[a:b])
+            return loops_qsgd.read_loops_qsgd(own_body, bucket, levels, bits, own, out[a:b])
 
-        parts.all_right(pool.over(count, part))
+        values_section.all_right(pool.over(count, part))
         return out

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from testbed.compress.base import Bytes, Floats
-from testbed.compress.options import whole_number
+from testbed.compress.base import Bytes, Floats, whole_number
 from testbed.errors import InputError, WireError
 
 WORD = 4

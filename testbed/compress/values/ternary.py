@@ -8,10 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from testbed.compress.base import Bytes, Floats, Room, Stateless, fresh
+from testbed.compress.base import Allocator, BufferPool, Bytes, Floats, Stateless, fresh
 from testbed.compress.layout import Layout
-from testbed.compress.payload import Scratch
-from testbed.compress.values import section as parts
+from testbed.compress.values import section as values_section
 from testbed.compress.values.section import WORD, pieces, put, usable
 from testbed.errors import InputError, WireError
 
@@ -42,7 +41,7 @@ class Ternary(Stateless):
                 hint="It counts standard deviations; null leaves everything as it is",
             )
         self._clip = clip
-        self._scratch = Scratch()
+        self._scratch = BufferPool()
 
     def section_bytes(self, count: int) -> int:
         """A byte for five, and four."""
@@ -50,7 +49,7 @@ class Ternary(Stateless):
 
     def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
         """One pass for the scale, one to write."""
-        from testbed.compress.kernels import loops_ternary, pool
+        from testbed.compress.kernels import cpu, sign_codecs
 
         seed, given = np.uint64(rng.getrandbits(64)), usable(values, np.float32)
         scale, body = self._scale(given), section[_HEAD:]
@@ -62,21 +61,24 @@ class Ternary(Stateless):
 
         def part(_: int, a: int, b: int) -> None:
             first, last = 5 * a, min(5 * b, given.size)  # whole bytes
-            loops_ternary.write(given[first:last], scale, seed, first, body[a:b], kept[first:last])
+            sign_codecs.write_loops_ternary(
+                given[first:last], scale, seed, first, body[a:b], kept[first:last]
+            )
 
-        pool.over(body.size, part)
+        cpu.over(body.size, part)
         return kept
 
     def _scale(self, values: Floats) -> np.float32:
         """The greatest magnitude after clipping."""
-        from testbed.compress.kernels import loops_ternary, pool
-        from testbed.compress.kernels.grid import CHUNK, chunks
+        from testbed.compress.kernels import cpu as pool
+        from testbed.compress.kernels import sign_codecs as loops_ternary
+        from testbed.compress.kernels.compilation import CHUNK, chunks
 
         sums, tops = np.zeros(chunks(values.size)), np.zeros(chunks(values.size), np.int32)
 
         def part(_: int, a: int, b: int) -> None:
             own = slice(a // CHUNK, chunks(b))
-            loops_ternary.measure(values[a:b], sums[own], tops[own])
+            loops_ternary.measure_loops_ternary(values[a:b], sums[own], tops[own])
 
         pool.over(values.size, part)
         greatest: np.float32 = tops.max(initial=0).astype(np.int32).view(np.float32)
@@ -86,18 +88,21 @@ class Ternary(Stateless):
         return np.float32(min(limit, float(greatest)))
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Room = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
         """0 or ± the scale."""
-        from testbed.compress.kernels import loops_ternary, pool
+        from testbed.compress.kernels import cpu as pool
+        from testbed.compress.kernels import sign_codecs as loops_ternary
 
-        parts.expect(section, _HEAD + pieces(count, 5), count)
-        (scale,) = parts.scales(section, 0, 1)
+        values_section.expect(section, _HEAD + pieces(count, 5), count)
+        (scale,) = values_section.scales(section, 0, 1)
         body, out = usable(section[_HEAD:], np.uint8), room(count)
         if scale == 0.0 and body.any():
             raise WireError("values of scale 0 have signs")
         right = pool.over(
             body.size,
-            lambda _, a, b: loops_ternary.read(body[a:b], scale, out[5 * a : min(5 * b, count)]),
+            lambda _, a, b: loops_ternary.read_loops_ternary(
+                body[a:b], scale, out[5 * a : min(5 * b, count)]
+            ),
         )
         if not all(right):
             raise WireError("a byte is not of five ternary digits, or not all of them are used")

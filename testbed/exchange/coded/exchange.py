@@ -1,4 +1,12 @@
-"""A worker's side of a coded exchange (``testbed.exchange.kinds.WorkerSide``).
+"""Worker side, options, choice of r.
+
+Which redundancy makes a step shortest: more of it is more to compute and less to send.
+
+What a coded exchange can be asked for, and whether a run's workers and batches allow it.
+
+The redundancy of every step: the one that was asked for, or the one that the first steps let expect most of.
+
+A worker's side of a coded exchange (``testbed.exchange.base.WorkerSide``).
 
 Frames of a run: HELLO and BYE as among peers; per step, packets as GRADIENT with the packet's number in place of the
 bucket. Packets for several nodes are multicast, others sent. A packet says itself which phase it belongs to.
@@ -6,34 +14,207 @@ bucket. Packets for several nodes are multicast, others sent. A packet says itse
 
 from __future__ import annotations
 
-from math import nan
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import isnan, nan
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from testbed.errors import NodeLost
-from testbed.exchange.base import Travel, Update
-from testbed.exchange.coded.groups import Groups
-from testbed.exchange.coded.header import Note
-from testbed.exchange.coded.options import CodedOptions, check_run, coded_options, work
-from testbed.exchange.coded.quantize import mean
-from testbed.exchange.coded.redundancy import Redundancy
-from testbed.exchange.coded.round import Round
-from testbed.exchange.coded.seen import Seen
-from testbed.exchange.kinds import ExchangeKind, Peers
-from testbed.exchange.peers import PeerExchange
+from testbed.errors import InputError, NodeLost
+from testbed.exchange.all_gather import AllGatherExchange
+from testbed.exchange.base import ExchangeSpec, Membership, TransferTiming, Update
+from testbed.exchange.coded.round import CodedNote, PacketLog, Round, mean
+from testbed.exchange.coded.schemes import (
+    MOST_NODES,
+    CodedGroups,
+    Scheme,
+    block_count,
+    check,
+    most_received,
+    most_work,
+    scheme,
+    total_load,
+)
 from testbed.node import Buffer, Kind, Message, Node
-from testbed.record.events import RedundancyRecord
+from testbed.records.events import RedundancyRecord
+from testbed.registry import Options, read
+
+Way = Literal["up", "down"]
+
+
+class Prediction(NamedTuple):
+    """A step's parts with redundancy ``r``, in seconds."""
+
+    r: int
+    calc_s: float
+    comm_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Both."""
+        return self.calc_s + self.comm_s
+
+    def __str__(self) -> str:
+        return f"r = {self.r}: {self.calc_s:.4g} + {self.comm_s:.4g} = {self.step_s:.4g} s"
+
+
+class SchemeChoice(NamedTuple):
+    """The best redundancy, why it is, and what was expected of each."""
+
+    r: int
+    why: str
+    table: tuple[Prediction, ...]
+
+
+def predict(
+    scheme: str, nodes: int, t_calc_s: float, t_comm_s: float, bottleneck: Way = "down"
+) -> tuple[Prediction, ...]:
+    """For every r below ``nodes``: work(r)·T_calc + T_comm·load(r)/load(1), with the times measured at r = 1.
+
+    The paper's r·T_calc + T_comm/r, with what the scheme really computes and sends. ``bottleneck``: load is what all send
+    where links are slower ``up``; where they are not, it is what comes down to one node, which is more.
+    """
+    load = total_load if bottleneck == "up" else most_received
+    least = load(scheme, nodes, 1)
+    return tuple(
+        Prediction(
+            r,
+            t_calc_s * float(most_work(scheme, nodes, r)),
+            t_comm_s * float(load(scheme, nodes, r) / least),
+        )
+        for r in range(1, nodes)
+    )
+
+
+def choose_r(
+    scheme: str, nodes: int, t_calc_s: float, t_comm_s: float, bottleneck: Way = "down"
+) -> SchemeChoice:
+    """The r of the shortest step; of several the least."""
+    table = predict(scheme, nodes, t_calc_s, t_comm_s, bottleneck)
+    best = min(table, key=lambda one: (one.step_s, one.r))
+    others = "; ".join(str(one) for one in table)
+    why = (
+        f"computation takes {t_calc_s:.4g} s and communication {t_comm_s:.4g} s at r = 1, "
+        f"so that a step is expected to be shortest with r = {best.r} ({others})"
+    )
+    return SchemeChoice(best.r, why, table)
+
+
+AUTO = "auto"
+_MOST_BLOCKS = 4096
+"""Of more, packets would be smaller than what it takes to send one."""
+_MOST_GROUPS, _MOST_OF_ONE = 4000, 1000
+"""Bridges keep a table of all; and what a node may be in (``net.ipv4.igmp_max_memberships``)."""
+
+
+class CodedOptions(Options):
+    """``scheme``: see ``schemes``. ``r``: how many workers compute each sample; ``auto``: what is best is found out.
+
+    ``bottleneck``: for ``auto``, the direction of the links that limits.
+    """
+
+    scheme: Literal["literal", "replicated", "grouped", "combined"] = "literal"
+    r: Literal["auto"] | int = Field(2)
+    bottleneck: Way = "down"
+
+    def redundancies(self, nodes: int) -> list[int]:
+        """All that a run among ``nodes`` may use, the first one first."""
+        return list(range(1, nodes)) if self.r == AUTO else [int(self.r)]
+
+
+def coded_options(given: Mapping[str, Any]) -> CodedOptions:
+    """``exchange_options`` as these. Raises InputError."""
+    return read("exchange_options", CodedOptions, given)
+
+
+def candidates(options: CodedOptions, nodes: int) -> list[Scheme]:
+    """All that a run may use. Raises InputError where there is none for so many nodes."""
+    return [scheme(options.scheme, nodes, r) for r in options.redundancies(nodes)]
+
+
+def check_run(given: Mapping[str, Any], workers: int, batch: int) -> None:
+    """Raise InputError unless ``workers`` with batches of ``batch`` samples can exchange so."""
+    options = coded_options(given)
+    check(options.scheme, workers, 1)
+    for r in options.redundancies(workers):
+        check(options.scheme, workers, r)
+        _check_blocks(options.scheme, workers, r, batch)
+    groups = CodedGroups(candidates(options, workers), range(workers)).sets
+    of_one = max(Counter(worker for group in groups for worker in group).values(), default=0)
+    if len(groups) > _MOST_GROUPS or of_one > _MOST_OF_ONE:
+        raise InputError(
+            f"scheme {options.scheme!r} with r = {options.r} needs {len(groups)} multicast groups among {workers} "
+            f"workers, {of_one} with one of them in it",
+            hint=f"{_MOST_GROUPS} and {_MOST_OF_ONE} are possible: use another r or scheme, or fewer workers",
+        )
+
+
+def work(given: Mapping[str, Any], workers: int) -> float:
+    """Samples that a worker computes at most, in shares of one without redundancy."""
+    options = coded_options(given)
+    if not 2 <= workers <= MOST_NODES:
+        return 1.0
+    return float(max(most_work(options.scheme, workers, r) for r in options.redundancies(workers)))
+
+
+def _check_blocks(name: str, workers: int, r: int, batch: int) -> None:
+    many, count = block_count(name, workers, r), workers * batch
+    if many <= min(count, _MOST_BLOCKS):
+        return
+    raise InputError(
+        f"scheme {name!r} with r = {r} cuts the mini-batch of {workers} workers, {count} samples, into {many} blocks",
+        hint=f"Use a batch of at least {-(-many // workers)}, or another r"
+        if many <= _MOST_BLOCKS
+        else f"It can be {_MOST_BLOCKS} blocks at most: use another r or scheme",
+    )
+
+
+TRIAL_STEPS = 3
+"""With ``auto``, steps without redundancy. The packets of the last of them tell how long the one before took."""
+
+
+class Redundancy:
+    """``schemes``: all that may come to be used."""
+
+    def __init__(self, options: CodedOptions, nodes: int) -> None:
+        self.schemes = candidates(options, nodes)
+        self.scheme: Scheme = self.schemes[0]
+        """That of the step to come."""
+        self._bottleneck = options.bottleneck
+        self._open = options.r == AUTO
+
+    def learn(self, step: int, notes: Sequence[CodedNote]) -> SchemeChoice | None:
+        """All nodes' notes of ``step``; returns what was decided because of them, everywhere alike.
+
+        The slowest node counts, in computing and in communicating.
+        """
+        if not self._open or step < TRIAL_STEPS:
+            return None
+        self._open = False
+        t_calc_s, t_comm_s = (max(times) for times in zip(*map(_times, notes), strict=True))
+        if isnan(t_calc_s + t_comm_s):
+            return None
+        first = self.schemes[0]
+        choice = choose_r(first.name, first.nodes, t_calc_s, t_comm_s, self._bottleneck)
+        self.scheme = next(plan for plan in self.schemes if plan.r == choice.r)
+        return choice
+
+
+def _times(note: CodedNote) -> tuple[float, float]:
+    return note.t_calc_s, note.t_comm_s
 
 
 class CodedExchange:
     """Steps follow one another: a ticket is waited for before the next step's blocks are asked for."""
 
-    def __init__(self, node: Node, peers: Peers) -> None:
+    def __init__(self, node: Node, peers: Membership) -> None:
         self._node, self._peers = node, peers
-        self._company = PeerExchange(node, peers)
+        self._company = AllGatherExchange(node, peers)
         self._ranks = {peer: rank for rank, peer in enumerate(peers.workers)}
         self._redundancy = Redundancy(coded_options(peers.options), len(peers.workers))
-        self._groups = Groups(self._redundancy.schemes, list(peers.workers))
+        self._groups = CodedGroups(self._redundancy.schemes, list(peers.workers))
         self._samples = self._saturated = 0
         self._ended_s, self._t_comm_s = 0.0, nan
 
@@ -78,13 +259,13 @@ class CodedExchange:
         start_s = self._node.now()
         plan = self._redundancy.scheme
         blocks = np.frombuffer(payload, np.int32).reshape(len(plan.blocks[self._rank]), -1)
-        note = Note(self._saturated, start_s - self._ended_s, self._t_comm_s)
+        note = CodedNote(self._saturated, start_s - self._ended_s, self._t_comm_s)
         round_ = Round(plan, self._rank, blocks, note=note, name=self.name)
-        ticket = CodedTicket(self, Seen(self._node, step, start_s, note), round_, bucket)
+        ticket = CodedTicket(self, PacketLog(self._node, step, start_s, note), round_, bucket)
         ticket.send(0)
         return ticket
 
-    def send(self, step: int, round_: Round, phase: int, seen: Seen) -> None:
+    def send(self, step: int, round_: Round, phase: int, seen: PacketLog) -> None:
         """What this node sends in a phase, one packet after the other. Raises NodeLost."""
         for packet, body in round_.packets(phase):
             message = Message(Kind.GRADIENT, step, packet.number, self._peers.own, body)
@@ -100,14 +281,14 @@ class CodedExchange:
             self._company.bytes_sent += frame_bytes
             seen.sent(frame_bytes)
 
-    def receive(self, step: int, round_: Round, seen: Seen) -> None:
+    def receive(self, step: int, round_: Round, seen: PacketLog) -> None:
         """Take in the next packet of ``step``, from whomever. Raises NodeLost, WireError, ExperimentError."""
         missing = [self._peers.workers[rank] for rank in sorted(round_.missing())]
         message = self._company.gathering.any(Kind.GRADIENT, step, missing, self._peers.timeout_s)
         note = round_.take(self._ranks[message.sender], message.body)
         seen.came(message, note)
 
-    def total(self, step: int, round_: Round, seen: Seen) -> memoryview:
+    def total(self, step: int, round_: Round, seen: PacketLog) -> memoryview:
         """The mean as float32 bytes; what was seen is recorded, and with ``auto`` the redundancy may change."""
         found = mean(round_.total(), len(self._redundancy.scheme.holders))
         record = seen.record(self._node.name, self._redundancy.scheme.r, self._peers.names)
@@ -140,9 +321,11 @@ class CodedExchange:
 class CodedTicket:
     """A step under way (``testbed.exchange.base.Ticket``)."""
 
-    def __init__(self, exchange: CodedExchange, seen: Seen, round_: Round, bucket: int) -> None:
+    def __init__(
+        self, exchange: CodedExchange, seen: PacketLog, round_: Round, bucket: int
+    ) -> None:
         self._exchange, self._seen, self._round, self._bucket = exchange, seen, round_, bucket
-        self._travel: Travel | None = None
+        self._travel: TransferTiming | None = None
 
     def send(self, phase: int) -> None:
         """Send what belongs to ``phase``."""
@@ -160,14 +343,14 @@ class CodedTicket:
         return Update("gradient", self._seen.step, payload)
 
     @property
-    def travel(self) -> Travel:
+    def travel(self) -> TransferTiming:
         """How it went. Raises RuntimeError before ``wait``."""
         if self._travel is None:
             raise RuntimeError("travel is known after wait()")
         return self._travel
 
 
-CODED = ExchangeKind(
+CODED = ExchangeSpec(
     CodedExchange,
     carries="blocks",
     multicasts=True,

@@ -1,18 +1,222 @@
-"""One step at one node: packets out, packets in, the total in the end. Whatever order packets come in."""
+"""One step: encode, decode, fixed point.
+
+Gradients as 32-bit fixed point, in which sums are exact whatever their order (Li et al., CSSGD, section 3.1).
+
+    ±10  ↔  0x7FFFFFFF / 0x80000001        a step is 20 / (2³² − 2) = 4.66e-9
+
+Rounded to nearest, ties to even; what is beyond ±10 is cut off there and counted. 0x80000000 stands for no number.
+The paper bounds the sum over a block, so that larger blocks are cut off sooner. Here sums are divided by the mean number of
+samples in a block, the same for all blocks: what is bounded is about the gradient of a mean sample, whatever the redundancy.
+
+The vectors that a node lacks, put together piece by piece, and what is claimed of all vectors.
+
+What every coded packet begins with, little-endian, before the int32 elements of its sum.
+
+offset size field
+0      1    phase
+1      1    redundancy r of the scheme
+2      2    pieces that the sum is made of, p
+4      4    number of the packet, among its sender's
+8      8    elements that saturated in the sender's blocks of the step
+16     8    T_calc of the sender's last step, seconds, IEEE 754 double; NaN: none yet
+24     8    T_comm of it
+32     4·p  CRC-32 of the vector that each piece is of, in the order of the packet's table
+
+One step at one node: packets out, packets in, the total in the end. Whatever order packets come in.
+
+What a node saw of a step's packets: times, bytes, what others told of themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import nan
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
-from testbed.errors import WireError
-from testbed.exchange.coded.assembly import Assembly, Claims
-from testbed.exchange.coded.header import Header, Note, header_bytes
-from testbed.exchange.coded.plan import Packet, Piece, Scheme, Sum, Vector, length
-from testbed.exchange.coded.quantize import Fixed, Sums, narrowed
-from testbed.node import Buffer
+from testbed.errors import ExperimentError, WireError
+from testbed.exchange.base import TransferTiming
+from testbed.exchange.coded.schemes import Packet, Piece, Scheme, Sum, Vector, length
+from testbed.node import Buffer, Message, Node
+from testbed.records.events import CodedRecord
+
+LIMIT = 10.0
+MOST = 0x7FFFFFFF
+POISON = -0x80000000
+"""What NaN and infinity become: no sum of it means anything."""
+_SCALE = MOST / LIMIT
+_CHUNK = 1 << 15
+"""Elements taken at a time: they stay in the cache from one pass to the next."""
+
+Floats = NDArray[np.float32]
+Fixed = NDArray[np.int32]
+Sums = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizerCounts:
+    """Elements that could not be written as they were."""
+
+    saturated: int
+    poisoned: int
+
+
+def quantize(gradient: Floats, into: Fixed, over: float = 1.0) -> QuantizerCounts:
+    """Write ``gradient`` / ``over`` (float32 (size,)) to ``into`` (int32 (size,)).
+
+    The caller refuses a gradient of which elements were poisoned: here nobody knows its parameters' names.
+    """
+    scratch = np.empty(min(_CHUNK, len(gradient)), np.float64)
+    saturated = poisoned = 0
+    for begin in range(0, len(gradient), _CHUNK):
+        values = gradient[begin : begin + _CHUNK]
+        scaled = np.multiply(values, _SCALE / over, out=scratch[: len(values)], dtype=np.float64)
+        np.rint(scaled, out=scaled)
+        # a comparison with NaN is false, so that one lands here too
+        if not (scaled.min() >= -MOST and scaled.max() <= MOST):
+            counted = _cut_off(values, scaled)
+            saturated, poisoned = saturated + counted.saturated, poisoned + counted.poisoned
+        into[begin : begin + _CHUNK] = scaled
+    return QuantizerCounts(saturated, poisoned)
+
+
+def mean(total: Sums, many: float) -> Floats:
+    """The mean gradient, float32 (size,), of which ``total`` (int64 (size,)) is ``many`` times as much."""
+    found = np.empty(len(total), np.float32)
+    scale = LIMIT / MOST / many
+    for begin in range(0, len(total), _CHUNK):
+        found[begin : begin + _CHUNK] = total[begin : begin + _CHUNK] * scale
+    return found
+
+
+def narrowed(sums: Sums, bits: int) -> Fixed:
+    """``sums`` (int64, of at most 2**bits blocks) divided by 2**bits, halves up: these fit into 32 bits again."""
+    if not bits:
+        return sums.astype(np.int32)
+    return ((sums + (1 << (bits - 1))) >> bits).astype(np.int32)
+
+
+def _cut_off(values: Floats, scaled: NDArray[np.float64]) -> QuantizerCounts:
+    """Bring ``scaled`` into the range, in place."""
+    wrong = ~np.isfinite(values)
+    beyond = (np.abs(scaled) > MOST) & ~wrong
+    np.clip(scaled, -MOST, MOST, out=scaled)
+    scaled[wrong] = POISON
+    return QuantizerCounts(int(beyond.sum()), int(wrong.sum()))
+
+
+class BlockChecksums:
+    """CRC-32 of every vector, as the first who knew it had it. Nodes that compute a block must agree bit by bit."""
+
+    def __init__(self, name: Callable[[int], str]) -> None:
+        self._name = name
+        self._claimed: dict[Vector, tuple[int, int]] = {}
+
+    def hear(self, vector: Vector, crc: int, node: int) -> None:
+        """``node`` has ``vector`` with that CRC-32. Raises ExperimentError where another has a different one."""
+        first, other = self._claimed.setdefault(vector, (crc, node))
+        if crc != first:
+            raise ExperimentError(
+                f"{vector} is not the same at {self._name(other)} and {self._name(node)} "
+                f"(CRC-32 {first:08x} and {crc:08x}): decoding would give garbage. Nodes must compute a block's "
+                "gradient bit by bit alike: the same versions, instructions and number of threads"
+            )
+
+    def of(self, vector: Vector) -> tuple[int, int]:
+        """The CRC-32, and whose it is."""
+        return self._claimed[vector]
+
+
+class MissingVectors:
+    """Vectors under way."""
+
+    def __init__(
+        self, size: int, claims: BlockChecksums, name: Callable[[int], str], own: int
+    ) -> None:
+        self._size, self._claims, self._name, self._own = size, claims, name, own
+        self._open: dict[Vector, tuple[Fixed, list[int]]] = {}
+
+    def place(self, piece: Piece) -> Fixed:
+        """Where the piece's elements go."""
+        if piece.vector not in self._open:
+            many = length(piece.vector.columns(self._size))
+            self._open[piece.vector] = np.empty(many, np.int32), []
+        return self._open[piece.vector][0][piece.within(self._size)]
+
+    def finish(self, piece: Piece, sender: int) -> Fixed | None:
+        """The vector, if this was its last piece. Raises WireError for one that is not what was sent."""
+        values, senders = self._open[piece.vector]
+        senders.append(sender)
+        if len(senders) < piece.of:
+            return None
+        del self._open[piece.vector]
+        claimed, node = self._claims.of(piece.vector)
+        if (found := crc32(values.data)) != claimed:
+            raise WireError(
+                f"{piece.vector}, as {self._name(self._own)} put it together from what "
+                f"{', '.join(map(self._name, senders))} sent, is not what {self._name(node)} has "
+                f"(CRC-32 {found:08x} and {claimed:08x})"
+            )
+        return values
+
+
+_LAYOUT = struct.Struct("<BBHIQdd")
+FIXED_BYTES = _LAYOUT.size
+_CRC_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CodedNote:
+    """What a node tells of itself: saturations of this step, seconds of the last one."""
+
+    saturated: int = 0
+    t_calc_s: float = nan
+    t_comm_s: float = nan
+
+
+@dataclass(frozen=True, slots=True)
+class CodedHeader:
+    """See the table above."""
+
+    phase: int
+    r: int
+    number: int
+    note: CodedNote
+    crcs: tuple[int, ...]
+
+    def pack(self) -> bytes:
+        """As on the wire: a multiple of four bytes."""
+        note, many = self.note, len(self.crcs)
+        fixed = _LAYOUT.pack(
+            self.phase, self.r, many, self.number, note.saturated, note.t_calc_s, note.t_comm_s
+        )
+        return fixed + struct.pack(f"<{many}I", *self.crcs)
+
+    @classmethod
+    def unpack(cls, body: Buffer) -> tuple[CodedHeader, memoryview]:
+        """The header and what follows it. Raises WireError for a body that is too short for one."""
+        view = memoryview(body).cast("B")
+        if len(view) < FIXED_BYTES:
+            raise WireError(
+                f"{len(view)} B are too few for the {FIXED_BYTES} B that a coded packet begins with"
+            )
+        phase, r, many, number, *note = _LAYOUT.unpack(view[:FIXED_BYTES])
+        end = header_bytes(many)
+        if len(view) < end:
+            raise WireError(f"{len(view)} B are too few for a coded packet of {many} pieces")
+        crcs = struct.unpack(f"<{many}I", view[FIXED_BYTES:end])
+        return cls(phase, r, number, CodedNote(*note), crcs), view[end:]
+
+
+def header_bytes(pieces: int) -> int:
+    """Of a packet of so many pieces."""
+    return FIXED_BYTES + _CRC_BYTES * pieces
+
 
 _ELEMENT = np.dtype("<i4")
 
@@ -27,18 +231,18 @@ class Round:
         node: int,
         own: Fixed,
         *,
-        note: Note | None = None,
+        note: CodedNote | None = None,
         name: Callable[[int], str] = "node {}".format,
     ) -> None:
         self._scheme, self._node, self._own, self._name = scheme, node, own, name
-        self._note = note or Note()
+        self._note = note or CodedNote()
         self._size = own.shape[1]
         self._rows = {block: row for row, block in enumerate(scheme.blocks[node])}
         self._made: dict[Vector, Fixed] = {}
         """Vectors that were put together or added up here, as long as they are needed."""
         self._crcs: dict[Vector, int] = {}
-        self._claims = Claims(name)
-        self._assembly = Assembly(self._size, self._claims, name, node)
+        self._claims = BlockChecksums(name)
+        self._assembly = MissingVectors(self._size, self._claims, name, node)
         self._due = {(packet.sender, packet.number): packet for packet in scheme.incoming[node]}
         self._waiting = [0] * scheme.phases
         for packet in self._due.values():
@@ -63,13 +267,13 @@ class Round:
             if packet.phase == phase:
                 yield packet, self._body(packet)
 
-    def take(self, sender: int, body: Buffer) -> Note:
+    def take(self, sender: int, body: Buffer) -> CodedNote:
         """Take in a packet of ``sender``; returns what it tells of itself.
 
         Raises WireError for one that has no place here, ExperimentError naming the block that two nodes have computed
         differently.
         """
-        header, rest = Header.unpack(body)
+        header, rest = CodedHeader.unpack(body)
         packet = self._expected(sender, header)
         if len(rest) != _ELEMENT.itemsize * packet.elements(self._size):
             raise WireError(
@@ -100,7 +304,7 @@ class Round:
         self._add_up()
         return self._total
 
-    def _expected(self, sender: int, header: Header) -> Packet:
+    def _expected(self, sender: int, header: CodedHeader) -> Packet:
         packet = self._due.get((sender, header.number))
         if packet is None or header.r != self._scheme.r or header.phase != packet.phase:
             raise WireError(
@@ -117,7 +321,7 @@ class Round:
     def _body(self, packet: Packet) -> memoryview:
         """Header, then the wrap-around sum of its pieces."""
         crcs = tuple(self._crc(piece.vector) for piece in packet.pieces)
-        header = Header(packet.phase, self._scheme.r, packet.number, self._note, crcs).pack()
+        header = CodedHeader(packet.phase, self._scheme.r, packet.number, self._note, crcs).pack()
         body = bytearray(len(header) + _ELEMENT.itemsize * packet.elements(self._size))
         body[: len(header)] = header
         sums = np.frombuffer(body, _ELEMENT, offset=header_bytes(len(crcs)))
@@ -175,3 +379,76 @@ class Round:
 
     def _values(self, piece: Piece) -> Fixed:
         return self._vector(piece.vector)[piece.within(self._size)]
+
+
+class PacketLog:
+    """Of ``step``, whose first packet was sent at ``start_s``."""
+
+    def __init__(self, node: Node, step: int, start_s: float, own: CodedNote) -> None:
+        self._node, self.step, self._start_s, self._own = node, step, start_s, own
+        self._packets, self._bytes_up = 0, 0
+        self._first_sent_s = self._sent_s = start_s
+        self._first_s: float | None = None
+        self._arrived_s = self._last_s = start_s
+        self._began_s: dict[int, float] = {}
+        self._notes: dict[int, CodedNote] = {}
+        self._received: Counter[int] = Counter()
+
+    def sent(self, frame_bytes: int) -> None:
+        """A packet has just been handed over."""
+        self._packets += 1
+        self._bytes_up += frame_bytes
+        self._sent_s = self._node.now()
+        if self._first_s is None:
+            self._first_sent_s = self._sent_s
+
+    def came(self, message: Message, note: CodedNote) -> None:
+        """A packet has come and been decoded."""
+        sender = message.sender
+        self._notes[sender] = note
+        self._began_s[sender] = min(message.sent_s, self._began_s.get(sender, message.sent_s))
+        self._received[sender] += self._node.endpoint.frame_bytes(message)
+        if self._first_s is None:
+            self._first_s = message.first_s
+        self._first_s = min(self._first_s, message.first_s)
+        self._arrived_s = max(self._arrived_s, message.arrived_s)
+        self._last_s = max(self._last_s, message.last_s)
+
+    @property
+    def notes(self) -> list[CodedNote]:
+        """Of all nodes that were heard of, and one's own."""
+        return [self._own, *self._notes.values()]
+
+    @property
+    def t_comm_s(self) -> float:
+        """From when the last of those one hears of began to send, until all had come and been sent."""
+        began_s = max([self._start_s, *self._began_s.values()])
+        return max(0.0, max(self._last_s, self._sent_s) - began_s)
+
+    def travel(self) -> TransferTiming:
+        """From the first packet's start to the last one's end; phases after the first are part of receiving."""
+        sent_s = self._first_sent_s
+        first_s = max(sent_s, sent_s if self._first_s is None else self._first_s)
+        return TransferTiming(
+            start_s=self._start_s,
+            sent_s=sent_s,
+            first_s=first_s,
+            arrived_s=max(self._arrived_s, self._sent_s),
+            last_s=max(self._last_s, self._sent_s),
+            bytes_up=self._bytes_up,
+            bytes_down=self._received.total(),
+        )
+
+    def record(self, node: str, r: int, names: Mapping[int, str]) -> CodedRecord:
+        """As it stands in the records."""
+        return CodedRecord(
+            node=node,
+            step=self.step,
+            r=r,
+            packets=self._packets,
+            bytes_sent=self._bytes_up,
+            received={names[sender]: many for sender, many in sorted(self._received.items())},
+            saturated=self._own.saturated,
+            t_calc_s=self._own.t_calc_s,
+            t_comm_s=self.t_comm_s,
+        )

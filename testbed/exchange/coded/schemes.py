@@ -1,18 +1,162 @@
-"""The four schemes, each as the table of its packets.
+"""Packet tables and load formulas.
+
+What a scheme consists of: who computes which blocks, and every packet that anybody sends.
+
+The four schemes, each as the table of its packets.
 
 n nodes, redundancy r, gradients of D elements; a block's gradient has D elements however few samples the block has.
 ``literal`` is CSSGD as published (Li et al., algorithms 2–4); ``replicated`` does as much computation and codes nothing;
 ``grouped`` and ``combined`` code in clusters, the latter as Compressed CDC does (Li, Maddah-Ali, Avestimehr, ISIT 2018).
+
+How much a scheme sends and computes, in closed form; see the schemes for where the formulas come from.
+
+The multicast groups that a scheme's packets go to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
 from itertools import combinations
+from math import comb
+from typing import Literal, NamedTuple
 
 from testbed.errors import InputError
-from testbed.exchange.coded.plan import Packet, Piece, Scheme, Sum, Vector, part
+
+
+class Vector(NamedTuple):
+    """Columns of a block's gradient, or of a cluster's sum: what one node knows and another lacks."""
+
+    kind: Literal["block", "sum"]
+    number: int
+    """Of the block, or of the cluster."""
+    place: int = 0
+    of: int = 1
+    """Which of so many parts of all columns; 0 of 1 is all of them."""
+
+    def columns(self, size: int) -> slice:
+        """Where it is in a gradient of ``size`` elements."""
+        return part(0, size, self.place, self.of)
+
+    def __str__(self) -> str:
+        name = (
+            f"block {self.number}" if self.kind == "block" else f"the sum of cluster {self.number}"
+        )
+        return name if self.of == 1 else f"part {self.place} of {name}"
+
+
+class Piece(NamedTuple):
+    """Part ``place`` of ``of`` of a vector: what a packet holds of it."""
+
+    vector: Vector
+    place: int = 0
+    of: int = 1
+
+    def columns(self, size: int) -> slice:
+        """Where it is in a gradient of ``size`` elements."""
+        whole = self.vector.columns(size)
+        return part(whole.start, whole.stop, self.place, self.of)
+
+    def within(self, size: int) -> slice:
+        """Where it is in its vector."""
+        columns, begin = self.columns(size), self.vector.columns(size).start
+        return slice(columns.start - begin, columns.stop - begin)
+
+
+class Packet(NamedTuple):
+    """The wrap-around sum of ``pieces``; each of ``destinations`` lacks just one of them."""
+
+    phase: int
+    number: int
+    """Among those of its sender."""
+    sender: int
+    destinations: frozenset[int]
+    pieces: tuple[Piece, ...]
+
+    def elements(self, size: int) -> int:
+        """How many it has: as many as its longest piece. Shorter ones count as filled up with zeros."""
+        return max(length(piece.columns(size)) for piece in self.pieces)
+
+
+class Sum(NamedTuple):
+    """A vector that ``holders`` make of ``blocks``, all of which they have after the first phase."""
+
+    vector: Vector
+    blocks: tuple[int, ...]
+    holders: frozenset[int]
+
+    @property
+    def bits(self) -> int:
+        """What it is shifted right by, so that it is 32 bits wide again: ⌈log₂ blocks⌉."""
+        return (len(self.blocks) - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A way to share out a mini-batch among ``nodes`` (by rank), each sample to about ``r`` of them.
+
+    ``holders``: by block, who computes it. ``packets``: by sender, in the order of sending. ``sums``: where blocks are
+    added up before they leave their cluster; without any, the total is that of all blocks.
+    """
+
+    name: str
+    nodes: int
+    r: int
+    holders: tuple[frozenset[int], ...]
+    packets: tuple[tuple[Packet, ...], ...]
+    sums: tuple[Sum, ...] = ()
+
+    @cached_property
+    def phases(self) -> int:
+        """A phase's packets are made of what one has when all of the phases before have come."""
+        return 1 + max(packet.phase for sent in self.packets for packet in sent)
+
+    @cached_property
+    def blocks(self) -> tuple[tuple[int, ...], ...]:
+        """By node, the blocks that it computes, ascending."""
+        return tuple(
+            tuple(block for block, nodes in enumerate(self.holders) if node in nodes)
+            for node in range(self.nodes)
+        )
+
+    @cached_property
+    def incoming(self) -> tuple[tuple[Packet, ...], ...]:
+        """By node, the packets that come to it."""
+        found: tuple[list[Packet], ...] = tuple([] for _ in range(self.nodes))
+        for sent in self.packets:
+            for packet in sent:
+                for node in packet.destinations:
+                    found[node].append(packet)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def terms(self) -> Mapping[Vector, int]:
+        """What adds up to the total, each with the bits that it is shifted left by."""
+        if self.sums:
+            return {one.vector: one.bits for one in self.sums}
+        return {Vector("block", number): 0 for number in range(len(self.holders))}
+
+    def samples(self, block: int, count: int) -> slice:
+        """Where ``block`` is in a mini-batch of ``count`` samples; blocks differ by at most one sample."""
+        return part(0, count, block, len(self.holders))
+
+    def work(self, node: int, count: int) -> int:
+        """Samples of a mini-batch of ``count`` that ``node`` computes."""
+        return sum(length(self.samples(block, count)) for block in self.blocks[node])
+
+
+def part(begin: int, end: int, index: int, of: int) -> slice:
+    """The ``index``-th of ``of`` parts of what lies from ``begin`` to ``end``; they differ by at most one."""
+    many = end - begin
+    return slice(begin + many * index // of, begin + many * (index + 1) // of)
+
+
+def length(columns: slice) -> int:
+    """How many there are in it."""
+    return int(columns.stop - columns.start)
+
 
 MOST_NODES = 16
 _Draft = tuple[int, frozenset[int], tuple[Piece, ...]]
@@ -187,3 +331,97 @@ def _of(node: int, clusters: Sequence[Sequence[int]]) -> tuple[int, Sequence[int
 
 def _others(nodes: int, inside: Sequence[int]) -> frozenset[int]:
     return frozenset(range(nodes)) - frozenset(inside)
+
+
+ELEMENT_BYTES = 4
+
+
+class CodedLoad(NamedTuple):
+    """A node's step: packets that it sends, elements sent and received in sizes of a gradient, samples in own batches."""
+
+    packets: int
+    sent: Fraction
+    received: Fraction
+    work: Fraction
+
+    def bytes(self, size: int) -> Fraction:
+        """Bytes of the elements sent, for gradients of ``size`` elements; parts are rounded up to whole ones."""
+        return self.sent * size * ELEMENT_BYTES
+
+
+def loads(scheme: str, nodes: int, r: int) -> list[CodedLoad]:
+    """By node."""
+    if scheme == "literal":
+        many = comb(nodes - 1, r)
+        return [CodedLoad(many, Fraction(many, r), Fraction(many), Fraction(r))] * nodes
+    if scheme == "replicated":
+        sizes = _sizes(nodes, -(-nodes // r))
+        others, work = Fraction(len(sizes) - 1), Fraction(nodes, len(sizes))
+        return [CodedLoad(1, Fraction(1, m), others, work) for m in sizes for _ in range(m)]
+    clusters = _sizes(nodes, -(-nodes // (r + 1)))
+    of = _grouped if scheme == "grouped" else _combined
+    return [of(m, len(clusters)) for m in clusters for _ in range(m)]
+
+
+def block_count(scheme: str, nodes: int, r: int) -> int:
+    """Blocks that a mini-batch is cut into."""
+    if scheme == "literal":
+        return comb(nodes, r)
+    return -(-nodes // r) if scheme == "replicated" else nodes
+
+
+def total_load(scheme: str, nodes: int, r: int) -> Fraction:
+    """Elements that all nodes together send in a step, in sizes of a gradient."""
+    return sum((load.sent for load in loads(scheme, nodes, r)), Fraction(0))
+
+
+def most_received(scheme: str, nodes: int, r: int) -> Fraction:
+    """Elements that come to the node that receives most."""
+    return max(load.received for load in loads(scheme, nodes, r))
+
+
+def most_work(scheme: str, nodes: int, r: int) -> Fraction:
+    """Samples that the busiest node computes, in batches of its own: r where groups are full."""
+    return max(load.work for load in loads(scheme, nodes, r))
+
+
+def _grouped(m: int, clusters: int) -> CodedLoad:
+    inside = Fraction(1, m - 1) if m > 1 else Fraction(0)
+    outside = Fraction(1, m) if clusters > 1 else Fraction(0)
+    received = Fraction((m > 1) + clusters - 1)
+    work = Fraction(max(1, m - 1))
+    return CodedLoad((m > 1) + (clusters > 1), inside + outside, received, work)
+
+
+def _combined(m: int, clusters: int) -> CodedLoad:
+    """What comes inside is as much as the slice of one's own, which does not come."""
+    inside = Fraction(1, m * (m - 1)) if m > 1 else Fraction(0)
+    received = Fraction(clusters if m > 1 else clusters - 1)
+    return CodedLoad(1 + (m > 1), inside + Fraction(1, m), received, Fraction(max(1, m - 1)))
+
+
+def _sizes(nodes: int, many: int) -> list[int]:
+    cuts = (part(0, nodes, number, many) for number in range(many))
+    return [cut.stop - cut.start for cut in cuts]
+
+
+class CodedGroups:
+    """``workers``: peers' numbers, by rank. ``sets``: the groups in the order that all nodes name them, of peers' numbers.
+
+    Senders are in the groups that they send to; so the members of an (r+1)-subset share one. A single destination needs
+    none.
+    """
+
+    def __init__(self, schemes: Iterable[Scheme], workers: Sequence[int]) -> None:
+        packets = (packet for plan in schemes for sent in plan.packets for packet in sent)
+        found = dict.fromkeys(_members(p) for p in packets if len(p.destinations) > 1)
+        self._numbers = {members: number for number, members in enumerate(found)}
+        self.sets = [frozenset(workers[rank] for rank in ranks) for ranks in self._numbers]
+
+    def of(self, packet: Packet) -> int | None:
+        """Number of the group that ``packet`` goes to; None for one destination."""
+        return self._numbers.get(_members(packet)) if len(packet.destinations) > 1 else None
+
+
+def _members(packet: Packet) -> frozenset[int]:
+    return packet.destinations | {packet.sender}

@@ -1,29 +1,36 @@
-"""The docker fabric: every node a container of one Compose project, on a shaped and an unshaped bridge."""
+"""Whether containers have those folders of the host's that they were to have.
+
+The engine looks for them by their paths when a container starts. Whoever owns a folder on the way may have put another, or a
+link, in its place, and the engine is root: so what is mounted is compared with what was there when the run began.
+
+Commands in containers that wait for them, by the engine's own client.
+
+The docker fabric: every node a container of one Compose project, on a shaped and an unshaped bridge.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import IPv4Network
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from testbed.errors import ExperimentError, MachineError
-from testbed.fabric import netns_clean
-from testbed.fabric.base import Cable, Networks, NodeSpec, Place, RackSpec, RunContext
-from testbed.fabric.docker import clean, mounts
-from testbed.fabric.docker.compose import Compose, SubnetTaken
-from testbed.fabric.docker.keeper import KILL, START
-from testbed.fabric.docker.launch import launch, send
-from testbed.fabric.docker.mounts import Mounts
-from testbed.fabric.docker.objects import Objects, subnets_in_use
-from testbed.fabric.docker.render import (
+from testbed.fabric import cleanup
+from testbed.fabric.base import Identity, Networks, RunContext
+from testbed.fabric.cleanup import sweep
+from testbed.fabric.docker import engine
+from testbed.fabric.docker.compose_file import (
     SHAPER,
+    ComposePlan,
     Document,
-    Plan,
     address,
     container_name,
     gateway,
@@ -32,17 +39,169 @@ from testbed.fabric.docker.render import (
     render,
     to_yaml,
 )
-from testbed.fabric.docker.subnets import free_subnets, routed
-from testbed.fabric.journal import KEPT, Journal, start_time
-from testbed.fabric.netns_plan import install, plan_core, plan_racks, run_alias, run_tag
-from testbed.fabric.netns_sweep import sweep
-from testbed.setup import images
-from testbed.setup.command import answer
-from testbed.setup.paths import in_checkout
+from testbed.fabric.docker.container_init import KILL, START
+from testbed.fabric.docker.engine import Compose, Objects, SubnetTaken, subnets_in_use
+from testbed.fabric.file_view import between
+from testbed.fabric.netns import install, plan_core, plan_racks, run_alias, run_tag
+from testbed.host import images
+from testbed.host.checks import free_subnets, routed
+from testbed.host.packages import answer
+from testbed.host.paths import in_checkout
+from testbed.journal import KEPT, Journal, start_time
+from testbed.topology import Cable, NodePlacement, NodeSpec, RackSpec
 from testbed.user_files import PinnedFolder
 
 if TYPE_CHECKING:
-    from testbed.links.client import Agent
+    from testbed.links.agent.client import AgentClient
+
+
+Mounts = Counter[Identity]
+"""How often each folder or file is mounted."""
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def wanted(service: Document, pins: Mapping[Path, Identity]) -> Mounts:
+    """What a service of the Compose file is to have: by ``pins``, else what is there now. Raises OSError."""
+    sources = [Path(volume["source"]) for volume in service.get("volumes", ())]
+    return Counter(pins[path] if path in pins else _identity(path) for path in sources)
+
+
+def check(node: str, process: int, expected: Mounts) -> None:
+    """Raises ExperimentError where a container lacks any of it. ``process``: any of the container's, on the host."""
+    if expected - _mounted(process):
+        raise ExperimentError(
+            f"{node}'s container was given another folder than the run began with: somebody put one in its place"
+        )
+
+
+def pins_below(folder: Path, below: Path) -> dict[Path, Identity]:
+    """The working directory, whose path is ``folder``, and the folders from there to ``below``, which it does not count.
+
+    No link is followed, so all of them are in it. Raises OSError.
+    """
+    paths = (folder, *between(folder, below))
+    return {path: _close(_walk(".", path.relative_to(folder).parts)) for path in paths}
+
+
+def _mounted(process: int) -> Mounts:
+    found: Mounts = Counter()
+    root = f"/proc/{process}/root"
+    for line in Path(f"/proc/{process}/mountinfo").read_bytes().splitlines():
+        fields = os.fsdecode(line).split(" ")
+        number, point = fields[0], _unescaped(fields[4])
+        # Covered by another mount, or of a file system that nobody else may look into.
+        with suppress(OSError):
+            place = _walk(root, Path(point).parts[1:])
+            mount = _mount_of(place)
+            identity = _close(place)
+            found[identity] += mount == number
+    return found
+
+
+def _walk(begin: str, names: Iterable[str]) -> int:
+    """A descriptor of what is reached without any link."""
+    place = os.open(begin, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for name in names:
+        try:
+            below = os.open(name, _LOOK, dir_fd=place)
+        finally:
+            os.close(place)
+        place = below
+    return place
+
+
+def _mount_of(place: int) -> str:
+    """The number of the mount that an open file is in."""
+    (number,) = re.findall(
+        r"^mnt_id:\s*(\d+)$", Path(f"/proc/self/fdinfo/{place}").read_text(), re.M
+    )
+    return str(number)
+
+
+def _identity(path: Path) -> Identity:
+    return _close(os.open(path, os.O_PATH | os.O_CLOEXEC))
+
+
+def _close(place: int) -> Identity:
+    try:
+        found = os.fstat(place)
+        return found.st_dev, found.st_ino
+    finally:
+        os.close(place)
+
+
+def _unescaped(text: str) -> str:
+    """A path as the kernel lists it: blanks and the like are octal there."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+_PROGRAM = "docker"
+_PATIENCE_S = 10.0
+_LINE_BYTES = 60_000
+"""The client reads no longer lines in a file of variables."""
+
+
+def launch(
+    container: str, command: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a command; the client's status is the command's. It does not end with its client: ``send`` ends it.
+
+    Variables are handed over in a file that has no name, and what fits no line of one in the client's own environment:
+    everybody may read a command line.
+    """
+    lines = {name: value for name, value in environment.items() if _fits_a_line(name, value)}
+    others = {name: value for name, value in environment.items() if name not in lines}
+    named = [part for name in others for part in ("--env", name)]
+    with _unnamed("".join(f"{name}={value}\n" for name, value in lines.items())) as file:
+        # A session of its own: Ctrl-C is the run's to hear.
+        return subprocess.Popen(
+            [_PROGRAM, "exec", "--env-file", f"/proc/self/fd/{file}", *named, container, *command],
+            env={**os.environ, **others},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(file,),
+        )
+
+
+def _fits_a_line(name: str, value: str) -> bool:
+    """Whether the client would read the same variable from a line of a file."""
+    line = f"{name}={value}"
+    plain = not line.startswith("#") and not any(mark in line for mark in "\r\n")
+    return plain and len(os.fsencode(line)) < _LINE_BYTES and "\ufeff" not in name
+
+
+@contextmanager
+def _unnamed(text: str) -> Iterator[int]:
+    """A descriptor of a file in memory that holds ``text``; whoever inherited it keeps it."""
+    descriptor = os.memfd_create("variables")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(os.fsencode(text))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def send(container: str, number: int) -> None:
+    """A signal to all processes of a container but its first; nothing happens where there is none, or no shell.
+
+    Raises MachineError where the engine does not answer.
+    """
+    try:
+        subprocess.run(
+            [_PROGRAM, "exec", container, "sh", "-c", f"kill -{number} -1"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise MachineError(
+            f"the Docker engine did not signal {container} in {_PATIENCE_S:g} s"
+        ) from None
+
 
 _ATTEMPTS = 5
 """How often other subnets are tried when another run takes ours between looking and making."""
@@ -51,11 +210,11 @@ _ATTEMPTS = 5
 class DockerFabric:
     """Containers made by Compose. Raises MachineError when engine, Compose or images are missing."""
 
-    agent: Agent
+    agent: AgentClient
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
-        for known in (netns_clean, clean):
+        for known in (cleanup, engine):
             known.register()
         self.image = images.require()
         self.objects = Objects(context.id)
@@ -64,7 +223,7 @@ class DockerFabric:
         self._mounts: Mapping[str, Mounts] = {}
         self._processes: dict[str, int] = {}
         self.specs: dict[str, NodeSpec] = {}
-        self.plan: Plan | None = None
+        self.plan: ComposePlan | None = None
         self.racks: dict[str, Cable] = {}
         self._racks: tuple[RackSpec, ...] = ()
         self.journal: Journal | None = None
@@ -76,7 +235,7 @@ class DockerFabric:
         self._racks = tuple(racks)
         self.specs = {spec.name: spec for spec in specs}
         self.journal = Journal.open(self.context.id)
-        self.journal.add(clean.KIND, run=self.context.id)
+        self.journal.add(engine.KIND, run=self.context.id)
         if self.context.premises is not None:
             self.journal.add("folder", path=str(self.context.premises.meeting))
         self.plan = self._make(specs)
@@ -85,14 +244,14 @@ class DockerFabric:
         host, switch = str(gateway(self.plan.control)), str(gateway(self.plan.data))
         return Networks(host, switch, None, addresses)
 
-    def start(self) -> dict[str, Place]:
+    def start(self) -> dict[str, NodePlacement]:
         """Start the nodes' containers. Raises ExperimentError when one ends at once."""
         self.compose.start(*self.specs)
         containers = self.objects.containers()
         places = {name: self._place(spec, containers[name]) for name, spec in self.specs.items()}
         if _is_root():  # no other may look; before any command of the job's is started
             for name, process in self._processes.items():
-                mounts.check(name, process, self._mounts[name])
+                check(name, process, self._mounts[name])
         assert self.plan is not None
         self.agent.acquaint(places.values(), str(gateway(self.plan.data)))
         tag, alias = run_tag(self.context.id), run_alias(self.context.id)
@@ -166,7 +325,7 @@ class DockerFabric:
         if self.folder is not None:
             self.objects.save_logs(self.folder.folder("log"), staffed)
 
-    def _make(self, specs: list[NodeSpec]) -> Plan:
+    def _make(self, specs: list[NodeSpec]) -> ComposePlan:
         templates = load_templates(in_checkout("compose"))
         start = zlib.crc32(self.context.id.encode())
         for attempt in range(_ATTEMPTS):
@@ -189,9 +348,9 @@ class DockerFabric:
     def _wanted(self, document: Document) -> dict[str, Mounts]:
         pins = {} if self.context.premises is None else self.context.premises.pins
         services = document["services"].items()
-        return {name: mounts.wanted(service, pins) for name, service in services}
+        return {name: wanted(service, pins) for name, service in services}
 
-    def _plan(self, specs: list[NodeSpec], data: IPv4Network, control: IPv4Network) -> Plan:
+    def _plan(self, specs: list[NodeSpec], data: IPv4Network, control: IPv4Network) -> ComposePlan:
         cuda = any(spec.device == "cuda" for spec in specs)
         gpus = len((answer(["nvidia-smi", "-L"]) or "").splitlines()) if cuda else 1
         if not gpus:
@@ -199,7 +358,7 @@ class DockerFabric:
                 "`device: cuda` is asked for, and this machine has no CUDA device",
                 fix="Use `device: cpu`, or a machine where `nvidia-smi -L` lists one",
             )
-        return Plan(
+        return ComposePlan(
             id=self.context.id,
             image=self.image,
             data=data,
@@ -213,21 +372,30 @@ class DockerFabric:
             trains=self.context.trains,
         )
 
-    def _agent(self) -> Agent:
-        from testbed.links.client import Agent
+    def _agent(self) -> AgentClient:
+        from testbed.links.agent.client import AgentClient
 
         if _is_root():
-            return Agent.local(journal=self.journal)
+            return AgentClient.local(journal=self.journal)
         self.compose.start(SHAPER)
         inside = f"{project(self.context.id)}-{SHAPER}"
-        command = ["docker", "exec", "-i", inside, "python", "-P", "-m", "testbed.links.agent"]
-        agent = Agent(command, journal=self.journal)
+        command = [
+            "docker",
+            "exec",
+            "-i",
+            inside,
+            "python",
+            "-P",
+            "-m",
+            "testbed.links.agent.server",
+        ]
+        agent = AgentClient(command, journal=self.journal)
         assert self.journal is not None
         # When the container is killed, the engine's client may wait for it for good.
         self.journal.add("process", pid=agent.pid, start=start_time(agent.pid))
         return agent
 
-    def _place(self, spec: NodeSpec, container: Any) -> Place:
+    def _place(self, spec: NodeSpec, container: Any) -> NodePlacement:
         container.reload()
         process = int(container.attrs["State"]["Pid"])
         if process == 0:
@@ -238,7 +406,7 @@ class DockerFabric:
         assert self.plan is not None
         endpoint = container.attrs["NetworkSettings"]["Networks"][f"{project(self.plan.id)}-data"]
         nic, port = self.agent.locate(f"/proc/{process}/ns/net", endpoint["MacAddress"])
-        return Place(
+        return NodePlacement(
             spec=spec,
             data_address=str(address(self.plan.data, spec)),
             control_address=str(address(self.plan.control, spec)),

@@ -1,18 +1,23 @@
-"""A virtual clock with cooperative activities: exactly one runs at any time.
+"""Virtual clock and queue.
+
+A virtual clock with cooperative activities: exactly one runs at any time.
 
 An activity runs until it waits; the clock then goes to what is due next, in order of time and, at the same
 time, of being asked for. Nothing depends on the operating system's scheduling, so that runs are repeatable.
 Code between two waits takes no virtual time. Activities are greenlets: ten thousand are nothing, and a
 switch costs no more than a call.
+
+A queue between activities on a virtual clock.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -24,7 +29,7 @@ class Deadlock(ExperimentError):
 
 
 class Activity:
-    """One thread of control on a virtual clock (``testbed.node.Task``). ``owner``: who can be held."""
+    """One thread of control on a virtual clock (``testbed.node.NodeTask``). ``owner``: who can be held."""
 
     def __init__(
         self, clock: VirtualClock, name: str, body: Callable[[], Any], owner: str = ""
@@ -244,3 +249,47 @@ class VirtualClock:
             self._current = activity
             activity.unwind()
         self._current = None
+
+
+T = TypeVar("T")
+
+
+class _Waiter(Generic[T]):
+    """An activity that waits for an item, and the item once it has been handed one."""
+
+    __slots__ = ("activity", "items")
+
+    def __init__(self, activity: Activity) -> None:
+        self.activity = activity
+        self.items: tuple[T, ...] = ()
+
+
+class VirtualQueue(Generic[T]):
+    """``testbed.node.Queue``. Items go to those who wait, in the order in which they began to."""
+
+    def __init__(self, clock: VirtualClock, name: str) -> None:
+        self._clock, self._reason = clock, f"an item of {name}"
+        self._items: deque[T] = deque()
+        self._waiters: deque[_Waiter[T]] = deque()
+
+    def put(self, item: T) -> None:
+        """Add ``item``. May be called by an activity or by an action of the clock."""
+        if not self._waiters:
+            self._items.append(item)
+            return
+        waiter = self._waiters.popleft()
+        waiter.items = (item,)
+        self._clock.wake(waiter.activity)
+
+    def get(self, timeout: float | None = None) -> T:
+        """Take the oldest item. Raises TimeoutError after ``timeout`` seconds of virtual time."""
+        if self._items:
+            return self._items.popleft()
+        waiter: _Waiter[T] = _Waiter(self._clock.current())
+        self._waiters.append(waiter)
+        until_s = None if timeout is None else self._clock.now + timeout
+        self._clock.wait(self._reason, until_s, likely=False)
+        if not waiter.items:
+            self._waiters.remove(waiter)
+            raise TimeoutError(f"nothing came for {timeout} s")
+        return waiter.items[0]

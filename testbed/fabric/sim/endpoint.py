@@ -1,19 +1,264 @@
-"""``testbed.node.Endpoint`` on modelled links."""
+"""Endpoint on modelled links (opens the 4-file circle).
+
+Between two nodes: messages over TCP, and in which order messages are taken, however they were sent.
+
+What a node multicasts on modelled links: one copy on every link that leads to members, one message at a time.
+
+The sender's window is that of its slowest member: all of a message goes at the rate of the tightest of those
+links. What a link loses is asked for as soon as it is missed, and sent again to the members behind that link.
+
+``testbed.node.Endpoint`` on modelled links.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
 
 from testbed.errors import NodeLost
-from testbed.exchange.frame import HEADER_BYTES
-from testbed.fabric.sim.clock import Activity, VirtualClock
-from testbed.fabric.sim.connection import Connection
-from testbed.fabric.sim.multicast import Multicasts
-from testbed.fabric.sim.network import VirtualNetwork
-from testbed.fabric.sim.queue import VirtualQueue
+from testbed.fabric.sim.clock import Activity, VirtualClock, VirtualQueue
+from testbed.fabric.sim.flows import ROUND_TRIP_S
+from testbed.fabric.sim.link_state import PACKET_BITS
+from testbed.fabric.sim.network import Attached, VirtualNetwork
+from testbed.fabric.sim.tcp_model import FAIR_SHARE, SimFlow, WindowMemory
 from testbed.node import Message
-from testbed.scenario.shape import End
+from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES, LinkDirection, wire_bytes
+from testbed.transport.frame import HEADER_BYTES
+
+_PIECES = 2
+"""In so many pieces does what may be unsent leave: how finely it is known."""
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """A message on its way out: ``to_go`` of its ``size`` bytes are not yet, ``first_s``: when its first packet arrives."""
+
+    message: Message
+    size: int
+    left: Callable[[], None] | None
+    sent_s: float
+    place: int
+    to_go: int
+    first_s: float | None = None
+
+
+class Connection:
+    """From one node to another: messages follow each other, in order.
+
+    ``unsent_bytes``: as ``Terms.unsent_bytes`` of a socket.
+    """
+
+    def __init__(
+        self,
+        network: VirtualNetwork,
+        source: Attached,
+        sink: Attached,
+        unsent_bytes: int | None = None,
+    ) -> None:
+        self._network, self._sink = network, sink
+        self.way = network.board.way(source.name, sink.name)
+        self._memory = WindowMemory()
+        self._waiting: deque[_Outgoing] = deque()
+        self._room, self._unsent, self._piece = unsent_bytes, 0, 0
+        self._held: list[Callable[[], None]] = []
+        self._entered = self._arrived = 0
+        """How many messages have been sent, and how many of these have come."""
+        self._early: dict[int, tuple[Message, int, float, float, float]] = {}
+        """Those that have come before others that were sent earlier, by place."""
+        self._arrived_s = 0.0
+        """When the last message has come: what overtakes it on the way is read after it."""
+
+    def send(self, message: Message, size: int, left: Callable[[], None] | None = None) -> None:
+        """Send a frame of ``size`` bytes over TCP.
+
+        ``left`` is called when its last byte has left; or when no more than ``unsent_bytes`` are left, if there are any such.
+        """
+        now_s, place = self._network.clock.now, self.enter()
+        if self._room is not None and left is not None:
+            self._held.append(left)
+            left = None
+        self._waiting.append(_Outgoing(message, size, left, now_s, place, size))
+        if len(self._waiting) == 1:
+            self._begin()
+        self._unsent += size
+        self._release()
+
+    def enter(self) -> int:
+        """The place of what is sent now among all messages to that node, over TCP or not."""
+        self._entered += 1
+        return self._entered - 1
+
+    def arrive(
+        self,
+        place: int,
+        message: Message,
+        size: int,
+        sent_s: float,
+        first_s: float,
+        arrived_s: float,
+    ) -> None:
+        """The message at ``place`` will have come then; all that were sent before it are taken first."""
+        if place > self._arrived:
+            self._early[place] = message, size, sent_s, first_s, arrived_s
+            return
+        self._take(message, size, sent_s, first_s, arrived_s)
+        while self._arrived in self._early:
+            self._take(*self._early.pop(self._arrived))
+
+    def _take(
+        self, message: Message, size: int, sent_s: float, first_s: float, arrived_s: float
+    ) -> None:
+        self._arrived += 1
+        first_s = max(first_s, self._arrived_s)
+        self._arrived_s = arrived_s = max(arrived_s, self._arrived_s)
+        self._network.clock.at(arrived_s, self._sink.take, message, size, sent_s, first_s)
+
+    def _begin(self) -> None:
+        to_go = self._waiting[0].to_go
+        self._piece = to_go
+        if self._room is not None:
+            segments = max(1, self._room // _PIECES // SEGMENT_BYTES)
+            self._piece = min(to_go, segments * SEGMENT_BYTES)
+        bits = 8.0 * wire_bytes(self._piece)
+        self._network.flows.begin(SimFlow(self.way, bits, self._left, self._memory))
+
+    def _left(self, flow: SimFlow) -> None:
+        first_s, arrived_s = self._network.passage(flow)
+        out = self._waiting[0]
+        out.first_s = first_s if out.first_s is None else out.first_s
+        out.to_go -= self._piece
+        self._unsent -= self._piece
+        if not out.to_go:
+            self._waiting.popleft()
+            self.arrive(out.place, out.message, out.size, out.sent_s, out.first_s, arrived_s)
+            if out.left is not None:
+                out.left()
+        if self._waiting:
+            self._begin()
+        self._release()
+
+    def _release(self) -> None:
+        """Whoever waits for room, if there is some."""
+        while self._held and self._room is not None and self._unsent <= self._room:
+            self._held.pop(0)()
+
+
+_HEADER_BYTES = 42 + 20
+"""Of a packet: Ethernet 14, IPv4 20, UDP 8, and what says which part of which message it is."""
+_PAYLOAD_BYTES = FRAME_BYTES - _HEADER_BYTES
+
+
+def packet_bytes(frame_bytes: int) -> int:
+    """Bytes that ``frame_bytes`` take at the link layer, in full packets."""
+    return frame_bytes + _HEADER_BYTES * -(-frame_bytes // _PAYLOAD_BYTES)
+
+
+class Multicasts:
+    """All that one node multicasts: messages follow each other, whichever groups they are for."""
+
+    def __init__(self, network: VirtualNetwork) -> None:
+        self._network = network
+        self._waiting: deque[_Delivery] = deque()
+
+    def send(
+        self,
+        message: Message,
+        size: int,
+        left: Callable[[], None] | None,
+        members: Sequence[Connection],
+    ) -> None:
+        """Send a frame of ``size`` bytes to all ``members`` as one copy; ``left``: see ``Connection.send``."""
+        self._waiting.append(_Delivery(self._network, message, size, left, members))
+        if len(self._waiting) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._waiting[0].begin(self._left)
+
+    def _left(self) -> None:
+        left = self._waiting.popleft().left
+        if left is not None:
+            left()
+        if self._waiting:
+            self._begin()
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one member has of a message. ``place``: of the message among all that it is sent."""
+
+    place: int
+    missing: int = 0
+    """Flows of which it needs something: all that was sent first, and repairs."""
+    first_s: float = inf
+    arrived_s: float = 0.0
+
+
+class _Delivery:
+    """A message until all of ``members`` have all of it."""
+
+    def __init__(
+        self,
+        network: VirtualNetwork,
+        message: Message,
+        size: int,
+        left: Callable[[], None] | None,
+        members: Sequence[Connection],
+    ) -> None:
+        self.left, self._network = left, network
+        self._frame = message, size, network.clock.now
+        self._shares = {member: _Share(member.enter()) for member in members}
+
+    def begin(self, left: Callable[[], None]) -> None:
+        """Send all of it to everybody; ``left`` is called when it has been sent, whatever was lost."""
+        members = list(self._shares)
+        self._expect(members)
+        self._send(members, 8.0 * packet_bytes(self._frame[1]), left)
+
+    def _expect(self, members: Sequence[Connection]) -> None:
+        for member in members:
+            self._shares[member].missing += 1
+
+    def _send(
+        self, members: Sequence[Connection], bits: float, left: Callable[[], None] = lambda: None
+    ) -> None:
+        def sent(flow: SimFlow) -> None:
+            self._come(flow, members)
+            left()
+
+        tree = self._network.board.tree(member.way for member in members)
+        legs = [SimFlow(member.way, bits, sent, None) for member in members]
+        self._network.flows.begin(SimFlow(tree, bits, sent, None, FAIR_SHARE, legs=legs))
+
+    def _come(self, flow: SimFlow, members: Sequence[Connection]) -> None:
+        """All of ``flow`` has left; it comes to each member in its own time."""
+        self._repair(flow, members)
+        for member, leg in zip(members, flow.legs, strict=True):
+            leg.start_s, leg.tightest = flow.start_s, flow.tightest
+            first_s, arrived_s = self._network.passage(leg)
+            share = self._shares[member]
+            share.missing -= 1
+            share.first_s = min(share.first_s, first_s)
+            share.arrived_s = max(share.arrived_s, arrived_s)
+            if not share.missing:
+                member.arrive(share.place, *self._frame, share.first_s, share.arrived_s)
+
+    def _repair(self, flow: SimFlow, members: Sequence[Connection]) -> None:
+        """What links have lost of ``flow`` is sent again, a round trip after the last of it was lost."""
+        network, losses = self._network, self._network.flows.losses
+        took_s, packets = network.clock.now - flow.start_s, ceil(flow.bits / PACKET_BITS)
+        for link in flow.way.there if network.board.impaired else ():
+            if not (lost := losses.on_link(link, packets)):
+                continue
+            behind = [member for member in members if link in member.way.there]
+            self._expect(behind)
+            trip_s = max(network.board.round_trip_s(member.way) for member in behind)
+            lost_s = flow.start_s + took_s * losses.last_of(link, lost)
+            again_s = lost_s + ROUND_TRIP_S + trip_s
+            network.clock.at(again_s, self._send, behind, lost * PACKET_BITS)
+
 
 HANDED_OVER_BYTES = 4 << 20
 """What a host's network stack takes from a sender at once (``tcp_wmem`` of nodes)."""
@@ -39,7 +284,7 @@ class VirtualEndpoint:
         self.groups: list[frozenset[int]] = []
         self._multicasts = Multicasts(network)
         self._free_s = 0.0
-        self._down = network.board.number[End(name, "down")]
+        self._down = network.board.number[LinkDirection(name, "down")]
         self.sent: dict[int, int] = {}
         self.received: dict[int, int] = {}
         """Frame bytes by peer."""

@@ -13,14 +13,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.fabric.sim.board import HOPS, PACKET_BITS, Board
 from testbed.fabric.sim.clock import VirtualClock
-from testbed.fabric.sim.flow import Flow, note_queues, ways
-from testbed.fabric.sim.loss import Losses
-from testbed.fabric.sim.shares import Floats, Indices, evened, share
-from testbed.fabric.sim.small_queues import allowed_bits, weights
-from testbed.fabric.sim.windows import Memory, Windows
-from testbed.scenario.shape import End, Shape
+from testbed.fabric.sim.link_state import (
+    HOPS,
+    PACKET_BITS,
+    Floats,
+    Indices,
+    LinkArrays,
+    evened,
+    share,
+)
+from testbed.fabric.sim.tcp_model import (
+    LinkLosses,
+    SimFlow,
+    WindowMemory,
+    Windows,
+    allowed_bits,
+    note_queues,
+    ways,
+    weights,
+)
+from testbed.scenario.link_state import LinkDirection, LinkState
 
 ROUND_TRIP_S = 100e-6
 """What a round trip takes where links delay nothing: two hosts' network stacks."""
@@ -35,19 +48,21 @@ _EMPTY_BITS = 0.5
 class Flows:
     """The flows on a ``Board``. ``seed``: of what chance decides. ``bundle``: packets handed down at a time."""
 
-    def __init__(self, clock: VirtualClock, board: Board, seed: int = 0, bundle: int = 1) -> None:
+    def __init__(
+        self, clock: VirtualClock, board: LinkArrays, seed: int = 0, bundle: int = 1
+    ) -> None:
         self.board, self._clock = board, clock
         self._bundle = bundle
-        self.losses = Losses(board, seed)
+        self.losses = LinkLosses(board, seed)
         self._random = np.random.default_rng(seed)
-        self._flows: list[Flow] = []
-        self._new: list[Flow] = []
+        self._flows: list[SimFlow] = []
+        self._new: list[SimFlow] = []
         self._multicasts = False
         """Whether anything was multicast yet."""
         self._make_rows(64, HOPS)
         self._then_s, self._due, self._planned = 0.0, False, 0
 
-    def begin(self, flow: Flow) -> None:
+    def begin(self, flow: SimFlow) -> None:
         """``flow`` has something to send from now on."""
         flow.start_s = self._clock.now
         if flow.memory is not None:
@@ -58,7 +73,7 @@ class Flows:
         self._new.append(flow)
         self._touch()
 
-    def end(self, flow: Flow) -> float:
+    def end(self, flow: SimFlow) -> float:
         """``flow`` stops here; returns the bits that it has sent."""
         self.advance()
         if flow in self._new:
@@ -70,7 +85,7 @@ class Flows:
         self._touch()
         return sent
 
-    def change(self, end: End, shape: Shape) -> None:
+    def change(self, end: LinkDirection, shape: LinkState) -> None:
         """A link direction is now as ``shape`` says."""
         self.advance()
         was = bool(self.board.dropping[self.board.number[end]])
@@ -91,7 +106,7 @@ class Flows:
         """Flows under way."""
         return len(self._flows)
 
-    def _crossing(self, number: int) -> list[Flow]:
+    def _crossing(self, number: int) -> list[SimFlow]:
         rows = np.flatnonzero((self._there[: self.many] == number).any(1))
         return [self._flows[row] for row in rows]
 
@@ -134,7 +149,7 @@ class Flows:
         per_link = np.repeat(sent, there.shape[1])
         self.board.carried_bits += np.bincount(there.ravel(), per_link, many)
 
-    def _take_out(self) -> list[Flow]:
+    def _take_out(self) -> list[SimFlow]:
         """Those that have sent everything."""
         n = self.many
         empty = self._left[:n] <= _EMPTY_BITS
@@ -167,7 +182,7 @@ class Flows:
         self._fixed[rows] = [flow.limit_bits for flow in new]
         self._rate[rows], self._tightest[rows], self._last[rows] = 0.0, -1, True
         least_s = ROUND_TRIP_S + board.delay_s[there].sum(1) + board.delay_s[back].sum(1)
-        memories = [flow.memory or Memory() for flow in new]
+        memories = [flow.memory or WindowMemory() for flow in new]
         self._windows.open(rows, memories, least_s)
         self._small[rows] = allowed_bits(self._windows.pace(rows), self._bundle)
         note_queues(board, new, there)

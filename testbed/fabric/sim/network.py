@@ -1,21 +1,39 @@
-"""All nodes of a run on modelled links, and how long what they send is on its way."""
+"""All nodes on modelled links.
+
+All nodes of a run on modelled links, and how long what they send is on its way.
+
+The constants that no paper gives: what a host takes for a message.
+
+Found by ``testbed bench agreement --calibrate`` on one half of its runs, and judged by the other half
+(docs/simulation.md). There all nodes share two processors, and what they wait for each other is in it.
+
+What the modelled links were asked for and carried, as records of the same form as a real link's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from testbed.fabric.sim.board import PACKET_BITS, Board
 from testbed.fabric.sim.clock import VirtualClock
-from testbed.fabric.sim.flow import Flow
 from testbed.fabric.sim.flows import Flows
-from testbed.fabric.sim.jitter import extra_s
+from testbed.fabric.sim.link_state import PACKET_BITS, LinkArrays, extra_s
+from testbed.fabric.sim.tcp_model import SimFlow
 from testbed.node import Message
-from testbed.scenario.shape import SEGMENT_BYTES, End, LinkChange, Shape
+from testbed.records.events import LinkChanged, LinkSample
+from testbed.scenario.link_state import (
+    FRAME_BYTES,
+    SEGMENT_BYTES,
+    LinkChange,
+    LinkDirection,
+    LinkState,
+)
+from testbed.scenario.model import Sim
+from testbed.scenario.timeline import Timeline
 
 _GREETING_BITS = 1_000_000_000
 
@@ -69,7 +87,7 @@ class VirtualNetwork:
     def __init__(
         self,
         clock: VirtualClock,
-        initial: Mapping[End, Shape],
+        initial: Mapping[LinkDirection, LinkState],
         *,
         changes: Iterable[LinkChange] = (),
         racks: Mapping[str, Sequence[str]] | None = None,
@@ -81,8 +99,8 @@ class VirtualNetwork:
         self.clock, self.t0_s, self.costs = clock, 0.0, costs
         self._initial = {end: shape for end, shape in initial.items() if not shape.rate_bits}
         """Outages that begin at t0: until then nodes greet each other."""
-        greeting = dict.fromkeys(self._initial, Shape(_GREETING_BITS, _GREETING_BITS))
-        self.board = Board({**initial, **greeting}, racks or {}, elsewhere)
+        greeting = dict.fromkeys(self._initial, LinkState(_GREETING_BITS, _GREETING_BITS))
+        self.board = LinkArrays({**initial, **greeting}, racks or {}, elsewhere)
         self.flows = Flows(clock, self.board, seed, bundle)
         self.endpoints: dict[int, Attached] = {}
         self.at_start: list[Callable[[], None]] = []
@@ -103,7 +121,7 @@ class VirtualNetwork:
         changes = iter(self._changes)
         self._follow(changes, next(changes, None))
 
-    def passage(self, flow: Flow) -> tuple[float, float]:
+    def passage(self, flow: SimFlow) -> tuple[float, float]:
         """When the first packet and all of ``flow`` arrive, whose last bit leaves now.
 
         Switches store packets: every link but the tightest adds one packet's time.
@@ -116,7 +134,7 @@ class VirtualNetwork:
         arrived_s = carried_s + apart_s + delay_s + flow.late_s
         return min(flow.start_s + flow.waited_s + all_s + delay_s, arrived_s), arrived_s
 
-    def _fixed(self, flow: Flow) -> _Fixed:
+    def _fixed(self, flow: SimFlow) -> _Fixed:
         """What is the same for all flows of that size on a way, until a link changes."""
         key = (id(flow.way), flow.tightest, flow.bits)  # the board keeps ways
         known = self._known.get(key)
@@ -135,7 +153,7 @@ class VirtualNetwork:
             )
         return known
 
-    def _jitter_s(self, flow: Flow, hops: Sequence[int], rate: float) -> float:
+    def _jitter_s(self, flow: SimFlow, hops: Sequence[int], rate: float) -> float:
         total = 0.0
         for hop in hops:
             if (asked := self.board.impaired.get(hop)) is not None:
@@ -158,3 +176,103 @@ class VirtualNetwork:
             self._follow(changes, due)
 
         self.clock.at(self.t0_s + change.time_s, apply)
+
+
+COSTS = Costs(send_s=600e-6, receive_s=1000e-6)
+FLOAT_BITS = 32
+
+
+def costs_of(asked: Sim) -> Costs:
+    """What a scenario says of its hosts, and these constants for what it does not say."""
+    return Costs(
+        COSTS.send_s if asked.send is None else float(asked.send),
+        COSTS.receive_s if asked.receive is None else float(asked.receive),
+        float(asked.compress),
+        FLOAT_BITS / asked.compress_rate if asked.compress_rate else 0.0,
+    )
+
+
+EVERY_S = 0.1
+SAMPLED_ENDS = 64
+"""Of larger networks only racks, servers and what changes is sampled all the time, and the rest as a whole."""
+
+
+class SimSampler:
+    """Writes a sample of every direction in ``often`` every 100 ms, and one of all others at the end."""
+
+    def __init__(
+        self,
+        network: VirtualNetwork,
+        timeline: Timeline,
+        often: Iterable[LinkDirection],
+        write: Callable[[list[dict[str, Any]]], None],
+    ) -> None:
+        self._network, self._timeline, self._write = network, timeline, write
+        self._often = list(often)
+        sampled = set(self._often)
+        self._rest = [end for end in network.board.ends if end not in sampled]
+        self._before: dict[LinkDirection, tuple[float, float, int, bool]] = {}
+
+    def start(self) -> None:
+        """This instant is t0."""
+        for end in self._network.board.ends:
+            self._mark(end)
+        self._later()
+
+    def changed(self, change: LinkChange) -> None:
+        """A link has changed, on time."""
+        asked = change.shape.impairments
+        record = LinkChanged(
+            change.end.link, change.end.direction, change.time_s, change.time_s,
+            change.shape.rate_bits, change.shape.queue_bytes, asked.to_json() if asked else None,
+        )  # fmt: skip
+        self._write([record.to_json()])
+
+    def finish(self) -> None:
+        """Write what is not written yet."""
+        if self._before:  # else it failed before t0
+            self._look([*self._often, *self._rest])
+
+    def _later(self) -> None:
+        def look() -> None:
+            self._look(self._often)
+            self._later()
+
+        self._network.clock.at(self._network.clock.now + EVERY_S, look)
+
+    def _look(self, ends: list[LinkDirection]) -> None:
+        self._network.flows.advance()
+        samples = [self._sample(end) for end in ends]
+        self._write([sample.to_json() for sample in samples if sample.to_s > sample.from_s])
+
+    def _sample(self, end: LinkDirection) -> LinkSample:
+        board = self._network.board
+        number = board.number[end]
+        from_s, carried, drops, waited = self._before[end]
+        largest = float(board.largest_bits[number])
+        to_s, carried_now, drops_now, waits = self._mark(end)
+        return LinkSample(
+            link=end.link,
+            direction=end.direction,
+            from_s=from_s,
+            to_s=to_s,
+            asked_bits=self._timeline.bits(end, from_s, to_s),
+            delivered_bits=round(carried_now - carried),
+            packets=round((carried_now - carried) / (8 * FRAME_BYTES)),
+            backlog_bytes=round(largest / 8),
+            busy=waited and waits,
+            drops=drops_now - drops,
+        )
+
+    def _mark(self, end: LinkDirection) -> tuple[float, float, int, bool]:
+        board = self._network.board
+        number = board.number[end]
+        board.largest_bits[number] = board.queued_bits[number]
+        mark = (
+            self._network.clock.now - self._network.t0_s,
+            float(board.carried_bits[number]),
+            int(board.drops[number]),
+            bool(board.queued_bits[number] > 0),
+        )
+        self._before[end] = mark
+        return mark

@@ -1,1 +1,0 @@
-"""Runs of somebody else's command: what is known of their steps, as tables and figures."""

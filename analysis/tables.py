@@ -1,0 +1,261 @@
+"""Runs, jobs, layers, algorithms.
+
+The comparison table: one row per run.
+
+Bytes and density of every layer as numbers: a row per algorithm and layer.
+
+The table of a comparison: one row per algorithm, for a terminal and as CSV.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.comparison import Compared, ComparedOutcome
+from analysis.load import Run, by_algorithm
+from analysis.series import PhaseShares, shares_shares
+from analysis.statistics import Interval, times
+from testbed.errors import printable
+from testbed.fidelity.summary import SELECTION, STALENESS
+from testbed.records.run_directory import SUMMARY, read_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+
+Row = dict[str, Any]
+COLUMNS = (
+    "algorithm", "seed", "verdict", "steps", "time_s", "speedup", "accuracy", "bytes_up", "bytes_down", "mean_k",
+    *SELECTION, *STALENESS,
+)  # fmt: skip
+
+
+def rows(runs: Sequence[Run]) -> list[Row]:
+    """A row per run from its summary; see ``rows_of``."""
+    return rows_of([run.summary for run in runs])
+
+
+def rows_of(entries: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """A row per entry of a run. ``speedup``: time of ``none`` with the same seed over its own; or None.
+
+    Only runs of equally many steps are set against each other.
+    """
+    dense = {entry["seed"]: entry for entry in entries if entry["algorithm"] == "none"}
+    return [
+        {
+            key: _speedup(dense.get(entry["seed"]), entry)
+            if key == "speedup"
+            else _cell(entry, key)
+            for key in COLUMNS
+        }
+        for entry in entries
+    ]
+
+
+def comparison_rows(directories: Sequence[Path]) -> list[Row]:
+    """A row per run directory, from their summaries alone."""
+    return rows_of([read_json(path / SUMMARY) for path in directories])
+
+
+def to_csv(table: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV with a header; numbers in full, None as an empty field."""
+    if not table:
+        return ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(table[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue()
+
+
+def rich_table(table: Sequence[Mapping[str, Any]]) -> Table:
+    """The rows for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    headings = [
+        "algorithm",
+        "seed",
+        "time",
+        "speed-up",
+        "test accuracy",
+        "up",
+        "down",
+        "mean k",
+        "sent",
+        "passes",
+        "verdict",
+    ]
+    shown = Table(*headings)
+    colours = {"valid": "green", "degraded": "yellow", "invalid": "red"}
+    for column in shown.columns[1:-1]:
+        column.justify = "right"
+    for row in table:
+        *cells, verdict = cells_of(row)
+        shown.add_row(*map(plain, cells), Text(printable(verdict), colours.get(verdict, "red")))
+    return shown
+
+
+def plain(cell: str) -> Text:
+    """A cell that shows what it holds: no markup of rich's, and nothing that a terminal obeys."""
+    from rich.text import Text
+
+    return Text(printable(cell))
+
+
+def cells_of(row: Mapping[str, Any]) -> list[str]:
+    """A row as people read it: eleven cells."""
+    return [
+        row["algorithm"],
+        str(row["seed"]),
+        f"{row['time_s']:.1f} s",
+        _or_dash(row["speedup"], "{:.2f}×"),
+        _or_dash(row["accuracy"], "{:.3f}"),
+        megabytes(row["bytes_up"]),
+        megabytes(row["bytes_down"]),
+        _or_dash(row["mean_k"], "{:.3g}"),
+        _or_dash(row["mean_achieved_k"], "{:.3g}"),
+        _or_dash(row["mean_passes"], "{:.2f}"),
+        row["verdict"],
+    ]
+
+
+def megabytes(amount: int) -> str:
+    """Bytes as MB with three digits that mean something."""
+    return f"{amount / 1e6:,.0f} MB" if amount >= 1e8 else f"{amount / 1e6:.3g} MB"
+
+
+def _speedup(dense: Mapping[str, Any] | None, entry: Mapping[str, Any]) -> float | None:
+    if dense is None or not entry["time_s"] or dense["steps"] != entry["steps"]:
+        return None
+    return float(dense["time_s"] / entry["time_s"])
+
+
+def _cell(entry: Mapping[str, Any], key: str) -> Any:
+    """Runs of before selections were recorded have none."""
+    return entry.get(key) if key in (*SELECTION, *STALENESS) else entry[key]
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)
+
+
+HEADINGS = ("Algorithm", "Layer", "Bucket", "Elements", "Up per step", "Share", "Asked k", "Achieved k", "Lowest", "Highest")  # fmt: skip
+
+
+def rows_table(runs: Sequence[Run]) -> list[Row]:
+    """Means over workers, steps and seeds, ``lowest`` and ``highest`` density of a step; of the runs with records of
+    buckets. ``bytes_up``: per worker and step; ``share``: of the algorithm's bytes."""
+    found: list[Row] = []
+    for algorithm, same in by_algorithm(runs).items():
+        known = [own for run in same if (own := shares_shares(run)) is not None]
+        if known:
+            found += _rows(algorithm, known)
+    return found
+
+
+def _rows(algorithm: str, known: Sequence[PhaseShares]) -> list[Row]:
+    layers = known[0].layers
+    length = np.mean([np.nanmean(own.bytes_up, axis=1) for own in known], axis=0)
+    asked = np.mean([np.nanmean(own.density_asked, axis=1) for own in known], axis=0)
+    density = np.concatenate([own.density for own in known], axis=1)
+    return [
+        {
+            "algorithm": algorithm, "layer": layer, "bucket": known[0].buckets[place],
+            "elements": known[0].elements[place], "bytes_up": float(length[place]),
+            "share": float(length[place] / max(length.sum(), 1e-9)), "asked": float(asked[place]),
+            "achieved": float(np.nanmean(density[place])), "lowest": float(np.nanmin(density[place])),
+            "highest": float(np.nanmax(density[place])), "seeds": len(known),
+        }
+        for place, layer in enumerate(layers)
+    ]  # fmt: skip
+
+
+def cells_of_table(row: Row) -> list[str]:
+    """A row as people read it, under ``HEADINGS``."""
+    return [
+        row["algorithm"], row["layer"], str(row["bucket"]), f"{row['elements']:,}",
+        f"{row['bytes_up']:,.0f} B", f"{row['share']:.1%}",
+        *(f"{row[key]:.3g}" for key in ("asked", "achieved", "lowest", "highest")),
+    ]  # fmt: skip
+
+
+_COLOURS = {"valid": "green", "degraded": "yellow", "invalid": "red"}
+_DASH = "–"
+
+
+def rows_algorithms_table(found: Compared) -> list[dict[str, Any]]:
+    """A row per algorithm, numbers in full; times in model seconds, intervals as ``_low`` and ``_high``."""
+    return [_row(outcome, found.target) for outcome in found.algorithms]
+
+
+def rich_table_algorithms_table(found: Compared) -> Table:
+    """The same for a terminal."""
+    from rich.table import Table
+
+    target = "no common target" if found.target is None else f"to {found.target:g}"
+    headings = [
+        "algorithm", "time", "speed-up", target, "test accuracy", "up", "down", "mean k", "verdicts",
+    ]  # fmt: skip
+    shown = Table(*headings)
+    for column in shown.columns[1:-1]:
+        column.justify = "right"
+    for outcome in found.algorithms:
+        shown.add_row(*_cells(outcome, found))
+    return shown
+
+
+def _row(outcome: ComparedOutcome, target: float | None) -> dict[str, Any]:
+    said = outcome.to_json()
+    row: dict[str, Any] = {"algorithm": outcome.algorithm}
+    for key in ("time_s", "speedup", "accuracy"):
+        row |= {key if end == "mean" else f"{key}_{end}": value for end, value in said[key].items()}
+    reached = next((each for each in outcome.targets if each.target == target), None)
+    return row | {
+        "inferiority": outcome.inferiority,
+        "target": target,
+        "time_to_target_s": reached and reached.time_s.mean,
+        "seeds_reached": reached and reached.reached,
+        **{key: said[key] for key in ("bytes_up", "bytes_down", "mean_k")},
+        **{verdict: outcome.verdicts.get(verdict, 0) for verdict in _COLOURS},
+    }
+
+
+def _cells(outcome: ComparedOutcome, found: Compared) -> list[str]:
+    accuracy = _interval(outcome.accuracy, "{:.3f}")
+    if outcome.inferiority is not None:
+        accuracy += f"\n{outcome.inferiority}"
+    verdicts = [f"[{_COLOURS[name]}]{count} {name}[/]" for name, count in outcome.verdicts.items()]
+    return [
+        outcome.algorithm + (" (baseline)" if outcome.algorithm == found.baseline else ""),
+        _interval(outcome.time_s, "{:.1f}", " s"),
+        "1" if outcome.algorithm == found.baseline else times(outcome.speedup),
+        _target(outcome, found.target),
+        accuracy,
+        *(_DASH if size is None else megabytes(round(size)) for size in (outcome.bytes_up, outcome.bytes_down)),
+        _DASH if outcome.mean_k is None else f"{outcome.mean_k:.3g}",
+        ", ".join(verdicts) or _DASH,
+    ]  # fmt: skip
+
+
+def _target(outcome: ComparedOutcome, target: float | None) -> str:
+    reached = next((each for each in outcome.targets if each.target == target), None)
+    if reached is None or reached.time_s.mean is None:
+        return _DASH
+    of = "" if reached.reached == reached.seeds else f" ({reached.reached} of {reached.seeds})"
+    return f"{reached.time_s.mean:.1f} s{of}"
+
+
+def _interval(found: Interval, form: str, unit: str = "") -> str:
+    if found.mean is None:
+        return _DASH
+    if found.high is None:
+        return form.format(found.mean) + unit
+    return f"{form.format(found.mean)} ± {form.format(found.high - found.mean)}{unit}"

@@ -1,0 +1,464 @@
+"""Spans from records.
+
+A span: one node did one thing from then until then.
+
+A server's spans: gathering, adding up and replying, of each bucket or of the whole step.
+
+A worker's spans: its passes, its buckets' ways, or the phases of a step that travelled whole.
+
+The timeline of some steps of a run, from its records. Pure.
+
+Spans side by side: those of one track do not overlap. Pure.
+
+How many bytes were under way to and from each worker, as steps in time. Pure.
+
+A timeline in the trace event format, which Perfetto and chrome://tracing open.
+
+Format: "Trace Event Format" (JSON object form). Times are microseconds. A process stands for a node, a thread for a row of
+it: complete events (``X``) of one thread do not overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby, pairwise
+from itertools import chain as chain_itertools
+from typing import Any
+
+from analysis.load import Run
+from testbed.errors import InputError
+from testbed.records.events import PHASES, phase_s
+
+ACTIVITIES = (
+    "forward", "backward", "compute", "stall", "queue", *PHASES[2:], "held", "gather", "aggregate",
+    "reply",
+)  # fmt: skip
+"""In the order of a legend. ``stall``: a worker's computation waited for parameters. ``queue``: what was there waited for
+others' turn. ``held``: a bucket was decoded until its parameters began to be applied, which may be when they are next
+computed with. ``gather``: from the first header to the last byte of all workers' parts; ``reply``: the server sends."""
+
+LEAST_S = 1e-9
+"""Less is the difference of two sums that should be equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Times in seconds of model time after t0; ``to_s`` is never before ``from_s``."""
+
+    node: str
+    bucket: int | None
+    """None: of the whole step."""
+    activity: str
+    step: int
+    from_s: float
+    to_s: float
+    layer: str | None = None
+    """That is computed; None where it is not one layer's."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else is known of it, as JSON values."""
+
+    @property
+    def name(self) -> str:
+        """What was done, and to which layer."""
+        return self.activity if self.layer is None else f"{self.activity} {self.layer}"
+
+
+def chain(times: Iterable[float], activities: Iterable[str]) -> Iterable[tuple[str, float, float]]:
+    """Activities that follow one another, with their times; those that took less than ``LEAST_S`` are left out.
+
+    A time before the one before it, which clocks of two threads may give, counts as equal to it.
+    """
+    for activity, (from_s, to_s) in zip(activities, pairwise(accumulate(times, max)), strict=True):
+        if to_s - from_s >= LEAST_S:
+            yield activity, from_s, to_s
+
+
+Record = Mapping[str, Any]
+_DONE = ("gather", "aggregate", "queue", "reply")
+
+
+def served_spans(record: Record, dilation: float) -> Iterator[Span]:
+    """Of a ``served`` record."""
+    yield from _spans(record, int(record["bucket"]), float(record["complete_s"]), dilation)
+
+
+def round_spans(record: Record, dilation: float) -> Iterator[Span]:
+    """Of a ``round`` record, whose messages are all of the step's."""
+    complete_s = max((float(m["last_s"]) for m in record["messages"]), default=None)
+    if complete_s is not None:
+        yield from _spans(record, None, complete_s, dilation)
+
+
+def _spans(
+    record: Record, bucket: int | None, complete_s: float, dilation: float
+) -> Iterator[Span]:
+    first_s = min((float(m["first_s"]) for m in record["messages"]), default=complete_s)
+    times = [
+        first_s, complete_s, complete_s + float(record["aggregate_s"]),
+        float(record["send_start_s"]), float(record["send_end_s"]),
+    ]  # fmt: skip
+    facts = {
+        "gather": {"messages": len(record["messages"]), "bytes": sum(m["bytes"] for m in record["messages"])},
+        "aggregate": {"union_count": record["union_count"]},
+        "reply": {"bytes": record["bytes_down"]},
+    }  # fmt: skip
+    for activity, from_s, to_s in chain([time_s / dilation for time_s in times], _DONE):
+        yield Span(
+            str(record["node"]), bucket, activity, int(record["step"]), from_s, to_s,
+            facts=facts.get(activity, {}),
+        )  # fmt: skip
+
+
+_WAY = (
+    "queue", "compress", "queue", "send", "wait", "receive", "queue", "decompress", "held", "apply",
+)  # fmt: skip
+_TIMES = (
+    "ready_s", "pack_s", "packed_s", "start_s", "sent_s", "first_s", "last_s", "decode_s", "decoded_s", "applying_s",
+    "applied_s",
+)  # fmt: skip
+"""Of a bucket: what is between two of them is the activity of ``_WAY`` at that place. ``decode_s`` is not recorded."""
+
+
+def bucket_spans(records: Sequence[Record], dilation: float) -> Iterator[Span]:
+    """The ways of a worker's buckets of one step, from the gradient to the parameters."""
+    for record, decode_s in zip(records, _decodes_s(records), strict=True):
+        # older records say only when it was applied
+        missing = {"decode_s": decode_s, "applying_s": record["applied_s"]}
+        yield from _bucket_spans({**missing, **record}, dilation)
+
+
+def _decodes_s(records: Sequence[Record]) -> list[float]:
+    """When each began to be decoded: it was there, and the one before it was done. Those that were done at the same
+    time were decoded together."""
+    order = sorted({float(record["decoded_s"]) for record in records})
+    before = dict(zip(order, [0.0, *order], strict=False))
+    there: dict[float, float] = {}
+    for record in records:
+        done_s = float(record["decoded_s"])
+        there[done_s] = max(float(record["last_s"]), there.get(done_s, before[done_s]))
+    return [there[float(record["decoded_s"])] for record in records]
+
+
+def _bucket_spans(record: Record, dilation: float) -> Iterator[Span]:
+    facts = {
+        "compress": {key: record[key] for key in ("density", "sent_count", "size")},
+        "send": {"bytes": record["bytes_up"]},
+        "receive": {"bytes": record["bytes_down"]},
+    }
+    times = [float(record[key]) / dilation for key in _TIMES]
+    for activity, from_s, to_s in chain(times, _WAY):
+        yield Span(
+            str(record["node"]), int(record["bucket"]), activity, int(record["step"]), from_s, to_s,
+            facts=facts.get(activity, {}),
+        )  # fmt: skip
+
+
+def pass_spans(record: Record, before_s: float | None, dilation: float) -> Iterator[Span]:
+    """A ``pass`` record's layers, and where the forward pass waited for parameters.
+
+    ``before_s`` (wall time): the end of the backward pass before; None where there was none.
+    """
+    node, step = str(record["node"]), int(record["step"])
+    free_s = before_s
+    for layer, (from_s, to_s) in record["forward"].items():
+        if free_s is not None and from_s - free_s >= LEAST_S * dilation:
+            yield Span(node, None, "stall", step, free_s / dilation, from_s / dilation, layer)
+        yield Span(node, None, "forward", step, from_s / dilation, to_s / dilation, layer)
+        free_s = to_s
+    for layer, (from_s, to_s) in record["backward"].items():
+        yield Span(node, None, "backward", step, from_s / dilation, to_s / dilation, layer)
+
+
+def phase_spans(record: Record, dilation: float, *, computed: bool, sent: bool) -> Iterator[Span]:
+    """A ``step`` record's phases one after the other, without the computation or all others where
+    ``computed`` or ``sent`` say that they are known better."""
+    start_s = float(record["start_s"])
+    times = accumulate((phase_s(record, phase) for phase in PHASES), initial=start_s)
+    for activity, from_s, to_s in chain([time_s / dilation for time_s in times], PHASES):
+        if activity != "stall" and not (computed if activity == "compute" else sent):
+            yield Span(
+                str(record["node"]), None, activity, int(record["step"]), from_s, to_s,
+                facts=_of_phase(record, activity),
+            )  # fmt: skip
+
+
+def _of_phase(record: Record, phase: str) -> dict[str, Any]:
+    if phase == "compress":
+        return {key: record[key] for key in ("density", "sent_count", "size")}
+    key = {"send": "bytes_up", "receive": "bytes_down"}.get(phase)
+    return {} if key is None else {"bytes": record[key]}
+
+
+def backward_ends_s(record: Record) -> float | None:
+    """When the backward pass of a ``pass`` record ended; None where it has none."""
+    return max((float(to_s) for _, to_s in record["backward"].values()), default=None)
+
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeline:
+    """Spans of ``nodes`` (workers by rank, then servers), in the order of their times on each."""
+
+    nodes: tuple[str, ...]
+    spans: tuple[Span, ...]
+    names: Mapping[int, str]
+    """Of buckets: the layers in them. Empty where gradients travelled whole."""
+
+    def of(self, node: str) -> list[Span]:
+        """One node's."""
+        return [span for span in self.spans if span.node == node]
+
+
+def middle(run: Run) -> int:
+    """The step in the middle of those that have a record."""
+    return int(run.steps[len(run.steps) // 2])
+
+
+def chosen(run: Run, first: int | None, last: int | None) -> list[int]:
+    """The recorded steps from ``first`` to ``last``, both included. Raises InputError when there are none."""
+    steps = [int(step) for step in run.steps]
+    kept = [
+        s for s in steps if (first is None or s >= first) and (last is None or s <= last)
+    ]  # fmt: skip
+    if not kept:
+        raise InputError(
+            "none of these steps has a record", where="--steps",
+            hint=f"The run has steps {steps[0]} to {steps[-1]}",
+        )  # fmt: skip
+    return kept
+
+
+def timeline(run: Run, steps: Collection[int]) -> StepTimeline:
+    """All that nodes did in ``steps``, in model time."""
+    wanted = set(steps)
+    found = chain_itertools(_workers(run, wanted), _servers(run, wanted))
+    spans = sorted(found, key=lambda span: (span.from_s, span.to_s))
+    seen = {span.node for span in spans}
+    nodes = tuple(name for role in ("worker", "server") for name in _ranked(run, role))
+    return StepTimeline(
+        tuple(name for name in nodes if name in seen), tuple(spans), bucket_names(run)
+    )  # fmt: skip
+
+
+def bucket_names(run: Run) -> dict[int, str]:
+    """By bucket, ascending: its layers, from the first to the last in the order of the forward pass."""
+    parts = {int(r["bucket"]): [*r["parts"]] for r in run.events.get("bucket", [])}
+    return {number: _layers(parts[number]) for number in sorted(parts)}
+
+
+def layer_of(part: str) -> str:
+    """The layer that a parameter belongs to, as ``compress.layout`` has it."""
+    return part.rpartition(".")[0]
+
+
+def layers_of(run: Run) -> dict[str, int]:
+    """By layer, the bucket that it travels in."""
+    return {
+        layer_of(part): int(record["bucket"])
+        for record in run.events.get("bucket", [])
+        for part in record["parts"]
+    }
+
+
+def _layers(parts: Collection[str]) -> str:
+    layers = list(dict.fromkeys(map(layer_of, parts)))
+    if not layers:
+        return "?"
+    said = layers[0] if len(layers) == 1 else f"{layers[0]} … {layers[-1]}"
+    return f"layer {said}" if layers[0].isdigit() else said or "model"
+
+
+def _workers(run: Run, steps: set[int]) -> Iterator[Span]:
+    passes, in_buckets = _keyed(run, "pass"), _grouped(run, "bucket")
+    ends_s = {key: backward_ends_s(record) for key, record in passes.items()}
+    for key, record in passes.items():
+        if key[1] in steps:
+            yield from pass_spans(record, ends_s.get((key[0], key[1] - 1)), run.dilation)
+    for key, record in _keyed(run, "step").items():
+        if key[1] in steps:
+            yield from phase_spans(
+                record, run.dilation, computed=key in passes, sent=key in in_buckets
+            )
+    for key, records in in_buckets.items():
+        if key[1] in steps:
+            yield from bucket_spans(records, run.dilation)
+
+
+def _servers(run: Run, steps: set[int]) -> Iterator[Span]:
+    in_buckets = _keyed(run, "served")
+    for record in run.events.get("served", []):
+        if record["step"] in steps:
+            yield from served_spans(record, run.dilation)
+    for key, record in _keyed(run, "round").items():
+        if key[1] in steps and key not in in_buckets:
+            yield from round_spans(record, run.dilation)
+
+
+def _keyed(run: Run, kind: str) -> dict[Key, Mapping[str, Any]]:
+    """By node and step; of several, the last."""
+    return {(str(r["node"]), int(r["step"])): r for r in run.events.get(kind, [])}
+
+
+def _grouped(run: Run, kind: str) -> dict[Key, list[Mapping[str, Any]]]:
+    """All of each node and step."""
+    found: dict[Key, list[Mapping[str, Any]]] = {}
+    for record in run.events.get(kind, []):
+        found.setdefault((str(record["node"]), int(record["step"])), []).append(record)
+    return found
+
+
+def _ranked(run: Run, role: str) -> list[str]:
+    nodes: Mapping[str, Mapping[str, Any]] = run.manifest["nodes"]
+    return sorted(
+        (n for n in nodes if nodes[n]["role"] == role), key=lambda n: int(nodes[n]["rank"])
+    )
+
+
+def tracks(spans: Iterable[Span]) -> list[list[Span]]:
+    """As few tracks as possible, each in the order of time: a span goes to the first that is free.
+
+    One row mostly needs one track. Rows of a server may need more: one worker has a bucket's reply and sends the
+    next step's while the reply to another is still being sent.
+    """
+    found: list[list[Span]] = []
+    for span in sorted(spans, key=lambda span: (span.from_s, span.to_s)):
+        free = next((track for track in found if track[-1].to_s <= span.from_s), None)
+        if free is None:
+            found.append([span])
+        else:
+            free.append(span)
+    return found
+
+
+def rows(spans: Iterable[Span]) -> dict[int | None, list[Span]]:
+    """A node's spans by bucket, ascending; what is of the whole step comes first."""
+    found: dict[int | None, list[Span]] = {}
+    for span in spans:
+        found.setdefault(span.bucket, []).append(span)
+    return dict(sorted(found.items(), key=lambda item: -1 if item[0] is None else item[0]))
+
+
+Point = tuple[float, int]
+"""Model time (s), and bytes under way from then on."""
+
+
+def under_way(run: Run, steps: Collection[int]) -> dict[tuple[str, str], list[Point]]:
+    """By worker and direction (``up``, ``down``): of frames that one side began to send and that had not
+    wholly come to the other's network stack. Of what servers saw: nothing where there was none."""
+    wanted = set(steps)
+    names = {int(node["peer"]): name for name, node in run.manifest["nodes"].items()}
+    moves: dict[tuple[str, str], list[Point]] = {}
+    for record in _records(run, ("served", "round"), wanted):
+        for message in record["messages"]:
+            way = names[int(message["sender"])], "up"
+            _add(moves, way, message["sent_s"], message["arrived_s"], message["bytes"])
+    sent_s = _replies(run, wanted)
+    for record in _records(run, ("bucket", "step"), wanted):
+        step = int(record["step"])
+        begun_s = sent_s.get((step, record.get("bucket")), sent_s.get((step, None)))
+        if begun_s is not None:
+            way = str(record["node"]), "down"
+            _add(moves, way, begun_s, record["arrived_s"], record["bytes_down"])
+    return {way: list(_summed(points, run.dilation)) for way, points in sorted(moves.items())}
+
+
+def _records(run: Run, kinds: tuple[str, str], steps: set[int]) -> Iterator[Mapping[str, Any]]:
+    """Of buckets; of a step's whole where a node has none."""
+    finer, coarser = (
+        [r for r in run.events.get(kind, []) if r["step"] in steps] for kind in kinds
+    )  # fmt: skip
+    known = {(r["node"], r["step"]) for r in finer}
+    yield from finer
+    yield from (r for r in coarser if (r["node"], r["step"]) not in known)
+
+
+def _replies(run: Run, steps: set[int]) -> dict[tuple[int, int | None], float]:
+    """When the first server began to reply, by step and bucket; None where it has no buckets."""
+    found: dict[tuple[int, int | None], float] = {}
+    for record in _records(run, ("served", "round"), steps):
+        key = int(record["step"]), record.get("bucket")
+        found[key] = min(float(record["send_start_s"]), found.get(key, float("inf")))
+    return found
+
+
+def _add(
+    moves: dict[tuple[str, str], list[Point]], way: tuple[str, str], from_s: float, to_s: float, size: float
+) -> None:  # fmt: skip
+    if to_s > from_s:
+        moves.setdefault(way, []).extend([(from_s, int(size)), (to_s, -int(size))])
+
+
+def _summed(points: Iterable[Point], dilation: float) -> Iterator[Point]:
+    total = 0
+    for time_s, same in groupby(sorted(points), key=lambda point: point[0]):
+        total += sum(change for _, change in same)
+        yield time_s / dilation, total
+
+
+Json = dict[str, Any]
+
+
+def trace(run: Run, steps: Collection[int]) -> Json:
+    """The trace of ``steps`` as a JSON object, in model time after t0."""
+    found = timeline(run, steps)
+    carried = under_way(run, steps)
+    events: list[Json] = []
+    for pid, node in enumerate(found.nodes, start=1):
+        events += _process(found, node, pid)
+        for direction in ("up", "down"):
+            events += _counter(carried.get((node, direction), []), direction, pid)
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": _about(run)}
+
+
+def _process(found: StepTimeline, node: str, pid: int) -> Iterator[Json]:
+    """A node's names, then its rows, each of as many threads as it needs."""
+    yield _named("process_name", pid, 0, name=node)
+    yield _named("process_sort_index", pid, 0, sort_index=pid)
+    tid = 0
+    for bucket, spans in rows(found.of(node)).items():
+        for number, track in enumerate(tracks(spans), start=1):
+            tid += 1
+            more = "" if number == 1 else f" ({number})"
+            yield _named("thread_name", pid, tid, name=row_name(found, bucket) + more)
+            yield _named("thread_sort_index", pid, tid, sort_index=tid)
+            yield from (_complete(span, pid, tid) for span in track)
+
+
+def row_name(found: StepTimeline, bucket: int | None) -> str:
+    """What a row is of, in words."""
+    if bucket is None:
+        return "computation" if found.names else "step"
+    return f"{bucket}: {found.names.get(bucket, '?')}"
+
+
+def _named(what: str, pid: int, tid: int, **value: str | int) -> Json:
+    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": value}
+
+
+def _complete(span: Span, pid: int, tid: int) -> Json:
+    """Both ends are rounded to nanoseconds, so that what followed without a gap still does."""
+    from_ns, to_ns = round(1e9 * span.from_s), round(1e9 * span.to_s)
+    return {
+        "name": span.name, "cat": span.activity, "ph": "X", "pid": pid, "tid": tid,
+        "ts": from_ns / 1000, "dur": (to_ns - from_ns) / 1000,
+        "args": {"step": span.step, **span.facts},
+    }  # fmt: skip
+
+
+def _counter(points: Collection[Point], direction: str, pid: int) -> Iterator[Json]:
+    for time_s, total in points:
+        yield {
+            "name": f"bytes under way {direction}", "ph": "C", "pid": pid,
+            "ts": round(1e9 * time_s) / 1000, "args": {"bytes": total},
+        }  # fmt: skip
+
+
+def _about(run: Run) -> Mapping[str, Any]:
+    return {
+        "scenario": run.manifest["scenario"], "algorithm": run.algorithm, "seed": run.seed,
+        "fabric": run.manifest["fabric"], "verdict": run.verdict, "dilation": run.dilation,
+        "time": "model time after t0",
+    }  # fmt: skip

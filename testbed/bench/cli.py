@@ -1,0 +1,434 @@
+"""All bench verbs.
+
+``testbed bench agreement``: virtual time held against real links.
+
+``testbed bench coded``: redundant computation against bytes, as in the experiments on coded synchronous SGD.
+
+``testbed bench control``: step responses and regrets of controllers, in virtual time.
+
+``testbed bench exchange``: rounds of gradients through each exchange, against other libraries and the bare link.
+
+``testbed bench overlap``: steps that send while they compute, against the least that computation and links allow.
+
+``testbed bench scale``: from a few workers to ten thousand, in virtual time.
+
+``testbed bench``: how exact and how costly things are, against alternatives in the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from testbed.bench.compress import cli
+from testbed.bench.compress.cli import present, say_unless
+from testbed.cli import options
+from testbed.errors import InputError
+
+if TYPE_CHECKING:
+    from testbed.bench.results import LinkBenchOutcome
+
+
+Workers = Annotated[
+    list[int] | None, typer.Option("--workers", help="So many; may be repeated.", min=1, max=64)
+]
+Rates = Annotated[
+    list[int] | None,
+    typer.Option("--rate", help="Mbit/s; may be repeated.", min=1, max=10_000, metavar="RATE"),
+]
+Conditions = Annotated[
+    list[str] | None, typer.Option("--condition", help="May be repeated.", metavar="NAME")
+]
+Steps = Annotated[int, typer.Option("--steps", help="Of every run.", min=3, max=10_000)]
+Again = Annotated[
+    Path | None,
+    typer.Option("--again", help="Take the measurements of an earlier call.", metavar="DIR"),
+]
+Calibrate = Annotated[
+    bool, typer.Option("--calibrate", help="Find the model's constants on one half of the runs.")
+]
+
+
+def agreement(
+    workers: Workers = None,
+    rate: Rates = None,
+    condition: Conditions = None,
+    algo: options.Algorithms = None,
+    steps: Steps = 20,
+    again: Again = None,
+    calibrate: Calibrate = False,
+    out: options.Out = Path(),
+    parallel: options.Parallel = 1,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Step times in virtual time against those on real links, over a matrix of scenarios."""
+    from testbed.bench.figures import draw_agreement
+    from testbed.bench.sim_agreement import ALGORITHMS, CONDITION_NAMES, cells, run
+
+    for name in condition or ():
+        if name not in CONDITION_NAMES:
+            known = ", ".join(CONDITION_NAMES)
+            raise InputError(
+                f"unknown condition {name!r}", where="--condition", hint=f"Known: {known}"
+            )
+    if again is None:
+        from testbed.host.user_namespace import become_able
+
+        become_able("netns")
+
+    say = say_unless(quiet)
+    directory, found = run(
+        list(cells(condition or (), workers or (), rate or ())),
+        out,
+        say,
+        steps=steps,
+        algorithms=algo or ALGORITHMS,
+        again=again,
+        calibrate=calibrate,
+        processes=parallel,
+    )
+    draw_agreement(directory, found.rows)
+    present("agreement", found.to_json(), found, as_json)
+    say(f"results: {directory}")
+    if found.met is False:
+        raise typer.Exit(1)
+
+
+Share = Annotated[
+    float,
+    typer.Option(
+        "--share", help="c: computation's share of a step of SSGD by multicast.", min=0.001, max=0.9
+    ),
+]
+Accuracy = Annotated[
+    float, typer.Option("--accuracy", help="Test accuracy to be reached.", min=0.01, max=1.0)
+]
+BenchCodedSteps = Annotated[
+    int, typer.Option("--steps", help="Of every timed run.", min=2, max=10_000)
+]
+Most = Annotated[int, typer.Option("--most", help="Steps to reach the accuracy in.", min=5)]
+Schemes = Annotated[
+    list[str] | None,
+    typer.Option("--algo", help="Only these schemes; may be repeated.", metavar="NAME"),
+]
+
+
+BenchCodedRates = Annotated[
+    list[float] | None,
+    typer.Option("--rate", help="Only these learning rates; may be repeated.", min=1e-9),
+]
+
+
+def coded(
+    scenario: Annotated[Path, typer.Argument(help="A scenario with peers and one server.")],
+    accuracy: Accuracy = 0.82,
+    share: Share = 0.05,
+    steps: BenchCodedSteps = 30,
+    most: Most = 400,
+    algo: Schemes = None,
+    rate: BenchCodedRates = None,
+    fabric: options.FabricName = "netns",
+    parallel: options.Parallel = 1,
+    out: options.Out = Path(),
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Time to an accuracy of coded, replicated and plain synchronous SGD among peers, and of ASGD."""
+    from testbed.bench.coded import BASE, SCHEMES
+    from testbed.bench.coded import CodedBench as Bench
+    from testbed.bench.coded import CodedPlan as Plan
+    from testbed.host.user_namespace import become_able
+
+    chosen = tuple(dict.fromkeys((BASE, *(algo or SCHEMES))))
+    asked = Plan(accuracy, share, schemes=chosen, steps=steps, most=most)
+    if rate:
+        asked = replace(asked, rates=tuple(rate))
+    become_able(fabric)
+    say = say_unless(quiet)
+    bench = Bench(scenario, asked, out, say, parallel)
+    found = bench.run(fabric)
+    present("coded", bench.known, found, as_json)
+    say(f"results: {bench.directory}")
+
+
+Waveforms = Annotated[
+    list[str] | None,
+    typer.Option("--waveform", help="Only this one; may be repeated.", metavar="NAME"),
+]
+Algorithms = Annotated[
+    list[str] | None,
+    typer.Option("--algo", help="Only this controller; may be repeated.", metavar="NAME"),
+]
+BenchControlSteps = Annotated[
+    int, typer.Option("--steps", help="Of every run.", min=20, max=10_000)
+]
+Target = Annotated[
+    float | None,
+    typer.Option("--target", help="Accuracy that times are taken at.", min=0.01, max=1.0),
+]
+BenchControlAgain = Annotated[
+    Path | None, typer.Option("--again", help="Judge the runs of an earlier call.", metavar="DIR")
+]
+
+
+def control(
+    algo: Algorithms = None,
+    waveform: Waveforms = None,
+    steps: BenchControlSteps = 240,
+    seed: Annotated[int, typer.Option("--seed", help="Of every run.", min=0)] = 1,
+    target: Target = None,
+    again: BenchControlAgain = None,
+    parallel: options.Parallel = 1,
+    out: options.Out = Path(),
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """How controllers answer when the server's link changes, against the best density in hindsight."""
+    from testbed.bench.controllers import ALGORITHMS, FIXED, known, run
+    from testbed.bench.controllers import ResponsePlan as Plan
+    from testbed.bench.figures import draw_control
+    from testbed.bench.waveforms import WAVEFORMS
+
+    for name in waveform or ():
+        if name not in WAVEFORMS:
+            hint = f"Known: {', '.join(WAVEFORMS)}"
+            raise InputError(f"unknown waveform {name!r}", where="--waveform", hint=hint)
+    chosen = [name for name in algo or known(ALGORITHMS) if name not in FIXED]
+    asked = Plan(chosen, waveform or list(WAVEFORMS), FIXED, steps, seed, parallel)
+    say = say_unless(quiet)
+    directory, found = run(asked, out, say, level=target, again=again)
+    draw_control(directory, found.to_json())
+    present("control", found.suite.to_json(), found.suite, as_json)
+    say(f"results and figures: {directory}")
+
+
+Exchanges = Annotated[
+    list[str] | None,
+    typer.Option("--exchange", help="Only this one; may be repeated.", metavar="NAME"),
+]
+Nodes = Annotated[
+    list[int] | None,
+    typer.Option("--nodes", help="So many with gradients; may be repeated.", min=1, max=200),
+]
+Bytes = Annotated[
+    list[int] | None, typer.Option("--bytes", help="Of a gradient; may be repeated.", min=4)
+]
+Links = Annotated[
+    list[str] | None,
+    typer.Option("--link", help="Rate of all links, or unshaped; may be repeated.", metavar="RATE"),
+]
+Repeat = Annotated[
+    int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=100)
+]
+Longest = Annotated[
+    float,
+    typer.Option("--longest", help="Leave out rounds that take more seconds than these.", min=0.01),
+]
+
+
+def exchange(
+    exchange: Exchanges = None,
+    nodes: Nodes = None,
+    size: Bytes = None,
+    link: Links = None,
+    repeat: Repeat = 5,
+    longest: Longest = 30.0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Once and short: only to see that it works.")
+    ] = False,
+    out: options.Out = Path(),
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Rounds per second of every exchange, against gloo, torch RPC and iperf3 on the same links."""
+    from testbed.bench.exchange.cases import (
+        BYTES,
+        EXCHANGES,
+        LINKS,
+        NODES,
+        BenchLink,
+        check_bytes,
+        entry,
+    )
+    from testbed.bench.exchange.run import ExchangePlan as Plan
+    from testbed.bench.exchange.run import run
+    from testbed.bench.figures import draw_exchange
+    from testbed.host.user_namespace import become_able
+
+    names = [entry(name).name for name in exchange or EXCHANGES]
+    links = [BenchLink.parse(text) for text in link or LINKS]
+    sizes = check_bytes(size or list(BYTES))
+    become_able("netns")
+    say = say_unless(quiet)
+    plan = Plan(names, links, nodes or NODES, sizes, longest, repeat, quick)
+    directory, found = run(plan, out, say)
+    measured = [row for row in found.rows if row["rounds_per_s"] is not None]
+    if measured:
+        draw_exchange(directory, measured)
+    present("exchange", found.to_json(), found.suite(), as_json)
+    say(f"results{' and figure' if measured else ''}: {directory}")
+    if any(row["failures"] for row in found.rows):
+        raise typer.Exit(1)
+
+
+Loads = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--load",
+        help="Time of all buckets on a link over that of the backward pass; may be repeated.",
+        min=0.01, max=100.0,
+    ),
+]  # fmt: skip
+BenchOverlapWorkers = Annotated[int, typer.Option("--workers", help="So many.", min=1, max=64)]
+Pace = Annotated[
+    float, typer.Option("--pace", help="Of a step's computation, ms.", min=1.0, max=60_000.0)
+]
+BenchOverlapSteps = Annotated[int, typer.Option("--steps", help="Of every run.", min=2, max=10_000)]
+Skip = Annotated[int, typer.Option("--skip", help="Steps that are not counted.", min=0)]
+BenchOverlapRepeat = Annotated[
+    int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=100)
+]
+
+
+def overlap(
+    load: Loads = None,
+    workers: BenchOverlapWorkers = 3,
+    pace: Pace = 240.0,
+    steps: BenchOverlapSteps = 24,
+    skip: Skip = 4,
+    repeat: BenchOverlapRepeat = 5,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Once and short: only to see that it works.")
+    ] = False,
+    fabric: options.FabricName = "netns",
+    out: options.Out = Path(),
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Steps with and without overlap at three bandwidths, against the bound of computation and links."""
+    from testbed.bench.overlap import LOADS
+    from testbed.bench.overlap import OverlapBench as Bench
+    from testbed.bench.overlap import OverlapPlan as Plan
+    from testbed.errors import InputError
+    from testbed.host.user_namespace import become_able
+
+    if quick:
+        steps, skip, repeat = 8, 3, 1
+    if skip >= steps - 1:
+        raise InputError(f"of {steps} steps {skip} and the last are not counted", where="--skip")
+    become_able(fabric)
+    plan = Plan(fabric, load or LOADS, workers, pace / 1e3, steps, skip, repeat)
+    say = say_unless(quiet)
+    bench = Bench(plan, out, say)
+    found = bench.run()
+    present("overlap", bench.known, found, as_json)
+    say(f"results: {bench.directory}")
+
+
+BenchScaleWorkers = Annotated[
+    list[int] | None,
+    typer.Option("--workers", help="So many; may be repeated.", min=1, max=10_000),
+]
+Servers = Annotated[
+    list[int] | None, typer.Option("--servers", help="So many; may be repeated.", min=1, max=1_000)
+]
+BenchScaleSteps = Annotated[int, typer.Option("--steps", help="Of every run.", min=2, max=10_000)]
+
+
+def scale(
+    workers: BenchScaleWorkers = None,
+    servers: Servers = None,
+    algo: Annotated[str, typer.Option("--algo", help="Of a fixed density.")] = "none",
+    steps: BenchScaleSteps = 5,
+    out: options.Out = Path(),
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Step time, memory and time to simulate it, by the number of workers and servers."""
+    from testbed.bench.figures import draw_scale
+    from testbed.bench.sim_scale import SERVERS, WORKERS, ScaleSize, run
+
+    say = say_unless(quiet)
+    sizes = [ScaleSize(many, count) for many in servers or SERVERS for count in workers or WORKERS]
+    directory, found = run(sizes, out, say, steps=steps, algorithm=algo)
+    draw_scale(directory, found.rows)
+    present("scale", found.to_json(), found, as_json)
+    say(f"results and figure: {directory}")
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure links and compression on this machine, against alternatives.",
+)
+cli.add(app)
+app.command()(agreement)
+app.command()(scale)
+app.command()(control)
+app.command()(exchange)
+app.command()(coded)
+app.command()(overlap)
+
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--suite", help="Only this suite; may be repeated.", metavar="NAME"),
+]
+BenchRepeat = Annotated[
+    int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=100)
+]
+Quick = Annotated[
+    bool,
+    typer.Option(
+        "--quick", help="Once, short and with less of everything: only to see that it works."
+    ),
+]
+
+
+@app.callback()
+def bench() -> None:
+    """Measure links and compression on this machine, against alternatives."""
+
+
+@app.command()
+def link(
+    suite: Names = None,
+    repeat: BenchRepeat = 5,
+    quick: Quick = False,
+    out: options.Out = Path(),
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Accuracy and cost of links from 10 Mbit/s to 10 Gbit/s, against tc's htb, tbf and netem."""
+    from testbed.bench.results import run
+    from testbed.host.user_namespace import become_able
+
+    become_able("netns")
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    outcome = run(suite or (), out, say, repeat=repeat, quick=quick)
+    if as_json:
+        json.dump(outcome.to_json(), sys.stdout, indent=2)
+        print()
+    else:
+        _present(outcome)
+    say(f"results: {outcome.path}")
+    if any(found.failure is not None for found in outcome.suites.values()):
+        raise typer.Exit(1)
+
+
+def _present(outcome: LinkBenchOutcome) -> None:
+    from rich.console import Console
+
+    from testbed.bench.results import show
+
+    console = Console(width=options.table_width())
+    for name, found in outcome.suites.items():
+        show(console, name, found)

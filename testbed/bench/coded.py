@@ -1,0 +1,319 @@
+"""What is run of a scenario, and with which pace. Pure.
+
+The model of coded synchronous SGD (Li et al.) is T(r) = r · T_calc + T_comm / r. With c = T_calc / (T_calc + T_comm) of
+SSGD by multicast, T(r) / T(1) = r·c + (1 − c)/r: how much a redundancy r saves is decided by c alone.
+
+From steps and step times to savings. Pure.
+
+``testbed bench coded``: steps to an accuracy in virtual time, a step's time on real links, and what follows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from testbed.bench.results import Suite
+from testbed.errors import ExperimentError
+from testbed.fidelity.summary import first_reached
+from testbed.records.manifest import machine_machine
+from testbed.records.run_directory import (
+    SUMMARY,
+    fresh,
+    read_events,
+    read_json,
+    to_json,
+    write_atomically,
+)
+from testbed.runner.experiment import prepare
+from testbed.runner.run import ParallelTask, side_by_side
+from testbed.runner.run import run as carry_out
+from testbed.runner.signals import interruptible
+from testbed.scenario.load import load
+from testbed.scenario.yaml import parse
+
+SCHEMES = (
+    "ssgd", "ssgd-multicast", "cssgd-r2", "cssgd-r9", "replicated-r2", "replicated-r5", "grouped-r4", "combined-r4",
+)  # fmt: skip
+"""What is measured. r + 1 divides 10 for 4 and 9, r does for 2 and 5."""
+BASE, ASYNC = "ssgd-multicast", "asgd"
+SHARES = (0.05, 0.2, 0.5)
+_NAME = 31
+"""Characters of a scenario's name, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodedPlan:
+    """What is asked for. ``share``: c of the runs on real links; ``shares``: of those in virtual time."""
+
+    accuracy: float
+    share: float = 0.05
+    shares: tuple[float, ...] = SHARES
+    schemes: tuple[str, ...] = SCHEMES
+    rates: tuple[float, ...] = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
+    """Learning rates that are tried in virtual time, for SSGD and ASGD apart."""
+    steps: int = 30
+    """Of every measurement of a step's time."""
+    most: int = 400
+    """Steps within which the accuracy must be reached."""
+    every: int = 2
+    """Steps from one evaluation to the next, where the accuracy is looked for."""
+    seed: int = 1
+
+
+def share_for(saved: float, most: int = 16) -> tuple[float, int]:
+    """The largest c at which T(r) of the best r ≤ ``most`` is 1 − ``saved`` of T(1), and that r.
+
+    r·c + (1 − c)/r = 1 − saved has the solution c = (1 − saved − 1/r) / (r − 1/r).
+    """
+    found = [((1 - saved - 1 / r) / (r - 1 / r), r) for r in range(2, most + 1)]
+    return max(found)
+
+
+def pace_s(share: float, communication_s: float) -> float:
+    """What a mini-batch's share must take for ``share`` of SSGD's step to be computation."""
+    return share / (1 - share) * communication_s
+
+
+def modelled(share: float, redundancy: int, load: float) -> float:
+    """T / T(1) for a scheme that sends ``load`` times what SSGD by multicast sends."""
+    return redundancy * share + load * (1 - share)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What differs from the scenario; None: nothing."""
+
+    name: str
+    algorithms: tuple[str, ...]
+    steps: int | None = None
+    accuracy: float | None = None
+    """Where a run stops besides."""
+    every: int | None = None
+    pace_s: float | None = None
+    """In model time."""
+    rate: float | None = None
+    """Learning rate."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, base: Mapping[str, Any]) -> dict[str, Any]:
+        """The scenario ``base`` (as it was read) with these changes."""
+        train = dict(base["train"])
+        stop = {"steps": self.steps, "accuracy": self.accuracy}
+        train["stop"] = {key: value for key, value in stop.items() if value is not None}
+        train["evaluate_every"] = self.every or self.steps or train["evaluate_every"]
+        if self.pace_s is not None:
+            train["pace"] = f"{1e6 * self.pace_s:.0f} us"
+        if self.rate is not None:
+            train["optimizer"] = {**train["optimizer"], "lr": self.rate}
+        name = f"{base['name']}-{self.name}".replace(".", "-")[:_NAME].rstrip("-")
+        return {**base, "name": name, "train": train, "algorithms": list(self.algorithms)}
+
+
+Row = dict[str, Any]
+
+
+def rows(known: Mapping[str, Any]) -> Iterator[Row]:
+    """A row for every scheme and c: on real links first, then in virtual time.
+
+    Schemes share the steps of SSGD as long as nothing ``saturated``: else they compute another gradient.
+    """
+    steps, plan = int(known["steps"]), known["plan"]
+    real = known["steps_real"]
+    yield from _rows("real", plan["share"], steps, real, known["async_real"]["time_s"])
+    for share, found in known["virtual"].items():
+        yield from _rows("virtual", float(share), steps, found["steps"], found["async_s"])
+
+
+def _rows(
+    links: str, share: float, steps: int, timed: Mapping[str, Any], async_s: float | None
+) -> Iterator[Row]:
+    base_s = steps * float(timed[BASE]["step_s"])
+    for name, found in timed.items():
+        taken_s = steps * float(found["step_s"])
+        yield {
+            "links": links,
+            "c": share,
+            "scheme": name,
+            "step_s": found["step_s"],
+            "time_s": taken_s,
+            "saved_ssgd": 1 - taken_s / base_s,
+            "saved_asgd": None if async_s is None else 1 - taken_s / async_s,
+            "sent_mb_step": found["bytes_up"] / max(1, found["steps"]) / 1e6,
+            "saturated": found["saturated"],
+            "verdict": found["verdict"],
+        }
+    yield {
+        "links": links, "c": share, "scheme": ASYNC, "step_s": None, "time_s": async_s,
+        "saved_ssgd": None if async_s is None else 1 - async_s / base_s, "saved_asgd": 0.0,
+        "sent_mb_step": None, "saturated": None, "verdict": None,
+    }  # fmt: skip
+
+
+Say = Callable[[str], None]
+RESULT = "coded.json"
+_PROBE = 10
+"""Steps of SSGD by multicast from which T_comm is taken."""
+
+
+class CodedBench:
+    """One call. ``known``: what was found so far, which is what ``coded.json`` holds."""
+
+    def __init__(
+        self, source: Path, plan: CodedPlan, out: Path, say: Say, processes: int = 1
+    ) -> None:
+        self._plan, self._say, self._processes = plan, say, processes
+        load(source)  # complains where something is wrong
+        self._base: Mapping[str, Any] = parse(source.read_text("utf-8"), str(source)).data
+        name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_coded"
+        self.directory = fresh(out / "measurements", name)
+        self.known: dict[str, Any] = {"plan": asdict(plan), "machine": machine_machine()}
+
+    def run(self, fabric: str) -> Suite:
+        """All of it. Raises NarrowsError for a run that failed, ExperimentError for an accuracy not reached."""
+        with interruptible():
+            self._learn()
+            self._measure(fabric)
+            self._model()
+        found = Suite("coded", list(rows(self.known)), [], about=self.known)
+        self._keep("rows", list(found.rows))
+        return found
+
+    def _learn(self) -> None:
+        """Steps and times to the accuracy, with every learning rate, in virtual time."""
+        plan = self._plan
+        tried: dict[str, dict[str, float | None]] = {BASE: {}, ASYNC: {}}
+        variants = [
+            Variant(f"{name}-{rate:g}", (name,), steps=plan.most, every=plan.every, rate=rate)
+            for name in tried
+            for rate in plan.rates
+        ]
+        for variant, path in zip(variants, self._virtual(variants), strict=True):
+            (name,) = variant.algorithms
+            tried[name][f"{variant.rate:g}"] = self._reached(path)
+        best = {}
+        for name, of in tried.items():
+            found = {rate: value for rate, value in of.items() if value is not None}
+            if not found:
+                raise ExperimentError(
+                    f"{name} reached no accuracy of {plan.accuracy:g} within {plan.most} steps, with no "
+                    f"learning rate of {', '.join(of)}"
+                )
+            best[name] = min(found, key=lambda rate: found[rate])
+        self._keep("reached_s", tried)
+        self._keep("learning_rate", {name: float(rate) for name, rate in best.items()})
+        chosen = variants[[f"{rate:g}" for rate in plan.rates].index(best[BASE])]
+        self._keep("steps", self._steps(self._paths[chosen.name]))
+
+    def _measure(self, fabric: str) -> None:
+        """A step's time of every scheme, and ASGD whole, on real links."""
+        plan, rate = self._plan, self.known["learning_rate"]
+        (probe,) = self._real(fabric, Variant("probe", (BASE,), steps=_PROBE, rate=rate[BASE]))
+        summary = read_json(probe / SUMMARY)
+        communication_s = summary["step_s"] - summary["phases_s"]["compute"]
+        pace = pace_s(plan.share, communication_s)
+        self._keep("real", {"communication_s": communication_s, "pace_s": pace})
+        timed = Variant("timed", plan.schemes, steps=plan.steps, pace_s=pace, rate=rate[BASE])
+        self._keep("steps_real", self._listed(self._real(fabric, timed)))
+        whole = Variant(
+            "whole", (ASYNC,), steps=plan.most, accuracy=plan.accuracy, every=plan.every,
+            pace_s=pace, rate=rate[ASYNC],
+        )  # fmt: skip
+        (path,) = self._real(fabric, whole)
+        self._keep("async_real", {"time_s": self._reached(path), "dir": str(path)})
+
+    def _model(self) -> None:
+        """The same in virtual time, for every c."""
+        plan, rate = self._plan, self.known["learning_rate"]
+        (probe,) = self._virtual([Variant("sim-probe", (BASE,), steps=_PROBE, rate=rate[BASE])])
+        summary = read_json(probe / SUMMARY)
+        communication_s = summary["step_s"] - summary["phases_s"]["compute"]
+        found = {}
+        for share in plan.shares:
+            pace, name = pace_s(share, communication_s), f"c{100 * share:.0f}"
+            timed = [
+                Variant(f"{name}-{scheme}", (scheme,), steps=_PROBE, pace_s=pace, rate=rate[BASE])
+                for scheme in plan.schemes
+            ]
+            whole = Variant(
+                f"{name}-whole", (ASYNC,), steps=plan.most, accuracy=plan.accuracy, every=plan.every,
+                pace_s=pace, rate=rate[ASYNC],
+            )  # fmt: skip
+            *paths, last = self._virtual([*timed, whole])
+            found[f"{share:g}"] = {
+                "pace_s": pace,
+                "steps": self._listed(paths),
+                "async_s": self._reached(last),
+            }
+        self._keep("virtual", found)
+
+    def _virtual(self, variants: Iterable[Variant]) -> list[Path]:
+        """Run directories, by variant, each of one algorithm."""
+        asked = list(variants)
+        tasks = [ParallelTask(self._written(v), v.algorithms[0], self._plan.seed) for v in asked]
+        found: dict[int, Path] = {}
+        for place, entry, took_s in side_by_side(
+            tasks, self.directory / "virtual", self._processes
+        ):
+            found[place] = Path(entry["dir"])
+            self._say(
+                f"{asked[place].name}: {entry['time_s']:.1f} s in virtual time ({took_s:.0f} s)"
+            )
+        self._paths = {v.name: found[place] for place, v in enumerate(asked)}
+        return [found[place] for place in range(len(asked))]
+
+    def _real(self, fabric: str, variant: Variant) -> list[Path]:
+        """Run directories, by algorithm."""
+        experiment = prepare(self._written(variant), seeds=[self._plan.seed])
+        done = carry_out(experiment, fabric, self.directory / "real", quiet=True)
+        for entry in done.runs:
+            self._say(
+                f"{variant.name} {entry['algorithm']}: {entry['time_s']:.1f} s, {entry['verdict']}"
+            )
+        return [Path(entry["dir"]) for entry in done.runs]
+
+    def _written(self, variant: Variant) -> Path:
+        folder = self.directory / "scenarios"
+        folder.mkdir(exist_ok=True)
+        # JSON is YAML too.
+        text = json.dumps(variant.of(self._base), indent=2) + "\n"
+        return write_atomically(folder / f"{variant.name}.yaml", text)
+
+    def _listed(self, paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
+        """What counts of summaries, by algorithm."""
+        kept = (
+            "step_s",
+            "verdict",
+            "reasons",
+            "bytes_up",
+            "bytes_down",
+            "steps",
+            "phases_s",
+            "dir",
+        )
+        found = {}
+        for path in paths:
+            summary = read_json(path / SUMMARY)
+            told = read_events(path).get("coded", [])
+            cut_off = sum(int(event["saturated"]) for event in told)
+            found[summary["algorithm"]] = {key: summary[key] for key in kept} | {
+                "saturated": cut_off
+            }
+        return found
+
+    def _reached(self, run: Path) -> float | None:
+        """Model seconds to the accuracy."""
+        seen = read_events(run).get("evaluation", [])
+        return first_reached(seen, self._plan.accuracy, float(self._base.get("dilation", 1.0)))
+
+    def _steps(self, run: Path) -> int:
+        seen = read_events(run).get("evaluation", [])
+        return min(int(e["step"]) for e in seen if float(e["accuracy"]) >= self._plan.accuracy)
+
+    def _keep(self, name: str, value: Any) -> None:
+        self.known[name] = value
+        write_atomically(self.directory / RESULT, to_json(self.known, indent=2) + "\n")

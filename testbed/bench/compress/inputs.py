@@ -1,0 +1,309 @@
+"""Vectors and timing.
+
+Real trainings in this process, for the gradients that they have to compress: one worker, no network.
+
+Vectors to select from: drawn from a Laplace distribution, or recorded from a training in this process.
+
+Every turn of a measurement has its own vector, as every step of a training has, so that nothing can be
+learnt from one turn that a training would not show as well.
+
+Reading memory and doing next to nothing with it: the limit that every other pass is measured against.
+
+Times of alternatives, taken in turns; and the time that merely reading the memory takes.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from math import exp
+from random import Random
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from testbed.algorithms import Algorithm
+from testbed.bench.results import interleaved
+from testbed.compress.base import AccumulatedGradient, Selector, Sparse
+from testbed.compress.kernels import cpu
+from testbed.compress.kernels.jit import compiled
+from testbed.errors import InputError
+from testbed.scenario.model import Optimizer, Stop, Train
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from testbed.training.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What is trained, by SGD with error feedback."""
+
+    task: str
+    model: str
+    width: float
+    batch: int = 32
+    lr: float = 0.05
+
+    @property
+    def name(self) -> str:
+        """Task, model and width."""
+        return f"{self.task} {self.model} x{self.width:g}"
+
+    def elements(self) -> int:
+        """Parameters of the model."""
+        from testbed.training.models.base import parameter_count
+
+        return parameter_count(self.model, self.task, self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step before it is made: p = g + e, and what was selected of it. Both hold until the next step."""
+
+    number: int
+    given: AccumulatedGradient
+    sent: Sparse
+
+
+def steps(training: Training, selector: Selector, density: float, seed: int = 1) -> Iterator[Step]:
+    """A training's steps without end, from 1 on; each is made when the next one is asked for."""
+    import torch
+
+    from testbed.compress.memory import ErrorFeedback
+    from testbed.training.compute import Computation
+    from testbed.training.models.base import build
+    from testbed.training.replica import FlatModel, Sgd
+
+    job = _job(training, seed)
+    module = build(training.model, training.task, training.width, seed)
+    flat = FlatModel(module, torch.device("cpu"))
+    computation, optimizer = Computation(job, flat), Sgd(job.train.optimizer, flat.parameters)
+    memory, rng, update = ErrorFeedback(flat.layout), Random(seed), torch.empty(flat.size)
+    number = 0
+    while True:
+        number += 1
+        computation.gradients(number)
+        given = memory.compensate(flat.gradients)
+        sent = selector.select(given, density, rng)
+        yield Step(number, given, sent)
+        _spread(sent, update)
+        memory.update(given, sent)
+        optimizer.apply(update, computation.batches.epoch(number))
+
+
+def _spread(sent: Sparse, out: Tensor) -> None:
+    if sent.indices is None:
+        out.copy_(sent.values)
+        return
+    out.zero_()
+    out[sent.indices] = sent.values
+
+
+def _job(training: Training, seed: int) -> Job:
+    from testbed.training.job import Job
+
+    train = Train(
+        task=training.task,
+        model=training.model,
+        width=training.width,
+        batch=training.batch,
+        optimizer=Optimizer(name="sgd", lr=training.lr),
+        stop=Stop(steps=1),
+    )
+    return Job(
+        run=0, algorithm=Algorithm("none"), train=train, seed=seed, workers=1, node="worker-0",
+        rank=0, peer=1, peer_timeout_s=1.0,
+    )  # fmt: skip
+
+
+SOURCES = ("laplace", "recorded")
+_SCALE, _DRIFT = 1e-3, 0.1
+"""Mean magnitude of the first vector drawn, and by how much (standard deviation, as a factor of e) every
+later one's differs."""
+_WIDTHS = (1.0, 0.5, 0.25, 0.125)
+_WARM = 10
+"""Steps of a training before its vectors are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Float32 (elements,), one for each turn, and a sentence that says where they come from."""
+
+    flats: list[Tensor]
+    about: str
+
+
+def vectors(
+    source: str, elements: int, turns: int, density: float, say: Callable[[str], None]
+) -> Vectors:
+    """``turns`` of them. Raises InputError for an unknown source."""
+    if source == "laplace":
+        return drawn(elements, turns)
+    if source == "recorded":
+        return recorded(elements, turns, density, say)
+    raise InputError(
+        f"unknown source {source!r}", where="--source", hint=f"Known: {', '.join(SOURCES)}"
+    )
+
+
+def drawn(elements: int, turns: int, seed: int = 1) -> Vectors:
+    """Independent Laplace variables; the scale changes a little from turn to turn."""
+    scales = Random(seed)
+    flats = []
+    for turn in range(turns):
+        random = np.random.default_rng((seed, turn))
+        magnitudes = random.standard_exponential(elements, dtype=np.float32)
+        magnitudes *= np.float32(_SCALE * exp(scales.gauss(0.0, _DRIFT)))
+        magnitudes.view(np.uint32)[:] |= _signs(random, elements)
+        flats.append(torch.from_numpy(magnitudes))
+    return Vectors(flats, f"drawn from Laplace(0, about {_SCALE:g}), every turn anew")
+
+
+def recorded(
+    elements: int,
+    turns: int,
+    density: float,
+    say: Callable[[str], None],
+    training: Training | None = None,
+) -> Vectors:
+    """p = g + e of consecutive steps of a training whose gradients are compressed by top-k at ``density``.
+
+    Without ``training``: ResNet-18 on ``synthetic``, as wide as fits. A model shorter than ``elements``
+    gives several steps' vectors one after the other, and every turn begins one step later than the one
+    before; a longer one is cut off.
+    """
+    training = training or _fitting(elements)
+    size = training.elements()
+    each = -(-elements // size)
+    held: list[Tensor] = []
+    for number, flat in islice(_compensated(training, density), _WARM + turns + each - 1):
+        if number > _WARM:
+            held.append(flat.clone())
+        say(f"recording: step {number} of {_WARM + turns + each - 1} of {training.name}")
+    flats = [torch.cat(held[turn : turn + each])[:elements] for turn in range(turns)]
+    about = (
+        f"error-feedback gradients (top-k at {density:g}) of {training.name}, {size:,} parameters: "
+        f"{_joined(each, size, elements)}, from step {_WARM + 1} on, one step later every turn"
+    )
+    return Vectors(flats, about)
+
+
+def _compensated(training: Training, density: float) -> Iterator[tuple[int, Tensor]]:
+    from testbed.compress.selectors.topk import Radix
+
+    for step in steps(training, Radix(), density):
+        yield step.number, step.given.flat
+
+
+def _fitting(elements: int) -> Training:
+    """The widest model that is no longer than the vector, or else the narrowest."""
+    offered = [Training("synthetic", "resnet18", width, batch=16) for width in _WIDTHS]
+    return next((one for one in offered if one.elements() <= elements), offered[-1])
+
+
+def _joined(each: int, size: int, elements: int) -> str:
+    if each == 1:
+        return "the whole vector" if size == elements else f"the first {elements:,} elements"
+    return f"{each} consecutive steps' joined, the last one cut off at {elements:,} elements"
+
+
+def _signs(
+    random: np.random.Generator, elements: int
+) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    """The sign bit of a float32, set in one element of two."""
+    bits = np.frombuffer(random.bytes(-(-elements // 8)), np.uint8)
+    return np.unpackbits(bits, count=elements).astype(np.uint32) << np.uint32(31)
+
+
+@compiled
+def read(words: NDArray[np.int64]) -> int:
+    """Their sum modulo 2⁶⁴: additions that vectorise, without which nobody would read."""
+    total = np.int64(0)
+    for i in range(words.size):
+        total += words[i]
+    return int(total)
+
+
+_WARM_LOOPS_READ = (lambda: read(np.zeros(3, np.int64)),)
+
+
+ELEMENTS = 25_000_000
+UNJUDGED = f"limits on times: they are stated for {ELEMENTS:,} elements and one thread"
+
+T = TypeVar("T")
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Timed(Generic[T]):
+    """One alternative's turns, without those that were for warming up: seconds, and what it returned."""
+
+    seconds: list[float] = field(default_factory=list)
+    results: list[T] = field(default_factory=list)
+
+    @property
+    def median_s(self) -> float:
+        """Of its turns."""
+        return median(self.seconds)
+
+
+def timed(
+    alternatives: Mapping[str, Callable[[int], T]],
+    repeat: int,
+    warm: int = 1,
+    say: Say | None = None,
+) -> dict[str, Timed[T]]:
+    """Call every alternative ``warm + repeat`` times, in turns: A B C, C B A, A B C, …
+
+    Each is given the number of its turn, from 0 on, so that every turn can have another vector; what it
+    returns is kept (of the last ``repeat`` turns), and should be small. The collector of garbage rests
+    during a call.
+    """
+    outcomes: dict[str, Timed[T]] = {name: Timed() for name in alternatives}
+    gc.collect()
+    for turn, name in interleaved(list(alternatives), warm + repeat):
+        with _undisturbed():
+            begin = perf_counter()
+            result = alternatives[name](turn)
+            seconds = perf_counter() - begin
+        if say is not None:
+            say(f"{turn + 1}/{warm + repeat}  {name}: {1e3 * seconds:.2f} ms")
+        if turn >= warm:
+            outcomes[name].seconds.append(seconds)
+            outcomes[name].results.append(result)
+    return outcomes
+
+
+def stated(elements: int, threads: int) -> bool:
+    """Whether limits on times hold for such a measurement."""
+    return (elements, threads) == (ELEMENTS, 1)
+
+
+def read_once(memory: NDArray[Any]) -> int:
+    """Read every byte of a contiguous array once, as fast as can be, with PyTorch's number of threads."""
+    words = memory.view(np.uint8)[: memory.nbytes // 8 * 8].view(np.int64)
+    sums = cpu.over(words.size, lambda _, first, last: read(words[first:last]))
+    return sum(sums)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collected:
+            gc.enable()
+
+
+WARM = (*_WARM_LOOPS_READ,)

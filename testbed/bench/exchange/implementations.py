@@ -1,0 +1,419 @@
+"""Ours, gloo, RPC, iperf3.
+
+Rounds of the project's own exchanges, over the endpoints that runs use.
+
+Rounds of torch.distributed's gloo: point-to-point ``isend`` and ``irecv``, as a parameter server has to use them.
+
+A receive buffer that is shorter than its message ends the process, so the length travels ahead, in a message of its own.
+
+Rounds of torch.distributed.rpc: workers call the server, which answers all of them when the last one has called.
+
+Its transports are forced onto the network: left alone, processes of one host pass tensors through memory.
+
+What the links carry at best: iperf3 between every node and the server, all at once, up and then down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from datetime import timedelta
+from queue import SimpleQueue
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import rpc
+from torch.futures import Future
+
+from testbed import exchange
+from testbed.bench.exchange.cases import (
+    SERVER,
+    BenchPart,
+    BenchTask,
+    ExchangeCell,
+    ExchangeSample,
+    Vector,
+    add,
+    gradient,
+)
+from testbed.bench.exchange.nodes import node_name
+from testbed.bench.links.lab import Lab
+from testbed.errors import ExperimentError, InputError, MachineError
+from testbed.exchange.base import ExchangeSpec, Membership, ServerSide, exchanges
+from testbed.exchange.coded.exchange import CodedExchange
+from testbed.fabric.host_node import DataNetwork, HostClock, HostNode
+from testbed.fabric.node_launcher import command_in
+from testbed.node import Buffer
+from testbed.process import environment
+from testbed.runner.cross_traffic_node import PROGRAM
+from testbed.transport import ENDPOINTS, EndpointKind, endpoint_for
+from testbed.transport.epoll_endpoint import EpollEndpoint
+from testbed.transport.frame import MAX_BODY
+from testbed.transport.multicast.endpoint import Multicaster
+from testbed.transport.threaded_endpoint import ThreadedEndpoint
+
+del exchange
+
+_CONNECT_S = 60.0
+_SAMPLES = 1 << 16
+"""Of a mini-batch that is cut into blocks: any number that leaves something for each."""
+
+
+def make(
+    task: BenchTask,
+    kind: str,
+    way: EndpointKind | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> BenchPart:
+    """A node's part in rounds of the exchange ``kind`` with ``options``. ``way``: None for the one that a run would take."""
+    exchange = exchanges.get(kind)
+    way = "threads" if exchange.multicasts else way or endpoint_for(task.nodes, task.bytes)
+    endpoint = _connected(task, exchange, way)
+    if task.own == SERVER:
+        if exchange.server is None:
+            raise InputError(f"the exchange {kind!r} has no server")
+        return _Server(task, _node(task, endpoint), endpoint, exchange)
+    return _Worker(task, _node(task, endpoint), endpoint, exchange, options or {})
+
+
+class _Worker:
+    def __init__(
+        self,
+        task: BenchTask,
+        node: HostNode,
+        endpoint: ThreadedEndpoint | EpollEndpoint,
+        exchange: ExchangeSpec,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._node, self._endpoint = node, endpoint
+        self._side = exchange.worker(node, _peers(task, exchange, options))
+        self._own = gradient(task)
+        self._total = np.empty_like(self._own)
+        self._body: Buffer = self._own.data.cast("B")
+        if isinstance(self._side, CodedExchange):
+            blocks = len(self._side.samples(_SAMPLES))
+            self._body = bytes(blocks * task.bytes)  # zeros: whoever has a block has the same
+        self._side.greet()
+
+    def round(self, step: int) -> None:
+        """Submit the gradient, and wait; what others sent as it was is added here."""
+        update = self._side.submit(step, 0, self._body).wait()
+        if update.parts:
+            add([_vector(part.body) for part in update.parts], self._total)
+
+    def close(self) -> None:
+        """Say goodbye."""
+        self._side.close()
+        self._endpoint.close()
+        self._node.close()
+
+
+class _Server:
+    def __init__(
+        self,
+        task: BenchTask,
+        node: HostNode,
+        endpoint: ThreadedEndpoint | EpollEndpoint,
+        exchange: ExchangeSpec,
+    ) -> None:
+        assert exchange.server is not None
+        self._node, self._endpoint = node, endpoint
+        self._side: ServerSide = exchange.server(node, _peers(task, exchange))
+        self._total = np.empty(task.bytes // 4, dtype=np.float32)
+        self._side.welcome()
+
+    def round(self, step: int) -> None:
+        """Gather, add, broadcast."""
+        messages = self._side.gather(step, 0)
+        add([_vector(message.body) for message in messages], self._total)
+        self._side.broadcast(step, 0, self._total.data.cast("B"))
+
+    def close(self) -> None:
+        """Wait for the workers' goodbyes."""
+        self._side.farewell(0)
+        self._endpoint.close()
+        self._node.close()
+
+
+def _connected(
+    task: BenchTask, exchange: ExchangeSpec, way: EndpointKind
+) -> ThreadedEndpoint | EpollEndpoint:
+    """As nodes of a run connect: workers to the server, or to those before them where there is none."""
+    clock = HostClock()
+    endpoint = ENDPOINTS[way](
+        task.own, task.run, names=_names(task), clock=clock.seconds, silence_s=task.timeout_s,
+        greeting_s=_CONNECT_S, lockstep=exchange.lockstep,
+    )  # fmt: skip
+    if exchange.multicasts and isinstance(endpoint, ThreadedEndpoint):
+        endpoint.multicaster = Multicaster(
+            task.own, task.run, names=_names(task), clock=clock.seconds, silence_s=task.timeout_s,
+            addresses={peer: task.addresses[peer] for peer in task.workers}, port=task.port,
+            most_bytes=MAX_BODY, deliver=endpoint.deliver,
+        )  # fmt: skip
+    alone = exchange.server is None
+    if alone or task.own == SERVER:
+        endpoint.listen(task.addresses[task.own], task.port)
+    if task.own != SERVER:
+        for peer in range(1, task.own) if alone else [SERVER]:
+            endpoint.connect(peer, task.addresses[peer], task.port, _CONNECT_S)
+    return endpoint
+
+
+def _node(task: BenchTask, endpoint: ThreadedEndpoint | EpollEndpoint) -> HostNode:
+    network = DataNetwork(task.own, _names(task), task.addresses)
+    return HostNode(network.names[task.own], 0, endpoint, HostClock(), lambda _: None, network)
+
+
+def _peers(
+    task: BenchTask, exchange: ExchangeSpec, options: Mapping[str, Any] | None = None
+) -> Membership:
+    servers = [] if exchange.server is None else [SERVER]
+    return Membership(
+        task.own, servers, task.workers, _names(task), task.timeout_s, options=options or {}
+    )
+
+
+def _names(task: BenchTask) -> dict[int, str]:
+    return {SERVER: "server", **{number: f"worker-{number - 1}" for number in task.workers}}
+
+
+def _vector(body: Buffer) -> Vector:
+    return np.frombuffer(body, dtype=np.float32)
+
+
+def make_gloo(task: BenchTask) -> BenchPart:
+    """A node's part."""
+    os.environ["GLOO_SOCKET_IFNAME"] = task.device
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://{task.addresses[SERVER]}:{task.port}",
+        rank=task.own,
+        world_size=task.nodes + 1,
+        timeout=timedelta(seconds=task.timeout_s),
+    )
+    return _GlooServer(task) if task.own == SERVER else _GlooWorker(task)
+
+
+class _GlooWorker:
+    def __init__(self, task: BenchTask) -> None:
+        self._own, self._length = torch.from_numpy(gradient(task)), torch.tensor([task.bytes, 0])
+        self._update = torch.empty_like(self._own)
+
+    def round(self, step: int) -> None:
+        """Push and pull."""
+        self._length[1] = step
+        _wait([dist.isend(self._length, SERVER), dist.isend(self._own, SERVER)])
+        _wait([dist.irecv(self._length, SERVER)])
+        _wait([dist.irecv(self._update, SERVER)])
+
+    def close(self) -> None:
+        """Leave the group."""
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+class _GlooServer:
+    def __init__(self, task: BenchTask) -> None:
+        self._workers = task.workers
+        self._lengths = [torch.zeros(2, dtype=torch.int64) for _ in task.workers]
+        self._came = [torch.empty(task.bytes // 4) for _ in task.workers]
+        self._total = torch.empty(task.bytes // 4)
+
+    def round(self, step: int) -> None:
+        """All lengths, then all gradients; their sum to everybody."""
+        _wait(self._all(dist.irecv, self._lengths))
+        _wait(self._all(dist.irecv, self._came))
+        add([vector.numpy() for vector in self._came], self._total.numpy())
+        length = torch.tensor([4 * len(self._total), step])
+        _wait(dist.isend(each, peer) for peer in self._workers for each in (length, self._total))
+
+    def close(self) -> None:
+        """Leave the group."""
+        dist.barrier()
+        dist.destroy_process_group()
+
+    def _all(self, what: Any, tensors: list[torch.Tensor]) -> list[dist.Work | None]:
+        return [what(tensor, peer) for peer, tensor in zip(self._workers, tensors, strict=True)]
+
+
+def _wait(works: Iterable[dist.Work | None]) -> None:
+    for work in list(works):
+        assert work is not None
+        work.wait()
+
+
+_SERVER_NAME = "server"
+
+
+def make_rpc(task: BenchTask) -> BenchPart:
+    """A node's part."""
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = task.device
+    part: BenchPart
+    if task.own == SERVER:
+        part = _RpcServer.current = _RpcServer(task)
+    else:
+        part = _RpcWorker(task)
+    rpc.init_rpc(  # type: ignore[no-untyped-call]
+        _SERVER_NAME if task.own == SERVER else f"worker-{task.own}",
+        rank=task.own,
+        world_size=task.nodes + 1,
+        rpc_backend_options=rpc.TensorPipeRpcBackendOptions(
+            num_worker_threads=max(16, task.nodes),
+            rpc_timeout=task.timeout_s,
+            init_method=f"tcp://{task.addresses[SERVER]}:{task.port}",
+            _transports=["uv"],
+            _channels=["basic"],
+        ),
+    )
+    return part
+
+
+class _RpcWorker:
+    def __init__(self, task: BenchTask) -> None:
+        self._number, self._own = task.own, torch.from_numpy(gradient(task))
+
+    def round(self, step: int) -> None:  # noqa: ARG002
+        """Push and pull."""
+        rpc.rpc_sync(_SERVER_NAME, push, args=(self._number, self._own))
+
+    def close(self) -> None:
+        """Leave, with all others."""
+        rpc.shutdown()
+
+
+class _RpcServer:
+    current: _RpcServer
+
+    def __init__(self, task: BenchTask) -> None:
+        self._nodes, self._timeout_s = task.nodes, task.timeout_s
+        self._came: dict[int, tuple[torch.Tensor, Future[torch.Tensor]]] = {}
+        self._lock, self._done = Lock(), SimpleQueue[None]()
+
+    def push(self, number: int, own: torch.Tensor) -> Future[torch.Tensor]:
+        """Called by a worker, in one of the library's threads."""
+        answer: Future[torch.Tensor] = Future()
+        with self._lock:
+            self._came[number] = own, answer
+            complete = dict(self._came) if len(self._came) == self._nodes else None
+            if complete:
+                self._came.clear()
+        if complete:
+            vectors = [complete[each][0].numpy() for each in sorted(complete)]
+            total = torch.empty_like(own)
+            add(vectors, total.numpy())
+            for _, waiting in complete.values():
+                waiting.set_result(total)
+            self._done.put(None)
+        return answer
+
+    def round(self, step: int) -> None:  # noqa: ARG002
+        """Wait until all have called."""
+        self._done.get(timeout=self._timeout_s)
+
+    def close(self) -> None:
+        """Leave, with all others."""
+        rpc.shutdown()
+
+
+@rpc.functions.async_execution  # type: ignore[untyped-decorator]
+def push(number: int, own: torch.Tensor) -> Future[torch.Tensor]:
+    """What workers call at the server."""
+    return _RpcServer.current.push(number, own)
+
+
+_FIRST_PORT = 5400
+_PATIENCE_S, _OMITTED_S = 30.0, 1
+
+
+def measure(lab: Lab, cell: ExchangeCell, seconds: int) -> ExchangeSample:
+    """Rounds as they would be if each phase went at the speed of the flows. Raises ExperimentError."""
+    began_s = _children_s()
+    with ExitStack() as stack:
+        for number in cell.numbers[1:]:
+            stack.callback(_end, _serve(lab, number))
+        up = _all(lab, cell, seconds, ())
+        down = _all(lab, cell, seconds, ("--reverse",))
+    cpu_s = _children_s() - began_s
+    carried = (up + down) / 8 * (seconds + _OMITTED_S)
+    round_s = 8 * cell.nodes * cell.bytes * (1 / up + 1 / down)
+    return ExchangeSample([round_s], cpu_s / (carried / 1e9))
+
+
+def _all(lab: Lab, cell: ExchangeCell, seconds: int, way: tuple[str, ...]) -> float:
+    """Payload of all flows together, bit/s, counted where it arrives."""
+    running = [_ask(lab, number, seconds, way) for number in cell.numbers[1:]]
+    try:
+        return sum(_received(process, seconds) for process in running)
+    finally:
+        for process in running:
+            _end(process)
+
+
+def _serve(lab: Lab, number: int) -> subprocess.Popen[str]:
+    """One server for each node, for both directions."""
+    where = ["--bind", _address(lab, SERVER), "--port", str(_FIRST_PORT + number)]
+    process = _start(lab, SERVER, ["--server", "--forceflush", *where])
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "listening" in line:
+            return process
+    _end(process)
+    raise ExperimentError("iperf3 did not begin to listen")
+
+
+def _ask(lab: Lab, number: int, seconds: int, way: tuple[str, ...]) -> subprocess.Popen[str]:
+    where = ["--client", _address(lab, SERVER), "--port", str(_FIRST_PORT + number)]
+    lasting = ["--time", str(seconds), "--omit", str(_OMITTED_S), "--json"]
+    return _start(lab, number, [*where, *lasting, *way])
+
+
+def _received(process: subprocess.Popen[str], seconds: int) -> float:
+    try:
+        out, _ = process.communicate(timeout=seconds + _PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        raise ExperimentError("iperf3 did not end") from None
+    said: dict[str, Any] = json.loads(out or "{}")
+    if "error" in said:
+        raise ExperimentError(f"iperf3: {said['error']}")
+    bits = float(said["end"]["sum_received"]["bits_per_second"])
+    if not bits:
+        raise ExperimentError("iperf3 carried nothing")
+    return bits
+
+
+def _start(lab: Lab, number: int, arguments: list[str]) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen(
+            command_in(lab.netns(node_name(number)), os.getpid(), [PROGRAM, *arguments]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment(),
+        )
+    except OSError as error:
+        raise MachineError(
+            f"{PROGRAM} cannot be started: {error}", fix="Run `make setup`."
+        ) from error
+
+
+def _children_s() -> float:
+    """Processor seconds of all processes that have been started from here and have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.terminate()
+    process.communicate()
+
+
+def _address(lab: Lab, number: int) -> str:
+    return lab.places[node_name(number)].data_address

@@ -1,0 +1,272 @@
+"""Namespaces and load under test.
+
+Nodes for benchmarks: namespaces on one switch, made and removed as runs make them, without processes.
+
+Load for links under test: iperf3 between a node and its switch, and processors kept busy.
+
+All of it ends by itself, and dies with the thread that started it: nothing outlives a benchmark.
+
+A TCP stream whose arrivals are timed, one reading after the other: for suites that ask when, not how much.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import ceil
+from threading import Thread
+from typing import Any, Literal
+
+from testbed.bench.results import Setup
+from testbed.errors import ExperimentError, MachineError
+from testbed.fabric.base import Networks, RunContext, new_id
+from testbed.fabric.netns import NetnsFabric
+from testbed.fabric.node_launcher import command_in
+from testbed.links.agent.client import AgentClient
+from testbed.links.network.devices import shape_route
+from testbed.links.network.namespaces import inside
+from testbed.process import environment, module_command
+from testbed.runner.signals import machine, shielded
+from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES
+from testbed.topology import NodePlacement, NodeSpec
+
+OURS, PLAIN = "ours", "plain"
+"""The node whose link the agent shapes, and the one that it never touches."""
+CONGESTION = "cubic"
+"""The same for all alternatives, whatever the host's default is."""
+
+
+class Wires(NetnsFabric):
+    """A run's namespaces and cables; nobody lives in them."""
+
+    def lay(self, names: Sequence[str]) -> tuple[Networks, dict[str, NodePlacement]]:
+        """Make a node for every name. Raises MachineError."""
+        networks = self.create([NodeSpec(name, name, "host", n, n) for n, name in enumerate(names)])
+        assert self._plan is not None
+        return networks, self._places(self._plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """Nodes by name, and the agent that shapes their links."""
+
+    agent: AgentClient
+    networks: Networks
+    places: Mapping[str, NodePlacement]
+
+    @property
+    def switch(self) -> str:
+        """Path of the namespace where the switch's own address is."""
+        assert self.networks.switch_netns is not None
+        return self.networks.switch_netns
+
+    def netns(self, node: str) -> str:
+        """Path of a node's namespace."""
+        path = self.places[node].nic.netns
+        assert path is not None
+        return path
+
+
+@contextmanager
+def lab(names: Sequence[str], setup: Setup) -> Iterator[Lab]:
+    """Nodes for the length of a ``with`` block; other runs on a small machine wait meanwhile.
+
+    Raises MachineError where they cannot be made.
+    """
+    with machine(setup.say):
+        context = RunContext(new_id(), setup.directory, secrets.token_hex(16), quiet=True)
+        fabric = Wires(context)
+        try:
+            networks, places = fabric.lay(names)
+            for place in places.values():
+                shape_route(place.nic.netns, place.nic.index, CONGESTION, None)
+            yield Lab(fabric.agent, networks, places)
+        finally:
+            with shielded():
+                fabric.destroy()
+
+
+Way = Literal["up", "down", "both"]
+LEAD_S, _LEAD_PER_NODE_S = 1.5, 0.15
+_TAIL_S = 0.5
+_FIRST_PORT = 5300
+_PATIENCE_S = 20.0
+_WAYS: dict[Way, list[str]] = {"up": [], "down": ["--reverse"], "both": ["--bidir"]}
+
+
+def lead_s(nodes: int) -> float:
+    """From starting flows of so many nodes to t0: processes start, connect and fill the queues."""
+    return LEAD_S + _LEAD_PER_NODE_S * nodes
+
+
+class BenchFlow:
+    """One node's TCP flow to the switch (``up``), from it, or both; it lasts ``seconds`` from ``begin`` on."""
+
+    def __init__(self, lab: Lab, node: str, seconds: float, way: Way) -> None:
+        self._lab, self._node, self._lasting = lab, node, ceil(seconds)
+        port = str(_FIRST_PORT + lab.places[node].spec.peer)
+        here = ["--bind", lab.networks.switch_address, "--port", port]
+        server = ["--server", "--one-off", "--forceflush", *here]
+        self._ask = [
+            *("--client", lab.networks.switch_address, "--port", port, "--json"),
+            *("--time", str(self._lasting), "--omit", "1", *_WAYS[way]),
+        ]
+        self._server = _start(lab.switch, server, subprocess.STDOUT)
+        self._client: subprocess.Popen[str] | None = None
+
+    def begin(self) -> None:
+        """Start to send, once the other side listens. Raises ExperimentError where it does not."""
+        _await_line(self._server, "listening")
+        # What it has to complain about is in its JSON.
+        self._client = _start(self._lab.netns(self._node), self._ask, subprocess.DEVNULL)
+
+    def wire_bits(self) -> float | None:
+        """Wait for its end; what the receiver got (with ``both`` on the way up), bit/s at the link layer.
+
+        Payload counted where it arrived, with the headers of full segments added: independent of all
+        counters on the way. None where iperf3 does not say. Raises ExperimentError where it failed.
+        """
+        assert self._client is not None
+        try:
+            out, _ = self._client.communicate(timeout=self._lasting + _PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise ExperimentError(f"iperf3 on {self._node} did not end") from None
+        said = json.loads(out or "{}")
+        if "error" in said:
+            raise ExperimentError(f"iperf3 on {self._node}: {said['error']}")
+        received: dict[str, Any] = said.get("end", {}).get("sum_received", {})
+        bits = received.get("bits_per_second")
+        return None if bits is None else float(bits) * FRAME_BYTES / SEGMENT_BYTES
+
+    def end(self) -> None:
+        """End both sides, whatever they are doing."""
+        for process in filter(None, (self._client, self._server)):
+            if process.poll() is None:
+                process.terminate()
+            process.communicate()
+
+
+@contextmanager
+def bulk(
+    lab: Lab, nodes: Sequence[str], seconds: float, way: Way = "up"
+) -> Iterator[list[BenchFlow]]:
+    """A flow for each of these nodes, for ``seconds`` after ``lead_s``, ended with the ``with`` block."""
+    lasting = lead_s(len(nodes)) + seconds + _TAIL_S
+    with ExitStack() as stack:
+        flows = []
+        for node in nodes:
+            flows.append(BenchFlow(lab, node, lasting, way))
+            stack.callback(flows[-1].end)
+        for flow in flows:
+            flow.begin()
+        yield flows
+
+
+@contextmanager
+def busy(loops: int, seconds: float) -> Iterator[None]:
+    """So many processes that only compute, for at most ``seconds``, ended with the ``with`` block."""
+    parent = str(os.getpid())
+    command = module_command("testbed.bench.busy", f"{seconds:.3f}", "--parent", parent)
+    processes = [subprocess.Popen(command, env=environment()) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
+
+
+def _start(netns: str, arguments: Sequence[str], complaints: int) -> subprocess.Popen[str]:
+    program = shutil.which("iperf3")
+    if program is None:
+        raise MachineError("iperf3 is not installed", fix="Run `make setup`, or install iperf3.")
+    return subprocess.Popen(
+        command_in(netns, os.getpid(), [program, *arguments]),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=complaints,
+        text=True,
+        env=environment(),
+    )
+
+
+def _await_line(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdout is not None
+    said = []
+    for line in process.stdout:
+        said.append(line.strip())
+        if word in line:
+            return
+    process.communicate()
+    raise ExperimentError(f"iperf3 did not begin to listen: {' '.join(said)}")
+
+
+_PORT, _CHUNK = 5200, bytes(1 << 15)
+
+
+class BenchStream:
+    """From a node to its switch until ``end``; ``came`` holds ``(monotonic ns, payload bytes)``."""
+
+    def __init__(self, lab: Lab, node: str) -> None:
+        self.came: list[tuple[int, int]] = []
+        self._ended = False
+        address = (lab.networks.switch_address, _PORT)
+        with inside(lab.switch):
+            listener = socket.create_server(address)
+        with listener:
+            with inside(lab.netns(node)):
+                self._sender = socket.create_connection(address, timeout=10)
+            self._receiver, _ = listener.accept()
+        for each in (self._sender, self._receiver):
+            each.settimeout(0.1)
+        self._threads = [Thread(target=work, daemon=True) for work in (self._send, self._receive)]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """Break it off."""
+        self._ended = True
+        for thread in self._threads:
+            thread.join()
+        # What still waits is thrown away: nothing of it may be left in the link for the next one.
+        self._sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        self._sender.close()
+        self._receiver.close()
+
+    def _send(self) -> None:
+        while not self._ended:
+            try:
+                self._sender.send(_CHUNK)
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+
+    def _receive(self) -> None:
+        while not self._ended:
+            try:
+                count = len(self._receiver.recv(1 << 18))
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            self.came.append((time.monotonic_ns(), count))
+
+
+@contextmanager
+def stream(lab: Lab, node: str) -> Iterator[BenchStream]:
+    """A stream for the length of a ``with`` block."""
+    made = BenchStream(lab, node)
+    try:
+        yield made
+    finally:
+        made.end()

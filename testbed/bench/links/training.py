@@ -1,0 +1,274 @@
+"""Completion, dilation, A/A.
+
+Training runs for suites: a scenario as a file, run as ``testbed run`` runs it, and what it came to.
+
+Messages of a training run against the service curves of their links, queues at the sender and one hop on.
+
+The same scenario at dilation 1, 2 and 4: its steps, in model time, must take the same.
+
+The same algorithm twice, taking turns: two names for one thing, so all difference is the testbed's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+from testbed.algorithms import Algorithm
+from testbed.bench.results import (
+    ResultCheck,
+    Setup,
+    Sound,
+    Suite,
+    all_sound,
+    at_least,
+    at_most,
+    interleaved,
+    mean,
+    median,
+    times,
+    within,
+)
+from testbed.records.run_directory import SUMMARY, read_json
+from testbed.runner.experiment import Experiment, prepare
+from testbed.runner.run import run as run_run
+from testbed.traces.generate import random_walk, write_csv
+
+TRACE = "walk.csv"
+_FABRIC = "netns"
+QUICK_STEPS = 6
+
+
+def scenario(**changes: Any) -> dict[str, Any]:
+    """Four workers on links of 100 Mbit/s, the server's following a trace; ``changes`` replace keys."""
+    end = {"rate": "100 Mbit/s", "queue": "50 ms"}
+    return {
+        "name": "bench",
+        "nodes": {"server": {"role": "server"}, "worker": {"role": "worker", "count": 4}},
+        "links": {"default": {"up": end, "down": end}},
+        "events": [{"kind": "trace", "links": ["server"], "file": TRACE, "at_end": "loop"}],
+        "train": {
+            "task": "digits",
+            "model": "cnn",
+            "batch": 32,
+            "optimizer": {"name": "sgd", "lr": 0.1},
+            "pace": "250 ms",
+            "stop": {"steps": 100},
+            "evaluate_every": 100,
+        },
+        "algorithms": ["none"],
+        "seeds": [1],
+        "congestion": "cubic",
+        **changes,
+    }
+
+
+def sized(setup: Setup, usual: int, **changes: Any) -> dict[str, Any]:
+    """``scenario`` with ``usual`` steps; where it need only work, with two workers and few steps."""
+    count = QUICK_STEPS if setup.quick else usual
+    train = {**scenario()["train"], "stop": {"steps": count}, "evaluate_every": count}
+    found = scenario(train=train, **changes)
+    if setup.quick:
+        found["nodes"] = {"server": {"role": "server"}, "worker": {"role": "worker", "count": 2}}
+    return found
+
+
+def written(setup: Setup, name: str, content: Mapping[str, Any]) -> Path:
+    """The scenario as a file beside its trace: 60 s between 50 and 100 Mbit/s, a step every 500 ms."""
+    trace = random_walk(low=50, high=100, deviation=10, seconds=60, every_s=0.5, seed=1)
+    (setup.directory / TRACE).write_text(write_csv(trace), encoding="utf-8")
+    path = setup.directory / f"{name}.yaml"
+    # JSON is YAML too.
+    path.write_text(json.dumps({**content, "name": name}, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def summary(setup: Setup, path: Path) -> dict[str, Any]:
+    """Run a scenario of one algorithm and one seed; its ``summary.json``.
+
+    Raises NarrowsError for what ended the run before its time.
+    """
+    return run_all(setup, prepare(path))[0]
+
+
+def run_all(
+    setup: Setup, experiment: Experiment, order: Sequence[tuple[Algorithm, int]] | None = None
+) -> list[dict[str, Any]]:
+    """The ``summary.json`` of every run in the order of running, for an experiment that is in memory already."""
+    done = run_run(experiment, _FABRIC, setup.directory, quiet=True, order=order)
+    return [read_json(Path(entry["dir"]) / SUMMARY) for entry in done.runs]
+
+
+PLACES = ("nic", "network")
+USED = 1.0
+"""Error over its tolerance of 1 % and two packet times."""
+JUDGED = 0.5
+"""So large a share of the messages has to be judged: a figure for a few says nothing of the others."""
+
+
+def run(setup: Setup) -> Suite:
+    """Four workers whose traffic goes on and off, 100 Mbit/s, the server's link following a trace.
+
+    Every run counts, invalid ones too: what made them so may be the very figure that is judged.
+    """
+    found: dict[str, list[dict[str, Any]]] = {place: [] for place in PLACES}
+    for repetition, place in interleaved(PLACES, setup.repetitions):
+        setup.say(f"completion: at {place}, {repetition + 1} of {setup.repetitions}")
+        content = sized(setup, 200)
+        end = content["links"]["default"]["up"]
+        content["links"] = {"default": {"up": {**end, "at": place}, "down": end}}
+        path = written(setup, f"completion-{place}-{repetition}", content)
+        found[place].append(summary(setup, path))
+    rows = [_row(place, runs) for place, runs in found.items()]
+    return Suite(
+        "Message completion in training: error over the tolerance of 1 % and two packet times",
+        rows,
+        checks(rows),
+        {
+            "repeat": setup.repetitions,
+            "steps": content["train"]["stop"]["steps"],
+            "workers": content["nodes"]["worker"]["count"],
+        },
+    )
+
+
+def checks(rows: Sequence[dict[str, Any]]) -> list[ResultCheck]:
+    """The error, and how much of all it was judged for. Pure."""
+    return [
+        check
+        for row in rows
+        for check in (
+            at_most(f"p99, at {row['at']}", row["used_p99"], USED),
+            at_least(f"share judged, at {row['at']}", times(row["judged"], row["groups"]), JUDGED),
+        )
+    ]
+
+
+def _row(place: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    measures = [_completion(run) for run in runs]
+    return {
+        "at": place,
+        "used_p99": median(_value(one, "used", "p99") for one in measures),
+        "used_p99_at_least": median(_value(one, "used", "p99_at_least") for one in measures),
+        "used_p50": median(_value(one, "used", "p50") for one in measures),
+        "error_p99": median(_value(one, "error", "p99") for one in measures),
+        "error_p99_ms": median(_value(one, "error_ms", "p99") for one in measures),
+        "judged": sum(int(one.get("judged") or 0) for one in measures),
+        "groups": sum(int(one.get("groups") or 0) for one in measures),
+        "verdicts": " ".join(sorted({run["verdict"] for run in runs})),
+    }
+
+
+def _completion(run: dict[str, Any]) -> dict[str, Any]:
+    found = run["measures"].get("completion")
+    return found if isinstance(found, dict) else {}
+
+
+def _value(measure: dict[str, Any], *keys: str) -> float | None:
+    found: Any = measure
+    for key in keys:
+        found = (found or {}).get(key)
+    return None if found is None else float(found)
+
+
+DILATIONS = (1, 2, 4)
+SLACK = 0.02
+
+
+def run_dilation(setup: Setup) -> Suite:
+    """Mean step time at every dilation over that at 1."""
+    dilations = (1, 2) if setup.quick else DILATIONS
+    found = {dilation: Sound(setup.attempts) for dilation in dilations}
+    for repetition, dilation in interleaved(dilations, setup.repetitions):
+        setup.say(f"dilation: {dilation}, {repetition + 1} of {setup.repetitions}")
+        content = sized(setup, 60, dilation=dilation)
+        path = written(setup, f"dilation-{dilation}-{repetition}", content)
+        found[dilation].add(partial(summary, setup, path))
+    reference = median(run["step_s"] for run in found[1].runs)
+    rows = [_row_dilation(dilation, sound.runs, reference) for dilation, sound in found.items()]
+    return Suite(
+        "Dilation: step time in model time over that at dilation 1",
+        rows,
+        checks_dilation(rows, found),
+        {
+            "repeat": setup.repetitions,
+            "steps": content["train"]["stop"]["steps"],
+            "discarded": {str(dilation): sound.discarded for dilation, sound in found.items()},
+        },
+    )
+
+
+def checks_dilation(
+    rows: Sequence[dict[str, Any]], found: Mapping[int, Sound]
+) -> list[ResultCheck]:
+    """The ratios, and whether runs could be made use of. Pure."""
+    ratios = [
+        within(f"dilation {row['dilation']}", row["ratio"], 1 - SLACK, 1 + SLACK)
+        for row in rows
+        if row["dilation"] != 1
+    ]
+    return ratios + [all_sound(f"dilation {dilation}", sound) for dilation, sound in found.items()]
+
+
+def _row_dilation(
+    dilation: int, runs: list[dict[str, Any]], reference: float | None
+) -> dict[str, Any]:
+    step_s = median(run["step_s"] for run in runs)
+    return {
+        "dilation": dilation,
+        "step_s": step_s,
+        "ratio": times(step_s, reference),
+        "step/expected": median(times(run["step_s"], run["expected_step_s"]) for run in runs),
+        "verdicts": " ".join(sorted({run["verdict"] for run in runs})),
+    }
+
+
+NAMES = ("A", "A again")
+AGAIN_SLACK = 0.01
+
+
+def run_again(setup: Setup) -> Suite:
+    """The relative difference of the mean step times."""
+    content = sized(setup, 80)
+    experiment = prepare(written(setup, "again", content))
+    order = [(experiment.algorithms[0], experiment.seeds[0])]
+    found = {name: Sound(setup.attempts) for name in NAMES}
+    for repetition, name in interleaved(NAMES, setup.repetitions):
+        setup.say(f"aa: {name}, {repetition + 1} of {setup.repetitions}")
+        found[name].add(lambda: run_all(setup, experiment, order)[0])
+    rows = [_row_again(name, sound.runs) for name, sound in found.items()]
+    return Suite(
+        "A/A: difference of the mean step times of one algorithm and itself",
+        rows,
+        checks_again(rows, found),
+        {
+            "repeat": setup.repetitions,
+            "steps": content["train"]["stop"]["steps"],
+            "discarded": {name: sound.discarded for name, sound in found.items()},
+        },
+    )
+
+
+def checks_again(rows: list[dict[str, Any]], found: Mapping[str, Sound]) -> list[ResultCheck]:
+    """The difference, and whether runs could be made use of. Pure."""
+    first, second = (row["step_s"] for row in rows)
+    ratio = times(second, first)
+    difference = None if ratio is None else ratio - 1
+    return [
+        within("relative difference", difference, -AGAIN_SLACK, AGAIN_SLACK),
+        *(all_sound(name, sound) for name, sound in found.items()),
+    ]
+
+
+def _row_again(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    step_s = [float(run["step_s"]) for run in runs]
+    return {
+        "name": name,
+        "step_s": mean(step_s),
+        "deviation_s": stdev(step_s) if len(step_s) > 1 else None,
+        "verdicts": " ".join(sorted({run["verdict"] for run in runs})),
+    }

@@ -1,1 +1,0 @@
-"""How a step grows with the number of workers, and what simulating it takes."""

@@ -1,0 +1,419 @@
+"""Virtual time against real links.
+
+The scenarios that are run on both: workers × rates × what happens to the links. Pure.
+
+How far simulated step times are from measured ones. Pure.
+
+Carrying out the scenarios, on real links and in virtual time.
+
+``testbed bench agreement``: measure, calibrate on one half, judge on the other. Every stage is kept on disk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import combinations, product
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+from testbed.bench.results import ResultCheck, Row, Suite, at_least, at_most
+from testbed.errors import ExperimentError, InputError, Interrupted, NarrowsError
+from testbed.fabric.sim.network import COSTS, Costs
+from testbed.records.manifest import machine_machine
+from testbed.records.run_directory import fresh, read_events, write_atomically
+from testbed.records.run_directory import to_json as to_json_run_directory
+from testbed.runner.experiment import prepare
+from testbed.runner.run import ParallelTask, side_by_side
+from testbed.runner.run import run as run_run
+from testbed.runner.signals import interruptible
+from testbed.traces.generate import random_walk, write_csv
+
+WORKERS = (4, 8, 16)
+RATES = (50, 100, 200)
+"""Of the server's link, Mbit/s."""
+ALGORITHMS = ("none", "topk-0.01", "adatopk")
+STEPS = 20
+TRACE = "walk-{rate}.csv"
+_PACE_MS = 150
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AgreementCell:
+    """One scenario."""
+
+    condition: str
+    workers: int
+    rate: int
+
+    @property
+    def name(self) -> str:
+        """As scenario and file are called."""
+        return f"{self.condition}-{self.workers}-{self.rate}"
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether it is of the half that constants are found on; the other half judges.
+
+        Alternately along every axis, so that both halves have some of everything.
+        """
+        place = CONDITION_NAMES.index(self.condition) + self.workers.bit_length()
+        return (place + RATES.index(self.rate) if self.rate in RATES else place) % 2 == 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As a plain object."""
+        return asdict(self)
+
+
+def cells(
+    conditions: Sequence[str] = (), workers: Sequence[int] = (), rates: Sequence[int] = ()
+) -> Iterator[AgreementCell]:
+    """All, or those of the values given."""
+    for cell in product(conditions or CONDITION_NAMES, workers or WORKERS, rates or RATES):
+        yield AgreementCell(*cell)
+
+
+def scenario(cell: AgreementCell, steps: int) -> dict[str, Any]:
+    """A parameter server and ``cell.workers`` workers on links of ``cell.rate``, and what happens to them."""
+    end = _end(cell.rate)
+    plain: dict[str, Any] = {
+        "name": cell.name,
+        "nodes": {
+            "server": {"role": "server"},
+            "worker": {"role": "worker", "count": cell.workers},
+        },
+        "links": {"default": {"up": end, "down": end}},
+        "train": {
+            "task": "digits",
+            "model": "cnn",
+            "batch": 32,
+            "optimizer": {"name": "sgd", "lr": 0.1},
+            "pace": f"{_PACE_MS} ms",
+            "stop": {"steps": steps},
+            "evaluate_every": steps,
+        },
+        "algorithms": list(ALGORITHMS),
+        "seeds": [1],
+        "congestion": "cubic",
+    }
+    return {**plain, **_CONDITIONS[cell.condition](cell)}
+
+
+def _end(rate: float, queue: str = "50 ms") -> dict[str, str]:
+    return {"rate": f"{rate:g} Mbit/s", "queue": queue}
+
+
+def _static(_: AgreementCell) -> dict[str, Any]:
+    return {}
+
+
+def _trace(cell: AgreementCell) -> dict[str, Any]:
+    """The server's link moves between half its rate and all of it, every 500 ms."""
+    file = TRACE.format(rate=cell.rate)
+    return {"events": [{"kind": "trace", "links": ["server"], "file": file, "at_end": "loop"}]}
+
+
+def _incast(cell: AgreementCell) -> dict[str, Any]:
+    """Workers four times as fast as the server, whose queue is short."""
+    fast, short = _end(4 * cell.rate), _end(cell.rate, "20 ms")
+    return {
+        "links": {"default": {"up": fast, "down": fast}, "server": {"up": short, "down": short}}
+    }
+
+
+def _cross(cell: AgreementCell) -> dict[str, Any]:
+    """Another host fills the server's downlink every other second."""
+    nodes = scenario(AgreementCell("static", cell.workers, cell.rate), 1)["nodes"]
+    flow = {"name": "bulk", "from": "noise", "to": "server", "kind": "tcp"}
+    return {
+        "nodes": {**nodes, "noise": {"role": "host"}},
+        "traffic": [{**flow, "on": "1 s", "off": "1 s"}],
+    }
+
+
+def _outage(_: AgreementCell) -> dict[str, Any]:
+    """The server is away for 300 ms every two seconds."""
+    flap = {"kind": "flap", "links": ["server"], "at": "1 s", "for": "300 ms"}
+    return {"events": [{**flap, "every": "2 s", "times": 100}]}
+
+
+_CONDITIONS = {
+    "static": _static,
+    "trace": _trace,
+    "incast": _incast,
+    "cross": _cross,
+    "outage": _outage,
+}
+CONDITION_NAMES = tuple(_CONDITIONS)
+
+
+NEAR, FAR, SHARE = 0.05, 0.10, 0.9
+"""So many of the runs are to be within ``NEAR``, and all within ``FAR``."""
+_NORMAL_95 = 1.96
+
+Lengths = Mapping[AgreementCell, Mapping[str, Sequence[float]]]
+"""Seconds of every step but the first, by cell and algorithm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One algorithm in one cell: mean seconds of a step, measured (with the 95 % half width) and simulated."""
+
+    cell: AgreementCell
+    algorithm: str
+    measured_s: float
+    half_s: float
+    simulated_s: float
+
+    @property
+    def error(self) -> float:
+        """Simulated over measured, less one."""
+        return self.simulated_s / self.measured_s - 1
+
+    def row(self) -> Row:
+        """For the table."""
+        return {
+            **self.cell.to_json(), "algorithm": self.algorithm, "measured_s": self.measured_s,
+            "half_s": self.half_s, "simulated_s": self.simulated_s, "error": self.error,
+            "judged": not self.cell.calibrates,
+        }  # fmt: skip
+
+
+def pairs(measured: Lengths, simulated: Lengths) -> list[Pair]:
+    """All runs that are in both."""
+    return list(_pairs(measured, simulated))
+
+
+def misfit(found: Sequence[Pair]) -> tuple[float, float]:
+    """What calibration makes small: the share of runs that are further off than ``NEAR``, then the root mean square."""
+    far = fmean(abs(pair.error) > NEAR for pair in found)
+    return far, fmean(pair.error**2 for pair in found) ** 0.5
+
+
+def verdict(found: Sequence[Pair], about: Mapping[str, Any]) -> Suite:
+    """The half that judges, against its limits; all runs are rows."""
+    judged = [pair for pair in found if not pair.cell.calibrates]
+    return Suite(
+        title="Mean step time in virtual time against real links",
+        rows=[pair.row() for pair in found],
+        checks=list(_checks(judged)),
+        about={**about, "runs": len(found), "judged": len(judged)},
+    )
+
+
+def _pairs(measured: Lengths, simulated: Lengths) -> Iterator[Pair]:
+    for cell, by_algorithm in measured.items():
+        for algorithm, lengths in by_algorithm.items():
+            if algorithm in simulated.get(cell, {}):
+                half = (
+                    _NORMAL_95 * stdev(lengths) / len(lengths) ** 0.5 if len(lengths) > 1 else 0.0
+                )
+                there = fmean(simulated[cell][algorithm])
+                yield Pair(cell, algorithm, fmean(lengths), half, there)
+
+
+def _checks(judged: Sequence[Pair]) -> Iterator[ResultCheck]:
+    errors = [abs(pair.error) for pair in judged]
+    near = fmean(error <= NEAR for error in errors) if errors else None
+    yield at_least(f"share of runs within {NEAR:.0%}", near, SHARE)
+    yield at_most("worst error", max(errors, default=None), FAR)
+    yield at_most("median error", median(errors) if errors else None, NEAR)
+    yield at_most("algorithms ranked otherwise where intervals are disjoint", _misranked(judged), 0)
+
+
+def _misranked(judged: Sequence[Pair]) -> int:
+    wrong = 0
+    for one, other in combinations(judged, 2):
+        apart = abs(one.measured_s - other.measured_s) > one.half_s + other.half_s
+        if one.cell == other.cell and apart:
+            order = one.measured_s - other.measured_s
+            wrong += order * (one.simulated_s - other.simulated_s) <= 0
+    return wrong
+
+
+MeasureLengths = dict[str, list[float]]
+
+
+def write(
+    folder: Path, cells: Iterable[AgreementCell], steps: int, algorithms: Sequence[str]
+) -> dict[AgreementCell, Path]:
+    """The scenarios as files, with the traces that they name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths: dict[AgreementCell, Path] = {}
+    for cell in cells:
+        trace = random_walk(
+            low=cell.rate / 2,
+            high=cell.rate,
+            deviation=cell.rate / 10,
+            seconds=60,
+            every_s=0.5,
+            seed=1,
+        )
+        (folder / TRACE.format(rate=cell.rate)).write_text(write_csv(trace), encoding="utf-8")
+        content = {**scenario(cell, steps), "algorithms": list(algorithms)}
+        paths[cell] = folder / f"{cell.name}.yaml"
+        # JSON is YAML too.
+        paths[cell].write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return paths
+
+
+def measured(path: Path, out: Path) -> tuple[MeasureLengths, dict[str, str]]:
+    """Step times on real links, and verdicts, by algorithm."""
+    done = run_run(prepare(path), "netns", out, quiet=True)
+    lengths = {entry["algorithm"]: step_lengths(Path(entry["dir"])) for entry in done.runs}
+    return lengths, {entry["algorithm"]: entry["verdict"] for entry in done.runs}
+
+
+def simulated(
+    paths: Mapping[AgreementCell, Path],
+    out: Path,
+    costs: Costs,
+    processes: int,
+    say: Callable[[str], None],
+) -> dict[AgreementCell, MeasureLengths]:
+    """Step times in virtual time with those ``costs``."""
+    asked = [
+        (cell, ParallelTask(path, algorithm.name, seed, costs))
+        for cell, path in paths.items()
+        for experiment in [prepare(path)]
+        for algorithm in experiment.algorithms
+        for seed in experiment.seeds
+    ]
+    found: dict[AgreementCell, MeasureLengths] = {}
+    for done in side_by_side([task for _, task in asked], out, processes):
+        lengths = step_lengths(Path(done.entry["dir"]))
+        found.setdefault(asked[done.place][0], {})[done.entry["algorithm"]] = lengths
+        say(f"simulated {sum(map(len, found.values()))} of {len(asked)}")
+    return found
+
+
+def step_lengths(directory: Path) -> list[float]:
+    """Seconds of every step but the first, each as the mean over workers. Raises ExperimentError if there are none."""
+    by_step: dict[int, list[float]] = {}
+    for step in read_events(directory).get("step", []):
+        by_step.setdefault(int(step["step"]), []).append(
+            float(step["end_s"]) - float(step["start_s"])
+        )
+    lengths = [sum(each) / len(each) for step, each in sorted(by_step.items()) if step > 1]
+    if not lengths:
+        raise ExperimentError(f"{directory} has no steps")
+    return lengths
+
+
+def to_json(found: Mapping[AgreementCell, Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
+    """Lengths as plain objects."""
+    return [
+        {**cell.to_json(), "algorithm": algorithm, "step_s": list(lengths)}
+        for cell, by_algorithm in found.items()
+        for algorithm, lengths in by_algorithm.items()
+    ]
+
+
+def from_json(rows: Iterable[Mapping[str, Any]]) -> dict[AgreementCell, MeasureLengths]:
+    """Read what ``to_json`` wrote."""
+    found: dict[AgreementCell, MeasureLengths] = {}
+    for row in rows:
+        cell = AgreementCell(row["condition"], row["workers"], row["rate"])
+        found.setdefault(cell, {})[row["algorithm"]] = list(row["step_s"])
+    return found
+
+
+MEASURED, RESULT = "measured.json", "agreement.json"
+_SEND_S, _RECEIVE_S = (400e-6, 600e-6, 800e-6), (800e-6, 1000e-6)
+"""What is tried for the constants."""
+
+Say = Callable[[str], None]
+
+
+def run(
+    cells: Sequence[AgreementCell],
+    out: Path,
+    say: Say,
+    *,
+    steps: int,
+    algorithms: Sequence[str] = ALGORITHMS,
+    again: Path | None = None,
+    calibrate: bool = False,
+    processes: int = 1,
+) -> tuple[Path, Suite]:
+    """The directory of the results, and what was found.
+
+    ``again``: the directory of an earlier call, whose measurements are used instead of new ones. ``calibrate``: try
+    other constants on one half of the runs, and judge with the best.
+    """
+    directory = again or fresh(
+        out / "measurements", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_agreement"
+    )
+    scenarios = directory / "scenarios"
+    with interruptible():
+        if again is None:
+            paths = write(scenarios, cells, steps, algorithms)
+            about: dict[str, Any] = {
+                "steps": steps,
+                "machine": machine_machine(),
+                "verdicts": {},
+                "failed": {},
+            }
+            real = _measure(paths, directory, say, about)
+        else:
+            real, about = _read(again / MEASURED)
+            steps = int(about["steps"])
+            paths = write(scenarios, real, steps, algorithms)
+        costs = _calibrated(paths, real, directory, processes, say) if calibrate else COSTS
+        virtual = simulated(
+            {cell: paths[cell] for cell in real}, directory / "virtual", costs, processes, say
+        )
+    found = verdict(pairs(real, virtual), {**about, "costs": asdict(costs)})
+    write_atomically(directory / RESULT, to_json_run_directory(found.to_json(), indent=2) + "\n")
+    return directory, found
+
+
+def _measure(
+    paths: dict[AgreementCell, Path], directory: Path, say: Say, about: dict[str, Any]
+) -> Lengths:
+    """All cells on real links; what was measured is written after each. A cell that fails is named, and left out."""
+    found: dict[AgreementCell, MeasureLengths] = {}
+    for number, (cell, path) in enumerate(paths.items(), 1):
+        say(f"measuring {cell.name}, {number} of {len(paths)}")
+        try:
+            found[cell], about["verdicts"][cell.name] = measured(path, directory / "real")
+        except Interrupted:
+            raise
+        except NarrowsError as error:
+            about["failed"][cell.name] = str(error)
+            say(f"{cell.name} failed: {error}")
+        told = {**about, "runs": to_json(found)}
+        write_atomically(directory / MEASURED, to_json_run_directory(told, indent=2) + "\n")
+    return found
+
+
+def _read(path: Path) -> tuple[Lengths, dict[str, Any]]:
+    try:
+        told = json.loads(path.read_text())
+        runs = told.pop("runs")
+        return from_json(runs), told
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"these are no measurements: {error}", where=str(path)) from error
+
+
+def _calibrated(
+    paths: dict[AgreementCell, Path], real: Lengths, directory: Path, processes: int, say: Say
+) -> Costs:
+    """The constants of the least misfit on the half that calibrates."""
+    half = {cell: paths[cell] for cell in real if cell.calibrates}
+    if not half:
+        raise InputError(
+            "no run calibrates", where="--calibrate", hint="Ask for more of the matrix"
+        )
+    tried: dict[Costs, tuple[float, float]] = {}
+    for costs in (Costs(*each) for each in product(_SEND_S, _RECEIVE_S)):
+        there = simulated(half, directory / "virtual", costs, processes, lambda _: None)
+        tried[costs] = misfit(pairs({cell: real[cell] for cell in half}, there))
+        far, square = tried[costs]
+        say(
+            f"{costs.send_s * 1e6:g} µs, {costs.receive_s * 1e6:g} µs: {far:.1%} too far off, {square:.2%} root mean square"
+        )
+    return min(tried, key=lambda costs: tried[costs])

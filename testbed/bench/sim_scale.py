@@ -1,0 +1,135 @@
+"""The scenarios that grow: workers in racks whose links are oversubscribed, one server or several. Pure.
+
+``testbed bench scale``: every size in a process of its own, whose memory and time are taken.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from testbed.bench.results import Suite
+from testbed.records.manifest import machine_machine
+from testbed.records.run_directory import fresh, read_json, to_json, write_atomically
+from testbed.runner.signals import interruptible
+
+WORKERS = (4, 16, 64, 256, 1000, 4000, 10_000)
+SERVERS = (1, 8)
+STEPS = 5
+ALGORITHM = "none"
+_RACK = 100
+"""Workers behind one link: ten times what it carries."""
+_PACE_MS = 100
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ScaleSize:
+    """One scenario."""
+
+    servers: int
+    workers: int
+
+    @property
+    def name(self) -> str:
+        """As scenario and file are called."""
+        return f"scale-{self.servers}-{self.workers}"
+
+
+def scenario(size: ScaleSize, steps: int, algorithm: str) -> dict[str, Any]:
+    """Payloads only: digits' CNN, hosts of their own that take 20 µs for a message."""
+    racks = dict(_racks(size.workers))
+    return {
+        "name": size.name,
+        "nodes": {
+            "server": {"role": "server", "count": size.servers},
+            **{group: {"role": "worker", "count": count} for group, count in racks.items()},
+        },
+        "links": {"default": _link("1 Gbit/s"), "server": _link("25 Gbit/s")},
+        "racks": {
+            group.replace("workers", "rack"): {"members": [group], **_link("10 Gbit/s")}
+            for group in racks
+        },
+        "train": {
+            "task": "digits",
+            "model": "cnn",
+            "gradients": "none",
+            "pace": f"{_PACE_MS} ms",
+            "stop": {"steps": steps},
+        },
+        "algorithms": [algorithm],
+        "seeds": [1],
+        "congestion": "cubic",
+        "peer_timeout": "600 s",
+        "sim": {"send": "20 us", "receive": "20 us"},
+    }
+
+
+def _racks(workers: int) -> Iterator[tuple[str, int]]:
+    """Groups by name, each with its number of workers."""
+    for number, first in enumerate(range(0, workers, _RACK)):
+        yield f"workers-{number}", min(_RACK, workers - first)
+
+
+def _link(rate: str) -> dict[str, Any]:
+    end = {"rate": rate, "queue": "5 ms"}
+    return {"up": end, "down": end}
+
+
+RESULT = "scale.json"
+PARTS = ("compute", "send", "wait", "receive")
+"""The phases that take time where nothing is trained."""
+
+
+def run(
+    sizes: Sequence[ScaleSize], out: Path, say: Callable[[str], None], *, steps: int, algorithm: str
+) -> tuple[Path, Suite]:
+    """The directory of the results, and a row for every size."""
+    directory = fresh(out / "measurements", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_scale")
+    rows = []
+    with interruptible():
+        for size in sizes:
+            path = directory / f"{size.name}.yaml"
+            # JSON is YAML too.
+            content = json.dumps(scenario(size, steps, algorithm), indent=2)
+            write_atomically(path, content + "\n")
+            # a fork would start with this process's memory
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                row = pool.submit(_point, path, directory / "virtual").result()
+            rows.append({"servers": size.servers, "workers": size.workers, **row})
+            say(f"{size.name}: step {row['step_s']:.4g} s, simulated in {row['run_s']:.3g} s")
+    about = {"steps": steps, "algorithm": algorithm, "machine": machine_machine()}
+    found = Suite("Workers behind oversubscribed racks, in virtual time", rows, [], about)
+    write_atomically(directory / RESULT, to_json(found.to_json(), indent=2) + "\n")
+    return directory, found
+
+
+def _point(path: Path, out: Path) -> dict[str, Any]:
+    """One size: a step and its parts in s; s and bytes of memory of the whole run, its beginning and records included."""
+    import testbed.runner.sim_trial
+    import testbed.training.payload_only  # noqa: F401
+    from testbed.runner.experiment import prepare
+    from testbed.runner.run import run as carry_out
+
+    begun_s = time.perf_counter()
+    (entry,) = carry_out(prepare(path), "sim", out, quiet=True).runs
+    run_s = time.perf_counter() - begun_s
+    summary = read_json(Path(entry["dir"]) / "summary.json")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "step_s": summary["step_s"],
+        **{f"{part}_s": summary["phases_s"][part] for part in PARTS},
+        "expected_step_s": summary["expected_step_s"],
+        "run_s": run_s,
+        "run_per_step_s": run_s / summary["steps"],
+        # Linux counts in KiB, macOS in bytes
+        "memory_bytes": peak if sys.platform == "darwin" else 1024 * peak,
+    }

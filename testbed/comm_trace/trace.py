@@ -1,0 +1,311 @@
+"""CommTrace and its JSON-lines file.
+
+A trace of a job's messages: what every node computed, sent and received, and what each of that waited for. Pure.
+
+Operations of a node may go on side by side; one begins when all those that it comes ``after`` have ended. A node computes
+one thing at a time, and what it sends to one peer leaves in the order in which it became ready.
+
+Files of message traces: JSON lines, ``docs/job-traces.md``.
+
+The first line names format, version, source and nodes; every other one is an operation of a node, whose number is its
+place among that node's own lines.
+
+What a trace holds, in numbers.
+
+Operations of one node, as they are added one after the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from testbed.errors import InputError
+from testbed.records.run_directory import read_jsonl, to_json
+
+Kind = Literal["compute", "send", "receive"]
+Place = tuple[str, int]
+"""A node, and the place of an operation among its own, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOperation:
+    """One thing that a node does. Times in seconds of model time."""
+
+    kind: Kind
+    after: tuple[int, ...] = ()
+    """Places, among the node's own operations, of those that it waits for."""
+    seconds: float = 0.0
+    """Of a computation."""
+    peer: str = ""
+    """To whom, or from whom."""
+    bytes: int = 0
+    """Of the whole message, as it goes over TCP: headers of its own counted, those of TCP not."""
+    tag: int = 0
+    """Of two nodes' messages, the first that is sent with a tag is the first that is received with it."""
+    begin_s: float | None = None
+    """When it began, after the job's own t0; None: not known."""
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class MessageTrace:
+    """What all nodes do, each in its order. Raises InputError where not all of it can happen."""
+
+    operations: Mapping[str, tuple[TraceOperation, ...]]
+    """By node, in the order of their ranks."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """What a node was in its job, where that is known: ``server`` or ``worker``."""
+    source: str = ""
+    """Where it is from, for people."""
+
+    def __post_init__(self) -> None:
+        _ = self.order
+
+    @property
+    def nodes(self) -> list[str]:
+        """Names by rank."""
+        return list(self.operations)
+
+    @cached_property
+    def received_as(self) -> dict[Place, Place]:
+        """Every send, and the receipt of what it sends. Raises InputError for one without the other."""
+        sends, receipts = self._messages("send"), self._messages("receive")
+        matched: dict[Place, Place] = {}
+        for way in {**sends, **receipts}:
+            out, came = sends.get(way, []), receipts.get(way, [])
+            if len(out) != len(came):
+                sender, receiver, tag = way
+                raise InputError(
+                    f"{sender} sends {receiver} {len(out)} messages with tag {tag}, and {len(came)} are received"
+                )
+            for there, here in zip(out, came, strict=True):
+                self._check_bytes(there, here)
+                matched[there] = here
+        return matched
+
+    @cached_property
+    def order(self) -> list[Place]:
+        """All operations, each behind those that it waits for; a receipt waits for what sends it."""
+        waiting, next_ones = self._edges()
+        ready = deque(place for place, many in waiting.items() if not many)
+        done: list[Place] = []
+        while ready:
+            done.append(ready.popleft())
+            for other in next_ones.get(done[-1], ()):
+                waiting[other] -= 1
+                if not waiting[other]:
+                    ready.append(other)
+        if len(done) < len(waiting):
+            node, number = next(place for place, many in waiting.items() if many)
+            raise InputError(f"operation {number} of {node} can never begin: it waits for itself")
+        return done
+
+    def of(self, place: Place) -> TraceOperation:
+        """The operation there."""
+        return self.operations[place[0]][place[1]]
+
+    def places(self) -> Iterator[Place]:
+        """All operations, node by node."""
+        return ((node, i) for node, own in self.operations.items() for i in range(len(own)))
+
+    def _edges(self) -> tuple[dict[Place, int], dict[Place, list[Place]]]:
+        """How many each waits for, and who waits for it."""
+        waiting: dict[Place, int] = {}
+        next_ones: dict[Place, list[Place]] = {}
+        for node, number in self.places():
+            earlier = set(self.operations[node][number].after)
+            if any(not 0 <= other < len(self.operations[node]) for other in earlier):
+                raise InputError(f"operation {number} of {node} waits for one that is not there")
+            waiting[node, number] = len(earlier)
+            for other in earlier:
+                next_ones.setdefault((node, other), []).append((node, number))
+        for there, here in self.received_as.items():
+            waiting[here] += 1
+            next_ones.setdefault(there, []).append(here)
+        return waiting, next_ones
+
+    def _messages(self, kind: Kind) -> dict[tuple[str, str, int], list[Place]]:
+        """By sender, receiver and tag."""
+        found: dict[tuple[str, str, int], list[Place]] = {}
+        for node, number in self.places():
+            one = self.operations[node][number]
+            if one.kind != kind:
+                continue
+            if one.peer not in self.operations or one.peer == node:
+                raise InputError(f"operation {number} of {node} names {one.peer!r}, no other node")
+            way = (node, one.peer) if kind == "send" else (one.peer, node)
+            found.setdefault((*way, one.tag), []).append((node, number))
+        return found
+
+    def _check_bytes(self, there: Place, here: Place) -> None:
+        sent, came = self.of(there).bytes, self.of(here).bytes
+        if sent != came:
+            raise InputError(
+                f"operation {there[1]} of {there[0]} sends {sent} B, which operation {here[1]} of {here[0]} "
+                f"receives as {came} B"
+            )
+
+
+FORMAT, VERSION = "narrows-messages", 1
+MAX_BYTES = 4 << 30
+"""Of a message."""
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+T = TypeVar("T", bound=_Line)
+
+
+class _Node(_Line):
+    name: str = Field(min_length=1, max_length=256)
+    role: str = Field("", max_length=64)
+
+
+class _Head(_Line):
+    format: Literal["narrows-messages"]
+    version: Literal[1]
+    source: str = ""
+    nodes: list[_Node] = Field(min_length=1)
+
+
+class _Operation(_Line):
+    node: str
+    op: Literal["compute", "send", "receive"]
+    after: list[int] = []
+    seconds: float = Field(0.0, ge=0, lt=inf)
+    peer: str = ""
+    bytes: int = Field(0, ge=0, le=MAX_BYTES)
+    tag: int = Field(0, ge=0, lt=2**31)
+    begin_s: float | None = Field(None, ge=0, lt=inf)
+    step: int | None = Field(None, ge=0, lt=2**31)
+
+
+def read(path: Path) -> MessageTrace:
+    """The trace in ``path``. Raises InputError with file and line for what is not one."""
+    if not path.is_file():
+        raise InputError("no such file", where=str(path))
+    lines = enumerate(read_jsonl(path), start=1)
+    head = _parsed(_Head, next(lines, (1, {}))[1], f"{path}:1")
+    operations: dict[str, list[TraceOperation]] = {node.name: [] for node in head.nodes}
+    for number, line in lines:
+        one = _parsed(_Operation, line, f"{path}:{number}")
+        if one.node not in operations:
+            raise InputError(f"the first line names no node {one.node!r}", where=f"{path}:{number}")
+        given = one.model_dump(exclude={"node", "op", "after"})
+        operations[one.node].append(TraceOperation(one.op, tuple(one.after), **given))
+    roles = {node.name: node.role for node in head.nodes if node.role}
+    try:
+        return MessageTrace({n: tuple(own) for n, own in operations.items()}, roles, head.source)
+    except InputError as error:
+        raise InputError(error.message, where=str(path)) from None
+
+
+def write(trace: MessageTrace, path: Path) -> None:
+    """Write ``trace`` so that ``read`` reads it back equal. Raises InputError where that is impossible."""
+    try:
+        path.write_text("".join(f"{to_json(line)}\n" for line in _lines(trace)), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
+
+
+def _lines(trace: MessageTrace) -> Iterator[Mapping[str, Any]]:
+    named = [{"name": name, "role": trace.roles.get(name, "")} for name in trace.nodes]
+    yield {"format": FORMAT, "version": VERSION, "source": trace.source, "nodes": named}
+    for node, number in trace.places():
+        yield {"node": node, **to_line(trace.of((node, number)))}
+
+
+def to_line(one: TraceOperation) -> dict[str, Any]:
+    """An operation as it stands in a line; what is as it would be without it is left out."""
+    fields: dict[str, Any] = {"op": one.kind, "after": list(one.after)}
+    if one.kind == "compute":
+        fields["seconds"] = one.seconds
+    else:
+        fields |= {"peer": one.peer, "bytes": one.bytes, "tag": one.tag}
+    told = {"begin_s": one.begin_s, "step": one.step}
+    return fields | {name: value for name, value in told.items() if value is not None}
+
+
+def _parsed(kind: type[T], line: object, where: str) -> T:
+    try:
+        return kind.model_validate(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        at = ".".join(map(str, first["loc"]))
+        raise InputError(f"{at}: {first['msg']}" if at else first["msg"], where=where) from None
+
+
+def contents(trace: MessageTrace) -> dict[str, Any]:
+    """``{"source", "nodes", "messages", "bytes", "least_s"}``; ``least_s``: if messages took no time."""
+    nodes = [_node(trace, name) for name in trace.nodes]
+    return {
+        "source": trace.source,
+        "nodes": nodes,
+        "messages": sum(node["sent"] for node in nodes),
+        "bytes": sum(node["bytes_sent"] for node in nodes),
+        "least_s": least_s(trace),
+    }
+
+
+def _node(trace: MessageTrace, name: str) -> dict[str, Any]:
+    own = trace.operations[name]
+    sent = [one.bytes for one in own if one.kind == "send"]
+    received = [one.bytes for one in own if one.kind == "receive"]
+    return {
+        "name": name,
+        "role": trace.roles.get(name),
+        "sent": len(sent),
+        "received": len(received),
+        "bytes_sent": sum(sent),
+        "bytes_received": sum(received),
+        "compute_s": sum(one.seconds for one in own),
+    }
+
+
+def least_s(trace: MessageTrace) -> float:
+    """The longest chain of computations, each waiting for the one before: no network is faster."""
+    ends: dict[Place, float] = {}
+    sent_as = {here: there for there, here in trace.received_as.items()}
+    for place in trace.order:
+        one, node = trace.of(place), place[0]
+        before = [ends[node, earlier] for earlier in one.after]
+        if place in sent_as:
+            before.append(ends[sent_as[place]])
+        ends[place] = max(before, default=0.0) + one.seconds
+    return max(ends.values(), default=0.0)
+
+
+class NodeLog:
+    """Every method returns the place of what it added."""
+
+    def __init__(self) -> None:
+        self.operations: list[TraceOperation] = []
+
+    def compute(
+        self, seconds: float, after: list[int], begin_s: float | None, step: int | None
+    ) -> int:
+        """A computation of so many seconds."""
+        return self._add(
+            TraceOperation("compute", tuple(after), seconds, begin_s=begin_s, step=step)
+        )
+
+    def message(
+        self, kind: Kind, peer: str, size: int, tag: int, after: list[int], step: int | None, begin_s: float | None = None
+    ) -> int:  # fmt: skip
+        """One that is sent or received, of ``size`` bytes."""
+        about = {"peer": peer, "bytes": size, "tag": tag, "begin_s": begin_s, "step": step}
+        return self._add(TraceOperation(kind, tuple(after), **about))  # type: ignore[arg-type]
+
+    def _add(self, one: TraceOperation) -> int:
+        self.operations.append(one)
+        return len(self.operations) - 1

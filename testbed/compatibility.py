@@ -1,0 +1,440 @@
+"""Resolve a name or derived row; which parts go together.
+
+Whether an algorithm goes with workers that are not alike: in their data, or in the steps they take part in.
+
+Whether the parts of an algorithm exist, can be made, and go together.
+
+Another algorithm with some of its parts changed, as a scenario says it.
+
+From a name, or from what a scenario derives, to an algorithm.
+
+Algorithms are rows of data: what is sent, what is remembered, how much, and how it travels.
+
+A name is a row of ``ROWS``, matches one of ``PATTERNS``, adds parts to one of these (``SUFFIXES``), or is
+given by a scenario that derives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from testbed import exchange
+from testbed.algorithms import PATTERNS, ROWS, SUFFIXES, Algorithm, Pattern, extended
+from testbed.compress.base import Recipe, RecipeChoice, codings, needs_all, selectors, takes_density
+from testbed.compress.layout import Layout
+from testbed.control.base import Controller, controllers, watched
+from testbed.errors import InputError
+from testbed.exchange.base import exchanges
+
+if TYPE_CHECKING:
+    from testbed.scenario.model import Derived, Scenario
+
+__all__ = [
+    "PATTERNS",
+    "ROWS",
+    "SUFFIXES",
+    "Algorithm",
+    "Pattern",
+    "check",
+    "check_momentum",
+    "check_nodes",
+    "known",
+    "resolve",
+]
+
+
+def check_dealt(algorithm: Algorithm, scenario: Scenario, workers: int) -> None:
+    """Data that differ by worker, and steps in which not all take part."""
+    kind, train = exchanges.get(algorithm.exchange), scenario.train
+    asked, leaves = train.participation, any(one.kind == "absent" for one in scenario.events)
+    if kind.carries == "blocks" and train.split.alpha is not None:
+        raise InputError(
+            f"by exchange {algorithm.exchange!r} several workers compute one sample, and with `train.split` each has its own",
+            hint="Leave `split` out, or use algorithms whose exchange is `ps`, such as none or topk-0.01",
+        )
+    if leaves:
+        _check_leaving(algorithm, scenario)
+    if asked is None:
+        return
+    if asked.many(workers) > workers:
+        raise InputError(
+            f"{asked.many(workers)} workers are to take part in a step, and there are {workers}",
+            hint=f"Write at most `participation: {{workers: {workers}}}`",
+        )
+    if not kind.partial or algorithm.bucket_bytes or algorithm.agree:
+        raise InputError(
+            "`train.participation` needs the exchange `ps`, whole messages and controllers that do not agree: who rests "
+            "has no part in other exchanges",
+            hint="Use algorithms such as none or topk-0.01, without `bucket_bytes`, `overlap` and `agree`",
+        )
+    if train.gradients != "real":
+        raise InputError(
+            f"some workers rest in a step, and `train.gradients` is {train.gradients}",
+            hint="Use `gradients: real`, or leave `participation` out",
+        )
+
+
+def _check_leaving(algorithm: Algorithm, scenario: Scenario) -> None:
+    """Whether the run goes on while workers are away."""
+    train = scenario.train
+    servers = sum(group.count or 1 for group in scenario.nodes.values() if group.role == "server")
+    leaving = exchanges.get(algorithm.exchange).leaving is not None
+    if not leaving or servers != 1 or algorithm.bucket_bytes or algorithm.agree:
+        raise InputError(
+            "workers that are `absent` need the exchange `ps`, one server, whole messages and controllers that do not agree",
+            hint="Use algorithms such as none or topk-0.01, without `bucket_bytes`, `overlap` and `agree`",
+        )
+    if train.gradients != "real" or train.participation is not None:
+        raise InputError(
+            "workers that are `absent` take the run's parameters when they return: there have to be some, and nobody else rests",
+            hint="Use `gradients: real`, and no `participation`",
+        )
+
+
+del exchange
+
+BUCKETS = ("whole", "layer")
+ORDERS = ("forward", "backward")
+
+
+def check(algorithm: Algorithm, where: str | None = None) -> None:
+    """Raise InputError unless every part of ``algorithm`` exists, can be made, and fits the others."""
+    try:
+        controller = _made(algorithm)
+        _check_density(algorithm, controller)
+        _check_values(algorithm)
+        _check_buckets(algorithm)
+        _check_carried(algorithm)
+        _check_exchange(algorithm)
+        _check_agreed(algorithm, controller)
+        _check_overlap(algorithm)
+    except InputError as error:
+        message = f"algorithm {algorithm.name!r}: {error.message}"
+        raise InputError(message, where=where, hint=error.hint) from error
+
+
+def check_momentum(algorithm: Algorithm, momentum: float, where: str | None = None) -> None:
+    """Raise InputError where both the memory and the optimizer (``momentum``) would have momentum."""
+    if algorithm.memory == "dgc" and momentum:
+        raise InputError(
+            f"algorithm {algorithm.name!r}: memory 'dgc' has the momentum in it, and the optimizer's {momentum:g} "
+            "would count it twice",
+            where=where,
+            hint="Leave `train.optimizer.momentum` out; `memory_options: {momentum: …}` sets that of the memory",
+        )
+
+
+def check_nodes(algorithm: Algorithm, scenario: Scenario, where: str | None = None) -> None:
+    """Raise InputError where the exchange lacks a server, or a server that sees an accuracy to stop at, or cannot do with
+    the workers that there are."""
+    groups = [group for group in scenario.nodes.values() if group.role == "server"]
+    check_many(algorithm, scenario, where)
+    if exchanges.get(algorithm.exchange).server is not None:
+        if not groups:
+            raise InputError(
+                f"algorithm {algorithm.name!r} exchanges by {algorithm.exchange!r}, and there is no server",
+                where=where,
+                hint="Add `server: {role: server}` to `nodes`",
+            )
+    elif scenario.train.stop.accuracy is not None:
+        raise InputError(
+            f"algorithm {algorithm.name!r} exchanges by {algorithm.exchange!r}, without a server that could stop "
+            "the run at an accuracy",
+            where=where,
+            hint="Stop at `steps` or `epochs`",
+        )
+    _check_workers(algorithm, scenario, where)
+
+
+def _check_workers(algorithm: Algorithm, scenario: Scenario, where: str | None) -> None:
+    """So many workers, with such batches, and gradients or none."""
+    kind, train = exchanges.get(algorithm.exchange), scenario.train
+    workers = sum(g.count or 1 for g in scenario.nodes.values() if g.role == "worker")
+    try:
+        if kind.carries == "blocks" and train.gradients != "real":
+            raise InputError(
+                f"exchange {algorithm.exchange!r} has blocks of gradients computed, and `train.gradients` is {train.gradients}",
+                hint="Use `gradients: real`",
+            )
+        check_dealt(algorithm, scenario, workers)
+        if algorithm.bucket_bytes and train.gradients != "real":
+            raise InputError(
+                f"buckets are made of layers, and `train.gradients` is {train.gradients}",
+                hint="Use `gradients: real`",
+            )
+        kind.suits(algorithm.exchange_options, workers, train.batch)
+    except InputError as error:
+        message = f"algorithm {algorithm.name!r}: {error.message}"
+        raise InputError(message, where=where, hint=error.hint) from error
+
+
+def check_many(algorithm: Algorithm, scenario: Scenario, where: str | None) -> None:
+    """Raise InputError for too many servers, too few workers, or an exchange that needs real gradients."""
+    kind, named = exchanges.get(algorithm.exchange), f"algorithm {algorithm.name!r}"
+    many = {
+        role: sum(group.count or 1 for group in scenario.nodes.values() if group.role == role)
+        for role in ("server", "worker")
+    }
+    if kind.most_servers is not None and many["server"] > kind.most_servers:
+        raise InputError(
+            f"{named} exchanges by {algorithm.exchange!r}, which has one server, and there are {many['server']}",
+            where=where,
+            hint="Write `server: {role: server}`",
+        )
+    spares = kind.spares(algorithm.exchange_options, many["worker"])
+    if spares >= many["worker"] > 0:
+        raise InputError(
+            f"{named} does not wait for {spares} workers, and there are only {many['worker']}",
+            where=where,
+            hint=f"Write at most {many['worker'] - 1}",
+        )
+    if not kind.lockstep and scenario.train.gradients != "real":
+        raise InputError(
+            f"{named} exchanges by {algorithm.exchange!r}, and `train.gradients` is {scenario.train.gradients}",
+            where=where,
+            hint="Without gradients only exchanges in lockstep can be run: leave `gradients` out",
+        )
+
+
+def _check_exchange(algorithm: Algorithm) -> None:
+    """What comes back must be something that the exchange can bring."""
+    kind = exchanges.get(algorithm.exchange)
+    if algorithm.agree and not kind.agrees:
+        raise InputError(
+            f"exchange {algorithm.exchange!r} has no step at which all workers could agree",
+            hint="Write `agree: false`",
+        )
+    if kind.down is None:
+        return
+    if algorithm.down not in kind.down or algorithm.down_memory != "none":
+        raise InputError(
+            f"exchange {algorithm.exchange!r} sends parameters down, and cannot write them as "
+            f"{algorithm.down!r} with memory {algorithm.down_memory!r}",
+            hint=f"Write `down: ` one of {_listed(kind.down)}, and no `down_memory`",
+        )
+
+
+def _check_agreed(algorithm: Algorithm, controller: Controller) -> None:
+    """Who sees what no other worker sees does not decide as the others do."""
+    own = sorted(watched(controller))
+    if algorithm.agree and own:
+        raise InputError(
+            f"controller {algorithm.controller!r} sees {' and '.join(own)} of its own worker, and workers agree on delay and "
+            "accuracy alone",
+            hint="Write `agree: false`",
+        )
+
+
+def _made(algorithm: Algorithm) -> Controller:
+    """Every part once; the controller, to look at."""
+    layout = Layout.whole("mean", 1)
+    algorithm.recipe.check()
+    algorithm.downward(layout)
+    Recipe(memory=RecipeChoice(algorithm.down_memory)).make_memory(layout)
+    exchanges.get(algorithm.exchange).check(algorithm.exchange_options)
+    return controllers.get(algorithm.controller)(seed=0, **algorithm.options)
+
+
+def _check_density(algorithm: Algorithm, controller: Controller) -> None:
+    """A density must have a selector that takes it."""
+    if takes_density(selectors.get(algorithm.selector)):
+        return
+    if algorithm.controller == "fixed" and controller.density() == 1:
+        return
+    able = [name for name in selectors if takes_density(selectors.get(name))]
+    raise InputError(
+        f"selector {algorithm.selector!r} takes no density, so that controller "
+        f"{algorithm.controller!r} has nothing to choose",
+        hint=f"Selectors that take one: {_listed(able)}",
+    )
+
+
+def _check_values(algorithm: Algorithm) -> None:
+    """A coding of whole gradients must be given whole ones: by all workers, and so by the server."""
+    if algorithm.selector == "dense":
+        return
+    for way, name, options in (
+        ("value coding", algorithm.values, algorithm.values_options),
+        ("value coding of the way down", algorithm.down, algorithm.down_options),
+    ):
+        if needs_all(codings.get(name), **options):
+            able = [other for other in codings if not needs_all(codings.get(other))]
+            raise InputError(
+                f"{way} {name!r} writes whole gradients, and selector {algorithm.selector!r} "
+                "sends some of their elements",
+                hint=f"Take selector 'dense', or one of the value codings {_listed(able)}",
+            )
+
+
+def _check_buckets(algorithm: Algorithm) -> None:
+    if algorithm.buckets not in BUCKETS:
+        raise InputError(
+            f"unknown buckets {algorithm.buckets!r}", hint=f"Known: {_listed(BUCKETS)}"
+        )
+    if algorithm.dense_below < 0 or (algorithm.dense_below and algorithm.buckets != "layer"):
+        raise InputError(
+            f"dense_below {algorithm.dense_below} with buckets {algorithm.buckets!r}",
+            hint="It is a number of elements, and means something only with `buckets: layer`",
+        )
+
+
+def _check_overlap(algorithm: Algorithm) -> None:
+    """What travels in buckets needs an exchange of buckets, and what overlaps or has an order travels in buckets."""
+    if algorithm.order not in ORDERS:
+        raise InputError(f"unknown order {algorithm.order!r}", hint=f"Known: {_listed(ORDERS)}")
+    if algorithm.bucket_bytes < 0:
+        raise InputError(f"bucket_bytes {algorithm.bucket_bytes}: it is a size")
+    _check_messages(algorithm)
+    if algorithm.overlap and not algorithm.bucket_bytes:
+        raise InputError(
+            "overlap without bucket_bytes: one message cannot leave before all of it is there",
+            hint="Write `bucket_bytes`, such as `64 KiB`",
+        )
+    if algorithm.order != ORDERS[0] and not algorithm.bucket_bytes:
+        raise InputError(
+            f"order {algorithm.order!r} without bucket_bytes: one message is before or after no other",
+            hint="Leave `order` out; it is that of buckets",
+        )
+
+
+def _check_messages(algorithm: Algorithm) -> None:
+    """One message is neither parted nor sent before all of it is there."""
+    if exchanges.get(algorithm.exchange).buckets:
+        return
+    given = {"bucket_bytes": algorithm.bucket_bytes, "overlap": algorithm.overlap}
+    if asked := {name: value for name, value in given.items() if value}:
+        able = [name for name in exchanges if exchanges.get(name).buckets]
+        off = ", ".join(f"`{name}: {_OFF[name]}`" for name in asked)
+        raise InputError(
+            f"the exchange {algorithm.exchange!r} sends a gradient in one message, and "
+            + " and ".join(f"{name} is {value}" for name, value in asked.items()),
+            hint=f"Write {off}; buckets travel by {_listed(able)}",
+        )
+
+
+_OFF = {"bucket_bytes": "0 B", "overlap": "false"}
+
+
+def _check_carried(algorithm: Algorithm) -> None:
+    """What an exchange carries as it is cannot be compressed."""
+    if exchanges.get(algorithm.exchange).carries == "payload":
+        return
+    plain = Algorithm(algorithm.name, exchange=algorithm.exchange)
+    parts = ("selector", "memory", "values", "down", "down_memory", "buckets", "agree")
+    for part in parts:
+        if (given := getattr(algorithm, part)) != getattr(plain, part):
+            raise InputError(
+                f"the exchange {algorithm.exchange!r} carries gradients as they are, and {part} is {given!r}",
+                hint="Compressed gradients travel by "
+                + _listed(name for name in exchanges if exchanges.get(name).carries == "payload"),
+            )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+_PARTS = ("selector", "values", "memory", "down", "exchange")
+_SETTINGS = (
+    "down_memory", "buckets", "dense_below", "bucket_bytes", "overlap", "order", "agree",
+)  # fmt: skip
+
+
+def derive(entry: Derived, base: Algorithm, where: str | None) -> Algorithm:
+    """``base`` as ``entry`` changes it, unchecked. Raises InputError for a density that is not fixed.
+
+    Options of a part are added to those that ``base`` gives it, as long as it is the same part. ``mean_of``
+    stands for a density that is not known here: all is sent.
+    """
+    rule = "fixed" if entry.mean_of is not None else entry.rule or base.controller
+    if entry.density is not None and rule != "fixed":
+        raise InputError(
+            f"algorithm {entry.name!r}: its controller {rule!r} chooses the density",
+            where=where,
+            hint="Leave 'density' out, or write `rule: fixed`",
+        )
+    kept = base.options if rule == base.controller else {}
+    density = {} if entry.density is None else {"density": entry.density}
+    changes: dict[str, Any] = {
+        "controller": rule,
+        "options": {**kept, **density, **entry.controller},
+    }
+    for part in _PARTS:
+        changes |= _part(part, entry, base)
+    for setting in _SETTINGS:
+        if (given := getattr(entry, setting)) is not None:
+            changes[setting] = given
+    return replace(base, name=entry.name, about=f"Derived from {base.name}.", **changes)
+
+
+def _part(part: str, entry: Derived, base: Algorithm) -> dict[str, Any]:
+    """A part's name and options."""
+    name = getattr(entry, part) or getattr(base, part)
+    options = f"{part}_options"
+    kept = getattr(base, options) if name == getattr(base, part) else {}
+    return {part: name, options: {**kept, **getattr(entry, options)}}
+
+
+def known() -> list[Algorithm]:
+    """Every row, in the order of the table; names that match a pattern come on top."""
+    return list(ROWS)
+
+
+def resolve(entry: str | Derived, *, where: str | None = None) -> Algorithm:
+    """The algorithm that a scenario or flag asks for, checked down to the options of its parts.
+
+    Raises InputError at ``where``: an unknown name (with the known ones and the nearest), a density
+    outside (0, 1], an option that a part does not have, parts that do not fit together.
+    """
+    algorithm = _named(entry, where) if isinstance(entry, str) else _derived(entry, where)
+    check(algorithm, where)
+    return algorithm
+
+
+def _derived(entry: Derived, where: str | None) -> Algorithm:
+    if any(row.name == entry.name for row in ROWS) or any(p.matches(entry.name) for p in PATTERNS):
+        raise InputError(
+            f"algorithm {entry.name!r} exists already: a derived one needs a name of its own",
+            where=where,
+        )
+    return derive(entry, _named(entry.from_, where), where)
+
+
+def _named(name: str, where: str | None) -> Algorithm:
+    base, *suffixes = name.split("+")
+    found = _row(base) or _matching(base, where)
+    if found is None:
+        raise _unknown(name, base, where)
+    return extended(found, suffixes, where) if suffixes else found
+
+
+def _row(name: str) -> Algorithm | None:
+    return next((row for row in ROWS if row.name == name), None)
+
+
+def _matching(name: str, where: str | None) -> Algorithm | None:
+    """Of several patterns that begin so, the longest."""
+    begun = [pattern for pattern in PATTERNS if name.startswith(pattern.prefix)]
+    if not begun:
+        return None
+    return max(begun, key=lambda pattern: len(pattern.prefix)).make(name, where)
+
+
+def _unknown(name: str, base: str, where: str | None) -> InputError:
+    """The nearest name, patterns filled in with what was written, and all that there are."""
+    rows = [row.name for row in ROWS]
+    stem, _, number = base.rpartition("-")
+    like = {
+        f"{p.prefix}{number}" if p.matches(f"{p.prefix}{number}") and stem else p.example
+        for p in PATTERNS
+    }
+    short = {p.prefix.rstrip("-"): p.example for p in PATTERNS}
+    near = [short[base]] if base in short else get_close_matches(base, [*rows, *like], n=1)
+    meant = f"Did you mean {near[0]!r}? " if near else ""
+    forms = [*rows, *map(str, PATTERNS), *(suffix.form for suffix in SUFFIXES)]
+    return InputError(
+        f"unknown algorithm {name!r}", where=where, hint=f"{meant}Known: {', '.join(forms)}"
+    )

@@ -1,0 +1,182 @@
+"""Compilation by numba: its cache, warming up, sizes of blocks.
+
+Where compiled loops are kept, so that they are compiled once and not by every process.
+
+The first of these that can be written to:
+
+    $NUMBA_CACHE_DIR, where it is set
+    beside the source
+    the user's cache directory
+    a fresh temporary one, which lasts as long as the process
+
+Within it every state of the sources has a folder of its own: numba looks at one file's content alone, not
+at those whose functions it calls. A new folder begins with what another of these places already holds: an
+image comes with loops compiled beside the source, which a container cannot write to, and numba reads no
+cache that it could not write. Entries are made for a processor; another one compiles afresh.
+
+Every kernel compiled, or read from the disk, before it is needed: ``python -m testbed.compress.kernels.compilation``.
+
+How vectors are cut up. Results depend on these numbers and on nothing else, least of all on threads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+
+_SOURCES = Path(__file__).parent
+_UNFINISHED = "unfinished-"
+
+
+@cache
+def directory() -> Path:
+    """The folder for the code of this process; it can be written to."""
+    places = [base / "narrows" / _where() / _state() for base in _bases()]
+    for place in places:
+        with suppress(OSError):
+            return _prepared(place, places)
+    return _prepared(_temporary() / _state(), places)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """One process at a time: of several that start together, one compiles and the others read."""
+    with ExitStack() as held:
+        with suppress(OSError):  # some file systems have no locks
+            file = held.enter_context((directory() / "lock").open("w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def is_filled() -> bool:
+    """Whether there is compiled code to be read: nothing has to be compiled, or not all of it."""
+    return next(directory().rglob("*.nbi"), None) is not None
+
+
+def _bases() -> list[Path]:
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    users = os.environ.get("XDG_CACHE_HOME")
+    with suppress(RuntimeError):  # a user without a home
+        users = users or str(Path.home() / ".cache")
+    bases = [given, str(_SOURCES / "__pycache__"), users]
+    return [Path(base).absolute() for base in bases if base]
+
+
+def _where() -> str:
+    """Several checkouts may share one cache."""
+    return hashlib.sha256(str(_SOURCES).encode()).hexdigest()[:12]
+
+
+def _state() -> str:
+    """Of everything that is compiled, and of the Python whose byte code it was."""
+    digest = hashlib.sha256(sys.version.encode())
+    for path in sorted(_SOURCES.glob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _prepared(place: Path, others: list[Path]) -> Path:
+    """``place``, made if need be. Raises OSError when it cannot be written to."""
+    if not place.is_dir():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _fill(place, next(filter(_readable, others), None))
+        _remove_older(place)
+    tempfile.TemporaryFile(dir=place).close()
+    return place
+
+
+def _fill(place: Path, source: Path | None) -> None:
+    """Make ``place`` with what ``source`` holds: whole or not at all, whoever else is at it."""
+    fresh = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=place.parent))
+    try:
+        if source is not None:
+            shutil.copytree(source, fresh, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        fresh.chmod(0o755)  # an image's is made by root and read by others
+        fresh.rename(place)
+    except OSError:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if not place.is_dir():
+            raise
+
+
+def _remove_older(place: Path) -> None:
+    """Code of sources that are no more. Who still runs them has long read it."""
+    for older in place.parent.iterdir():
+        if older != place and not older.name.startswith(_UNFINISHED):
+            shutil.rmtree(older, ignore_errors=True)
+
+
+def _readable(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.X_OK)
+
+
+def _temporary() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="narrows-kernels-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+MODULES = (
+    "passes",
+    "bit_packing",
+    "float_codecs",
+    "sign_codecs",
+    "lowrank",
+    "index_codecs",
+    "random_loops",
+)
+"""Each has a tuple ``WARM`` of functions without arguments, which call its loops once on tiny arrays."""
+
+
+@cache
+def all() -> None:  # noqa: A001
+    """Load every kernel; quick after the first time. Processes that start together compile once."""
+    with alone():
+        for name in MODULES:
+            for call in import_module(f"{__package__}.{name}").WARM:
+                call()
+
+
+CHUNK = 1 << 18
+"""Elements that one partial sum covers; the unit that threads share out. A multiple of ``PIECE``."""
+PIECE = 1 << 13
+"""Elements that are worked on while they are in the nearest cache. A multiple of ``LANES`` and ``BLOCK``."""
+LANES = 32
+"""Sums that run beside each other within a chunk: element i belongs to lane i mod ``LANES``."""
+BLOCK = 64
+"""Elements that are tested against a threshold at once, one bit each."""
+AHEAD = 2048
+"""How many elements before they are needed memory is asked for them."""
+
+MAGNITUDE = 0x7FFF_FFFF
+"""All bits of a float32 but its sign. As integers, magnitudes are ordered as the numbers are."""
+
+DIGITS = ((20, 11), (9, 11), (0, 9))
+"""Shift and width in bits of each digit of a magnitude, the most significant first."""
+
+
+def chunks(size: int) -> int:
+    """How many chunks a vector of ``size`` elements has; the last one may be short."""
+    return -(-size // CHUNK)
+
+
+def as_float32(threshold: float) -> np.float32:
+    """Rounded to the nearest, as everything is that elements are compared with; beyond the range infinite."""
+    with np.errstate(over="ignore"):
+        return np.float32(threshold)
+
+
+if __name__ == "__main__":
+    all()

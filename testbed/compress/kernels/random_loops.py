@@ -1,0 +1,85 @@
+"""Loops that draw random numbers by counters.
+
+Random numbers by position, for loops: see ``random``.
+
+The permutation behind a seed's indices: see ``seeded``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.compress.kernels.jit import compiled
+
+_STEP = np.uint64(0x9E37_79B9_7F4A_7C15)
+_FIRST = np.uint64(0xBF58_476D_1CE4_E5B9)
+_SECOND = np.uint64(0x94D0_49BB_1331_11EB)
+_UNIT = np.float32(2.0**-24)
+
+
+@compiled
+def word_at(seed: np.uint64, index: np.uint64) -> np.uint64:
+    """64 bits: element ``index`` of the stream of ``seed``."""
+    z = seed + (index + np.uint64(1)) * _STEP
+    z = (z ^ (z >> np.uint64(30))) * _FIRST
+    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    return z ^ (z >> np.uint64(31))
+
+
+@compiled
+def uniform_at(seed: np.uint64, index: np.uint64) -> np.float32:
+    """In [0, 1), a multiple of 2⁻²⁴, which float32 holds exactly."""
+    return np.float32(word_at(seed, index) >> np.uint64(40)) * _UNIT
+
+
+@compiled
+def fill(seed: np.uint64, first: int, out: NDArray[np.float32]) -> None:
+    """Elements ``first`` to ``first + out.size`` of the stream of ``seed``, uniform in [0, 1)."""
+    for i in range(out.size):
+        out[i] = uniform_at(seed, np.uint64(first + i))
+
+
+_WARM_LOOPS_RANDOM = (lambda: fill(np.uint64(1), 0, np.empty(3, np.float32)),)
+
+
+Words = NDArray[np.uint64]
+Indices = NDArray[np.int64]
+
+
+@compiled
+def fill_loops_seeded(keys: Words, size: int, out: Indices) -> None:
+    """Set ``out`` (at most ``size`` elements) to the permutation's values at 0, 1, 2, … ``size`` ≥ 2.
+
+    ``keys``: one for each round, an even number.
+    """
+    bits = 0
+    while size - 1 >> bits:
+        bits += 1
+    shift, end, one = np.uint64(bits // 2), np.uint64(size), np.uint64(1)
+    low_mask = (one << shift) - one
+    high_mask = (one << np.uint64(bits) - shift) - one
+    for i in range(out.size):
+        element = np.uint64(i)
+        while True:
+            high, low = element >> shift, element & low_mask
+            for r in range(0, keys.size, 2):
+                high ^= word_at(keys[r], low) & high_mask
+                low ^= word_at(keys[r + 1], high) & low_mask
+            element = high << shift | low
+            if element < end:
+                break
+        out[i] = np.int64(element)
+
+
+def _warm() -> None:
+    fill_loops_seeded(np.zeros(2, np.uint64), 2, np.zeros(1, np.int64))
+
+
+_WARM_LOOPS_SEEDED = (_warm,)
+
+
+WARM = (
+    *_WARM_LOOPS_RANDOM,
+    *_WARM_LOOPS_SEEDED,
+)

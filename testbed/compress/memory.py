@@ -1,0 +1,193 @@
+"""Error feedback, DGC momentum correction, none.
+
+Vectors of a bucket by the names of its parameters, so that they outlive a change of buckets.
+
+Error feedback (Seide 2014, Stich 2018): what was not sent is added to the next gradient.
+
+    p = g + e        send C(p)        e ← p − C(p)
+
+so that at any time Σ sent + residual = Σ gradients.
+
+Momentum correction with masking: Deep Gradient Compression (Lin et al., ICLR 2018, §3.1 and §3.2).
+
+    u ← m·u + g        v ← v + u        send C(v)        v ← v − C(v)        u ← 0 where something was sent
+
+Error feedback alone would apply an element's momentum late and all at once; here momentum is accumulated
+before compression. **It takes the place of the optimizer's momentum, which must be 0.**
+
+The memory that keeps nothing: what is not sent is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from testbed.compress import kernels
+from testbed.compress.base import AccumulatedGradient, Sparse, yes_or_no
+from testbed.compress.layout import Layout
+from testbed.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def split_by_parameter(flat: Tensor, layout: Layout, vector: str = "") -> dict[str, Tensor]:
+    """Copies of the parts of ``flat`` (n,), each of its parameter's shape, by ``key`` of its name."""
+    return {
+        key(part.name, vector): flat[part.offset : part.offset + part.size].clone().view(part.shape)
+        for part in layout
+    }
+
+
+def join_parameters(state: Mapping[str, Tensor], layout: Layout, vector: str = "") -> Tensor | None:
+    """The vector (n,) of ``layout`` from what ``taken_apart`` gave for this or other layouts.
+
+    Zeros for parts that ``state`` does not have; None where it has none of them. Raises InputError for
+    a part of another size.
+    """
+    found = {p: state[key(p.name, vector)] for p in layout if key(p.name, vector) in state}
+    if not found:
+        return None
+    flat = next(iter(found.values())).new_zeros(layout.size)
+    for part, held in found.items():
+        if held.numel() != part.size:
+            raise InputError(
+                f"{part.name!r} has {part.size} elements, and {held.numel()} of it were remembered"
+            )
+        flat[part.offset : part.offset + part.size] = held.flatten()
+    return flat
+
+
+def parameters_of(keys: Iterable[str], names: Collection[str]) -> list[str]:
+    """Those of a state's keys that are of parameters called ``names``."""
+    return [one for one in keys if one in names or one.rpartition("/")[0] in names]
+
+
+def key(name: str, vector: str) -> str:
+    """What a parameter's part of a vector is called in a state."""
+    return f"{name}/{vector}" if vector else name
+
+
+class ErrorFeedback:
+    """One residual, float32 (n,), on the gradient's device; it does not depend on the density.
+
+    p is made beside e, and takes its place once something was sent: a gradient that is refused leaves
+    no trace. The two buffers change places at every step.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._residual: Tensor | None = None
+        self._spare: Tensor | None = None
+
+    def compensate(self, flat: Tensor) -> AccumulatedGradient:
+        """g + e, valid until ``update``."""
+        if self._residual is None:
+            self._residual = flat.new_zeros(flat.shape)
+        elif self._residual.device != flat.device:  # loaded from a checkpoint
+            self._residual = self._residual.to(flat.device)
+        if self._spare is None:
+            self._spare = flat.new_empty(flat.shape)
+        seen = kernels.of(flat).add(self._residual, flat, self._spare)
+        return AccumulatedGradient(self._spare, seen.sum_abs, seen.max_abs)
+
+    def update(self, given: AccumulatedGradient, sent: Sparse) -> None:
+        """e ← p − sent, whose values may view p and are void afterwards."""
+        if sent.indices is None:
+            given.flat.sub_(sent.values)
+        else:
+            kernels.of(given.flat).take_away(given.flat, sent.indices, sent.values)
+        self._residual, self._spare = given.flat, self._residual
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of the residual's parts, by the name of the parameter."""
+        return {} if self._residual is None else split_by_parameter(self._residual, self._layout)
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Zeros for parts that ``state`` does not have."""
+        self._residual = join_parameters(state, self._layout)
+
+
+VELOCITY, RESIDUAL = "velocity", "residual"
+
+
+class MomentumCorrection:
+    """Velocity u and residual v, float32 (n,) each, on the gradient's device.
+
+    ``momentum`` in [0, 1); with 0 it is error feedback. ``masking``: forget the velocity of elements that
+    were sent, so that it does not push them on in an old direction. A message of all elements (no
+    indices) masks nothing: sent exactly, it is plain momentum. Where values are rounded, v keeps what
+    the receiver does not read.
+
+    New vectors are made beside the old ones and take their place once something was sent: a gradient
+    that is refused leaves no trace.
+    """
+
+    def __init__(self, layout: Layout, momentum: float = 0.9, masking: bool = True) -> None:
+        if not 0.0 <= momentum < 1.0:  # also refuses NaN
+            raise InputError(f"momentum {momentum!r} is outside [0, 1)", hint="DGC takes 0.9.")
+        self._layout, self._momentum = layout, momentum
+        self._masking = yes_or_no("masking", masking)
+        self._held: dict[str, Tensor] = {}
+        self._next: dict[str, Tensor] = {}
+
+    def compensate(self, flat: Tensor) -> AccumulatedGradient:
+        """v + m·u + g, valid until ``update``."""
+        import torch
+
+        for kind in (VELOCITY, RESIDUAL):
+            held = self._held.get(kind)
+            # what a checkpoint brought may lie elsewhere
+            self._held[kind] = flat.new_zeros(flat.shape) if held is None else held.to(flat.device)
+            if kind not in self._next:
+                self._next[kind] = flat.new_empty(flat.shape)
+        velocity, residual = self._next[VELOCITY], self._next[RESIDUAL]
+        torch.add(flat, self._held[VELOCITY], alpha=self._momentum, out=velocity)
+        seen = kernels.of(flat).add(self._held[RESIDUAL], velocity, residual)
+        return AccumulatedGradient(residual, seen.sum_abs, seen.max_abs)
+
+    def update(self, given: AccumulatedGradient, sent: Sparse) -> None:
+        """v ← v − sent, u ← 0 there; ``sent.values`` may view v and are void afterwards."""
+        if sent.indices is None:
+            given.flat.sub_(sent.values)
+        else:
+            kernels.of(given.flat).take_away(given.flat, sent.indices, sent.values)
+            if self._masking:
+                self._next[VELOCITY].index_fill_(0, sent.indices, 0.0)
+        self._held, self._next = self._next, self._held
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of both vectors' parts, ``<name>/velocity`` and ``<name>/residual``."""
+        return {
+            name: part
+            for kind, held in self._held.items()
+            for name, part in split_by_parameter(held, self._layout, kind).items()
+        }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Zeros for parts that ``state`` does not have. Raises InputError for parts of another size."""
+        found = {kind: join_parameters(state, self._layout, kind) for kind in (VELOCITY, RESIDUAL)}
+        self._held = {kind: vector for kind, vector in found.items() if vector is not None}
+
+
+class NoMemory:
+    """No compensation."""
+
+    def __init__(self, layout: Layout) -> None:
+        del layout
+
+    def compensate(self, flat: Tensor) -> AccumulatedGradient:
+        """``flat`` itself."""
+        seen = kernels.of(flat).measure(flat)
+        return AccumulatedGradient(flat, seen.sum_abs, seen.max_abs)
+
+    def update(self, given: AccumulatedGradient, sent: Sparse) -> None:
+        """Keep nothing."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing to keep."""
+        return {}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Nothing to restore."""

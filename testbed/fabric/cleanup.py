@@ -1,0 +1,126 @@
+"""Undo a journal.
+
+Removing what journals of namespace runs list; each entry's own identity is checked first.
+
+Undoing a journal, newest entry first.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from testbed import cgroups
+from testbed.errors import MachineError
+from testbed.journal import KEPT, Entry, Journal, cleaners, lives, shown
+from testbed.links.network import namespaces
+
+_GRACE_S = 2.0
+_POLL_S = 0.02
+
+
+def clean_namespace(entry: Entry) -> list[str]:
+    """``{"name"}``: a named network namespace."""
+    return [f"namespace {entry['name']}"] if namespaces.remove(entry["name"]) else []
+
+
+def clean_link(entry: Entry) -> list[str]:
+    """``{"name", "alias"}``: a device in the host's namespace; ``netns`` names another."""
+    path = namespaces.path_of(entry["netns"]) if entry.get("netns") else None
+    if path is not None and not namespaces.stands(path):
+        return []
+    from testbed.links.network.topology import remove_devices
+
+    gone = remove_devices(path, [entry["name"]], entry["alias"])
+    return [f"device {name}" for name in gone]
+
+
+def clean_process(entry: Entry) -> list[str]:
+    """``{"pid", "start"}``: that very process, asked to end and then made to."""
+    pid, start = entry["pid"], entry["start"]
+    if not lives(pid, start):
+        return []
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            break
+        if _gone_within(pid, start, _GRACE_S):
+            break
+    return [f"process {pid}"]
+
+
+def clean_folder(entry: Entry) -> list[str]:
+    """``{"path"}``: a folder of sockets that was made for one run."""
+    path = Path(entry["path"])
+    if not path.is_dir() or path.is_symlink() or path.stat().st_uid != os.geteuid():
+        return []
+    shutil.rmtree(path)
+    return [f"folder {path}"]
+
+
+def clean_subnet(_: Entry) -> list[str]:
+    """``{"network"}``: only noted so that runs do not take the same; it goes with its devices."""
+    return []
+
+
+def _gone_within(pid: int, start: str, seconds: float) -> bool:
+    give_up = time.monotonic() + seconds
+    while lives(pid, start):
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def register() -> None:
+    """Make these known to whoever sweeps journals. Safe to call twice."""
+    cleaners.update(
+        namespace=clean_namespace,
+        link=clean_link,
+        process=clean_process,
+        folder=clean_folder,
+        subnet=clean_subnet,
+        cgroup=cgroups.clean,
+    )
+
+
+_LONGEST = 4000
+"""Characters of a message that lists what is left."""
+
+
+def sweep(journal: Journal) -> list[str]:
+    """Remove whatever a journal lists and is still there, then the journal; returns what, in words.
+
+    Raises MachineError when something could not be removed; the journal is kept then.
+    """
+    removed: list[str] = []
+    failures: list[str] = []
+    for entry in reversed(journal.entries):
+        if entry["kind"] == KEPT:
+            continue
+        try:
+            removed += _remove(entry)
+        except (OSError, MachineError) as error:
+            failures.append(f"{_name(entry)}: {error}")
+    if failures:
+        raise MachineError(
+            f"of run {journal.run!r} not removed: {shown('; '.join(failures))[:_LONGEST]}",
+            fix="Run `testbed clean` with the privileges of whoever ran it.",
+        )
+    journal.close()
+    return removed
+
+
+def _remove(entry: Entry) -> list[str]:
+    kind = entry["kind"]
+    if kind not in cleaners:
+        raise MachineError(f"nobody knows how to remove a {kind}")
+    return cleaners[kind](entry)
+
+
+def _name(entry: Entry) -> str:
+    return " ".join(str(value) for value in entry.values())

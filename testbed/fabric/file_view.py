@@ -1,0 +1,355 @@
+"""What a node of ``netns`` sees of the host's files: all of them read-only, and its own working folder to write to.
+
+In a mount namespace of its own ``/tmp``, ``/var/tmp``, ``/run`` and ``/dev/shm`` are empty and private, ``/proc`` is that
+of its processes, and folders are shown that its user could not reach otherwise: the interpreter, the package, data.
+What a shown folder's owner has looks there as if it were the node's (an id-mapped mount); on the disk it stays the owner's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import stat
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from testbed.errors import MachineError
+from testbed.process import BIND, PACKAGE, is_mapped, make_private, mount, unshare
+from testbed.topology import Limits
+
+NODE_USER = 61_007
+"""Of the numbers that systemd keeps for services without a name in ``/etc/passwd`` (its ``DynamicUser=``), so that no file
+of the host belongs to it, and no other process."""
+
+_OPEN_TREE, _MOVE_MOUNT, _SET_ATTRIBUTES = 428, 429, 442
+"""Numbers of system calls, the same on every machine (Linux 5.12)."""
+_CLONE, _CLOSE_ON_EXEC, _FROM_DESCRIPTOR, _RECURSIVE, _EMPTY_PATH = 1, 0o2000000, 4, 0x8000, 0x1000
+_READ_ONLY, _NO_SUID, _NO_DEVICES, _ID_MAPPED = 1, 2, 4, 0x0010_0000
+_HERE = -100
+_NEW_USER = 0x10000000
+_IDS = 2**32 - 1
+_OLD_NO_SUID, _OLD_NO_DEVICES, _OLD_NO_EXEC = 2, 4, 8
+_PRIVATE = {
+    "/tmp": "mode=1777,size=50%",
+    "/var/tmp": "mode=1777,size=50%",
+    "/dev/shm": "mode=1777",
+    "/dev/mqueue": "mode=755",
+    "/run": "mode=755",
+}
+"""Folders that begin empty, each with how: where programs that share no network meet otherwise."""
+
+_TERMINALS = "newinstance,ptmxmode=0666,mode=0620"
+"""A user's other terminals are files of that user's, and those of two nodes would be files of the same user."""
+_TEMPORARY = (Path("/tmp"), Path("/var/tmp"))
+_LONGEST = 4096
+_LEAST_RUN_BYTES = 16 << 20
+"""Of ``/run``, which has files of ours, too."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Shown(NamedTuple):
+    """A folder or file of the host's that nodes have at its own path."""
+
+    path: str
+    writable: bool = False
+
+
+class Account(NamedTuple):
+    """The user and the group that a node's processes have."""
+
+    user: int
+    group: int
+
+
+def account() -> Account | None:
+    """Whose the nodes of this process are; None: they stay this process's own user, who is not the host's root."""
+    if os.geteuid() != 0 or not is_mapped(NODE_USER):
+        return None
+    return Account(NODE_USER, NODE_USER)
+
+
+def account_for(shown: Iterable[Shown]) -> Account | None:
+    """The account of a node that is shown this: of what it may write to the owner, where the file system cannot show that as
+    somebody else's, and the owner is not root. Raises OSError."""
+    whose = account()
+    for one in shown:
+        owner = Path(one.path).stat()
+        if whose is None or not one.writable or owner.st_uid in (0, whose.user):
+            continue
+        with _Tree(one.path, one.writable, whose) as tree:
+            if not tree.mapped:
+                return Account(owner.st_uid, owner.st_gid)
+    return whose
+
+
+def programs(variables: Mapping[str, str]) -> list[Shown]:
+    """The interpreter, the package, and what ``PATH`` and ``PYTHONPATH`` lead to, as far as it is outside of ``/usr``."""
+    folders = [Path(sys.base_prefix), Path(sys.prefix), PACKAGE]
+    folders += [Path(entry) for entry in sys.path if entry]
+    folders += [Path(entry) for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    for entry in filter(None, variables.get("PATH", "").split(os.pathsep)):
+        folders += _installation(Path(entry))
+    whole = {Path("/"), Path.home(), PACKAGE.parent}
+    wanted = {folder.absolute() for folder in folders if _reachable(folder)} - whole
+    return [
+        Shown(str(path)) for path in sorted(wanted) if not path.resolve().is_relative_to("/usr")
+    ]
+
+
+def named(command: Iterable[str], directory: Path) -> list[Shown]:
+    """The folders of files in ``/tmp`` and ``/var/tmp`` that a command's arguments name: there nodes have files of their own."""
+    found = set()
+    for text in command:
+        path = (directory / text.rpartition("=")[2]).absolute()
+        temporary = next((folder for folder in _TEMPORARY if path.is_relative_to(folder)), None)
+        if temporary is not None and path != temporary and len(text) < _LONGEST and path.exists():
+            whole = path.is_dir() or path.parent == temporary
+            found.add(path if whole else path.parent)
+    return [Shown(str(path)) for path in sorted(found)]
+
+
+def _reachable(path: Path) -> bool:
+    """Whether it is there for this user: ``PATH`` may have folders of somebody else's."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _installation(folder: Path) -> Iterator[Path]:
+    """What belongs to the programs in a folder: its parent where it is a ``bin``, and that of the Python it leads to."""
+    yield folder
+    if folder.name != "bin" or folder.parent in (Path("/"), Path("/usr"), Path.home()):
+        return
+    yield folder.parent
+    if _reachable(python := folder / "python") and python.resolve().parent.name == "bin":
+        yield python.resolve().parent.parent
+
+
+def sizes_in_memory(held: Limits) -> dict[str, int]:
+    """How much a node's own folders may hold, in bytes by path."""
+    sizes = dict.fromkeys(_PRIVATE, held.tmp_bytes)
+    run = max(held.tmp_bytes, _LEAST_RUN_BYTES)
+    return {**sizes, "/run": run, "/dev/shm": held.memory_bytes}
+
+
+def lay(
+    shown: Sequence[Shown],
+    whose: Account | None,
+    *,
+    processes: bool = False,
+    files: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> None:
+    """Lay the view out in this process's mount namespace, which must be its own. Raises OSError and MachineError.
+
+    ``whose``: the user that will look at it, and may reach what is shown. ``processes``: mount ``/proc`` anew.
+    ``files``: texts to be found in place of the host's, by path. ``sizes``: of folders that begin empty, in bytes.
+    """
+    make_private()
+    private = {
+        path: f"{options},size={sizes[path]}" if sizes and path in sizes else options
+        for path, options in _PRIVATE.items()
+    }
+    blocked = {} if whose is None else _blocked(shown, whose)
+    with ExitStack() as stack:
+        stack.callback(os.umask, os.umask(0o022))
+        trees = [
+            (path, one, stack.enter_context(_Tree(path, one.writable, whose)))
+            for path, one in _targets(shown)
+        ]
+        _set_attributes(_HERE, b"/", _READ_ONLY | _NO_SUID)
+        for path, options in {**blocked, **private}.items():
+            if Path(path).is_dir() and not Path(path).is_symlink():
+                flags = _OLD_NO_SUID | _OLD_NO_DEVICES
+                mount("tmpfs", path, "tmpfs", flags, options)
+        if Path("/dev/pts").is_dir():
+            mount("devpts", "/dev/pts", "devpts", _OLD_NO_SUID | _OLD_NO_EXEC, _TERMINALS)
+        for path, _, tree in trees:
+            _hold(path, {shown_at: one.writable for shown_at, one, _ in trees})
+            tree.attach(path)
+    if processes:
+        mount("proc", "/proc", "proc", _OLD_NO_SUID | _OLD_NO_DEVICES | _OLD_NO_EXEC)
+    for path, text in (files or {}).items():
+        _replace(path, text)
+
+
+def check(shown: Iterable[Shown]) -> None:
+    """Raises MachineError where this process may not use what it is shown. Privileges must have been given up."""
+    for path, writable in shown:
+        needed = os.R_OK | (os.X_OK if Path(path).is_dir() else 0) | (os.W_OK if writable else 0)
+        if not os.access(path, needed):
+            raise MachineError(
+                f"nodes run as an unprivileged user, who may not {'write to' if writable else 'read'} {path}, and its file "
+                "system cannot show it as that user's",
+                fix=f"Move it to another file system, or `chmod -R o+{'rwX' if writable else 'rX'} {path}`",
+            )
+
+
+def _targets(shown: Sequence[Shown]) -> list[tuple[str, Shown]]:
+    """What goes where, from the root down: every path, and where it leads by symbolic links. Writable beats read-only."""
+    found: dict[str, Shown] = {}
+    for one in shown:
+        for path in dict.fromkeys((os.path.realpath(one.path), str(Path(one.path).absolute()))):
+            if path not in found or one.writable:
+                found[path] = one
+    return [(path, found[path]) for path in sorted(found) if not _has(found, path)]
+
+
+def between(above: str | Path, below: str | Path) -> list[Path]:
+    """The folders that are below one folder and above another, outermost first."""
+    return [folder for folder in reversed(Path(below).parents) if Path(above) in folder.parents]
+
+
+def _hold(path: str, writable: Mapping[str, bool]) -> None:
+    """Make mounts of the folders between a writable folder and a path in it: they cannot be renamed then, and nothing else
+    can be put in the place of what is shown there."""
+    above = next((str(parent) for parent in Path(path).parents if str(parent) in writable), None)
+    if above is None or not writable[above]:
+        return
+    for folder in between(above, path):
+        if not os.path.ismount(folder) and folder.resolve() == folder:
+            mount(str(folder), folder, None, BIND)
+
+
+def _has(found: Mapping[str, Shown], path: str) -> bool:
+    """Whether the nearest folder above ``path`` is shown in the same way: a package in a working folder stays read-only."""
+    above = (str(parent) for parent in Path(path).parents)
+    nearest = next((found[parent] for parent in above if parent in found), None)
+    return nearest is not None and nearest.writable == found[path].writable
+
+
+def _blocked(shown: Iterable[Shown], whose: Account) -> dict[str, str]:
+    """Folders above what is shown that ``whose`` may not enter: they begin empty."""
+    found: dict[str, str] = {}
+    for path, _ in _targets(list(shown)):
+        for parent in reversed(Path(path).parents):
+            if not _may_enter(parent.stat(), whose):
+                found[str(parent)] = "mode=755"
+                break
+    return {path: options for path, options in found.items() if path != "/"}
+
+
+def _may_enter(folder: os.stat_result, whose: Account) -> bool:
+    if folder.st_uid == whose.user:
+        return bool(folder.st_mode & stat.S_IXUSR)
+    if folder.st_gid == whose.group:
+        return bool(folder.st_mode & stat.S_IXGRP)
+    return bool(folder.st_mode & stat.S_IXOTH)
+
+
+class _Tree:
+    """A copy of the mounts below a path, to be attached elsewhere; closed with the ``with`` block."""
+
+    def __init__(self, path: str, writable: bool, whose: Account | None) -> None:
+        self._is_folder = Path(path).is_dir()
+        flags = _CLONE | _CLOSE_ON_EXEC | _RECURSIVE
+        self._descriptor = _call(_OPEN_TREE, _HERE, os.fsencode(path), flags)
+        attributes = _NO_SUID | _NO_DEVICES | (0 if writable else _READ_ONLY)
+        _set_attributes(self._descriptor, b"", attributes)
+        owner = Path(path).stat()
+        self.mapped = whose is None or owner.st_uid == whose.user or owner.st_gid == whose.group
+        """Whether it is shown as that account's, if it was not made for it."""
+        if whose is not None and not self.mapped:
+            # Not every file system can; ``check`` tells whether that matters.
+            with suppress(OSError), _mapping(owner.st_uid, owner.st_gid, whose) as users:
+                _set_attributes(self._descriptor, b"", _ID_MAPPED, users)
+                self.mapped = True
+
+    def __enter__(self) -> _Tree:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def attach(self, path: str) -> None:
+        """At ``path``, which is made if a folder above it has become empty."""
+        if os.path.realpath(path) != path:
+            return  # a link that is still there leads to where it is attached as well
+        if self._is_folder:
+            Path(path).mkdir(parents=True, exist_ok=True)
+        elif not Path(path).exists():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).touch()
+        _call(_MOVE_MOUNT, self._descriptor, b"", _HERE, os.fsencode(path), _FROM_DESCRIPTOR)
+
+
+class _mapping:  # noqa: N801 - a context, like a function
+    """A user namespace in which ``owner`` and ``group`` are ``whose``, and everybody else is who he is; a descriptor of it."""
+
+    def __init__(self, owner: int, group: int, whose: Account) -> None:
+        ready_in, ready_out = os.pipe()
+        end_in, end_out = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(end_out)
+                unshare(_NEW_USER)
+                os.write(ready_out, os.fsencode(Path("/proc/self").readlink()))
+                os.read(end_in, 1)
+            finally:
+                os._exit(0)
+        os.close(ready_out)
+        try:
+            number = os.read(
+                ready_in, 20
+            )  # as ``/proc`` has it, which need not be of this namespace
+            if not number:
+                raise OSError(0, "no user namespace")
+            own = Path("/proc") / number.decode()
+            (own / "uid_map").write_text(_rows(owner, whose.user))
+            (own / "gid_map").write_text(_rows(group, whose.group))
+            self._descriptor = os.open(own / "ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            for descriptor in (ready_in, end_in, end_out):
+                os.close(descriptor)
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    def __enter__(self) -> int:
+        return self._descriptor
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+def _rows(disk: int, seen: int) -> str:
+    """Rows of a ``uid_map``: ``disk`` on the disk is ``seen``; all others but these two are themselves."""
+    rows, first = [f"{disk} {seen} 1"], 0
+    for left_out in sorted({disk, seen}):
+        rows += [f"{first} {first} {left_out - first}"] if left_out > first else []
+        first = left_out + 1
+    return "\n".join([*rows, f"{first} {first} {_IDS - first}"]) + "\n"
+
+
+def _replace(path: str, text: str) -> None:
+    """Have ``text`` in place of a file of the host's, where there is one."""
+    if not Path(path).is_file():
+        return
+    own = Path("/run") / f"own-{Path(path).name}"
+    own.write_text(text)
+    own.chmod(0o444)
+    mount(str(own), path, None, BIND)
+
+
+def _set_attributes(folder: int, path: bytes, attributes: int, users: int = 0) -> None:
+    """mount_setattr(2), for all mounts below, too. Raises OSError."""
+    what = struct.pack("@QQQQ", attributes, 0, 0, users)
+    room = ctypes.create_string_buffer(what, len(what))
+    flags = _RECURSIVE | (0 if path else _EMPTY_PATH)
+    _call(_SET_ATTRIBUTES, folder, path, flags, room, len(what))
+
+
+def _call(number: int, *arguments: object) -> int:
+    result = int(_libc.syscall(ctypes.c_long(number), *arguments))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result

@@ -1,0 +1,246 @@
+"""Arrays per link direction.
+
+How flows share links: weighted max-min fairness by progressive filling. Pure.
+
+A flow gets what its tightest link gives it: links divide what they have in proportion to the weights (the
+congestion windows) of the flows that are not held up elsewhere, as a first-in first-out queue does. A flow
+may have a limit of its own besides. (Bertsekas and Gallager, *Data Networks*, 6.5.2.)
+
+The state of every modelled link direction: arrays by a number that each has.
+
+How much longer than its constant delay a message takes on a way with jitter or slots. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from random import Random
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.scenario.link_state import (
+    FRAME_BYTES,
+    NONE,
+    Impairments,
+    LinkDirection,
+    LinkState,
+    route,
+)
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+_SLACK = 1 + 1e-12
+
+
+class RateShares(NamedTuple):
+    """``rate``: bit/s of every flow. ``tightest``: its tightest link; -1: the flow's own limit holds it."""
+
+    rate: Floats
+    tightest: Indices
+
+
+def share(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> RateShares:
+    """Divide ``capacity`` (links,) in bit/s among flows.
+
+    ``paths`` (flows, hops): indices of links; shorter ones are filled up with that of a link that never is
+    a bottleneck (infinite capacity). ``weight``, ``limit`` (flows,): limits in bit/s, may be infinite.
+    """
+    if paths.size < len(capacity):  # most links have nothing to carry
+        used, numbers = np.unique(paths, return_inverse=True)
+        found = _fill(capacity[used], numbers.reshape(paths.shape), weight, limit)
+        named = np.where(found.tightest < 0, -1, used[found.tightest])
+        return RateShares(found.rate, named)
+    return _fill(capacity, paths, weight, limit)
+
+
+def evened(weight: Floats, windowed: NDArray[np.bool_]) -> Floats:
+    """Weights (flows,) with which flows that have no window get as much as those that have one, on average."""
+    mean = weight[windowed].mean() if windowed.any() else 1.0
+    even: Floats = np.where(windowed, weight, mean)
+    return even
+
+
+def _fill(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> RateShares:
+    flows, hops = paths.shape
+    rate, tightest = np.zeros(flows), np.full(flows, -1, np.int64)
+    spare = capacity.astype(np.float64)
+    open_ = np.arange(flows)
+    while len(open_):
+        path, w = paths[open_], weight[open_]
+        load = np.bincount(path.ravel(), np.repeat(w, hops), len(spare))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            level = np.where(load > 0, spare / load, np.inf)
+        offered = level[path]
+        place = offered.argmin(1)
+        least = offered[np.arange(len(open_)), place]
+        lowest = least.min()
+        own = limit[open_]
+        held = own <= w * lowest  # these get all they want, whatever becomes of the others
+        if held.any():
+            rate[open_[held]] = own[held]
+            got = own[held]
+        else:
+            held = least <= lowest * _SLACK
+            got = w[held] * least[held]
+            rate[open_[held]] = got
+            tightest[open_[held]] = path[held, place[held]]
+        spare -= np.bincount(path[held].ravel(), np.repeat(got, hops), len(spare))
+        np.maximum(spare, 0.0, out=spare)
+        open_ = open_[~held]
+    return RateShares(rate, tightest)
+
+
+PACKET_BITS = 8.0 * FRAME_BYTES
+"""Of a packet of full size."""
+
+HOPS = 4
+"""The longest way between two nodes: the one's link, its rack's, the other rack's, the other node's."""
+
+
+class Route(NamedTuple):
+    """The link directions from one node to another, and back, as numbers; filled up with the free one."""
+
+    there: tuple[int, ...]
+    back: tuple[int, ...]
+
+
+class LinkArrays:
+    """Link directions by number; the last number is a link that is no link: free, and never full.
+
+    ``capacity`` bit/s of full frames, ``queue_bits``, ``delay_s``: as asked now. ``asked_bits``: the rate as the
+    scenario writes it. ``carried_bits``, ``drops`` (packets): since t0. ``own``: uplinks in their sender's stack, which
+    sees how full they are; not so those of ``elsewhere``.
+    """
+
+    def __init__(
+        self,
+        initial: Mapping[LinkDirection, LinkState],
+        racks: Mapping[str, Sequence[str]],
+        elsewhere: Collection[str] = (),
+    ) -> None:
+        self.ends = list(initial)
+        self.number = {end: number for number, end in enumerate(self.ends)}
+        self.free = len(self.ends)
+        many = self.free + 1
+        self.capacity: Floats = np.full(many, np.inf)
+        self.finite: Floats = np.zeros(many)
+        """``capacity``, but 0 of the link that is none."""
+        self.served_bits: Floats = np.zeros(many)
+        """The integral of ``finite`` over time."""
+        self.asked_bits: Floats = np.zeros(many)
+        self.queue_bits: Floats = np.full(many, np.inf)
+        self.delay_s: Floats = np.zeros(many)
+        self.dropping: NDArray[np.bool_] = np.zeros(many, np.bool_)
+        others = {*racks, *elsewhere}
+        self.own: NDArray[np.bool_] = np.array(
+            [*(end.direction == "up" and end.link not in others for end in self.ends), False]
+        )
+        self.carried_bits: Floats = np.zeros(many)
+        self.queued_bits: Floats = np.zeros(many)
+        self.largest_bits: Floats = np.zeros(many)
+        self.drops: Indices = np.zeros(many, np.int64)
+        self.impaired: dict[int, Impairments] = {}
+        """Directions that do more to packets than delay them evenly."""
+        self.seen: set[Impairments] = set()
+        """All that were asked for at any time."""
+        self._rack = {node: rack for rack, members in racks.items() for node in members}
+        self._ways: dict[tuple[str, str], Route] = {}
+        for end, shape in initial.items():
+            self.set(end, shape)
+
+    def set(self, end: LinkDirection, shape: LinkState) -> int:
+        """From now on ``end`` is as ``shape`` says; returns its number."""
+        number, asked = self.number[end], shape.impairments
+        self.asked_bits[number] = shape.rate_bits
+        self.capacity[number] = shape.rate_bits * FRAME_BYTES / (FRAME_BYTES + shape.overhead_bytes)
+        self.finite[number] = self.capacity[number]
+        self.queue_bits[number] = 8.0 * shape.queue_bytes
+        self.delay_s[number] = asked.delay_ns / 1e9
+        self.dropping[number] = shape.drop and not shape.rate_bits
+        if asked != NONE and asked != Impairments(delay_ns=asked.delay_ns):
+            self.impaired[number] = asked
+            self.seen.add(asked)
+        else:
+            self.impaired.pop(number, None)
+        return number
+
+    def way(self, source: str, sink: str) -> Route:
+        """The way from node ``source`` to node ``sink``."""
+        if (source, sink) not in self._ways:
+            there, back = self._hops(source, sink), self._hops(sink, source)
+            self._ways[source, sink] = Route(there, back)
+        return self._ways[source, sink]
+
+    def tree(self, ways: Iterable[Route]) -> Route:
+        """Every link of ``ways`` from one node to several, each once, the sender's first; no way back."""
+        links = dict.fromkeys(hop for way in ways for hop in way.there if hop != self.free)
+        nothing = (self.free,) * HOPS
+        return Route((*links, *nothing[len(links) :]), nothing)
+
+    def wait_s(self, hops: Indices) -> Floats:
+        """How long the queues along ``hops`` (flows, hops) are, added up."""
+        queued = np.minimum(self.queued_bits[hops], self.queue_bits[hops])
+        capacity = self.capacity[hops]
+        wait = np.divide(queued, capacity, out=np.zeros_like(queued), where=capacity > 0)
+        total: Floats = wait.sum(1)
+        return total
+
+    def round_trip_s(self, way: Route) -> float:
+        """What the links of ``way`` take there and back, for one packet, just now."""
+        both = [*way.there, *way.back]
+        return self.one_way_s(both) + float(self.wait_s(np.array([both]))[0])
+
+    def narrowest_bits(self, hops: Indices) -> Floats:
+        """The capacity in bit/s of the narrowest link along ``hops`` (flows, hops), and 1 in an outage."""
+        least: Floats = np.maximum(self.capacity[hops].min(1), 1.0)
+        return least
+
+    def one_way_s(self, hops: Sequence[int]) -> float:
+        """The constant delay along ``hops``."""
+        return float(self.delay_s[list(hops)].sum())
+
+    def _hops(self, source: str, sink: str) -> tuple[int, ...]:
+        numbers = [self.number[end] for end in route(self._rack, source, sink)]
+        return (*numbers, *[self.free] * (HOPS - len(numbers)))
+
+
+_NORMAL = NormalDist()
+_SHAPE = 3.0
+"""Of the Pareto distribution whose tables ship with netem."""
+
+
+def extra_s(asked: Impairments, packets: float, random: Random) -> float:
+    """What the last of about ``packets`` packets that are under way together adds to the delay, in s.
+
+    Packets stay in order, so the slowest of them holds up those behind it: its delay is drawn.
+    """
+    held = 0.0
+    if asked.jitter_ns:
+        level = random.random() ** (1 / max(1.0, packets))
+        held = max(-asked.delay_ns, asked.jitter_ns * _quantile(asked.distribution, level)) / 1e9
+    if asked.slot is not None:
+        held += random.uniform(0.0, asked.slot.longest_ns) / 1e9
+    return held
+
+
+def _quantile(distribution: str, level: float) -> float:
+    """Of the jitter, in units of what is asked for (netem: half the width, or the standard deviation)."""
+    level = min(max(level, 1e-9), 1 - 1e-9)
+    if distribution == "uniform":
+        return 2 * level - 1
+    normal = _NORMAL.inv_cdf(level)
+    if distribution == "normal":
+        return normal
+    pareto = _pareto(level)
+    return pareto if distribution == "pareto" else 0.25 * normal + 0.75 * pareto
+
+
+def _pareto(level: float) -> float:
+    """With mean 0 and standard deviation 1."""
+    mean = _SHAPE / (_SHAPE - 1)
+    deviation = (_SHAPE / ((_SHAPE - 1) ** 2 * (_SHAPE - 2))) ** 0.5
+    return (float((1 - level) ** (-1 / _SHAPE)) - mean) / float(deviation)

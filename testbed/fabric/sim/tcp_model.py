@@ -1,0 +1,372 @@
+"""CUBIC windows, TCP small queues.
+
+TCP's congestion windows, of many flows at once: slow start, HyStart, CUBIC, restart after idleness.
+
+A window changes once a round trip. What it is after loss and in between follows RFC 9438 and Linux's
+tcp_cubic.c: factor 0.7 at a loss, C = 0.4, growth at least Reno's, slow start left as soon as round trips get
+longer. Windows are in packets of full size.
+
+Linux's TCP Small Queues: a host's own flows take turns at its uplink, each with little in that queue. Pure.
+
+A flow has two bundles there, or what its pace is for 1/1024 s, if that is more; a bundle counts for 768 bytes more
+than its payload (``tcp_small_queue_check`` in the kernel's tcp_output.c).
+
+What one connection has to send at a time, or one node to a group.
+
+What packets that are lost cost a flow: time, and being sent again. Random loss, and outages that drop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf, nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.fabric.sim.link_state import HOPS, PACKET_BITS, Floats, Indices, LinkArrays, Route
+from testbed.scenario.link_state import SEGMENT_BYTES, FourState, GilbertElliott, Impairments
+
+INITIAL = 10.0
+"""RFC 6928."""
+_LEAST, _MOST = 2.0, 11_000.0
+"""The latter is what ``tcp_rmem`` lets a connection have under way: 16 MB."""
+_BETA, _C = 0.7, 0.4
+_RENO = 3 * (1 - _BETA) / (1 + _BETA)
+"""Packets a round trip by which CUBIC grows at least."""
+_HYSTART_WINDOW = 16.0
+"""For the delay as many must be under way: it takes eight answers in a round trip to tell that it has got longer."""
+_TRAIN_MORE_S, _TRAIN_APART_S = 1e-3, 2e-3
+"""Answers that follow one another so closely, for longer than half of the least round trip and this, end it too.
+They come as the queue mixes them: half of the mean apart to one and a half."""
+_PER_ANSWER, _SMOOTHING = 2, 7 / 8
+"""Packets that are acknowledged together; what an answer leaves of the smoothed round-trip time before."""
+_PACE_AT_FIRST, _PACE = 2.0, 1.2
+"""Linux's pacing ratios, in slow start below half the threshold and from there on."""
+_HYSTART_LEAST_S, _HYSTART_MOST_S = 0.004, 0.016
+_USED = 0.9
+"""A window of which less than that is under way is not what holds its flow up."""
+TIMEOUT_S = 0.2
+"""Linux's least retransmission time-out, to which a round trip is added."""
+
+
+@dataclass(slots=True)
+class WindowMemory:
+    """What a connection keeps from one message to the next."""
+
+    window: float = INITIAL
+    threshold: float = np.inf
+    origin: float = 0.0
+    """The window at the last loss: where CUBIC's curve has its plateau; 0: there was none."""
+    epoch_s: float = 0.0
+    """When it was cut last, or slow start was left."""
+    sent_s: float = 0.0
+    """When it last had something to send."""
+    round_trip_s: float = 0.0
+
+    def restart(self, now_s: float) -> None:
+        """A connection that was idle for long begins more carefully (RFC 2861, as Linux does it)."""
+        timeout_s = TIMEOUT_S + self.round_trip_s
+        idle_s = now_s - self.sent_s
+        if idle_s <= timeout_s:
+            return
+        self.threshold = max(self.threshold, 0.75 * self.window)
+        while (idle_s := idle_s - timeout_s) > 0 and self.window > INITIAL:
+            self.window = max(INITIAL, self.window / 2)
+
+
+class Windows:
+    """The windows of all flows that have something to send, by row; rows are moved by their owner."""
+
+    def __init__(self, rows: int) -> None:
+        self.window: Floats = np.zeros(rows)
+        self.threshold: Floats = np.zeros(rows)
+        self.origin: Floats = np.zeros(rows)
+        self.epoch_s: Floats = np.zeros(rows)
+        self.least_s: Floats = np.zeros(rows)
+        """The least round-trip time that the way can have."""
+        self.round_s: Floats = np.zeros(rows)
+        """When the present round trip ends."""
+        self.cut_s: Floats = np.zeros(rows)
+        """When packets were lost last."""
+        self.smooth_s: Floats = np.zeros(rows)
+        """The smoothed round-trip time; 0: none was measured yet."""
+
+    @property
+    def columns(self) -> tuple[Floats, ...]:
+        """All arrays, for whoever moves rows."""
+        return (
+            self.window, self.threshold, self.origin, self.epoch_s, self.least_s, self.round_s,
+            self.cut_s, self.smooth_s,
+        )  # fmt: skip
+
+    def open(self, rows: slice, memories: Sequence[WindowMemory], least_s: Floats) -> None:
+        """Connections begin to send; when their first round trip ends is for ``round_s`` to say."""
+        self.window[rows] = [memory.window for memory in memories]
+        self.threshold[rows] = [memory.threshold for memory in memories]
+        self.origin[rows] = [memory.origin for memory in memories]
+        self.epoch_s[rows] = [memory.epoch_s for memory in memories]
+        self.smooth_s[rows] = [memory.round_trip_s for memory in memories]
+        self.least_s[rows], self.round_s[rows], self.cut_s[rows] = least_s, np.inf, -np.inf
+
+    def close(self, rows: Indices, memories: Sequence[WindowMemory | None], now_s: float) -> None:
+        """They have nothing to send any more."""
+        kept = (self.window, self.threshold, self.origin, self.epoch_s, self.smooth_s)
+        columns = (column[rows].tolist() for column in kept)
+        for memory, *values in zip(memories, *columns, strict=True):
+            if memory is not None:
+                (
+                    memory.window, memory.threshold, memory.origin, memory.epoch_s,
+                    memory.round_trip_s,
+                ) = values  # fmt: skip
+                memory.sent_s = now_s
+
+    def grow(
+        self,
+        rows: Indices,
+        now_s: float,
+        round_trip_s: Floats,
+        out: Floats,
+        train_s: Floats,
+        luck: Floats,
+    ) -> None:
+        """A round trip of ``rows`` has ended without loss; it took ``round_trip_s`` (rows,).
+
+        ``out`` (rows,): packets that were under way. A window that is not used up does not grow.
+        ``train_s`` (rows,): from the first of their answers to the last; ``luck`` (rows,): random, from 0 to 1.
+        """
+        window, threshold = self.window[rows], self.threshold[rows]
+        slow = window < threshold
+        least = self.least_s[rows]
+        longer = round_trip_s - least > np.clip(least / 8, _HYSTART_LEAST_S, _HYSTART_MOST_S)
+        longer &= out >= _HYSTART_WINDOW
+        apart_s = train_s * _PER_ANSWER / np.maximum(out, 1.0)
+        close = apart_s * (0.5 + luck) <= _TRAIN_APART_S
+        train = (train_s > (least + _TRAIN_MORE_S) / 2) & close
+        leaving = slow & (longer | train) & (window >= _HYSTART_WINDOW)
+        most = np.minimum((2 - luck) * out, window)
+        doubled = np.minimum(2 * most, np.maximum(threshold, window))
+        steady = np.where(out < _USED * window, window, self._cubic(rows, now_s, round_trip_s))
+        grown = np.where(slow, np.where(leaving, window, np.maximum(doubled, window)), steady)
+        self.threshold[rows] = np.where(leaving, window, threshold)
+        self.epoch_s[rows] = np.where(leaving, now_s, self.epoch_s[rows])
+        self.window[rows] = np.clip(grown, _LEAST, _MOST)
+        first, news = self.smooth_s[rows] == 0, 1 - _SMOOTHING ** (out / _PER_ANSWER)
+        old_s = np.where(first, round_trip_s, self.smooth_s[rows])
+        self.smooth_s[rows] = old_s + news * (round_trip_s - old_s)
+
+    def pace(self, rows: Indices | slice) -> Floats:
+        """Packets a second, on average over a moment, that ``rows`` send at most."""
+        window = self.window[rows]
+        factor = np.where(window < self.threshold[rows] / 2, _PACE_AT_FIRST, _PACE)
+        return factor * window / np.maximum(self.smooth_s[rows], self.least_s[rows])
+
+    def hit(
+        self, rows: Indices, lost: float, now_s: float, round_trip_s: Floats, luck: Floats
+    ) -> Indices:
+        """Who of ``rows`` is among those that lose ``lost`` packets, and has not been so for a round trip."""
+        windows = self.window[rows]
+        missed = (1 - min(1.0, lost / max(windows.sum(), 1.0))) ** windows
+        again = now_s - self.cut_s[rows] > round_trip_s
+        hit: Indices = rows[(luck >= missed) & again]
+        return hit
+
+    def cut(self, rows: Indices, now_s: float) -> None:
+        """``rows`` have lost packets. (Fast convergence: who has not come back to where it was gives way.)"""
+        window, origin = self.window[rows], self.origin[rows]
+        self.origin[rows] = np.where(window < origin, window * (1 + _BETA) / 2, window)
+        self.window[rows] = self.threshold[rows] = np.maximum(_LEAST, _BETA * window)
+        self.epoch_s[rows] = self.cut_s[rows] = now_s
+
+    def _cubic(self, rows: Indices, now_s: float, round_trip_s: Floats) -> Floats:
+        window, origin = self.window[rows], np.maximum(self.origin[rows], 1.0)
+        passed = now_s - self.epoch_s[rows] + round_trip_s
+        start = np.where(
+            self.origin[rows] > self.threshold[rows], _BETA * origin, self.threshold[rows]
+        )
+        start = np.where(np.isfinite(start), start, window)
+        top = np.maximum(origin, start)
+        plateau_s = np.cbrt((top - start) / _C)
+        curve = _C * (passed - plateau_s) ** 3 + top
+        reno = start + _RENO * passed / np.maximum(round_trip_s, 1e-9)
+        return np.minimum(np.maximum(np.maximum(curve, reno), window), 1.5 * window)
+
+
+_BUNDLES, _FOR_S, _BUFFER_BYTES = 2, 1 / 1024, 768
+
+
+def allowed_bits(pace: Floats, bundle: int) -> Floats:
+    """What flows of ``pace`` (packets a second) may have in their hosts' queues, in bits on the wire."""
+    counted = bundle * SEGMENT_BYTES + _BUFFER_BYTES
+    bundles = np.ceil(_FOR_S * pace * SEGMENT_BYTES / counted)
+    allowed: Floats = np.maximum(_BUNDLES, bundles) * bundle * PACKET_BITS
+    return allowed
+
+
+def weights(first: Indices, own: NDArray[np.bool_], window: Floats, allowed: Floats) -> Floats:
+    """How flows share links: by their windows; those of one host by what each may have in its queue.
+
+    ``first`` (flows,): the link that each passes first, ``own``: whether its host sees how full that is.
+    """
+    small = np.minimum(window, allowed)
+    total, queued = np.bincount(first, window), np.bincount(first, small)
+    weight: Floats = np.where(own, small * (total[first] / queued[first]), window)
+    return weight
+
+
+FAIR_SHARE = nan
+"""``limit_bits`` of a flow that takes what is its fair share at any time, and neither starts slowly nor queues."""
+
+
+@dataclass(eq=False, slots=True)
+class SimFlow:
+    """``bits`` on the wire along ``way``; ``done`` is called when the last has been sent.
+
+    ``memory``: the connection's; None for a flow that has no window: it ignores congestion and sends at
+    ``limit_bits``, or takes its ``FAIR_SHARE``.
+    """
+
+    way: Route
+    bits: float
+    done: Callable[[SimFlow], None]
+    memory: WindowMemory | None = field(default_factory=WindowMemory)
+    limit_bits: float = inf
+    start_s: float = 0.0
+    waited_s: float = 0.0
+    """How long the queues on the way were when it began."""
+    begun_bits: Sequence[float] = ()
+    """What each link of the way will have served (``Board.served_bits``) when it comes to this flow's first bit."""
+    tightest: int = -1
+    """The link that held it up last."""
+    late_s: float = 0.0
+    """What retransmissions at its very end cost."""
+    legs: Sequence[SimFlow] = ()
+    """Of what is multicast: the way to each member. Its own way is all their links, each once."""
+
+
+def ways(flows: Sequence[SimFlow], hops: int, free: int) -> tuple[Indices, Indices]:
+    """The links of ``flows`` there (flows, hops), filled up with ``free``, and back (flows, HOPS)."""
+    there, back = [flow.way.there for flow in flows], [flow.way.back for flow in flows]
+    if hops > HOPS:
+        there = [(*links, *[free] * (hops - len(links))) for links in there]
+    return np.array(there), np.array(back)
+
+
+def note_queues(board: LinkArrays, flows: Sequence[SimFlow], there: Indices) -> None:
+    """``flows`` along ``there`` (flows, hops) begin now: each remembers what is before it on its way."""
+    waited_s = board.wait_s(there)
+    begun = board.served_bits[there] + waited_s[:, None] * board.finite[there]
+    for flow, wait, bits in zip(flows, waited_s.tolist(), begun.tolist(), strict=True):
+        flow.waited_s, flow.begun_bits = wait, bits
+        if flow.legs:
+            note_queues(board, flow.legs, ways(flow.legs, HOPS, board.free)[0])
+
+
+_TAIL = 3
+"""Packets at the end of a message whose loss no later ones give away: a probe has to find it out."""
+_PROBED, _REPAIRED = 3, 1
+"""Round trips until the one and the other has been repaired (RFC 8985: two until the probe)."""
+
+
+class LinkLosses:
+    """Draws what is lost. ``seed``: of the run; directions with a seed of their own use that."""
+
+    def __init__(self, board: LinkArrays, seed: int) -> None:
+        self._board, self._seed = board, seed
+        self._random: dict[int, np.random.Generator] = {}
+        self._stalled: dict[int, float] = {}
+        """Directions that drop everything, and since when."""
+        self._held: dict[SimFlow, float] = {}
+        """Flows that will try again at that time, and not before."""
+
+    def in_round(
+        self, rows: Indices, flows: Sequence[SimFlow], packets: Floats
+    ) -> NDArray[np.int64]:
+        """How many of ``packets`` (rows,), sent in a round trip of each, are lost."""
+        lost = np.zeros(len(rows), np.int64)
+        if self._board.impaired:
+            for i, row in enumerate(rows):
+                lost[i] = self._drawn(flows[row], round(float(packets[i])))
+        return lost
+
+    def at_end(self, flow: SimFlow, window: float) -> int:
+        """Round trips that ``flow`` still takes after all has been sent, since some of the last was lost."""
+        if not self._board.impaired or flow.memory is None:
+            return 0
+        last = int(min(window, np.ceil(flow.bits / PACKET_BITS)))
+        if self._drawn(flow, min(_TAIL, last)):
+            return _PROBED
+        return _REPAIRED if self._drawn(flow, last - _TAIL) else 0
+
+    def on_link(self, number: int, packets: int) -> int:
+        """How many of ``packets`` a direction loses; it counts them."""
+        asked = self._board.impaired.get(number)
+        if asked is None or packets <= 0 or not (share := mean_loss(asked)):
+            return 0
+        lost = self._lost(number, asked, share, packets)
+        self._board.drops[number] += lost
+        return lost
+
+    def last_of(self, number: int, lost: int) -> float:
+        """Where among the packets of a message, from 0 to 1, the last of ``lost`` ones was that are anywhere in it."""
+        return float(self._random[number].random() ** (1 / lost))
+
+    def stall(self, number: int, now_s: float) -> None:
+        """From now on a direction drops everything."""
+        self._stalled[number] = now_s
+
+    def resume(self, flows: Iterable[SimFlow], now_s: float) -> None:
+        """A direction serves again. A sender finds out when it tries next: intervals between tries double."""
+        for number in [n for n in self._stalled if not self._board.dropping[n]]:
+            since_s = self._stalled.pop(number)
+            for flow in flows:
+                if flow.memory is None:
+                    continue
+                wait_s = TIMEOUT_S + flow.memory.round_trip_s
+                try_s = max(since_s, flow.start_s) + wait_s
+                while try_s < now_s:
+                    wait_s *= 2
+                    try_s += wait_s
+                self._held[flow] = try_s
+
+    def hold(self, limit: Floats, flows: Sequence[SimFlow], now_s: float) -> None:
+        """Set the limits of those who wait for their next try to nothing."""
+        self._held = {flow: try_s for flow, try_s in self._held.items() if try_s > now_s}
+        if self._held:
+            for row, flow in enumerate(flows):
+                if flow in self._held:
+                    limit[row] = 0.0
+
+    @property
+    def next_s(self) -> float:
+        """When the next one tries."""
+        return min(self._held.values(), default=np.inf)
+
+    def _drawn(self, flow: SimFlow, packets: int) -> int:
+        """Packets out of ``packets`` that are lost on the way; each direction counts its own."""
+        return sum(self.on_link(number, packets) for number in flow.way.there)
+
+    def _lost(self, number: int, asked: Impairments, share: float, packets: int) -> int:
+        """Bursts count as one: as many losses as bursts, each so long."""
+        random = self._random.get(number)
+        if random is None:
+            seed = self._seed if asked.seed is None else asked.seed
+            random = self._random[number] = np.random.default_rng([seed, number])
+        burst = mean_burst(asked)
+        bursts = int(random.binomial(packets, min(1.0, share / burst)))
+        if not bursts or burst == 1:
+            return bursts
+        return min(packets, int(random.geometric(1 / burst, bursts).sum()))
+
+
+def mean_loss(asked: Impairments) -> float:
+    """Share of packets that do not arrive, or arrive damaged, in the long run."""
+    loss = asked.loss
+    share = loss.mean_loss if isinstance(loss, (GilbertElliott, FourState)) else loss
+    return 1 - (1 - share) * (1 - asked.corrupt)
+
+
+def mean_burst(asked: Impairments) -> float:
+    """Packets that are lost together."""
+    return asked.loss.mean_burst if isinstance(asked.loss, GilbertElliott) else 1.0

@@ -1,0 +1,1 @@
+"""How exactly links did what was requested: evidence, verdict, certificate."""

@@ -1,0 +1,499 @@
+"""Everything a verdict rests on.
+
+Whether every change of the scenario was made, when, and to what: records against the scenario itself. Pure.
+
+The interval that a share lies in, from counts: Clopper and Pearson's, by the incomplete beta function.
+
+C. J. Clopper and E. S. Pearson, "The use of confidence or fiducial limits illustrated in the case of the
+binomial", Biometrika 26 (1934). The continued fraction is 8.17.22 of the NIST Digital Library of Mathematical
+Functions, evaluated by Lentz's method. Counts need not be whole: what is correlated counts for less.
+
+What share of packets a link should have lost, and whether it did: counts against the loss model. Pure.
+
+What a verdict is found on.
+
+From what was asked and what was recorded of links and host to the evidence on them. Pure.
+
+One measure at one place, held against its limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import exp, lgamma, log, log1p
+from typing import Any, Literal, cast
+
+from testbed.fidelity.reference import PathModel, RequestedLinks
+from testbed.records.intervals import IntervalSet
+from testbed.records.link_log import Change, Changes, LinkLog
+from testbed.records.manifest import THRESHOLDS, Thresholds
+from testbed.scenario.link_state import (
+    FourState,
+    GilbertElliott,
+    Impairments,
+    LinkDirection,
+    LinkState,
+)
+
+SAME_S = 1e-6
+"""A change is the one that was due if their times differ by no more: they come from the same numbers."""
+
+STILL_S = 0.1
+"""A change that was due so shortly before the last look may be on its way."""
+
+
+@dataclass(slots=True)
+class ChangeAudit:
+    """How a link direction followed its changes. Sentences in ``wrong``; times in seconds after t0."""
+
+    expected: int = 0
+    applied: int = 0
+    missing: list[float] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def faults(self) -> list[str]:
+        """A sentence for everything that is not as asked."""
+        said = list(self.wrong)
+        if self.missing:
+            many, first = len(self.missing), self.missing[0]
+            said.append(
+                f"{many} of {self.expected} changes were never made, the first was due at {first:.3f} s"
+            )
+        return said
+
+
+def audit_changes(
+    asked: RequestedLinks,
+    made: Mapping[LinkDirection, Changes],
+    until_s: Mapping[LinkDirection, float],
+) -> dict[LinkDirection, ChangeAudit]:
+    """Every direction's changes against ``made``, what its ``change`` records say, in order of time.
+
+    ``until_s``: the last look at each direction; what was due after it is not expected. Directions without
+    one were not watched and are left out.
+    """
+    return {
+        end: _follow(asked.changes(end), made.get(end, Changes()), until_s[end])
+        for end in asked.ends
+        if end in until_s
+    }
+
+
+def starts(
+    asked: RequestedLinks, held: Iterable[Mapping[str, Any]]
+) -> dict[LinkDirection, list[str]]:
+    """A sentence for everything that was not as asked before t0; ``held``: the manifest's links."""
+    found: dict[LinkDirection, list[str]] = {}
+    for link in held:
+        end = LinkDirection(link["link"], link["direction"])
+        if end not in asked or not (shape := asked.initial(end)).rate_bits:
+            continue
+        wanted = (8 * -(-shape.rate_bits // 8), shape.queue_bytes)
+        had = (link.get("rate_bits"), link.get("limit_bytes"))
+        if None not in had and had != wanted:
+            found.setdefault(end, []).append(
+                f"at t0 it had {had[0]} bit/s and a queue of {had[1]} B, not {wanted[0]} bit/s and {wanted[1]} B"
+            )
+    return found
+
+
+def _follow(
+    changes: Iterable[tuple[float, LinkState]], made: Iterable[Change], until_s: float
+) -> ChangeAudit:
+    found, rest = ChangeAudit(), iter(made)
+    following = next(rest, None)
+    for time_s, shape in changes:
+        if time_s > until_s:
+            break
+        while following is not None and following.due_s < time_s - SAME_S:
+            found.wrong.append(_unasked(following))
+            following = next(rest, None)
+        if following is not None and abs(following.due_s - time_s) <= SAME_S:
+            found.expected += 1
+            found.applied += 1
+            found.wrong += _differs(shape, following)
+            following = next(rest, None)
+        elif time_s <= until_s - STILL_S:
+            found.expected += 1
+            found.missing.append(time_s)
+    more = rest if following is None else chain([following], rest)
+    found.wrong += [_unasked(change) for change in more if change.due_s <= until_s]
+    return found
+
+
+def _unasked(made: Change) -> str:
+    return f"a change was made for {made.due_s:.3f} s that nobody asked for"
+
+
+def _differs(shape: LinkState, made: Change) -> Iterator[str]:
+    wanted = (shape.rate_bits, shape.queue_bytes)
+    was = (made.rate_bits, made.queue_bytes)
+    if was != wanted:
+        yield (
+            f"the change at {made.due_s:.3f} s was to {was[0]} bit/s and {was[1]} B, "
+            f"not to {wanted[0]} bit/s and {wanted[1]} B"
+        )
+    impairments = shape.impairments.to_json()
+    if made.impairments not in (None, impairments):
+        yield f"the change at {made.due_s:.3f} s was to {made.impairments}, not to {impairments}"
+
+
+_TINY, _EXACT, _TERMS, _HALVINGS = 1e-300, 1e-14, 200_000, 200
+
+
+def interval(hits: float, trials: float, confidence: float) -> tuple[float, float]:
+    """The least and the largest share that ``hits`` of ``trials`` leave likely enough."""
+    if trials <= 0:
+        return 0.0, 1.0
+    tail = (1 - confidence) / 2
+    low = 0.0 if hits <= 0 else _quantile(tail, hits, trials - hits + 1)
+    high = 1.0 if hits >= trials else _quantile(1 - tail, hits + 1, trials - hits)
+    return low, high
+
+
+def regularised(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function I_x(a, b)."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (
+        a + b + 2
+    ):  # there the fraction of the mirrored function is the one that converges
+        return 1 - regularised(1 - x, b, a)
+    front = lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x)
+    return exp(front) * _fraction(x, a, b) / a
+
+
+def _fraction(x: float, a: float, b: float) -> float:
+    c, d = 1.0, 1 / _not_zero(1 - (a + b) * x / (a + 1))
+    value = d
+    for m in range(1, _TERMS):
+        for numerator in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / _not_zero(1 + numerator * d)
+            c = _not_zero(1 + numerator / c)
+            value *= c * d
+        if abs(c * d - 1) < _EXACT:
+            break
+    return value
+
+
+def _not_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY
+
+
+def _quantile(probability: float, a: float, b: float) -> float:
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if regularised(middle, a, b) < probability:
+            low = middle
+        else:
+            high = middle
+        if high - low <= 1e-12 * high:
+            break
+    return (low + high) / 2
+
+
+_LONGEST_LAG, _FORGOTTEN = 100_000, 1e-9
+Matrix = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """``share`` of packets lost in the long run; ``weight``: so many packets tell as much as one alone."""
+
+    share: float
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LossSeen:
+    """Losses of one line. ``low`` to ``high``: where the true share lies; None with ``why`` it is not judged."""
+
+    packets: int
+    lost: int
+    asked: float | None = None
+    low: float | None = None
+    high: float | None = None
+    why: str | None = None
+
+    @property
+    def used(self) -> float | None:
+        """How far what was asked is from what was seen, in widths of the interval to that side: up to 1 is right."""
+        if self.asked is None or self.low is None or self.high is None:
+            return None
+        seen = self.lost / self.packets
+        bound = self.high if self.asked > seen else self.low
+        return 0.0 if self.asked == seen else abs(self.asked - seen) / max(abs(bound - seen), 1e-12)
+
+
+def expected(asked: Impairments) -> Expected | str:
+    """What a line should lose (or mark, with ``ecn``), or why that cannot be said."""
+    if isinstance(asked.loss, GilbertElliott):
+        model = asked.loss
+        chain = ((1 - model.p, model.p), (model.r, 1 - model.r))
+        return _of_chain(chain, (model.loss_good, model.loss_bad))
+    if isinstance(asked.loss, FourState):
+        return _of_chain(_four(asked.loss), (0.0, 0.0, 1.0, 1.0))
+    return Expected(asked.loss)
+
+
+def seen(packets: int, lost: int, shapes: Iterable[LinkState], confidence: float) -> LossSeen:
+    """``lost`` of ``packets`` against what ``shapes`` (all that the link had) asked for."""
+    models = {shape.impairments.loss: shape.impairments for shape in shapes}
+    if not packets:
+        return LossSeen(packets, lost, why="no packets came to it")
+    if len(models) != 1:
+        return LossSeen(packets, lost, why="the loss asked for changed meanwhile")
+    found = expected(next(iter(models.values())))
+    if isinstance(found, str):
+        return LossSeen(packets, lost, why=found)
+    low, high = interval(lost / found.weight, packets / found.weight, confidence)
+    return LossSeen(packets, lost, found.share, low, high)
+
+
+def _four(model: FourState) -> Matrix:
+    """Gap, burst gap, burst loss, gap loss, as netem goes from one to the next."""
+    return (
+        (1 - model.p13 - model.p14, 0.0, model.p13, model.p14),
+        (0.0, 1 - model.p23, model.p23, 0.0),
+        (model.p31, model.p32, 1 - model.p31 - model.p32, 0.0),
+        (1.0, 0.0, 0.0, 0.0),
+    )
+
+
+def _of_chain(chain: Matrix, loss: Sequence[float]) -> Expected | str:
+    """Mean loss of a Markov chain, and by how much its memory widens the mean's variance."""
+    stay = _stationary(chain)
+    mean = _dot(stay, loss)
+    if mean in (0.0, 1.0):
+        return Expected(mean)
+    weight, ahead = 1.0, list(loss)
+    for _ in range(_LONGEST_LAG):
+        ahead = [_dot(row, ahead) for row in chain]
+        together = sum(s * h * a for s, h, a in zip(stay, loss, ahead, strict=True)) - mean**2
+        weight += 2 * together / (mean * (1 - mean))
+        if max(abs(value - mean) for value in ahead) < _FORGOTTEN:
+            return Expected(mean, max(weight, 1.0))
+    return "its losses remember too much of what was before"
+
+
+def _stationary(chain: Matrix) -> list[float]:
+    """By the average of two steps, which settles also where the chain alternates."""
+    count = len(chain)
+    now = [1 / count] * count
+    for _ in range(_LONGEST_LAG):
+        moved = [sum(now[i] * chain[i][j] for i in range(count)) for j in range(count)]
+        later = [(a + b) / 2 for a, b in zip(now, moved, strict=True)]
+        if max(abs(a - b) for a, b in zip(now, later, strict=True)) < 1e-15:
+            break
+        now = later
+    return now
+
+
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+Records = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class PathSeen:
+    """The least round-trip time from ``node`` to ``peer`` (None: the switch) and back, and what was asked for:
+    it should lie between ``low_s`` and ``high_s``, which are one where delays are constant."""
+
+    node: str
+    peer: str | None
+    least_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def place(self) -> str:
+        """Both ends in words."""
+        return f"{self.node} to {self.peer or 'the switch'}"
+
+    @property
+    def error_s(self) -> float:
+        """How far it is from what was asked: positive above, negative below."""
+        return max(0.0, self.least_s - self.high_s) - max(0.0, self.low_s - self.least_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Starved:
+    """How long the host was watched while traffic was under way, and the share of it without a free processor."""
+
+    watched_s: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodesSeen:
+    """What was to happen to nodes (pause, resume, kill, restart); ``faults``: a sentence for all that did not,
+    or was not asked for. ``lateness_ms`` as ``quantiles.spread`` gives it."""
+
+    expected: int
+    applied: int
+    faults: Sequence[str]
+    lateness_ms: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything is optional: what is absent is reported as not measured. Places are ``worker-0 up``."""
+
+    seconds: float = 0.0
+    """Wall seconds that the run took."""
+    links: Records = ()
+    """The agent's report, one object per link direction."""
+    steps: Records = ()
+    """``StepRecord`` objects of all workers."""
+    rests: Records = ()
+    """``RestRecord`` objects of all workers."""
+    rounds: Records = ()
+    """``RoundRecord`` objects of the server."""
+    sockets: Records = ()
+    """Per data socket ``{"node", "peer", "bytes_sent", "segs_out"}``, node and peer by name.
+    Of multicasts see ``identity.class_bytes_expected``."""
+    unaccounted: Mapping[str, str] = field(default_factory=dict)
+    """By place: why the sockets do not account for all its bytes."""
+    completion: Mapping[str, Any] | None = None
+    """What ``completion.measure`` returned."""
+    followed: Mapping[str, ChangeAudit] | None = None
+    """By place: whether every change of the scenario was made."""
+    starts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By place: a sentence for everything that was not as asked at t0."""
+    losses: Mapping[str, LossSeen] = field(default_factory=dict)
+    """By place, of links that have a delay line."""
+    paths: Sequence[PathSeen] = ()
+    nodes: NodesSeen | None = None
+    """None where nothing happens to nodes, as in a replay."""
+    foreign_drops: Mapping[str, int] | None = None
+    """Packets dropped outside the emulated queues, by place."""
+    stolen_share: float | None = None
+    """Share of the host's processor time that a hypervisor gave to others."""
+    starved: Starved | None = None
+    around: Sequence[str] | None = None
+    """A sentence for every way that a job's bytes took around the links; None where it is not looked for."""
+    unwatched: Sequence[str] = ()
+    """A sentence for every such way that could not be watched."""
+    faults: Sequence[str] = ()
+    """A sentence for everything in which the nodes' own counts and replicas do not agree."""
+
+
+Trip = tuple[str, str | None, float]
+"""Node, peer (None: the switch), and the least round-trip time between them, in seconds."""
+
+
+def gather(
+    links: Records,
+    history: LinkLog,
+    asked: RequestedLinks,
+    *,
+    seconds: float,
+    processors: int,
+    under_way: IntervalSet,
+    held: Iterable[Mapping[str, Any]] = (),
+    trips: Sequence[Trip] = (),
+    ways: PathModel | None = None,
+    limits: Thresholds = THRESHOLDS,
+) -> Evidence:
+    """What ``Evidence`` says of links and host.
+
+    ``links``: the agent's report; ``held``: what the manifest says that was read back before t0;
+    ``under_way``: when there was traffic that could suffer.
+    """
+    until_s = {_end(link): float(link["to_s"]) for link in links}
+    watched_s, share = history.host.starved_share(under_way, limits)
+    return Evidence(
+        seconds=seconds,
+        links=links,
+        followed={
+            str(end): found for end, found in audit_changes(asked, history.changes, until_s).items()
+        },
+        starts={str(end): said for end, said in starts(asked, held).items()},
+        losses=_losses(links, asked, limits),
+        paths=[] if ways is None else _paths(trips, ways),
+        stolen_share=history.host.stolen_share(processors),
+        starved=Starved(watched_s, share) if history.host.moments else None,
+    )
+
+
+def unaccounted(
+    asked: RequestedLinks, crossed: Iterable[str], uncounted: Iterable[str] = ()
+) -> dict[str, str]:
+    """By place, why the sockets' bytes are not all there is.
+
+    ``crossed``: links that carry other traffic. ``uncounted``: nodes whose gradients a library carries.
+    """
+    names, without = set(crossed), set(uncounted)
+    found = {
+        str(end): "gloo keeps no count of its bytes" for end in asked.ends if end.link in without
+    }
+    for end in asked.ends:
+        if end.link in names:
+            found.setdefault(str(end), "other traffic goes over it")
+    copying = {end for end in asked.ends if any(s.impairments.duplicate for s in asked.shapes(end))}
+    for end in asked.ends if copying else []:
+        if end in copying or end.direction == "down":
+            found.setdefault(str(end), "packets are duplicated on the way")
+    return found
+
+
+def _losses(links: Records, asked: RequestedLinks, limits: Thresholds) -> dict[str, LossSeen]:
+    lines = [link for link in links if link.get("line_packets") is not None]
+    # Of many lines one is outside its interval sooner: together they have the confidence asked for.
+    confidence = 1 - (1 - limits.loss_confidence) / max(1, len(lines))
+    return {
+        str(_end(link)): seen(
+            int(link["line_packets"]),
+            int(link["line_lost"] or 0),
+            asked.shapes(_end(link)),
+            confidence,
+        )
+        for link in lines
+    }
+
+
+def _paths(trips: Iterable[Trip], ways: PathModel) -> list[PathSeen]:
+    """One per pair, whichever of both ends has seen less."""
+    least: dict[frozenset[str | None], Trip] = {}
+    for node, peer, time_s in trips:
+        pair = frozenset((node, peer))
+        if pair not in least or time_s < least[pair][2]:
+            least[pair] = (node, peer, time_s)
+    return [
+        PathSeen(node, peer, time_s, *ways.round_trip_s(node, peer))
+        for node, peer, time_s in least.values()
+    ]
+
+
+def _end(link: Mapping[str, Any]) -> LinkDirection:
+    return LinkDirection(link["link"], cast(Any, link["direction"]))
+
+
+State = Literal["valid", "degraded", "invalid"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One measure at one place. ``deviation`` None: not measured, and ``sentence`` says why."""
+
+    measure: str
+    sentence: str
+    deviation: float | None = None
+    limit: float = 0.0
+    place: str | None = None
+
+    def state(self, factor: float) -> State:
+        """Valid within the limit, degraded within ``factor`` times it. Not measured is not a fault."""
+        # The allowance is for the rounding of the deviation itself: 1.02 - 1 is above 0.02.
+        if self.deviation is None or self.deviation <= self.limit * (1 + 1e-9):
+            return "valid"
+        return "degraded" if self.deviation <= factor * self.limit * (1 + 1e-9) else "invalid"

@@ -1,0 +1,158 @@
+"""What make calls.
+
+Saying what is about to be done to this machine, and asking whether it may be, where somebody is there to answer.
+
+``python3 -m testbed.host [--yes] [all|environment|engine|images|guest|stop|capabilities]``: what ``make`` calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+
+from testbed.errors import MachineError, NarrowsError
+from testbed.host import docker_engine as host_docker_engine
+from testbed.host import images, packages, paths
+from testbed.host.packages import Need, answer, have, log
+from testbed.host.uml import docker_engine
+from testbed.host.uml.guest import GUEST
+
+STOP = "make setup-stop"
+
+
+def ask(needs: tuple[Need, ...], *, yes: bool, with_engine: bool) -> None:
+    """Say what root's setup will install and start, and ask. Raises MachineError where the answer is no.
+
+    Without a terminal, with ``yes``, and where ``CI`` is set, nobody is asked: it is said, and done.
+    """
+    lines = intended(needs, with_engine=with_engine)
+    if os.geteuid() != 0 or not lines:
+        return
+    log.info("═══ this changes the machine:")
+    for line in lines:
+        log.info("  • %s", line)
+    if yes or os.environ.get("CI") or not sys.stdin.isatty():
+        log.info("═══ nobody is asked (--yes, CI, or no terminal): going on")
+        return
+    sys.stderr.write("Go on? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise MachineError(
+            "nothing was installed or started",
+            fix="Install and start by yourself what is listed; without an engine: --fabric netns or sim",
+        )
+
+
+def intended(needs: tuple[Need, ...], *, with_engine: bool) -> list[str]:
+    """What setup would do to this machine beyond the checkout, a sentence each."""
+    lacks_engine = with_engine and host_docker_engine.lacking()
+    wanted = packages.missing((*needs, *packages.ENGINE) if lacks_engine else needs)
+    lines = []
+    if wanted and have("apt-get"):
+        lines.append(f"installs with apt-get: {' '.join(packages.names(wanted))}")
+    if lacks_engine and host_docker_engine.version() is None:
+        lines += _of_the_engine()
+    return lines
+
+
+def _of_the_engine() -> list[str]:
+    if host_docker_engine.is_managed():
+        return [
+            "starts Docker's service as this host has configured it: by default that turns on IP forwarding, sets the "
+            "policy of forwarded packets to DROP, and adds rules to the filters",
+            f"`{STOP}` stops it, and restores forwarding and filters as they are now",
+        ]
+    return [
+        f"starts a Docker engine (dockerd {' '.join(host_docker_engine.flags())}; log: {host_docker_engine.LOG}): "
+        f"{host_docker_engine.description()}; containers that others start in it have no network but the host's",
+        f"`{STOP}` stops it, and restores what it changed",
+    ]
+
+
+def everything() -> None:
+    """Environment, engine, images and programs. Quick when all of it is there."""
+    paths.ensure()
+    paths.ensure_kernels()
+    packages.offer(packages.TRAFFIC, "cross traffic and recording traces")
+    packages.offer(GUEST, "--guest (delay, loss and the like on kernels without netem)")
+    host_docker_engine.ensure()
+    images.ensure()
+
+
+def guest() -> None:
+    """The disk of guests that have a Docker engine."""
+    everything()
+    docker_engine.ensure()
+
+
+def capabilities() -> None:
+    """Write which marked tests must run here, for NARROWS_REQUIRE."""
+    can = ["root"] if os.geteuid() == 0 else []
+    if host_docker_engine.version() is not None:
+        can.append("docker")
+    if not packages.missing(GUEST):
+        can += ["guest", "netem"]
+    sys.stdout.write(",".join(can) + "\n")
+
+
+def stop() -> None:
+    """Stop the engine that was started here, and restore what it changed. Raises MachineError while containers run in it."""
+    running = answer(["docker", "ps", "--quiet"])
+    if host_docker_engine.STATE.exists() and running:
+        raise MachineError(
+            f"{len(running.split())} containers run in the engine",
+            fix="End their runs first, or `testbed clean`; `docker ps` lists them",
+        )
+    done = host_docker_engine.stop()
+    sys.stdout.write(
+        "".join(f"{line}\n" for line in done or ["no engine was started by `make setup`"])
+    )
+
+
+COMMANDS: dict[str, Callable[[], None]] = {
+    "all": everything,
+    "environment": paths.ensure,
+    "engine": host_docker_engine.ensure,
+    "images": everything,
+    "guest": guest,
+    "stop": stop,
+    "capabilities": capabilities,
+}
+
+YES = "--yes"
+_OF_THE_SYSTEM = (*packages.PYTHON, *packages.TRAFFIC, *GUEST)
+_ASKED: dict[str, tuple[tuple[packages.Need, ...], bool]] = {
+    "environment": (packages.PYTHON, False),
+    "engine": ((), True),
+    **dict.fromkeys(("all", "images", "guest"), (_OF_THE_SYSTEM, True)),
+}
+"""By command: packages that it may install, and whether it starts an engine."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; returns the exit code."""
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
+    yes, given = YES in arguments, [each for each in arguments if each != YES]
+    name = given[0] if given else "all"
+    if len(given) > 1 or name not in COMMANDS:
+        sys.stderr.write(f"python3 -m testbed.host [{YES}] [{'|'.join(COMMANDS)}]\n")
+        return 2
+    try:
+        if name in _ASKED:
+            needs, with_engine = _ASKED[name]
+            ask(
+                () if paths.current() and not with_engine else needs,
+                yes=yes,
+                with_engine=with_engine,
+            )
+        COMMANDS[name]()
+    except NarrowsError as error:
+        sys.stderr.write(f"setup: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

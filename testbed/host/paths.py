@@ -1,0 +1,230 @@
+"""Folders of this checkout, its environment, its lock files, PyTorch and compiled kernels.
+
+Where the parts of a checkout lie.
+
+Content hashes: what was made from the same content need not be made again.
+
+The lock files: exact versions of all that is installed, with the hashes of their files. `make lock` writes them.
+
+pip takes nothing else then, wherever it finds it.
+
+Which build of PyTorch: without a GPU the CPU build, ten times smaller than the CUDA one.
+
+Asked for in this order, and the first that pip can satisfy is taken: the CPU build where pip looks anyway,
+the CPU build from PyTorch's own index, the CUDA build. With a GPU, the CUDA build, if there is one. The version is that of
+``constraints.txt`` in every case, and the files are those whose hashes are in ``locks/``.
+
+The virtual environment ``.venv``: the package (editable), its dependencies and the developers' tools.
+
+Compiled kernels: made once here, so that the first run of all does not begin with half a minute of compiling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import MachineError
+from testbed.host import packages
+from testbed.host.packages import CommandFailed, log, run, step
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout: the folder that holds ``pyproject.toml``, ``images/`` and ``compose/``."""
+
+BUILD = ROOT / "build"
+"""Everything that is made on the way and may be deleted at any time."""
+
+VENV = ROOT / ".venv"
+VENV_PYTHON = VENV / "bin" / "python"
+
+
+def in_checkout(*parts: str) -> Path:
+    """A file of the checkout. Raises MachineError where only the installed package is present."""
+    path = ROOT.joinpath(*parts)
+    if not path.exists():
+        raise MachineError(
+            f"{'/'.join(parts)} is not there: the docker fabric needs a checkout of the project",
+            fix="Run from a clone, installed with `make setup`, or use --fabric netns",
+        )
+    return path
+
+
+def cache(name: str) -> Path:
+    """A folder for what is made once: in ``build/`` of a checkout that may be written to, else the user's own."""
+    beside = (ROOT / "pyproject.toml").exists() and os.access(ROOT, os.W_OK)
+    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = (BUILD if beside else users / "narrows") / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+_IGNORED = ("__pycache__", ".pyc")
+_DIGITS = 12
+
+
+def of(*parts: str | bytes | Path) -> str:
+    """Twelve hexadecimal digits for strings, bytes, and files or whole folders with their names."""
+    digest = hashlib.sha256()
+    for part in parts:
+        for chunk in _chunks(part):
+            digest.update(len(chunk).to_bytes(8, "little"))
+            digest.update(chunk)
+    return digest.hexdigest()[:_DIGITS]
+
+
+def files(folder: Path) -> list[Path]:
+    """The files below ``folder``, in a fixed order; compiled Python is left out."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if not any(mark in str(path) for mark in _IGNORED))
+
+
+def _chunks(part: str | bytes | Path) -> Iterable[bytes]:
+    if isinstance(part, str):
+        yield part.encode()
+    elif isinstance(part, bytes):
+        yield part
+    elif part.is_dir():
+        for path in files(part):
+            yield str(path.relative_to(part)).encode()
+            yield path.read_bytes()
+    else:
+        yield part.read_bytes()
+
+
+class Stamp:
+    """A small file that says from which content something was made."""
+
+    def __init__(self, path: Path, content: str) -> None:
+        self.path, self.content = path, content
+
+    def fresh(self) -> bool:
+        """Whether the thing was last made from this very content."""
+        return self.path.is_file() and self.path.read_text() == self.content
+
+    def write(self) -> None:
+        """Say that it now is."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(self.content)
+
+
+FOLDER = ROOT / "locks"
+PACKAGES = FOLDER / "packages.txt"
+"""Of ``.venv``, for every Python."""
+IMAGE = FOLDER / "image.txt"
+"""Of the images, for their Python."""
+TORCH_CPU, TORCH_GPU = FOLDER / "torch-cpu.txt", FOLDER / "torch-gpu.txt"
+"""PyTorch's builds; the second with the packages that it alone needs."""
+
+EXACTLY = ["--require-hashes", "--no-deps"]
+"""For pip: the lock files name everything, and nothing else is to be found out."""
+
+
+def entries(text: str) -> list[str]:
+    """The entries of a lock file, each with its hashes."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    return re.findall(r"^\S.*(?:\n .*)*", "\n".join(lines), re.M)
+
+
+def name_of(entry: str) -> str:
+    """The package of an entry or a requirement, as indices spell it."""
+    name = re.split(r"[^A-Za-z0-9._-]", entry, maxsplit=1)[0]
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def has_gpu() -> bool:
+    """Whether the kernel drives an NVIDIA device."""
+    return Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidiactl").exists()
+
+
+def pinned_version() -> str:
+    """The version in ``constraints.txt``, e.g. ``2.13.0``."""
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        name, _, version = line.partition("==")
+        if name.strip() == "torch":
+            return version.strip()
+    raise MachineError("constraints.txt pins no version of torch", fix="Add `torch==<version>`")
+
+
+def attempts(*, gpu: bool) -> list[tuple[Path, list[str]]]:
+    """Lock files, best first, each with further arguments for pip."""
+    if gpu:
+        return [(TORCH_GPU, []), (TORCH_CPU, [])]
+    return [(TORCH_CPU, []), (TORCH_CPU, ["--extra-index-url", CPU_INDEX]), (TORCH_GPU, [])]
+
+
+def install_torch(pip: list[str]) -> Path:
+    """Run ``pip`` (``… pip install`` or ``… pip download``) with the first attempt that works; returns its lock file."""
+    tries = attempts(gpu=has_gpu())
+    for number, (lock, more) in enumerate(tries, start=1):
+        try:
+            run([*pip, "-q", *EXACTLY, "-r", str(lock), *more])
+            break
+        except CommandFailed:
+            if number == len(tries):
+                raise
+            log.info("  not found with `%s`, trying the next source", " ".join([lock.name, *more]))
+    return lock
+
+
+def project() -> dict[str, Any]:
+    """``pyproject.toml``, read."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def stamp() -> Stamp:
+    """What the environment is made from: the package's own description, lock files and the Python it was made with."""
+    described = project()
+    wanted = [described["project"], described["build-system"]]
+    made_from = of(repr(wanted), FOLDER, sys.version, str(ROOT))
+    return Stamp(VENV / ".made-from", made_from)
+
+
+def current() -> bool:
+    """Whether the environment is there and was made from what the checkout says now."""
+    return VENV_PYTHON.exists() and stamp().fresh()
+
+
+def ensure() -> None:
+    """Make the environment, or bring it up to date. Quick when nothing changed."""
+    if current():
+        return
+    packages.install(packages.PYTHON)
+    if not VENV_PYTHON.exists():
+        with step("creating .venv"):
+            run([sys.executable, "-m", "venv", str(VENV)])
+    with step("installing PyTorch into .venv"):
+        install_torch([str(VENV_PYTHON), "-m", "pip", "install"])
+    with step("installing narrows and its tools into .venv"):
+        pip = [str(VENV_PYTHON), "-m", "pip", "install", "-q"]
+        run([*pip, *EXACTLY, "-r", str(PACKAGES)])
+        # What builds it was among them: an environment of pip's own for that would take whatever there is.
+        run([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
+    stamp().write()
+
+
+_SOURCES = ROOT / "testbed" / "compress" / "kernels"
+
+
+def stamp_kernels() -> Stamp:
+    """What they are compiled from: the loops, and the environment."""
+    made_from = of(stamp().content, *sorted(_SOURCES.glob("*.py")))
+    return Stamp(VENV / ".kernels-compiled-from", made_from)
+
+
+def ensure_kernels() -> None:
+    """Compile what has changed since the last time."""
+    made = stamp_kernels()
+    if made.fresh():
+        return
+    with step("compiling kernels"):
+        run([str(VENV_PYTHON), "-m", "testbed.compress.kernels.compilation"])
+    made.write()

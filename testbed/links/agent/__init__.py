@@ -1,0 +1,1 @@
+"""The privileged process that changes the network, and its client."""

@@ -1,0 +1,1 @@
+"""Network devices, namespaces, addresses and connections."""

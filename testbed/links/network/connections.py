@@ -1,0 +1,238 @@
+"""TCP connections and interface counters (inet_diag).
+
+TCP connections as the kernel describes them over ``NETLINK_SOCK_DIAG``.
+
+Of pyroute2 the message classes are used: its ``DiagSocket`` announces that its calls will change, and hears no errors.
+
+Every TCP connection of some namespaces, followed to its end, and what their interfaces carried meanwhile.
+
+A socket that is destroyed tells its counters once, to whoever listens in its namespace; those still open at the end
+are listed then. Together they are all there were, however short they lived, and the counts are the kernel's own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
+from threading import Thread
+
+from pyroute2.netlink.diag import (
+    SKNLGRP_INET6_TCP_DESTROY,
+    SKNLGRP_INET_TCP_DESTROY,
+    SOCK_DIAG_BY_FAMILY,
+    SS_ALL,
+    SS_CLOSE,
+    SS_LISTEN,
+    SS_TIME_WAIT,
+    inet_diag_msg,
+    inet_diag_req,
+)
+
+from testbed.links.agent.protocol import InterfaceSeen, SocketSeen, Watched
+from testbed.links.network.devices import interfaces
+from testbed.links.network.namespaces import opened
+from testbed.links.tc.netlink import (
+    SOCK_DIAG,
+    AttributeReader,
+    NetlinkChannel,
+    NetlinkMessage,
+    listener,
+    split,
+    tolerating,
+)
+from testbed.transport.connection import counters_of
+
+FAMILIES = (socket.AF_INET, socket.AF_INET6)
+DESTROYED = (SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY)
+"""Multicast groups that tell of every TCP socket as it is destroyed: IPv4, IPv6."""
+
+_INFO = 2
+_CONNECTED = SS_ALL & ~sum(1 << state for state in (SS_TIME_WAIT, SS_CLOSE, SS_LISTEN))
+_SEEN = AttributeReader(
+    inet_diag_msg,
+    *(f"idiag_{name}" for name in ("family", "src", "sport", "dst", "dport", "cookie")),
+    "INET_DIAG_INFO",
+)
+
+
+def query(family: int) -> NetlinkMessage:
+    """The request for all connections of a family with their counters."""
+    fields = {"sdiag_family": family, "sdiag_protocol": socket.IPPROTO_TCP}
+    return NetlinkMessage(
+        inet_diag_req, {**fields, "idiag_ext": 1 << (_INFO - 1), "idiag_states": _CONNECTED}
+    )
+
+
+def decode(message: bytes, ended_ns: int | None = None) -> SocketSeen | None:
+    """Read a description; None for a socket that never sent a segment. Raises OSError on an old kernel."""
+    family, own, own_port, peer, peer_port, cookie, info = _SEEN(message)
+    if info is None:
+        return None
+    counters = counters_of(info)
+    if not counters.segments_out:
+        return None
+    return SocketSeen(
+        cookie=cookie,
+        own=_end(family, own, own_port),
+        peer=_end(family, peer, peer_port),
+        bytes_sent=counters.bytes_sent,
+        bytes_received=counters.bytes_received,
+        segments_out=counters.segments_out,
+        retransmitted=counters.retransmits,
+        bytes_retransmitted=counters.bytes_retransmitted,
+        least_rtt_us=counters.least_rtt_us,
+        ended_ns=ended_ns,
+    )
+
+
+def _end(family: int, address: bytes, port: bytes) -> str:
+    length = 4 if family == socket.AF_INET else 16
+    found = ip_address(address[:length])
+    # A socket for both versions that speaks IPv4 has the address in IPv6's clothes.
+    if isinstance(found, IPv6Address):
+        found = found.ipv4_mapped or found
+    number = int.from_bytes(port, "big")
+    return f"{found}:{number}" if found.version == 4 else f"[{found}]:{number}"
+
+
+_BUFFER_BYTES = 8 << 20
+_MESSAGE_BYTES = 1 << 16
+_QUIET_S, _LONGEST_S = 0.05, 1.0
+"""A socket's end is told by a queue of the kernel's: it is over when nothing has come for so long."""
+MOST = 200_000
+"""Connections that are kept, of all nodes together: of each the kernel tells some hundred bytes."""
+
+
+@dataclass
+class _Kept:
+    """How many there are of all nodes."""
+
+    connections: int = 0
+
+
+@dataclass
+class Listening:
+    """One namespace's notifications. They are decoded at the end: a replay may be running now."""
+
+    netns: str
+    socket: socket.socket
+    kept: _Kept = field(default_factory=_Kept)
+    heard: list[tuple[int, bytes]] = field(default_factory=list)
+    missed: str | None = None
+    """Why some connections are not among them."""
+
+    def take(self) -> None:
+        """All that has come. Only what was lost is an error, and it is kept."""
+        while True:
+            try:
+                data = self.socket.recv(_MESSAGE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                self.missed = "connections ended faster than they could be noted"
+                continue
+            if self.kept.connections >= MOST:
+                self.missed = f"more than {MOST} connections ended"
+                continue
+            self.kept.connections += 1
+            self.heard.append((time.monotonic_ns(), data))
+
+
+class SocketWatch:
+    """Follows the namespaces at ``nodes``' paths from now until ``end``. Raises OSError where it cannot."""
+
+    def __init__(self, nodes: Mapping[str, str]) -> None:
+        self._stack = ExitStack()
+        self._selector = self._stack.enter_context(selectors.DefaultSelector())
+        self._listening: dict[str, Listening] = {}
+        self._kept = _Kept()
+        try:
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+            self._stack.callback(os.close, self._wake)
+            self._selector.register(self._wake, selectors.EVENT_READ)
+            for node, netns in nodes.items():
+                self._listen(node, netns)
+        except BaseException:
+            self._stack.close()
+            raise
+        self._thread = Thread(target=self._follow, name="sockets", daemon=True)
+        self._thread.start()
+
+    def interfaces(self) -> dict[str, list[InterfaceSeen]]:
+        """By node, the counters at this moment."""
+        found = {}
+        for node, listening in self._listening.items():
+            with NetlinkChannel(listening.netns) as channel:
+                found[node] = interfaces(channel)
+        return found
+
+    def end(self) -> dict[str, Watched]:
+        """Stop following; by node, what there was."""
+        seen = self.interfaces()
+        still = {node: self._open(one.netns) for node, one in self._listening.items()}
+        self._settle()
+        self.close()
+        return {
+            node: Watched(
+                tuple({**still[node], **_decoded(listening)}.values()),
+                tuple(seen[node]),
+                listening.missed,
+            )
+            for node, listening in self._listening.items()
+        }
+
+    def close(self) -> None:
+        """Follow no longer; safe to call twice."""
+        if self._thread.is_alive():
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+        self._stack.close()
+
+    def _listen(self, node: str, netns: str) -> None:
+        # This path leads there when the process that the namespace was named by has ended, too.
+        held = f"/proc/self/fd/{self._stack.enter_context(opened(netns))}"
+        made = self._stack.enter_context(listener(held, DESTROYED, _BUFFER_BYTES))
+        self._listening[node] = Listening(held, made, self._kept)
+        self._selector.register(made, selectors.EVENT_READ, self._listening[node])
+
+    def _follow(self) -> None:
+        over = False
+        while not over:
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    over = True
+                else:
+                    key.data.take()
+
+    def _open(self, netns: str) -> dict[int, SocketSeen]:
+        """By cookie, the connections of a namespace that are open."""
+        messages: list[bytes] = []
+        with NetlinkChannel(netns, SOCK_DIAG) as channel:
+            for family in FAMILIES:
+                with tolerating(errno.ENOENT):  # there is no IPv6 here
+                    messages += channel.dump_raw(query(family), SOCK_DIAG_BY_FAMILY)
+        return {seen.cookie: seen for message in messages if (seen := decode(message))}
+
+    def _settle(self) -> None:
+        """Until nothing more is told of sockets that had ended before they were listed."""
+        give_up, before = time.monotonic() + _LONGEST_S, -1
+        while (now := self._heard()) != before and time.monotonic() < give_up:
+            before = now
+            time.sleep(_QUIET_S)
+
+    def _heard(self) -> int:
+        return sum(len(listening.heard) for listening in self._listening.values())
+
+
+def _decoded(listening: Listening) -> dict[int, SocketSeen]:
+    messages = ((ns, one) for ns, data in listening.heard for _, _, one in split(data))
+    return {seen.cookie: seen for ns, one in messages if (seen := decode(one, ns))}

@@ -1,0 +1,1 @@
+"""Replay of a timeline on links, and how exactly it was followed."""

@@ -1,0 +1,1 @@
+"""Queues and emulated lines of Linux traffic control."""

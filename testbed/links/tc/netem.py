@@ -1,0 +1,215 @@
+"""A netem with every option of the kernel's, always all of them; and what the kernel tells of one.
+
+A change of a netem merges: of what is left out some goes back to nothing and some stays, so everything is
+sent every time, zeros too. Only the table of delays may be left out when it is the one that is held.
+
+What comes back is what was sent, but for this: shares are counted in 2**-32, times of kernels without 64-bit
+ones in ticks of 64 ns, the table of delays is never told, and the seed only by kernels since 6.6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from pyroute2.netlink import NLM_F_ACK, NLM_F_ECHO
+from pyroute2.netlink.rtnl import RTM_GETQDISC, RTM_NEWQDISC
+from pyroute2.netlink.rtnl.tcmsg import tcmsg
+
+from testbed.links.tc.htb import ADD, AT_ROOT, traffic_control
+from testbed.links.tc.netlink import (
+    Attribute,
+    AttributeReader,
+    Fields,
+    NetlinkMessage,
+    encode,
+    tree,
+)
+from testbed.links.tc.parameters import LINE_HANDLE, ORDER_BYTES_S, TICK_NS, table
+from testbed.scenario.link_state import FourState, GilbertElliott, Impairments, Slot
+
+ALL = _MAX32 = 0xFFFFFFFF
+"""What a share of 1 is to the kernel."""
+
+_OPTIONS = "TCA_OPTIONS."
+_LOSS = f"{_OPTIONS}TCA_NETEM_LOSS."
+_FOUR_STATES = ("p13", "p31", "p32", "p23", "p14")
+_TWO_STATES = ("p", "r", "h", "k1")
+_SLOT = ("min_delay", "max_delay", "max_packets", "max_bytes")
+_SHARES = {
+    ("TCA_NETEM_CORR", "delay_corr"): "delay_correlation",
+    ("TCA_NETEM_CORR", "dup_corr"): "duplicate_correlation",
+    ("TCA_NETEM_REORDER", "prob_reorder"): "reorder",
+    ("TCA_NETEM_REORDER", "corr_reorder"): "reorder_correlation",
+    ("TCA_NETEM_CORRUPT", "prob_corrupt"): "corrupt",
+    ("TCA_NETEM_CORRUPT", "corr_corrupt"): "corrupt_correlation",
+}
+"""By attribute and field, the share of ``Impairments`` that is in it."""
+_HELD = AttributeReader(
+    tcmsg,
+    *(_OPTIONS + name for name in ("delay", "limit", "loss", "gap", "duplicate", "jitter")),
+    *(f"{_OPTIONS}TCA_NETEM_{name}64.value" for name in ("LATENCY", "JITTER")),
+    f"{_OPTIONS}TCA_NETEM_RATE.rate",
+    *(f"{_OPTIONS}TCA_NETEM_{name}.value" for name in ("ECN", "PRNG_SEED")),
+    *(f"{_OPTIONS}{attribute}.{field}" for attribute, field in _SHARES),
+)
+_MODEL = AttributeReader(
+    tcmsg,
+    *(f"{_LOSS}NETEM_LOSS_GI.{name}" for name in _FOUR_STATES),
+    *(f"{_LOSS}NETEM_LOSS_GE.{name}" for name in _TWO_STATES),
+    *(f"{_OPTIONS}TCA_NETEM_SLOT.{name}" for name in _SLOT),
+)
+_COUNTERS = AttributeReader(
+    tcmsg,
+    *(f"TCA_STATS2.TCA_STATS_{name}" for name in ("BASIC.packets", "PKT64.value", "BASIC.bytes")),
+    *(f"TCA_STATS2.TCA_STATS_QUEUE.{name}" for name in ("drops", "qlen")),
+)
+_KIND = AttributeReader(tcmsg, "TCA_KIND")
+
+
+class NetemState(NamedTuple):
+    """A netem as the kernel is told, or tells it."""
+
+    impairments: Impairments
+    limit_packets: int
+
+
+class LineCounters(NamedTuple):
+    """A netem at one instant."""
+
+    packets: int
+    """Sent on; duplicates are counted, lost packets are not."""
+    bytes: int
+    lost: int
+    """By the loss model (with ``ecn`` those marked instead count too), and any that found it full."""
+    backlog_packets: int
+    """On their way."""
+
+
+def add(index: int, told: NetemState) -> bytes:
+    """Install it as the root of a device."""
+    return encode(_message(index, _options(told, with_table=True)), RTM_NEWQDISC, ADD)
+
+
+def change(index: int, told: NetemState, *, with_table: bool = True) -> bytes:
+    """Change it in place; packets on their way keep their times."""
+    return encode(_message(index, _options(told, with_table)), RTM_NEWQDISC, NLM_F_ACK)
+
+
+def read(index: int) -> bytes:
+    """Ask for it."""
+    return encode(traffic_control(index, LINE_HANDLE, AT_ROOT), RTM_GETQDISC, NLM_F_ECHO)
+
+
+def _message(index: int, options: Fields) -> NetlinkMessage:
+    return traffic_control(index, LINE_HANDLE, AT_ROOT, "netem", options)
+
+
+def _options(told: NetemState, with_table: bool) -> Fields:
+    """All of a netem's options."""
+    chosen = told.impairments
+    random_loss = chosen.loss if isinstance(chosen.loss, (int, float)) else 0.0
+    slot = chosen.slot or Slot(0, 0)
+    attributes: list[Attribute] = [
+        ("TCA_NETEM_LATENCY64", chosen.delay_ns),
+        ("TCA_NETEM_JITTER64", chosen.jitter_ns),
+        *_chances(chosen),
+        ("TCA_NETEM_RATE", {"rate": _MAX32 if chosen.ordered else 0}),
+        *([("TCA_NETEM_RATE64", ORDER_BYTES_S)] if chosen.ordered else []),
+        ("TCA_NETEM_ECN", int(chosen.ecn)),
+        ("TCA_NETEM_SLOT", dict(zip(_SLOT, (slot.shortest_ns, slot.longest_ns, slot.packets, slot.bytes), strict=True))),
+        *_loss_model(chosen.loss),
+        *([("TCA_NETEM_DELAY_DIST", table(chosen.distribution))] if with_table else []),
+        *([("TCA_NETEM_PRNG_SEED", chosen.seed)] if chosen.seed is not None else []),
+    ]  # fmt: skip
+    return tree(
+        *attributes,
+        delay=_ticks(chosen.delay_ns),
+        limit=told.limit_packets,
+        loss=_share(random_loss),
+        gap=max(1, chosen.reorder_gap) if _share(chosen.reorder) else 0,
+        duplicate=_share(chosen.duplicate),
+        jitter=_ticks(chosen.jitter_ns),
+    )
+
+
+def _chances(chosen: Impairments) -> list[Attribute]:
+    found: dict[str, Fields] = {}
+    for (attribute, field), name in _SHARES.items():
+        found.setdefault(attribute, {})[field] = _share(getattr(chosen, name))
+    return list(found.items())
+
+
+def _loss_model(loss: float | GilbertElliott | FourState) -> list[Attribute]:
+    if isinstance(loss, FourState):
+        # The kernel adds p13 and p14, and p31 and p32, in 32 bits: rounded up they would be nothing.
+        p14, p32 = _share(loss.p14), _share(loss.p32)
+        p13, p31 = min(_share(loss.p13), ALL - p14), min(_share(loss.p31), ALL - p32)
+        numbers = (p13, p31, p32, _share(loss.p23), p14)
+        chances = ("NETEM_LOSS_GI", dict(zip(_FOUR_STATES, numbers, strict=True)))
+    elif isinstance(loss, GilbertElliott):
+        # The kernel wants to know what the bad state lets pass.
+        p, r, lost, good = map(_share, (loss.p, loss.r, loss.loss_bad, loss.loss_good))
+        passed = dict(zip(_TWO_STATES, (p, r, ALL - lost, good), strict=True))
+        chances = ("NETEM_LOSS_GE", passed)
+    else:
+        return []
+    return [("TCA_NETEM_LOSS", tree(chances))]
+
+
+def _share(share: float) -> int:
+    return round(share * ALL)
+
+
+def _ticks(time_ns: int) -> int:
+    return min(_MAX32, time_ns // TICK_NS)
+
+
+def decode_counters(answer: bytes) -> LineCounters:
+    """Counters out of the answer to ``read``."""
+    packets, packets64, size, lost, waiting = _COUNTERS(answer)
+    return LineCounters(packets if packets64 is None else packets64, size, lost, waiting)
+
+
+def decode(answer: bytes) -> NetemState | None:
+    """Settings out of the answer to ``read``; None if that is no netem. ``distribution`` is always uniform."""
+    if _KIND(answer) != (b"netem\0",):
+        return None
+    delay, limit, loss, gap, duplicate, jitter, delay64, jitter64, *others = _HELD(answer)
+    rate, ecn, seed, *shares = others
+    model = _MODEL(answer)
+    found = Impairments(
+        delay_ns=delay * TICK_NS if delay64 is None else delay64,
+        jitter_ns=jitter * TICK_NS if jitter64 is None else jitter64,
+        loss=_read_model(model[:5], model[5:9], loss / ALL),
+        reorder_gap=gap,
+        duplicate=duplicate / ALL,
+        slot=Slot(*model[9:]) if model[9] or model[10] else None,
+        ecn=bool(ecn),
+        ordered=bool(rate),
+        seed=seed,
+        **{name: share / ALL for name, share in zip(_SHARES.values(), shares, strict=True)},
+    )
+    return NetemState(found, limit)
+
+
+def _read_model(
+    four: tuple[Any, ...], two: tuple[Any, ...], random_loss: float
+) -> float | GilbertElliott | FourState:
+    if four[0] is not None:
+        return FourState(*(share / ALL for share in four))
+    if two[0] is not None:
+        p, r, passed, good = two
+        return GilbertElliott(p / ALL, r / ALL, (ALL - passed) / ALL, good / ALL)
+    return random_loss
+
+
+def same(told: NetemState, held: NetemState) -> bool:
+    """Whether a kernel holds what it was told, as far as it tells."""
+    wanted, found = told.impairments, held.impairments
+    seed = found.seed if wanted.seed is not None and found.seed is not None else None
+    found = replace(found, distribution=wanted.distribution, seed=seed)
+    wanted = replace(wanted, seed=wanted.seed if seed is not None else None)
+    return _options(told._replace(impairments=wanted), with_table=False) == _options(
+        held._replace(impairments=found), with_table=False
+    )

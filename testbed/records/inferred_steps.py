@@ -1,0 +1,314 @@
+"""Steps of a job that marks none, inferred from what its links carried.
+
+When the links paused, told by how many bits had been carried by then. Pure.
+
+A synchronous job sends (nearly) the same bytes in every step, however long the links take for them. So on an axis of
+bits its pauses come at equal distances, where on an axis of time they would follow the links' rates.
+
+Steps of a job that marks none, inferred from what its links carried. Pure.
+
+Synchronous training sends (nearly) the same bytes in every step, whatever the links' rates, and pauses while it
+computes. So a step ends where the sum of bytes has grown by one step's and the links pause: the bytes of a step are
+found by the autocorrelation of the pauses over bytes, then its pauses are followed one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from testbed.records.link_log import Array, LinkTraffic
+
+PAUSED = 0.15
+"""A link that was used less than this, of what it was used at most, stood still."""
+_UNLIKE = 0.1
+"""Neighbours whose use differs by more than this are not alike."""
+_HARDLY = 0.002
+"""Of all bits: what comes before so many, and after so many less than all, is no part of the job's steps."""
+
+_AFTER_S = 0.5
+"""So much of what follows the last bits is the last step's pause."""
+
+
+class Pauses:
+    """Points (bits, paused seconds, time) in between which bits flow evenly; all of shape (n,), ascending."""
+
+    def __init__(self, traffic: LinkTraffic, shares: Array) -> None:
+        """Of ``traffic`` with at least one sample that carried something. ``shares``: of each time between two of its
+        times, in which what is looked at was used."""
+        total = traffic.total_bits
+        first = int(np.searchsorted(total, _HARDLY * total[-1], "right")) - 1
+        done_s = traffic.times_s[np.searchsorted(total, (1 - _HARDLY) * total[-1])]
+        last = int(np.searchsorted(traffic.times_s, done_s + _AFTER_S, "right")) - 1
+        cells = slice(first, last)
+        times, bits = traffic.times_s[first : last + 1], total[first : last + 1]
+        use = shares[cells]
+        self.sample_s = float(np.median(np.diff(times)))
+        self.full = float(np.percentile(use[np.diff(bits) > 0], 95)) or 1.0
+        """The share of their time in which the links were busy when the job sent."""
+        self.use: Array = np.minimum(1.0, use / self.full)
+        """Of each sample, of what the links were used at most."""
+        self.ends_s: Array = times[1:]
+        """Of each sample."""
+        points = _points(times, bits, self.use)
+        self.bits, self.paused_s, self.times_s = points
+        self.length_bits = float(bits[-1] - bits[0])
+        self.share = float(self.paused_s[-1] / max(1e-9, times[-1] - times[0]))
+        """Of the time, how much was paused."""
+
+    def between(self, from_bits: Array, to_bits: Array) -> Array:
+        """Seconds paused between such amounts of bits, any shape."""
+        paused: Array = np.interp(to_bits, self.bits, self.paused_s) - np.interp(
+            from_bits, self.bits, self.paused_s
+        )
+        return paused
+
+    def at_s(self, bits: Array) -> Array:
+        """When so many bits had been carried."""
+        return np.interp(bits, self.bits, self.times_s)
+
+    def middle(self, most: int) -> tuple[float, float]:
+        """From and to how many bits: all of them, or in their middle what about ``most`` samples carry."""
+        left = 0.5 * self.length_bits * max(0.0, 1 - most / len(self.use))
+        return float(self.bits[0] + left), float(self.bits[-1] - left)
+
+    def density(self, count: int, from_bits: float, to_bits: float) -> Array:
+        """Seconds paused in each of ``count`` equal parts of the bits between the two, shape (count,)."""
+        edges = np.linspace(from_bits, to_bits, count + 1)
+        return self.between(edges[:-1], edges[1:])
+
+
+def _points(times: Array, bits: Array, use: Array) -> tuple[Array, Array, Array]:
+    """Within a sample that was used in part, bits lie beside those of the neighbour that was used more.
+
+    So a burst that ends in it ends where its bits are done; where both neighbours are alike they are spread evenly.
+    """
+    lengths = np.diff(times)
+    around = np.concatenate([use[:1], use, use[-1:]])
+    before, after = around[:-2], around[2:]
+    ends, begins = after < before - _UNLIKE, before < after - _UNLIKE
+    # where in the sample its first and last bit are
+    opens = np.where(begins, (1 - use) * lengths, 0.0)
+    closes = np.where(ends, use * lengths, lengths)
+    paused = np.concatenate([[0.0], np.cumsum((1 - use) * lengths)])
+    rows = np.stack(
+        [
+            np.stack([bits[:-1], paused[:-1], times[:-1]]),
+            np.stack([bits[:-1], np.where(begins, paused[1:], paused[:-1]), times[:-1] + opens]),
+            np.stack([bits[1:], np.where(ends, paused[:-1], paused[1:]), times[:-1] + closes]),
+        ]
+    )  # fmt: skip
+    points = rows.transpose(2, 0, 1).reshape(-1, 3)
+    points = np.concatenate([points, [[bits[-1], paused[-1], times[-1]]]])
+    # strictly ascending, or a pause would be at no one place: by no more than a bit in a million
+    slack = (bits[-1] - bits[0]) * 1e-6 * np.arange(len(points)) / len(points)
+    return points[:, 0] + slack, points[:, 1], points[:, 2]
+
+
+LEAST_STEPS = 6
+LEAST_SAMPLES = 4
+"""Of a step: what is shorter could as well be several steps."""
+LEAST_CONFIDENCE = 0.6
+FEW_STEPS, LEAST_OF_FEW = 15, 0.9
+"""Of fewer steps more must be alike: a few can be by chance."""
+LEAST_COVERED = 0.5
+"""Of all bits."""
+CONSTANT = 0.05
+"""Steps that differ by no more than this from their median, in bytes, are alike."""
+_AROUND = 0.25
+"""Of a step's bytes: so far from where it should be is a pause looked for."""
+_BY_CHANCE = CONSTANT / _AROUND
+_HALF = 0.04
+"""Of a step's bytes: half the width of a pause."""
+_BEGUN = 0.2
+"""Of a pause: what comes before may be noise."""
+_LEAST_PAUSED = 0.01
+_LEAST_CORRELATION = 0.2
+_ALIKE = 0.8
+"""A shorter distance counts as the step's where it correlates at least so well as the best, times this."""
+_LAGS = np.arange(12, 26)
+"""In parts: at each fineness distances of so many parts are tried, an octave, and a little to find its maxima."""
+_MOST_SAMPLES = 150_000
+"""Of a longer run, the bytes of a step are found in its middle: transforms of a day would take a gigabyte."""
+_MISSED = 3
+"""So many pauses in a row that are not where they should be are the end of the steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """Ends of steps: ``ends_s[0]`` is the begin of the first. Empty: none were found."""
+
+    ends_s: tuple[float, ...]
+    step_bits: float | None
+    """Bits of one step, over all links."""
+    confidence: float | None
+    """Of pauses, each looked for within a quarter of a step: the share that came when 5 % of a step's bytes at most
+    were lacking or too many, above what chance alone would have given; from 0 to 1. None: nothing to follow."""
+    reason: str
+
+
+def infer(traffic: LinkTraffic) -> Inferred:
+    """Find the steps in what a run's links carried: in the pauses of them all or, where a slow link hardly pauses since
+    computation hides behind it, in those of any, or in those of each as far as others pause, too."""
+    if len(traffic) < LEAST_STEPS * LEAST_SAMPLES or traffic.total_bits[-1] <= 0:
+        return _nothing("the links' records are too few")
+    uses = traffic.uses()
+    tried = (_within(Pauses(traffic, use)) for use in (traffic.use(), uses.min(0), uses.prod(0)))
+    first = next(tried)
+    return first if first.ends_s else next((found for found in tried if found.ends_s), first)
+
+
+def _within(pauses: Pauses) -> Inferred:
+    if pauses.share < _LEAST_PAUSED:
+        return _nothing("the links never paused")
+    period = _period(pauses)
+    if period is None:
+        return _nothing("the links' pauses do not come after equal numbers of bytes")
+    ends = _follow(pauses, period)
+    return _judged(pauses, np.array(ends))
+
+
+def _judged(pauses: Pauses, ends: Array) -> Inferred:
+    """``ends``: bits carried by the end of each step."""
+    steps = np.diff(ends)
+    if len(steps) < LEAST_STEPS:
+        return _nothing(f"only {len(steps)} steps of equal bytes follow one another")
+    size = float(np.median(steps))
+    constant = float(np.mean(np.abs(steps / size - 1) <= CONSTANT))
+    confidence = max(0.0, (constant - _BY_CHANCE) / (1 - _BY_CHANCE))
+    # a little before the pause: what trickles in it is none of the step's bytes
+    times = np.maximum.accumulate(pauses.at_s(ends - 0.005 * size))
+    if steps.sum() < LEAST_COVERED * pauses.length_bits:
+        return _nothing("what recurs carries less than half of the bytes", 0.0)
+    if confidence < (LEAST_OF_FEW if len(steps) < FEW_STEPS else LEAST_CONFIDENCE):
+        return _nothing("the bytes between the links' pauses vary too much", confidence)
+    if _blurred(pauses, ends, times):
+        return _nothing("the steps are too short for the links' samples to tell them apart", 0.0)
+    said = (
+        f"{constant:.0%} of {len(steps)} steps carry {size / 8e6:.3g} MB over all links, within 5 %"
+    )
+    return Inferred(tuple(map(float, times)), size, confidence, f"Inferred: {said}.")
+
+
+def _nothing(why: str, confidence: float | None = None) -> Inferred:
+    return Inferred((), None, confidence, f"Steps were not found: {why}.")
+
+
+def _blurred(pauses: Pauses, ends: Array, ends_s: Array) -> bool:
+    """Whether what looks like a step may be several, whose beat with the samples it is.
+
+    Steps shorter than two samples leave no two in a row without traffic. Where there are none either, the links must
+    have been full between the pauses, and a step's pause its only one.
+    """
+    if np.median(np.diff(ends_s)) < LEAST_SAMPLES * pauses.sample_s:
+        return True
+    still = pauses.use < PAUSED
+    still_s = pauses.ends_s[1:][still[1:] & still[:-1]] - pauses.sample_s
+    if len(np.unique(np.searchsorted(ends_s, still_s))) >= len(ends_s) / 2:
+        return False
+    return pauses.full < 0.85 or _paused_within(pauses, ends)
+
+
+def _paused_within(pauses: Pauses, ends: Array) -> bool:
+    """Whether steps pause in their midst for half as long as at their ends."""
+    sizes = np.diff(ends)[:, None]
+    places = ends[:-1, None] + np.linspace(0.0, 0.85, 86)[None, :] * sizes
+    length = pauses.between(places - _HALF * sizes, places + _HALF * sizes).mean(axis=0)
+    return bool(length[15:].max() > 0.5 * length[0])
+
+
+def _period(pauses: Pauses) -> float | None:
+    """Bits from pause to pause: the shortest distance at which they recur nearly as well as at the best one."""
+    found = [candidate for parts in _finenesses(pauses) for candidate in _recurring(pauses, parts)]
+    best = max((strength for _, strength in found), default=0.0)
+    if best < _LEAST_CORRELATION:
+        return None
+    return min(distance for distance, strength in found if strength >= _ALIKE * best)
+
+
+def _finenesses(pauses: Pauses) -> Iterator[int]:
+    """Numbers of parts: from those of which the longest step that could be told has ``_LAGS``, in octaves."""
+    parts = LEAST_STEPS * int(_LAGS[-1])
+    most = min(len(pauses.use), _MOST_SAMPLES) / LEAST_SAMPLES * int(_LAGS[-1])
+    while parts <= 2 * most:
+        yield parts
+        parts *= 2
+
+
+def _recurring(pauses: Pauses, parts: int) -> Iterator[tuple[float, float]]:
+    """Distances in bits at which pauses recur, of ``_LAGS`` parts, each with its autocorrelation."""
+    from_bits, to_bits = pauses.middle(_MOST_SAMPLES)
+    density = _levelled(pauses.density(parts, from_bits, to_bits))
+    density -= density.mean()
+    spectrum = np.abs(np.fft.rfft(density, 2 * parts)) ** 2
+    correlation = np.fft.irfft(spectrum)[: _LAGS[-1] + 2]
+    correlation *= parts / (parts - np.arange(len(correlation)))
+    if correlation[0] <= 0:
+        return
+    for lag in _LAGS:
+        before, here, after = correlation[lag - 1 : lag + 2] / correlation[0]
+        if here > 0 and here >= before and here > after:
+            shift = 0.5 * (before - after) / (before - 2 * here + after)
+            yield (lag + shift) * (to_bits - from_bits) / parts, float(here)
+
+
+def _levelled(density: Array) -> Array:
+    """Long pauses (an evaluation) count as usual ones; then each part with a share of its neighbours'."""
+    there = np.sort(density[density > 0])
+    half = np.searchsorted(np.cumsum(there), 0.5 * there.sum())
+    level = np.minimum(density, 2 * there[min(half, len(there) - 1)])
+    return np.convolve(level, [0.25, 0.5, 0.25], "same")
+
+
+def _follow(pauses: Pauses, period: float) -> list[float]:
+    """Bits carried by each end of a step, from where pauses are surest, forwards and backwards."""
+    first, usual = _anchor(pauses, period)
+    forward = list(_walk(pauses, first, period, usual))
+    backward = list(_walk(pauses, first, -period, usual))
+    return [*reversed(backward), first, *forward]
+
+
+def _anchor(pauses: Pauses, period: float) -> tuple[float, float]:
+    """A place from which four pauses in a row are as long as can be, and how long: near the middle."""
+    middle = pauses.bits[0] + 0.5 * pauses.length_bits
+    starts = middle + np.linspace(-2.0, -1.0, 100) * period
+    places = starts[:, None] + np.arange(4)[None, :] * period
+    about = pauses.between(places - 3 * _HALF * period, places + 3 * _HALF * period)
+    row = places[int(np.argmax(np.min(about, axis=1) + 0.1 * np.median(about, axis=1)))]
+    near = row[:, None] + np.linspace(-3, 3, 61)[None, :] * _HALF * period
+    length = pauses.between(near - _HALF * period, near + _HALF * period)
+    best = near[1, int(np.argmax(length[1]))]
+    return _begin(pauses, float(best), period), float(np.median(length.max(axis=1)))
+
+
+def _walk(pauses: Pauses, at: float, period: float, usual_s: float) -> Iterator[float]:
+    """From pause to pause while they come; ``period`` is negative backwards, and follows what is found."""
+    missed: list[float] = []
+    size, bits = abs(period), pauses.bits
+    while bits[0] <= (expected := at + np.copysign(size, period)) <= bits[-1]:
+        places = expected + np.linspace(-_AROUND, _AROUND, 101) * size
+        length = pauses.between(places - _HALF * size, places + _HALF * size)
+        nearness = 1 - 0.1 * np.abs(places - expected) / size  # decides only between equals
+        best = int(np.argmax(length * nearness))
+        if length[best] < 0.2 * usual_s:
+            at = float(expected)
+            missed.append(at)
+            if len(missed) == _MISSED:
+                return
+            continue
+        found = _begin(pauses, float(places[best]), size)
+        yield from missed
+        missed.clear()
+        yield found
+        drifted = size + 0.1 * (abs(found - at) - size)
+        size = float(np.clip(drifted, 0.8 * abs(period), 1.25 * abs(period)))
+        at = found
+
+
+def _begin(pauses: Pauses, place: float, size: float) -> float:
+    """Bits carried when the pause around ``place`` began, or a little of it had passed: it may be interrupted."""
+    at = place + np.linspace(-_HALF, _HALF, 81) * size
+    paused = pauses.between(np.full_like(at, at[0]), at)
+    return float(at[np.searchsorted(paused, _BEGUN * paused[-1])])

@@ -1,0 +1,341 @@
+"""Marked steps, and steps inferred from traffic.
+
+Steps of a job that marked them (``testbed.mark``): of each process, and of the job as a whole. Pure.
+
+Times in wall seconds after t0, as in the records.
+
+Records of a job that is somebody else's (``testbed exec``): its processes, what it said of itself, what it moved.
+
+Times in seconds after t0, wall clock, as in ``testbed.records.events``. All are in ``events/<role>-<rank>.jsonl`` of
+the node that they tell of.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import fsum, inf, isfinite, isnan, nan
+from statistics import fmean
+from sys import float_info
+from typing import Any, overload
+
+import numpy as np
+
+from testbed.records.events import Event
+from testbed.records.stored import PackedNumbers, Records
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedStep:
+    """One step of one process."""
+
+    node: str
+    rank: int
+    number: int
+    start_s: float | None
+    """The end of the process's step before; of its first, when it said that it was ready, or when the step's first
+    phase began. None: nothing was said of that."""
+    end_s: float
+    phases_s: Mapping[str, float]
+    """Seconds by phase, in their order; what is left of the step was in none."""
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class JobStep:
+    """One step of the whole job: it ends when the last process has ended it, and begins when the one before ends."""
+
+    number: int
+    start_s: float | None
+    """None: nobody said when the job's first step began."""
+    end_s: float
+    phases_s: Mapping[str, float]
+    """Mean over processes."""
+    values: Mapping[str, float]
+    """Mean over the processes that told one."""
+
+    @property
+    def length_s(self) -> float | None:
+        """Seconds; None where its begin is not known."""
+        return None if self.start_s is None else self.end_s - self.start_s
+
+
+class MarkedSteps(Sequence[MarkedStep]):
+    """Any number of them, packed."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, int] = {}
+        self._places, self._ranks, self.numbers = array("q"), array("q"), array("q")
+        self._starts, self._ends = array("d"), array("d")
+        self._phases, self._values = PackedNumbers(), PackedNumbers()
+
+    def append(self, step: MarkedStep) -> None:
+        """One more."""
+        self._places.append(self._nodes.setdefault(step.node, len(self._nodes)))
+        self._ranks.append(step.rank)
+        self.numbers.append(step.number)
+        self._starts.append(nan if step.start_s is None else step.start_s)
+        self._ends.append(step.end_s)
+        self._phases.append(step.phases_s)
+        self._values.append(step.values)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, at: int) -> MarkedStep: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[MarkedStep]: ...
+    def __getitem__(self, at: int | slice) -> MarkedStep | list[MarkedStep]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        return MarkedStep(
+            list(self._nodes)[self._places[at]],
+            self._ranks[at],
+            self.numbers[at],
+            None if isnan(self._starts[at]) else self._starts[at],
+            self._ends[at],
+            self._phases[at],
+            self._values[at],
+        )
+
+
+class JobSteps(Sequence[JobStep]):
+    """Any number of them, packed."""
+
+    def __init__(self) -> None:
+        self._numbers, self._starts, self._ends = array("q"), array("d"), array("d")
+        self._phases, self._values = PackedNumbers(), PackedNumbers()
+
+    def append(self, step: JobStep) -> None:
+        """One more."""
+        self._numbers.append(step.number)
+        self._starts.append(nan if step.start_s is None else step.start_s)
+        self._ends.append(step.end_s)
+        self._phases.append(step.phases_s)
+        self._values.append(step.values)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, at: int) -> JobStep: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[JobStep]: ...
+    def __getitem__(self, at: int | slice) -> JobStep | list[JobStep]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        start_s = self._starts[at]
+        return JobStep(
+            self._numbers[at],
+            None if isnan(start_s) else start_s,
+            self._ends[at],
+            self._phases[at],
+            self._values[at],
+        )
+
+
+def marked_steps(marks: Records) -> MarkedSteps:
+    """The steps that ``mark`` records tell of, by rank and time."""
+    ranks, times = array("q"), array("d")
+    for mark in marks:
+        ranks.append(int(mark["rank"]))
+        times.append(float(mark["time_s"]))
+    found, processes = MarkedSteps(), defaultdict[int, _Process](_Process)
+    for at in np.lexsort((np.array(times), np.array(ranks))):
+        if (step := processes[ranks[at]].take(marks[int(at)], times[at])) is not None:
+            found.append(step)
+    return found
+
+
+def job_steps(steps: MarkedSteps, processes: Records = ()) -> JobSteps:
+    """The job's steps in their order. ``processes``: its ``process`` records, of those that have ended.
+
+    A step that a process was still at when the records end is left out, and with it those that follow.
+    """
+    ended = {int(process["rank"]): float(process["ended_s"]) for process in processes}
+    last: dict[int, int] = {}
+    for step in steps:
+        last[step.rank] = max(step.number, last.get(step.rank, step.number))
+    found, before_s = JobSteps(), None
+    ordered = (steps[int(at)] for at in np.argsort(np.array(steps.numbers), kind="stable"))
+    for number, same in groupby(ordered, key=lambda step: step.number):
+        # of a process that began anew, what it did last counts
+        own = {step.rank: step for step in same}
+        end_s = max(step.end_s for step in own.values())
+        if any(most < number and ended.get(rank, inf) > end_s for rank, most in last.items()):
+            break
+        made = _job_step(number, own, before_s, max(end_s, before_s or 0.0))
+        found.append(made)
+        before_s = made.end_s
+    return found
+
+
+def phase_names(steps: Iterable[MarkedStep | JobStep]) -> list[str]:
+    """Names of phases in the order in which they were first told."""
+    return list(dict.fromkeys(name for step in steps for name in step.phases_s))
+
+
+def value_names(steps: Iterable[MarkedStep | JobStep]) -> list[str]:
+    """Names of values, likewise."""
+    return list(dict.fromkeys(name for step in steps for name in step.values))
+
+
+def last_values(steps: Iterable[JobStep]) -> dict[str, float]:
+    """By name, the last that was told of each value."""
+    return {name: value for step in steps for name, value in step.values.items()}
+
+
+def _job_step(
+    number: int, own: Mapping[int, MarkedStep], before_s: float | None, end_s: float
+) -> JobStep:
+    """``before_s``: the end of the step before; without one, the first begin that was told counts."""
+    starts = [step.start_s for step in own.values() if step.start_s is not None]
+    start_s = before_s if before_s is not None else min(starts, default=None)
+    steps = list(own.values())
+    phases = {
+        name: _mean([step.phases_s.get(name, 0.0) for step in steps]) for name in phase_names(steps)
+    }
+    values = {
+        name: _mean([step.values[name] for step in steps if name in step.values])
+        for name in value_names(steps)
+    }
+    return JobStep(number, start_s, end_s, phases, values)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Also where the sum is larger than any number: what a job says its values are is its matter."""
+    try:
+        return fmean(values)
+    except OverflowError:
+        mean = 2 * fsum(value / 2 / len(values) for value in values)
+        return min(max(mean, -float_info.max), float_info.max)
+
+
+class _Process:
+    """What one process has said so far."""
+
+    def __init__(self) -> None:
+        self._start_s: float | None = None
+        self._number = 0
+        self._phase: tuple[str, float] | None = None
+        self._phases: dict[str, float] = {}
+
+    def take(self, mark: Mapping[str, Any], now_s: float) -> MarkedStep | None:
+        """Its next mark, in order of time; returns the step that this ends."""
+        what = mark["what"]
+        if what == "step":
+            return self._step(mark, now_s)
+        if what == "begin":
+            self._start_s, self._phases, self._phase = max(0.0, now_s), {}, None
+        elif what == "phase":
+            self._leave(now_s)
+            self._phase = str(mark["name"]), now_s
+            if self._start_s is None and not self._number:
+                self._start_s = now_s
+        elif what == "end" and self._phase is not None and mark["name"] in (None, self._phase[0]):
+            self._leave(now_s)
+        return None
+
+    def _leave(self, now_s: float) -> None:
+        if self._phase is not None:
+            name, from_s = self._phase
+            self._phases[name] = self._phases.get(name, 0.0) + now_s - from_s
+        self._phase = None
+
+    def _step(self, mark: Mapping[str, Any], now_s: float) -> MarkedStep:
+        self._leave(now_s)
+        number = int(mark["number"])
+        if number <= self._number:  # it was started again: the time between is no step's
+            self._start_s = None
+        told = {
+            name: float(value)
+            for name, value in (mark.get("values") or {}).items()
+            if value is not None and isfinite(float(value))
+        }
+        step = MarkedStep(str(mark["node"]), int(mark["rank"]), number, self._start_s, now_s,
+                          dict(self._phases), told)  # fmt: skip
+        self._start_s, self._number, self._phases = now_s, number, {}
+        return step
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord(Event):
+    """One process of the command, written when it has ended."""
+
+    kind = "process"
+    node: str
+    rank: int
+    """Among all processes of the job."""
+    local_rank: int
+    """Among those of its node."""
+    started_s: float
+    ended_s: float
+    status: int
+    """Its exit status; negative: the signal that killed it."""
+    asked: bool
+    """It was told to end: by a time limit, an event of the scenario, or since another process had failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRecord(Event):
+    """What a process said by ``testbed.mark``."""
+
+    kind = "mark"
+    node: str
+    rank: int
+    local_rank: int
+    what: str
+    """``step``: a step has ended; ``phase``: the phase ``name`` has begun; ``end``: it has ended; ``begin``: the
+    process was ready, before t0 where the others were waited for."""
+    name: str | None
+    """Of a phase."""
+    number: int | None
+    """Of a step, counted from 1."""
+    time_s: float
+    values: dict[str, float]
+    """What a step was said to have come to: ``loss``, …"""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedRecord(Event):
+    """What an interface of a node carried from before the first process's start to the end, headers counted."""
+
+    kind = "carried"
+    node: str
+    interface: str
+    role: str
+    """``data``: the shaped one; ``control``; ``loopback``."""
+    sent_bytes: int
+    sent_packets: int
+    received_bytes: int
+    received_packets: int
+
+
+@dataclass(frozen=True, slots=True)
+class SocketRecord(Event):
+    """A TCP connection of a node's, from its beginning to its end or to that of the run, as the kernel counted it."""
+
+    kind = "socket"
+    node: str
+    own: str
+    """``address:port``."""
+    peer: str
+    peer_node: str | None
+    """Whose address that is, its own node's for what stays there; None: of no node (the switch, or another network)."""
+    interface: str
+    """``data``, ``control`` or ``loopback``: by its own address and its peer's."""
+    bytes_sent: int
+    """Payload, with what was sent again."""
+    bytes_received: int
+    """The kernel counts the peer's end as one."""
+    segments_out: int
+    retransmitted: int
+    """Segments."""
+    bytes_retransmitted: int
+    least_rtt_us: int | None
+    ended_s: float | None
+    """None: it was still open at the end."""

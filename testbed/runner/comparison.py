@@ -1,0 +1,302 @@
+"""Order, resume, sweep.
+
+The runs of one ``testbed run`` or ``compare``: in which order, how far they are, where that is written down.
+
+A comparison that was begun earlier: what it is made of, and which of its runs are finished.
+
+Fixed densities of exact top-k: the best of them is what an adaptive algorithm has to beat.
+
+What ``testbed compare`` was asked for: algorithms, seeds and order, anew or as an earlier comparison has them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from testbed.algorithms import Algorithm
+from testbed.errors import InputError
+from testbed.fidelity.summary import ENTRY, entry, finished
+from testbed.records.run_directory import (
+    COMPARISON,
+    read_json,
+    read_jsonl,
+    readable,
+    run_of,
+    to_json,
+    write_atomically,
+)
+from testbed.runner.experiment import Experiment, from_loaded, parse_seeds
+from testbed.runner.progress import Remaining
+from testbed.scenario.load import Loaded, load
+
+Order = Sequence[tuple[Algorithm, int]]
+
+
+class Listed(Protocol):
+    """Who keeps account of trials."""
+
+    def begin(self, directory: Path, algorithm: Algorithm, seed: int) -> None:
+        """A run has begun."""
+        ...
+
+    def conclude(self, entry: dict[str, Any]) -> None:
+        """It has come to its end."""
+        ...
+
+
+class Comparison:
+    """Runs in their order and where their common results go; written down at every change.
+
+    ``earlier``: by its place in ``order``, the entry of a run that is finished already, and the seconds that it took.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        experiment: Experiment,
+        fabric: str,
+        order: Order,
+        earlier: dict[int, tuple[dict[str, Any], float | None]] | None = None,
+        processes: int = 1,
+    ) -> None:
+        self.directory, self.order, self._loaded = directory, list(order), experiment.loaded
+        self._fabric, self._experiment = fabric, experiment
+        earlier = earlier or {}
+        self._entries = {place: entry for place, (entry, _) in earlier.items()}
+        self._over = set(earlier)
+        self.remaining = Remaining([row.name for row, _ in order], processes)
+        for place, (_, took_s) in earlier.items():
+            self.remaining.over(place, took_s)
+        self._save()
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        """Entries as ``--json`` prints them, of all that has begun, in the comparison's order."""
+        return [self._entries[place] for place in sorted(self._entries)]
+
+    def entry(self, place: int) -> dict[str, Any]:
+        """Of the run at ``place``, which has begun."""
+        return self._entries[place]
+
+    def left(self) -> Iterator[tuple[int, Algorithm, int]]:
+        """Place, algorithm and seed of what is not over yet."""
+        for place, (algorithm, seed) in enumerate(self.order):
+            if place not in self._over:
+                yield place, algorithm, seed
+
+    def begin(self, directory: Path, algorithm: Algorithm, seed: int) -> None:
+        """A run that has begun is listed, as what it is if nobody lives to conclude it."""
+        blank = dict.fromkeys(ENTRY)
+        about = {"dir": str(directory), "algorithm": algorithm.name, "seed": seed}
+        place = self._place(algorithm.name, seed)
+        self._entries[place] = {**blank, **about, "verdict": "invalid"}
+        self.remaining.begun(time.monotonic())
+        self._save()
+
+    def conclude(self, entry: dict[str, Any], took_s: float | None = None) -> None:
+        """What became of a run; one that was cut short is listed and still left to be done.
+
+        ``took_s``: seconds of real time, if not those since it was begun.
+        """
+        place = self._place(entry["algorithm"], entry["seed"])
+        self._entries[place] = entry
+        if finished(Path(entry["dir"])) is not None:
+            self._over.add(place)
+            self.remaining.over(place, took_s or self.remaining.elapsed_s(time.monotonic()))
+        self._save()
+
+    @property
+    def failed(self) -> bool:
+        """Some run is invalid: its links were not what was asked for, or it did not end."""
+        return any(entry["verdict"] == "invalid" for entry in self.runs)
+
+    def _place(self, algorithm: str, seed: int) -> int:
+        """The first of that algorithm with that seed that is not over."""
+        return next(
+            place
+            for place, row, its_seed in self.left()
+            if (row.name, its_seed) == (algorithm, seed)
+        )
+
+    def _save(self) -> None:
+        about = {
+            "scenario": self._loaded.scenario.name,
+            "hash": self._loaded.hash,
+            "fabric": self._fabric,
+            "algorithms": [algorithm.name for algorithm in self._experiment.algorithms],
+            "seeds": self._experiment.seeds,
+            "order": [[algorithm.name, seed] for algorithm, seed in self.order],
+            "took_s": self.remaining.took_s,
+            "runs": self.runs,
+        }
+        write_atomically(self.directory / COMPARISON, to_json(about, indent=2) + "\n")
+
+
+def interleaved(algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> Order:
+    """All pairs, seed by seed, each time beginning one algorithm later: A B C, B C A, C A B."""
+    return [
+        (algorithms[(turn + index) % len(algorithms)], seed)
+        for turn, seed in enumerate(seeds)
+        for index in range(len(algorithms))
+    ]
+
+
+FLAG = "--resume"
+BEGUN = "begun.jsonl"
+"""Of runs side by side: who has begun where, written by each process, so that none depends on another's life."""
+_NEEDED = ("hash", "fabric", "algorithms", "seeds", "order")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What ``comparison.json`` says."""
+
+    directory: Path
+    hash: str
+    fabric: str
+    algorithms: list[str]
+    seeds: list[int]
+    order: list[tuple[str, int]]
+    runs: list[dict[str, Any]]
+    took_s: list[float | None]
+
+    @property
+    def out(self) -> Path:
+        """Where its runs are, in ``runs/``."""
+        plain = len(self.directory.parts) > 1 and ".." not in self.directory.parts
+        return (self.directory if plain else self.directory.resolve()).parent.parent
+
+    def again(self) -> Recorded:
+        """As it is now: it may have gone on since it was read."""
+        return _read(self.directory)
+
+    def agree(self, flag: str, given: object, recorded: object) -> None:
+        """Raises InputError where a flag says something else than the comparison."""
+        if given != recorded:
+            raise InputError(
+                f"{_said(given)} was given, but the comparison in {self.directory} was begun with {_said(recorded)}",
+                where=flag,
+                hint=f"Leave the flag out to go on with it, or {FLAG} to begin another",
+            )
+
+    def check(self, loaded: Loaded) -> None:
+        """Raises InputError where the scenario is not the one that the comparison was begun with."""
+        if loaded.hash != self.hash:
+            raise InputError(
+                f"the scenario's hash is {loaded.hash[:8]}, but the comparison in {self.directory} was begun "
+                f"with {self.hash[:8]}: the file, or a trace of it, has changed",
+                where=str(loaded.source),
+                hint=f"Give the scenario as it was, or leave {FLAG} out to begin another comparison",
+            )
+
+    def resumed(self, experiment: Experiment, processes: int = 1) -> Comparison:
+        """The comparison with its finished runs."""
+        rows = {algorithm.name: algorithm for algorithm in experiment.algorithms}
+        order = [(rows[name], seed) for name, seed in self.order]
+        return Comparison(
+            self.directory, experiment, self.fabric, order, dict(self._finished()), processes
+        )
+
+    def _finished(self) -> Iterator[tuple[int, tuple[dict[str, Any], float | None]]]:
+        """By place: the entry of a finished run, from its own summary, and how long it took."""
+        begun = [*self.runs, *read_jsonl(self.directory / BEGUN)]
+        where: dict[tuple[str, int], dict[Path, dict[str, Any]]] = {}
+        for said in begun:
+            directory = run_of(self.directory, Path(said["dir"]))
+            if (summary := finished(directory)) is not None:
+                same = where.setdefault((said["algorithm"], said["seed"]), {})
+                same[directory.resolve()] = {**entry(summary), "dir": str(directory)}
+        for place, key in enumerate(self.order):
+            if found := where.get(key):
+                yield place, (found.pop(next(iter(found))), self.took_s[place])
+
+
+def recorded(path: Path, out: Path | None = None) -> Recorded:
+    """Read the comparison in ``path``, which may be relative to ``out`` too. Raises InputError when it is none."""
+    near = [path] if out is None else [path, out / path]
+    directory = next((each for each in near if (each / COMPARISON).exists()), None)
+    if directory is None:
+        raise InputError(
+            f"{str(path)!r} holds no {COMPARISON}",
+            where=FLAG,
+            hint="Give the directory of a comparison: comparisons/<…>",
+        )
+    return _read(directory)
+
+
+def _read(directory: Path) -> Recorded:
+    said = read_json(directory / COMPARISON)
+    if missing := [name for name in _NEEDED if name not in said]:
+        raise InputError(
+            f"lacks {', '.join(missing)}: it was begun before comparisons could be resumed",
+            where=str(directory / COMPARISON),
+            hint="Begin another comparison",
+        )
+    with readable([directory / COMPARISON]):
+        order = [(str(name), int(seed)) for name, seed in said["order"]]
+        took_s = said.get("took_s") or []
+        return Recorded(
+            directory=directory,
+            hash=str(said["hash"]),
+            fabric=str(said["fabric"]),
+            algorithms=[str(name) for name in said["algorithms"]],
+            seeds=[int(seed) for seed in said["seeds"]],
+            order=order,
+            runs=[dict(run) for run in said.get("runs", [])],
+            took_s=[*took_s, *[None] * len(order)][: len(order)],
+        )
+
+
+def _said(value: object) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(str(each) for each in value)
+    return str(value)
+
+
+SWEEP = ("topk-0.001", "topk-0.003", "topk-0.01", "topk-0.03", "topk-0.1", "topk-0.3")
+"""What ``--sweep`` adds."""
+
+
+def swept(names: Sequence[str]) -> list[str]:
+    """``names``, then the densities of a sweep that are not among them."""
+    there = {fixed_density(name) for name in names}
+    return [*names, *(name for name in SWEEP if fixed_density(name) not in there)]
+
+
+def fixed_density(name: str) -> float | None:
+    """The density of ``topk-<density>``, exact top-k with error feedback; None of anything else."""
+    prefix, _, number = name.partition("-")
+    try:
+        return float(number) if prefix == "topk" else None
+    except ValueError:
+        return None
+
+
+SEEDS = "1-3"
+
+
+def asked(
+    scenario: Path, algorithms: Sequence[str], seed: str | None, *, sweep: bool, earlier: Recorded | None
+) -> Experiment:  # fmt: skip
+    """The experiment. Raises InputError for flags, or a scenario, that contradict ``earlier``."""
+    loaded = load(scenario)
+    names = wanted(loaded, algorithms, sweep=sweep)
+    if earlier is None:
+        return from_loaded(loaded, names, parse_seeds(seed or SEEDS))
+    earlier.check(loaded)
+    if algorithms or sweep:
+        earlier.agree("--algo" if algorithms else "--sweep", names, earlier.algorithms)
+    if seed is not None:
+        earlier.agree("--seed", parse_seeds(seed), earlier.seeds)
+    return from_loaded(loaded, earlier.algorithms, earlier.seeds)
+
+
+def wanted(loaded: Loaded, algorithms: Sequence[str], *, sweep: bool) -> list[str]:
+    """Names of the algorithms: those given or the scenario's, then the densities of a sweep that are not there."""
+    own = [each if isinstance(each, str) else each.name for each in loaded.scenario.algorithms]
+    names = list(algorithms) or own
+    return swept(names) if sweep else names

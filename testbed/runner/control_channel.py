@@ -1,0 +1,355 @@
+"""ControlServer and JSON lines.
+
+JSON objects over a socket, one a line: the control network's whole protocol.
+
+From a node: hello {node, token, pid}, up, ready, event {event}, burst {record}, done {summary, counters}, ended,
+             error {…}, alive.
+To a node:   job {job, peers, traffic, …}, start {t0_ns}, end, link {sample}, flow {…}, keep.
+
+Where nodes report: the session's end of the control network.
+
+Every node's messages arrive in one queue. A closed connection or ``SILENCE_S`` without a sign of life is
+the loss of that node, whatever its data connections do: an emulated outage is not a crash. Before it is
+told to start it may be silent for ``PREPARING_S``. Whoever connects has to say who it is, soon, in few bytes, and from
+that node's address where it is known.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import queue
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from testbed.errors import NodeLost, WireError
+from testbed.links.network.namespaces import inside
+from testbed.transport.endpoint import GREETING_BYTES, PendingConnections
+
+MAX_LINE = 16 << 20
+"""Longest line in bytes that is accepted."""
+_Needs = dict[str, type | tuple[type, ...]]
+_SAYS: dict[str, _Needs] = {
+    "hello": {}, "up": {}, "ready": {}, "alive": {}, "event": {"event": dict}, "burst": {"record": dict},
+    "done": {"summary": dict}, "ended": {"part": str}, "error": {"message": str, "exit_code": int},
+}  # fmt: skip
+"""By type of a node's message: what it has at least."""
+_NUMBER = (int, type(None))
+_EVENTS: dict[str, _Needs] = {
+    "lost": {"lost": str, "step": _NUMBER, "reason": str},
+    "step": {"step": int},
+}
+_NODE_LOST: _Needs = {"node": str, "step": _NUMBER}
+
+
+def check_said(message: dict[str, Any]) -> None:
+    """Raise WireError for what no node of ours says."""
+    kind = message["type"]
+    if kind not in _SAYS:
+        raise WireError(f"no node says {kind[:40]!r}")
+    _check(message, _SAYS[kind], kind)
+    if kind == "event":
+        event = message["event"]
+        _check(event, {"kind": str}, kind)
+        _check(event, {"step": _NUMBER, **_EVENTS.get(event["kind"], {})}, event["kind"])
+    if message.get("error") == "NodeLost":
+        _check(message, _NODE_LOST, kind)
+
+
+def _check(fields: dict[str, Any], needs: _Needs, kind: str) -> None:
+    for name, types in needs.items():
+        value = fields.get(name)
+        if not isinstance(value, types) or isinstance(value, bool):
+            raise WireError(f"no {name!r} that can be used in {kind[:40]!r}, as a node says it")
+
+
+class JsonLines:
+    """A connected socket that speaks in lines; sending is safe from any thread. ``most_bytes``: of a line that comes.
+
+    ``patience_s``: how long the other side may read nothing of a line that is sent; None: for ever.
+    """
+
+    def __init__(
+        self, connected: socket.socket, most_bytes: int = MAX_LINE, patience_s: float | None = None
+    ) -> None:
+        self.socket, self.most_bytes, self._patience_s = connected, most_bytes, patience_s
+        self.line_bytes = 0
+        """Size of the line that came last."""
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = connected.makefile("rb")
+        self._lock = threading.Lock()
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Send one object; raises OSError when the other side is gone, TimeoutError when it does not read.
+
+        Nothing can be sent after that: part of a line is out.
+        """
+        line = json.dumps({"type": kind, **fields}, separators=(",", ":")).encode() + b"\n"
+        with self._lock:
+            if self._patience_s is None:
+                self.socket.sendall(line)
+            else:
+                self._send_soon(line, self._patience_s)
+
+    def _send_soon(self, line: bytes, patience_s: float) -> None:
+        """The socket itself has no time limit: whoever reads from it waits for as long as there is nothing to say."""
+        rest = memoryview(line)
+        give_up = time.monotonic() + patience_s
+        while rest:
+            try:
+                rest = rest[self.socket.send(rest, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    self.shut()
+                    raise TimeoutError(f"it has not read for {patience_s:g} s") from None
+                with suppress(ValueError):  # closed here meanwhile: the next try says so
+                    room = select.poll()
+                    room.register(self.socket, select.POLLOUT)
+                    room.poll(max(1.0, 1000 * (give_up - time.monotonic())))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Objects as they come, until the other side closes. Raises WireError for anything else."""
+        while line := self._line():
+            self.line_bytes = len(line)
+            if len(line) >= self.most_bytes and not line.endswith(b"\n"):
+                raise WireError(
+                    f"a line of more than {self.most_bytes} bytes on the control network"
+                )
+            try:
+                message = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise WireError(f"not a line of JSON on the control network: {error}") from error
+            if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+                raise WireError("a control message is an object with a 'type'")
+            yield message
+
+    def _line(self) -> bytes:
+        """The next line; nothing once the connection is closed, from whichever side."""
+        try:
+            return self._reader.readline(self.most_bytes)
+        except ValueError:  # closed here meanwhile
+            return b""
+
+    def shut(self) -> None:
+        """End both directions; whoever reads sees the end, and closes it."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close both directions."""
+        self.shut()
+        self._reader.close()  # it holds the descriptor; whoever reads has been woken
+        self.socket.close()
+
+
+SILENCE_S = 6.0
+PREPARING_S = 60.0
+"""A node that has not been told to start may be silent for so long: while it loads a library, none of its threads
+may speak, and on a slow machine several nodes load at once. That its process ended is heard of all the same."""
+HEARTBEAT_S = 1.0
+UNREAD_S = 60.0
+"""A node may leave what it is sent unread for so long, when the kernel has no room for more: as long as it may prepare."""
+MOST_WAITING, MOST_WAITING_BYTES = 50_000, 64 << 20
+"""Messages that may wait to be received, and bytes of their lines. Beyond them nodes are read no further until some have been:
+their own sends block."""
+_LOOK_S, _PAUSE_S = 0.5, 0.01
+"""Between two looks for strangers that say nothing; after somebody could not be let in."""
+
+Inbound = tuple[str, dict[str, Any]]
+_Waiting = tuple[str, dict[str, Any], int]
+"""The same with the bytes of its line."""
+
+
+class ControlServer:
+    """Accepts the nodes called ``names`` on ``address``; ``token`` is what a node must show.
+
+    ``addresses``: where nodes connect from, by name, as far as that is known. ``netns``: the namespace to listen in.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        token: str,
+        names: Iterable[str],
+        addresses: Mapping[str, str] | None = None,
+        netns: str | None = None,
+    ) -> None:
+        self.strangers = 0
+        """Connections that were closed because whoever connected was no node of this run, or said nothing."""
+        self._token, self._names, self._addresses = token, frozenset(names), addresses or {}
+        self._counting = threading.Lock()
+        with inside(netns):
+            self._listener = socket.create_server((address, port), backlog=256)
+        self._listener.settimeout(_LOOK_S)
+        self._doorway: PendingConnections[JsonLines] = PendingConnections()
+        self._nodes: dict[str, JsonLines] = {}
+        self._heard: dict[str, float] = {}
+        self._excused: set[str] = set()
+        self._started: set[str] = set()
+        self._inbox: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
+        self._waiting_bytes = 0
+        self._closing, self._ended = False, threading.Event()
+        self._looked = 0.0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def send(self, node: str, kind: str, **fields: Any) -> None:
+        """Send to one node. Raises NodeLost when it is gone, or has not read for ``UNREAD_S``."""
+        if kind == "start":
+            self._started.add(node)
+        try:
+            self._nodes[node].send(kind, **fields)
+        except TimeoutError as error:
+            raise NodeLost(node, None, str(error)) from error
+        except (OSError, KeyError) as error:
+            raise NodeLost(node, None, "its control connection is closed") from error
+
+    def receive(self, timeout_s: float) -> Inbound | None:
+        """The next message as (node, message); None after ``timeout_s``.
+
+        Raises NodeLost for a node that has gone or fallen silent; its step is for the caller to fill in.
+        """
+        if time.monotonic() - self._looked > HEARTBEAT_S:
+            self._check_silence()  # also while others have much to say
+        try:
+            node, message, size = self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            self._check_silence()
+            return None
+        with self._counting:
+            self._waiting_bytes -= size
+        if message["type"] == "lost":
+            raise NodeLost(node, None, str(message["reason"]))
+        return node, message
+
+    def post(self, node: str, message: dict[str, Any]) -> None:
+        """Put in a message as if ``node`` had sent it."""
+        self._put(node, message)
+
+    def excuse(self, node: str) -> None:
+        """A paused node is silent, and not lost."""
+        self._excused.add(node)
+
+    def expect(self, node: str) -> None:
+        """It goes on: from now on it must be heard of again."""
+        self._heard[node] = time.monotonic()
+        self._excused.discard(node)
+
+    def dismiss(self, node: str) -> None:
+        """A node is about to be killed: its end is no loss, and it may come back."""
+        self._heard.pop(node, None)
+        self._excused.discard(node)
+        self._started.discard(node)
+        self._nodes.pop(node, None)
+
+    def connected(self) -> list[str]:
+        """Names of the nodes that have said hello."""
+        return sorted(self._nodes)
+
+    def close(self) -> None:
+        """Close the listener and every connection: nodes end when they see it."""
+        self._closing = True
+        self._ended.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for stranger in self._doorway.all():
+            stranger.shut()
+        for lines in list(self._nodes.values()):
+            lines.close()
+
+    def _check_silence(self) -> None:
+        now = self._looked = time.monotonic()
+        for node, heard in list(self._heard.items()):
+            most_s = SILENCE_S if node in self._started else PREPARING_S
+            if now - heard > most_s and node not in self._excused:
+                raise NodeLost(node, None, f"it gave no sign of life for {now - heard:.1f} s")
+
+    def _accept(self) -> None:
+        while not self._closing:
+            for silent in self._doorway.overdue(time.monotonic()):
+                silent.shut()
+            try:
+                accepted, (address, *_) = self._listener.accept()
+                self._let_in(accepted, address)
+            except TimeoutError:
+                continue
+            except (
+                OSError,
+                RuntimeError,
+            ):  # the end, somebody who is gone again, or too many of them
+                self._ended.wait(_PAUSE_S)
+
+    def _let_in(self, accepted: socket.socket, address: str) -> None:
+        """Raises OSError or RuntimeError where there is no socket or thread for it."""
+        try:
+            lines = JsonLines(accepted, GREETING_BYTES, UNREAD_S)
+        except Exception:
+            accepted.close()
+            raise
+        if (out := self._doorway.admit(lines, address, time.monotonic())) is not None:
+            out.shut()
+        try:
+            threading.Thread(target=self._listen, args=(lines, address), daemon=True).start()
+        except RuntimeError:
+            self._doorway.leave(lines)
+            lines.close()
+            raise
+
+    def _listen(self, lines: JsonLines, address: str) -> None:
+        node, reason = None, "its process ended"
+        try:
+            for message in lines:
+                if node is None:
+                    node = self._admit(lines, message, address)
+                    continue
+                if self._nodes.get(node) is not lines:
+                    continue  # dismissed: it is killed in a moment, and must not end by itself before
+                self._heard[node] = time.monotonic()
+                check_said(message)
+                if message["type"] != "alive":
+                    self._wait_for_room(node)
+                    self._put(node, message, lines.line_bytes)
+        except (OSError, WireError) as error:
+            reason = str(error)
+        self._doorway.leave(lines)
+        if node is None and not self._closing:
+            with self._counting:
+                self.strangers += 1
+        if node is not None and self._nodes.get(node) is lines and not self._closing:
+            self._put(node, {"type": "lost", "reason": reason})
+        lines.close()
+
+    def _wait_for_room(self, node: str) -> None:
+        """A node is no less alive while it is not read."""
+        while self._is_full() and not self._ended.wait(_PAUSE_S):
+            self._heard[node] = time.monotonic()
+
+    def _is_full(self) -> bool:
+        return self._inbox.qsize() >= MOST_WAITING or self._waiting_bytes >= MOST_WAITING_BYTES
+
+    def _put(self, node: str, message: dict[str, Any], size: int = 0) -> None:
+        with self._counting:
+            self._waiting_bytes += size
+        self._inbox.put((node, message, size))
+
+    def _admit(self, lines: JsonLines, hello: dict[str, Any], address: str) -> str:
+        """Raises WireError for whoever does not know the run's token, or comes from another node's place."""
+        name, token = hello.get("node"), str(hello.get("token")).encode(errors="replace")
+        if hello["type"] != "hello" or not hmac.compare_digest(token, self._token.encode()):
+            raise WireError("a stranger on the control network")
+        if not isinstance(name, str) or name not in self._names or name in self._nodes:
+            raise WireError(f"node {name!r} is not expected, or here already")
+        if address != self._addresses.get(name, address):
+            raise WireError(f"{address} is not the address of node {name!r}")
+        self._doorway.leave(lines)
+        lines.most_bytes = MAX_LINE
+        self._nodes[name] = lines
+        self._heard[name] = time.monotonic()
+        self._put(name, hello)
+        return name

@@ -1,0 +1,403 @@
+"""What a foreign job's processes are started with: command, environment, user.
+
+What is to be run in every node, and what its processes find in their environment. Pure.
+
+Rank and world are told under the names that torchrun (``PET_…``), PyTorch, gloo, NCCL, TensorPipe and programs made for
+Open MPI's ``mpirun`` read.
+
+Variables of a job that its user names, as Docker's ``--env`` and ``--env-file`` read them.
+
+What a command line has everybody may read: secrets are given in a file, or by their names alone.
+
+A line is ``NAME=VALUE``, the value taken as it is, or ``NAME`` for a variable that this process has; empty lines and
+those that begin with ``#`` say nothing. No message shows what a line holds: it may be a secret.
+
+Whose the processes of a job's containers are, and a folder that this user can write to: never root, who may call us.
+
+Whether somebody's command can run on the nodes of a scenario: what the scenario's own checks leave open.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import Any
+
+from testbed.errors import InputError
+from testbed.fabric.file_view import account
+from testbed.scenario.expand import expand
+from testbed.scenario.load import Loaded
+from testbed.scenario.node_timeline import flows, nobody_leaves
+from testbed.user_files import text_of
+
+MASTER_PORT = 29500
+"""Where the first process answers the others: PyTorch's own choice."""
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}")
+"""What a job may be called."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """A command for all nodes that are not hosts. ``processes``: of each node; ``seconds``: the most, in wall time."""
+
+    command: tuple[str, ...]
+    name: str = "job"
+    processes: int = 1
+    await_begin: bool = False
+    """The links' history starts when every process has called ``testbed.mark.begin``."""
+    seconds: float | None = None
+    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Variables besides, the last of a name being the one that counts. Values may be secrets."""
+
+    @property
+    def launches(self) -> bool:
+        """Whether the command starts a node's processes itself, as torchrun does."""
+        if PurePath(self.command[0]).name == "torchrun":
+            return True
+        return any(
+            first == "-m" and module in _LAUNCHERS for first, module in pairwise(self.command)
+        )
+
+    @property
+    def started(self) -> int:
+        """How many processes of a node are started by us."""
+        return 1 if self.launches else self.processes
+
+    def threads(self, processors: int, nodes: int) -> int:
+        """With how many each process should compute, whoever starts it."""
+        return max(1, processors // (nodes * self.processes))
+
+    def to_json(self) -> dict[str, Any]:
+        """What a manifest says of it, as the row of an algorithm: of variables their names alone."""
+        row = {"name": self.name, "command": list(self.command), "nproc": self.processes}
+        names = sorted(dict(self.environment))
+        return {**row, "variables": names} if names else row
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSlot:
+    """One process's place: ``nodes`` are all nodes' names, by rank; addresses and interface are the data network's."""
+
+    nodes: Sequence[str]
+    node_rank: int
+    local_rank: int
+    address: str
+    master: str
+    interface: str
+
+    @property
+    def node(self) -> str:
+        """Its node's name."""
+        return self.nodes[self.node_rank]
+
+
+def variables(order: LaunchSpec, seat: ProcessSlot, marks: str, threads: int) -> dict[str, str]:
+    """The environment of the process in ``seat``. ``marks``: where ``testbed.mark`` finds its listener;
+    ``threads``: that it should compute with."""
+    return {
+        **dict(_ranks(order, seat)),
+        **_network(seat, alone=order.processes == 1),
+        "NARROWS_NODE": seat.node,
+        "NARROWS_ADDRESS": seat.address,
+        "NARROWS_INTERFACE": seat.interface,
+        "NARROWS_MARKS": marks,
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONUNBUFFERED": "1",
+        **dict(order.environment),
+    }
+
+
+def _ranks(order: LaunchSpec, seat: ProcessSlot) -> Iterator[tuple[str, str]]:
+    nodes, each = len(seat.nodes), order.processes
+    rank, world = seat.node_rank * each + seat.local_rank, nodes * each
+    if order.launches:
+        yield "PET_NNODES", str(nodes)
+        yield "PET_NPROC_PER_NODE", str(each)
+        yield "PET_NODE_RANK", str(seat.node_rank)
+        yield "PET_MASTER_ADDR", seat.master
+        yield "PET_MASTER_PORT", str(MASTER_PORT)
+    for name, value in (
+        ("RANK", rank),
+        ("WORLD_SIZE", world),
+        ("LOCAL_RANK", seat.local_rank),
+        ("LOCAL_WORLD_SIZE", each),
+    ):
+        yield name, str(value)
+        mpi = {"RANK": "RANK", "WORLD_SIZE": "SIZE", "LOCAL_WORLD_SIZE": "LOCAL_SIZE"}
+        yield f"OMPI_COMM_WORLD_{mpi.get(name, name)}", str(value)
+    for name in ("NODE_RANK", "GROUP_RANK"):
+        yield name, str(seat.node_rank)
+    yield "MASTER_ADDR", seat.master
+    yield "MASTER_PORT", str(MASTER_PORT)
+
+
+def _network(seat: ProcessSlot, *, alone: bool) -> dict[str, str]:
+    """Libraries left to themselves take the address of the host's name, or pass data through memory.
+
+    ``alone``: a node's only process has nobody whom memory would be the right way to.
+    """
+    around = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"} if alone else {}
+    return {
+        **around,
+        "GLOO_SOCKET_IFNAME": seat.interface,
+        "TP_SOCKET_IFNAME": seat.interface,
+        "NCCL_SOCKET_IFNAME": seat.interface,
+        "NCCL_HOSTID": seat.node,  # nodes are hosts of their own, though they share one
+        "NCCL_IB_DISABLE": "1",
+    }
+
+
+MOST_BYTES = 1 << 16
+"""Of all variables of a job together: the kernel takes no longer environment than twice that in one piece."""
+_FILE_BYTES = 1 << 20
+_NAME = re.compile(r"[^\s=\0]+")
+
+
+def read_env_file(path: Path, own: Mapping[str, str] = os.environ) -> tuple[tuple[str, str], ...]:
+    """The variables that a file lists, in its order. ``own``: where those without a value are taken from, if there.
+
+    Raises InputError with the line that is none.
+    """
+    text = text_of(path, _FILE_BYTES, "Write one NAME=VALUE in a line")
+    return tuple(_variables(path, text, own))
+
+
+def named(text: str, own: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """The variable that ``NAME=VALUE`` is, or that ``NAME`` is in ``own``.
+
+    Raises InputError where there is no name, or no variable of that name.
+    """
+    name, equals, value = text.partition("=")
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            "the name of a variable is missing, or has a space in it",
+            where="--env",
+            hint="Write NAME=VALUE",
+        )
+    if not equals and name not in own:
+        raise InputError(
+            f"{name!r} is not set where the command was started",
+            where="--env",
+            hint="Write NAME=VALUE, or name a file with it: --env-file FILE",
+        )
+    return name, value if equals else own[name]
+
+
+def check_size(variables: tuple[tuple[str, str], ...]) -> None:
+    """Raises InputError where variables are more than a process can be given."""
+    size = sum(len(os.fsencode(f"{name}={value}")) for name, value in variables)
+    if size > MOST_BYTES:
+        raise InputError(
+            f"the variables of the command have {size} bytes, of {MOST_BYTES} that can be given",
+            where="--env, --env-file",
+            hint="Put what is long into a file, and its name into a variable",
+        )
+
+
+def _variables(path: Path, text: str, own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for number, whole in enumerate(text.split("\n"), 1):
+        line = whole.removesuffix("\r").lstrip()
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not _NAME.fullmatch(name):
+            raise InputError(
+                "the name of a variable is missing, or has a space in it",
+                where=f"{path}:{number}",
+                hint="Write NAME=VALUE",
+            )
+        if equals:
+            yield name, value
+        elif name in own:
+            yield name, own[name]
+
+
+NOBODY = 10001
+"""Who it is where nobody else is known: the user and the group of our own image."""
+FOLDER = "output"
+"""In a run's directory: what its job has made."""
+_READ, _WRITE = 0o5, 0o2
+_HOME_OF_ROOT = Path("/root")
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A user that is not root, with one group."""
+
+    user: int
+    group: int
+
+    def __str__(self) -> str:
+        return f"{self.user}:{self.group}"
+
+    def may(self, folder: Path, bits: int) -> bool:
+        """Whether the folder's mode permits it ``bits`` (as others' in a mode), wherever the folder is."""
+        found = folder.stat()
+        shift = 6 if found.st_uid == self.user else 3 if found.st_gid == self.group else 0
+        return stat.S_IMODE(found.st_mode) >> shift & bits == bits
+
+    def writes(self, folder: Path) -> bool:
+        """Whether it can make files in a folder."""
+        return self.may(folder, _READ | _WRITE)
+
+
+def tenant(folder: Path, environ: Mapping[str, str] = os.environ) -> Tenant:
+    """Who is to work in ``folder``: whoever calls us; instead of root the folder's owner, else who became root by sudo
+    (``SUDO_UID``), else ``NOBODY``.
+
+    Raises InputError where that user cannot read the folder.
+    """
+    found = _tenant(folder, os.getuid(), os.getgid(), environ)
+    if not found.may(folder, _READ):
+        raise InputError(
+            f"containers never run as root, and {found}, as who they would, may not read this folder",
+            where=str(folder),
+            hint=f"Start the command in a folder of an ordinary user's (`chown -R {found} .` makes this one that), "
+            "or have others read it (`chmod o+rx .`)",
+        )
+    return found
+
+
+def make_output(run: Path, owner: Tenant) -> Path:
+    """Make the folder for what a job makes, the tenant's own; returns its absolute path. Raises OSError."""
+    above = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.mkdir(FOLDER, 0o755, dir_fd=above)
+        if os.geteuid() == 0:
+            made = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+            try:
+                os.fchown(made, owner.user, owner.group)
+            finally:
+                os.close(made)
+    finally:
+        os.close(above)
+    return run.resolve() / FOLDER
+
+
+def make_home_of_root(directory: Path, at: Path) -> Path | None:
+    """Make a folder that can stand for ``/root`` where ``directory`` is below: empty but for the way there, which all may
+    go. None where it is elsewhere. Raises OSError."""
+    if _HOME_OF_ROOT not in directory.parents:
+        return None
+    folder = at / "root"
+    for name in ("", *directory.relative_to(_HOME_OF_ROOT).parts):
+        folder = folder / name
+        folder.mkdir()
+        folder.chmod(0o755)  # whatever the umask says
+    return at / "root"
+
+
+def drop_if_empty(run: Path) -> None:
+    """Remove the folder again if there is one, and nothing was put into it."""
+    with suppress(OSError):
+        (run / FOLDER).rmdir()
+
+
+def _tenant(folder: Path, user: int, group: int, environ: Mapping[str, str]) -> Tenant:
+    if user != 0:
+        return Tenant(user, group)
+    found = folder.stat()
+    if found.st_uid != 0:
+        return Tenant(found.st_uid, found.st_gid or _group(found.st_uid))
+    by_sudo = environ.get("SUDO_UID", "")
+    if by_sudo.isdecimal() and int(by_sudo) != 0:
+        return Tenant(int(by_sudo), _group(int(by_sudo)))
+    return Tenant(NOBODY, NOBODY)
+
+
+def _group(user: int) -> int:
+    """A user's own group; not root's."""
+    try:
+        return pwd.getpwuid(user).pw_gid or user
+    except KeyError:
+        return user
+
+
+DOCKER = "docker"
+"""The fabric whose nodes are containers."""
+_SYSTEM = (
+    "bin",
+    "boot",
+    "dev",
+    "etc",
+    "lib",
+    "lib32",
+    "lib64",
+    "proc",
+    "run",
+    "sbin",
+    "sys",
+    "usr",
+)
+_OF_ROOTS = (
+    "var/cache",
+    "var/lib/cloud",
+    "var/lib/docker",
+    "var/lib/dpkg",
+    "var/lib/systemd",
+    "var/log",
+    "var/spool",
+)
+"""Where what root owns is the system's: tables of cron, scripts of packages."""
+_SHARED = ("home", "opt", "root", "srv", "tmp", "var", "var/lib", "var/tmp")
+
+
+def check_nodes(loaded: Loaded) -> None:
+    """Raises InputError for traffic or absence of nodes that run the command."""
+    nobody_leaves(loaded)
+    hosts = {spec.name for spec in expand(loaded.scenario) if spec.role == "host"}
+    for flow in flows(loaded.scenario):
+        if others := {flow.source, flow.sink} - hosts:
+            raise InputError(
+                f"traffic {flow.name!r}: {', '.join(sorted(others))} runs the command, and no traffic of ours",
+                where=str(loaded.source),
+                hint="Have it made between nodes with `role: host`, in the same racks",
+            )
+
+
+def check_fabric(loaded: Loaded, fabric: str) -> None:
+    """Raises InputError where there are no real nodes, or none with images."""
+    if fabric == "sim":
+        raise InputError(
+            "a command runs on real nodes only: in virtual time there are none",
+            where="--fabric",
+            hint="Use netns or docker",
+        )
+    here = Path.cwd()
+    if here == Path("/") or (_others_use(here) and (fabric == DOCKER or account() is not None)):
+        raise InputError(
+            f"nodes may write to the folder that the command starts in, which would be all of {here}",
+            where="the working directory",
+            hint="Start it in a folder of its own",
+        )
+    images = [name for name, group in loaded.scenario.nodes.items() if group.image is not None]
+    if images and fabric != DOCKER:
+        raise InputError(
+            f"{', '.join(images)}: an image is a container's, and nodes of {fabric!r} are none",
+            where=str(loaded.source),
+            hint="Use --fabric docker, or leave `image` out",
+        )
+
+
+def _others_use(folder: Path) -> bool:
+    """Whether a folder is a home, has one in it, or is the system's: what a job writes there others would execute or read."""
+    root, owner = Path("/"), folder.stat().st_uid
+    homes = [Path.home()]
+    with suppress(KeyError):  # a user without an entry
+        homes.append(Path(pwd.getpwuid(owner).pw_dir))
+    return any(
+        [
+            *(home.resolve().is_relative_to(folder) for home in homes if home.is_dir()),
+            *(folder.is_relative_to(root / name) for name in _SYSTEM),
+            *(folder.is_relative_to(root / name) for name in _OF_ROOTS if owner == 0),
+            *(folder == root / name for name in _SHARED),
+        ]
+    )

@@ -1,0 +1,131 @@
+"""The processes of a job: started in their nodes, heard to their end, and ended when they should."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from testbed.runner.exec.launch_spec import LaunchSpec, ProcessSlot
+from testbed.user_files import Output, lines
+
+if TYPE_CHECKING:
+    from testbed.fabric.base import Fabric, Launched
+
+
+GRACE_S = 5.0
+"""How long the others may take to end by themselves when one has failed, and then when they were asked to."""
+_ATTEMPTS, _LOOK_S = 3, 0.02
+_LAST_WORDS_S = 1.0
+"""From a process's end to that of its output, which children of it may hold open."""
+_KILLED = 128
+"""A shell says this and the signal's number."""
+
+
+@dataclass
+class Member:
+    """One process. Times are of the monotonic clock; ``asked``: it was told to end."""
+
+    seat: ProcessSlot
+    rank: int
+    process: Launched
+    started_ns: int
+    ended_ns: int | None = None
+    asked: bool = False
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        code = self.process.returncode
+        if code is None or not _KILLED < code < _KILLED + signal.NSIG:
+            return code
+        return _KILLED - code
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended badly, of its own accord."""
+        return bool(self.status) and not self.asked
+
+
+class ProcessGroup:
+    """All of them, by rank. ``output`` gets what they say."""
+
+    def __init__(self, fabric: Fabric, order: LaunchSpec, output: Output) -> None:
+        self._fabric, self._order, self._output = fabric, order, output
+        self.members: list[Member] = []
+        self._end_at: float | None = None
+        self._number = signal.SIGTERM
+
+    def start(self, seat: ProcessSlot, environment: Mapping[str, str]) -> None:
+        """One more. Raises OSError where nothing can be started at all."""
+        process = self._fabric.launch(seat.node, self._order.command, environment)
+        rank = seat.node_rank * self._order.processes + seat.local_rank
+        member = Member(seat, rank, process, time.monotonic_ns())
+        self.members.append(member)
+        threading.Thread(target=self._follow, args=(member,), daemon=True).start()
+
+    @property
+    def running(self) -> list[Member]:
+        """Those that have not ended."""
+        return [member for member in self.members if member.ended_ns is None]
+
+    @property
+    def failed(self) -> list[Member]:
+        """Those that ended badly, the first of them first."""
+        bad = [member for member in self.members if member.ended_ns is not None and member.failed]
+        return sorted(bad, key=lambda member: member.ended_ns or 0)
+
+    def excuse(self, killed_ns: Mapping[str, int]) -> None:
+        """What the scenario has killed, by node and when, has not failed; what had ended by then may have."""
+        for member in self.members:
+            at_ns = killed_ns.get(member.seat.node)
+            if at_ns is not None and (member.ended_ns is None or member.ended_ns >= at_ns):
+                member.asked = True
+
+    def tend(self) -> None:
+        """When one has failed, the others get ``GRACE_S`` to notice, then a signal, then another that nobody survives."""
+        if self._end_at is None and self.failed:
+            self._end_at = time.monotonic() + GRACE_S
+        if self._end_at is not None and time.monotonic() > self._end_at and self.running:
+            self.end()
+
+    def end(self) -> None:
+        """Ask all that run to end; the second time, make them."""
+        running = self.running
+        for member in running:
+            member.asked = True
+        for node in {member.seat.node for member in running}:
+            self._fabric.resume(node)  # one that stands still would not hear it
+            self._fabric.signal(node, self._number)
+        self._number, self._end_at = signal.SIGKILL, time.monotonic() + GRACE_S
+
+    def end_all(self) -> None:
+        """Ask all that run to end, make those that do not, and wait until it is so."""
+        for _ in range(_ATTEMPTS):
+            if not self.running:
+                return
+            self.end()
+            give_up = time.monotonic() + GRACE_S
+            while self.running and time.monotonic() < give_up:
+                time.sleep(_LOOK_S)
+
+    def _follow(self, member: Member) -> None:
+        """In a thread of its own: until the process has ended, and a little longer for its last words.
+
+        What it has started may hold its output open for good: nobody waits for that.
+        """
+        reader = threading.Thread(target=self._read, args=(member,), daemon=True)
+        reader.start()
+        member.process.wait()
+        ended_ns = time.monotonic_ns()
+        reader.join(_LAST_WORDS_S)
+        member.ended_ns = ended_ns
+
+    def _read(self, member: Member) -> None:
+        pipe = member.process.stdout
+        assert pipe is not None
+        for line in lines(pipe):
+            self._output.line(member.seat.node, member.seat.local_rank, line)

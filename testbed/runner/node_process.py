@@ -1,0 +1,453 @@
+"""A node's process and its assignment (opens the 2-file circle).
+
+A node's part in one run: endpoint, role, barrier, result.
+
+A node's process: ``python -m testbed.runner.node_process --name worker-0 --control 10.0.0.1:7077``.
+
+It lives for a whole ``testbed run`` (torch is imported once) and takes one job after the other over the
+control network. When that connection closes, it ends: nothing survives its run.
+
+A node's part in the replay of a trace: endpoint, player, barrier, result. It needs no PyTorch.
+
+A node's part in ``testbed replay``: one bulk TCP flow per direction, to and from the switch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from testbed.comm_trace.replay_role import NodeScript, ReplayRole
+from testbed.errors import NarrowsError, NodeLost
+from testbed.fabric.host_node import DataNetwork, HostClock, HostNode, HostTask
+from testbed.runner.bulk_flow import FlowSent, blast, serve
+from testbed.runner.control_channel import HEARTBEAT_S, JsonLines
+from testbed.runner.cross_traffic_node import NodeTraffic
+from testbed.runner.experiment import expected_bytes, most_bytes, unsent_bytes
+from testbed.runner.signals import seldom_collected
+from testbed.topology import DATA_PORT, METRICS_PORT, MULTICAST_PORT
+from testbed.training.job import Job
+from testbed.training.membership import exchange_kind
+from testbed.training.roles import role
+from testbed.transport import ENDPOINTS, EndpointKind, endpoint_for
+from testbed.transport.epoll_endpoint import EpollEndpoint
+from testbed.transport.frame import MAX_BODY
+from testbed.transport.multicast.endpoint import Multicaster
+from testbed.transport.threaded_endpoint import ThreadedEndpoint
+
+if TYPE_CHECKING:
+    from testbed.records.exporter import Exporter
+
+
+CONNECT_S = 30.0
+GREETING_S = 120.0
+"""Workers connect, and introduce themselves once they are prepared: that may take them so long."""
+
+
+@dataclass
+class Assignment:
+    """A job, or a part of a trace, and what its node needs to do it."""
+
+    job: Job | NodeScript
+    role: str
+    peers: dict[int, str]
+    """Names of all peers by number."""
+    addresses: dict[int, str]
+    """Data addresses by number."""
+    labels: dict[str, str]
+    lines: JsonLines
+    inbox: queue.SimpleQueue[dict[str, Any]]
+    exporter: Exporter
+    flows: dict[str, Any] = field(default_factory=dict)
+    """What ``Traffic`` is made from."""
+    clock: HostClock = field(default_factory=HostClock)
+    traffic: NodeTraffic | None = None
+    node: HostNode | None = None
+
+    @classmethod
+    def from_json(
+        cls,
+        message: dict[str, Any],
+        lines: JsonLines,
+        inbox: queue.SimpleQueue[dict[str, Any]],
+        exporter: Exporter,
+    ) -> Assignment:
+        """Read a ``job`` message."""
+        return cls(
+            job=_task(message),
+            role=message["role"],
+            peers={int(number): name for number, name in message["peers"].items()},
+            addresses={int(number): where for number, where in message["addresses"].items()},
+            labels=message["labels"],
+            lines=lines,
+            inbox=inbox,
+            exporter=exporter,
+            flows=message["traffic"],
+        )
+
+    def record(self, event: dict[str, object]) -> None:
+        """Send an event to the session and show it to the exporter."""
+        self.lines.send("event", event=event)
+        self.exporter.observe(event)
+
+    def burst(self, record: dict[str, Any]) -> None:
+        """Send what came of cross traffic to the session."""
+        self.lines.send("burst", record=record)
+
+    def link(self, sample: dict[str, Any]) -> None:
+        """Take in what the agent saw on this node's link, or on another one on its way."""
+        if sample["link"] == self.job.node:
+            self.exporter.link(sample)
+        if self.node is not None and sample["to_s"] > sample["from_s"]:
+            asked = sample["asked_bits"] / (sample["to_s"] - sample["from_s"])
+            self.node.rates_bits[sample["link"], sample["direction"]] = asked
+
+
+def run_assignment(assignment: Assignment) -> None:
+    """Take part in cross traffic, and, but for a host, in the training."""
+    assignment.exporter.begin(assignment.labels)
+    assignment.traffic = NodeTraffic(assignment.flows, assignment.clock, assignment.burst)
+    if assignment.role == "host":
+        assignment.lines.send("ready")
+        await_start(assignment)
+    elif isinstance(assignment.job, NodeScript):
+        play(assignment, assignment.job)
+    else:
+        _train(assignment, assignment.job)
+
+
+def _task(message: dict[str, Any]) -> Job | NodeScript:
+    return (
+        NodeScript.from_json(message["part"])
+        if "part" in message
+        else Job.from_json(message["job"])
+    )
+
+
+def _train(assignment: Assignment, job: Job) -> None:
+    """Connect, prepare, report ready, wait for t0, run, report done."""
+    way = _way(job, assignment.role)
+    endpoint = ENDPOINTS[way](
+        job.peer,
+        job.run,
+        names=assignment.peers,
+        addresses=assignment.addresses,
+        clock=assignment.clock.seconds,
+        silence_s=job.peer_timeout_s,
+        greeting_s=GREETING_S,
+        most_bytes=most_bytes(job),
+        lockstep=exchange_kind(job).lockstep,
+        unsent_bytes=unsent_bytes(job),
+    )
+    node = assignment.node = HostNode(
+        job.node, job.seed, endpoint, assignment.clock, assignment.record,
+        DataNetwork(job.peer, assignment.peers, assignment.addresses),
+    )  # fmt: skip
+    multicaster = None
+    try:
+        multicaster = _multicaster(assignment, job, endpoint)
+        _connect(assignment, job, endpoint)
+        played = role(node, job, assignment.role)
+        played.prepare()
+        with seldom_collected():
+            assignment.lines.send("ready")
+            await_start(assignment)
+            summary = played.run()
+        carried = node.carried()
+        node.close()
+        assignment.lines.send(
+            "done",
+            summary=summary,
+            counters=counters(assignment, endpoint),
+            multicast=None if multicaster is None else _counted(assignment, multicaster),
+            strangers=endpoint.strangers,
+            excuses=endpoint.excuses,
+            endpoint=way,
+            interface=None if carried is None else carried.to_json(),
+        )
+    except BaseException:
+        if multicaster is not None:
+            multicaster.abandon()
+        raise
+    finally:
+        endpoint.close()
+        node.close()
+
+
+def counters(assignment: Assignment, endpoint: ThreadedEndpoint | EpollEndpoint) -> dict[str, Any]:
+    """What the kernel counted on the connection with each peer, by its name."""
+    counted = endpoint.counters().items()
+    return {assignment.peers[peer]: one.to_json() for peer, one in counted}
+
+
+def _way(job: Job, role: str) -> EndpointKind:
+    """Threads or one loop, by whom this node has connections with and how much is sent over them."""
+    kind = exchange_kind(job)
+    if kind.multicasts or not kind.lockstep:
+        return (
+            "threads"  # one of them multicasts, or several activities send while another receives
+        )
+    if kind.server is None:
+        peers = job.workers - 1
+    else:
+        peers = job.workers if role == "server" else job.servers
+    return endpoint_for(peers, expected_bytes(job))
+
+
+def _multicaster(
+    assignment: Assignment, job: Job, endpoint: ThreadedEndpoint | EpollEndpoint
+) -> Multicaster | None:
+    """What carries a worker's messages to groups, where the exchange has any."""
+    multicasts = exchange_kind(job).multicasts and assignment.role == "worker"
+    if not multicasts or not isinstance(endpoint, ThreadedEndpoint):
+        return None
+    endpoint.multicaster = Multicaster(
+        job.peer,
+        job.run,
+        names=assignment.peers,
+        clock=assignment.clock.seconds,
+        silence_s=job.peer_timeout_s,
+        addresses={peer: assignment.addresses[peer] for peer in job.worker_peers()},
+        port=MULTICAST_PORT,
+        most_bytes=most_bytes(job),
+        deliver=endpoint.deliver,
+    )
+    return endpoint.multicaster
+
+
+def _counted(assignment: Assignment, multicaster: Multicaster) -> dict[str, Any]:
+    """What was multicast, peers by name."""
+    counted = multicaster.counters().to_json()
+    named = {assignment.peers[peer]: amount for peer, amount in counted["to"].items()}
+    return {**counted, "to": named}
+
+
+def _connect(assignment: Assignment, job: Job, endpoint: ThreadedEndpoint | EpollEndpoint) -> None:
+    """Servers listen; workers connect to them. Without servers everybody listens, and connects to those before it."""
+    addresses = assignment.addresses
+    alone = exchange_kind(job).server is None
+    if alone or assignment.role == "server":
+        endpoint.listen(addresses[job.peer], DATA_PORT)
+    if assignment.role == "worker":
+        earlier = [peer for peer in job.worker_peers() if peer < job.peer]
+        for peer in earlier if alone else job.server_peers():
+            endpoint.connect(peer, addresses[peer], DATA_PORT, CONNECT_S)
+
+
+def await_start(assignment: Assignment) -> None:
+    """The barrier: everyone waits until the same instant of the host's clock."""
+    message = assignment.inbox.get()
+    if message["type"] != "start":
+        raise RuntimeError(f"expected 'start' on the control network, got {message['type']!r}")
+    assignment.clock.t0_ns = message["t0_ns"]
+    assert assignment.traffic is not None
+    assignment.traffic.start()
+    if (left := -assignment.clock.now()) > 0:
+        time.sleep(left)
+
+
+TOKEN_VARIABLE = "NARROWS_TOKEN"
+
+
+class NodeProcess:
+    """Takes messages from the session and does what they say, one job at a time."""
+
+    def __init__(self, name: str, role: str, lines: JsonLines, *, trains: bool = True) -> None:
+        from testbed.records.exporter import Exporter
+
+        self.name, self.lines = name, lines
+        self.trains = trains and role != "host"
+        self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.assignment: Assignment | None = None
+        self.kept = False
+        """Whether to stay when the session ends, for inspection."""
+        self.exporter = Exporter({"node": name})
+        self.exporter.serve(lines.socket.getsockname()[0], METRICS_PORT)
+
+    def serve(self) -> None:
+        """Until the session is gone."""
+        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._beat, daemon=True).start()
+        if self.trains:
+            import torch
+
+            torch.set_num_threads(1)
+        self.lines.send("up")
+        while True:
+            self._do(self.inbox.get())
+
+    def _do(self, message: dict[str, Any]) -> None:
+        try:
+            if message["type"] == "job":
+                self.assignment = Assignment.from_json(
+                    message, self.lines, self.inbox, self.exporter
+                )
+                run_assignment(self.assignment)
+            elif message["type"] == "flow":
+                self.lines.send("done", summary=run_flows(message))
+        except NarrowsError as error:
+            self._report(error, str(error))
+        except Exception as error:  # the session decides; here it would only be lost
+            sys.stderr.write(traceback.format_exc())
+            self._report(error, f"{type(error).__name__}: {error}")
+
+    def _end_traffic(self, message: dict[str, Any]) -> None:
+        """In a thread of its own: the role may still be at work, and links are to be heard of meanwhile."""
+        traffic = self.assignment.traffic if self.assignment is not None else None
+        try:
+            if traffic is not None and message["part"] == "sources":
+                traffic.end_sources()
+            elif traffic is not None:
+                traffic.end_sinks(message["tests"])
+            self.lines.send("ended", part=message["part"])
+        except Exception as error:
+            self._report(error, f"{type(error).__name__}: {error}")
+
+    def _report(self, error: Exception, text: str) -> None:
+        about = {}
+        if isinstance(error, NodeLost):
+            about = {"node": error.node, "step": error.step, "phase": error.phase}
+        code = getattr(error, "exit_code", 1)
+        self.lines.send("error", message=text, error=type(error).__name__, exit_code=code, **about)
+
+    def _read(self) -> None:
+        """Control messages; those about links are taken in at once, the others in order."""
+        try:
+            for message in self.lines:
+                if message["type"] == "keep":
+                    self.kept = True
+                elif message["type"] == "end":
+                    HostTask(partial(self._end_traffic, message))
+                elif message["type"] != "link":
+                    self.inbox.put(message)
+                elif self.assignment is not None:
+                    self.assignment.link(message["sample"])
+        finally:
+            if self.kept:
+                threading.Event().wait()
+            os._exit(1)  # the session is gone, and a role may be blocked anywhere
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(HEARTBEAT_S)
+            with suppress(OSError):  # the reader notices that the session is gone
+                self.lines.send("alive")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Connect to the session and serve it."""
+    parser = argparse.ArgumentParser(prog="testbed.runner.node_process")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--role", default="worker")
+    parser.add_argument("--control", required=True, metavar="HOST:PORT")
+    parser.add_argument("--untrained", action="store_true", help="nothing will be trained")
+    options = parser.parse_args(arguments)
+    host, _, port = options.control.rpartition(":")
+    lines = JsonLines(_connect_node(host, int(port)))
+    lines.send("hello", node=options.name, token=os.environ[TOKEN_VARIABLE])
+    NodeProcess(options.name, options.role, lines, trains=not options.untrained).serve()
+
+
+def _connect_node(host: str, port: int) -> socket.socket:
+    give_up = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            connected = socket.create_connection((host, port), timeout=CONNECT_S)
+            connected.settimeout(None)
+            return connected
+        except OSError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.1)
+
+
+_BESIDE = 4096
+"""Room for what is not a message of the trace."""
+
+
+def play(assignment: Assignment, part: NodeScript) -> None:
+    """Connect, greet, report ready, wait for t0, play, report done."""
+    endpoint = ThreadedEndpoint(
+        part.peer,
+        part.run,
+        names=assignment.peers,
+        addresses=assignment.addresses,
+        clock=assignment.clock.seconds,
+        silence_s=part.peer_timeout_s,
+        greeting_s=GREETING_S,
+        most_bytes=min(MAX_BODY, part.most_bytes + _BESIDE),
+    )
+    node = assignment.node = HostNode(
+        part.node, part.seed, endpoint, assignment.clock, assignment.record
+    )
+    try:
+        _connect_play_node(assignment, part, endpoint)
+        player = ReplayRole(node, part)
+        player.prepare()
+        with seldom_collected():
+            assignment.lines.send("ready")
+            await_start(assignment)
+            summary = player.run()
+        node.close()
+        assignment.lines.send(
+            "done",
+            summary=summary,
+            counters=counters(assignment, endpoint),
+            strangers=endpoint.strangers,
+            excuses=endpoint.excuses,
+            endpoint="threads",
+            multicast=None,
+            interface=None,
+        )
+    finally:
+        endpoint.close()
+        node.close()
+
+
+def _connect_play_node(
+    assignment: Assignment, part: NodeScript, endpoint: ThreadedEndpoint
+) -> None:
+    """Of two partners the one with the lower number listens."""
+    if any(peer > part.peer for peer in part.partners):
+        endpoint.listen(assignment.addresses[part.peer], DATA_PORT)
+    for peer in part.partners:
+        if peer < part.peer:
+            endpoint.connect(peer, assignment.addresses[peer], DATA_PORT, CONNECT_S)
+
+
+def run_flows(message: dict[str, Any]) -> dict[str, int | None]:
+    """Send to and receive from the switch until ``stop_at_ns``; sending begins at ``begin_at_ns``.
+
+    Returns payload bytes each way, and the least round-trip time to the switch before (µs; None: not known).
+    """
+    moved = {"up": FlowSent(0), "down": FlowSent(0)}
+
+    def up() -> None:
+        where = (message["switch"], message["switch_port"], message["stop_at_ns"])
+        moved["up"] = blast(*where, message["begin_at_ns"])
+
+    def down() -> None:
+        moved["down"] = FlowSent(serve(message["address"], DATA_PORT, message["stop_at_ns"]))
+
+    for task in [HostTask(up), HostTask(down)]:
+        task.join()
+    return {
+        "up": moved["up"].bytes,
+        "down": moved["down"].bytes,
+        "least_rtt_us": moved["up"].least_rtt_us,
+    }
+
+
+if __name__ == "__main__":
+    main()

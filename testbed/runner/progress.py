@@ -1,0 +1,193 @@
+"""How many of a comparison's runs are over, and how long the rest will take.
+
+What a waiting person sees: a live panel on a terminal, a plain line now and then elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from testbed.errors import printable
+
+
+class Remaining:
+    """Of runs of ``algorithms`` (a name each, in order), ``processes`` at a time. Seconds of real time."""
+
+    def __init__(self, algorithms: Sequence[str], processes: int = 1) -> None:
+        self._algorithms, self._processes = algorithms, processes
+        self.took_s: list[float | None] = [None] * len(algorithms)
+        """By place: how long a run took, as far as that is known."""
+        self._over: set[int] = set()
+        self._begun: float | None = None
+
+    def begun(self, now: float) -> None:
+        """A run begins, alone; ``now``: on the monotonic clock."""
+        self._begun = now
+
+    def over(self, place: int, took_s: float | None) -> None:
+        """The run at ``place`` has ended."""
+        self._over.add(place)
+        self.took_s[place], self._begun = took_s, None
+
+    def elapsed_s(self, now: float) -> float | None:
+        """Since the run that goes on alone began; None without one."""
+        return None if self._begun is None else now - self._begun
+
+    def left_s(self, now: float) -> float | None:
+        """What is left: each algorithm's mean, of an unknown one the mean of all; None when no run is over."""
+        known: dict[str, list[float]] = {}
+        for name, took_s in zip(self._algorithms, self.took_s, strict=True):
+            if took_s is not None:
+                known.setdefault(name, []).append(took_s)
+        if not known:
+            return None
+        other = fmean(took_s for several in known.values() for took_s in several)
+        needed = [
+            fmean(known.get(name, [other]))
+            for place, name in enumerate(self._algorithms)
+            if place not in self._over
+        ]
+        gone = min(self.elapsed_s(now) or 0.0, needed[0]) if needed else 0.0
+        return (sum(needed) - gone) / max(1, min(self._processes, len(needed)))
+
+    def words(self, now: float) -> str:
+        """Such as ``3 of 10 runs done, about 2 min left``."""
+        done = f"{len(self._over)} of {len(self._algorithms)} runs done"
+        left_s = self.left_s(now)
+        if left_s is None or len(self._over) == len(self._algorithms):
+            return done
+        return f"{done}, about {duration(left_s)} left"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 45 s, 12 min, 3.5 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+LINE_EVERY_S = 5.0
+
+
+@dataclass
+class _Trial:
+    """What is known of the run in progress."""
+
+    label: str
+    steps: int | None
+    index: int
+    count: int
+    began: float | None = None
+    """When its first step had been finished, on the monotonic clock."""
+    step: int = 0
+    density: float = 1.0
+    delay_s: float = 0.0
+    accuracy: float | None = None
+    rate_bits: float | None = None
+    whole: Remaining | None = None
+    """Of the whole comparison."""
+
+
+class Progress:
+    """Progress of a whole ``testbed run`` on stderr; rates and delays in model time."""
+
+    def __init__(self, quiet: bool, dilation: float = 1.0, watched_link: str = "server") -> None:
+        self._console = Console(file=sys.stderr)
+        self._watched, self._quiet, self._dilation = watched_link, quiet, dilation
+        self._trial: _Trial | None = None
+        self._spoke = 0.0
+        self._live: Live | None = None
+        self.whole: Remaining | None = None
+        """How far the whole comparison is, if there is one."""
+
+    def insist(self, text: str) -> None:
+        """One line that is wanted even by who wants none."""
+        self._console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """One line of news."""
+        if not self._quiet:
+            self.insist(text)
+
+    def begin(self, label: str, steps: int | None, index: int, count: int) -> None:
+        """A run begins: the ``index``-th of ``count``, of at most ``steps`` steps."""
+        self._trial = _Trial(label, steps, index, count, whole=self.whole)
+        self._spoke = time.monotonic()
+        if not self._quiet and self._console.is_terminal and self._live is None:
+            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
+
+    def event(self, event: dict[str, Any]) -> None:
+        """An event of a node."""
+        trial = self._trial
+        if trial is None:
+            return
+        if event["kind"] == "step":
+            trial.began = trial.began or time.monotonic()
+            trial.step = max(trial.step, event["step"])
+            trial.density, trial.delay_s = event["density"], event["delay_s"] / self._dilation
+        elif event["kind"] == "evaluation":
+            trial.accuracy = event["accuracy"]
+        self._show(trial)
+
+    def link(self, sample: dict[str, Any]) -> None:
+        """A sample of a link."""
+        if (
+            self._trial is not None
+            and sample.get("kind") == "sample"
+            and sample["link"] == self._watched
+            and sample["direction"] == "down"
+        ):
+            self._trial.rate_bits = sample["asked_bits"] / max(
+                sample["to_s"] - sample["from_s"], 1e-9
+            )
+
+    def end(self) -> None:
+        """Nothing more is running."""
+        self._trial = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _show(self, trial: _Trial) -> None:
+        if self._live is not None:
+            self._live.update(_panel(trial))
+        elif time.monotonic() - self._spoke >= LINE_EVERY_S:
+            self._spoke = time.monotonic()
+            self.say("  ".join(f"{name} {value}" for name, value in _facts(trial).items()))
+
+
+def _facts(trial: _Trial) -> dict[str, str]:
+    facts = {
+        "run": f"{trial.index}/{trial.count} {trial.label}",
+        "step": f"{trial.step}/{trial.steps}" if trial.steps else str(trial.step),
+        "link": "-" if trial.rate_bits is None else f"{trial.rate_bits / 1e6:.1f} Mbit/s",
+        "k": f"{trial.density:.4g}",
+        "delay": f"{trial.delay_s * 1e3:.0f} ms",
+        "accuracy": "-" if trial.accuracy is None else f"{trial.accuracy:.3f}",
+    }
+    if trial.whole and (whole_s := trial.whole.left_s(time.monotonic())) is not None:
+        facts["left"] = f"about {duration(whole_s)}"
+    elif trial.steps and trial.began and trial.step > 1:
+        step_s = (time.monotonic() - trial.began) / (trial.step - 1)
+        left = step_s * (trial.steps - trial.step + trial.steps * (trial.count - trial.index))
+        facts["left"] = f"about {duration(left)}"
+    return facts
+
+
+def _panel(trial: _Trial) -> Table:
+    facts = _facts(trial)
+    table = Table(title=f"run {facts.pop('run')}", title_justify="left")
+    for name in facts:
+        table.add_column(name, justify="right", min_width=10)
+    table.add_row(*facts.values())
+    return table

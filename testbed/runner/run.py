@@ -1,0 +1,382 @@
+"""Algorithms x seeds.
+
+The seam between a comparison and whoever carries out its trials: real nodes, or a virtual clock.
+
+``testbed run``: algorithms × seeds one after the other, each on the same link history from its own t0.
+
+Trials in virtual time side by side, each in a process of its own: they have nothing in common but the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
+from functools import lru_cache, partial
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
+
+from testbed.algorithms import Algorithm
+from testbed.errors import ExperimentError, InputError, Interrupted, NarrowsError
+from testbed.fabric.sim.network import Costs
+from testbed.records.run_directory import RunDirectory, comparison_directory, to_json
+from testbed.runner.comparison import BEGUN, Comparison, Listed, Order, Recorded
+from testbed.runner.experiment import Experiment, prepare
+from testbed.runner.progress import Progress
+from testbed.runner.signals import interruptible, machine, only_one, shielded
+from testbed.topology import VIRTUAL
+
+__all__ = ["Comparison", "one", "run"]
+
+
+class Performance(Protocol):
+    """One algorithm with one seed: ``shape``, ``run``, and ``conclude`` whatever became of it."""
+
+    def shape(self) -> None:
+        """Bring the links to their state at t0, and write the manifest."""
+        ...
+
+    def run(self) -> None:
+        """Train from t0 to the last node's end. Raises what made it fail."""
+        ...
+
+    def conclude(self) -> dict[str, Any]:
+        """Find the verdict, write the summary, return the run's entry."""
+        ...
+
+
+class TrialBackend(Protocol):
+    """Where trials are carried out, one after the other."""
+
+    def __enter__(self) -> Self:
+        """Make everything that all trials need."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove it again."""
+        ...
+
+    def trial(
+        self, algorithm: Algorithm, seed: int, directory: RunDirectory, progress: Progress
+    ) -> Performance:
+        """One trial, which writes into ``directory``."""
+        ...
+
+    def collect(self, run: RunDirectory) -> None:
+        """Copy what belongs to all trials into the run directory ``run``, which stands alone."""
+        ...
+
+
+def run(
+    experiment: Experiment,
+    fabric: str,
+    out: Path,
+    *,
+    quiet: bool = False,
+    keep_failed: bool = False,
+    order: Order | None = None,
+    parallel: int = 1,
+    earlier: Recorded | None = None,
+    resuming: Callable[[Path], str] | None = None,
+) -> Comparison:
+    """Carry out every trial in ``order`` (default: seeds outer, algorithms inner).
+
+    ``parallel``: how many at a time, in virtual time only. ``earlier``: go on with this comparison, whose order
+    it is then. ``resuming``: the command that goes on with the comparison in a directory, told when this is cut
+    short. Raises what ended a trial; what was finished before it, and its own records, are on disk.
+    """
+    least = _check(experiment, fabric, parallel)
+    progress = Progress(quiet, experiment.dilation, watched_link=experiment.specs[0].name)
+    order = order or [(row, seed) for seed in experiment.seeds for row in experiment.algorithms]
+    with _opened(experiment, fabric, out, order, parallel, earlier) as comparison:
+        if next(comparison.left(), None) is None:
+            return comparison
+        alone = nullcontext() if fabric == VIRTUAL else machine(progress.say)
+        with interruptible(), alone, _ended(progress, comparison, resuming):
+            progress.whole = comparison.remaining
+            if parallel > 1:
+                _all_at_once(experiment, out, parallel, progress, comparison)
+                return comparison
+            progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
+            kept = comparison.directory
+            with _stage(
+                experiment, fabric, kept, least, quiet=quiet, keep_failed=keep_failed
+            ) as stage:
+                _in_turn(stage, experiment, out, progress, comparison)
+    return comparison
+
+
+@contextmanager
+def _opened(
+    experiment: Experiment, fabric: str, out: Path, order: Order, parallel: int, earlier: Recorded | None
+) -> Iterator[Comparison]:  # fmt: skip
+    """A new comparison, or the earlier one with its finished runs, held as long as this lasts."""
+    loaded = experiment.loaded
+    if earlier is not None:
+        with only_one(earlier.directory):
+            yield earlier.again().resumed(experiment, parallel)
+        return
+    directory = comparison_directory(out, loaded.scenario.name, loaded.hash)
+    with only_one(directory):
+        yield Comparison(directory, experiment, fabric, order, processes=parallel)
+
+
+def _check(experiment: Experiment, fabric: str, parallel: int) -> int:
+    """As ``preflight.check``. Raises InputError or MachineError for what cannot be carried out."""
+    least = 1
+    if fabric != VIRTUAL:
+        if parallel > 1:
+            raise InputError(
+                f"trials on the fabric {fabric!r} share this machine's processors and would disturb each other",
+                where="--parallel",
+                hint="Only trials in virtual time (--fabric sim) can be carried out side by side",
+            )
+        from testbed.runner.preflight import check
+
+        least = check(experiment.loaded, fabric)
+    else:
+        _check_virtual(experiment)
+    _ = experiment.folders
+    return least
+
+
+def _check_virtual(experiment: Experiment) -> None:
+    """In virtual time a computation that is measured is one instant, and then the time that it took."""
+    row = next((row for row in experiment.algorithms if row.overlap), None)
+    if row is not None and experiment.scenario.train.pace is None:
+        raise InputError(
+            f"algorithm {row.name!r} overlaps communication with layers, whose times nobody knows in virtual time",
+            where=f"{experiment.loaded.source}: train",
+            hint="Give `pace`, or a `profile` from a file; or take --fabric netns or docker",
+        )
+
+
+def _in_turn(
+    stage: TrialBackend,
+    experiment: Experiment,
+    out: Path,
+    progress: Progress,
+    comparison: Comparison,
+) -> None:
+    steps, count = experiment.scenario.train.stop.steps, len(comparison.order)
+    for place, algorithm, seed in list(comparison.left()):
+        progress.begin(f"{algorithm.name} s{seed}", steps, place + 1, count)
+        one(stage, experiment, algorithm, seed, out, progress, comparison)
+        progress.say(_news(comparison.entry(place), comparison))
+
+
+def _stage(
+    experiment: Experiment,
+    fabric: str,
+    directory: Path,
+    least: int,
+    *,
+    quiet: bool,
+    keep_failed: bool,
+) -> TrialBackend:
+    """Imported when it is wanted: virtual time needs nothing of what real links need."""
+    if fabric == VIRTUAL:
+        from testbed.runner.sim_trial import SimBackend as VirtualStage
+
+        return VirtualStage(experiment)
+    from testbed.runner.real_links import LinkBackend
+
+    return LinkBackend(
+        experiment, fabric, directory, quiet=quiet, keep_failed=keep_failed, least=least
+    )
+
+
+def _news(entry: dict[str, Any], comparison: Comparison) -> str:
+    accuracy = "-" if entry["accuracy"] is None else f"{entry['accuracy']:.3f}"
+    about = f"{entry['verdict']}, {entry['time_s']:.1f} s, accuracy {accuracy}"
+    whole = comparison.remaining.words(time.monotonic())
+    return f"{entry['algorithm']} s{entry['seed']}: {about} ({whole})"
+
+
+def _all_at_once(
+    experiment: Experiment, out: Path, parallel: int, progress: Progress, comparison: Comparison
+) -> None:
+
+    source, begun = experiment.loaded.source, comparison.directory / BEGUN
+    tasks = [
+        ParallelTask(source, row.name, seed, begun=begun) for _, row, seed in comparison.left()
+    ]
+    progress.say(f"{len(tasks)} runs, {parallel} at a time")
+    for done in side_by_side(tasks, out, parallel):
+        comparison.conclude(done.entry, done.took_s)
+        progress.say(_news(done.entry, comparison))
+
+
+def one(
+    stage: TrialBackend,
+    experiment: Experiment,
+    algorithm: Algorithm,
+    seed: int,
+    out: Path,
+    progress: Progress,
+    listed: Listed,
+) -> None:
+    """One trial with its directory; a trial that fails leaves its finished records and its entry too."""
+    loaded = experiment.loaded
+    directory = RunDirectory.create(
+        out,
+        scenario_name=loaded.scenario.name,
+        algorithm=algorithm.name,
+        seed=seed,
+        content_hash=loaded.hash,
+    )
+    trial = stage.trial(algorithm, seed, directory, progress)
+    try:
+        trial.shape()
+        listed.begin(directory.path, algorithm, seed)
+        stage.collect(directory)
+    except BaseException:
+        directory.close()  # without a manifest there is nothing to conclude
+        raise
+    try:
+        trial.run()
+    finally:
+        with shielded():
+            listed.conclude(trial.conclude())
+            directory.close()
+            stage.collect(directory)
+
+
+@contextmanager
+def _ended(
+    progress: Progress, comparison: Comparison, resuming: Callable[[Path], str] | None
+) -> Iterator[None]:
+    try:
+        yield
+    except NarrowsError:
+        if resuming is not None:
+            whole = comparison.remaining.words(time.monotonic())
+            progress.insist(f"{whole}. To go on: {resuming(comparison.directory)}")
+        elif comparison.runs:
+            progress.say(
+                f"{len(comparison.runs)} runs were begun; `testbed report {comparison.directory}` "
+                "draws what was recorded"
+            )
+        raise
+    finally:
+        progress.end()
+
+
+class ParallelTask(NamedTuple):
+    """One trial: a scenario file, an algorithm by name, a seed, and what a message costs a host."""
+
+    source: Path
+    algorithm: str
+    seed: int
+    costs: Costs | None = None
+    """Of its hosts, if not what the scenario says."""
+    begun: Path | None = None
+    """A file to which a line is added as soon as the run has a directory."""
+
+
+class Finished(NamedTuple):
+    """What became of the task at ``place``: its entry, and the seconds of real time that it took."""
+
+    place: int
+    entry: dict[str, Any]
+    took_s: float
+
+
+class _Outcome(NamedTuple):
+    entry: dict[str, Any] | None
+    error: str | None
+    """What ended it before its time."""
+    took_s: float
+
+
+class _Unlisted:
+    """Keeps account of a single trial, which somebody else lists."""
+
+    def __init__(self, begun: Path | None) -> None:
+        self.entry: dict[str, Any] | None = None
+        self._begun = begun
+
+    def begin(self, directory: Path, algorithm: Algorithm, seed: int) -> None:
+        """One write, so that lines of several processes do not mix."""
+        if self._begun is not None:
+            said = {"dir": str(directory), "algorithm": algorithm.name, "seed": seed}
+            with self._begun.open("ab", buffering=0) as file:
+                file.write(to_json(said).encode() + b"\n")
+
+    def conclude(self, entry: dict[str, Any]) -> None:
+        """This is it."""
+        self.entry = entry
+
+
+def side_by_side(tasks: Sequence[ParallelTask], out: Path, processes: int) -> Iterator[Finished]:
+    """Carry out ``tasks``; yields what became of each, as they come to their end.
+
+    Raises ExperimentError for a trial that failed, once those that had begun have ended. An interruption ends
+    all at once.
+    """
+    # a fork would share the threads of libraries, which it does not have
+    context = get_context("spawn")
+    # a pipe's end needs no lock, which a second signal could leave held
+    told, teller = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(processes, context, initializer=_alone, initargs=(told,))
+    try:
+        places = {pool.submit(_trial, task, out): place for place, task in enumerate(tasks)}
+        for future in as_completed(places):
+            entry, error, took_s = future.result()
+            if entry is not None:
+                yield Finished(places[future], entry, took_s)
+            if error is not None:
+                raise ExperimentError(error)
+    except (Interrupted, GeneratorExit):
+        teller.close()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+        teller.close()
+        told.close()
+
+
+def _alone(told: Connection) -> None:
+    """Leave it to the parent what a signal to the whole group means, and end with the parent, or when its pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent, closed = parent_process(), partial(told.poll, None)
+    for ended in (closed, parent.join if parent else closed):
+        Thread(target=_leave_after, args=(ended,), daemon=True).start()
+
+
+def _leave_after(ended: Callable[[], object]) -> None:
+    ended()
+    os._exit(1)
+
+
+def _trial(task: ParallelTask, out: Path) -> _Outcome:
+    from testbed.runner.progress import Progress
+    from testbed.runner.sim_trial import SimBackend as VirtualStage
+
+    began = time.monotonic()
+    experiment = _experiment(task.source, task.algorithm)
+    listed, stage = _Unlisted(task.begun), VirtualStage(experiment, task.costs)
+    (algorithm,) = experiment.algorithms
+    failure = None
+    try:
+        one(stage, experiment, algorithm, task.seed, out, Progress(quiet=True), listed)
+    except NarrowsError as error:
+        failure = str(error)
+    return _Outcome(listed.entry, failure, time.monotonic() - began)
+
+
+@lru_cache(maxsize=1)
+def _experiment(source: Path, algorithm: str) -> Experiment:
+    return prepare(source, [algorithm])

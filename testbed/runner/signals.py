@@ -1,0 +1,251 @@
+"""Interrupts, machine lock (``filelock``), gc pause.
+
+Ctrl-C, SIGTERM and a closed terminal end a run in order: what is finished is kept, and nothing is left behind.
+
+One run at a time where the machine is not big enough for two: they would disturb each other's timing.
+
+Garbage collection, made rare for what should not wait for it.
+
+Of several failures that come together, which one is the cause.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import pwd
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from testbed.errors import (
+    ExperimentError,
+    InputError,
+    Interrupted,
+    MachineError,
+    NarrowsError,
+    NodeLost,
+)
+from testbed.process import rarely_collected
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """The first signal raises Interrupted; later ones are ignored, so that cleaning up is not cut short."""
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(signal.Signals(number).name)
+
+    before = {each: signal.signal(each, interrupt) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Signals wait until what is in here is done, and are then raised unless it failed itself.
+
+    For cleaning up and for writing down: half of either would be worse than a second's delay.
+    """
+    came: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if came:
+        raise Interrupted(signal.Signals(came[0]).name)
+
+
+CORES_PER_RUN = 8
+"""With fewer cores than this, runs wait for each other."""
+
+
+@contextmanager
+def machine(say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the machine. ``say(text)`` is called when another run has it and this one waits."""
+    if (os.cpu_count() or 1) >= CORES_PER_RUN:
+        yield
+        return
+    descriptor = _opened()
+    try:
+        if not _locked(descriptor):
+            say(
+                f"another run has this machine ({os.cpu_count()} cores; runs share one from "
+                f"{CORES_PER_RUN} on): waiting for {_holder(descriptor)} to end"
+            )
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_free() -> bool:
+    """Return True when no other run holds the machine now."""
+    descriptor = _opened()
+    try:
+        return _locked(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def only_one(directory: Path) -> Iterator[None]:
+    """Hold a comparison's directory; the end of the process, however it comes, gives it back.
+
+    Raises InputError when another process has it.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        if not _locked(descriptor):
+            raise InputError(
+                f"the comparison in {directory} is being carried out by another process",
+                where="--resume",
+                hint="Wait for its end, or interrupt it first",
+            )
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _opened() -> int:
+    """The file that is locked. Raises MachineError where somebody has put something else in its place."""
+    path = _path()
+    # Not to be created here: of a file that is another user's, systems refuse that in shared folders.
+    try:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise MachineError(
+            f"the file by which all users' runs wait for each other cannot be opened: {path}: {error.strerror}",
+            fix="Have whoever it belongs to, or root, remove it",
+        ) from error
+
+
+def _locked(descriptor: int) -> bool:
+    """Lock the open file if nobody else has it, without waiting; False if somebody has. Closing it unlocks it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(descriptor: int) -> str:
+    """The process that has locked the open file, in words, as far as this user may know it: any user can hold it."""
+    inode = os.fstat(descriptor).st_ino
+    with suppress(OSError, KeyError, ValueError):
+        for row in Path("/proc/locks").read_text().splitlines():
+            words = row.split()
+            if words[1] == "FLOCK" and int(words[5].rpartition(":")[2]) == inode:
+                process = Path("/proc", words[4])
+                user = pwd.getpwuid(process.stat().st_uid).pw_name
+                return f"process {process.name} of user {user}"
+    return "it"
+
+
+def _path() -> Path:
+    """Shared by all users of the machine, so that root's runs and others' wait for each other."""
+    shared = Path("/run/lock")
+    folder = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    path = folder / "narrows.lock"
+    with suppress(FileExistsError):
+        path.touch(mode=0o666, exist_ok=False)
+        path.chmod(0o666)
+    return path
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """With few collections of garbage: on real links a pause of some milliseconds would be measured as network, and in
+    virtual time they would look through ten thousand nodes again and again."""
+    _set_aside(len(sys.modules))
+    gc.collect()
+    with rarely_collected():
+        yield
+
+
+@cache
+def _set_aside(modules: int) -> None:
+    """Have collections pass over what was there when so many modules were imported: to look through them takes 0.3 s."""
+    del modules
+    gc.freeze()
+
+
+_BY_EXIT_CODE: dict[int, type[NarrowsError]] = {
+    InputError.exit_code: InputError,
+    MachineError.exit_code: MachineError,
+}
+"""What a node found wrong with the input or with its machine is no failed experiment."""
+
+
+class Failures:
+    """Failures in the order they came. A dead process outranks what nodes report of their own work, and
+    that outranks what they report of each other."""
+
+    def __init__(self, first: NarrowsError, reporter: str | None = None) -> None:
+        self._ranked: list[tuple[int, NarrowsError]] = []
+        self._reporters: set[str | None] = set()
+        self.add(first, reporter=reporter)
+
+    def add(
+        self, error: NarrowsError, *, certain: bool = False, reporter: str | None = None
+    ) -> None:
+        """Take in one more; ``certain``: the fabric saw the process end; ``reporter``: the node that says it."""
+        hearsay = isinstance(error, NodeLost) and error.hearsay
+        self._ranked.append((0 if certain else 2 if hearsay else 1, error))
+        self._reporters.add(reporter)
+
+    def cause(self) -> NarrowsError:
+        """The first of the highest rank; a node that tells of another's loss was not lost before it.
+
+        Of a lost node, others may know in what phase they missed it.
+        """
+        first = [item for item in self._ranked if not self._told(item[1])] or self._ranked
+        found = min(first, key=lambda item: item[0])[1]
+        if not isinstance(found, NodeLost) or found.phase is not None:
+            return found
+        lost = [error for _, error in self._ranked if isinstance(error, NodeLost)]
+        told = next((e for e in lost if e.node == found.node and e.phase is not None), None)
+        return found if told is None else found.during(told.step or 0, str(told.phase))
+
+    def _told(self, error: NarrowsError) -> bool:
+        """Return True when the node that is said to be lost has reported something itself."""
+        return isinstance(error, NodeLost) and error.hearsay and error.node in self._reporters
+
+    @staticmethod
+    def reported(node: str, message: dict[str, Any]) -> NarrowsError:
+        """The error that a node sent over the control network."""
+        text = str(message["message"])
+        if message.get("error") != "NodeLost":
+            kind = _BY_EXIT_CODE.get(message.get("exit_code", 1), ExperimentError)
+            return kind(f"node {node!r}: {text}")
+        return NodeLost(
+            str(message["node"]),
+            message.get("step"),
+            f"{node} says: {text}",
+            phase=message.get("phase"),
+            hearsay=True,
+        )
+
+
+def located(lost: NodeLost, steps: Mapping[str, int]) -> NodeLost:
+    """The same loss with the step that the node was at; ``steps``: the last that each has finished."""
+    if lost.step is not None:
+        return lost
+    step = steps.get(lost.node, 0) + 1
+    return NodeLost(lost.node, step, lost.reason, phase=lost.phase, hearsay=lost.hearsay)

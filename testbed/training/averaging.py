@@ -1,0 +1,189 @@
+"""Payloads -> mean -> reply.
+
+What workers tell each other so that their controllers decide alike: the largest delay, the mean accuracy.
+
+Where an algorithm asks for it (``agree``), a worker's gradient message ends with 16 bytes about its last step, and the
+server's reply with what all of them come to. So controllers see every step one step later, all the same.
+
+    offset from the end   size  field
+    −16                   8     communication delay in seconds of model time, IEEE 754 double, little-endian; NaN: none yet
+    −8                    8     accuracy of the mini-batch
+
+The server's reply: the mean of a round, as the algorithm writes it on the way down.
+
+The mean of all workers' payloads for one shard, wherever it is taken: on its server, or by every peer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, isnan, nan
+from random import Random
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from testbed.compress.aggregate import Aggregate
+from testbed.compress.base import BufferPool, PayloadBuffer, Recipe, RecipeChoice, Sparse
+from testbed.compress.compressor import as_arrays, as_tensors
+from testbed.compress.gradient_stats import refuse
+from testbed.compress.layout import Shard
+from testbed.compress.payload import encode, read_message
+from testbed.control.base import Observation
+from testbed.errors import WireError
+from testbed.node import Buffer, Message
+from testbed.training.job import Job
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from testbed.algorithms import Algorithm
+    from testbed.compress.base import Memory
+    from testbed.compress.layout import Layout
+
+
+_LAYOUT = struct.Struct("<dd")
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerStats:
+    """A step as one worker, or all of them, met it."""
+
+    delay_s: float = nan
+    accuracy: float = nan
+
+    @classmethod
+    def of(cls, seen: Observation | None) -> ControllerStats:
+        """Of a worker's own step; nothing to tell before the first."""
+        return cls() if seen is None else cls(seen.delay_s, seen.accuracy)
+
+    def attached(self, payload: Buffer) -> bytes:
+        """``payload`` and this."""
+        return b"".join((payload, _LAYOUT.pack(self.delay_s, self.accuracy)))
+
+    def upon(self, seen: Observation | None) -> Observation | None:
+        """A worker's own step, with what all have agreed upon; None before the first."""
+        if seen is None or isnan(self.delay_s):
+            return None
+        return replace(seen, delay_s=self.delay_s, accuracy=self.accuracy)
+
+
+def detached(body: Buffer) -> tuple[memoryview, ControllerStats]:
+    """Payload and note. Raises WireError for a body that is too short."""
+    view = memoryview(body).cast("B")
+    if len(view) < _LAYOUT.size:
+        raise WireError(f"{len(view)} B are too few for the {_LAYOUT.size} B that workers agree by")
+    return view[: -_LAYOUT.size], ControllerStats(*_LAYOUT.unpack(view[-_LAYOUT.size :]))
+
+
+def agreed(notes: Sequence[ControllerStats]) -> ControllerStats:
+    """The largest delay and the mean accuracy; NaN as long as one has nothing to tell."""
+    delays = [note.delay_s for note in notes]
+    if any(isnan(delay_s) for delay_s in delays):
+        return ControllerStats()
+    return ControllerStats(max(delays), fmean(note.accuracy for note in notes))
+
+
+class UpdateEncoder:
+    """Writes one mean after another, always as one payload.
+
+    With a memory it is the second pass of double-pass error feedback (DoubleSqueeze, Tang 2019;
+    dist-EF-SGD, Zheng 2019): with mean m of a round and S the elements that any worker sent,
+
+        p = m + e        send Q(p on S)        e ← p − Q(p on S)
+
+    so that Σ replies + residual = Σ means. Elements outside S wait for a round that sends them: the
+    reply is as sparse as without a memory.
+    """
+
+    def __init__(self, algorithm: Algorithm, layout: Layout) -> None:
+        self._layout, self._values = layout, algorithm.downward(layout)
+        self._memory = _memory(algorithm.down_memory, layout)
+        self._flat: Tensor | None = None
+        self._payload = PayloadBuffer()
+
+    def aggregate(self) -> Aggregate:
+        """A place for the sums of rounds, whose means are whole where that is what this sends best."""
+        values = self._values
+        return Aggregate(
+            self._layout.size, value_bytes=values.section_bytes, keeps_zero=values.keeps_zero
+        )
+
+    def encode(self, mean: Sparse, rng: Random) -> memoryview:
+        """The payload of ``mean`` (on the host); it holds until the next one. Randomness from ``rng``.
+
+        Raises GradientError where finite gradients add up to more than float32 holds.
+        """
+        if not isfinite(float(mean.values.sum())):
+            refuse(mean.values, self._layout, mean.indices, "mean gradient")
+        if self._memory is None:
+            return encode(mean, self._values, rng, self._payload).payload
+        given = self._memory.compensate(self._spread(mean))
+        chosen = given.flat if mean.indices is None else given.flat[mean.indices]
+        sent = Sparse(mean.size, mean.indices, chosen)
+        encoded = encode(sent, self._values, rng, self._payload)
+        self._memory.update(given, replace(sent, values=encoded.values))
+        return encoded.payload
+
+    def state(self) -> dict[str, Any]:
+        """Everything that is carried from round to round: what was left out by parameter, what values know."""
+        left_out = {} if self._memory is None else self._memory.state()
+        return {"memory": left_out, "values": as_tensors(self._values.state())}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` of the same algorithm returned."""
+        if self._memory is not None:
+            self._memory.load(state["memory"])
+        self._values.load(as_arrays(state["values"]))
+
+    def _spread(self, mean: Sparse) -> Tensor:
+        """The mean as a whole vector, in a buffer of its own where it is sparse."""
+        if mean.indices is None:
+            return mean.values
+        if self._flat is None:
+            self._flat = mean.values.new_empty(mean.size)
+        self._flat.zero_()
+        self._flat[mean.indices] = mean.values
+        return self._flat
+
+
+def _memory(name: str, layout: Layout) -> Memory | None:
+    """None for the memory that keeps nothing: it would read the whole vector for its statistics."""
+    return None if name == "none" else Recipe(memory=RecipeChoice(name)).make_memory(layout)
+
+
+class PayloadAverager:
+    """Of ``shard``, as the algorithm of ``job`` writes it on the way down."""
+
+    def __init__(self, job: Job, shard: Shard) -> None:
+        self._job, self._shard = job, shard
+        self._reply = UpdateEncoder(job.algorithm, shard.layout)
+        self._aggregate, self._scratch = self._reply.aggregate(), BufferPool()
+
+    def of(
+        self, messages: Sequence[Message], rng: Random
+    ) -> tuple[memoryview, int, ControllerStats | None]:
+        """The payload, which holds until the next one; how many elements it has; what workers agree upon.
+
+        Gradients are added up in the order of ``messages``, so that the sum is the same everywhere. Raises
+        WireError naming whose message is no gradient.
+        """
+        gradients, note = self._apart(messages)
+        self._aggregate.reset()
+        for message, gradient in zip(messages, gradients, strict=True):
+            try:
+                read = read_message(gradient, self._shard.layout, self._scratch)
+                self._aggregate.add(read)
+            except WireError as error:
+                name = self._job.peer_name(message.sender)
+                raise WireError(f"gradient of {name}, step {message.step}: {error}") from error
+        mean: Sparse = self._aggregate.mean(len(messages))
+        return self._reply.encode(mean, rng), mean.count, note
+
+    def _apart(self, messages: Sequence[Message]) -> tuple[list[Buffer], ControllerStats | None]:
+        """Gradients, and what workers agree upon; None where they do not, or it goes with another shard."""
+        if not self._job.algorithm.agree or self._shard.number:
+            return [message.body for message in messages], None
+        parts = [detached(message.body) for message in messages]
+        return [payload for payload, _ in parts], agreed([note for _, note in parts])

@@ -1,0 +1,1 @@
+"""Compression as a communication hook of PyTorch's DDP."""

@@ -1,0 +1,357 @@
+"""Parameters that no rank used in a step.
+
+DistributedDataParallel leaves their gradients alone, whatever a hook returns for them: what was sent of
+their residuals would be lost. Each message therefore marks the parameters whose gradient is all zeros at
+its sender. What all ranks have marked is taken out of the messages, and goes back to who sent it.
+
+Marks are one bit each, the first parameter's the lowest of the first byte, filled up to 8 bytes.
+
+One of DistributedDataParallel's buckets: its gradient out, the mean of all ranks' back into it.
+
+A module's parameters, by name, as the buckets of DistributedDataParallel hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from random import Random
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from testbed.algorithms import Algorithm
+from testbed.compress.base import BufferPool, Sparse
+from testbed.compress.compressor import Compressor
+from testbed.compress.layout import Layout, Part
+from testbed.compress.memory import RESIDUAL, key
+from testbed.compress.payload import read_message
+from testbed.errors import ExperimentError, GradientError, InputError, WireError
+from testbed.node import Buffer
+from testbed.training.ddp.gather import (
+    GatherChannel,
+    GatherKind,
+    HookAverager,
+    Received,
+    message_device,
+)
+
+
+def marks_bytes(parts: int) -> int:
+    """Length of the marks of so many parameters; payloads behind it stay aligned."""
+    return -(-parts // 64) * 8
+
+
+def idle_marks(gradients: Sequence[Tensor], parts: int) -> bytes:
+    """The marks of a message; without ``gradients`` none is set."""
+    marks = np.zeros(8 * marks_bytes(parts), np.bool_)
+    marks[: len(gradients)] = [not bool(gradient.any()) for gradient in gradients]
+    return np.packbits(marks, bitorder="little").tobytes()
+
+
+def idle_everywhere(marks: Sequence[memoryview], layout: Layout) -> list[Part]:
+    """The parameters that all messages have marked. Raises WireError for a message that ends before."""
+    if any(len(one) != marks_bytes(len(layout.parts)) for one in marks):
+        raise WireError(f"a message ends within the marks of {len(layout.parts)} parameters")
+    common = np.bitwise_and.reduce([np.frombuffer(one, np.uint8) for one in marks])
+    bits = np.unpackbits(common, bitorder="little")
+    return [part for part, marked in zip(layout, bits, strict=False) if marked]
+
+
+def without(message: Sparse, parts: Sequence[Part]) -> Sparse:
+    """``message`` with nothing in it of ``parts``."""
+    if message.indices is None:
+        values = message.values.clone()
+        for part in parts:
+            values[part.offset : part.offset + part.size] = 0.0
+        return replace(message, values=values)
+    keep = torch.ones_like(message.indices, dtype=torch.bool)
+    for part in parts:
+        keep &= ~_inside(message.indices, part)
+    return Sparse(message.size, message.indices[keep], message.values[keep])
+
+
+def restored(state: Mapping[str, Any], message: Sparse, parts: Sequence[Part]) -> dict[str, Any]:
+    """A compressor's state as if nothing of ``parts`` had been sent in ``message``.
+
+    Without a memory there is nothing to give it back to.
+    """
+    memory = dict(state["memory"])
+    for part in parts:
+        for name in {part.name, key(part.name, RESIDUAL)} & {*memory}:
+            held = memory[name]
+            memory[name] = held + _dense(message, part).view(held.shape).to(held.device)
+    return {**state, "memory": memory}
+
+
+def _dense(message: Sparse, part: Part) -> Tensor:
+    """What ``message`` says of ``part``: float32 (part.size,)."""
+    if message.indices is None:
+        return message.values[part.offset : part.offset + part.size]
+    inside = _inside(message.indices, part)
+    found = message.values.new_zeros(part.size)
+    found[message.indices[inside] - part.offset] = message.values[inside]
+    return found
+
+
+def _inside(indices: Tensor, part: Part) -> Tensor:
+    return (indices >= part.offset) & (indices < part.offset + part.size)
+
+
+_NAME = "bucket"
+
+
+class GradBucket(Protocol):
+    """What is used of ``torch.distributed.GradBucket``."""
+
+    def index(self) -> int:
+        """Its number in this step, from 0 on."""
+        ...
+
+    def is_last(self) -> bool:
+        """Whether no other follows in this step."""
+        ...
+
+    def buffer(self) -> Tensor:
+        """All of its gradients, flat."""
+        ...
+
+    def gradients(self) -> list[Tensor]:
+        """The same, one by one."""
+        ...
+
+    def parameters(self) -> list[Tensor]:
+        """Whose they are, in the order of the buffer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BucketTurn:
+    """What is the same for all buckets of a step."""
+
+    step: int
+    density: float
+    rng: Random
+    """This rank's."""
+    reply_rng: Random
+    """The same on all ranks."""
+
+
+class DdpBucket:
+    """Compresses, sends, receives and averages; one for each of DDP's buckets, for as long as it lasts.
+
+    ``find_unused``: gradients that are all zeros may be of parameters that were not used.
+    """
+
+    def __init__(
+        self, layout: Layout, row: Algorithm, group: dist.ProcessGroup, device: torch.device,
+        *, find_unused: bool, seed: int,
+    ) -> None:  # fmt: skip
+        self.layout = layout
+        self._find_unused, self._rank = find_unused, group.rank()
+        self._compressor = Compressor(row.recipe, {_NAME: layout})
+        self._mean = HookAverager(row, layout, group.size())
+        self._channel = GatherChannel(
+            group,
+            message_device(group, device),
+            _mark(layout, row, seed),
+            _most(layout.size, len(self.names)),
+        )
+        self._flat: Tensor | None = None
+        self._scratch = BufferPool()
+        self._failure: Exception | None = None
+        self.sent_count = self.payload_bytes = 0
+
+    @property
+    def names(self) -> list[str]:
+        """Its parameters."""
+        return [part.name for part in self.layout]
+
+    @property
+    def message_bytes(self) -> int:
+        """Length of the last message, with header and padding."""
+        return self._channel.message_bytes
+
+    def launch(self, bucket: GradBucket, turn: BucketTurn) -> Future[Tensor]:
+        """Compress its gradient and begin to send it. The future is done when ``land`` is.
+
+        What goes wrong here is sent as well, so that all ranks learn of it instead of waiting.
+        """
+        self._out, self._failure = bucket.buffer(), None
+        self._future = _future(self._out.device)
+        kind, body = self._message(bucket, turn)
+        self._channel.send(kind, turn.step, body)
+        return self._future
+
+    def land(self, turn: BucketTurn) -> None:
+        """Receive everybody's message, and set the gradient to their mean, the same bits on all ranks.
+
+        Raises, on all ranks alike, GradientError naming rank and parameter when one refused its
+        gradient; ExperimentError naming the rank when one failed otherwise, there what it failed with.
+        """
+        received = self._channel.receive()
+        self._check(received)
+        marked = marks_bytes(len(self.names))
+        idle = idle_everywhere([one.body[:marked] for one in received], self.layout)
+        payloads = [one.body[marked:] for one in received]
+        self._mean.put(self._messages(payloads, idle), self._out, turn.reply_rng)
+        self._future.set_result(self._out)
+
+    def state(self) -> dict[str, Any]:
+        """What is carried from step to step."""
+        return {**self._compressor.state(), "reply": self._mean.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over what is of its parameters."""
+        self._compressor.load(state)
+        self._mean.load(state["reply"])
+
+    def _message(self, bucket: GradBucket, turn: BucketTurn) -> tuple[GatherKind, Sequence[Buffer]]:
+        """What to send. The payload holds until the next one is made."""
+        try:
+            packed = self._compressor.compress(
+                _NAME, self._float32(self._out), turn.density, turn.rng
+            )
+            marks = idle_marks(bucket.gradients() if self._find_unused else [], len(self.names))
+        except GradientError as error:
+            return GatherKind.REFUSED, [str(error).encode()]
+        except Exception as error:
+            self._failure = error
+            return GatherKind.FAILED, [f"{type(error).__name__}: {error}".encode()[:1000]]
+        self.sent_count, self.payload_bytes = packed.count, len(packed.payload)
+        return GatherKind.PAYLOAD, [marks, packed.payload]
+
+    def _float32(self, given: Tensor) -> Tensor:
+        """``given`` itself, or its values in a buffer that is kept."""
+        if given.dtype == torch.float32:
+            return given
+        if self._flat is None:
+            self._flat = torch.empty_like(given, dtype=torch.float32)
+        return self._flat.copy_(given)
+
+    def _check(self, received: Sequence[Received]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        for rank, one in enumerate(received):
+            if one.kind is not GatherKind.PAYLOAD:
+                text = bytes(one.body).decode(errors="replace")
+                error = GradientError if one.kind is GatherKind.REFUSED else ExperimentError
+                raise error(f"rank {rank}: {text}")
+
+    def _messages(self, payloads: Sequence[memoryview], idle: Sequence[Part]) -> Iterator[Sparse]:
+        """By rank; each lies where the next one will."""
+        for rank, payload in enumerate(payloads):
+            message = self._read(rank, payload)
+            if idle and rank == self._rank:
+                self._compressor.load(restored(self._compressor.state(), message, idle))
+            yield without(message, idle) if idle else message
+
+    def _read(self, rank: int, payload: memoryview) -> Sparse:
+        try:
+            return read_message(payload, self.layout, self._scratch)
+        except WireError as error:
+            raise WireError(f"rank {rank}, gradient of {self.names[0]!r}…: {error}") from error
+
+
+def _future(device: torch.device) -> Future[Tensor]:
+    return Future(devices=[] if device.type == "cpu" else [device])
+
+
+def _mark(layout: Layout, row: Algorithm, seed: int) -> int:
+    """A number for what all ranks must have alike: the parameters, the algorithm, the seed."""
+    alike = asdict(replace(row, name="", about="", options={}))
+    text = "\n".join([*(f"{part.name} {part.shape}" for part in layout), repr(alike), str(seed)])
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def _most(size: int, parts: int) -> int:
+    """More bytes than any coding takes."""
+    return 4096 * (1 + parts) + 64 * size
+
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+"""What is compressed: float32 holds all of their values exactly."""
+
+
+class Parameters:
+    """Names for the tensors that a bucket tells of, and the order of their elements in it.
+
+    A bucket holds a parameter's elements as they lie in memory: in ``channels_last`` that is not the
+    order of its dimensions. Layouts have the order of memory, checkpoints that of the dimensions.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        self._tensors = {name: _checked(name, tensor) for name, tensor in named}
+        self._names = {id(tensor): name for name, tensor in self._tensors.items()}
+
+    def layout(self, tensors: Sequence[Tensor]) -> Layout:
+        """A bucket's layout. Raises InputError for a parameter that is not among those given."""
+        return Layout.of((self._name(t), _in_memory(t)) for t in tensors)
+
+    def to_checkpoint(self, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Vectors by name (``<name>`` or ``<name>/<vector>``), each in its parameter's shape."""
+        return {key: self._by_dimensions(self._owner(key), held) for key, held in memory.items()}
+
+    def from_checkpoint(self, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The reverse, on the parameters' devices. Raises InputError for what is no parameter's."""
+        return {key: self._by_memory(self._owner(key), held) for key, held in memory.items()}
+
+    def _name(self, tensor: Tensor) -> str:
+        try:
+            return self._names[id(tensor)]
+        except KeyError:
+            raise InputError(
+                f"a parameter of shape {tuple(tensor.shape)} is reduced that was not named",
+                hint="Make the state from the very model that its hook is registered with",
+            ) from None
+
+    def _owner(self, key: str) -> str:
+        name = key if key in self._tensors else key.rpartition("/")[0]
+        if name not in self._tensors:
+            raise InputError(
+                f"something is remembered of {key!r}, and the model has no such parameter",
+                hint=f"It has {', '.join(self._tensors)}",
+            )
+        return name
+
+    def _by_dimensions(self, name: str, held: Tensor) -> Tensor:
+        order = _order(self._tensors[name])
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return held.permute(back).contiguous()
+
+    def _by_memory(self, name: str, held: Tensor) -> Tensor:
+        tensor = self._tensors[name]
+        if held.shape != tensor.shape:
+            raise InputError(
+                f"{name!r} has the shape {tuple(tensor.shape)}, and what is remembered of it "
+                f"{tuple(held.shape)}"
+            )
+        return held.to(tensor.device).permute(_order(tensor)).contiguous()
+
+
+def _checked(name: str, tensor: Tensor) -> Tensor:
+    if tensor.requires_grad and tensor.dtype not in FLOATS:
+        raise InputError(
+            f"parameter {name!r} is {tensor.dtype}, and gradients are compressed as float32",
+            hint=f"Parameters can be {', '.join(map(str, FLOATS))}",
+        )
+    return tensor
+
+
+def _order(tensor: Tensor) -> tuple[int, ...]:
+    """Dimensions from the one of the longest stride on; as they are where a bucket keeps them so."""
+    straight = tuple(range(tensor.dim()))
+    if tensor.is_contiguous():
+        return straight
+    strides = tensor.stride()
+    order = tuple(sorted(straight, key=lambda dimension: -strides[dimension]))
+    return order if tensor.permute(order).is_contiguous() else straight
+
+
+def _in_memory(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape[dimension] for dimension in _order(tensor))

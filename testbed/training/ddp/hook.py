@@ -1,0 +1,247 @@
+"""Any algorithm for the gradients of a model of one's own, in ``DistributedDataParallel``.
+
+    model = DistributedDataParallel(module)
+    state = CompressionState.of(model, "laplace-0.01")
+    model.register_comm_hook(state, compressed_hook)
+
+Every rank compresses its gradients bucket by bucket, while the backward pass goes on, sends them to all
+others, and works out the mean of what it received: the same bits everywhere. ``docs/ddp-hook.md``.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from testbed.algorithms import Algorithm
+from testbed.compress.base import Recipe
+from testbed.compress.compressor import Checkpoint
+from testbed.compress.kernels import compilation
+from testbed.compress.layout import Layout
+from testbed.control.base import Controller, Observation, controller_seed, controllers
+from testbed.errors import InputError
+from testbed.training.data import derive
+from testbed.training.ddp.bucket import BucketTurn, DdpBucket, GradBucket, Parameters
+from testbed.training.ddp.report import (
+    CarriedState,
+    HookReport,
+    gathered_bytes,
+    reduced_bytes,
+    row_of,
+)
+
+__all__ = ["CompressionState", "HookReport", "compressed_hook"]
+
+
+class CompressionState:
+    """What a model's hook keeps: residuals by parameter, the step, and how much to send. One per model.
+
+    ``parameters``: names and tensors of the module that is wrapped. ``algorithm``: a row or a pattern of
+    ``testbed algorithms``, an ``Algorithm``, or a ``Recipe``, whose density is 1 unless given.
+    ``density``: instead of the algorithm's, if that has a fixed one. ``seed``: the same on all ranks.
+    ``clock``: gives seconds, e.g. ``time.perf_counter``; without it no delays are measured.
+
+    Raises InputError for an algorithm that is not known or does not suit, and for parameters that are
+    not float32, float16 or bfloat16.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, Tensor]],
+        algorithm: str | Algorithm | Recipe,
+        *,
+        density: float | None = None,
+        process_group: dist.ProcessGroup | None = None,
+        seed: int = 0,
+        find_unused: bool = False,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        if not dist.is_initialized():
+            raise InputError(
+                "there is no process group", hint="Call torch.distributed.init_process_group first"
+            )
+        group = dist.group.WORLD if process_group is None else process_group
+        assert group is not None
+        self.algorithm, self._group = row_of(algorithm, density), group
+        self._parameters, self._find_unused = Parameters(parameters), find_unused
+        self._seed, self._clock = seed, clock
+        self.controller = self._make_controller()
+        self._buckets: dict[tuple[str, ...], DdpBucket] = {}
+        self._carried = CarriedState(self.algorithm.memory)
+        self._open: list[DdpBucket] = []
+        self._turn = self._next_turn(0)
+        self._began_s = 0.0
+        self._last, self._totals = HookReport(), HookReport()
+        compilation.all()
+
+    @classmethod
+    def of(
+        cls,
+        model: DistributedDataParallel,
+        algorithm: str | Algorithm | Recipe,
+        *,
+        density: float | None = None,
+        seed: int = 0,
+        clock: Callable[[], float] | None = None,
+    ) -> Self:
+        """For ``model``, with its parameters' names and its process group."""
+        return cls(
+            model.module.named_parameters(),
+            algorithm,
+            density=density,
+            process_group=model.process_group,
+            seed=seed,
+            find_unused=model.find_unused_parameters,
+            clock=clock,
+        )
+
+    @property
+    def buckets(self) -> list[list[str]]:
+        """Names of the parameters that are compressed together, as it stands."""
+        return [bucket.names for bucket in self._buckets.values()]
+
+    def exchange(self, bucket: GradBucket) -> Future[Tensor]:
+        """What the hook does: begin with ``bucket``'s gradient; after the last one of a step, end all.
+
+        The last bucket's gradients end the backward pass, so nothing is held up by waiting there, and
+        an error is raised where the caller of ``backward`` meets it, on all ranks.
+        """
+        if bucket.index() == 0:
+            self._begin()
+        mine = self._bucket(bucket)
+        future = mine.launch(bucket, self._turn)
+        self._open.append(mine)
+        if bucket.is_last():
+            self._end()
+        return future
+
+    def report(self) -> HookReport:
+        """Of the last step."""
+        return self._last
+
+    def totals(self) -> HookReport:
+        """Of all steps since the state was made."""
+        return self._totals
+
+    def observe(self, *, accuracy: float, epoch: int = 1, delay_s: float | None = None) -> None:
+        """Tell the controller how the last step went, so that it can choose the next density.
+
+        ``accuracy``: of this rank's mini-batch. ``delay_s``: the clock's unless given. Raises InputError
+        where there is neither.
+        """
+        if delay_s is None and self._clock is None:
+            raise InputError(
+                "the controller needs a delay", hint="Give `delay_s`, or a `clock` from the start"
+            )
+        seen = Observation(
+            step=self._turn.step,
+            epoch=epoch,
+            delay_s=self._last.delay_s if delay_s is None else delay_s,
+            accuracy=accuracy,
+            bytes_sent=self._last.bytes_sent,
+            density=self._turn.density,
+        )
+        self.controller.observe(seen)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint, between two steps: each rank's own, as its residuals are."""
+        state = self._carried.together([bucket.state() for bucket in self._buckets.values()])
+        for part in ("memory", "reply"):
+            state[part] = self._parameters.to_checkpoint(state[part])
+        return {**state, "step": self._turn.step, "controller": self.controller.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state_dict`` of this rank gave, whatever the buckets were.
+
+        Raises InputError when the residuals are those of other parameters, or of another memory, or the
+        controller is another; then all is as before.
+        """
+        Checkpoint.read(state, self.algorithm.memory)
+        known, controller = dict(state), self._make_controller()
+        for part in ("memory", "reply"):
+            known[part] = self._parameters.from_checkpoint(state[part])
+        try:
+            controller.load(state["controller"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"controller {self.algorithm.controller!r} cannot go on from this state",
+                hint="Load it into a state with the algorithm that it was saved with",
+            ) from error
+        self._carried, self._buckets, self._open = CarriedState(self.algorithm.memory), {}, []
+        self._carried.add(known)
+        self.controller = controller
+        self._turn = self._next_turn(state["step"])
+
+    def _make_controller(self) -> Controller:
+        make = controllers.get(self.algorithm.controller)
+        return make(seed=controller_seed(self._seed, self._group.rank()), **self.algorithm.options)
+
+    def _next_turn(self, step: int) -> BucketTurn:
+        """The same randomness for a step in every run, also in one that went on from a checkpoint."""
+        own = derive(self._seed, "ddp", self._group.rank(), step)
+        common = derive(self._seed, "ddp reply", step)
+        return BucketTurn(step, self.controller.density(), Random(own), Random(common))
+
+    def _begin(self) -> None:
+        self._open = []
+        self._turn = self._next_turn(self._turn.step + 1)
+        self._began_s = self._now()
+
+    def _end(self) -> None:
+        landing, self._open = self._open, []
+        for bucket in landing:
+            bucket.land(self._turn)
+        ranks = self._group.size()
+        message_bytes = sum(bucket.message_bytes for bucket in landing)
+        elements = sum(bucket.layout.size for bucket in landing)
+        self._last = HookReport(
+            steps=1,
+            elements=elements,
+            sent_count=sum(bucket.sent_count for bucket in landing),
+            payload_bytes=sum(bucket.payload_bytes for bucket in landing),
+            message_bytes=message_bytes,
+            bytes_sent=gathered_bytes(message_bytes, ranks),
+            bytes_received=gathered_bytes(message_bytes, ranks),
+            dense_bytes=reduced_bytes(elements, ranks),
+            delay_s=self._now() - self._began_s,
+        )
+        self._totals += self._last
+
+    def _now(self) -> float:
+        return 0.0 if self._clock is None else self._clock()
+
+    def _bucket(self, bucket: GradBucket) -> DdpBucket:
+        """Ours for ``bucket``; a new one takes over from those that had its parameters before."""
+        layout = self._parameters.layout(bucket.parameters())
+        key = tuple(part.name for part in layout)
+        if key not in self._buckets:
+            self._buckets[key] = self._made(layout, bucket.buffer().device)
+        return self._buckets[key]
+
+    def _made(self, layout: Layout, device: torch.device) -> DdpBucket:
+        names = {part.name for part in layout}
+        for key in [key for key in self._buckets if names & {*key}]:
+            self._carried.add(self._buckets.pop(key).state())
+        made = DdpBucket(
+            layout,
+            self.algorithm,
+            self._group,
+            device,
+            find_unused=self._find_unused,
+            seed=self._seed,
+        )
+        made.load(self._carried.take(layout))
+        return made
+
+
+def compressed_hook(
+    state: CompressionState,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch does not export it explicitly
+) -> torch.futures.Future[torch.Tensor]:
+    """For ``DistributedDataParallel.register_comm_hook(state, compressed_hook)``."""
+    return state.exchange(bucket)

@@ -1,0 +1,156 @@
+"""A hook's algorithm, what it reports, and what outlives new buckets.
+
+What a hook is asked for, as a row of the table of algorithms.
+
+What compressed steps of DistributedDataParallel cost, as one rank sees it.
+
+What buckets know, on its way to others.
+
+DistributedDataParallel makes new buckets of the same parameters after its first backward pass, and a
+process that goes on from a checkpoint begins with other buckets than those that were saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import Tensor
+
+from testbed.algorithms import Algorithm
+from testbed.compatibility import check, resolve
+from testbed.compress.base import Recipe
+from testbed.compress.layout import Layout
+from testbed.compress.memory import parameters_of
+from testbed.control.base import controllers, watched
+from testbed.errors import InputError
+
+
+def row_of(algorithm: str | Algorithm | Recipe, density: float | None) -> Algorithm:
+    """The checked row. Raises InputError where ``density``, its exchange or its controller do not suit."""
+    if isinstance(algorithm, str):
+        row = resolve(algorithm)
+    elif isinstance(algorithm, Recipe):
+        row = _of_recipe(algorithm)
+    else:
+        row = algorithm
+    if row.exchange != "ps":
+        raise InputError(
+            f"algorithm {row.name!r} travels by {row.exchange!r}",
+            hint="With DistributedDataParallel all ranks send their gradients to all others",
+        )
+    if density is not None:
+        if row.controller != "fixed":
+            raise InputError(
+                f"algorithm {row.name!r}: its controller {row.controller!r} chooses the density"
+            )
+        row = replace(row, options={**row.options, "density": density})
+    check(row)
+    if asked := watched(controllers.get(row.controller)(seed=0, **row.options)):
+        raise InputError(
+            f"algorithm {row.name!r}: its controller {row.controller!r} watches {', '.join(sorted(asked))}",
+            hint="A hook does not tell of that; run it in the testbed",
+        )
+    return row
+
+
+def _of_recipe(recipe: Recipe) -> Algorithm:
+    return Algorithm(
+        "recipe",
+        selector=recipe.selector.name,
+        selector_options=dict(recipe.selector.options),
+        values=recipe.values.name,
+        values_options=dict(recipe.values.options),
+        memory=recipe.memory.name,
+        memory_options=dict(recipe.memory.options),
+        buckets="layer" if recipe.layers else "whole",
+        dense_below=recipe.dense_below,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HookReport:
+    """Counts of one step, or sums over several. Bytes are of this rank."""
+
+    steps: int = 0
+    elements: int = 0
+    """Gradient elements, sent or not."""
+    sent_count: int = 0
+    """Elements that this rank sent."""
+    payload_bytes: int = 0
+    """What compression made of its gradients."""
+    message_bytes: int = 0
+    """The same as it was handed over to be sent, with headers, filled up to the common length."""
+    bytes_sent: int = 0
+    """What left it in all-gathers by ring, in which every message passes through all other ranks."""
+    bytes_received: int = 0
+    """What reached it: a message of every other rank."""
+    dense_bytes: int = 0
+    """What a ring all-reduce of the same gradients in float32 would have sent, and received."""
+    delay_s: float = 0.0
+    """From the first message to the last mean, where the state was given a clock."""
+
+    @property
+    def density(self) -> float:
+        """Share of the elements that this rank sent."""
+        return self.sent_count / self.elements if self.elements else 0.0
+
+    def __add__(self, other: HookReport) -> HookReport:
+        names = [field.name for field in fields(self)]
+        return HookReport(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+def gathered_bytes(message_bytes: int, ranks: int) -> int:
+    """What a ring all-gather of messages of that length sends, and receives, at each rank."""
+    return (ranks - 1) * message_bytes
+
+
+def reduced_bytes(elements: int, ranks: int) -> int:
+    """What a ring all-reduce of float32 elements sends, and receives, at each rank."""
+    return -(-2 * (ranks - 1) * 4 * elements // ranks)
+
+
+VECTORS = ("memory", "reply")
+"""Parts of a state that are tensors by ``<name>`` or ``<name>/<vector>`` of a parameter."""
+
+
+class CarriedState:
+    """States (``memory``, ``learnt`` and ``kind`` as a Compressor's, and ``reply``) that wait."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._vectors: dict[str, dict[str, Tensor]] = {part: {} for part in VECTORS}
+        self._learnt: list[Mapping[str, Any]] = []
+
+    def add(self, state: Mapping[str, Any]) -> None:
+        """Take in a bucket's or a checkpoint's state."""
+        for part in VECTORS:
+            self._vectors[part].update(state[part])
+        newer = [one["parts"] for one in state["learnt"]]
+        self._learnt = [one for one in self._learnt if one["parts"] not in newer]
+        self._learnt.extend(state["learnt"])
+
+    def take(self, layout: Layout) -> dict[str, Any]:
+        """Hand over what belongs to the parameters of ``layout``.
+
+        What other bucketings of them have learnt stays here as well: buckets like theirs may yet come.
+        """
+        order = [part.name for part in layout]
+        names = {*order}
+        taken: dict[str, Any] = {"kind": self._kind}
+        for part, held in self._vectors.items():
+            taken[part] = {key: held.pop(key) for key in parameters_of(held, names)}
+        taken["learnt"] = [one for one in self._learnt if names & {*one["parts"]}]
+        self._learnt = [one for one in self._learnt if one["parts"] != order]
+        return taken
+
+    def together(self, states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """One state of what waits and of ``states``."""
+        whole = CarriedState(self._kind)
+        for state in (self._state(), *states):
+            whole.add(state)
+        return whole._state()
+
+    def _state(self) -> dict[str, Any]:
+        return {"kind": self._kind, "learnt": [*self._learnt], **self._vectors}

@@ -1,0 +1,170 @@
+"""What one node has to do (no import of the modules below: opens the 6-file circle).
+
+What one node has to do in one run, as it is handed over the control network.
+
+What is recorded of messages: by a server of each that it was sent, by a worker of a whole step's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from testbed.algorithms import Algorithm
+from testbed.errors import InputError
+from testbed.exchange.base import TransferTiming
+from testbed.node import Message, Node
+from testbed.scenario.model import Train
+from testbed.scenario.profile import LayerTimes, Profile
+
+
+class SharedLink(NamedTuple):
+    """A link's direction on a worker's way, and how many workers share it."""
+
+    link: str
+    direction: Literal["up", "down"]
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One algorithm with one seed. All nodes of a run get the same, but for ``node``, ``rank``, ``peer``.
+
+    Times inside ``train`` are wall times: dilation has been applied.
+    """
+
+    run: int
+    """Number in every frame of the run, 64 bit."""
+    algorithm: Algorithm
+    train: Train
+    seed: int
+    workers: int
+    node: str
+    rank: int
+    peer: int
+    peer_timeout_s: float
+    device: str = "cpu"
+    dilation: float = 1.0
+    servers: int = 1
+    """They share the model: a part for each."""
+    threads: int = 1
+    """Threads that the node computes with."""
+    sizes: tuple[tuple[PayloadSizes, ...], ...] = ()
+    """Of its messages by step, and then by server, where nothing is trained; after the last step comes the first."""
+    names: tuple[str, ...] = ()
+    """Names of all peers, by number, for messages; empty: server, worker-0, worker-1…"""
+
+    way_up: tuple[SharedLink, ...] = ()
+    """A worker's links to the first server, for controllers that watch them."""
+    way_down: tuple[SharedLink, ...] = ()
+    """And back."""
+    step_times: tuple[float, ...] = ()
+    """Seconds of model time, where ``train.pace`` is from a file."""
+    longest_pace_s: float | None = None
+    """That any worker's computation is held to, wall time; None: as this one's."""
+    absences: tuple[tuple[float, float], ...] = ()
+    """When its worker is away, wall seconds after t0; of a server, all its workers' absences."""
+    profile: Profile | None = None
+    """How long layers compute, where the scenario has that from a file: in proportion, the whole is ``train.pace``."""
+
+    def peer_name(self, peer: int) -> str:
+        """What peer number ``peer`` is called."""
+        if self.names:
+            return self.names[peer]
+        if peer >= self.servers:
+            return f"worker-{peer - self.servers}"
+        return "server" if self.servers == 1 else f"server-{peer}"
+
+    def server_peers(self) -> range:
+        """The servers' numbers, by rank."""
+        return range(self.servers)
+
+    def worker_peers(self) -> range:
+        """The workers' numbers, by rank."""
+        return range(self.servers, self.servers + self.workers)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it travels; ``from_json`` reads it back equal."""
+        return {
+            **{field.name: getattr(self, field.name) for field in fields(self)},
+            "algorithm": asdict(self.algorithm),
+            "train": self.train.model_dump(mode="json", by_alias=True),
+            "sizes": [[asdict(sizes) for sizes in step] for step in self.sizes],
+            "names": list(self.names),
+            "step_times": list(self.step_times),
+            "profile": None if self.profile is None else asdict(self.profile),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Job:
+        """Read what ``to_json`` wrote. Raises InputError when it is something else."""
+        try:
+            return cls(
+                **{
+                    **data,
+                    "algorithm": Algorithm(**data["algorithm"]),
+                    "train": Train.model_validate(data["train"]),
+                    "sizes": tuple(
+                        tuple(PayloadSizes(**sizes) for sizes in step)
+                        for step in data.get("sizes", ())
+                    ),
+                    "names": tuple(data.get("names", ())),
+                    "step_times": tuple(data.get("step_times", ())),
+                    "absences": tuple((a, b) for a, b in data.get("absences", ())),
+                    "way_up": tuple(SharedLink(*link) for link in data.get("way_up", ())),
+                    "way_down": tuple(SharedLink(*link) for link in data.get("way_down", ())),
+                    "profile": _profile(data.get("profile")),
+                }
+            )
+        except (TypeError, KeyError, ValidationError) as error:
+            raise InputError(f"this is not a job: {error}") from error
+
+
+def _profile(data: dict[str, Any] | None) -> Profile | None:
+    if data is None:
+        return None
+    layers = tuple(LayerTimes(**layer) for layer in data["layers"])
+    return Profile(layers, data["source"], data["about"])
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadSizes:
+    """What stands for gradients and means: payload bytes ``up`` and ``down``, and elements.
+
+    ``size``: of the model; ``sent``: of a gradient's message; ``union``: of the mean that is sent. ``density``: asked for.
+    """
+
+    up: int
+    down: int
+    size: int
+    sent: int
+    union: int
+    density: float
+
+
+def seen(node: Node, message: Message) -> dict[str, float]:
+    """Sender, frame bytes and times, as they stand in a ``RoundRecord``."""
+    return {
+        "sender": message.sender,
+        "bytes": node.endpoint.frame_bytes(message),
+        "sent_s": message.sent_s,
+        "first_s": message.first_s,
+        "arrived_s": message.arrived_s,
+        "last_s": message.last_s,
+    }
+
+
+def bucket_observations(travel: TransferTiming, computed_s: float) -> dict[str, Any]:
+    """Phases, bytes and arrival, as they stand in a ``StepRecord``; computation ended at ``computed_s``."""
+    return {
+        "compress_s": travel.start_s - computed_s,
+        "send_s": travel.sent_s - travel.start_s,
+        "wait_s": travel.first_s - travel.sent_s,
+        "receive_s": travel.last_s - travel.first_s,
+        "delay_s": travel.last_s - travel.start_s,
+        "arrived_s": travel.arrived_s,
+        "bytes_up": travel.bytes_up,
+        "bytes_down": travel.bytes_down,
+    }

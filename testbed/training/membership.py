@@ -1,0 +1,167 @@
+"""Peers, participation, absences, lost workers.
+
+Who takes part in a step where not all do: a pure function of seed and step, which workers and servers know alike.
+
+Who a job's node exchanges gradients with, and how.
+
+What a server records of workers that were lost and of gradients that it dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from random import Random
+
+from testbed import exchange
+from testbed.algorithms import Algorithm
+from testbed.compatibility import BUCKETS
+from testbed.errors import InputError
+from testbed.exchange.base import ExchangeSpec, Membership, ServerSide, WorkerSide, exchanges
+from testbed.node import Node
+from testbed.records.events import DroppedRecord, LostRecord
+from testbed.training.data import derive
+from testbed.training.job import Job, seen
+from testbed.training.pacing import longest_s
+
+
+def participates(job: Job, step: int) -> bool:
+    """Whether the worker of ``job`` does, in ``step`` (counted from 1)."""
+    drawn = _of(job, step)
+    return drawn is None or job.rank in drawn
+
+
+def participants_of(job: Job) -> Callable[[int], Sequence[int]] | None:
+    """By step, the numbers of those who do, by rank; None: all always do."""
+    if job.train.participation is None:
+        return None
+    return lambda step: [job.servers + rank for rank in _of(job, step) or ()]
+
+
+def non_participants(job: Job, step: int) -> list[int]:
+    """The numbers of the workers who do not, by rank."""
+    drawn = _of(job, step)
+    if drawn is None:
+        return []
+    there = set(drawn)
+    return [job.servers + rank for rank in range(job.workers) if rank not in there]
+
+
+def absent_until(job: Job, now_s: float) -> float | None:
+    """When the worker of ``job`` returns, if it is to be away at ``now_s``; wall seconds after t0."""
+    ends = (to_s for from_s, to_s in job.absences if from_s <= now_s < to_s)
+    return next(ends, None)
+
+
+@lru_cache(maxsize=64)
+def participants(seed: int, step: int, workers: int, many: int) -> tuple[int, ...]:
+    """``many`` ranks of ``workers``, in order: each set of so many is as likely as any other."""
+    drawn = Random(derive(seed, "participation", step)).sample(range(workers), many)
+    return tuple(sorted(drawn))
+
+
+def _of(job: Job, step: int) -> tuple[int, ...] | None:
+    asked = job.train.participation
+    if asked is None:
+        return None
+    return participants(job.seed, step, job.workers, asked.many(job.workers))
+
+
+del exchange
+
+ServedKind = Callable[[Node, Membership], ServerSide]
+
+
+def server_class(job: Job) -> ServedKind:
+    """The server's side of that exchange. Raises InputError where it has none."""
+    kind = exchange_kind(job)
+    if kind.server is None:
+        raise InputError(f"the exchange {job.algorithm.exchange!r} has no server")
+    if job.absences and kind.leaving is not None:
+        return kind.leaving[1]
+    return kind.server
+
+
+def worker_class(job: Job) -> Callable[[Node, Membership], WorkerSide]:
+    """A worker's side of that exchange."""
+    kind = exchange_kind(job)
+    return kind.leaving[0] if job.absences and kind.leaving is not None else kind.worker
+
+
+def exchange_kind(job: Job) -> ExchangeSpec:
+    """The exchange of ``job``'s algorithm. Raises InputError for one that is not known, or cannot carry it."""
+    row = job.algorithm
+    if row.buckets not in BUCKETS or (row.overlap and not row.bucket_bytes):
+        raise InputError(
+            f"algorithm {row.name!r} asks for buckets {row.buckets!r}, overlap {row.overlap}, "
+            f"bucket_bytes {row.bucket_bytes}",
+            hint="Buckets are 'whole' or 'layer', and what overlaps travels in buckets of `bucket_bytes`",
+        )
+    return exchanges.get(row.exchange, where=f"algorithm {row.name!r}")
+
+
+def multicasts(algorithm: Algorithm) -> bool:
+    """Whether one message of its exchange goes to several nodes. Raises InputError for an exchange that is not known."""
+    return exchanges.get(algorithm.exchange, where=f"algorithm {algorithm.name!r}").multicasts
+
+
+def peers(job: Job, last_step: int | None = None) -> Membership:
+    """All peers of ``job``. A worker is silent while it computes, so the longest pace adds to the timeout.
+
+    ``last_step``: where it is known by numbers.
+    """
+    row = job.algorithm
+    share = exchanges.get(row.exchange).work(row.exchange_options, job.workers)
+    return Membership(
+        own=job.peer,
+        servers=job.server_peers(),
+        workers=job.worker_peers(),
+        names=_Names(job),
+        timeout_s=job.peer_timeout_s + longest_s(job) * share,
+        options=job.algorithm.exchange_options,
+        last_step=last_step,
+        drawn=participants_of(job),
+        away_s=max((to_s - from_s for from_s, to_s in job.absences), default=0.0),
+    )
+
+
+class _Names(Mapping[int, str]):
+    """Names by number: those of ten thousand peers are not copied for each of them."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __getitem__(self, number: int) -> str:
+        if not 0 <= number < len(self):
+            raise KeyError(number)
+        return self._job.peer_name(number)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return self._job.servers + self._job.workers
+
+
+class FailureLog:
+    """Of ``exchange``, where it has any: one in lockstep loses nobody and drops nothing."""
+
+    def __init__(self, node: Node, job: Job, exchange: ServerSide) -> None:
+        self._node, self._job, self._exchange = node, job, exchange
+        self._noted = 0
+
+    def note(self, step: int) -> None:
+        """Record what is new; the run is at ``step``."""
+        crowd = getattr(self._exchange, "crowd", None)
+        if crowd is None:
+            return
+        for lost in crowd.lost[self._noted :]:
+            record = LostRecord(self._job.node, lost.node, step, self._node.now(), lost.reason)
+            self._node.record(record.to_json())
+        self._noted = len(crowd.lost)
+        dropped = getattr(self._exchange, "dropped", [])
+        for message in dropped:
+            self._node.record(
+                DroppedRecord(self._job.node, message.step, seen(self._node, message)).to_json()
+            )
+        dropped.clear()

@@ -1,0 +1,172 @@
+"""What the models share.
+
+Convolutional networks without shortcuts.
+
+Fully connected networks.
+
+Residual networks in their CIFAR form: a 3 × 3 stem without pooling (He et al. 2016).
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from testbed.errors import InputError
+from testbed.training.models.base import Inputs
+
+_GROUP = 8
+"""Channels that are normalised together; every number of channels is a multiple of it."""
+
+
+def scaled(channels: int, width: float) -> int:
+    """``channels · width``, to the nearest multiple of 8, at least 8."""
+    return max(_GROUP, round(channels * width / _GROUP) * _GROUP)
+
+
+def normalisation(channels: int) -> nn.GroupNorm:
+    """Group normalisation in place of batch normalisation: no running statistics that replicas would
+    not share, and no dependence on how a mini-batch is cut into workers' parts. As many parameters."""
+    return nn.GroupNorm(channels // _GROUP, channels)
+
+
+class GlobalMean(nn.Module):
+    """(batch, channels, height, width) to (batch, channels): a mean with a deterministic gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mean over height and width."""
+        return x.mean((2, 3))
+
+
+_VGG19 = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
+"""Channels and convolutions of each stage (Simonyan and Zisserman 2015, configuration E)."""
+
+
+def cnn(inputs: Inputs, classes: int, width: float) -> nn.Module:
+    """Two 3 × 3 convolutions (16 and 32 channels) and one hidden layer (104 units), times ``width``.
+
+    59,202 parameters for 8 × 8 digits. Inputs of 16 pixels and more are halved after either
+    convolution, smaller ones only after the second.
+    """
+    channels, height, breadth = inputs
+    first, second, hidden = scaled(16, width), scaled(32, width), scaled(104, width)
+    halvings = 2 if min(height, breadth) >= 16 else 1
+    size = second * (height >> halvings) * (breadth >> halvings)
+    early = [nn.MaxPool2d(2)] if halvings == 2 else []
+    return nn.Sequential(
+        nn.Conv2d(channels, first, 3, padding=1), nn.ReLU(), *early,
+        nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, classes),
+    )  # fmt: skip
+
+
+def vgg19(inputs: Inputs, classes: int, width: float) -> nn.Module:
+    """VGG-19 in its CIFAR form: sixteen normalised convolutions and one linear layer."""
+    channels, height, breadth = inputs
+    if min(height, breadth) < 32:
+        raise InputError(
+            f"model 'vgg19' halves its input five times, {height} × {breadth} pixels are too few",
+            where="train.model",
+            hint="Use a task with images of at least 32 × 32 pixels, such as cifar10",
+        )
+    parts: list[nn.Module] = []
+    for wide, count in _VGG19:
+        for _ in range(count):
+            out = scaled(wide, width)
+            parts += [nn.Conv2d(channels, out, 3, padding=1), normalisation(out), nn.ReLU()]
+            channels = out
+        parts.append(nn.MaxPool2d(2))
+    return nn.Sequential(*parts, GlobalMean(), nn.Linear(channels, classes))
+
+
+def mlp(inputs: Inputs, classes: int, width: float) -> nn.Module:
+    """One hidden layer of 128 · width units."""
+    return _layers(math.prod(inputs), (scaled(128, width),), classes)
+
+
+def dnn(inputs: Inputs, classes: int, width: float) -> nn.Module:
+    """The fully connected network of the coded-SGD experiments on MNIST (Li et al.).
+
+    The paper gives no layer sizes; ours are two hidden layers of 512 · width units.
+    """
+    hidden = scaled(512, width)
+    return _layers(math.prod(inputs), (hidden, hidden), classes)
+
+
+def mlp12(inputs: Inputs, classes: int, width: float) -> nn.Module:
+    """Twelve layers with 64 · width units between them, for experiments on when which layer is sent.
+
+    Inputs are pooled, or repeated, to as many values: all layers but the last are of one size, with every task.
+    """
+    del inputs
+    units = scaled(64, width)
+    _, *layers = _layers(units, (units,) * 11, classes)
+    return nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(units), *layers)
+
+
+def _layers(size: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential:
+    parts: list[nn.Module] = [nn.Flatten()]
+    for units in hidden:
+        parts += [nn.Linear(size, units), nn.ReLU()]
+        size = units
+    return nn.Sequential(*parts, nn.Linear(size, classes))
+
+
+_STAGES = (64, 128, 256, 512)
+
+
+def resnet(
+    inputs: Inputs,
+    classes: int,
+    width: float,
+    *,
+    blocks: tuple[int, int, int, int],
+    bottleneck: bool = False,
+) -> nn.Module:
+    """``blocks`` residual blocks in each of four stages; ``bottleneck``: blocks of three layers."""
+    channels = scaled(_STAGES[0], width)
+    parts: list[nn.Module] = [*_normalised(inputs[0], channels, 3), nn.ReLU()]
+    for stage, count in enumerate(blocks):
+        narrow = scaled(_STAGES[stage], width)
+        for index in range(count):
+            stride = 2 if stage and not index else 1
+            block = Residual(channels, narrow, stride, bottleneck)
+            parts.append(block)
+            channels = block.channels
+    return nn.Sequential(*parts, GlobalMean(), nn.Linear(channels, classes))
+
+
+class Residual(nn.Module):
+    """Two 3 × 3 convolutions, or 1 × 1, 3 × 3, 1 × 1 to four times ``narrow``; and a shortcut."""
+
+    def __init__(self, channels: int, narrow: int, stride: int, bottleneck: bool) -> None:
+        super().__init__()
+        self.channels = narrow * 4 if bottleneck else narrow
+        if bottleneck:
+            layers = [
+                *_normalised(channels, narrow, 1), nn.ReLU(),
+                *_normalised(narrow, narrow, 3, stride), nn.ReLU(),
+                *_normalised(narrow, self.channels, 1),
+            ]  # fmt: skip
+        else:
+            layers = [
+                *_normalised(channels, narrow, 3, stride), nn.ReLU(),
+                *_normalised(narrow, narrow, 3),
+            ]  # fmt: skip
+        self.layers = nn.Sequential(*layers)
+        same = channels == self.channels and stride == 1
+        self.shortcut = nn.Sequential(
+            *([] if same else _normalised(channels, self.channels, 1, stride))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, channels, h, w) to (batch, self.channels, h / stride, w / stride)."""
+        result: Tensor = relu(self.layers(x) + self.shortcut(x))
+        return result
+
+
+def _normalised(inside: int, outside: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+    convolution = nn.Conv2d(inside, outside, kernel, stride=stride, padding=kernel // 2, bias=False)
+    return [convolution, normalisation(outside)]

@@ -1,0 +1,335 @@
+"""Roles without a model, and message sizes for them.
+
+How large messages would be: for runs that ask about networks alone, in which nothing is trained.
+
+Workers and a server without a model: they wait as long and send as much as if they trained.
+
+For questions about networks alone (``train: {gradients: none}``). The exchange, the frames and the records are those of
+real training; there is no loss, no accuracy, and no content.
+
+How large the messages of an earlier run were, step by step: what a run without gradients sends again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from math import nan
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from testbed.errors import InputError
+from testbed.exchange.base import TransferTiming, merge_timings
+from testbed.node import Node
+from testbed.records.events import RoundRecord, StepRecord
+from testbed.records.run_directory import MANIFEST, read_events, read_json
+from testbed.training.job import Job, PayloadSizes, bucket_observations, seen
+from testbed.training.membership import exchange_kind, peers, server_class
+from testbed.training.pacing import Pace, step_times
+from testbed.transport.frame import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from torch import Generator
+
+    from testbed.compress.compressor import Compressor
+    from testbed.compress.layout import Shard
+    from testbed.scenario.model import Train
+
+
+_MESSAGES = 2
+"""A selector takes another way once it has learnt from a first message."""
+
+
+def check_sizes(train: Train, controller: str, where: str) -> None:
+    """Raises InputError for what only a real gradient can decide: when to stop, and how much to send."""
+    if train.gradients == "real":
+        return
+    if train.stop.steps is None or train.stop.accuracy is not None or train.stop.epochs is not None:
+        raise InputError(
+            "without gradients there are neither epochs nor accuracies to stop at",
+            where=where,
+            hint="Give `train.stop.steps`, and nothing else there",
+        )
+    if train.gradients == "none" and controller != "fixed":
+        raise InputError(
+            f"the controller {controller!r} needs gradients, and `train.gradients` is none",
+            where=where,
+            hint="Use algorithms of a fixed density, such as topk-0.01, or `gradients: recorded`",
+        )
+
+
+def sizes(job: Job) -> tuple[PayloadSizes, ...]:
+    """Sizes of the messages of ``job``'s algorithm to each server, for gradients of random numbers.
+
+    The workers' choices are taken to be independent of each other: of n elements of which each sends a share k,
+    n · (1 − (1 − k)^workers) are in the mean.
+    """
+    import torch
+
+    from testbed.training.membership import exchange_kind
+    from testbed.training.replica import Replica
+
+    replica = Replica(job)
+    if exchange_kind(job).carries == "vector":
+        size = replica.flat.size
+        return (PayloadSizes(4 * size, 4 * size, size, size, size, 1.0),)
+    compressor, generator = replica.compressor(job), torch.Generator().manual_seed(0)
+    return tuple(_of(job, compressor, shard, generator) for shard in replica.shards)
+
+
+def _of(job: Job, compressor: Compressor, shard: Shard, generator: Generator) -> PayloadSizes:
+    import torch
+
+    from testbed.compress.base import Sparse
+    from testbed.training.averaging import UpdateEncoder
+
+    rng, size = Random(0), shard.layout.size
+    density = float(job.algorithm.options.get("density", 1.0))
+    for _ in range(_MESSAGES):
+        gradient = torch.randn(size, generator=generator)
+        packed = compressor.compress(shard.name, gradient, density, rng)
+    up, sent = len(packed.payload), packed.count
+    reply = UpdateEncoder(job.algorithm, shard.layout)
+    aggregate, indices = reply.aggregate(), None
+    if sent < size:
+        union = round(size * (1 - (1 - sent / size) ** job.workers))
+        indices = torch.randperm(size, generator=generator)[:union].sort().values
+    values = torch.randn(size if indices is None else len(indices), generator=generator)
+    aggregate.add(Sparse(size, indices, values))
+    mean = aggregate.mean(1)
+    return PayloadSizes(up, len(reply.encode(mean, rng)), size, sent, mean.count, density)
+
+
+def _at(job: Job, step: int) -> tuple[PayloadSizes, ...]:
+    """By server, of ``step``, counted from 1."""
+    return job.sizes[(step - 1) % len(job.sizes)]
+
+
+@lru_cache(maxsize=64)
+def _zeros(size: int) -> bytes:
+    return bytes(size)
+
+
+@lru_cache(maxsize=64)
+def _crc(size: int) -> int:
+    return crc32(bytes(size))
+
+
+class PayloadWorker:
+    """A worker that sends zeros."""
+
+    def __init__(self, node: Node, job: Job) -> None:
+        self._node, self._job = node, job
+        self._pace = Pace(node, step_times(job))
+
+    def prepare(self) -> None:
+        """Greet every server."""
+        job = self._job
+        self._exchange = exchange_kind(job).worker(self._node, peers(job, job.train.stop.steps))
+        self._exchange.greet()
+
+    def run(self) -> dict[str, Any]:
+        """Until the server says which step is the last; returns a summary of the run."""
+        node, exchange = self._node, self._exchange
+        node.sleep_until(0.0)
+        step = bytes_up = bytes_down = overruns = 0
+        density = 0.0
+        while exchange.last_step != step:
+            step += 1
+            start_s = node.now()
+            overran = self._pace.hold(step, start_s)
+            end_s = node.now()
+            sizes = _at(self._job, step)
+            tickets = [exchange.submit(step, i, _zeros(one.up)) for i, one in enumerate(sizes)]
+            for ticket in tickets:
+                ticket.wait()
+            travel = merge_timings([ticket.travel for ticket in tickets])
+            if node.recording:
+                made = self._record(step, (start_s, end_s), sizes, overran, travel)
+                node.record(made.to_json())
+            density += sizes[0].density
+            bytes_up += travel.bytes_up
+            bytes_down += travel.bytes_down
+            overruns += overran
+        exchange.close()
+        return {
+            "role": "worker",
+            "node": self._job.node,
+            "steps": step,
+            "end_s": travel.last_s,
+            "parameters": "",
+            "mean_k": density / step,
+            "overruns": overruns,
+            "bytes_up": bytes_up,
+            "bytes_down": bytes_down,
+            "bytes_sent": exchange.bytes_sent,
+            "bytes_received": exchange.bytes_received,
+        }
+
+    def _record(
+        self,
+        step: int,
+        computed_s: tuple[float, float],
+        sizes: tuple[PayloadSizes, ...],
+        overran: bool,
+        travel: TransferTiming,
+    ) -> StepRecord:
+        start_s, end_s = computed_s
+        return StepRecord(
+            node=self._job.node,
+            step=step,
+            epoch=1,
+            start_s=start_s,
+            compute_s=end_s - start_s,
+            busy_s=0.0,
+            **bucket_observations(travel, end_s),
+            decompress_s=0.0,
+            apply_s=0.0,
+            end_s=travel.last_s,
+            density=sizes[0].density,
+            sent_count=sum(one.sent for one in sizes),
+            size=sum(one.size for one in sizes),
+            loss=nan,
+            accuracy=nan,
+            overran=overran,
+            compress_cpu_s=0.0,
+            apply_cpu_s=0.0,
+            payload_crc=_crc(sum(one.up for one in sizes)),
+            selection=None,
+            controller=None,
+            pace_s=self._pace.asked_s(step),
+        )
+
+
+class PayloadServer:
+    """A server that answers with zeros."""
+
+    def __init__(self, node: Node, job: Job) -> None:
+        self._node, self._job = node, job
+
+    def prepare(self) -> None:
+        """Wait for every worker's greeting."""
+        self._exchange = server_class(self._job)(self._node, peers(self._job))
+        self._exchange.welcome()
+
+    def run(self) -> dict[str, Any]:
+        """Serve rounds until the last step; returns a summary."""
+        node, exchange = self._node, self._exchange
+        node.sleep_until(0.0)
+        last, bytes_down, end_s = self._job.train.stop.steps or 0, 0, 0.0
+        for step in range(1, last + 1):
+            sizes = _at(self._job, step)[self._job.rank]
+            messages = exchange.gather(step, self._job.rank)
+            sent = exchange.broadcast(step, self._job.rank, _zeros(sizes.down), last=step == last)
+            bytes_down += sent.frame_bytes
+            end_s = sent.end_s
+            record = RoundRecord(
+                node=self._job.node,
+                step=step,
+                messages=[seen(self._node, message) for message in messages],
+                aggregate_s=0.0,
+                send_start_s=sent.start_s,
+                send_end_s=sent.end_s,
+                bytes_down=sent.frame_bytes,
+                union_count=sizes.union,
+            )
+            node.record(record.to_json())
+        exchange.farewell(last)
+        return {
+            "role": "server",
+            "node": self._job.node,
+            "steps": last,
+            "end_s": end_s,
+            "accuracy": None,
+            "parameters": "",
+            "bytes_down": bytes_down,
+            "bytes_sent": exchange.bytes_sent,
+            "bytes_received": exchange.bytes_received,
+        }
+
+
+_NOTHING: Mapping[str, Any] = {"size": 0, "sent_count": 0, "density": 1.0}
+"""Of a worker whose steps were not recorded."""
+
+
+class RecordedSizes:
+    """A run directory, as a source of sizes. Workers and steps beyond those recorded begin again with the first."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._manifest = read_json(directory / MANIFEST)
+
+    @property
+    def algorithm(self) -> str:
+        """Of which it was."""
+        return str(self._manifest["algorithm"]["name"])
+
+    def sizes(self, job: Job) -> tuple[tuple[PayloadSizes, ...], ...]:
+        """By step and server, of the worker ``job`` or, on a server, of the first worker.
+
+        Raises InputError where the run had another number of servers, or no finished step.
+        """
+        servers, workers = self._nodes("server"), self._nodes("worker")
+        if len(servers) != job.servers:
+            raise InputError(
+                f"the recorded run had {len(servers)} servers, this one has {job.servers}",
+                where=str(self._directory),
+            )
+        rank = job.rank if job.peer >= job.servers else 0
+        worker, peer = workers[rank % len(workers)]
+        steps = [
+            tuple(
+                self._of(rounds[name], place, worker, peer)
+                for place, (name, _) in enumerate(servers)
+            )
+            for _, rounds in sorted(self._rounds.items())
+            if len(rounds) == len(servers)
+        ]
+        if not steps:
+            raise InputError("the recorded run finished no step", where=str(self._directory))
+        return tuple(steps)
+
+    def _of(self, round_: Mapping[str, Any], place: int, worker: str, peer: int) -> PayloadSizes:
+        """What went to one server and came back. Elements are a whole step's, told with the first server."""
+        if round_.get("others"):
+            raise InputError(
+                "in the recorded run not all workers took part in every step",
+                where=str(self._directory),
+            )
+        (up,) = (int(m["bytes"]) for m in round_["messages"] if int(m["sender"]) == peer)
+        down = int(round_["bytes_down"]) // len(round_["messages"])
+        step = self._steps.get((worker, int(round_["step"])), _NOTHING)
+        found = PayloadSizes(
+            up=up - HEADER_BYTES,
+            down=down - HEADER_BYTES,
+            size=int(step["size"]),
+            sent=int(step["sent_count"]),
+            union=int(round_["union_count"]),
+            density=float(step["density"]),
+        )
+        return found if place == 0 else replace(found, size=0, sent=0)
+
+    def _nodes(self, role: str) -> list[tuple[str, int]]:
+        """Names and numbers, by rank."""
+        nodes = [(n["rank"], name, n["peer"]) for name, n in self._manifest["nodes"].items()
+                 if n["role"] == role]  # fmt: skip
+        return [(name, int(peer)) for _, name, peer in sorted(nodes)]
+
+    @cached_property
+    def _rounds(self) -> dict[int, dict[str, Mapping[str, Any]]]:
+        """By step, then by server."""
+        found: dict[int, dict[str, Mapping[str, Any]]] = {}
+        for round_ in self._events.get("round", []):
+            found.setdefault(int(round_["step"]), {})[str(round_["node"])] = round_
+        return found
+
+    @cached_property
+    def _steps(self) -> dict[tuple[str, int], Mapping[str, Any]]:
+        return {(str(s["node"]), int(s["step"])): s for s in self._events.get("step", [])}
+
+    @cached_property
+    def _events(self) -> dict[str, Sequence[dict[str, Any]]]:
+        return read_events(self._directory)

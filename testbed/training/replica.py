@@ -1,0 +1,251 @@
+"""Model, flat vectors, optimizer, device.
+
+Where a node computes, and how vectors get there.
+
+A model's parameters and gradients, each as one contiguous vector.
+
+Stochastic gradient descent on a flat vector, as every replica applies it to the same mean gradient.
+
+One copy of the model: the same on every node, as long as all apply the same updates.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, from_numpy
+
+from testbed.compress.compressor import Compressor
+from testbed.compress.gradient_stats import refuse
+from testbed.compress.layout import Layout, Shard, pieces
+from testbed.errors import MachineError, WireError
+from testbed.node import Buffer
+from testbed.scenario.model import Optimizer
+from testbed.training.job import Job
+from testbed.training.models.base import build
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def configure_torch(device: str, threads: int) -> torch.device:
+    """Make this process compute deterministically with ``threads`` threads; return the device.
+
+    Raises MachineError when the device is not there. Settings of torch are the process's: all nodes
+    that share one (under simulation) ask for the same.
+    """
+    if device == "cuda":
+        # cuBLAS is deterministic only with a fixed workspace, chosen before its first use
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        if not torch.cuda.is_available():
+            raise MachineError(
+                "device 'cuda' was asked for, and PyTorch sees no CUDA device",
+                fix="Use `device: cpu`, or install a CUDA build of PyTorch and give the node a GPU",
+            )
+    torch.set_num_threads(threads)
+    # ``use_deterministic_algorithms`` does the same for us, and imports the whole compiler for several seconds
+    torch.set_deterministic_debug_mode("error")
+    # costs time, and nothing reads it
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.benchmark = False
+    return torch.device(device)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until ``device`` has done all it was given, so that a clock read after it tells the truth."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+_ALL = slice(None)
+
+
+class DeviceStaging:
+    """Where a received vector is decoded: page-locked host memory in front of an accelerator.
+
+    ``host``: float32 (size,), to be written; ``deliver`` gives its contents on the device. On the CPU
+    both are the same tensor.
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        remote = device.type != "cpu"
+        self.host = torch.zeros(size, pin_memory=remote)
+        self._there = torch.empty(size, device=device) if remote else self.host
+
+    def deliver(self, place: slice = _ALL) -> Tensor:
+        """The vector, or that part of it, on the device; valid until ``host`` is written again."""
+        if self._there is not self.host:
+            self._there[place].copy_(self.host[place], non_blocking=True)
+        return self._there[place]
+
+
+class FlatModel:
+    """``module`` on ``device``, its parameters and their gradients being views into two flat vectors.
+
+    ``parameters``, ``gradients``: float32 (size,), contiguous, in the order of
+    ``module.named_parameters()``. Nothing is allocated per step: backward adds into the views.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        named = list(module.named_parameters())
+        self.module = module.to(device)
+        self.size = sum(parameter.numel() for _, parameter in named)
+        self.parameters = torch.empty(self.size, device=device)
+        self.gradients = torch.zeros(self.size, device=device)
+        self.layout = Layout.of((name, tuple(parameter.shape)) for name, parameter in named)
+        for part, (_, parameter) in zip(self.layout, named, strict=True):
+            offset, end = part.offset, part.offset + part.size
+            place = self.parameters[offset:end].view(parameter.shape)
+            place.copy_(parameter.detach())
+            parameter.data = place
+            parameter.grad = self.gradients[offset:end].view(parameter.shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits float32 (batch, classes) for ``x`` (batch, *inputs)."""
+        logits: Tensor = self.module(x)
+        return logits
+
+
+def parameter_hash(flat: Tensor) -> str:
+    """32 hexadecimal digits that are equal exactly when all bits of ``flat`` (any device) are."""
+    return blake2b(flat.detach().cpu().numpy().data, digest_size=16).hexdigest()
+
+
+_OPTIMIZER_ALL = slice(None)
+
+
+class Sgd:
+    """g ← g + λ·x;  v ← μ·v + g;  x ← x − η·v (with Nesterov: x − η·(g + μ·v)); as ``torch.optim.SGD``.
+
+    Products are rounded before they are added, never fused into one instruction, so that replicas stay
+    equal bit by bit on different processors and accelerators.
+    """
+
+    def __init__(self, settings: Optimizer, parameters: Tensor) -> None:
+        self._settings, self._parameters = settings, parameters
+        self._velocity = parameters.new_zeros(parameters.shape) if settings.momentum else None
+        self._scratch = parameters.new_empty(parameters.shape)
+
+    @property
+    def velocity(self) -> Tensor | None:
+        """v, float32 (size,); None without momentum."""
+        return self._velocity
+
+    def apply(self, gradient: Tensor, epoch: int, place: slice = _OPTIMIZER_ALL) -> None:
+        """One step with ``gradient`` (float32 (size,), consumed) for the elements ``place``; ``epoch`` counts from 1."""
+        settings, scratch = self._settings, self._scratch[place]
+        parameters = self._parameters[place]
+        if settings.weight_decay:
+            gradient.add_(scratch.copy_(parameters).mul_(settings.weight_decay))
+        direction = gradient
+        if self._velocity is not None:
+            velocity = self._velocity[place]
+            velocity.mul_(settings.momentum).add_(gradient)
+            direction = velocity
+            if settings.nesterov:
+                direction = gradient.add_(scratch.copy_(velocity).mul_(settings.momentum))
+        rate = learning_rate(settings, epoch)
+        parameters.sub_(scratch.copy_(direction).mul_(rate))
+
+
+def learning_rate(settings: Optimizer, epoch: int) -> float:
+    """η in ``epoch`` (counted from 1) under the schedule."""
+    schedule = settings.schedule
+    if schedule.name == "step":
+        return float(settings.lr * schedule.gamma ** ((epoch - 1) // schedule.every))
+    if schedule.name == "cosine":
+        progress = min(epoch - 1, schedule.epochs) / schedule.epochs
+        return settings.lr * (1 + math.cos(math.pi * progress)) / 2
+    return settings.lr
+
+
+class Replica:
+    """Model, optimizer, and the way from a payload to a step. Initial parameters follow from the seed."""
+
+    def __init__(self, job: Job) -> None:
+        train = job.train
+        self.device = configure_torch(job.device, job.threads)
+        self.flat = FlatModel(build(train.model, train.task, train.width, job.seed), self.device)
+        servers, bucket_bytes = max(1, job.servers), job.algorithm.bucket_bytes
+        self.shards = pieces(self.flat.layout, servers, bucket_bytes)
+        self._landing = DeviceStaging(self.flat.size, self.device)
+        self._settings = train.optimizer
+        self._optimizer = Sgd(self._settings, self.flat.parameters)
+        self._codec = self.compressor(job)
+
+    @property
+    def parameters(self) -> Tensor:
+        """All of them, float32 (size,)."""
+        return self.flat.parameters
+
+    def compressor(self, job: Job) -> Compressor:
+        """A new compressor, its memory empty, that knows this model's parameters by name."""
+        return Compressor(job.algorithm.recipe, {s.name: s.layout for s in self.shards})
+
+    def decode(self, shard: Shard, payload: Buffer) -> None:
+        """Take in a shard's update; when all are there, ``apply`` makes the step. Raises WireError."""
+        self._codec.decompress(shard.name, payload, self._landing.host[shard.place])
+
+    def take(self, mean: Buffer) -> None:
+        """Take in the whole mean gradient, float32 (size,) as bytes.
+
+        Raises WireError for another size, GradientError for a mean that is not finite.
+        """
+        if memoryview(mean).nbytes != 4 * self.flat.size:
+            raise WireError(
+                f"a mean gradient has {4 * self.flat.size} B, got {memoryview(mean).nbytes}"
+            )
+        self._landing.host.numpy()[:] = np.frombuffer(mean, np.float32)
+        refuse(self._landing.host, self.flat.layout, what="mean gradient")
+
+    def adopt(self) -> None:
+        """x ← what was decoded: parameters, not a gradient."""
+        self.flat.parameters.copy_(self._landing.deliver())
+        synchronise(self.device)
+
+    def state(self) -> bytes:
+        """All that another replica needs to go on as this one: x, and v where there is momentum, as float32."""
+        velocity = self._optimizer.velocity
+        parts = [self.flat.parameters, *([] if velocity is None else [velocity])]
+        return b"".join(part.cpu().numpy().tobytes() for part in parts)
+
+    def load(self, state: Buffer) -> None:
+        """Be as the replica whose ``state`` it is. Raises WireError for another size."""
+        velocity, size = self._optimizer.velocity, self.flat.size
+        parts = [self.flat.parameters, *([] if velocity is None else [velocity])]
+        if memoryview(state).nbytes != 4 * size * len(parts):
+            raise WireError(
+                f"a replica's state has {4 * size * len(parts)} B, got {memoryview(state).nbytes}"
+            )
+        values = np.frombuffer(state, np.float32).reshape(len(parts), size)
+        for part, own in zip(parts, values, strict=True):
+            part.copy_(from_numpy(own.copy()))
+        synchronise(self.device)
+
+    def apply(self, epoch: int) -> None:
+        """x ← x − η·(what was decoded)."""
+        self._optimizer.apply(self._landing.deliver(), epoch)
+        synchronise(self.device)
+
+    def apply_shard(self, shard: Shard, epoch: int) -> None:
+        """``apply`` for what was decoded of ``shard``, alone."""
+        self._optimizer.apply(self._landing.deliver(shard.place), epoch, shard.place)
+        synchronise(self.device)
+
+    def all_applied(self, epoch: int) -> None:
+        """Every shard has been: nothing is left to do."""
+
+    def rehearse(self, shard: Shard, payload: Buffer) -> None:
+        """Do what ``decode`` and ``apply`` do once, so that first-time costs are paid, changing nothing."""
+        self.decode(shard, payload)
+        Sgd(self._settings, self.flat.parameters.clone()).apply(self._landing.deliver(), epoch=1)
+        synchronise(self.device)
+
+    def fingerprint(self) -> str:
+        """Hash of the parameters."""
+        return parameter_hash(self.flat.parameters)

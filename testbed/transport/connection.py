@@ -1,0 +1,395 @@
+"""FramedSocket; blocking and non-blocking connections; TCP_INFO.
+
+What the kernel counts on a TCP socket (``TCP_INFO``), for the identity of bytes on a link.
+
+What every TCP connection that carries frames has, whoever waits for it.
+
+One TCP connection that carries frames, for threads that wait for it.
+
+One TCP connection that carries frames, for a loop that waits for many of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import queue
+import socket
+import struct
+import termios
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from testbed.node import Message
+from testbed.scenario.link_state import SEGMENT_HEADER_BYTES
+from testbed.transport.frame import HEADER_BYTES, MAX_BODY, Frame, framed
+from testbed.transport.frame_reader import FrameReader, ask_for_stamps
+from testbed.transport.liveness import LOOKS
+
+# Offsets in the kernel's struct tcp_info (include/uapi/linux/tcp.h).
+_LAST_RECEIVED_MS = 52
+_RETRANSMITS, _BYTES_ACKED, _BYTES_RECEIVED, _SEGMENTS_OUT, _LEAST_RTT = 100, 120, 128, 136, 148
+_BYTES_SENT, _BYTES_RETRANSMITTED = 200, 208
+_LENGTH = 216
+_UNKNOWN = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class SocketCounters:
+    """Totals of one socket since it was opened; retransmissions are contained in the first two."""
+
+    bytes_sent: int
+    segments_out: int
+    bytes_received: int
+    bytes_retransmitted: int
+    retransmits: int
+    least_rtt_us: int | None
+    """The least round-trip time of the last five minutes (``net.ipv4.tcp_min_rtt_wlen``); None: not measured."""
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes that the sender's link counts for this socket."""
+        return self.bytes_sent + SEGMENT_HEADER_BYTES * self.segments_out
+
+    def to_json(self) -> dict[str, int | None]:
+        """As sent over the control network."""
+        return {**asdict(self), "wire_bytes": self.wire_bytes}
+
+
+def read_counters(connected: socket.socket) -> SocketCounters:
+    """Read a connected TCP socket's counters (Linux 4.19 or newer)."""
+    return counters_of(_info(connected))
+
+
+def counters_of(info: bytes) -> SocketCounters:
+    """Read them out of a ``struct tcp_info``. Raises OSError for one of an older kernel."""
+    if len(info) < _LENGTH:
+        raise OSError(_short(info))
+    (retransmits,) = struct.unpack_from("=I", info, _RETRANSMITS)
+    (segments_out,) = struct.unpack_from("=I", info, _SEGMENTS_OUT)
+    bytes_sent, bytes_retransmitted = struct.unpack_from("=QQ", info, _BYTES_SENT)
+    (bytes_received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
+    (least_rtt,) = struct.unpack_from("=I", info, _LEAST_RTT)
+    return SocketCounters(
+        bytes_sent,
+        segments_out,
+        bytes_received,
+        bytes_retransmitted,
+        retransmits,
+        None if least_rtt == _UNKNOWN else least_rtt,
+    )
+
+
+def silent_s(connected: socket.socket) -> float:
+    """Since when no data has come over a connected TCP socket, s, to a kernel's tick."""
+    (milliseconds,) = struct.unpack_from("=I", _info(connected), _LAST_RECEIVED_MS)
+    return float(milliseconds) / 1e3
+
+
+class Moved(NamedTuple):
+    """Bytes of a connected TCP socket: received, acknowledged by the other side, and handed over but not yet that."""
+
+    received: int
+    acknowledged: int
+    waiting: int
+
+
+def moved(connected: socket.socket) -> Moved:
+    """Read them."""
+    acknowledged, received = struct.unpack_from("=QQ", _info(connected), _BYTES_ACKED)
+    (waiting,) = struct.unpack("=i", fcntl.ioctl(connected, termios.TIOCOUTQ, bytes(4)))
+    return Moved(received, acknowledged, waiting)
+
+
+def _info(connected: socket.socket) -> bytes:
+    info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    if len(info) < _LENGTH:
+        raise OSError(_short(info))
+    return info
+
+
+def _short(info: bytes) -> str:
+    return f"the kernel's tcp_info has {len(info)} bytes, {_LENGTH} are needed"
+
+
+_PAUSE_S = 0.001
+"""Until the kernel may take the rest of a header."""
+_PROBE_S = 1
+"""Between probes of an idle connection; kernels take whole seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionConfig:
+    """What all connections of a node have in common."""
+
+    run: int
+    """Number in every frame, 64 bit."""
+    clock: Callable[[int], float]
+    """Nanoseconds of the host's monotonic clock in the run's seconds."""
+    silence_s: float
+    """How long unanswered data is waited for."""
+    most_bytes: int = MAX_BODY
+    """Of a body, as far as peers of this run have a reason to send one."""
+    lockstep: bool = True
+    """Nobody has more than two messages of a bucket under way, so that buffers can be used again."""
+    unsent_bytes: int | None = None
+    """Of what has not left, so much may be handed over; None: whatever the kernel takes."""
+
+
+class FramedSocket:
+    """One connection. Frames of several threads that send do not mix while they hold ``sending``."""
+
+    def __init__(self, connected: socket.socket, terms: ConnectionConfig, most_bytes: int) -> None:
+        self.socket, self.sending = connected, threading.Lock()
+        self.address: str | None = None
+        """Of the other end, where that was the one to connect."""
+        self._run = terms.run
+        self._inflow = FrameReader(connected, terms.run, terms.clock, most_bytes)
+        self._inflow.reuses = terms.lockstep
+        self.delivered = self.taken = 0
+        """Messages handed to the endpoint, and those of them that the role has received."""
+        self.excused = 0.0, 0.0
+        """When its peer said last that it waits, and when whom it waits for was last heard of (monotonic clock)."""
+        self.excuses_in = self.excuses_out = 0
+        """Bytes of frames that say so."""
+        self._moved, self._moved_s = Moved(0, 0, 0), 0.0
+        _tune(connected, terms.silence_s)
+        if terms.unsent_bytes is not None:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, terms.unsent_bytes)
+
+    def trust(self, most_bytes: int) -> None:
+        """It is a peer's: longer frames may come."""
+        self._inflow.most_bytes = most_bytes
+
+    def frame(self, message: Message) -> Frame:
+        """Header and body as they go out now, to this peer or to several."""
+        return framed(message, self._run, time.monotonic_ns())
+
+    def counters(self) -> SocketCounters:
+        """What the kernel counted so far."""
+        return read_counters(self.socket)
+
+    def silent_s(self) -> float:
+        """Since when nothing has come, s; infinite for a closed connection."""
+        try:
+            return silent_s(self.socket)
+        except OSError:
+            return float("inf")
+
+    def moved_s(self, now_s: float) -> float:
+        """When bytes of messages were last seen to have come, or to have been taken in; ``now_s`` if now.
+
+        What is short is taken in by the peer's kernel, whatever its process does: that is no sign of life.
+        """
+        with suppress(OSError):
+            before, now = self._moved, moved(self.socket)
+            long = before.waiting and now.waiting
+            came = now.received - self.excuses_in > before.received
+            if long and now.acknowledged > before.acknowledged:
+                self._moved_s = now_s
+            elif came:
+                self._moved_s = max(self._moved_s, now_s - silent_s(self.socket))
+            most = max(before.received, now.received - self.excuses_in)
+            self._moved = Moved(most, now.acknowledged, now.waiting)
+        return self._moved_s
+
+    def heard(self, at_s: float) -> None:
+        """Something of its peer's came another way."""
+        self._moved_s = max(self._moved_s, at_s)
+
+    def excuse(self, message: Message, now_s: float) -> None:
+        """Its peer waits itself: ``step`` of the message is for how long without a sign of life, ms."""
+        self.excuses_in += HEADER_BYTES
+        self.excused = now_s, now_s - message.step / 1e3
+
+    def say(self, message: Message) -> None:
+        """Send a frame without a body if the kernel takes it at once and nobody is sending; else there is no need for it."""
+        if not self.sending.acquire(blocking=False):
+            return
+        try:
+            header, _ = self.frame(message)
+            left = memoryview(header)
+            while left:
+                try:
+                    left = left[self.socket.send(left, socket.MSG_DONTWAIT) :]
+                except BlockingIOError:
+                    if len(left) == len(header):
+                        return
+                    time.sleep(_PAUSE_S)
+            self.excuses_out += len(header)
+        except OSError:
+            return  # whoever reads from it finds out
+        finally:
+            self.sending.release()
+
+    def shut(self) -> None:
+        """End the stream in both directions; whoever waits for it is told."""
+        with suppress(OSError):  # the peer may have been faster
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End it, and give the socket back."""
+        self.shut()
+        self.socket.close()
+
+
+def _tune(connected: socket.socket, silence_s: float) -> None:
+    """No waiting for more data to send; a peer that does not answer is an error after ``silence_s``, or soon after.
+
+    The kernel counts from the last answer, which on an idle connection came up to a probe's distance before the
+    peer fell silent: an outage that is shorter than ``silence_s`` must not end it.
+    """
+    ask_for_stamps(connected)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_S)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, int(silence_s / _PROBE_S)))
+    # whoever waits for one that is stuck in sending gives it LOOKS-th of the time more
+    end_s = silence_s + min(_PROBE_S, silence_s / (2 * LOOKS))
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(end_s * 1000))
+
+
+_Job = tuple[Message, threading.Event, list[OSError]]
+
+
+class BlockingConnection(FramedSocket):
+    """Frames over one blocking socket. One thread may receive; any thread may send."""
+
+    def __init__(self, connected: socket.socket, terms: ConnectionConfig, most_bytes: int) -> None:
+        super().__init__(connected, terms, most_bytes)
+        self._later: queue.SimpleQueue[_Job | None] | None = None
+
+    def send(self, message: Message) -> None:
+        """Hand a frame over to the kernel, all of it. Raises OSError when the peer is gone."""
+        with self.sending:
+            header, body = self.frame(message)
+            _send_all(self.socket, header, body)
+
+    def send_later(self, message: Message) -> Callable[[], None]:
+        """Begin to send in this connection's own thread; call the result to wait for the end of it."""
+        if self._later is None:
+            self._later = queue.SimpleQueue()
+            threading.Thread(target=self._write, args=(self._later,), daemon=True).start()
+        finished, errors = threading.Event(), list[OSError]()
+        self._later.put((message, finished, errors))
+
+        def wait() -> None:
+            finished.wait()
+            if errors:
+                raise errors[0]
+
+        return wait
+
+    def receive(self) -> Message | None:
+        """The next frame, or None at the end of the stream.
+
+        Raises WireError for bytes that are not a frame of this run, OSError when the peer is lost.
+        """
+        try:
+            while (message := self._inflow.read()) is None:
+                pass
+        except EOFError:
+            return None
+        return message
+
+    def close(self) -> None:
+        """End the stream in both directions."""
+        if self._later is not None:
+            self._later.put(None)
+        super().close()
+
+    def _write(self, jobs: queue.SimpleQueue[_Job | None]) -> None:
+        while (job := jobs.get()) is not None:
+            message, finished, errors = job
+            try:
+                self.send(message)
+            except OSError as error:
+                errors.append(error)
+            finished.set()
+
+
+def _send_all(connected: socket.socket, header: bytes, body: memoryview) -> None:
+    sent = connected.sendmsg([header, body])
+    if sent < len(header):
+        connected.sendall(header[sent:])
+        sent = len(header)
+    if sent < len(header) + len(body):
+        connected.sendall(body[sent - len(header) :])
+
+
+_JOINED_BYTES = 1 << 14
+"""Bodies up to this size are copied behind their header."""
+
+
+class NonBlockingConnection(FramedSocket):
+    """Frames over one socket that never blocks. At most one frame is on its way out, and none is copied for it."""
+
+    def __init__(self, connected: socket.socket, terms: ConnectionConfig, most_bytes: int) -> None:
+        connected.setblocking(False)
+        super().__init__(connected, terms, most_bytes)
+        self.peer: int | None = None
+        """Whose it is, once it has said so."""
+        self.said_goodbye = self.ended = False
+        self.events = 0
+        """What the loop waits for on it; 0: it has been taken out of the loop."""
+        self.failure: OSError | None = None
+        """Why what was on its way out is not any more."""
+        self._out: list[bytes | memoryview] = []
+
+    @property
+    def sends(self) -> bool:
+        """Whether some of a frame is still to be handed over."""
+        return bool(self._out)
+
+    @property
+    def staged(self) -> bool:
+        """Whether more can be read though the socket may have nothing."""
+        return self._inflow.staged
+
+    def read(self) -> Message | None:
+        """The next frame as far as it is there; see ``Inflow.read``, but None where nothing is there."""
+        try:
+            return self._inflow.read()
+        except BlockingIOError:
+            return None
+
+    def begin(self, frame: Frame) -> bool:
+        """Hand over as much of a frame as the kernel takes; whether that is all of it.
+
+        For the holder of ``sending``, until nothing is left. Raises OSError when the peer is gone.
+        """
+        self.failure = None
+        header, body = frame
+        sent, total = self._send([header, body]), len(header) + len(body)
+        if sent == total:
+            return True
+        if sent < len(header):
+            self._out = [header[sent:], body]
+        else:
+            self._out = [body[sent - len(header) :]]
+        return False
+
+    def flush(self) -> bool:
+        """Hand over more of what is left; whether that is all of it. Raises OSError as ``begin``."""
+        sent = self._send(self._out)
+        while self._out and sent >= len(self._out[0]):
+            sent -= len(self._out.pop(0))
+        if self._out:
+            self._out[0] = self._out[0][sent:]
+        return not self._out
+
+    def fail(self, error: OSError) -> None:
+        """What is on its way out will not arrive."""
+        self.failure, self._out = error, []
+
+    def _send(self, parts: list[bytes | memoryview]) -> int:
+        try:
+            if len(parts) == 2 and len(parts[1]) <= _JOINED_BYTES:  # one piece is less work
+                return self.socket.send(bytes(parts[0]) + parts[1])
+            return self.socket.sendmsg(parts)
+        except BlockingIOError:
+            return 0

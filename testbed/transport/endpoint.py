@@ -1,0 +1,289 @@
+"""Common part; pending (unidentified) connections.
+
+Connections that have not said who they are: few of one address, none for long.
+
+Whoever has a reason to connect introduces itself; a stranger that says nothing holds nothing up, and a flood of
+strangers takes a bounded number of sockets. Of too many, the oldest of the same address goes first.
+
+What endpoints on sockets share: who the peers are, who is none, what the kernel counted.
+
+Frames that are not ours are counted and their connection is dropped; nobody but a peer has memory taken for a body.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from testbed.errors import MachineError, NodeLost, WireError
+from testbed.node import Kind, Message
+from testbed.transport.connection import ConnectionConfig, FramedSocket, SocketCounters
+from testbed.transport.frame import HEADER_BYTES, MAX_BODY
+from testbed.transport.liveness import LOOKS, LivenessMonitor
+
+S = TypeVar("S")
+
+GREETING_S = 10.0
+"""How long an accepted connection may take to introduce itself."""
+GREETING_BYTES = 4096
+"""Of the body that it does so with."""
+_OF_ONE_ADDRESS, _IN_ALL = 32, 512
+
+
+class PendingConnections(Generic[S]):
+    """Who waits, in order of arrival. Any thread may call."""
+
+    def __init__(self, greeting_s: float = GREETING_S) -> None:
+        self._greeting_s = greeting_s
+        self._waiting: dict[S, tuple[str, float]] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def admit(self, stream: S, address: str, now_s: float) -> S | None:
+        """``stream`` waits from now on; returns the one that has to go for it."""
+        with self._lock:
+            same = [other for other, (whose, _) in self._waiting.items() if whose == address]
+            self._waiting[stream] = address, now_s + self._greeting_s
+            if len(same) >= _OF_ONE_ADDRESS:
+                return self._remove(same[0])
+            if len(self._waiting) > _IN_ALL:
+                return self._remove(next(iter(self._waiting)))
+            return None
+
+    def leave(self, stream: S) -> None:
+        """It has introduced itself, or is gone."""
+        with self._lock:
+            self._waiting.pop(stream, None)
+
+    def overdue(self, now_s: float) -> list[S]:
+        """Those that have waited too long; they do not wait any more."""
+        with self._lock:
+            late = [stream for stream, (_, until_s) in self._waiting.items() if until_s <= now_s]
+            return [self._remove(stream) for stream in late]
+
+    def all(self) -> list[S]:
+        """Everybody who waits."""
+        with self._lock:
+            return list(self._waiting)
+
+    def _remove(self, stream: S) -> S:
+        del self._waiting[stream]
+        return stream
+
+
+SOCKET_ENDPOINT_S = TypeVar("SOCKET_ENDPOINT_S", bound=FramedSocket)
+
+_MOST_UNREAD = 1 << 14
+"""Messages of a peer that wait to be received; in a run it is two steps' buckets."""
+_TICK_S = 0.01
+"""The kernel's clock of what came last is not finer."""
+_BACKLOG = 1024
+
+
+class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
+    """The common part of ``TcpEndpoint`` and ``LoopEndpoint``.
+
+    ``clock`` turns nanoseconds of the host's monotonic clock into the run's seconds; ``names`` gives
+    peers their names for error messages, ``addresses`` says where they connect from, as far as that is
+    known: a greeting from elsewhere is a stranger's. ``silence_s`` is how long unanswered data is waited for,
+    ``greeting_s`` how long somebody who has connected may say nothing; ``most_bytes``: of a peer's body;
+    ``lockstep`` and ``unsent_bytes``: see ``Terms``.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        run: int,
+        *,
+        names: Mapping[int, str],
+        addresses: Mapping[int, str] | None = None,
+        clock: Callable[[int], float],
+        silence_s: float,
+        greeting_s: float = GREETING_S,
+        most_bytes: int = MAX_BODY,
+        lockstep: bool = True,
+        unsent_bytes: int | None = None,
+    ) -> None:
+        self.number, self.run = number, run
+        self.strangers = 0
+        """Connections dropped because what came over them was not a frame of this run, or nothing."""
+        self._names, self._addresses = names, addresses or {}
+        self._terms = ConnectionConfig(run, clock, silence_s, most_bytes, lockstep, unsent_bytes)
+        self._vigil = LivenessMonitor()
+        self._doorway: PendingConnections[SOCKET_ENDPOINT_S] = PendingConnections(greeting_s)
+        self._peers: dict[int, SOCKET_ENDPOINT_S] = {}
+        self._least_rtt_us: dict[int, int] = {}
+        self._listener: socket.socket | None = None
+        self._closing = False
+        self._set_up()
+
+    def connect(self, peer: int, address: str, port: int, timeout_s: float) -> None:
+        """Connect to ``peer``, again and again until it listens. Raises NodeLost after ``timeout_s``."""
+        give_up = time.monotonic() + timeout_s
+        while True:
+            try:
+                connected = socket.create_connection((address, port), timeout=timeout_s)
+                break
+            except OSError as error:
+                if time.monotonic() > give_up:
+                    raise NodeLost(self._name(peer), None, f"cannot connect: {error}") from error
+                time.sleep(0.05)
+        connected.settimeout(None)
+        self._adopt(peer, self._wrap(connected, self._terms.most_bytes))
+
+    def frame_bytes(self, message: Message) -> int:
+        """See ``testbed.node.Endpoint``."""
+        body = message.body
+        return HEADER_BYTES + (len(body) if isinstance(body, bytes) else memoryview(body).nbytes)
+
+    def form_groups(self, groups: Sequence[frozenset[int]]) -> None:
+        """TCP has none."""
+        raise MachineError(f"there is no multicast here, and {len(groups)} groups were asked for")
+
+    def multicast(self, group: int, message: Message) -> int:
+        """TCP has none."""
+        raise MachineError(f"there is no multicast here: {message.kind.name} to group {group}")
+
+    def counters(self) -> dict[int, SocketCounters]:
+        """What the kernel counted on each peer's connection so far.
+
+        The kernel forgets a least round-trip time after minutes; that of connecting, on idle links, is kept here.
+        """
+        now = {peer: stream.counters() for peer, stream in list(self._peers.items())}
+        return {peer: self._with_least(peer, counted) for peer, counted in now.items()}
+
+    @property
+    def excuses(self) -> tuple[int, int]:
+        """Bytes of frames, sent and received, by which nodes that wait told each other so; no role counts them."""
+        streams = list(self._peers.values())
+        return sum(s.excuses_out for s in streams), sum(s.excuses_in for s in streams)
+
+    def _set_up(self) -> None:
+        """What an endpoint needs besides."""
+        raise NotImplementedError
+
+    def _wrap(self, connected: socket.socket, most_bytes: int) -> SOCKET_ENDPOINT_S:
+        """A connection of the endpoint's own kind."""
+        raise NotImplementedError
+
+    def _next(self, timeout: float) -> Message | NodeLost | None:
+        """The oldest item of what was put; None after ``timeout`` seconds without one."""
+        raise NotImplementedError
+
+    def _put(self, item: Message | NodeLost) -> None:
+        """Have ``receive`` return it, or raise it, after everything that came before."""
+        raise NotImplementedError
+
+    def _adopt(self, peer: int, stream: SOCKET_ENDPOINT_S, first: Message | None = None) -> None:
+        """``stream`` is ``peer``'s from now on; ``first`` is what it introduced itself with."""
+        stream.trust(self._terms.most_bytes)
+        with suppress(OSError):  # a peer that is gone already is found out by who reads
+            if (least := stream.counters().least_rtt_us) is not None:
+                self._least_rtt_us[peer] = least
+        self._peers[peer] = stream
+        if first is not None:
+            self._deliver(peer, stream, first)
+
+    def _open(self, address: str, port: int) -> socket.socket:
+        self._listener = socket.create_server((address, port), backlog=_BACKLOG)
+        return self._listener
+
+    def _let_in(self, accepted: socket.socket, address: str) -> SOCKET_ENDPOINT_S:
+        """Somebody who has to introduce itself; when there are too many, another one is shut out for it."""
+        stream = self._wrap(accepted, GREETING_BYTES)
+        stream.address = address
+        if (out := self._doorway.admit(stream, address, time.monotonic())) is not None:
+            out.shut()
+        return stream
+
+    def _shut_overdue(self) -> None:
+        """Those who have been silent for too long; whoever reads them drops them."""
+        for stream in self._doorway.overdue(time.monotonic()):
+            stream.shut()
+
+    def _check_greeting(self, stream: SOCKET_ENDPOINT_S, first: Message | None) -> Message:
+        """The first frame says who it is. Raises WireError for a stranger."""
+        if first is None or first.kind is not Kind.HELLO or first.sender not in self._names:
+            raise WireError("the first frame is not a greeting of a known peer")
+        if stream.address != self._addresses.get(first.sender, stream.address):
+            raise WireError(f"{stream.address} is not the address of peer {first.sender}")
+        if first.sender in self._peers:
+            raise WireError(f"peer {first.sender} is connected already")
+        return first
+
+    def _deliver(self, peer: int, stream: SOCKET_ENDPOINT_S, message: Message) -> None:
+        """Hand a peer's message to the role. Raises WireError for what it has no reason to send."""
+        if message.sender != peer:
+            raise WireError(f"it sent a frame of {self._name(message.sender)}")
+        if message.kind is Kind.WAITING:
+            stream.excuse(message, time.monotonic())
+            return
+        stream.delivered += 1
+        if stream.delivered - stream.taken > _MOST_UNREAD:
+            raise WireError(f"more than {_MOST_UNREAD} messages of it wait to be received")
+        self._put(message)
+
+    def _received(self, item: Message | NodeLost) -> Message:
+        """What was taken out of the inbox. Raises it where it is a loss."""
+        if isinstance(item, NodeLost):
+            raise item
+        self._peers[item.sender].taken += 1
+        self._vigil.came(item.sender)
+        return item
+
+    def receive(
+        self, timeout: float, awaited: Collection[int] = (), waiting: Collection[int] = ()
+    ) -> Message:
+        """See ``testbed.node.Endpoint``. A message that is still coming in is waited for."""
+        look_s, begun_s = timeout / LOOKS if awaited else timeout, time.monotonic()
+        if awaited and self._vigil.due(timeout, begun_s):
+            self._look(timeout, awaited, waiting, begun_s)
+        while (item := self._next(look_s)) is None:
+            if awaited:
+                self._look(timeout, awaited, waiting, begun_s)
+                look_s = self._vigil.rest_s(self._peers, timeout, time.monotonic())
+            elif not self._still_coming(timeout):
+                raise self._silence(self._peers, timeout)
+        return self._received(item)
+
+    def _look(
+        self, timeout: float, awaited: Collection[int], waiting: Collection[int], begun_s: float
+    ) -> None:
+        """Now and then while nothing comes. Raises NodeLost; tells those who wait for this node."""
+        now_s = time.monotonic()
+        self._vigil.look(awaited, begun_s, now_s)
+        if lost := self._vigil.lost(self._peers, timeout, now_s):
+            raise self._silence(lost, timeout)
+        if not self._vigil.lasts(timeout, now_s):
+            return
+        silent_ms = int(1e3 * self._vigil.silent_s(self._peers, now_s))
+        for peer in waiting:
+            if peer in self._peers:
+                self._peers[peer].say(Message(Kind.WAITING, silent_ms, 0, self.number, b""))
+
+    def _still_coming(self, timeout: float) -> bool:
+        """Whether bytes of a message have come in the last ``timeout`` seconds."""
+        recent_s = timeout - _TICK_S
+        return any(stream.silent_s() < recent_s for stream in list(self._peers.values()))
+
+    def _silence(self, silent: Iterable[int], timeout: float) -> NodeLost:
+        missing = ", ".join(self._name(peer) for peer in sorted(silent)) or "any peer"
+        return NodeLost(missing, None, f"nothing was received for {timeout:g} s")
+
+    def _unreachable(self, peer: int, error: OSError) -> NodeLost:
+        return NodeLost(self._name(peer), None, f"cannot send: {error}")
+
+    def _with_least(self, peer: int, counted: SocketCounters) -> SocketCounters:
+        seen = (self._least_rtt_us.get(peer), counted.least_rtt_us)
+        known = [time_us for time_us in seen if time_us is not None]
+        return replace(counted, least_rtt_us=min(known, default=None))
+
+    def _name(self, peer: int) -> str:
+        return self._names.get(peer, f"peer {peer}")
