@@ -57,8 +57,8 @@ lock: environment  ## locks/ anew: exact versions of all packages with the hashe
 	@$(BIN)/python -m pip install -q $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["lock"])')
 	@$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
 
-lint: environment  ## style, format and types
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+lint: environment  ## style, format, types, and which rooms import which
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 run: $(NEEDED)  ## SCENARIO on FABRIC
 	@$(BIN)/testbed run $(SCENARIO) --fabric $(FABRIC)

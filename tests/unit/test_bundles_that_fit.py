@@ -16,7 +16,7 @@ from testbed.runner.comm_replay_trial import CommReplay
 from testbed.runner.exec import run as exec_run
 from testbed.runner.exec.launch_spec import LaunchSpec
 from testbed.runner.experiment import from_loaded
-from testbed.runner.session import shape
+from testbed.runner.session import Session, shape
 from testbed.scenario.load import Loaded, load
 
 MBIT = 1_000_000
@@ -99,7 +99,7 @@ def test_every_command_hands_it_to_its_links(
         monkeypatch.setattr(module, "check", lambda *_, **__: 4)
     for module in (link_replay, exec_run, real_links):
         monkeypatch.setattr(module, "Session", make)
-    monkeypatch.setattr(real_links.Session, "__init__", make)
+    monkeypatch.setattr(Session, "__init__", make)
     with pytest.raises(Made):
         if command == "replay":
             link_replay.replay(trace, "netns", tmp_path, 1.0, quiet=True, keep_failed=False)

@@ -14,8 +14,7 @@ from testbed.fidelity.completion import measure
 from testbed.fidelity.run_checks import frames_disagree
 from testbed.fidelity.summary import ENTRY, entry, summarise
 from testbed.fidelity.verdict import Verdict
-from testbed.records import events as apart_events
-from testbed.records import exporter
+from testbed.records import events, exporter
 from testbed.records.link_log import LinkLog
 from testbed.records.run_directory import SUMMARY, read_events, read_json, read_jsonl
 
@@ -127,8 +126,8 @@ def test_without_a_manifest_there_is_no_summary(tmp_path: Path) -> None:
 def test_every_field_and_metric_is_documented(run: Path) -> None:
     text = "".join((DOCS / page).read_text() for page in PAGES)
     kinds = [
-        kind for kind in (vars(apart_events) | vars(apart_events)).values()
-        if isinstance(kind, type) and issubclass(kind, apart_events.Event) and kind is not apart_events.Event
+        kind for kind in vars(events).values()
+        if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
     ]  # fmt: skip
     assert len(kinds) >= 6
     for kind in kinds:
