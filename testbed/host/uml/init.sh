@@ -24,4 +24,4 @@ mount --bind /usr/lib/uml/modules lib/modules
 pivot_root . run/host
 umount -l /run/host/proc /run/host/run /run/host/dev
 export PYTHONPATH="$3"
-exec "$2" -P -m testbed.guest.inside "/run/host$1"
+exec "$2" -P -m testbed.host.uml.inside "/run/host$1"
