@@ -49,7 +49,7 @@ class Algorithm:
     values_options: dict[str, Any] = field(default_factory=dict)
     down_options: dict[str, Any] = field(default_factory=dict)
     down_memory: str = "none"
-    """What the server does with what its replies lack of the mean."""
+    """The memory in which the server keeps what its replies lack of the mean, by name."""
     exchange: str = "ps"
     """How it travels."""
     exchange_options: dict[str, Any] = field(default_factory=dict)
@@ -62,8 +62,8 @@ class Algorithm:
     overlap: bool = False
     """Buckets travel while others are still computed, and the next step begins as they come back."""
     order: str = "forward"
-    """Of buckets that wait to be sent, by a server or, with ``overlap``, by a worker, goes first: ``forward``, what the next
-    forward pass needs first; ``backward``, what is computed first."""
+    """The bucket that goes first of those that wait, at a server or, with ``overlap``, at a worker: ``forward``, what the
+    next forward pass needs first; ``backward``, what is computed first."""
     agree: bool = False
     """Controllers see the largest delay and the mean accuracy of all workers, a step later, in place of their own."""
     about: str = ""
@@ -71,7 +71,7 @@ class Algorithm:
 
     @property
     def recipe(self) -> Recipe:
-        """What a worker compresses with."""
+        """The recipe with which a worker compresses."""
         return Recipe(
             RecipeChoice(self.selector, self.selector_options),
             RecipeChoice(self.values, self.values_options),
@@ -81,7 +81,7 @@ class Algorithm:
         )
 
     def downward(self, layout: Layout) -> Values:
-        """What the server writes its reply with."""
+        """Return the value coding in which the server writes its reply."""
         return Recipe(values=RecipeChoice(self.down, self.down_options)).make_values(layout)
 
     def to_json(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ CODED: dict[str, Algorithm] = {
     "grouped": _row("grouped", "CSSGD in clusters of r + 1, then slices of the clusters' sums by multicast."),
     "combined": _row("combined", "Coded reduce-scatter in clusters of r + 1, then slices by multicast (Compressed CDC)."),
 }  # fmt: skip
-"""By the beginning of their names."""
+"""Algorithms of the coded exchanges, keyed by the beginning of their names."""
 
 
 WRITTEN: dict[str, RecipeChoice] = {
@@ -243,7 +243,7 @@ _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e-?\d+)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """What stands in the place of the number."""
+    """The number in a pattern's name: its form, its meaning, an example, and which values fit."""
 
     word: str
     meaning: str
@@ -293,7 +293,7 @@ class Pattern:
         return f"{self.prefix}{self.number.example}"
 
     def matches(self, name: str) -> bool:
-        """Whether ``name`` is one of these, number and all."""
+        """Return whether ``name`` is one of these, number and all."""
         return (
             name.startswith(self.prefix)
             and self.number.read(name.removeprefix(self.prefix)) is not None
@@ -410,13 +410,13 @@ PATTERNS: tuple[Pattern, ...] = (
 LAYERS, OVERLAP, EXACT = "layers", "overlap", "fp32"
 
 BUCKET_BYTES = 1 << 16
-"""Of what overlaps, where nothing else is said: small enough for most layers of a model to have a bucket of their own,
-and large beside what a message costs."""
+"""The size of buckets that overlap, where nothing else is said: small enough for most layers of a model to have a
+bucket of their own, and large beside what a message costs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suffix:
-    """What can follow a name, for people."""
+    """A suffix that can follow an algorithm's name, for people to read."""
 
     form: str
     about: str
@@ -430,7 +430,7 @@ SUFFIXES = (
 
 
 def ways() -> list[str]:
-    """What ``<values>`` can be: names of value codings, and of those with options."""
+    """Return what ``<values>`` can be: names of value codings, and of those with options."""
     return sorted({*codings, *WRITTEN} - {EXACT})
 
 

@@ -27,14 +27,14 @@ from testbed.journal import Journal
 from testbed.topology import Limits
 
 KIND = "cgroup"
-"""Of journal entries: ``{"path"}``, the folder of a node's group."""
+"""The kind of journal entries ``{"path"}``, which name the folder of a node's group."""
 CONTROLLERS = ("pids", "memory")
 _MEMBERS, _HANDED_ON, _KILL = "cgroup.procs", "cgroup.subtree_control", "cgroup.kill"
 _MEMORY_FILES = {
     1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
     2: ("memory.max", "memory.swap.max"),
 }
-"""By version: what bounds memory, and what bounds swap, in version 1 together with memory."""
+"""Files that bound memory, and swap (in version 1 together with memory), keyed by version."""
 _END_S, _LOOK_S = 5.0, 0.01
 _PROC = Path("/proc/self")
 
@@ -135,7 +135,7 @@ class _Mount:
 
 
 def _text(path: Path) -> str:
-    """What the kernel says of paths, which are bytes that may be in no encoding."""
+    """Return the text of a kernel's file. Paths in it are bytes that may be in no encoding."""
     return os.fsdecode(path.read_bytes())
 
 
@@ -195,7 +195,7 @@ def _handing_on(top: Path, own: Path) -> Path:
 
 
 def _hands_on(folder: Path) -> bool:
-    """Whether processes may be moved below, and both controllers are, or could be, there.
+    """Return whether processes may be moved below, and both controllers are, or could be, there.
 
     A group that has processes itself cannot hand on any more than it does; the topmost can.
     """

@@ -78,7 +78,7 @@ def check_dealt(algorithm: Algorithm, scenario: Scenario, workers: int) -> None:
 
 
 def _check_leaving(algorithm: Algorithm, scenario: Scenario) -> None:
-    """Whether the run goes on while workers are away."""
+    """Raise InputError where the run cannot go on while workers are away."""
     train = scenario.train
     servers = sum(group.count or 1 for group in scenario.nodes.values() if group.role == "server")
     leaving = exchanges.get(algorithm.exchange).leaving is not None
@@ -200,7 +200,7 @@ def check_many(algorithm: Algorithm, scenario: Scenario, where: str | None) -> N
 
 
 def _check_exchange(algorithm: Algorithm) -> None:
-    """What comes back must be something that the exchange can bring."""
+    """Raise InputError where the exchange cannot bring back what the algorithm sends down."""
     kind = exchanges.get(algorithm.exchange)
     if algorithm.agree and not kind.agrees:
         raise InputError(
@@ -282,7 +282,7 @@ def _check_buckets(algorithm: Algorithm) -> None:
 
 
 def _check_overlap(algorithm: Algorithm) -> None:
-    """What travels in buckets needs an exchange of buckets, and what overlaps or has an order travels in buckets."""
+    """Check that an exchange of buckets carries buckets, and that what overlaps or has an order travels in buckets."""
     if algorithm.order not in ORDERS:
         raise InputError(f"unknown order {algorithm.order!r}", hint=f"Known: {_listed(ORDERS)}")
     if algorithm.bucket_bytes < 0:
@@ -319,7 +319,7 @@ _OFF = {"bucket_bytes": "0 B", "overlap": "false"}
 
 
 def _check_carried(algorithm: Algorithm) -> None:
-    """What an exchange carries as it is cannot be compressed."""
+    """Raise InputError for compression of gradients that the exchange carries as they are."""
     if exchanges.get(algorithm.exchange).carries == "payload":
         return
     plain = Algorithm(algorithm.name, exchange=algorithm.exchange)
@@ -416,7 +416,7 @@ def _row(name: str) -> Algorithm | None:
 
 
 def _matching(name: str, where: str | None) -> Algorithm | None:
-    """Of several patterns that begin so, the longest."""
+    """Return the algorithm of the longest pattern with which ``name`` begins; None where there is none."""
     begun = [pattern for pattern in PATTERNS if name.startswith(pattern.prefix)]
     if not begun:
         return None

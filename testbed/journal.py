@@ -1,4 +1,4 @@
-"""What each run made outside its own processes, on disk before it is made: so that nothing is lost.
+"""Journals of what each run made outside its own processes, on disk before it is made: so that nothing is lost.
 
 A journal is a file of JSON lines: first the run and the process that controls it, then one line per object.
 It is removed when everything in it has been. A journal whose controller is dead is *abandoned*.
@@ -24,7 +24,7 @@ Entry = dict[str, Any]
 _SUFFIX = ".journal"
 _BEGINNING_S = 5.0
 MOST_BYTES = 64 << 20
-"""Of a journal that are read: several hundred thousand objects."""
+"""Most bytes of a journal that are read: several hundred thousand objects."""
 KEPT = "kept"
 """The kind of an entry that is no object, but says that the run is to be left standing."""
 
@@ -60,7 +60,7 @@ class Journal:
 
     @property
     def kept(self) -> bool:
-        """Whether the run was to be left standing."""
+        """Return whether the run was to be left standing."""
         return any(entry["kind"] == KEPT for entry in self.entries)
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def abandoned(self) -> bool:
-        """Whether the controlling process is dead."""
+        """Return whether the controlling process is dead."""
         return not lives(self.pid, self.start)
 
     def _append(self, entry: Entry) -> None:
@@ -79,7 +79,7 @@ class Journal:
 
 
 cleaners: dict[str, Callable[[Entry], list[str]]] = {}
-"""By kind of entry: remove it if it is still there; returns what was removed, in words.
+"""Functions that remove an entry's object if it is still there, keyed by kind. They return what was removed, in words.
 
 Raises OSError or MachineError when that is impossible: the journal is then kept.
 """
@@ -138,12 +138,12 @@ def start_time(pid: int) -> str | None:
 
 
 def lives(pid: int, start: str) -> bool:
-    """Whether that very process runs: its number may have been given to another since."""
+    """Return whether that very process runs: its number may have been given to another since."""
     return start_time(pid) == start
 
 
 def start_of_boot() -> str:
-    """What tells this boot of the machine from every other."""
+    """Return the kernel's random id of this boot, which no other boot has."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -156,7 +156,7 @@ _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "docker": {"run": (str,)},
     "cgroup": {"path": (str,)},
 }
-"""By kind of entry: what it has and of which type."""
+"""Fields of an entry and their types, keyed by its kind."""
 _RUN = re.compile(r"[A-Za-z0-9_.-]+")
 _NAMESPACE = re.compile(r"nw-[\w.-]+", re.ASCII)
 
@@ -186,7 +186,7 @@ _OURS: dict[str, Callable[[Entry], bool]] = {
     "docker": lambda entry: _RUN.fullmatch(entry["run"]) is not None,
     "subnet": lambda entry: _is_network(entry["network"]),
 }
-"""By kind of entry, whether it is something that runs make: whatever a journal names, nothing else is removed."""
+"""Checks that an entry is something that runs make, keyed by its kind: nothing else a journal names is removed."""
 
 
 def _read(path: Path) -> Journal | None:
@@ -210,7 +210,7 @@ def _read(path: Path) -> Journal | None:
 
 
 def _data(path: Path) -> tuple[bytes, float]:
-    """What is in it, and how many seconds ago it was written. Raises OSError for no regular file of this user's."""
+    """Return its contents, and the seconds since it was written. Raises OSError for no regular file of this user's."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         about = os.fstat(file)
@@ -231,7 +231,7 @@ def _parse(line: str) -> Entry | None:
 
 
 def _is_entry(entry: Entry) -> bool:
-    """Whether it has what its kind needs, and names what can be a run's."""
+    """Return whether it has what its kind needs, and names what can be a run's."""
     kind = entry.get("kind")
     if not isinstance(kind, str):
         return False

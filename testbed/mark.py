@@ -1,4 +1,4 @@
-"""What a training script may say of itself under ``testbed exec``: two lines, and no dependency.
+"""Marks of a training script's own steps under ``testbed exec``: two lines, and no dependency.
 
     from testbed import mark
     …

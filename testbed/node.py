@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupTraffic:
-    """What an interface has carried, in bytes with all headers that it sees."""
+    """Traffic that an interface has carried, in bytes with all headers that it sees."""
 
     interface: str
     sent: int
@@ -66,7 +66,7 @@ class CollectiveGroup(Protocol):
         ...
 
     def carried(self) -> GroupTraffic:
-        """What the node's data interface has carried since the group was made."""
+        """Return the traffic of the node's data interface since the group was made."""
         ...
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     HELLO = 1
     GRADIENT = 2
@@ -233,7 +233,7 @@ class Node(Protocol):
         ...
 
     recording: bool
-    """Whether ``record`` keeps what it is given; of very many simulated nodes only some do."""
+    """True where ``record`` keeps what it is given; of very many simulated nodes only some do."""
 
     def record(self, event: dict[str, object]) -> None:
         """Add one event to the run's records."""

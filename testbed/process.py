@@ -128,7 +128,7 @@ def effective_capabilities() -> int:
 
 
 def is_mapped(user: int, rows: str | None = None) -> bool:
-    """Whether a process here can become ``user``: a user namespace may know one user only.
+    """Return whether a process here can become ``user``: a user namespace may know one user only.
 
     ``rows`` are as in ``/proc/self/uid_map``, which is read when none are given.
     """

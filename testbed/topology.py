@@ -20,7 +20,7 @@ _GENEROUS = 2
 
 @dataclass(frozen=True, slots=True)
 class RequestedLimits:
-    """What a scenario asks for; None: as generous as the machine allows. ``processes`` counts threads, too."""
+    """Limits that a scenario asks for; None: as generous as the machine allows. ``processes`` counts threads, too."""
 
     processes: int | None = None
     memory_bytes: int | None = None
@@ -29,7 +29,7 @@ class RequestedLimits:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a node has. ``tmp_bytes`` is part of its memory."""
+    """Limits of a node. ``tmp_bytes`` is part of its memory."""
 
     processes: int
     memory_bytes: int
@@ -38,7 +38,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What there is to share out: processes and threads, and bytes of memory."""
+    """The machine's resources to share out: processes and threads, and bytes of memory."""
 
     processes: int
     memory_bytes: int

@@ -22,7 +22,7 @@ LARGEST = 2**53
 
 
 class _Quantity:
-    """What the four quantities share: reading, and how pydantic and JSON schema see them."""
+    """The base of the four quantities: reading, and how pydantic and JSON schema see them."""
 
     UNITS: ClassVar[dict[str, float]]
     NOUN: ClassVar[str]

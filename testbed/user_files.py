@@ -140,7 +140,7 @@ def log_in(folder: Path, name: str) -> IO[bytes]:
 
 
 def last_line_in(folder: Path, name: str) -> str:
-    """What such a log ends with; empty where there is none, or nothing in it."""
+    """Return the last line of such a log; empty where there is none, or nothing in it."""
     try:
         with os.fdopen(_opened(folder, name, os.O_RDONLY | os.O_NONBLOCK), "rb") as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - _END_BYTES))
@@ -162,13 +162,13 @@ def _opened(folder: Path, name: str, flags: int) -> int:
 
 _AT_ONCE_BYTES, _LONGEST_BYTES = 1 << 16, 1 << 20
 MOST_BYTES = 1 << 30
-"""Of what a node prints, that are kept."""
+"""Most bytes that are kept of what a node prints."""
 _END = re.compile(rb"(\r*\n|\r+(?![\r\n]|\Z))")
 """A carriage return that came last may belong to a line's end that is still under way."""
 
 
 def lines(pipe: IO[bytes]) -> Iterator[bytes]:
-    """What comes, line by line: a carriage return ends one, too, and so does 1 MiB without any end.
+    """Yield the lines that come: a carriage return ends a line, too, and so does 1 MiB without any end.
 
     Progress bars write nothing but carriage returns for hours.
     """
