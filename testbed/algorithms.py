@@ -62,8 +62,8 @@ class Algorithm:
     overlap: bool = False
     """Buckets travel while others are still computed, and the next step begins as they come back."""
     order: str = "forward"
-    """The bucket that goes first of those that wait, at a server or, with ``overlap``, at a worker: ``forward``, what the
-    next forward pass needs first; ``backward``, what is computed first."""
+    """The bucket that goes first of those that wait, at a server or, with ``overlap``, at a worker: ``forward``, what
+    the next forward pass needs first; ``backward``, what is computed first."""
     agree: bool = False
     """Controllers see the largest delay and the mean accuracy of all workers, a step later, in place of their own."""
     about: str = ""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Records = Sequence[Mapping[str, Any]]
 
 IPV6_MORE_BYTES = 20
-"""By which its header is longer than IPv4's."""
+"""Bytes by which IPv6's header is longer than IPv4's."""
 _CONTROL = (
     "Set GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to $NARROWS_INTERFACE, and have programs listen "
     "on $NARROWS_ADDRESS and connect to $MASTER_ADDR"
@@ -82,7 +82,7 @@ def socket_counts(sockets: Records) -> list[dict[str, Any]]:
 def unattributed_bytes(
     carried: Records, sockets: Records, limits: Thresholds = THRESHOLDS
 ) -> dict[str, str]:
-    """By place, why connections do not account for all the link's bytes: some were not TCP's, or of no node's."""
+    """Return why connections leave bytes of a link unaccounted, keyed by place: not TCP's, or of no node."""
     nodes = {one["node"] for one in carried}
     tcp = Counter[str]()
     found: dict[str, str] = {}
@@ -111,13 +111,13 @@ def round_trips(sockets: Records) -> list[Trip]:
 
 
 def _allowed(carried: Records, limits: Thresholds) -> Callable[[str], float]:
-    """By node, how much may go elsewhere: a meeting's messages are no training."""
+    """Return a function of the node for the bytes that may go elsewhere: a meeting's messages are no training."""
     linked = _linked(carried)
     return lambda node: max(limits.around_floor_bytes, limits.around_share * linked[node])
 
 
 def _linked(carried: Records) -> Counter[str]:
-    """By node, bytes both ways over its shaped interface."""
+    """Return bytes both ways over a node's shaped interface, keyed by node."""
     found = Counter[str]()
     for one in carried:
         if one["role"] == "data":
@@ -126,7 +126,7 @@ def _linked(carried: Records) -> Counter[str]:
 
 
 def _control(carried: Records, sockets: Records, allowed: Callable[[str], float]) -> Iterator[str]:
-    """What left by it, but for connections to others than nodes: those go where no link is."""
+    """Yield a finding for what left by the control network, save connections to others than nodes: no link is there."""
     sent = Counter[str]()
     for one in carried:
         if one["role"] == "control":
@@ -144,7 +144,7 @@ def _control(carried: Records, sockets: Records, allowed: Callable[[str], float]
 
 
 def _loopback(carried: Records, limits: Thresholds) -> Iterator[str]:
-    """What a node says to itself misses no link: only where it is more than all that it says to others is it a sign."""
+    """Yield a finding where a node says more to itself than to all others: less is no sign, as it misses no link."""
     if len({one["node"] for one in carried}) == 1:
         return  # there is nobody else
     sent, linked = Counter[str](), _linked(carried)

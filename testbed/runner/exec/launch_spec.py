@@ -1,4 +1,4 @@
-"""What a foreign job's processes are started with: command, environment, user.
+"""The command, environment and user with which a foreign job's processes are started.
 
 What is to be run in every node, and what its processes find in their environment. Pure.
 
@@ -41,7 +41,7 @@ MASTER_PORT = 29500
 """Where the first process answers the others: PyTorch's own choice."""
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}")
-"""What a job may be called."""
+"""The names that a job may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class LaunchSpec:
 
     @property
     def launches(self) -> bool:
-        """Whether the command starts a node's processes itself, as torchrun does."""
+        """Return whether the command starts a node's processes itself, as torchrun does."""
         if PurePath(self.command[0]).name == "torchrun":
             return True
         return any(
@@ -76,7 +76,7 @@ class LaunchSpec:
         return max(1, processors // (nodes * self.processes))
 
     def to_json(self) -> dict[str, Any]:
-        """What a manifest says of it, as the row of an algorithm: of variables their names alone."""
+        """Return what a manifest says of it, as the row of an algorithm: of variables their names alone."""
         row = {"name": self.name, "command": list(self.command), "nproc": self.processes}
         names = sorted(dict(self.environment))
         return {**row, "variables": names} if names else row
@@ -156,7 +156,7 @@ def _network(seat: ProcessSlot, *, alone: bool) -> dict[str, str]:
 
 
 MOST_BYTES = 1 << 16
-"""Of all variables of a job together: the kernel takes no longer environment than twice that in one piece."""
+"""Most bytes of a job's variables in all: the kernel takes no longer environment than twice that in one piece."""
 _FILE_BYTES = 1 << 20
 _NAME = re.compile(r"[^\s=\0]+")
 
@@ -239,13 +239,13 @@ class Tenant:
         return f"{self.user}:{self.group}"
 
     def may(self, folder: Path, bits: int) -> bool:
-        """Whether the folder's mode permits it ``bits`` (as others' in a mode), wherever the folder is."""
+        """Return whether the folder's mode permits it ``bits`` (as others' in a mode), wherever the folder is."""
         found = folder.stat()
         shift = 6 if found.st_uid == self.user else 3 if found.st_gid == self.group else 0
         return stat.S_IMODE(found.st_mode) >> shift & bits == bits
 
     def writes(self, folder: Path) -> bool:
-        """Whether it can make files in a folder."""
+        """Return whether it can make files in a folder."""
         return self.may(folder, _READ | _WRITE)
 
 
@@ -388,7 +388,7 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
 
 
 def _others_use(folder: Path) -> bool:
-    """Whether a folder is a home, has one in it, or is the system's: what a job writes there others would execute or read."""
+    """Return whether a folder is or has a home, or is the system's: others execute or read what a job writes there."""
     root, owner = Path("/"), folder.stat().st_uid
     homes = [Path.home()]
     with suppress(KeyError):  # a user without an entry

@@ -24,22 +24,22 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BaseModel, Field, model_validator
 
 MOST_BYTES = 1 << 16
-"""Of one mark."""
+"""Most bytes of one mark."""
 MOST_WAITING, MOST_WAITING_BYTES = 100_000, 256 << 20
 """Marks of all nodes that nobody has taken yet, and about the memory that they take; what comes then is left out."""
 MOST_NONSENSE = 1000
 """So many lines that are no marks end a connection."""
 MOST_CONNECTIONS = 256
-"""Of a node at a time, beside those that its processes need; more are closed."""
+"""Most connections of a node at a time, beside those that its processes need; more are closed."""
 _HELLO_S = 10.0
 """How long whoever connects may take to say who he is."""
 _FULL_S = 0.1
 _CLOSED_S = 5.0
 """How long ``close`` waits for its threads, each of which has at most one line left to read."""
 _CREDENTIALS = struct.Struct("3i")
-"""Of a peer: process, user, group."""
+"""A peer's credentials: process, user, group."""
 _MARK_BYTES, _VALUE_BYTES, _PER_BYTE = 1000, 200, 2
-"""What a mark takes in memory at most: itself, each of its values, and each byte of its line."""
+"""Most bytes that a mark takes in memory: itself, each of its values, and each byte of its line."""
 
 _Rank = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Name = Annotated[str, Field(max_length=200)]

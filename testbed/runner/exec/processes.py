@@ -46,7 +46,7 @@ class Member:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended badly, of its own accord."""
+        """Return whether it ended badly, of its own accord."""
         return bool(self.status) and not self.asked
 
 
@@ -79,7 +79,7 @@ class ProcessGroup:
         return sorted(bad, key=lambda member: member.ended_ns or 0)
 
     def excuse(self, killed_ns: Mapping[str, int]) -> None:
-        """What the scenario has killed, by node and when, has not failed; what had ended by then may have."""
+        """Excuse processes of nodes that the scenario killed (``killed_ns``), unless they had ended by then."""
         for member in self.members:
             at_ns = killed_ns.get(member.seat.node)
             if at_ns is not None and (member.ended_ns is None or member.ended_ns >= at_ns):

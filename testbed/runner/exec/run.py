@@ -126,7 +126,7 @@ def _premises(
     images: Mapping[str, str],
     writable_root: bool,
 ) -> ExecEnvironment:
-    """What nodes offer to the job. ``owner``: whose it is in containers, where nodes are some."""
+    """Return what nodes offer to the job. ``owner``: whose it is in containers, where nodes are some."""
     here, run = Path.cwd(), directory.path
     if owner is None:
         found = here.stat() if account() is not None else None

@@ -87,7 +87,7 @@ class TrafficHosts:
             self._session.tell(node, "start", t0_ns=self._t0_ns)
 
     def end(self) -> None:
-        """Of their traffic; nothing where it never started."""
+        """End their traffic; nothing happens where it never started."""
         if self._t0_ns is None:
             return
         self._t0_ns = None
@@ -128,7 +128,7 @@ def role_of(interface: InterfaceSeen, data: int) -> str:
 def owners(
     seen: Mapping[str, Iterable[InterfaceSeen]], data: Mapping[str, int]
 ) -> dict[str, Owner]:
-    """By address, but for those of loopbacks, which every node has."""
+    """Return the owner of each address, but for those of loopbacks, which every node has."""
     return {
         address: Owner(node, role_of(interface, data[node]))
         for node, interfaces in seen.items()
@@ -141,7 +141,7 @@ def owners(
 def carried(
     node: str, before: Sequence[InterfaceSeen], after: Sequence[InterfaceSeen], data: int
 ) -> Iterator[CarriedRecord]:
-    """What each interface carried between two looks; one that was not there at first, since it was made."""
+    """Yield what each interface carried between two looks; a new interface's, since it was made."""
     first = {interface.index: interface for interface in before}
     for now in after:
         grown = now.since(first[now.index]) if now.index in first else now
@@ -204,7 +204,7 @@ class BypassMonitor:
         """Why connections are missing, a sentence for each node of which some are; known at the end."""
 
     def end(self, seconds: Callable[[int], float]) -> Iterator[tuple[str, Event]]:
-        """By node, a record of everything that was seen. ``seconds``: an instant in the run's."""
+        """Yield a node and a record, for everything that was seen. ``seconds``: an instant in the run's seconds."""
         watched = self._agent.watched()
         known = owners({node: found.interfaces for node, found in watched.items()}, self._data)
         for node, found in watched.items():
@@ -364,7 +364,7 @@ class ExecTrial:
         self._take_marks()
 
     def _take_marks(self) -> None:
-        """What has come by now, once there is a t0, and no more at a time than leaves time to look at the rest."""
+        """Take marks that have come, once there is a t0, and no more at a time than leaves time to look at the rest."""
         if self._t0_ns is None:
             return
         with suppress(queue.Empty):
@@ -386,7 +386,7 @@ class ExecTrial:
         self._directory.event(spec.role, spec.rank, record.to_json())
 
     def _write(self) -> None:
-        """What is known of every process, and the marks that came last."""
+        """Write what is known of every process, and the marks that came last."""
         if self._t0_ns is None:
             return
         self._hearing.close()
@@ -415,7 +415,7 @@ class ExecTrial:
             self._directory.event(spec.role, spec.rank, record.to_json())
 
     def _write_moved(self) -> None:
-        """What every node moved, by whatever way."""
+        """Write what every node moved, by whatever route."""
         if self.watch is None:
             return
         for node, record in self.watch.end(self._seconds):
