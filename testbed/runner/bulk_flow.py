@@ -24,7 +24,7 @@ _RETRY_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class FlowSent:
-    """What a flow did. ``least_rtt_us``: before it began to send, on links that were idle; None: not known."""
+    """Bytes that a flow sent. ``least_rtt_us``: before it began to send, on links that were idle; None: not known."""
 
     bytes: int
     least_rtt_us: int | None = None

@@ -61,7 +61,7 @@ def _trial(
     quiet: bool,
     keep: bool,
 ) -> Performance:
-    """What carries it out. Real nodes are started, and gone again when ``stack`` is left."""
+    """Return the replay as ``fabric`` performs it. Real nodes are started, and gone again when ``stack`` is left."""
     if fabric == VIRTUAL:
         from testbed.runner.comm_replay_trial import VirtualPlay
 

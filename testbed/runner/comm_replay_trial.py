@@ -52,7 +52,7 @@ class CommReplay:
 
     @property
     def seed(self) -> int:
-        """Of what chance decides on the links."""
+        """The seed of what chance decides on the links."""
         return next(iter(self.loaded.scenario.seeds), 0)
 
     @cached_property
@@ -65,7 +65,7 @@ class CommReplay:
         return made.for_seed(self.seed)
 
     def parts(self, run: int) -> dict[str, NodeScript]:
-        """By the scenario's nodes; ``run`` marks the frames. Who is not in the trace, or is a host, plays nothing."""
+        """Return scripts, keyed by node; ``run`` marks the frames. Hosts, and nodes not in the trace, play nothing."""
         specs = sorted(self.experiment.specs, key=lambda spec: spec.peer)
         taking_part = [spec for spec in specs if spec.role != "host"]
         played = mapped(self.trace, [spec.name for spec in taking_part])
@@ -87,7 +87,7 @@ class CommReplay:
         }  # fmt: skip
 
     def row(self) -> dict[str, Any]:
-        """What the manifest says in place of an algorithm."""
+        """Return what the manifest says in place of an algorithm."""
         many = sum(1 for place in self.trace.places() if self.trace.of(place).kind == "send")
         return {
             "name": self.label,

@@ -79,7 +79,7 @@ class Comparison:
         return [self._entries[place] for place in sorted(self._entries)]
 
     def entry(self, place: int) -> dict[str, Any]:
-        """Of the run at ``place``, which has begun."""
+        """Return the entry of the run at ``place``, which has begun."""
         return self._entries[place]
 
     def left(self) -> Iterator[tuple[int, Algorithm, int]]:
@@ -98,7 +98,7 @@ class Comparison:
         self._save()
 
     def conclude(self, entry: dict[str, Any], took_s: float | None = None) -> None:
-        """What became of a run; one that was cut short is listed and still left to be done.
+        """Record the result of a run; a run that was cut short is listed and still left to be done.
 
         ``took_s``: seconds of real time, if not those since it was begun.
         """
@@ -147,13 +147,13 @@ def interleaved(algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> Order:
 
 FLAG = "--resume"
 BEGUN = "begun.jsonl"
-"""Of runs side by side: who has begun where, written by each process, so that none depends on another's life."""
+"""A file of runs side by side: who has begun where, written by each process, so that none depends on another's life."""
 _NEEDED = ("hash", "fabric", "algorithms", "seeds", "order")
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What ``comparison.json`` says."""
+    """The contents of ``comparison.json``."""
 
     directory: Path
     hash: str
@@ -202,7 +202,7 @@ class Recorded:
         )
 
     def _finished(self) -> Iterator[tuple[int, tuple[dict[str, Any], float | None]]]:
-        """By place: the entry of a finished run, from its own summary, and how long it took."""
+        """Yield the place and entry of each finished run, from its own summary, and how long it took."""
         begun = [*self.runs, *read_jsonl(self.directory / BEGUN)]
         where: dict[tuple[str, int], dict[Path, dict[str, Any]]] = {}
         for said in begun:
@@ -258,7 +258,7 @@ def _said(value: object) -> str:
 
 
 SWEEP = ("topk-0.001", "topk-0.003", "topk-0.01", "topk-0.03", "topk-0.1", "topk-0.3")
-"""What ``--sweep`` adds."""
+"""Algorithms that ``--sweep`` adds."""
 
 
 def swept(names: Sequence[str]) -> list[str]:

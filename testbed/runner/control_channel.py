@@ -38,7 +38,7 @@ _SAYS: dict[str, _Needs] = {
     "hello": {}, "up": {}, "ready": {}, "alive": {}, "event": {"event": dict}, "burst": {"record": dict},
     "done": {"summary": dict}, "ended": {"part": str}, "error": {"message": str, "exit_code": int},
 }  # fmt: skip
-"""By type of a node's message: what it has at least."""
+"""Fields that a node's message has at least, keyed by its type."""
 _NUMBER = (int, type(None))
 _EVENTS: dict[str, _Needs] = {
     "lost": {"lost": str, "step": _NUMBER, "reason": str},

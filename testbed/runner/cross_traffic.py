@@ -86,7 +86,7 @@ class CrossTraffic:
         return {node for name in self._flows for node in self.ends(name)}
 
     def part(self, node: str) -> dict[str, Any]:
-        """What one node is told of the traffic before it is ready."""
+        """Return what a node is told of the traffic before it is ready."""
         flows = self._flows.values()
         return {
             "sources": [ends.to_json() for ends in flows if ends.flow.source == node],
@@ -114,7 +114,7 @@ def failure(
     timeline: Timeline,
     changes: Iterable[NodeChange],
 ) -> ExperimentError | None:
-    """What to raise for a burst that came to nothing, unless the scenario itself is the reason."""
+    """Return the error for a burst that came to nothing, unless the scenario itself is the reason."""
     if record["kind"] == "stopped":
         return _named(record, ends, f"the server ended with status {record['code']}")
     if record["kind"] == "received" or record["bytes"] or not _serious(record):
@@ -153,7 +153,7 @@ def _path(ends: tuple[str, str], racks: Mapping[str, Sequence[str]]) -> set[Link
 def _interrupted(
     timeline: Timeline, path: set[LinkDirection], start_s: float, stop_s: float
 ) -> bool:
-    """Whether some link on the way had no service at some time."""
+    """Return whether some link on the path had no service at some time."""
     if any(not timeline.rate_at(end, start_s) for end in path):
         return True
     return any(
@@ -201,7 +201,7 @@ class TrialCrossTraffic:
         return crossed_links(self._flows, self._racks)
 
     def part(self, node: str) -> dict[str, Any]:
-        """What ``node`` is told of the traffic before it is ready."""
+        """Return what ``node`` is told of the traffic before it is ready."""
         return self._traffic.part(node)
 
     def take(self, record: dict[str, Any]) -> None:

@@ -65,7 +65,7 @@ class FlowEnds:
 
 @dataclass(frozen=True, slots=True)
 class IperfSent:
-    """What a client says of one test. ``retransmits`` of TCP, ``packets`` of UDP."""
+    """A client's report of one test. ``retransmits`` of TCP, ``packets`` of UDP."""
 
     bytes: int = 0
     retransmits: int = 0
@@ -73,7 +73,7 @@ class IperfSent:
     cookie: str | None = None
     """Marks the test on both sides."""
     error: str | None = None
-    """What went wrong; that it was ended on time is no error."""
+    """The error, if any; that it was ended on time is none."""
 
 
 def server(ends: FlowEnds) -> list[str]:
@@ -120,7 +120,7 @@ def sent(output: str) -> IperfSent:
 
 
 def received(told: dict[str, Any]) -> dict[str, Any] | None:
-    """What a server says of one test: bytes, and of UDP packets, lost and jitter. None: there was no test.
+    """Return a server's report of one test: bytes, and of UDP packets, lost and jitter. None: there was no test.
 
     Not ``complete``: the client was killed, and what came in the last second is not counted.
     """
@@ -334,7 +334,7 @@ class NodeTraffic:
 
 
 def missing() -> MachineError:
-    """What to raise where there is no iperf3."""
+    """Return the error where there is no iperf3."""
     return MachineError(
         "cross traffic needs iperf3, which is not installed",
         fix="Install it: `apt-get install iperf3`, or run `make setup`",
@@ -342,7 +342,7 @@ def missing() -> MachineError:
 
 
 def _listening(port: int) -> bool:
-    """Whether someone listens at a port here; trying it would count as a test."""
+    """Return whether someone listens at a port here; trying it would count as a test."""
     rows = (line.split() for line in _TABLE.read_text().splitlines()[1:])
     return any(row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port for row in rows)
 

@@ -79,7 +79,7 @@ _SEED_BOUND, _MOST_SEEDS = 2**31, 1000
 
 @dataclass(frozen=True)
 class Experiment:
-    """What ``testbed run`` carries out. ``scenario`` is in wall time, ``loaded.scenario`` in model time."""
+    """The work of ``testbed run``. ``scenario`` is in wall time, ``loaded.scenario`` in model time."""
 
     loaded: Loaded
     scenario: Scenario
@@ -90,7 +90,7 @@ class Experiment:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """What nodes must be able to read: the task's data. Raises InputError when it is not there."""
+        """Folders that nodes must be able to read: the task's data. Raises InputError when it is not there."""
         data = self.scenario.train.data
         if data is None:
             return ()
@@ -184,7 +184,7 @@ def _at_mean(entry: str | Derived, source: Path) -> str | Derived:
 
 
 class JobFactory:
-    """What the nodes have to do in one run of ``algorithm`` with ``seed``; ``run`` marks its frames."""
+    """Makes the nodes' jobs in one run of ``algorithm`` with ``seed``; ``run`` marks its frames."""
 
     def __init__(self, experiment: Experiment, algorithm: Algorithm, seed: int, run: int) -> None:
         self._experiment, self._algorithm, self._seed, self._run = experiment, algorithm, seed, run
@@ -267,7 +267,7 @@ def parse_seeds(text: str | None) -> list[int]:
 
 _DENSE_BYTES = 4
 _SPARSE_BYTES = 8
-"""Of an element with its index."""
+"""Bytes of an element with its index."""
 _MOST_PER_ELEMENT, _MOST_BESIDE = 64, 1 << 20
 """No payload takes more for an element of the model, and for what is not elements."""
 _UNSENT = 32 << 10
@@ -285,7 +285,7 @@ def expected_bytes(job: Job) -> float:
 
 
 def most_bytes(job: Job) -> int:
-    """What no message of a job can exceed, generously."""
+    """Return bytes that no message of a job can exceed, generously."""
     if job.sizes:
         return min(MAX_BODY, int(expected_bytes(job)) + _MOST_BESIDE)
     return min(MAX_BODY, _parameters(job) * _MOST_PER_ELEMENT + _MOST_BESIDE)
@@ -301,7 +301,7 @@ def unsent_bytes(job: Job) -> int | None:
 
 
 def _per_element(job: Job) -> float:
-    """Of the mean of all workers' gradients, which is less sparse than any of them."""
+    """Return bytes for an element of the mean of all workers' gradients, which is less sparse than any of them."""
     density = job.algorithm.options.get("density")
     compressed = exchange_kind(job).carries == "payload" and job.algorithm.controller == "fixed"
     if not compressed or not isinstance(density, int | float):

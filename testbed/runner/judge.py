@@ -108,7 +108,7 @@ def _missing(done: Messages, steps: Records, workers: Iterable[str]) -> Iterator
 
 
 def _bypassed(done: Messages) -> Iterator[str]:
-    """What a library moves is on the node's interface, at least: a sentence for each way in which it was not."""
+    """Yield a sentence for each direction in which a node's interface carried less than its library moved."""
     for node, message in done.items():
         if (seen := message.get("interface")) is None:
             continue
@@ -146,12 +146,12 @@ def _frames(done: Messages) -> Iterator[str]:
 
 
 EVIDENCE = "evidence.json"
-"""What a verdict was found on besides the records: the links' report, the kernel's count of every socket."""
+"""Evidence for a verdict besides the records: the links' report, the kernel's count of every socket."""
 
 
 @dataclass(frozen=True)
 class MessageActivity:
-    """What records say of a run's messages, for its verdict. Times in wall seconds after t0."""
+    """A run's messages as its records have them, for its verdict. Times in wall seconds after t0."""
 
     under_way: IntervalSet
     """When there were messages under way."""
@@ -324,7 +324,7 @@ def _with_groups(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _uncounted(lost: Sequence[str], trial: Trial) -> dict[str, str]:
-    """By place: what a lost worker's sockets had counted is lost with it."""
+    """Return why counts are missing, keyed by place: a lost worker's sockets, and their counts, are gone with it."""
     servers = [spec.name for spec in trial.experiment.specs if spec.role == "server"]
     racks_of = [rack.name for rack in racks(trial.experiment.scenario)]
     return {
@@ -353,7 +353,7 @@ def _sockets(done: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _multicasts(done: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """What nodes multicast: on their own links once, and on the link of each member."""
+    """Yield what nodes multicast: on their own links once, and on the link of each member."""
     for node, message in done.items():
         if counted := message.get("multicast"):
             common = {"by": node, "header_bytes": HEADERS_ON_LINK}

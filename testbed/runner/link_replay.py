@@ -58,7 +58,7 @@ _END_S = 2.0
 
 @dataclass(frozen=True)
 class Flowed:
-    """What the links carried, and the least round-trip times to the switch."""
+    """The report of what the links carried, and the least round-trip times to the switch."""
 
     report: LinkReport
     trips: list[Trip]
@@ -186,7 +186,7 @@ _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 REPORTED = ("link", "direction", "asked_bits", "delivered_bits", "ratio", "mape_step", "mape_1s",
             "worst_1s", "busy_share", "busy_ratio", "busy_mape_1s", "busy_worst_1s", "busy_mape_step",
             "excess_share", "lateness_ms")  # fmt: skip
-"""What ``--json`` prints of a link direction."""
+"""Fields of a link direction that ``--json`` prints."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class ReplayedLinks:
     verdict: Verdict
     report: LinkReport
     not_replayed: list[str]
-    """What the scenario also asks for, and only a run does."""
+    """Parts of the scenario that only a run carries out."""
 
     def to_json(self) -> dict[str, Any]:
         """``{"verdict", "reasons": [...], "measures": {...}, "not_replayed": [...], "links": [...]}``."""
@@ -289,7 +289,7 @@ def replay(
 
 
 def not_replayed(scenario: Scenario) -> list[str]:
-    """What a scenario asks for besides links, in its own words: bulk traffic takes the place of all of it."""
+    """Return what a scenario asks for besides links, in its own words: bulk traffic takes the place of all of it."""
     kinds = dict.fromkeys(event.kind for event in scenario.events if isinstance(event, NodeEvent))
     return [*(["traffic"] if scenario.traffic else []), *kinds]
 

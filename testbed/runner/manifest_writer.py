@@ -75,7 +75,7 @@ def one_pace_s(loaded: Loaded) -> float | None:
 
 
 def paces_told(loaded: Loaded) -> dict[str, dict[str, Any]] | None:
-    """Of every worker, model time; None where all have one time, or none."""
+    """Return the pace of every worker in model time; None where all have the same time, or none."""
     paces = worker_paces(loaded.scenario)
     if len(set(paces.values())) == 1 and isinstance(next(iter(paces.values())), float | None):
         return None
@@ -100,7 +100,7 @@ def keep_paces(directory: RunDirectory, loaded: Loaded) -> Scenario:
 
 
 def in_words(told: dict[str, dict[str, Any]]) -> str:
-    """What ``paces_told`` found, for people."""
+    """Return the result of ``paces_told`` for people to read."""
     counted = Counter(_words(one) for one in told.values())
     if len(counted) == 1:
         return next(iter(counted))
@@ -133,7 +133,7 @@ def _words(told: dict[str, Any]) -> str:
 
 
 def layout_of(train: Train) -> Layout:
-    """Of the model that is trained; nothing is allocated. Loads torch."""
+    """Return the layout of the model that is trained; nothing is allocated. Loads torch."""
     from testbed.training.models.base import outline
 
     named = outline(train.model, train.task, train.width).named_parameters()
@@ -159,7 +159,7 @@ def check_spread(scenario: Scenario, algorithms: Iterable[Algorithm], where: str
 
 
 def layers_of(train: Train) -> list[Layer]:
-    """Of the model that is trained; nothing is allocated. Loads torch."""
+    """Return the layers of the model that is trained; nothing is allocated. Loads torch."""
     return layout_of(train).layers()
 
 
@@ -174,12 +174,12 @@ def check_layers(loaded: Loaded) -> None:
 
 
 def overlaps(loaded: Loaded) -> bool:
-    """Whether any of a scenario's algorithms computes layer by layer."""
+    """Return whether any of a scenario's algorithms computes layer by layer."""
     return any(resolve(entry).overlap for entry in loaded.scenario.algorithms)
 
 
 def check_fits(loaded: Loaded) -> None:
-    """What only the model's layers tell, where torch is installed. Raises InputError as a run of the scenario does."""
+    """Check what only the model's layers tell, where torch is installed. Raises InputError as a run does."""
     scenario = loaded.scenario
     with suppress(ImportError):  # without torch it is not known what they are
         check_layers(loaded)
@@ -208,14 +208,14 @@ def pacing(loaded: Loaded, *, by_layer: bool, virtual: bool = False) -> dict[str
 
 
 def _source(profile: str | None, by_layer: bool, virtual: bool) -> str | None:
-    """Of the layers' shares, without a file; None where there are none."""
+    """Return the source of the layers' shares, without a file; None where there are none."""
     if not by_layer:
         return None
     return "constant" if virtual or profile == "constant" else "measured"
 
 
 def in_a_sentence(found: dict[str, Any] | None) -> str | None:
-    """What ``pacing`` found, for people."""
+    """Return the result of ``pacing`` as a sentence for people."""
     if found is None:
         return None
     to = (
@@ -296,7 +296,7 @@ def _kept(directory: RunDirectory, loaded: Loaded) -> Scenario:
 
 
 def measured_file(train: Train, device: str, threads: int, passes: int) -> ProfileFile:
-    """Of random samples: what they show does not matter. Raises MachineError without that device."""
+    """Measure a profile on random samples: what they show does not matter. Raises MachineError without that device."""
     import torch
 
     from testbed.training.models.base import build

@@ -130,7 +130,7 @@ class HostWatch:
 
 
 def between(before: Reading, after: Reading, from_s: float, to_s: float) -> HostSample:
-    """What happened from one reading to the next. Pure."""
+    """Return what the host did from one reading to the next. Pure."""
     counted, pressure = after.all_s - before.all_s, None
     if before.pressed_s is not None and after.pressed_s is not None and to_s > from_s:
         pressure = min(1.0, (after.pressed_s - before.pressed_s) / (to_s - from_s))

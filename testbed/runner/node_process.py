@@ -70,7 +70,7 @@ class Assignment:
     inbox: queue.SimpleQueue[dict[str, Any]]
     exporter: Exporter
     flows: dict[str, Any] = field(default_factory=dict)
-    """What ``Traffic`` is made from."""
+    """Flows from which ``NodeTraffic`` is made."""
     clock: HostClock = field(default_factory=HostClock)
     traffic: NodeTraffic | None = None
     node: HostNode | None = None
@@ -186,7 +186,7 @@ def _train(assignment: Assignment, job: Job) -> None:
 
 
 def counters(assignment: Assignment, endpoint: ThreadedEndpoint | EpollEndpoint) -> dict[str, Any]:
-    """What the kernel counted on the connection with each peer, by its name."""
+    """Return the kernel's counts on the connection with each peer, keyed by its name."""
     counted = endpoint.counters().items()
     return {assignment.peers[peer]: one.to_json() for peer, one in counted}
 
@@ -208,7 +208,7 @@ def _way(job: Job, role: str) -> EndpointKind:
 def _multicaster(
     assignment: Assignment, job: Job, endpoint: ThreadedEndpoint | EpollEndpoint
 ) -> Multicaster | None:
-    """What carries a worker's messages to groups, where the exchange has any."""
+    """Return the multicaster that carries a worker's messages to groups; None where the exchange has none."""
     multicasts = exchange_kind(job).multicasts and assignment.role == "worker"
     if not multicasts or not isinstance(endpoint, ThreadedEndpoint):
         return None
@@ -227,7 +227,7 @@ def _multicaster(
 
 
 def _counted(assignment: Assignment, multicaster: Multicaster) -> dict[str, Any]:
-    """What was multicast, peers by name."""
+    """Return the counts of what was multicast, peers by name."""
     counted = multicaster.counters().to_json()
     named = {assignment.peers[peer]: amount for peer, amount in counted["to"].items()}
     return {**counted, "to": named}
@@ -271,7 +271,7 @@ class NodeProcess:
         self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.assignment: Assignment | None = None
         self.kept = False
-        """Whether to stay when the session ends, for inspection."""
+        """True to stay when the session ends, for inspection."""
         self.exporter = Exporter({"node": name})
         self.exporter.serve(lines.socket.getsockname()[0], METRICS_PORT)
 
@@ -418,7 +418,7 @@ def play(assignment: Assignment, part: NodeScript) -> None:
 def _connect_play_node(
     assignment: Assignment, part: NodeScript, endpoint: ThreadedEndpoint
 ) -> None:
-    """Of two partners the one with the lower number listens."""
+    """Connect with a script's partners: of two, the one with the lower number listens."""
     if any(peer > part.peer for peer in part.partners):
         endpoint.listen(assignment.addresses[part.peer], DATA_PORT)
     for peer in part.partners:

@@ -1,4 +1,4 @@
-"""Whether this machine can do what a scenario asks for: found out before anything is made."""
+"""Checks that this machine can do what a scenario asks for, before anything is made."""
 
 from __future__ import annotations
 

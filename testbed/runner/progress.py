@@ -20,12 +20,12 @@ from testbed.errors import printable
 
 
 class Remaining:
-    """Of runs of ``algorithms`` (a name each, in order), ``processes`` at a time. Seconds of real time."""
+    """Time left for runs of ``algorithms`` (a name each, in order), ``processes`` at a time. Seconds of real time."""
 
     def __init__(self, algorithms: Sequence[str], processes: int = 1) -> None:
         self._algorithms, self._processes = algorithms, processes
         self.took_s: list[float | None] = [None] * len(algorithms)
-        """By place: how long a run took, as far as that is known."""
+        """Seconds that each run took, by place; None where that is not known."""
         self._over: set[int] = set()
         self._begun: float | None = None
 
@@ -43,7 +43,7 @@ class Remaining:
         return None if self._begun is None else now - self._begun
 
     def left_s(self, now: float) -> float | None:
-        """What is left: each algorithm's mean, of an unknown one the mean of all; None when no run is over."""
+        """Return the time left: each algorithm's mean, of an unknown one the mean of all; None when no run is over."""
         known: dict[str, list[float]] = {}
         for name, took_s in zip(self._algorithms, self.took_s, strict=True):
             if took_s is not None:
@@ -80,7 +80,7 @@ LINE_EVERY_S = 5.0
 
 @dataclass
 class _Trial:
-    """What is known of the run in progress."""
+    """The state of the run in progress, as far as it is known."""
 
     label: str
     steps: int | None
@@ -94,7 +94,7 @@ class _Trial:
     accuracy: float | None = None
     rate_bits: float | None = None
     whole: Remaining | None = None
-    """Of the whole comparison."""
+    """The time left for the whole comparison."""
 
 
 class Progress:

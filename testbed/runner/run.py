@@ -281,13 +281,13 @@ class ParallelTask(NamedTuple):
     algorithm: str
     seed: int
     costs: Costs | None = None
-    """Of its hosts, if not what the scenario says."""
+    """Costs of a message to its hosts, if not what the scenario says."""
     begun: Path | None = None
     """A file to which a line is added as soon as the run has a directory."""
 
 
 class Finished(NamedTuple):
-    """What became of the task at ``place``: its entry, and the seconds of real time that it took."""
+    """The result of the task at ``place``: its entry, and the seconds of real time that it took."""
 
     place: int
     entry: dict[str, Any]
@@ -297,7 +297,7 @@ class Finished(NamedTuple):
 class _Outcome(NamedTuple):
     entry: dict[str, Any] | None
     error: str | None
-    """What ended it before its time."""
+    """The error that ended it before its time."""
     took_s: float
 
 

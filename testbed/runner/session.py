@@ -44,7 +44,7 @@ class LostWorkerBudget:
         self.lost: list[str] = []
 
     def lose(self, node: str) -> bool:
-        """Whether the run goes on without ``node``, too."""
+        """Count ``node`` as lost if the run can go on without it, too. Return whether it can."""
         if node in self.lost:
             return True
         if node not in self.nodes or len(self.lost) >= self._many:
@@ -54,7 +54,7 @@ class LostWorkerBudget:
 
 
 _AWAITED = {"up": "started (NARROWS_START_S gives more time)"}
-"""What to say of a kind of message that did not come."""
+"""Words for a kind of message that did not come, keyed by kind."""
 LIVENESS_S = 1.0
 """How often the fabric is asked for dead nodes, and the agent for its health."""
 
@@ -324,7 +324,7 @@ RTO_MIN_MS = 200
 LEAD_S = 0.5
 """From telling the agent of t0 to t0, at least: nodes and hosts are told in between."""
 CHANGE_S = 30e-6
-"""What telling the agent of one change takes."""
+"""Seconds that it takes to tell the agent of one change."""
 
 OnSample = Callable[[list[dict[str, Any]]], None]
 
@@ -332,7 +332,7 @@ OnSample = Callable[[list[dict[str, Any]]], None]
 def link_settings(
     loaded: Loaded, timeline: Timeline, *, least: int = 1, gapped: bool = False
 ) -> LinkSettings:
-    """What holds for all links of a run of ``loaded``.
+    """Return the settings that hold for all links of a run of ``loaded``.
 
     ``least``: packets in a bundle that the machine needs (``preflight.check``). ``gapped``: nobody
     knows how long its messages are.

@@ -190,7 +190,7 @@ _BY_EXIT_CODE: dict[int, type[NarrowsError]] = {
     InputError.exit_code: InputError,
     MachineError.exit_code: MachineError,
 }
-"""What a node found wrong with the input or with its machine is no failed experiment."""
+"""Errors keyed by exit code: a fault of the input or of its machine that a node reports is no failed experiment."""
 
 
 class Failures:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 _RECORDED = 1_000
-"""Of more workers only so many, evenly spread over the ranks, have their steps recorded."""
+"""Most workers whose steps are recorded, evenly spread over the ranks."""
 _WRITE_EVERY_S, _WRITE_SHARE = 1.0, 10.0
 """Records are written so often, and at most in one tenth of the time."""
 
@@ -58,7 +58,7 @@ class SimNodes:
     """Nodes of ``specs`` but for hosts, on ``network``."""
 
     measured = False
-    """Whether computation takes as long as it takes here."""
+    """True where computation takes as long as it takes here."""
     spares = 0
     """How many workers the run can do without."""
 
@@ -100,7 +100,7 @@ class SimNodes:
         self._records.setdefault((spec.role, spec.rank), []).append(event)
 
     def counters(self, name: str) -> dict[str, dict[str, int]]:
-        """What the network counted of a node's frames, by peer; what it multicast is nobody's alone."""
+        """Return the network's counts of a node's frames, keyed by peer; what it multicast is nobody's alone."""
         endpoint = self._endpoints[name]
         peers = endpoint.sent.keys() | endpoint.received.keys()
         counted = {
@@ -270,7 +270,7 @@ class VirtualTrial:
         self._lost = 0
 
     def row(self) -> dict[str, Any]:
-        """What the manifest says of what is run."""
+        """Return what the manifest says of what is run."""
         return self.algorithm.to_json()
 
     def _make_cast(self) -> SimNodes:
@@ -322,7 +322,7 @@ class VirtualTrial:
         }
 
     def conclude(self) -> dict[str, Any]:
-        """What nodes count and keep must agree; of links there is nothing to judge."""
+        """Judge whether what nodes count and keep agrees; of links there is nothing to judge."""
         path = self.directory.path
         with seldom_collected():
             summary = self._summarise(path, self._verdict(path))
@@ -345,7 +345,7 @@ class VirtualTrial:
         return Verdict("valid", [*modelled, *lost])
 
     def _not_modelled(self) -> Iterator[str]:
-        """What the scenario asks for and has no effect here."""
+        """Yield what the scenario asks for and has no effect here."""
         congestion = self.experiment.scenario.congestion
         if congestion not in (None, "cubic"):
             yield f"TCP is modelled as cubic, not as {congestion}"

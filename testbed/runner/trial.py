@@ -33,7 +33,7 @@ QUIET_AFTER_S = 0.2
 
 @dataclass
 class TrialOutcome:
-    """What a trial left in memory; everything else is in its directory."""
+    """Results that a trial left in memory; everything else is in its directory."""
 
     links: LinkReport | None = None
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class TrialOutcome:
     backlog_drops: int = 0
     """Packets that the host itself dropped meanwhile, for want of time."""
     error: BaseException | None = None
-    """What ended the trial before its time."""
+    """The error that ended the trial before its time."""
     crossed: frozenset[str] = frozenset()
     """Names of the links that cross traffic may be on: their bytes are not the training's alone."""
 
@@ -89,7 +89,7 @@ class Trial:
         )
 
     def row(self) -> dict[str, Any]:
-        """What the manifest says of what is run."""
+        """Return what the manifest says of what is run."""
         return self.algorithm.to_json()
 
     def run(self) -> None:
@@ -175,7 +175,7 @@ class Trial:
         )
 
     def _task(self, spec: NodeSpec) -> dict[str, Any]:
-        """What the node is to do; it is told of the links on its way."""
+        """Return the node's job; it is told of the links on its path."""
         job = self._jobs.of(spec)
         for link in (*job.way_up, *job.way_down):
             self._hearers.setdefault(link.link, set()).add(spec.name)
