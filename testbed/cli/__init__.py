@@ -22,7 +22,7 @@ set_default("OPENBLAS_NUM_THREADS", "1")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PATHS = {errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
-"""What is wrong with a path that a user gave, or with what somebody has put there."""
+"""Error numbers of a path that a user gave, or of what somebody has put there."""
 
 _SHOWN = 200
 """Characters of such a path."""

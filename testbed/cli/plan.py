@@ -40,7 +40,7 @@ from testbed.units import Duration, Size
 
 
 def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
-    """What an uncompressed step costs at mean rates, in model time; None without torch to count, or a server.
+    """Return the cost of an uncompressed step at mean rates, in model time; None without torch to count, or a server.
 
     In either phase the slowest link direction counts: a server's carries every worker's message.
     """
@@ -186,7 +186,7 @@ def _bundles(timeline: Timeline) -> list[int]:
 
 
 def _cables(timeline: Timeline) -> dict[str, Cable]:
-    """What the plan calls devices: each link's own ``nic``, and the ``port`` at the switch."""
+    """Return the devices as the plan names them: each link's own ``nic``, and the ``port`` at the switch."""
     links = dict.fromkeys(end.link for end in timeline.ends)
     return {
         link: Cable(

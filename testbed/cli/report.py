@@ -179,7 +179,7 @@ def _earlier(resume: Path, out: Path | None) -> Recorded:
 def _flags(
     baseline: str | None, targets: Sequence[float], margin: float, *, parallel: int, as_json: bool
 ) -> list[str]:
-    """What a comparison does not keep of how it was asked for."""
+    """Return the flags that a comparison does not keep of how it was asked for."""
     flags = [] if baseline is None else ["--baseline", baseline]
     for target in targets:
         flags += ["--target", f"{target:g}"]

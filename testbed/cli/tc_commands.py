@@ -37,7 +37,7 @@ def link_commands(
 
 
 def host_commands(cable: Cable, settings: LinkSettings) -> list[str]:
-    """What holds at a node's interface for the whole run: the length of bundles, and the route's TCP settings.
+    """Return commands for what holds at a node's interface all run: the length of bundles, the route's TCP settings.
 
     The same is done at the switch's own interface, through which the session's machine may talk.
     """

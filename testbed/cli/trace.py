@@ -1,4 +1,4 @@
-"""What the verbs under ``testbed trace`` share: writing a file, and saying what is in it.
+"""Functions that the verbs under ``testbed trace`` share: writing a file, and saying what is in it.
 
 ``testbed trace make``: synthetic traces, one command per kind.
 
@@ -254,7 +254,7 @@ Interval = Annotated[
 ]
 CONNECT_MS = 5000
 GRACE_S = 20.0
-"""What iperf3 may take longer than its test."""
+"""Seconds that iperf3 may take longer than its test."""
 
 
 def record(

@@ -55,7 +55,7 @@ def validate(
 
 
 def summary(loaded: Loaded) -> dict[str, Any]:
-    """What ``validate --json`` prints of nodes, links and what happens to them."""
+    """Return what ``validate --json`` prints of nodes, links and what happens to them."""
     scenario = loaded.scenario
     roles = Counter(spec.role for spec in expand(scenario))
     return {
