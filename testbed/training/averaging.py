@@ -55,7 +55,7 @@ class ControllerStats:
 
     @classmethod
     def of(cls, seen: Observation | None) -> ControllerStats:
-        """Of a worker's own step; nothing to tell before the first."""
+        """Return the statistics of a worker's own step; NaN before the first."""
         return cls() if seen is None else cls(seen.delay_s, seen.accuracy)
 
     def attached(self, payload: Buffer) -> bytes:
@@ -154,7 +154,8 @@ def _memory(name: str, layout: Layout) -> Memory | None:
 
 
 class PayloadAverager:
-    """Of ``shard``, as the algorithm of ``job`` writes it on the way down."""
+    """Averages messages of ``shard`` into a payload, as the algorithm of ``job`` writes it on the
+    way down."""
 
     def __init__(self, job: Job, shard: Shard) -> None:
         self._job, self._shard = job, shard

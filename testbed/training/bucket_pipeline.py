@@ -56,7 +56,10 @@ class PriorityExecutor:
 
 
 class BucketPipeline:
-    """Of one worker. ``ways``: of the step that was begun last, by bucket."""
+    """Packs, sends and takes in one worker's buckets.
+
+    ``ways``: timings of the step that was begun last, by bucket.
+    """
 
     def __init__(self, node: Node, job: Job, tools: StepContext) -> None:
         self._node, self._job, self._fits = node, job, tools.fits

@@ -142,7 +142,7 @@ class ReplicaView(Protocol):
     """A copy of the model, as a worker sees it; see ``testbed.training.replica.Replica``."""
 
     shards: list[Shard]
-    """What travels by itself: all of it, or a part for each server."""
+    """Parts that travel by themselves: all of the model, or a part for each server."""
 
     @property
     def flat(self) -> FlatVectors:
@@ -209,7 +209,10 @@ class ReplicaProvider(Protocol):
     """Equips workers."""
 
     def equip(self, job: Job) -> tuple[ReplicaView, WorkersComputation]:
-        """What the worker of ``job`` works with; first-time costs are paid when this returns."""
+        """Return the replica and the computation of the worker of ``job``.
+
+        First-time costs are paid when this returns.
+        """
         ...
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SentMass:
-    """What a step's messages carried: of all shards together."""
+    """The elements and their magnitudes in a step's messages: of all shards together."""
 
     count: int
     before: float
@@ -80,11 +80,11 @@ class ControllerAdapter:
 
     @property
     def sees_buckets(self) -> bool:
-        """Whether the controller wants to know how buckets travelled."""
+        """Return whether the controller wants to know how buckets travelled."""
         return "buckets" in self._watched
 
     def looks(self) -> bool:
-        """Whether the controller wants error curves of the coming step."""
+        """Return whether the controller wants error curves of the coming step."""
         self._curves = {}
         self._looked += 1
         return "curves" in self._watched and (self._looked - 1) % self._every == 0
@@ -96,7 +96,10 @@ class ControllerAdapter:
             self._curves[name if layered else shard.name] = error_curve(one.flat, LEVELS)
 
     def sent(self, packed: Sequence[Packed]) -> SentMass:
-        """What ``packed``, a message for every shard, carry. The gradients are still those of the step."""
+        """Return the mass that ``packed``, a message for every shard, carries.
+
+        The gradients are still those of the step.
+        """
         layers = self._norms() if "layers" in self._watched else {}
         return SentMass(
             count=sum(one.count for one in packed),
@@ -137,15 +140,18 @@ class ControllerAdapter:
         return self._shown(seen)
 
     def note(self) -> ControllerStats | None:
-        """What goes with the coming step's gradient; None where workers do not agree."""
+        """Return the statistics to go with the coming gradient; None where workers do not agree."""
         return ControllerStats.of(self._last) if self._job.algorithm.agree else None
 
     def agree(self, note: ControllerStats) -> None:
-        """What came with the reply: about the step before."""
+        """Take in the statistics that came with the reply: about the step before."""
         self._agreed = note
 
     def _shown(self, seen: Observation) -> Observation | None:
-        """What the controller was shown: this step or, where workers agree, the one before as all met it."""
+        """Show the controller a step, and return it.
+
+        It is this step or, where workers agree, the one before as all met it.
+        """
         shown: Observation | None = seen
         if self._job.algorithm.agree:
             shown, self._last = self._agreed.upon(self._last), seen
@@ -193,7 +199,8 @@ class ObservableCompressor(Compressor):
         )
 
     def compensated(self, name: str, flat: Tensor) -> Iterator[tuple[str, AccumulatedGradient]]:
-        """What ``compress`` of ``flat`` would choose from, by the name of a bucket's first parameter.
+        """Yield the vectors that ``compress`` of ``flat`` would choose from, by the name of a
+        bucket's first parameter.
 
         Nothing is kept yet; each is void when its bucket is used again. Raises what ``compress`` does.
         """
@@ -211,7 +218,7 @@ class FitReporter:
         self._every = int(job.algorithm.selector_options.get(EVERY, 0))
 
     def due(self, step: int) -> bool:
-        """Whether ``step``, counted from 1, has a report."""
+        """Return whether ``step``, counted from 1, has a report."""
         return self._every > 0 and (step - 1) % self._every == 0
 
     def report(self, step: int) -> Iterator[FitRecord]:

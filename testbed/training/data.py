@@ -100,7 +100,7 @@ class Batches:
         return (step - 1) // self.steps_per_epoch + 1
 
     def ends_epoch(self, step: int) -> bool:
-        """Whether ``step`` is the last of its epoch."""
+        """Return whether ``step`` is the last of its epoch."""
         return step % self.steps_per_epoch == 0
 
     def indices(self, step: int, rank: int) -> Tensor:
@@ -114,7 +114,7 @@ class Batches:
         return None
 
     def whole(self, step: int) -> Tensor:
-        """Of all workers, by rank: int64 (workers · batch,)."""
+        """Return the positions of all workers' samples, by rank: int64 (workers · batch,)."""
         many = self._workers * self.batch
         start = (step - 1) % self.steps_per_epoch * many
         return self._permutation(self.epoch(step))[start : start + many]

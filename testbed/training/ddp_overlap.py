@@ -109,7 +109,9 @@ def shares(
     now: Callable[[], float],
     times: int,
 ) -> list[float]:
-    """By bucket (``many`` of them): at what share of a computation it is complete; the median of ``times`` of them.
+    """Measure at what share of a computation each of ``many`` buckets is complete, by bucket.
+
+    The median of ``times`` computations.
 
     Never less than that of a bucket before it, and at most 1.
     """
@@ -203,7 +205,7 @@ class OverlappingStepper(SequentialStep):
         self._tickets.append(self._tools.exchange.submit(step, number, body))
 
     def _exchange(self, step: int) -> tuple[ExchangeOutcome, list[Update]]:
-        """What is left of it when the computation has ended."""
+        """Finish the exchange: the part of it that is left when the computation has ended."""
         carrier, cpu_s = self._tools.carrier, self._node.cpu()
         carrier.pack()
         freight, compress_cpu_s = carrier.freight(), self._node.cpu() - cpu_s

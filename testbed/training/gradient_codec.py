@@ -35,18 +35,24 @@ from testbed.training.job import Job
 
 
 def bucket_rng(job: Job, shard: Shard) -> Random:
-    """Of a node's own for each bucket: which is packed or answered first would change what one for all draws."""
+    """Return a generator of the node's own for each bucket.
+
+    If all buckets shared a generator, the order of packing or answering would change its draws.
+    """
     return Random(f"{job.seed}/{job.node}/{shard.name}")
 
 
 def send_priority(job: Job, number: int) -> int:
-    """Of a bucket that waits to be sent; the least goes first. Buckets are numbered as they are computed."""
+    """Return the priority of a bucket that waits to be sent; the least goes first.
+
+    Buckets are numbered as they are computed.
+    """
     return -number if job.algorithm.order == "forward" else number
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedSummary:
-    """What is recorded of a step's messages. ``density``: asked for; ``crc``: CRC-32 of all of them."""
+    """The record of a step's messages. ``density``: asked for; ``crc``: CRC-32 of all of them."""
 
     density: float
     sent: SentMass
@@ -62,7 +68,7 @@ class GradientCodec(Protocol):
         ...
 
     def freight(self) -> EncodedSummary:
-        """Of what was packed; asked for while it is under way, when it costs nothing."""
+        """Summarise what was packed; asked for while that is under way, when it costs nothing."""
         ...
 
     def unpack(self, updates: Sequence[Update]) -> None:
@@ -121,7 +127,7 @@ class CompressedCodec:
         return self._note.attached(packed.payload)
 
     def packed(self, place: int) -> tuple[Packed, float | list[float]]:
-        """What ``pack_shard`` made last, and the densities that were asked for."""
+        """Return the last result of ``pack_shard``, and the densities that were asked for."""
         return self._packed[place], self._densities[place]
 
     def freight(self) -> EncodedSummary:
@@ -194,7 +200,8 @@ def _thinned(row: Algorithm, layout: Layout, density: float | list[float]) -> tu
 
 
 class BlockComputation:
-    """What ``exchange`` asks this worker for, in place of its own batch (see ``compute.Computation``).
+    """The computation that ``exchange`` asks this worker for, in place of its own batch (see
+    ``compute.Computation``).
 
     Blocks are computed one by one and on one thread: whoever computes the same one gets the same bits.
     """

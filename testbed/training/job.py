@@ -1,8 +1,8 @@
-"""What one node has to do (no import of the modules below: opens the 6-file circle).
+"""The job of one node in one run, as it is handed over the control network.
 
-What one node has to do in one run, as it is handed over the control network.
+It imports none of the modules below it: that breaks a circle of imports of 6 files.
 
-What is recorded of messages: by a server of each that it was sent, by a worker of a whole step's.
+Records of messages: a server's of each that it was sent, a worker's of all messages of a step.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Job:
     threads: int = 1
     """Threads that the node computes with."""
     sizes: tuple[tuple[PayloadSizes, ...], ...] = ()
-    """Of its messages by step, and then by server, where nothing is trained; after the last step comes the first."""
+    """Sizes of its messages by step, and then by server, where nothing is trained; after the last
+    step comes the first."""
     names: tuple[str, ...] = ()
     """Names of all peers, by number, for messages; empty: server, worker-0, worker-1…"""
 
@@ -70,7 +71,7 @@ class Job:
     """How long layers compute, where the scenario has that from a file: in proportion, the whole is ``train.pace``."""
 
     def peer_name(self, peer: int) -> str:
-        """What peer number ``peer`` is called."""
+        """Return the name of peer number ``peer``."""
         if self.names:
             return self.names[peer]
         if peer >= self.servers:
@@ -131,7 +132,7 @@ def _profile(data: dict[str, Any] | None) -> Profile | None:
 
 @dataclass(frozen=True, slots=True)
 class PayloadSizes:
-    """What stands for gradients and means: payload bytes ``up`` and ``down``, and elements.
+    """Sizes that stand for gradients and means: payload bytes ``up`` and ``down``, and elements.
 
     ``size``: of the model; ``sent``: of a gradient's message; ``union``: of the mean that is sent. ``density``: asked for.
     """

@@ -35,8 +35,11 @@ Spans = dict[str, list[float]]
 
 
 class Passes(Protocol):
-    """Of one worker. Calls come in this order: ``begin``; ``permit`` by layer; ``computed`` from the last to the first;
-    ``result``; and ``end`` at any time."""
+    """The forward and backward passes of one worker.
+
+    Calls come in this order: ``begin``; ``permit`` by layer; ``computed`` from the last to the first;
+    ``result``; and ``end`` at any time.
+    """
 
     @property
     def waited_s(self) -> float:
@@ -56,7 +59,7 @@ class Passes(Protocol):
         ...
 
     def result(self) -> Computed:
-        """Of the whole, which has ended then."""
+        """Return the result of the whole computation, which has ended then."""
         ...
 
     def spans(self) -> tuple[Spans, Spans]:
@@ -167,7 +170,7 @@ class HookedPasses:
         return self._result
 
     def spans(self) -> tuple[Spans, Spans]:
-        """By this node's clock."""
+        """Return the spans by this node's clock."""
         return self._forward, self._backward
 
     def end(self) -> None:
@@ -260,7 +263,9 @@ class TimedPasses:
         """Layers a parameter's gradient of which was there, by number."""
 
     def times(self, compute: Callable[[], object]) -> list[LayerTimes]:
-        """Of ``compute``, which makes one forward and one backward pass, in the order of the forward pass.
+        """Measure the layers of ``compute``, which makes one forward and one backward pass.
+
+        Layers are in the order of the forward pass.
 
         Raises InputError for a model whose layers do not follow one another, forward and, in reverse, backward.
         """

@@ -26,13 +26,16 @@ from testbed.training.pacing import longest_s
 
 
 def participates(job: Job, step: int) -> bool:
-    """Whether the worker of ``job`` does, in ``step`` (counted from 1)."""
+    """Return whether the worker of ``job`` takes part in ``step`` (counted from 1)."""
     drawn = _of(job, step)
     return drawn is None or job.rank in drawn
 
 
 def participants_of(job: Job) -> Callable[[int], Sequence[int]] | None:
-    """By step, the numbers of those who do, by rank; None: all always do."""
+    """Return a function from step to the numbers of the workers who take part, by rank.
+
+    None: all always take part.
+    """
     if job.train.participation is None:
         return None
     return lambda step: [job.servers + rank for rank in _of(job, step) or ()]
@@ -101,7 +104,10 @@ def exchange_kind(job: Job) -> ExchangeSpec:
 
 
 def multicasts(algorithm: Algorithm) -> bool:
-    """Whether one message of its exchange goes to several nodes. Raises InputError for an exchange that is not known."""
+    """Return whether one message of its exchange goes to several nodes.
+
+    Raises InputError for an exchange that is not known.
+    """
     return exchanges.get(algorithm.exchange, where=f"algorithm {algorithm.name!r}").multicasts
 
 
@@ -144,7 +150,8 @@ class _Names(Mapping[int, str]):
 
 
 class FailureLog:
-    """Of ``exchange``, where it has any: one in lockstep loses nobody and drops nothing."""
+    """Records the failures of ``exchange``, where it has any: one in lockstep loses nobody and
+    drops nothing."""
 
     def __init__(self, node: Node, job: Job, exchange: ServerSide) -> None:
         self._node, self._job, self._exchange = node, job, exchange

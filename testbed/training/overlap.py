@@ -55,7 +55,7 @@ class LayerClock:
         self.at_s, self.stall_s, self.overran = at_s, 0.0, False
 
     def there(self, time_s: float) -> None:
-        """What the coming layer needs was there at ``time_s``."""
+        """Note that everything the coming layer needs was there at ``time_s``."""
         if time_s > self.at_s:
             self.stall_s += time_s - self.at_s
             self.at_s = time_s
@@ -67,7 +67,10 @@ class LayerClock:
             self._node.sleep_until(self.at_s)
 
     def done(self, there_s: float) -> None:
-        """What it computed is really there since ``there_s``: that whoever waits wakes later makes nothing late."""
+        """Note that the layer's results are really there since ``there_s``.
+
+        A wait that ends later than asked makes nothing late.
+        """
         if not self._held or there_s > self.at_s + _LATE_S:
             self.overran = self.overran or self._held
             self.at_s = there_s
@@ -85,7 +88,7 @@ class StepInProgress:
     epoch: int
     start_s: float
     stretch: float = 1.0
-    """What the times of its layers are multiplied by."""
+    """Factor of the times of its layers."""
     computed_s: float = 0.0
     busy_s: float = 0.0
     end_s: float = 0.0
@@ -286,7 +289,7 @@ def _passes(node: Node, tools: StepContext, layers: Sequence[Layer]) -> Passes:
 
 
 def _buckets(layers: Sequence[Layer], shards: Sequence[Shard]) -> list[int]:
-    """By layer, the bucket that it is in."""
+    """Return the number of the bucket that each layer is in, by layer."""
     return [next(s.number for s in shards if s.begin <= layer.begin < s.end) for layer in layers]
 
 

@@ -33,13 +33,16 @@ class StepTimes:
     longest_s: float
 
     def factor(self, step: int) -> float:
-        """What a usual step's parts are stretched by: exactly 1 where all steps are alike."""
+        """Return the factor on a usual step's parts: exactly 1 where all steps are alike."""
         asked_s = self.at(step)
         return asked_s / self.usual_s if self.usual_s else 1.0
 
 
 def step_times(job: Job) -> StepTimes | None:
-    """Of the worker whose ``job`` it is; None: as long as they take. Raises InputError without the times of its file."""
+    """Return the step times of the worker of ``job``; None: steps take as long as they take.
+
+    Raises InputError without the times of its file.
+    """
     return times_of(job.train.pace, job.seed, job.node, job.step_times, job.dilation)
 
 

@@ -104,7 +104,7 @@ def _of(job: Job, compressor: Compressor, shard: Shard, generator: Generator) ->
 
 
 def _at(job: Job, step: int) -> tuple[PayloadSizes, ...]:
-    """By server, of ``step``, counted from 1."""
+    """Return the payload sizes of ``step``, counted from 1, by server."""
     return job.sizes[(step - 1) % len(job.sizes)]
 
 
@@ -252,7 +252,7 @@ class PayloadServer:
 
 
 _NOTHING: Mapping[str, Any] = {"size": 0, "sent_count": 0, "density": 1.0}
-"""Of a worker whose steps were not recorded."""
+"""Values of a worker whose steps were not recorded."""
 
 
 class RecordedSizes:
@@ -264,11 +264,12 @@ class RecordedSizes:
 
     @property
     def algorithm(self) -> str:
-        """Of which it was."""
+        """Name of the algorithm that was run."""
         return str(self._manifest["algorithm"]["name"])
 
     def sizes(self, job: Job) -> tuple[tuple[PayloadSizes, ...], ...]:
-        """By step and server, of the worker ``job`` or, on a server, of the first worker.
+        """Return the sizes by step and server, of the worker ``job`` or, on a server, of the first
+        worker.
 
         Raises InputError where the run had another number of servers, or no finished step.
         """
@@ -293,7 +294,10 @@ class RecordedSizes:
         return tuple(steps)
 
     def _of(self, round_: Mapping[str, Any], place: int, worker: str, peer: int) -> PayloadSizes:
-        """What went to one server and came back. Elements are a whole step's, told with the first server."""
+        """Return the sizes of what went to one server and came back.
+
+        Elements are a whole step's, given with the first server.
+        """
         if round_.get("others"):
             raise InputError(
                 "in the recorded run not all workers took part in every step",
@@ -320,7 +324,7 @@ class RecordedSizes:
 
     @cached_property
     def _rounds(self) -> dict[int, dict[str, Mapping[str, Any]]]:
-        """By step, then by server."""
+        """Round records by step, then by server."""
         found: dict[int, dict[str, Mapping[str, Any]]] = {}
         for round_ in self._events.get("round", []):
             found.setdefault(int(round_["step"]), {})[str(round_["node"])] = round_

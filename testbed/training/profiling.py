@@ -40,7 +40,7 @@ OfPasses = Callable[[list[float]], float]
 
 
 class HostStopwatch:
-    """By a clock of the host: for what computes in the thread that calls it."""
+    """A stopwatch by a clock of the host: for what computes in the thread that calls it."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -58,7 +58,10 @@ class HostStopwatch:
 
 
 class CudaStopwatch:
-    """By events in the device's own queue, which is far behind the host: nothing waits for anything until it is read."""
+    """A stopwatch by events in the device's own queue, which is far behind the host.
+
+    Nothing waits for anything until it is read.
+    """
 
     def __init__(self) -> None:
         self._marks: list[torch.cuda.Event] = []
@@ -87,7 +90,8 @@ def measure(
     of_passes: OfPasses = median,
     about: str = "measured here",
 ) -> Profile:
-    """Of ``compute``, which makes one forward and one backward pass of ``flat``'s model; ``now`` in seconds.
+    """Measure the profile of ``compute``, which makes one forward and one backward pass of
+    ``flat``'s model; ``now`` in seconds.
 
     Whatever else ``compute`` does before is the first layer's. Gradients are added to ``flat.gradients``, as ``compute`` does it.
     One pass is enough where it takes no time, on a virtual clock: all times are 0 then.
@@ -129,13 +133,14 @@ class Accelerator:
     streaming: float
     """Share of ``bandwidth`` that kernels reach that only read and write."""
     launch_s: float
-    """What a kernel takes beside its work."""
+    """Seconds that a kernel takes beside its work."""
 
 
 ACCELERATORS: Mapping[str, Accelerator] = {
     "v100": Accelerator("V100-class GPU", 15.7e12, 900e9, 0.7, 1.4, 0.8, 5e-6),
 }
-"""By name. V100: NVIDIA's data sheet for SXM2; the shares are checked against published throughput (docs/profiles.md)."""
+"""Accelerators by name. V100: NVIDIA's data sheet for SXM2; the shares are checked against
+published throughput (docs/profiles.md)."""
 
 _READS_AGAIN = {
     "native_group_norm": 1.5, "native_group_norm_backward": 5 / 3,
@@ -189,14 +194,15 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _bytes(leaf: Any) -> int:
-    """What is read or written of an argument or a result; an expanded tensor is in memory once."""
+    """Return the bytes read or written of an argument or result; an expanded tensor counts once."""
     if not isinstance(leaf, Tensor):
         return 0
     return min(leaf.numel() * leaf.element_size(), leaf.untyped_storage().nbytes())
 
 
 def _winograd(name: str, args: Any) -> bool:
-    """Whether a convolution has the form for it; those of few channels gain nothing."""
+    """Return whether a convolution has the form for Winograd's algorithm; with few channels it
+    gains nothing."""
     if name not in ("convolution", "convolution_backward"):
         return False
     weight, stride = (args[1], args[3]) if name == "convolution" else (args[2], args[4])
@@ -205,7 +211,8 @@ def _winograd(name: str, args: Any) -> bool:
 
 
 def estimate(module: nn.Module, inputs: Inputs, batch: int, accelerator: Accelerator) -> Profile:
-    """Of a step of ``batch`` samples of shape ``inputs``; ``module`` has no contents (torch's device ``meta``).
+    """Estimate the profile of a step of ``batch`` samples of shape ``inputs``; ``module`` has no
+    contents (torch's device ``meta``).
 
     Raises InputError for a model whose layers do not follow one another.
     """

@@ -43,7 +43,7 @@ class IdleServer:
 
 
 class Role(Protocol):
-    """What a worker or a server is to its process."""
+    """The interface of a worker or a server to its process."""
 
     def prepare(self) -> None:
         """Everything that may take time before t0."""

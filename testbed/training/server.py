@@ -126,7 +126,8 @@ class BucketedServerRound(ServerRound):
         return payload
 
     def _served(self) -> ServedRecord:
-        """Of the next bucket whose reply has been handed over. Raises what sending it raised."""
+        """Return the record of the next bucket whose reply has been handed over. Raises what
+        sending it raised."""
         done = self._done.get()
         if isinstance(done, BaseException):
             raise done
@@ -242,7 +243,7 @@ class ShardServer:
         """The reply of ``step`` has been sent."""
 
     def _after(self, step: int, *, last: bool) -> None:
-        """What is done while the workers compute the next step."""
+        """Do the work that is done while the workers compute the next step."""
 
     def _outcome(self) -> dict[str, Any]:
         return {"parameters": None}
@@ -338,11 +339,11 @@ class AsyncServer:
 
     @property
     def _step(self) -> int:
-        """Of the run: that of the gradient applied last, counted from 1."""
+        """Step of the run: that of the gradient applied last, counted from 1."""
         return (self._version + self._job.workers - 1) // self._job.workers
 
     def _apply(self, message: Message) -> bool:
-        """Whether ``message``'s gradient was the last."""
+        """Apply ``message``'s gradient; return whether it was the last."""
         payload, _, _ = self._gradient.of([message], self._node.rng)
         self._replica.decode(self._replica.shards[0], payload)
         before, self._version = self._version, self._version + 1
@@ -373,7 +374,7 @@ class AsyncServer:
         return self._reply.encode(Sparse(flat.numel(), None, flat), self._node.rng)
 
     def _after(self, *, last: bool) -> None:
-        """What is done at the end of a step of the run, while workers compute."""
+        """Do the work at the end of a step of the run, while workers compute."""
         if self._version % self._job.workers:
             return
         step = self._step

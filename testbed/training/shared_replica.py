@@ -55,7 +55,7 @@ class SharedReplicaProvider:
 
 
 class _Common:
-    """What all workers have in common. ``version``: updates applied so far."""
+    """The state that all workers have in common. ``version``: updates applied so far."""
 
     def __init__(self, job: Job) -> None:
         self.replica, self.version = Replica(job), 0
@@ -131,7 +131,7 @@ class SharedReplica:
         return self._common.replica.parameters
 
     def compressor(self, job: Job) -> Compressor:
-        """Of the worker's own, its memory empty."""
+        """Return a compressor of the worker's own, its memory empty."""
         return self._common.replica.compressor(job)
 
     def decode(self, shard: Shard, payload: Buffer) -> None:

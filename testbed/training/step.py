@@ -53,13 +53,14 @@ class Computing(Protocol):
         ...
 
     def gradients(self, step: int) -> Computed:
-        """Of this worker's part of the mini-batch of ``step``, to where its carrier takes them from."""
+        """Compute the gradients of this worker's part of the mini-batch of ``step``, to where its
+        codec takes them from."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a worker's step is made with."""
+    """The parts that a worker's step is made with."""
 
     replica: ReplicaView
     computation: Computing
@@ -79,7 +80,7 @@ class ComputeResult:
     end_s: float
     overran: bool
     pace_s: float | None = None
-    """What it was held to."""
+    """Seconds that the pace asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class ExchangeOutcome:
     freight: EncodedSummary
     compress_cpu_s: float
     overlap_s: float = 0.0
-    """What was before the computation ended; ``travel`` is of what was after it."""
+    """Seconds of the exchange before the computation ended; ``travel`` is of the time after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +236,10 @@ Densities = float | list[float]
 
 
 class Tells(Protocol):
-    """What a carrier says of the messages it has packed."""
+    """The part of a codec that describes the messages it has packed."""
 
     def packed(self, place: int) -> tuple[Packed, Densities]:
-        """Of one bucket."""
+        """Return the packed message of one bucket, and the densities that were asked for."""
         ...
 
 
@@ -257,7 +258,7 @@ class BucketTimings:
     tickets: list[Ticket] = field(default_factory=list)
     """The one that it has, once it is sent."""
     items: list[tuple[Packed, Densities]] = field(default_factory=list)
-    """What was packed, likewise."""
+    """The packed message and its densities, once it is packed."""
 
     @property
     def travel(self) -> TransferTiming:

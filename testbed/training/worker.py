@@ -82,7 +82,7 @@ class Stopping:
         self._reached |= self._accuracy is not None and accuracy >= self._accuracy
 
     def ends(self, step: int) -> bool:
-        """Whether ``step`` is the last."""
+        """Return whether ``step`` is the last."""
         return self._reached or step == self.limit
 
 
@@ -186,7 +186,10 @@ class RunEvaluator:
             self._evaluation.begin(step, applied_s, self._replica.parameters)
 
     def accuracies(self, *, wait: bool) -> Iterator[float]:
-        """Of evaluations that have ended. ``wait``: let the one that is under way end first."""
+        """Yield the accuracies of evaluations that have ended.
+
+        ``wait``: let the one that is under way end first.
+        """
         while evaluated := self._evaluation.result(wait=wait):
             self._node.record(evaluated.to_json())
             yield evaluated.accuracy
@@ -298,7 +301,7 @@ class Worker:
         compressor: ObservableCompressor,
         observer: ControllerAdapter,
     ) -> tuple[Computing, GradientCodec]:
-        """What is computed for the exchange, and what carries it there."""
+        """Return the computation for the exchange, and the codec that carries its result there."""
         if kind.carries == "blocks":
             side = cast(BlocksSide, self._exchange)
             of_blocks = BlockComputation(
@@ -367,7 +370,7 @@ class _Totals:
             self.density += record.density
 
     def away(self, record: AwayRecord) -> None:
-        """What leaving and returning took."""
+        """Add the bytes that leaving and returning took."""
         self.bytes_up += record.bytes_up
         self.bytes_down += record.bytes_down
 

@@ -90,7 +90,7 @@ def restored(state: Mapping[str, Any], message: Sparse, parts: Sequence[Part]) -
 
 
 def _dense(message: Sparse, part: Part) -> Tensor:
-    """What ``message`` says of ``part``: float32 (part.size,)."""
+    """Return the values of ``part`` in ``message``: float32 (part.size,)."""
     if message.indices is None:
         return message.values[part.offset : part.offset + part.size]
     inside = _inside(message.indices, part)
@@ -107,14 +107,14 @@ _NAME = "bucket"
 
 
 class GradBucket(Protocol):
-    """What is used of ``torch.distributed.GradBucket``."""
+    """The part of ``torch.distributed.GradBucket`` that is used."""
 
     def index(self) -> int:
         """Its number in this step, from 0 on."""
         ...
 
     def is_last(self) -> bool:
-        """Whether no other follows in this step."""
+        """Return whether no other bucket follows in this step."""
         ...
 
     def buffer(self) -> Tensor:
@@ -132,7 +132,7 @@ class GradBucket(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BucketTurn:
-    """What is the same for all buckets of a step."""
+    """The values that are the same for all buckets of a step."""
 
     step: int
     density: float
@@ -203,7 +203,7 @@ class DdpBucket:
         self._future.set_result(self._out)
 
     def state(self) -> dict[str, Any]:
-        """What is carried from step to step."""
+        """Return the state that is carried from step to step."""
         return {**self._compressor.state(), "reply": self._mean.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -212,7 +212,7 @@ class DdpBucket:
         self._mean.load(state["reply"])
 
     def _message(self, bucket: GradBucket, turn: BucketTurn) -> tuple[GatherKind, Sequence[Buffer]]:
-        """What to send. The payload holds until the next one is made."""
+        """Return the kind and the body to send. The payload holds until the next one is made."""
         try:
             packed = self._compressor.compress(
                 _NAME, self._float32(self._out), turn.density, turn.rng
@@ -244,7 +244,7 @@ class DdpBucket:
                 raise error(f"rank {rank}: {text}")
 
     def _messages(self, payloads: Sequence[memoryview], idle: Sequence[Part]) -> Iterator[Sparse]:
-        """By rank; each lies where the next one will."""
+        """Yield the messages by rank; each lies where the next one will."""
         for rank, payload in enumerate(payloads):
             message = self._read(rank, payload)
             if idle and rank == self._rank:
@@ -275,7 +275,7 @@ def _most(size: int, parts: int) -> int:
 
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-"""What is compressed: float32 holds all of their values exactly."""
+"""Types that are compressed: float32 holds all of their values exactly."""
 
 
 class Parameters:

@@ -55,7 +55,7 @@ _ALIGNMENT = 64
 
 
 class GatherKind(IntEnum):
-    """What a message is."""
+    """The kind of a message."""
 
     PAYLOAD = 0
     REFUSED = 1
@@ -117,7 +117,7 @@ class GatherChannel:
         ]
 
     def _rest(self, width: int, sent: int) -> Bytes:
-        """What follows the first ``sent`` bytes of each body."""
+        """Gather the bytes that follow the first ``sent`` bytes of each body."""
         mine = self._second.outgoing(width)
         _copy(self._body, mine, sent)
         self.message_bytes += mine.size
@@ -213,7 +213,7 @@ class HookAverager:
             out.copy_(total)
 
     def state(self) -> dict[str, Tensor]:
-        """What replies have left out, by parameter."""
+        """Return the values that replies have left out, by parameter."""
         return {} if self._reply is None else self._reply.state()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -237,7 +237,7 @@ class _Reply(UpdateEncoder):
         self._sums, self._scratch = self.aggregate(), BufferPool()
 
     def to(self, messages: Iterable[Sparse], ranks: int, rng: Random) -> Sparse:
-        """What workers would read of the mean."""
+        """Return the mean as workers would read it."""
         self._sums.reset()
         for message in messages:
             self._sums.add(message)

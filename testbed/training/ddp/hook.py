@@ -39,7 +39,9 @@ __all__ = ["CompressionState", "HookReport", "compressed_hook"]
 
 
 class CompressionState:
-    """What a model's hook keeps: residuals by parameter, the step, and how much to send. One per model.
+    """The state of a model's hook: residuals by parameter, the step, and how much to send.
+
+    One per model.
 
     ``parameters``: names and tensors of the module that is wrapped. ``algorithm``: a row or a pattern of
     ``testbed algorithms``, an ``Algorithm``, or a ``Recipe``, whose density is 1 unless given.
@@ -106,7 +108,7 @@ class CompressionState:
         return [bucket.names for bucket in self._buckets.values()]
 
     def exchange(self, bucket: GradBucket) -> Future[Tensor]:
-        """What the hook does: begin with ``bucket``'s gradient; after the last one of a step, end all.
+        """Run the hook: begin with ``bucket``'s gradient; after the last one of a step, end all.
 
         The last bucket's gradients end the backward pass, so nothing is held up by waiting there, and
         an error is raised where the caller of ``backward`` meets it, on all ranks.
@@ -121,11 +123,11 @@ class CompressionState:
         return future
 
     def report(self) -> HookReport:
-        """Of the last step."""
+        """Return the counts of the last step."""
         return self._last
 
     def totals(self) -> HookReport:
-        """Of all steps since the state was made."""
+        """Return the counts of all steps since the state was made."""
         return self._totals
 
     def observe(self, *, accuracy: float, epoch: int = 1, delay_s: float | None = None) -> None:

@@ -79,15 +79,16 @@ class HookReport:
     sent_count: int = 0
     """Elements that this rank sent."""
     payload_bytes: int = 0
-    """What compression made of its gradients."""
+    """Bytes that compression made of its gradients."""
     message_bytes: int = 0
     """The same as it was handed over to be sent, with headers, filled up to the common length."""
     bytes_sent: int = 0
-    """What left it in all-gathers by ring, in which every message passes through all other ranks."""
+    """Bytes that left it in all-gathers by ring, in which every message passes through all other
+    ranks."""
     bytes_received: int = 0
-    """What reached it: a message of every other rank."""
+    """Bytes that reached it: a message of every other rank."""
     dense_bytes: int = 0
-    """What a ring all-reduce of the same gradients in float32 would have sent, and received."""
+    """Bytes that a ring all-reduce of the same gradients in float32 would send, and receive."""
     delay_s: float = 0.0
     """From the first message to the last mean, where the state was given a clock."""
 
@@ -102,12 +103,13 @@ class HookReport:
 
 
 def gathered_bytes(message_bytes: int, ranks: int) -> int:
-    """What a ring all-gather of messages of that length sends, and receives, at each rank."""
+    """Return the bytes that each rank sends, and receives, in a ring all-gather of messages of that
+    length."""
     return (ranks - 1) * message_bytes
 
 
 def reduced_bytes(elements: int, ranks: int) -> int:
-    """What a ring all-reduce of float32 elements sends, and receives, at each rank."""
+    """Return the bytes that each rank sends, and receives, in a ring all-reduce of float32."""
     return -(-2 * (ranks - 1) * 4 * elements // ranks)
 
 

@@ -1,4 +1,4 @@
-"""What the models share.
+"""Parts that the models share.
 
 Convolutional networks without shortcuts.
 

@@ -27,11 +27,11 @@ class Task(Protocol):
     """Labelled images in two sets. The same on every node and for every seed of a run."""
 
     def train_set(self) -> Samples:
-        """What is learned from. Raises InputError when a file is missing or damaged."""
+        """Return the samples to learn from. Raises InputError when a file is missing or damaged."""
         ...
 
     def test_set(self) -> Samples:
-        """What accuracy is measured on; never overlaps ``train_set``."""
+        """Return the samples that accuracy is measured on; they never overlap ``train_set``."""
         ...
 
 
@@ -52,7 +52,7 @@ tasks: Registry[TaskClass] = Registry("task", "narrows.tasks")
 
 
 MAX_BYTES = 1 << 30
-"""Of a file, packed and unpacked; the largest of these data sets has 154 MB."""
+"""Largest size of a file, packed and unpacked; the largest of these data sets has 154 MB."""
 
 
 def read(

@@ -90,7 +90,7 @@ def _read() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 
 _MEAN, _DEVIATION = 0.1307, 0.3081
-"""Of the training set's pixels, scaled to 0-1."""
+"""Mean and standard deviation of the training set's pixels, scaled to 0-1."""
 _UNSIGNED_BYTES = 8
 """The idx format's code for elements of one byte."""
 
