@@ -106,7 +106,7 @@ class _File:
     nodes: list[ChakraNode]
     log: NodeLog = field(default_factory=NodeLog)
     ends: dict[int, list[int]] = field(default_factory=dict)
-    """By a node's id, the operations that whoever waits for it has to wait for."""
+    """Operations that whoever waits for a node has to wait for, keyed by the node's id."""
     collectives: int = 0
 
 
@@ -197,7 +197,7 @@ _Ranks = tuple[int, Sequence[str]]
 
 
 def _nothing(file: _File, node: ChakraNode, after: list[int], ranks: _Ranks) -> list[int]:  # noqa: ARG001
-    """What describes others takes no time."""
+    """Add no operation: a node that describes others takes no time."""
     return after
 
 

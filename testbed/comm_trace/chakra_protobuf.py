@@ -58,7 +58,7 @@ def signed(value: int) -> int:
 
 
 def zigzag(value: int) -> int:
-    """What sint32 and sint64 mean by ``value``."""
+    """Return the number that ``value`` stands for in fields of type sint32 and sint64."""
     return (value >> 1) ^ -(value & 1)
 
 
@@ -101,7 +101,7 @@ def fields(data: bytes) -> Iterator[Field]:
 
 
 def varints(value: int | bytes) -> list[int]:
-    """What a repeated field of varints holds at one place: one of them, or several packed ones."""
+    """Return the numbers at one place of a repeated field of varints: a single one, or packed ones."""
     if isinstance(value, int):
         return [value]
     found, at = list[int](), 0
@@ -139,7 +139,7 @@ Value = int | float | bool | str | bytes
 
 
 class NodeType(IntEnum):
-    """What a node is."""
+    """The type of a node."""
 
     INVALID_NODE = 0
     METADATA_NODE = 1
@@ -219,8 +219,11 @@ _VALUES: Mapping[int, Callable[[int | bytes], Value]] = {
     29: _string,
     31: _octets,
 }
-"""Of AttributeProto, by field: double, float, int32, int64, uint32, uint64, sint32, sint64, fixed32, fixed64, sfixed32,
-sfixed64, bool, string and bytes."""
+"""Readers of AttributeProto's values, by field.
+
+The fields: double, float, int32, int64, uint32, uint64, sint32, sint64, fixed32, fixed64, sfixed32,
+sfixed64, bool, string and bytes.
+"""
 _INT32, _INT64, _BOOL, _STRING = 7, 9, 27, 29
 WRITTEN_AS = {
     "comm_size": _INT64, "comm_type": _INT64, "comm_src": _INT32, "comm_dst": _INT32, "comm_tag": _INT32,

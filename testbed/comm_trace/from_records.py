@@ -34,7 +34,10 @@ from testbed.transport.frame import HEADER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class RingHop:
-    """What a node does in one: units (elements, or bytes) of the segments that it sends and receives."""
+    """The part of a node in one hop of a ring.
+
+    Units (elements, or bytes) of the segments that it sends and receives.
+    """
 
     number: int
     next: str
@@ -77,7 +80,7 @@ Record = Mapping[str, Any]
 Exchange = Callable[[NodeLog, Record, int], list[int]]
 """Adds a step's messages behind the computation at the place given; returns what the next computation waits for."""
 _VALUE_BYTES = {"fp32": 4, "bf16": 2}
-"""Of a value in a ring's segment."""
+"""Bytes of a value in a ring's segment, by type."""
 
 
 def peers_operations(told: RunRecords) -> dict[str, list[TraceOperation]]:
@@ -155,7 +158,10 @@ def _check_sums(worker: str, record: Record, messages: list[TraceOperation]) -> 
 
 
 def server_operations(told: RunRecords) -> dict[str, list[TraceOperation]]:
-    """By node. A server answers once everybody's message is there; a worker goes on once it has all answers."""
+    """Return the operations by node.
+
+    A server answers once everybody's message is there; a worker goes on once it has all answers.
+    """
     rounds, _ = followed(told.events)
     parts: dict[int, list[Record]] = {}
     for part in rounds:
@@ -224,7 +230,7 @@ def _read_s(end: Record) -> float:
 
 
 def _sent(part: Record, number: int) -> Any:
-    """What that worker sent; None where it rested."""
+    """Return the message that worker ``number`` sent; None where it rested."""
     return next((one for one in part["messages"] if int(one["sender"]) == number), None)
 
 
@@ -239,17 +245,17 @@ def _tag(part: Record) -> int:
 
 
 Records = Mapping[str, Sequence[dict[str, Any]]]
-"""Of a run, by kind."""
+"""Records of a run, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecords:
-    """What a run's records say, and who is who."""
+    """The records of a run, and the names of its nodes by role."""
 
     algorithm: Mapping[str, Any]
     dilation: float
     servers: list[str]
-    """By rank."""
+    """Names by rank."""
     workers: list[str]
     numbers: Mapping[int, str]
     """Names by number in frames."""

@@ -38,7 +38,7 @@ class MessageRecord(Event):
     step: int
     """0: the trace does not say."""
     bytes: int
-    """Of the frame."""
+    """Length of the frame."""
     sent_s: float
     first_s: float
     arrived_s: float
@@ -46,7 +46,7 @@ class MessageRecord(Event):
 
 
 MOST_OPERATIONS, MOST_WAITS = 100_000, 400_000
-"""Of a node, and what they wait for: what one line of the control network holds."""
+"""Most operations of a node, and most waits: as many as one control network line holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class ReplayOperation:
     """Its number in frames; -1 of a computation."""
     bytes: int
     number: int
-    """Of a message among those of its sender to its receiver: what its frame is marked with."""
+    """Number of a message among those of its sender to its receiver; its frame carries it."""
     begin_s: float
-    """Of what is sent: not before then; 0: as soon as all that it waits for has ended."""
+    """Earliest time to send a message; 0: as soon as all that it waits for has ended."""
     step: int
     """0: not known."""
 
@@ -77,7 +77,7 @@ class NodeScript:
     peer: int
     seed: int
     names: tuple[str, ...]
-    """Of all peers, by number."""
+    """Names of all peers, by number."""
     peer_timeout_s: float
     acts: tuple[ReplayOperation, ...]
 
@@ -88,7 +88,7 @@ class NodeScript:
 
     @property
     def most_bytes(self) -> int:
-        """Of the largest message."""
+        """Length of the largest message."""
         return max((act.bytes for act in self.acts), default=0)
 
     def to_json(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def acts_of(
     *,
     timed: bool = False,
 ) -> tuple[ReplayOperation, ...]:
-    """What ``node`` does, its peers by their ``numbers``.
+    """Return the acts of ``node``, its peers by their ``numbers``.
 
     ``timed``: what is sent begins when it did, whatever it waited for. Raises InputError where a trace does not say when,
     and for more than a node can be told.
@@ -139,7 +139,7 @@ def _places(node: str, own: Sequence[TraceOperation]) -> list[Place]:
 
 
 def _numbers(trace: MessageTrace) -> dict[Place, int]:
-    """Of every message, at both of its ends: from 0, between two nodes."""
+    """Number every message, at both of its ends: from 0, between two nodes."""
     many: Counter[tuple[str, str]] = Counter()
     found: dict[Place, int] = {}
     for there, here in trace.received_as.items():
@@ -228,7 +228,7 @@ class ReplayRole:
             if act.kind == "receive"
         }
         self._lanes: dict[_Places, Queue[_Places | None]] = {}
-        """By the peers that are sent to side by side; of computations, by none."""
+        """Queues by the peers that are sent to side by side; of computations, by none."""
         self._early: set[int] = set()
         """Receipts whose message has come before what they wait for has ended."""
         self._heard: dict[NodeKind, set[int]] = {NodeKind.HELLO: set(), NodeKind.BYE: set()}
@@ -266,7 +266,7 @@ class ReplayRole:
         }
 
     def _begin(self) -> None:
-        """What comes in, and what waits for nothing."""
+        """Begin to receive, and begin the acts that wait for nothing."""
         self._node.spawn(self._receive)
         begin = [place for place, many in enumerate(self._left) if not many]
         self._launch(sorted(begin, key=lambda place: self._acts[place].begin_s))
@@ -286,7 +286,7 @@ class ReplayRole:
         return len(event.places)
 
     def _ended(self, place: int) -> Iterator[int]:
-        """What has waited for this act alone, as it ends."""
+        """Yield the acts that have waited for this act alone, as it ends."""
         if self._acts[place].kind == "send":
             self.bytes_sent += max(self._acts[place].bytes, HEADER_BYTES)
         for other in self._next.get(place, ()):
@@ -346,7 +346,7 @@ class ReplayRole:
             self._events.put(_Event((), error=error))
 
     def _place_of(self, message: Message) -> int:
-        """Of the act that receives it. Raises WireError for a message that has no place in this part."""
+        """Return the place of the act that receives ``message``; WireError where none does."""
         place = self._receipts.get((message.sender, message.step))
         size = self._node.endpoint.frame_bytes(message)
         fits = message.kind is NodeKind.GRADIENT

@@ -43,13 +43,13 @@ class TraceOperation:
     after: tuple[int, ...] = ()
     """Places, among the node's own operations, of those that it waits for."""
     seconds: float = 0.0
-    """Of a computation."""
+    """Duration of a computation."""
     peer: str = ""
     """To whom, or from whom."""
     bytes: int = 0
-    """Of the whole message, as it goes over TCP: headers of its own counted, those of TCP not."""
+    """Length of the whole message, as it goes over TCP: with its own headers, without TCP's."""
     tag: int = 0
-    """Of two nodes' messages, the first that is sent with a tag is the first that is received with it."""
+    """Tag that pairs two nodes' messages: the first sent with it is the first received with it."""
     begin_s: float | None = None
     """When it began, after the job's own t0; None: not known."""
     step: int | None = None
@@ -57,12 +57,15 @@ class TraceOperation:
 
 @dataclass(frozen=True)
 class MessageTrace:
-    """What all nodes do, each in its order. Raises InputError where not all of it can happen."""
+    """The operations of all nodes, each node's in its order.
+
+    Raises InputError where not all of them can happen.
+    """
 
     operations: Mapping[str, tuple[TraceOperation, ...]]
-    """By node, in the order of their ranks."""
+    """Operations by node, in the order of the nodes' ranks."""
     roles: Mapping[str, str] = field(default_factory=dict)
-    """What a node was in its job, where that is known: ``server`` or ``worker``."""
+    """Role of a node in its job, where that is known: ``server`` or ``worker``."""
     source: str = ""
     """Where it is from, for people."""
 
@@ -133,7 +136,7 @@ class MessageTrace:
         return waiting, next_ones
 
     def _messages(self, kind: Kind) -> dict[tuple[str, str, int], list[Place]]:
-        """By sender, receiver and tag."""
+        """Return the places of all messages of ``kind``, keyed by sender, receiver and tag."""
         found: dict[tuple[str, str, int], list[Place]] = {}
         for node, number in self.places():
             one = self.operations[node][number]
@@ -156,7 +159,7 @@ class MessageTrace:
 
 FORMAT, VERSION = "narrows-messages", 1
 MAX_BYTES = 4 << 30
-"""Of a message."""
+"""Largest message."""
 
 
 class _Line(BaseModel):
