@@ -154,7 +154,7 @@ class AdaLag:
         self._empty_s = min(self._empty_s if told is None else told, least_s)
 
     def _forget(self, amount: float, delay_s: float) -> None:
-        """What is dearer by more than ``_FASTER`` than this one, byte for byte."""
+        """Forget all that is more than ``_FASTER`` times as dear as this one, byte for byte."""
         per_byte = _FASTER * max(0.0, delay_s - self._empty_s) / amount
         if per_byte:
             self._fastest = {
@@ -186,7 +186,10 @@ class AdaLag:
 
 
 def known_seconds(seen: Observation) -> float | None:
-    """What a step's bytes take at the links' rates, for density 1; None where no rate, or an outage, is known."""
+    """Return the seconds that a step's bytes take at the links' rates, for density 1.
+
+    None where no rate, or an outage, is known.
+    """
     up, down = seen.share_up_bits, seen.share_down_bits
     if not up or not down:
         return None

@@ -27,7 +27,7 @@ from testbed.registry import Options
 
 
 class AimdOptions(Options):
-    """What both rules have."""
+    """Options that both rules have."""
 
     initial_k: Density = Field(0.75, description="Density of the first step.")
     k_max: Density = Field(1.0, description="Largest density.")
@@ -91,7 +91,7 @@ class Aimd(ABC, Generic[Given]):
 
     @abstractmethod
     def _free(self, seen: Observation, delay_s: float) -> bool | None:
-        """Whether the network has room; None: unknown."""
+        """Return whether the network has room; None: unknown."""
 
     def state(self) -> dict[str, Any]:
         """k."""

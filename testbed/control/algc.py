@@ -67,7 +67,8 @@ class Algc(OverlapBudget[AlgcOptions]):
         return {**dense, **self._shared_out(others, curves, known, left)}
 
     def _limits(self, known: CostEstimate) -> list[Limit]:
-        """Of every bucket and all that are ready later; or one for all, where bytes are given."""
+        """Return the limits of every bucket and all that are ready later; or one for all, where
+        bytes are given."""
         later, limits = self._costs(known.names, known.sizes.fuller), list[Limit]()
         if (density := self.options.budget) != "hidden":
             return [Limit(later, sum(cost(density) for cost in later.values()))]
@@ -80,7 +81,7 @@ class Algc(OverlapBudget[AlgcOptions]):
     def _costs(
         self, names: Sequence[str], cost: Callable[[float, float], float]
     ) -> dict[str, Cost]:
-        """By name, bytes by density."""
+        """Return the costs by name: bytes as a function of density."""
         return {name: partial(cost, self._elements[name]) for name in names}
 
     def _shared_out(
@@ -94,7 +95,7 @@ class Algc(OverlapBudget[AlgcOptions]):
         return minimise_error({n: curves[n] for n in names}, costs, limits, self._steps)
 
     def _worth(self, known: CostEstimate, name: str, density: float) -> bool:
-        """Whether compression saves more than it takes."""
+        """Return whether compression saves more time than it takes."""
         elements, sizes = self._elements[name], known.sizes
         saved = sizes.both(elements, 1.0) - sizes.both(elements, density)
         return known.way.per_s * saved > known.packing.seconds(elements)

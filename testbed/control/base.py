@@ -24,7 +24,10 @@ __all__ = ["Density", "Options", "Share", "check_initial", "read_options"]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a worker knows after a step. Times in seconds of model time; new fields get defaults."""
+    """The values that a worker knows after a step.
+
+    Times in seconds of model time; new fields get defaults.
+    """
 
     step: int
     epoch: int
@@ -52,15 +55,24 @@ class Observation:
     share_down_bits: float | None = None
     """Likewise back."""
     layers: dict[str, list[float]] = field(default_factory=dict)
-    """By what is compressed by itself: its elements and its gradient's norm. Watched only (``layers``)."""
+    """Elements and gradient norm of each vector that is compressed by itself, by name.
+
+    Watched only (``layers``).
+    """
     buckets: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By the name of what is compressed by itself, how it travelled. Watched only (``buckets``). ``elements``; ``sent``:
-    of them; ``bucket``: its number; ``start_s``: when its first byte was handed over, after the step's start; ``left_s``: computation that was left when its gradient was there; ``compress_s``; ``delay_s``: from the
-    first byte handed over to holding the aggregate; ``send_s``: until the last byte was handed over; ``bytes_up``,
-    ``bytes_down``: of frames. Parameters of one bucket share its times and bytes, and have their elements' share of compression."""
+    """Transfer of each vector that is compressed by itself, by name. Watched only (``buckets``).
+
+    ``elements``; ``sent``: of them; ``bucket``: its number; ``start_s``: when its first byte was
+    handed over, after the step's start; ``left_s``: computation that was left when its gradient was
+    there; ``compress_s``; ``delay_s``: from the first byte handed over to holding the aggregate;
+    ``send_s``: until the last byte was handed over; ``bytes_up``, ``bytes_down``: of frames.
+    Parameters of one bucket share its times and bytes, and have their elements' share of compression.
+    """
     curves: dict[str, list[float]] = field(default_factory=dict)
-    """By the same names: ‖p‖², and then the share of it that is left out at each of ``LEVELS``. Watched only (``curves``),
-    at every ``curves_every``-th step."""
+    """Error curves by the same names: ‖p‖², and then the share of it left out at each of ``LEVELS``.
+
+    Watched only (``curves``), at every ``curves_every``-th step.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """As written into the step's record; ``Observation(**…)`` reads it back exactly."""
@@ -71,7 +83,8 @@ LEVELS: tuple[float, ...] = tuple(2.0 ** (-number / 2) for number in range(23))
 """Densities, from 1 to 1/2048, at which error curves are told."""
 
 Watched = Literal["memory", "layers", "path", "buckets", "curves"]
-"""What is found out for a controller only if it asks for it: it costs passes over vectors, or messages."""
+"""Values that are computed for a controller only if it asks: they cost passes over vectors, or
+messages."""
 
 
 class Controller(Protocol):
@@ -108,7 +121,7 @@ class LayerController(Protocol):
 
 
 def watched(controller: Controller) -> frozenset[Watched]:
-    """What ``controller`` wants to see beyond what every step tells."""
+    """Return the values that ``controller`` wants to see beyond those that every step gives."""
     asked: frozenset[Watched] = getattr(controller, "watches", frozenset())
     return asked
 

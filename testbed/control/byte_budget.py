@@ -31,7 +31,7 @@ class Limit:
     """Bytes that some layers may have together."""
 
     costs: Mapping[str, Cost]
-    """What each takes of them."""
+    """Bytes that each layer takes of the budget, as a function of its density."""
     budget: float
 
     def left(self, densities: Mapping[str, float]) -> float:
@@ -40,7 +40,7 @@ class Limit:
         return self.budget - sum(own)
 
     def without(self, densities: Mapping[str, float]) -> Limit:
-        """Of the other layers, when those of ``densities`` have had theirs."""
+        """Return the limit of the other layers, when those of ``densities`` have had theirs."""
         others = {name: cost for name, cost in self.costs.items() if name not in densities}
         return Limit(others, self.left(densities))
 
@@ -84,7 +84,7 @@ def minimise_error(
 
 
 def edges(name: str, curve: list[float], cost: Cost, steps: Sequence[float]) -> list[Edge]:
-    """Of a layer's hull, as long as error falls."""
+    """Return the edges of a layer's hull, as long as error falls."""
     at = {(cost(k), error_at(curve, k)): k for k in reversed(steps)}
     hull = lower_hull(at)
     return [

@@ -44,7 +44,7 @@ class AlphaBeta:
     """β: of every unit of the amount."""
 
     def seconds(self, amount: float, pieces: float = 1.0) -> float:
-        """What they take."""
+        """Return the seconds that ``amount`` takes in so many ``pieces``."""
         return self.start_s * pieces + self.per_s * amount
 
 
@@ -109,20 +109,23 @@ class DensitySizes:
     """Bytes down by bytes up, of what was compressed."""
 
     def up(self, elements: float, density: float) -> float:
-        """Of a worker's message."""
+        """Return the bytes of a worker's message."""
         return self.scale * payload(elements, density)
 
     def down(self, elements: float, density: float) -> float:
-        """Of the server's reply."""
+        """Return the bytes of the server's reply."""
         dense = payload(elements, 1.0)
         return dense if density == 1.0 else min(dense, self.ratio * self.up(elements, density))
 
     def both(self, elements: float, density: float) -> float:
-        """Of the way there and back."""
+        """Return the bytes of both directions together."""
         return self.up(elements, density) + self.down(elements, density)
 
     def fuller(self, elements: float, density: float) -> float:
-        """Of the way that has more: what buckets cost that come back while others leave."""
+        """Return the bytes of the direction that has more.
+
+        They are the cost of buckets that come back while others leave.
+        """
         return max(self.up(elements, density), self.down(elements, density))
 
 
@@ -160,7 +163,7 @@ class PlannedMessage:
 
     @property
     def sparse(self) -> bool:
-        """Whether something was left out."""
+        """Return whether something was left out."""
         return self.sent < self.elements
 
     @classmethod
@@ -178,7 +181,10 @@ class PlannedMessage:
 
 
 def messages(controller: str, seen: Observation) -> list[PlannedMessage]:
-    """Of a step, what was ready first before others. Raises ExperimentError where buckets were not watched, or are not finite."""
+    """Return the messages of a step, those that were ready first before others.
+
+    Raises ExperimentError where buckets were not watched, or are not finite.
+    """
     if not seen.buckets:
         raise ExperimentError(
             f"controller {controller!r}: step {seen.step} has no `buckets`: how each travelled was not watched"
@@ -192,7 +198,10 @@ def messages(controller: str, seen: Observation) -> list[PlannedMessage]:
 
 
 def usual(steps: Iterable[Iterable[PlannedMessage]]) -> list[PlannedMessage]:
-    """Of every bucket the medians of what it was in ``steps``, what was ready first before others."""
+    """Return the medians of every bucket's values in ``steps``.
+
+    Buckets that were ready first come before others.
+    """
     same: dict[tuple[str, ...], list[PlannedMessage]] = defaultdict(list)
     for step in steps:
         for message in step:
@@ -212,7 +221,7 @@ def to_json(step: Iterable[PlannedMessage]) -> list[Any]:
 
 
 def from_json(step: Iterable[Any]) -> list[PlannedMessage]:
-    """What ``to_json`` made."""
+    """Read the messages that ``to_json`` made."""
     return [PlannedMessage(tuple(names), *numbers) for names, *numbers in step]
 
 
@@ -251,12 +260,12 @@ class CostEstimate:
     messages: list[PlannedMessage]
     """The usual ones, what was ready first before others."""
     way: AlphaBeta
-    """Of a bucket: α, and β by byte of both ways."""
+    """Cost of a bucket: α, and β by byte of both directions."""
     packing: AlphaBeta
-    """Of compression: for every parameter, and by element."""
+    """Cost of compression: for every parameter, and by element."""
     sizes: DensitySizes
     computed_s: float
-    """Of a step, what was not beside its communication."""
+    """Seconds of a step that were not beside its communication."""
 
     @property
     def names(self) -> list[str]:
@@ -265,7 +274,7 @@ class CostEstimate:
 
     @property
     def hides(self) -> bool:
-        """Whether computation was left when something was ready."""
+        """Return whether computation was left when something was ready."""
         return any(message.left_s for message in self.messages)
 
     def longest_s(self, backward: float) -> float:
@@ -298,7 +307,7 @@ class CommunicationCostModel:
         return found
 
     def known(self) -> CostEstimate:
-        """What the window tells, which ends with it."""
+        """Estimate the costs from the window, which ends with it."""
         found = usual(self._steps)
         sparse = [message for message in found if message.sparse]
         self._packing = fitted(
@@ -349,7 +358,7 @@ def unhindered(found: list[PlannedMessage]) -> list[PlannedMessage]:
 
 
 def _sizes(found: list[PlannedMessage], sparse: list[PlannedMessage]) -> DensitySizes:
-    """What was counted, against what is reckoned with."""
+    """Return the sizes that fit the bytes counted to the bytes expected."""
     up, expected = fsum(m.up for m in found), fsum(m.expected for m in found)
     sparse_up, sparse_down = fsum(m.up for m in sparse), fsum(m.down for m in sparse)
     return DensitySizes(

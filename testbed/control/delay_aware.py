@@ -118,7 +118,10 @@ Count = Annotated[int, Field(ge=1, le=100_000)]
 
 
 class DelayOptions(Options):
-    """What every rule of the family has. The constants are ours: DC2's own are not public."""
+    """Options that every rule of the family has.
+
+    The constants are ours: DC2's own are not public.
+    """
 
     k_max: Density = Field(
         0.29, description="Largest density, and that of the warm-up; as AdaTopK's."
@@ -169,7 +172,8 @@ class ProportionalOptions(DelayOptions):
 
 
 class ThresholdOptions(DelayOptions):
-    """What DA4 and DA5 have: levels, and two thresholds in standard deviations from the mean delay."""
+    """Options that DA4 and DA5 have: levels, and two thresholds in standard deviations from the
+    mean delay."""
 
     levels: Annotated[int, Field(ge=2, le=1000)] = Field(
         5, description="Densities from k_max to k_min in equal ratios."

@@ -31,7 +31,8 @@ from testbed.registry import Options
 
 
 class Curves:
-    """By layer the mean, over the curves since the last decision, of the energy left out at each of ``LEVELS``."""
+    """The mean by layer, over the curves since the last decision, of the energy left out at each of
+    ``LEVELS``."""
 
     def __init__(self, controller: str) -> None:
         self._controller = controller
@@ -200,7 +201,8 @@ class OverlapBudget(Layered[HidingGiven]):
         return self.options.initial_k
 
     def _times_s(self, known: CostEstimate) -> list[float]:
-        """Of every bucket: what it and those after it may take, to the end of what hides or is allowed to be seen."""
+        """Return the time that each bucket and those after it may take, to the end of what hides or
+        is allowed to be seen."""
         options, all_s = self.options, known.longest_s(self.options.backward)
         forward_s = options.forward * all_s if known.hides else 0.0
         more_s = forward_s + options.exposed * all_s
