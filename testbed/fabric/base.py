@@ -41,7 +41,7 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """What ``create`` made. ``switch_address`` is the switch's own address on the data network.
+    """The networks that ``create`` made. ``switch_address`` is the switch's own address on the data network.
 
     Namespaces are paths; None: this process's own.
     """
@@ -50,17 +50,17 @@ class Networks:
     switch_address: str
     switch_netns: str | None
     control_addresses: Mapping[str, str] = field(default_factory=dict)
-    """By node: where it connects to ``control_host`` from, as far as that is known. Nobody else is taken for it."""
+    """Address from which a node connects to ``control_host``, by node, if known. Nobody else is taken for it."""
     control_netns: str | None = None
 
 
 Identity = tuple[int, int]
-"""Of a file or a folder: device and inode number."""
+"""The device and inode number of a file or a folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecEnvironment:
-    """What nodes offer to somebody's command. But for hosts, no process of ours is in them."""
+    """The environment that nodes offer to a user's command. Except in hosts, no process of ours is in them."""
 
     directory: Path
     """Where the command starts. Containers have it under the same path, to read and to write."""
@@ -69,20 +69,20 @@ class ExecEnvironment:
     user: str
     """Whose processes they are in containers, as ``uid:gid``, never root: what they write there is this user's."""
     images: Mapping[str, str] = field(default_factory=dict)
-    """By node: a container image instead of ours."""
+    """The container image that a node has instead of ours, by node."""
     output: Path | None = None
     """A folder of that user's, in the run's directory; containers have it under another path."""
     home_of_root: Path | None = None
-    """What containers have as ``/root``; absent: what their images have, which their user may not look into."""
+    """The folder that containers have as ``/root``; None: that of their images, which their user may not look into."""
     writable_root: bool = False
-    """Whether the root of other images than ours may be written to."""
+    """True if the root of other images than ours may be written to."""
     pins: Mapping[Path, Identity] = field(default_factory=dict)
     """Which folders those above, and the run's directory, are, whatever has their paths later."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What a fabric needs to know of the run: a short unique id, and where files may go."""
+    """The facts of the run that a fabric needs: a short unique id, and where files may go."""
 
     id: str
     directory: Path
@@ -92,14 +92,14 @@ class RunContext:
     folders: tuple[Path, ...] = ()
     """Folders that every node must be able to read under these very paths: a task's data."""
     multicast: bool = False
-    """Whether nodes send multicasts."""
+    """True if nodes send multicasts."""
     premises: ExecEnvironment | None = None
-    """Of nodes in which commands are launched, instead of processes of ours."""
+    """The environment of nodes in which commands are launched, instead of processes of ours."""
     trains: bool = True
-    """Whether nodes other than hosts train; those that do not need no PyTorch."""
+    """True if nodes other than hosts train; those that do not need no PyTorch."""
 
     def staffed(self, spec: NodeSpec) -> bool:
-        """Whether a process of ours is in that node."""
+        """Return whether a process of ours is in that node."""
         return self.premises is None or spec.role == "host"
 
 

@@ -1,4 +1,4 @@
-"""What a node of ``netns`` sees of the host's files: all of them read-only, and its own working folder to write to.
+"""The host's files as a node of ``netns`` sees them: all read-only, and its own working folder to write to.
 
 In a mount namespace of its own ``/tmp``, ``/var/tmp``, ``/run`` and ``/dev/shm`` are empty and private, ``/proc`` is that
 of its processes, and folders are shown that its user could not reach otherwise: the interpreter, the package, data.
@@ -23,8 +23,8 @@ from testbed.process import BIND, PACKAGE, is_mapped, make_private, mount, unsha
 from testbed.topology import Limits
 
 NODE_USER = 61_007
-"""Of the numbers that systemd keeps for services without a name in ``/etc/passwd`` (its ``DynamicUser=``), so that no file
-of the host belongs to it, and no other process."""
+"""The user id of nodes. systemd keeps it for services without a name in ``/etc/passwd`` (its
+``DynamicUser=``), so that no file of the host belongs to it, and no other process."""
 
 _OPEN_TREE, _MOVE_MOUNT, _SET_ATTRIBUTES = 428, 429, 442
 """Numbers of system calls, the same on every machine (Linux 5.12)."""
@@ -48,7 +48,7 @@ _TERMINALS = "newinstance,ptmxmode=0666,mode=0620"
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))
 _LONGEST = 4096
 _LEAST_RUN_BYTES = 16 << 20
-"""Of ``/run``, which has files of ours, too."""
+"""The least size of ``/run`` in bytes: it has files of ours, too."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -115,7 +115,7 @@ def named(command: Iterable[str], directory: Path) -> list[Shown]:
 
 
 def _reachable(path: Path) -> bool:
-    """Whether it is there for this user: ``PATH`` may have folders of somebody else's."""
+    """Return whether a path is there for this user: ``PATH`` may have folders of somebody else's."""
     try:
         return path.exists()
     except OSError:
@@ -123,7 +123,7 @@ def _reachable(path: Path) -> bool:
 
 
 def _installation(folder: Path) -> Iterator[Path]:
-    """What belongs to the programs in a folder: its parent where it is a ``bin``, and that of the Python it leads to."""
+    """Yield the folders that programs in a folder need: it, the parent of a ``bin``, that of the Python it leads to."""
     yield folder
     if folder.name != "bin" or folder.parent in (Path("/"), Path("/usr"), Path.home()):
         return
@@ -193,7 +193,7 @@ def check(shown: Iterable[Shown]) -> None:
 
 
 def _targets(shown: Sequence[Shown]) -> list[tuple[str, Shown]]:
-    """What goes where, from the root down: every path, and where it leads by symbolic links. Writable beats read-only."""
+    """Return each path with what is shown there, root first, also where links lead. Writable beats read-only."""
     found: dict[str, Shown] = {}
     for one in shown:
         for path in dict.fromkeys((os.path.realpath(one.path), str(Path(one.path).absolute()))):
@@ -219,7 +219,10 @@ def _hold(path: str, writable: Mapping[str, bool]) -> None:
 
 
 def _has(found: Mapping[str, Shown], path: str) -> bool:
-    """Whether the nearest folder above ``path`` is shown in the same way: a package in a working folder stays read-only."""
+    """Return whether the nearest shown folder above ``path`` is writable where ``path`` is, and read-only where it is.
+
+    Otherwise ``path`` is shown by itself: a package in a working folder stays read-only.
+    """
     above = (str(parent) for parent in Path(path).parents)
     nearest = next((found[parent] for parent in above if parent in found), None)
     return nearest is not None and nearest.writable == found[path].writable
@@ -255,7 +258,7 @@ class _Tree:
         _set_attributes(self._descriptor, b"", attributes)
         owner = Path(path).stat()
         self.mapped = whose is None or owner.st_uid == whose.user or owner.st_gid == whose.group
-        """Whether it is shown as that account's, if it was not made for it."""
+        """True if it is shown as that account's, where it was not made for it."""
         if whose is not None and not self.mapped:
             # Not every file system can; ``check`` tells whether that matters.
             with suppress(OSError), _mapping(owner.st_uid, owner.st_gid, whose) as users:

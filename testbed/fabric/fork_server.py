@@ -48,7 +48,7 @@ _SET_DEATH_SIGNAL, _ADOPT = 1, 36
 _NEW_NET = 0x40000000
 
 NODE = "testbed.runner.node_process"
-"""What is run as a node. It is named, not imported: fabrics do not know what is run on them."""
+"""The module that is run as a node. It is named, not imported: fabrics do not know what is run on them."""
 SHARED = (NODE, "testbed.runner.node_process", "testbed.records.exporter")
 """Modules that every node uses."""
 TRAINING = (
@@ -339,7 +339,7 @@ _BECOMES = {"node": _be_node, "room": _be_room, "command": _be_command}
 
 
 def _name_process(name: str) -> None:
-    """What ``ps -o comm`` shows: up to 15 characters."""
+    """Set the name that ``ps -o comm`` shows: up to 15 characters."""
     text = ctypes.create_string_buffer(name.encode()[:_NAME_BYTES])
     prctl(_SET_NAME, ctypes.addressof(text))
 

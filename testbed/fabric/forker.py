@@ -34,13 +34,13 @@ from testbed.user_files import MOST_BYTES, log_in
 MESSAGE_BYTES = 65_536
 _END_S = 5.0
 Imports = Literal["nothing", "testbed", "torch"]
-"""What is imported before the first fork: for commands, for nodes that do not train, for those that do."""
+"""The modules imported before the first fork: for commands, for nodes that do not train, for those that do."""
 
 
 class ForkSetting(NamedTuple):
-    """What a node's processes find around them: its name, its network, what it has of the host's files, its ``/etc/hosts``, and
-    the folders of its control group; where it has none, what bounds each process (``limits.to_json``) of how many nodes.
-    ``sizes``: of its own folders in memory, in bytes by path."""
+    """The setting of a node's processes: its name, its network, what it has of the host's files, its
+    ``/etc/hosts``, and the folders of its control group; where it has none, what bounds each process
+    (``limits.to_json``) of how many nodes. ``sizes``: of its own folders in memory, in bytes by path."""
 
     name: str
     netns: str
@@ -104,7 +104,7 @@ class Forker:
 
     @property
     def pid(self) -> int:
-        """Of the forking process itself."""
+        """The id of the forking process itself."""
         return self._process.pid
 
     def node(

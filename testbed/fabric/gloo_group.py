@@ -32,7 +32,7 @@ _ADDRESS_OF = 0x8915
 """SIOCGIFADDR (include/uapi/linux/sockios.h)."""
 _COUNTERS = Path("/proc/thread-self/net/dev")
 _SENT = 8
-"""Of the numbers after an interface's name: the first is bytes received, this one bytes sent."""
+"""Position of the bytes sent among the numbers after an interface's name; the first is the bytes received."""
 
 
 def interface_of(address: str) -> str:
@@ -177,6 +177,6 @@ def _store(meeting: Meeting) -> Any:
 
 
 def _said(error: Exception) -> str:
-    """What happened, without the place in its source and the advice that follows."""
+    """Return what happened, without the place in gloo's source and the advice that follows."""
     text = str(error).splitlines()[0].partition("] ")
     return (text[2] or text[0]).partition(". This is")[0]

@@ -152,7 +152,7 @@ class HostNode:
         return HostQueue()
 
     def group(self, members: Sequence[int], patience_s: float, timeout_s: float) -> CollectiveGroup:
-        """By gloo, on the data network."""
+        """Return a collective group that works by gloo, on the data network."""
         network = self._network
         if network is None:
             raise MachineError("this node knows of no data network")
@@ -171,7 +171,7 @@ class HostNode:
         return self._group
 
     def carried(self) -> GroupTraffic | None:
-        """What the data interface has carried since there is a group; None without one."""
+        """Return the traffic of the data interface since there is a group; None without a group."""
         return None if self._group is None else self._group.carried()
 
     def record(self, event: dict[str, object]) -> None:

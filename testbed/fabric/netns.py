@@ -53,7 +53,7 @@ def run_tag(run: str) -> str:
 
 
 def run_alias(run: str) -> str:
-    """What is written on a run's devices in the host's namespace."""
+    """Return the alias that a run's devices have in the host's namespace."""
     return f"narrows {run}"
 
 
@@ -321,7 +321,7 @@ class NetnsFabric:
         return plan
 
     def _imports(self) -> Imports:
-        """What processes of ours will need in the nodes."""
+        """Return the imports that processes of ours will need in the nodes."""
         staffed = [spec for spec in self._specs.values() if self.context.staffed(spec)]
         if not staffed:
             return "nothing"
@@ -359,7 +359,7 @@ class NetnsFabric:
         return [*programs(variables), *(Shown(str(folder)) for folder in self.context.folders)]
 
     def _hosts(self) -> str:
-        """What ``/etc/hosts`` says in every node: all nodes, by their addresses on the data network."""
+        """Return the text of ``/etc/hosts`` in every node: all nodes, by their addresses on the data network."""
         assert self._plan is not None
         names = [f"{node.data_address} {node.name}" for node in self._plan.nodes]
         return "\n".join(["127.0.0.1 localhost", "::1 localhost", *names, ""])

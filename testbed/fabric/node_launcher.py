@@ -43,7 +43,7 @@ _SET_SECCOMP, _SECCOMP_FILTER = 22, 2
 _NOROOT_LOCKED = 0b11
 _CAPABILITIES_VERSION_3 = 0x20080522
 _NOT_ABLE, _NOT_FOUND = 126, 127
-"""What shells say of a command that cannot be started, and of one that is not there."""
+"""Exit codes that shells give for a command that cannot be started, and for one that is not there."""
 _LAST = Path("/proc/sys/kernel/cap_last_cap")
 
 _SET_ID = 0o6000
@@ -205,7 +205,7 @@ _spec.loader.exec_module(sys.modules["testbed"])
 
 
 def offer(folder: Path) -> Path:
-    """What to put last in ``PYTHONPATH``: a folder below ``folder`` with nothing but a package that becomes this one.
+    """Return what to put last in ``PYTHONPATH``: a folder below ``folder`` with only a package that becomes this one.
 
     The package's own folder would not do: of a checkout it has other packages, of an environment all libraries.
     """

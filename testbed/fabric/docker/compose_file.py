@@ -24,7 +24,7 @@ SHAPER = "narrows.shaper"
 """The service that shapes where the user is not root; names of nodes have no point in them."""
 
 KEEPER = ["tail", "-f", "/dev/null"]
-"""What a container does that waits for commands: every image has it."""
+"""The command of a container that waits for commands: every image has this program."""
 OUTPUT = "/output"
 """Where containers find the folder for what a job makes."""
 _SHARED_MEMORY = "1gb"
@@ -35,28 +35,28 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ComposePlan:
-    """What the Compose file of one run says beyond its nodes."""
+    """The contents of the Compose file of one run, except its nodes."""
 
     id: str
     image: str
     data: IPv4Network
     control: IPv4Network
     shaper: bool = False
-    """Whether the agent is a service, too."""
+    """True if the agent is a service, too."""
     racks: bool = False
-    """Whether that agent makes racks."""
+    """True if that agent makes racks."""
     gpus: int = 1
     """CUDA devices of the host; nodes with ``device: cuda`` take them in turn."""
     folders: tuple[Path, ...] = ()
-    """Of the host, which nodes may read under the same paths."""
+    """Folders of the host that nodes may read under the same paths."""
     records: Path | None = None
     """The run's directory, which commands do not write to."""
     premises: ExecEnvironment | None = None
-    """Of nodes in which commands are launched."""
+    """The environment of nodes in which commands are launched."""
     trains: bool = True
-    """Whether nodes other than hosts train."""
+    """True if nodes other than hosts train."""
     machine: Machine = field(default_factory=Machine.here)
-    """What nodes share."""
+    """The machine that nodes share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def project(run: str) -> str:
 
 
 def container_name(run: str, node: str) -> str:
-    """What a node's container is called."""
+    """Return the name of a node's container."""
     return f"{project(run)}-{node}"
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from testbed.process import module_command
 
 KILL, START = "SIGUSR1", "SIGUSR2"
-"""What to send: kill the node and all it has started; start it again."""
+"""Signals to send: the first kills the node and all it has started; the second starts it again."""
 
 _HEARD = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGCHLD)
 _SIGNAL_OFFSET = 128

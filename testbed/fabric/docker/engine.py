@@ -79,7 +79,7 @@ class Objects:
             self._paused.add(name)
 
     def _frozen(self, name: str) -> bool:
-        """Whether the engine could freeze a node's container. Raises docker's APIError for other refusals."""
+        """Freeze a node's container; return whether the engine could. Raises docker's APIError for other refusals."""
         import docker
 
         try:
@@ -183,7 +183,7 @@ def how_ended(state: dict[str, Any]) -> str:
 
 @contextmanager
 def _forgiving() -> Iterator[None]:
-    """What has gone, or is going, needs nothing more. Raises MachineError with what else the engine says."""
+    """Ignore refusals for what has gone, or is going. Raises MachineError with what else the engine says."""
     import docker
 
     try:
@@ -236,7 +236,7 @@ class Compose:
 
 
 KIND = "docker"
-"""Of journal entries: ``{"kind": "docker", "run": <id>}`` stands for everything with that run's label."""
+"""The kind of journal entries: ``{"kind": "docker", "run": <id>}`` stands for everything with that run's label."""
 
 _CLEAN_LINK = """
 import json, sys

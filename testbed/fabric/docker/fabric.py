@@ -1,11 +1,10 @@
-"""Whether containers have those folders of the host's that they were to have.
+"""The docker fabric: every node a container of one Compose project, on a shaped and an unshaped bridge.
 
-The engine looks for them by their paths when a container starts. Whoever owns a folder on the way may have put another, or a
-link, in its place, and the engine is root: so what is mounted is compared with what was there when the run began.
+Containers are checked for those folders of the host's that they were to have. The engine looks for them by
+their paths when a container starts. Whoever owns a folder on the way may have put another, or a link, in its
+place, and the engine is root: so what is mounted is compared with what was there when the run began.
 
-Commands in containers that wait for them, by the engine's own client.
-
-The docker fabric: every node a container of one Compose project, on a shaped and an unshaped bridge.
+Commands in containers that wait for them are started by the engine's own client.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def wanted(service: Document, pins: Mapping[Path, Identity]) -> Mounts:
-    """What a service of the Compose file is to have: by ``pins``, else what is there now. Raises OSError."""
+    """Return the mounts that a service is to have: by ``pins``, else what is there now. Raises OSError."""
     sources = [Path(volume["source"]) for volume in service.get("volumes", ())]
     return Counter(pins[path] if path in pins else _identity(path) for path in sources)
 
@@ -166,7 +165,7 @@ def launch(
 
 
 def _fits_a_line(name: str, value: str) -> bool:
-    """Whether the client would read the same variable from a line of a file."""
+    """Return whether the client would read the same variable from a line of a file."""
     line = f"{name}={value}"
     plain = not line.startswith("#") and not any(mark in line for mark in "\r\n")
     return plain and len(os.fsencode(line)) < _LINE_BYTES and "\ufeff" not in name

@@ -180,11 +180,11 @@ class VirtualClock:
         self._missing -= self._lost
 
     def running(self, owner: str) -> bool:
-        """Whether what ``run`` was given for ``owner`` has not ended."""
+        """Return whether an activity that ``run`` was given for ``owner`` has not ended."""
         return any(activity.owner == owner for activity in self._missing)
 
     def release(self, owner: str) -> None:
-        """What ``owner``'s activities have missed since ``hold``, they do now."""
+        """Let ``owner``'s activities do now what they have missed since ``hold``."""
         if owner in self._killed:
             return
         for turn, activity in self._held.pop(owner, []):

@@ -146,7 +146,7 @@ class Connection:
 
 
 _HEADER_BYTES = 42 + 20
-"""Of a packet: Ethernet 14, IPv4 20, UDP 8, and what says which part of which message it is."""
+"""Header bytes of a packet: Ethernet 14, IPv4 20, UDP 8, and 20 that say which part of which message it is."""
 _PAYLOAD_BYTES = FRAME_BYTES - _HEADER_BYTES
 
 
@@ -187,7 +187,7 @@ class Multicasts:
 
 @dataclass(slots=True)
 class _Share:
-    """What one member has of a message. ``place``: of the message among all that it is sent."""
+    """The part of a message that one member has. ``place``: position of the message among all that it is sent."""
 
     place: int
     missing: int = 0
@@ -246,7 +246,7 @@ class _Delivery:
                 member.arrive(share.place, *self._frame, share.first_s, share.arrived_s)
 
     def _repair(self, flow: SimFlow, members: Sequence[Connection]) -> None:
-        """What links have lost of ``flow`` is sent again, a round trip after the last of it was lost."""
+        """Send again what links have lost of ``flow``, a round trip after the last of it was lost."""
         network, losses = self._network, self._network.flows.losses
         took_s, packets = network.clock.now - flow.start_s, ceil(flow.bits / PACKET_BITS)
         for link in flow.way.there if network.board.impaired else ():
@@ -261,7 +261,7 @@ class _Delivery:
 
 
 HANDED_OVER_BYTES = 4 << 20
-"""What a host's network stack takes from a sender at once (``tcp_wmem`` of nodes)."""
+"""Bytes that a host's network stack takes from a sender at once (``tcp_wmem`` of nodes)."""
 
 
 class VirtualEndpoint:

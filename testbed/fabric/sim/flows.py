@@ -36,7 +36,7 @@ from testbed.fabric.sim.tcp_model import (
 from testbed.scenario.link_state import LinkDirection, LinkState
 
 ROUND_TRIP_S = 100e-6
-"""What a round trip takes where links delay nothing: two hosts' network stacks."""
+"""Time of a round trip where links delay nothing: that of two hosts' network stacks."""
 _PUSHING = 1e3
 """How much more than others a flow gets that does not care for congestion."""
 _EXACT_ENDS, _TOGETHER_S = 512, 0.4e-6
@@ -58,7 +58,7 @@ class Flows:
         self._flows: list[SimFlow] = []
         self._new: list[SimFlow] = []
         self._multicasts = False
-        """Whether anything was multicast yet."""
+        """True once anything was multicast."""
         self._make_rows(64, HOPS)
         self._then_s, self._due, self._planned = 0.0, False, 0
 
@@ -97,7 +97,7 @@ class Flows:
         self._touch()
 
     def serves(self, number: int) -> bool:
-        """Whether something is coming over that direction just now."""
+        """Return whether something is coming over that link direction just now."""
         n = self.many
         return bool(((self._there[:n] == number).any(1) & (self._rate[:n] > 0)).any())
 
@@ -229,7 +229,7 @@ class Flows:
         windows.round_s[rows] = self._clock.now + self._round_trip_s(rows)
 
     def _queue(self, window_bits: Floats) -> None:
-        """What of the windows is not on its way waits at the tightest link."""
+        """Queue at the tightest link what is in the windows and not on its way."""
         n, board = self.many, self.board
         waiting = np.maximum(0.0, window_bits - self._rate[:n] * self._windows.least_s[:n])
         waiting = np.minimum(waiting, self._left[:n])
@@ -278,7 +278,7 @@ class Flows:
             self._clock.at(float(next_s), self._come_back, number)
 
     def _come_back(self, number: int) -> None:
-        """What was planned since counts, and nothing before."""
+        """Share out anew at the time planned last; ignore times planned before it."""
         if number == self._planned:
             self._touch()
 
@@ -294,7 +294,7 @@ class Flows:
         self._small: Floats = np.zeros(rows)
         """Bits that it may have in the queue of its own host."""
         self._last: NDArray[np.bool_] = np.zeros(rows, np.bool_)
-        """Whether all that is left was sent at once when the present round trip began."""
+        """True where all that is left was sent at once when the present round trip began."""
         self._windows = Windows(rows)
         for new, before in zip(self._columns, old, strict=False):
             new[: len(before)] = before

@@ -95,7 +95,7 @@ def _fill(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> Ra
 
 
 PACKET_BITS = 8.0 * FRAME_BYTES
-"""Of a packet of full size."""
+"""Bits of a packet of full size."""
 
 HOPS = 4
 """The longest way between two nodes: the one's link, its rack's, the other rack's, the other node's."""
@@ -190,7 +190,7 @@ class LinkArrays:
         return total
 
     def round_trip_s(self, way: Route) -> float:
-        """What the links of ``way`` take there and back, for one packet, just now."""
+        """Return the time that the links of ``way`` take there and back, for one packet, just now."""
         both = [*way.there, *way.back]
         return self.one_way_s(both) + float(self.wait_s(np.array([both]))[0])
 
@@ -210,11 +210,11 @@ class LinkArrays:
 
 _NORMAL = NormalDist()
 _SHAPE = 3.0
-"""Of the Pareto distribution whose tables ship with netem."""
+"""Shape of the Pareto distribution whose tables come with netem."""
 
 
 def extra_s(asked: Impairments, packets: float, random: Random) -> float:
-    """What the last of about ``packets`` packets that are under way together adds to the delay, in s.
+    """Return what the last of about ``packets`` packets that are under way together adds to the delay, in s.
 
     Packets stay in order, so the slowest of them holds up those behind it: its delay is drawn.
     """
@@ -228,7 +228,7 @@ def extra_s(asked: Impairments, packets: float, random: Random) -> float:
 
 
 def _quantile(distribution: str, level: float) -> float:
-    """Of the jitter, in units of what is asked for (netem: half the width, or the standard deviation)."""
+    """Return a quantile of the jitter, in units of what is asked (netem: half the width, or the standard deviation)."""
     level = min(max(level, 1e-9), 1 - 1e-9)
     if distribution == "uniform":
         return 2 * level - 1

@@ -39,7 +39,8 @@ _GREETING_BITS = 1_000_000_000
 
 
 class _Fixed(NamedTuple):
-    """Of a way: links, the tightest's place, their delay, what storing packets adds to the last and the first of them, the tightest's rate."""
+    """Links of a route, the position of the tightest, their delay, what storing packets adds to the last and to
+    the first packet, and the rate of the tightest."""
 
     hops: list[int]
     tight: int
@@ -50,7 +51,7 @@ class _Fixed(NamedTuple):
 
 
 class Attached(Protocol):
-    """What the network and other nodes use of a node's endpoint."""
+    """The part of a node's endpoint that the network and other nodes use."""
 
     name: str
     groups: list[frozenset[int]]
@@ -67,7 +68,7 @@ class Attached(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a host takes for one message besides what its links take, and to compress, in s of its processor."""
+    """Processor time in s that a host takes for one message, besides the time of its links, and to compress."""
 
     send_s: float = 0.0
     receive_s: float = 0.0
@@ -104,7 +105,7 @@ class VirtualNetwork:
         self.flows = Flows(clock, self.board, seed, bundle)
         self.endpoints: dict[int, Attached] = {}
         self.at_start: list[Callable[[], None]] = []
-        """What is to be done at t0."""
+        """Actions to be done at t0."""
         self.on_change: Callable[[LinkChange], None] = lambda _: None
         """Is told of every change."""
         self._changes = changes
@@ -135,7 +136,7 @@ class VirtualNetwork:
         return min(flow.start_s + flow.waited_s + all_s + delay_s, arrived_s), arrived_s
 
     def _fixed(self, flow: SimFlow) -> _Fixed:
-        """What is the same for all flows of that size on a way, until a link changes."""
+        """Return what is the same for all flows of that size on a route, until a link changes."""
         key = (id(flow.way), flow.tightest, flow.bits)  # the board keeps ways
         known = self._known.get(key)
         if known is None:
@@ -183,7 +184,7 @@ FLOAT_BITS = 32
 
 
 def costs_of(asked: Sim) -> Costs:
-    """What a scenario says of its hosts, and these constants for what it does not say."""
+    """Return the costs that a scenario gives for its hosts, and ``COSTS`` for what it does not give."""
     return Costs(
         COSTS.send_s if asked.send is None else float(asked.send),
         COSTS.receive_s if asked.receive is None else float(asked.receive),
@@ -194,7 +195,8 @@ def costs_of(asked: Sim) -> Costs:
 
 EVERY_S = 0.1
 SAMPLED_ENDS = 64
-"""Of larger networks only racks, servers and what changes is sampled all the time, and the rest as a whole."""
+"""Most link directions that are all sampled all the time. Of larger networks only racks, servers and what
+changes are, and the rest as a whole."""
 
 
 class SimSampler:

@@ -142,7 +142,7 @@ _MANY_BITS = 1e15
 """A burst is ended by the clock before it has sent so much."""
 _TCP_PAYLOAD = SEGMENT_BYTES / FRAME_BYTES
 _DATAGRAM_PAYLOAD, _DATAGRAM_BITS = 1400, 8 * 1442
-"""Of iperf3 as real fabrics start it."""
+"""Payload bytes and frame bits of a datagram of iperf3 as real fabrics start it."""
 _UDP_PAYLOAD = 8 * _DATAGRAM_PAYLOAD / _DATAGRAM_BITS
 
 

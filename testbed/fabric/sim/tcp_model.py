@@ -53,7 +53,7 @@ TIMEOUT_S = 0.2
 
 @dataclass(slots=True)
 class WindowMemory:
-    """What a connection keeps from one message to the next."""
+    """State that a connection keeps from one message to the next."""
 
     window: float = INITIAL
     threshold: float = np.inf
@@ -197,7 +197,7 @@ _BUNDLES, _FOR_S, _BUFFER_BYTES = 2, 1 / 1024, 768
 
 
 def allowed_bits(pace: Floats, bundle: int) -> Floats:
-    """What flows of ``pace`` (packets a second) may have in their hosts' queues, in bits on the wire."""
+    """Return the bits on the wire that flows of ``pace`` (packets a second) may have in their hosts' queues."""
     counted = bundle * SEGMENT_BYTES + _BUFFER_BYTES
     bundles = np.ceil(_FOR_S * pace * SEGMENT_BYTES / counted)
     allowed: Floats = np.maximum(_BUNDLES, bundles) * bundle * PACKET_BITS
@@ -236,13 +236,13 @@ class SimFlow:
     waited_s: float = 0.0
     """How long the queues on the way were when it began."""
     begun_bits: Sequence[float] = ()
-    """What each link of the way will have served (``Board.served_bits``) when it comes to this flow's first bit."""
+    """Bits that each link of the way will have served (``LinkArrays.served_bits``) before this flow's first bit."""
     tightest: int = -1
     """The link that held it up last."""
     late_s: float = 0.0
-    """What retransmissions at its very end cost."""
+    """Delay that retransmissions at its very end cost."""
     legs: Sequence[SimFlow] = ()
-    """Of what is multicast: the way to each member. Its own way is all their links, each once."""
+    """Flows to each member, where it is multicast. Its own way is all their links, each once."""
 
 
 def ways(flows: Sequence[SimFlow], hops: int, free: int) -> tuple[Indices, Indices]:
