@@ -1,8 +1,8 @@
-"""What this kernel offers, and what rates this machine can move.
+"""Capabilities of this kernel, and the rates that this machine can move.
 
-What this kernel can do to links, tried out in a namespace that lives for milliseconds.
+The kernel's capabilities for links are tried out in a namespace that lives for milliseconds.
 
-What this machine moves through an unshaped cable, and the refusal of rates beyond it.
+The rate that this machine moves through an unshaped cable is measured, and rates beyond it are refused.
 
 A link is shaped by making its packets wait; where the machine itself is slower than the rate that was asked
 for, what is measured is the machine. So a run whose rates come near to what a plain veth carries with the
@@ -55,10 +55,10 @@ _NEEDED_FOR_NETWORK = ("ifb", "ingress", "u32", "mirred")
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What was found. ``"netem" in capabilities`` asks for one kind."""
+    """The capabilities that were found. ``"netem" in capabilities`` asks for one kind."""
 
     kinds: frozenset[str]
-    """Of veth, bridge, htb, htb-charge, bfifo, netem, netem-seed, ifb, ingress, u32, mirred."""
+    """The kinds that work, of veth, bridge, htb, htb-charge, bfifo, netem, netem-seed, ifb, ingress, u32, mirred."""
     realtime: bool
     """SCHED_FIFO is permitted."""
     congestion: tuple[str, ...]
@@ -71,8 +71,8 @@ class Capabilities:
         return kind in self.kinds
 
     def missing(self, needs: Iterable[str] = REQUIRED) -> MachineError | None:
-        """What to raise if a need is not met: its first word is the kind (``seed`` for netem-seed, ``charge``
-        for htb-charge). None if all are."""
+        """Return what to raise if a need is not met: its first word is the kind (``seed`` for netem-seed, ``charge``
+        for htb-charge). None if all are met."""
         if not self.privileged:
             return MachineError(
                 "network namespaces cannot be made without root's privileges",
@@ -106,14 +106,14 @@ def probe() -> Capabilities:
 
 
 def needs_of_network() -> tuple[str, ...]:
-    """What ``at: network`` needs beyond ``REQUIRED``."""
+    """Return what ``at: network`` needs beyond ``REQUIRED``."""
     return tuple(f"{kind} (for links with at: network)" for kind in _NEEDED_FOR_NETWORK)
 
 
 def needs_of_lines(
     ends: Sequence[LinkDirection] = (), seeded: Sequence[LinkDirection] = ()
 ) -> tuple[str, ...]:
-    """What delay, loss and the like need beyond ``REQUIRED``; ``seeded``: with random numbers of a seed."""
+    """Return what delay, loss and the like need beyond ``REQUIRED``; ``seeded``: with random numbers of a seed."""
     words = f"for {_listed(ends)}" if ends else "for delay, loss and the like"
     needs = [f"{kind} ({words})" for kind in ("netem", *_NEEDED_FOR_NETWORK)]
     return (*needs, f"netem-seed (for {_listed(seeded)})") if seeded else tuple(needs)
@@ -159,7 +159,7 @@ def _try_kinds(channel: NetlinkChannel, kinds: set[str]) -> None:
 
 
 def _how_to_get(absent: set[str]) -> str:
-    """What would help, whatever is absent."""
+    """Return advice on how to get the kinds that are absent."""
     hints = []
     if options := sorted(_OPTION.get(kind, kind) for kind in absent - set(_WORDS.values())):
         hints.append(f"{_distribution()} The kernel's options are called {', '.join(options)}.")
@@ -196,10 +196,10 @@ FLOOR_BITS = 500_000_000
 """Up to this rate, any machine that runs the rest carries a link: nothing is measured."""
 
 SHARE = 0.7
-"""Of what a plain veth moves, so much may be asked for: the rest is for shaping and for the nodes."""
+"""Share of a plain veth's rate that may be asked for: the rest is for shaping and for the nodes."""
 
 DILATIONS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""What is suggested where a scenario does not fit."""
+"""Time dilations that are suggested where a scenario does not fit."""
 
 _known: dict[int, tuple[int, int]] = {}
 

@@ -24,14 +24,14 @@ class NetemConfig(NamedTuple):
 
 
 class PacketCounts(NamedTuple):
-    """What became of the packets that came to a line since it was installed."""
+    """Counts of the packets that came to a line since it was installed, by what became of them."""
 
     packets: int
-    """That came. Where the line is a sender's own device its duplicates are among them."""
+    """Packets that came. Where the line is a sender's own device its duplicates are among them."""
     lost: int
-    """By the loss model; with ``ecn`` those that were marked instead are counted too."""
+    """Packets lost by the loss model; with ``ecn`` those that were marked instead are counted too."""
     refused: int | None
-    """For want of room: there must be none. None: not known, at a sender's own device."""
+    """Packets lost for want of room: there must be none. None: not known, at a sender's own device."""
 
 
 class NetemStage(RootQdisc):
@@ -40,7 +40,7 @@ class NetemStage(RootQdisc):
     def __init__(self, end: LinkDirection, where: QdiscDevice) -> None:
         super().__init__(end, where)
         self.setting: NetemConfig | None = None
-        """What the kernel was last told."""
+        """The setting that the kernel was last told."""
         self._zero = LineCounters(0, 0, 0, 0)
         self._zero_in = Passed(0, 0, 0)
         self._read = netem.read(where.index)
@@ -113,7 +113,7 @@ class NetemStage(RootQdisc):
         }
 
     def look(self) -> tuple[str, str]:
-        """What it was told and what it is, in words; the same twice where they agree. Raises KernelRefused."""
+        """Return the setting told and that in the kernel, in words; the same twice if they agree. Raises KernelRefused."""
         setting, held, right = self._compared()
         return describe(setting.held), describe(setting.held if right else held)
 

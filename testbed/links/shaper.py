@@ -37,7 +37,7 @@ from testbed.scenario.link_state import LinkDirection, LinkState
 from testbed.topology import Cable
 
 CLOSED_RATE_BITS = 1_000_000
-"""What a class is set to before t0 when its link begins with an outage; its queue takes nothing."""
+"""Rate of a class before t0 when its link begins with an outage; its queue takes nothing."""
 
 _TOLERANCE = 1e-3
 _REST_NS = 5_000_000

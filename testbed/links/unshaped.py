@@ -21,7 +21,7 @@ _OPEN_S, _RETRY_S = 5.0, 0.01
 _CHUNK_BYTES = 1 << 20
 _MOST_FLOWS = 32
 _NEAR, _FAR = "192.0.2.1", "192.0.2.2"
-"""Of the block for documentation, which nobody routes."""
+"""Addresses of the block for documentation, which nobody routes."""
 
 _PORT = 5001
 

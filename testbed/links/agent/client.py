@@ -112,11 +112,11 @@ class AgentClient:
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process runs."""
         return self._process.poll() is None
 
     def capabilities(self) -> Capabilities:
-        """What the kernel can do, tried out where the agent runs."""
+        """Return the kernel's capabilities, tried out where the agent runs."""
         return read(Capabilities, self._call("capabilities"))
 
     def build(self, plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:

@@ -1,4 +1,4 @@
-"""What crosses the pipe between the agent and its client: one JSON object a line."""
+"""The messages between the agent and its client over a pipe: one JSON object a line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ At = Literal["nic", "network"]
 Object = dict[str, Any]
 T = TypeVar("T")
 MOST_CHARACTERS = 256 << 20
-"""Of a line: hundreds of thousands of connections that were watched."""
+"""Most characters of a line: hundreds of thousands of connections that were watched."""
 _COLLECTIONS = (dict, frozenset, list, tuple)
 _ERRORS: dict[type[Exception], tuple[str, ...]] = {
     LinkError: ("link", "direction", "asked", "held"),
@@ -28,7 +28,7 @@ _ERRORS: dict[type[Exception], tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """What holds for all links of a run.
+    """The settings of all links of a run.
 
     ``segments``: frames per offload bundle on every node's interface. ``at``: by node, where ``up`` is
     shaped; ``nic`` where nothing is said. None leaves TCP's congestion control or least retransmission
@@ -89,7 +89,7 @@ class SocketSeen:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What a node's namespace had: its connections, and its interfaces' counters at the end."""
+    """The connections of a node's namespace, and its interfaces' counters at the end."""
 
     sockets: tuple[SocketSeen, ...]
     interfaces: tuple[InterfaceSeen, ...]

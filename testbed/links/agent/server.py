@@ -98,7 +98,7 @@ class AgentServer:
         return failures
 
     def do_capabilities(self, _: Object) -> Capabilities:
-        """What the kernel can do."""
+        """Return the kernel's capabilities."""
         return probe()
 
     def do_build(self, request: Object) -> dict[str, tuple[Interface, Interface]]:

@@ -168,7 +168,7 @@ class SocketWatch:
         self._thread.start()
 
     def interfaces(self) -> dict[str, list[InterfaceSeen]]:
-        """By node, the counters at this moment."""
+        """Return the interfaces' counters at this moment, keyed by node."""
         found = {}
         for node, listening in self._listening.items():
             with NetlinkChannel(listening.netns) as channel:
@@ -214,7 +214,7 @@ class SocketWatch:
                     key.data.take()
 
     def _open(self, netns: str) -> dict[int, SocketSeen]:
-        """By cookie, the connections of a namespace that are open."""
+        """Return the open connections of a namespace, keyed by cookie."""
         messages: list[bytes] = []
         with NetlinkChannel(netns, SOCK_DIAG) as channel:
             for family in FAMILIES:

@@ -262,7 +262,7 @@ def _interface(found: Any, addresses: Mapping[int, tuple[str, ...]]) -> Interfac
 
 
 def _addresses(channel: NetlinkChannel) -> dict[int, tuple[str, ...]]:
-    """By the interface's index."""
+    """Return the addresses of interfaces, keyed by the interface's index."""
     found: dict[int, tuple[str, ...]] = {}
     for one in channel.dump(NetlinkMessage(ifaddrmsg, tree()), RTM_GETADDR):
         own = str(ip_address(one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")))
@@ -276,7 +276,7 @@ _KEPT = ("RTA_DST", "RTA_OIF", "RTA_PRIORITY", "RTA_PREFSRC", "RTA_TABLE")
 
 
 class TcpSettings(NamedTuple):
-    """Of a route; None leaves one to the host. ``ecn``: who connects asks for it, and who is asked agrees."""
+    """TCP settings of a route; None: the host's. ``ecn``: who connects asks for it, and who is asked agrees."""
 
     congestion: str | None
     rto_min_ms: int | None

@@ -44,7 +44,7 @@ SETTINGS = {
 """As sysctl(8) calls them; a network namespace has its own. Compose sets the same (``compose/base.yaml``)."""
 
 FILTERS = ("iptables", "ip6tables", "arptables")
-"""What bridges hand every packet to, where a host's engine has loaded br_netfilter: switches of ours filter nothing."""
+"""Filters that bridges hand every packet to, where br_netfilter is loaded by a host's engine: our switches use none."""
 
 
 @contextmanager
@@ -91,18 +91,18 @@ def leave_for_new() -> None:
 
 
 def apart(action: Callable[[], T]) -> T:
-    """What ``action`` returns in a thread of its own, whose namespace and priority end with it; raises what it does."""
+    """Run ``action`` in a thread of its own, whose namespace and priority end with it; return or raise what it does."""
     with ThreadPoolExecutor(1) as own:
         return own.submit(action).result()
 
 
 def path_of(name: str) -> str:
-    """Where the namespace called ``name`` is, or would be."""
+    """Return where the namespace called ``name`` is, or would be."""
     return str(NAMED / name)
 
 
 def stands(path: str) -> bool:
-    """Whether there is a namespace at ``path``: a file that is left of one is none."""
+    """Return whether there is a namespace at ``path``: a file that is left of one is none."""
     return os.path.ismount(path)
 
 
@@ -176,7 +176,7 @@ def settle() -> None:
 
 
 def remembers_connections(netns: str | None) -> bool:
-    """Whether a namespace's connections leave something behind for later ones."""
+    """Return whether a namespace's connections leave something behind for later ones."""
     with inside(netns):
         return _file("net.ipv4.tcp_no_metrics_save").read_text().strip() == "0"
 

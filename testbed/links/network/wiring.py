@@ -76,7 +76,7 @@ class RackPlan:
 
 @dataclass(frozen=True, slots=True)
 class Racks:
-    """What was made: each rack's cable by its name, and where each member's port is now."""
+    """The racks that were made: each rack's cable by its name, and where each member's port is now."""
 
     cables: dict[str, Cable]
     ports: dict[str, Interface]
@@ -87,7 +87,7 @@ DeviceKey = tuple[str | None, int]
 
 
 class QueuePoint(NamedTuple):
-    """What leaves a device, or what arrives at it (through an intermediate device of ours)."""
+    """Place of a queue: for what leaves a device, or arrives at it (through an intermediate device of ours)."""
 
     interface: Interface
     passing: Literal["leaving", "arriving"]

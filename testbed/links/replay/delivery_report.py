@@ -34,7 +34,7 @@ from testbed.links.replay.interval_errors import (
 from testbed.records.intervals import spread
 
 _LEAVING_S = 1e-3
-"""What the rate before an outage gives in so long may leave after it was set: it was on its way."""
+"""Time whose traffic, at the rate before an outage, may leave after the outage was set: it was on its way."""
 
 _SOON_S, _CLOSE_S = 0.2, 5e-3
 
@@ -61,7 +61,7 @@ class Outages:
         self._looked_s = 0.0
 
     def resuming(self, now_s: float) -> bool:
-        """Whether service should have returned just now, so that looks should follow closely."""
+        """Return whether service should have returned just now, so that looks should follow closely."""
         return self.resumed_s is not None and now_s - self.resumed_s < _SOON_S
 
     def begin(self, carried: int, rate_before_bits: int) -> None:
@@ -113,9 +113,9 @@ class Outages:
 
 
 MOST_MISMATCHES = 20
-"""So many are in a report; all are in the records."""
+"""Most mismatches in a report; all are in the records."""
 MOST_LATENESS = 10_000
-"""Of so many changes it is kept how late each was; of more, how many were about as late."""
+"""Most changes of which each lateness is kept; of more, how many were about as late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class EndReport:
     """Share of the time in which the link was backlogged at every look."""
     busy_ratio: float | None
     busy_ratio_slack: float
-    """Of that: what a bundle more or less may make of it, in each time that the link was backlogged without a break."""
+    """Change of that ratio by a bundle more or less, in each time that the link was backlogged without a break."""
     busy_mape_1s: float | None
     """Over the bins in which it was backlogged throughout; likewise the two that follow."""
     busy_worst_1s: float | None
@@ -149,7 +149,7 @@ class EndReport:
     excess_share: float | None
     """Share of the delivered bits that is beyond what was asked and one bundle in a whole second, backlogged or not."""
     drops: int
-    """Of the emulated queue, since the links were prepared."""
+    """Drops of the emulated queue, since the links were prepared."""
     changes: int
     lateness_ms: dict[str, float | None] | None
     """``p50``, ``p99``, ``p99_at_least`` (95 % confidence) and ``max`` of when changes were in the kernel
@@ -175,20 +175,20 @@ class EndReport:
     """Times at which the kernel held another rate or queue than was asked: the fields of ``Mismatch``."""
     gso_max_segs: int
     realtime: bool
-    """Whether changes were made by a real-time thread."""
+    """True if changes were made by a real-time thread."""
     failure: str | None = None
-    """What went wrong on this end after t0, in words."""
+    """Description of what went wrong on this end after t0."""
     line_packets: int | None = None
     """Packets that came to the line after the queue, where delay and loss are; None: there is no line."""
     line_lost: int | None = None
-    """Of them, those that its loss model took."""
+    """Packets among them that its loss model took."""
     line_limit: int | None = None
-    """Of them, those for which it had no room: none may be."""
+    """Packets among them for which it had no room: there must be none."""
 
 
 @dataclass(slots=True)
 class Sums:
-    """What looks come to, added up in their order."""
+    """Sums over looks, added up in their order."""
 
     asked_bits: float = 0
     delivered_bits: int = 0
@@ -219,7 +219,7 @@ class Folded:
     all: Sums = field(default_factory=Sums)
     busy: Sums = field(default_factory=Sums)
     rows: int = 0
-    """Of looks, one after the other, at which the link was busy."""
+    """Number of rows of looks, one after the other, at which the link was busy."""
     was_busy: bool = False
     outage_s: float = 0
     outages: int = 0
@@ -231,9 +231,9 @@ class Folded:
 
 @dataclass(slots=True)
 class DeliveryLog:
-    """What was gathered about a link direction from t0 on, in order of time.
+    """Measurements of a link direction from t0 on, in order of time.
 
-    What was before the last ``fold`` is in ``folded``.
+    Those before the last ``fold`` are in ``folded``.
     """
 
     bundle_bytes: int = 0

@@ -60,7 +60,7 @@ class IntervalErrors:
 
     all: Errors = field(default_factory=Errors)
     busy: Errors = field(default_factory=Errors)
-    """Of those in which the link was backlogged throughout."""
+    """Errors of the bins in which the link was backlogged throughout."""
     excess_bits: float = 0.0
     """Delivered beyond what was asked and one bundle, backlogged or not, in bins in which something was asked."""
     edge_s: float = -inf

@@ -78,17 +78,20 @@ class LowRateDebt:
         self.packets, self.looked_ns = packets, now_ns
 
     def asleep(self, now_ns: int) -> bool:
-        """Whether nothing can leave before the next renewal, even one that comes late."""
+        """Return whether nothing can leave before the next renewal, even one that comes late."""
         return self.awake_ns > now_ns + 2 * RENEW_NS
 
 
 def frame_ns(rate_bits: int, overhead_bytes: int = 0) -> int:
-    """How long a full frame takes at a rate above 0."""
+    """Return how long a full frame takes at a rate above 0, in ns."""
     return ceil(8e9 * (FRAME_BYTES + overhead_bytes) / rate_bits)
 
 
 def is_slow(shape: LinkState) -> bool:
-    """Whether a rate is so low, or 0, that its changes must be looked ahead for. What drops all packets has none to charge."""
+    """Return whether a rate is so low, or 0, that its changes must be looked ahead for.
+
+    A link that drops all packets has none to charge.
+    """
     if not shape.rate_bits:
         return not shape.drop
     return frame_ns(shape.rate_bits, shape.overhead_bytes) > SLOW_NS
@@ -159,7 +162,7 @@ def charge_of(time_ns: int) -> LinkPace:
 
 
 def _told_apart(full_ns: int, small_ns: int) -> bool:
-    """Whether ``charging`` can give both their own cost, and so all sizes between them."""
+    """Return whether ``charging`` can give both their own cost, and so all sizes between them."""
     share = (FRAME_BYTES - SEGMENT_HEADER_BYTES) / (FRAME_BYTES + MOST_OVERHEAD_BYTES)
     return full_ns - small_ns >= share * full_ns
 
@@ -219,10 +222,10 @@ class LinkPlayer:
             shaped, shape, shaped.where.index, line, bundle_bytes=bundle_bytes, gapped=gapped
         )
         self.coming: deque[PreparedChange] = deque()
-        """What is still to be applied, as far as it is known; kept by the replay."""
+        """Changes still to be applied, as far as they are known; kept by the replay."""
         self.slow = LowRateDebt() if is_slow(shape) else None
         self.eased: LinkPace | None = None
-        """What the class was set to instead of the plain setting of its low rate."""
+        """Setting that the class has instead of the plain setting of its low rate."""
         self._outage: tuple[LinkPace, bytes] | None = None
         """Setting and message for the outage that comes next, once it is near."""
         self.failure: str | None = None
@@ -266,7 +269,7 @@ class LinkPlayer:
 
     @property
     def held(self) -> bool:
-        """Whether the class must be looked after every few milliseconds."""
+        """True if the class must be looked after every few milliseconds."""
         return self.slow is not None and (
             bool(self.coming) or self.eased is not None or not self.shape.rate_bits
         )
@@ -350,7 +353,7 @@ class LinkPlayer:
             self.shaped.send(self.shaped.class_message(_pace(self.shape)))
 
     def _matters(self, slow: LowRateDebt, now_ns: int) -> bool:
-        """Whether something that leaves before the next look could reach the next change."""
+        """Return whether something that leaves before the next look could reach the next change."""
         if slow.asleep(now_ns) and self.eased is not None:
             return False
         if not self.shape.rate_bits:

@@ -1,4 +1,4 @@
-"""What one link direction was asked to carry, what it carried, and what the kernel held, look by look."""
+"""Samples of a link direction: what was asked of it, what it carried, and what the kernel held, look by look."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ WATCHED_S = 0.05
 """Looks are 20 ms apart; nobody vouches for what is beyond so much between two of them."""
 
 LIMIT_LOOKS = 50
-"""The queue's length and the delay line are read back at every so many looks: about once a second."""
+"""Number of looks between two at which queue length and delay line are read back: about once a second."""
 
 FOLD_S, FOLD_SAMPLES = 60.0, 10
-"""What is older is folded, once in so many samples. A change that comes so late has no longer any part in earlier bins' errors; its
-lateness is far beyond what a verdict allows."""
+"""Age from which data are folded, and the samples between two folds. A change that comes so late has no
+longer any part in earlier bins' errors; its lateness is far beyond what a verdict allows."""
 
 
 class LinkSampler:
@@ -106,12 +106,12 @@ class LinkSampler:
         return self._now
 
     def _stood(self, gap_s: float) -> bool:
-        """Whether a queue stood since the last look, ``gap_s`` ago."""
+        """Return whether a queue stood since the last look, ``gap_s`` ago."""
         least_bits = self._shape.rate_bits * gap_s if self._gapped else 0.0
         return self._now.backlog_bytes > 0 and 8 * self._before.backlog_bytes >= least_bits
 
     def resuming(self, now_s: float) -> bool:
-        """Whether an outage has just ended, so that looks should follow closely."""
+        """Return whether an outage has just ended, so that looks should follow closely."""
         return self._outages.resuming(now_s)
 
     def close(self) -> list[Event]:
@@ -190,7 +190,7 @@ class LinkSampler:
             self.record.marks.append((self._now_s, self._charged))
 
     def _looks_within(self) -> tuple[tuple[float, int], ...]:
-        """What each look but the last has seen carried, where a line between the sample's ends would not tell it."""
+        """Return the bits carried at each look but the last, where a line between the sample's ends would be wrong."""
         if self._busy or self._charged == self._from_charged:
             return ()
         return tuple(

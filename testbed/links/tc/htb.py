@@ -254,7 +254,7 @@ class QdiscDevice:
 
 
 class RootQdisc:
-    """What is the root of a device. Holds a socket in the device's namespace for as long as it lives."""
+    """The root queueing discipline of a device. Holds a socket in the device's namespace for as long as it lives."""
 
     def __init__(self, end: LinkDirection, where: QdiscDevice) -> None:
         self.end, self.where = end, where
@@ -349,7 +349,7 @@ def undo_redirect(channel: NetlinkChannel, index: int) -> None:
 
 
 class Passed(NamedTuple):
-    """What a redirect has seen: packets that came, and those for which the other device had no room."""
+    """Counters of a redirect: packets that came, and those for which the other device had no room."""
 
     target: int
     packets: int

@@ -29,7 +29,7 @@ from testbed.links.tc.parameters import LINE_HANDLE, ORDER_BYTES_S, TICK_NS, tab
 from testbed.scenario.link_state import FourState, GilbertElliott, Impairments, Slot
 
 ALL = _MAX32 = 0xFFFFFFFF
-"""What a share of 1 is to the kernel."""
+"""The kernel's number for a share of 1."""
 
 _OPTIONS = "TCA_OPTIONS."
 _LOSS = f"{_OPTIONS}TCA_NETEM_LOSS."
@@ -44,7 +44,7 @@ _SHARES = {
     ("TCA_NETEM_CORRUPT", "prob_corrupt"): "corrupt",
     ("TCA_NETEM_CORRUPT", "corr_corrupt"): "corrupt_correlation",
 }
-"""By attribute and field, the share of ``Impairments`` that is in it."""
+"""The share of ``Impairments`` in a field of an attribute, keyed by attribute and field."""
 _HELD = AttributeReader(
     tcmsg,
     *(_OPTIONS + name for name in ("delay", "limit", "loss", "gap", "duplicate", "jitter")),
@@ -78,12 +78,12 @@ class LineCounters(NamedTuple):
     """A netem at one instant."""
 
     packets: int
-    """Sent on; duplicates are counted, lost packets are not."""
+    """Packets sent on; duplicates are counted, lost packets are not."""
     bytes: int
     lost: int
-    """By the loss model (with ``ecn`` those marked instead count too), and any that found it full."""
+    """Packets lost by the loss model (with ``ecn`` those marked instead count too), and any that found it full."""
     backlog_packets: int
-    """On their way."""
+    """Packets on their way."""
 
 
 def add(index: int, told: NetemState) -> bytes:
@@ -205,7 +205,7 @@ def _read_model(
 
 
 def same(told: NetemState, held: NetemState) -> bool:
-    """Whether a kernel holds what it was told, as far as it tells."""
+    """Return whether a kernel holds what it was told, as far as it tells."""
     wanted, found = told.impairments, held.impairments
     seed = found.seed if wanted.seed is not None and found.seed is not None else None
     found = replace(found, distribution=wanted.distribution, seed=seed)

@@ -169,7 +169,7 @@ class _Layout(NamedTuple):
     marked: tuple[int, ...]
     values: struct.Struct
     order: list[int]
-    """Of each name the number of its value; of what is not there, one beyond them."""
+    """The number of the value of each name; for a name that is not there, one beyond them."""
 
 
 def _layout(decoded: nlmsg, message: bytes, names: Sequence[str]) -> _Layout:
@@ -277,7 +277,7 @@ class NetlinkChannel:
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._asked = False
-        """Whether an answer may be on its way that nobody has read."""
+        """True if an answer may be on its way that nobody has read."""
 
     def close(self) -> None:
         """Close the socket; safe to call twice."""

@@ -83,7 +83,7 @@ ALIAS = "narrows"
 
 
 class LinkPace(NamedTuple):
-    """What a class is set to. ``mpu_bytes``: every packet is charged at least so many bytes.
+    """The setting of a class. ``mpu_bytes``: every packet is charged at least so many bytes.
 
     ``overhead_bytes`` are charged for every packet on top of its length. Counters of bytes know of neither.
     """
