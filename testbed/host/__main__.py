@@ -1,8 +1,8 @@
-"""What make calls.
+"""The setup commands that ``make`` calls.
 
-Saying what is about to be done to this machine, and asking whether it may be, where somebody is there to answer.
+``python3 -m testbed.host [--yes] [all|environment|engine|images|guest|stop|capabilities]``
 
-``python3 -m testbed.host [--yes] [all|environment|engine|images|guest|stop|capabilities]``: what ``make`` calls.
+They say what is about to be done to this machine, and ask whether it may be, where somebody is there to answer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def ask(needs: tuple[Need, ...], *, yes: bool, with_engine: bool) -> None:
 
 
 def intended(needs: tuple[Need, ...], *, with_engine: bool) -> list[str]:
-    """What setup would do to this machine beyond the checkout, a sentence each."""
+    """Return what setup would do to this machine beyond the checkout, a sentence each."""
     lacks_engine = with_engine and host_docker_engine.lacking()
     wanted = packages.missing((*needs, *packages.ENGINE) if lacks_engine else needs)
     lines = []
@@ -128,7 +128,7 @@ _ASKED: dict[str, tuple[tuple[packages.Need, ...], bool]] = {
     "engine": ((), True),
     **dict.fromkeys(("all", "images", "guest"), (_OF_THE_SYSTEM, True)),
 }
-"""By command: packages that it may install, and whether it starts an engine."""
+"""Packages that a command may install, and whether it starts an engine, keyed by command."""
 
 
 def main(arguments: list[str]) -> int:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a probe saw. ``fix``: what to do, empty when nothing is wrong."""
+    """The finding of a probe. ``fix``: what to do, empty when nothing is wrong."""
 
     ok: bool
     detail: str
@@ -66,7 +66,7 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether this machine cannot be used as it is."""
+        """True if this machine cannot be used as it is."""
         return self.check.required and not self.finding.ok
 
     def to_json(self) -> dict[str, object]:
@@ -143,7 +143,7 @@ def namespaces() -> Finding:
 
 
 def namespaces_allowed() -> bool:
-    """Whether this user may make network namespaces, as root or in a user namespace."""
+    """Return whether this user may make network namespaces, as root or in a user namespace."""
     try:
         _kernel()
     except MachineError:
@@ -152,7 +152,7 @@ def namespaces_allowed() -> bool:
 
 
 def queueing() -> Finding:
-    """What no link can be shaped without."""
+    """Check what no link can be shaped without."""
     if not namespaces_allowed():
         return _UNJUDGED
     lacking = _kernel().missing()
@@ -162,19 +162,19 @@ def queueing() -> Finding:
 
 
 def in_network() -> Finding:
-    """What links with ``at: network`` need."""
+    """Check what links with ``at: network`` need."""
     from testbed.links.capabilities import needs_of_network
 
     return _optional(needs_of_network(), "links with `at: network` are refused")
 
 
 def netem() -> Finding:
-    """What delay, jitter, loss and the like need."""
+    """Check what delay, jitter, loss and the like need."""
     return _optional(("netem",), "scenarios with delay or loss need `--guest`")
 
 
 def real_time() -> Finding:
-    """Whether the agent can have SCHED_FIFO, which keeps its deadlines under load."""
+    """Check whether the agent can have SCHED_FIFO, which keeps its deadlines under load."""
     if not namespaces_allowed():
         return _UNJUDGED
     if not _kernel().realtime:

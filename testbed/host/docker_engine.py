@@ -29,7 +29,7 @@ from testbed.host.packages import CommandFailed, answer, have, run, step
 from testbed.journal import lives, start_of_boot, start_time
 
 _FLAGS = ("--bridge=none", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
-"""Of our own engine: no bridge of its own, no forwarding, no translated addresses."""
+"""Options of our own engine: no bridge of its own, no forwarding, no translated addresses."""
 _NO_FILTERS = "--iptables=false"
 STATE = Path("/run/narrows-engine.json")
 LOG = Path("/var/log/narrows-dockerd.log")
@@ -42,14 +42,14 @@ _TABLES = ("filter", "nat")
 _TOOLS = ("iptables", "ip6tables")
 _BRIDGE = "docker0"
 _DOCKERS = re.compile(rf"\bDOCKER|\b({_BRIDGE}|br-[0-9a-f]{{12}})\b")
-"""What rules of Docker's speak of: its chains and its bridges."""
+"""Pattern of Docker's rules: they name its chains and its bridges."""
 _END_S, _LOOK_S = 60.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class EngineHost:
-    """What an engine may change: settings by path below /proc/sys, policies of FORWARD by program, whether there were
-    rules and a bridge of Docker's before."""
+    """Settings of a host that an engine may change: those below /proc/sys by path, policies of FORWARD by program,
+    whether there are rules and a bridge of Docker's."""
 
     settings: dict[str, str]
     policies: dict[str, str]
@@ -67,7 +67,7 @@ def flags() -> tuple[str, ...]:
 
 
 def description() -> str:
-    """What an engine that is started now changes, as a part of a sentence."""
+    """Return what an engine that is started now changes, as a part of a sentence."""
     if _forwards():
         return "this host forwards packets already, so it adds Docker's rules to the filters, for its own networks"
     return "it changes neither forwarding nor filters"
@@ -78,12 +78,12 @@ def _forwards() -> bool:
 
 
 def is_managed() -> bool:
-    """Whether an init system is there that manages services."""
+    """Return whether an init system is there that manages services."""
     return Path("/run/systemd/system").is_dir()
 
 
 def host() -> EngineHost:
-    """What is so now."""
+    """Return the present settings of this host."""
     read = {name: Path("/proc/sys", name) for name in _SETTINGS}
     rules = [line for tool in _TOOLS for table in _TABLES for line in _rules(tool, table)]
     return EngineHost(
@@ -171,7 +171,7 @@ def _end(pid: int, start: str) -> None:
 
 
 def _read(state: Path) -> dict[str, Any] | None:
-    """What is written down of this boot of the machine."""
+    """Return the engine's noted state; None if there is none of this boot of the machine."""
     try:
         noted: dict[str, Any] = json.loads(state.read_text())
     except (OSError, ValueError):
@@ -196,7 +196,10 @@ def _save(state: Path, noted: dict[str, Any]) -> None:
 
 
 def _restore(before: EngineHost, up: EngineHost) -> list[str]:
-    """What differs from ``before`` as it did while the engine was ``up`` is the engine's work."""
+    """Undo the engine's changes: what differs from ``before`` as it did while the engine was ``up``.
+
+    Returns what was done, a phrase each.
+    """
     now, done = host(), []
     for name, value in before.settings.items():
         if now.settings.get(name) != value and now.settings.get(name) == up.settings.get(name):
@@ -275,7 +278,7 @@ def compose_version_of(command: tuple[str, ...]) -> str | None:
 
 
 def refused() -> bool:
-    """Whether an engine is there but this user may not speak to it."""
+    """Return whether an engine is there but this user may not speak to it."""
     return _SOCKET.exists() and not os.access(_SOCKET, os.R_OK | os.W_OK)
 
 
@@ -288,7 +291,7 @@ def require() -> None:
 
 
 def lacking() -> bool:
-    """Whether no engine answers, or Compose is missing."""
+    """Return whether no engine answers, or Compose is missing."""
     return version() is None or compose_command() is None
 
 

@@ -78,7 +78,7 @@ def make(tag: str) -> None:
 
 
 def _pull(wanted: ImageRecipe, tag: str) -> bool:
-    """Whether a registry gave the image; one that is here already is taken as it is."""
+    """Pull an image; return whether a registry gave it. One that is here already is taken as it is."""
     try:
         if answer(["docker", "image", "inspect", "--format", "{{.Id}}", wanted.image]) is None:
             run(["docker", "pull", "-q", wanted.image], timeout=_PULL_SECONDS)
@@ -168,7 +168,7 @@ _HOST_ONLY = {"docker", "matplotlib"}
 
 
 def requirements() -> list[str]:
-    """What nodes need of the project's dependencies."""
+    """Return those of the project's dependencies that nodes need."""
     listed: list[str] = project()["project"]["dependencies"]
     return [line for line in listed if name_of(line) not in _HOST_ONLY]
 
@@ -225,7 +225,7 @@ class Tags:
 
 
 def tags() -> Tags:
-    """What the images of this checkout are called; reads files, asks nobody."""
+    """Return the names of this checkout's images; reads files, asks nobody."""
     base = paths.of(in_checkout("images", "base"))
     recipe = recipe_base_image()
     runtime = paths.of(base, made_from(recipe), in_checkout("images", "runtime"))
@@ -239,7 +239,7 @@ def tags() -> Tags:
 
 
 def exists(tag: str) -> bool:
-    """Whether the engine holds an image of that name."""
+    """Return whether the engine has an image of that name."""
     return answer(["docker", "image", "inspect", "--format", "{{.Id}}", tag]) is not None
 
 

@@ -70,7 +70,7 @@ def run(
 
 
 def answer(command: Sequence[str], *, timeout: float = 20.0) -> str | None:
-    """What ``command`` writes, stripped, or None when it cannot be run or fails."""
+    """Return what ``command`` writes, stripped, or None when it cannot be run or fails."""
     try:
         return run(command, timeout=timeout).strip()
     except CommandFailed:
@@ -78,7 +78,7 @@ def answer(command: Sequence[str], *, timeout: float = 20.0) -> str | None:
 
 
 def have(program: str) -> bool:
-    """Whether ``program`` can be run; the directories of system programs count."""
+    """Return whether ``program`` can be run; the directories of system programs count."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     return shutil.which(program, path=path) is not None
 

@@ -104,7 +104,7 @@ class Stamp:
         self.path, self.content = path, content
 
     def fresh(self) -> bool:
-        """Whether the thing was last made from this very content."""
+        """Return whether the thing was last made from this very content."""
         return self.path.is_file() and self.path.read_text() == self.content
 
     def write(self) -> None:
@@ -115,9 +115,9 @@ class Stamp:
 
 FOLDER = ROOT / "locks"
 PACKAGES = FOLDER / "packages.txt"
-"""Of ``.venv``, for every Python."""
+"""Lock file of ``.venv``, for every Python."""
 IMAGE = FOLDER / "image.txt"
-"""Of the images, for their Python."""
+"""Lock file of the images, for their Python."""
 TORCH_CPU, TORCH_GPU = FOLDER / "torch-cpu.txt", FOLDER / "torch-gpu.txt"
 """PyTorch's builds; the second with the packages that it alone needs."""
 
@@ -141,7 +141,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def has_gpu() -> bool:
-    """Whether the kernel drives an NVIDIA device."""
+    """Return whether the kernel drives an NVIDIA device."""
     return Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidiactl").exists()
 
 
@@ -181,7 +181,7 @@ def project() -> dict[str, Any]:
 
 
 def stamp() -> Stamp:
-    """What the environment is made from: the package's own description, lock files and the Python it was made with."""
+    """Return the stamp of what the environment is made from: the package's description, lock files and this Python."""
     described = project()
     wanted = [described["project"], described["build-system"]]
     made_from = of(repr(wanted), FOLDER, sys.version, str(ROOT))
@@ -189,7 +189,7 @@ def stamp() -> Stamp:
 
 
 def current() -> bool:
-    """Whether the environment is there and was made from what the checkout says now."""
+    """Return whether the environment is there and was made from what the checkout says now."""
     return VENV_PYTHON.exists() and stamp().fresh()
 
 
@@ -215,7 +215,7 @@ _SOURCES = ROOT / "testbed" / "compress" / "kernels"
 
 
 def stamp_kernels() -> Stamp:
-    """What they are compiled from: the loops, and the environment."""
+    """Return the stamp of what the kernels are compiled from: the loops, and the environment."""
     made_from = of(stamp().content, *sorted(_SOURCES.glob("*.py")))
     return Stamp(VENV / ".kernels-compiled-from", made_from)
 

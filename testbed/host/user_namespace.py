@@ -53,7 +53,7 @@ _SETTINGS = {
 
 _NO_SUID, _NO_DEVICES = 2, 4
 _OWN_TO_THE_RUN = {"netns", "narrows"}
-"""What is under ``/run`` of namespaces and journals: every world has its own."""
+"""Folders under ``/run`` of namespaces and journals: every user namespace has its own."""
 
 OTHERWISE = (
     "Or: run with sudo; or with --fabric docker as a member of the group docker; or with --guest, "
@@ -62,7 +62,7 @@ OTHERWISE = (
 
 
 def privileged() -> bool:
-    """Whether this process may make namespaces and change the network where it is."""
+    """Return whether this process may make namespaces and change the network where it is."""
     held = effective_capabilities()
     return all(held >> capability & 1 for capability in (_NET_ADMIN, _SYS_ADMIN))
 
@@ -100,7 +100,7 @@ def enter_own_world() -> None:
 
 
 def forbidden(error: OSError, setting: Callable[[str], str | None] | None = None) -> MachineError:
-    """What to tell a user whose user namespace could not be made. ``setting`` reads one by its name."""
+    """Return the error for a user whose user namespace could not be made. ``setting`` reads one by its name."""
     read = setting or _setting
     guilty = [
         f"{name}={allows}" for name, (forbids, allows) in _SETTINGS.items() if read(name) == forbids
@@ -138,7 +138,7 @@ def _loopback_up() -> None:
 
 
 def try_out() -> Capabilities:
-    """What the kernel lets this user do in a world of its own, tried by another process.
+    """Return what the kernel lets this user do in a user namespace, tried by another process.
 
     Raises MachineError where the host forbids it, or the kernel lacks what every link needs.
     """
@@ -229,7 +229,7 @@ def _private_run(run: Path = Path("/run")) -> None:
 
 
 def _show(source: str, target: Path) -> None:
-    """What may not be looked into from here is left out."""
+    """Show the folder ``source`` at ``target``; leave it out where it may not be looked into from here."""
     try:
         mount(source, target, None, BIND | RECURSIVE)
     except PermissionError:

@@ -113,7 +113,7 @@ class NetemStage(RootQdisc):
         }
 
     def look(self) -> tuple[str, str]:
-        """Return the setting told and that in the kernel, in words; the same twice if they agree. Raises KernelRefused."""
+        """Return the setting told and the kernel's, in words; the same twice if they agree. Raises KernelRefused."""
         setting, held, right = self._compared()
         return describe(setting.held), describe(setting.held if right else held)
 

@@ -55,7 +55,7 @@ def ensure() -> Path:
 
 
 def _name(tag: str) -> str:
-    """By what the image is made from, which its tag says: anybody can tell, also without an engine to ask."""
+    """Return the disk's name, from the image's tag: it says what the image is made from, and needs no engine to ask."""
     return f"docker-{tag.rpartition(':')[2]}{_SUFFIX}"
 
 

@@ -97,7 +97,7 @@ _LARGER = {"amx_tile", "apx"}
 
 
 def needed(cpuinfo: Path = _CPU) -> bool:
-    """Whether this processor has registers that User-mode Linux does not know."""
+    """Return whether this processor has registers that User-mode Linux does not know."""
     for line in cpuinfo.read_text().splitlines():
         if line.startswith("flags"):
             return not _LARGER.isdisjoint(line.split())
@@ -147,7 +147,7 @@ GUEST = (
     Need("C compiler (this processor is newer than User-mode Linux)", _compiler, ("gcc",)),
     Need("C headers", _compiler, ("libc6-dev",)),
 )
-"""What ``make setup`` installs."""
+"""Packages that ``make setup`` installs."""
 
 
 def require() -> Kernel:
@@ -165,7 +165,7 @@ def require() -> Kernel:
 
 
 CONSOLE = "console"
-"""What the kernel and the programs before the command write, in the shared folder."""
+"""File in the shared folder with what the kernel and the programs before the command write."""
 
 _INIT = Path(__file__).with_name("init.sh")
 _FIXED = (
@@ -342,7 +342,7 @@ def _noting_signals(stop: Callable[[int], None]) -> Iterator[None]:
 
 
 def _broken(watch: _Watch, console: Path, size: int) -> Exception:
-    """What a guest that left no outcome died of."""
+    """Return the cause of death of a guest that left no outcome."""
     if watch.killed_at != float("inf"):
         return ExperimentError("the guest was ended before its command had ended")
     lines = console.read_text(errors="replace").splitlines()

@@ -29,7 +29,7 @@ from testbed.process import BIND, SET_BY_US, mount
 
 ORDER, OUTCOME = "order.json", "outcome.json"
 OUTPUT, ERRORS = "output", "errors"
-"""What the command writes to its standard output and to its standard error, as it comes."""
+"""Files of what the command writes to its standard output and to its standard error, as it comes."""
 STOP = "stop-"
 """``stop-15`` asks that the command be sent signal 15."""
 
@@ -62,7 +62,7 @@ class GuestOrder:
     writable: list[Path] = field(default_factory=list)
     """Folders of the host in which what the command writes stays; absolute, and there already."""
     docker: bool = False
-    """Whether a Docker engine is to run in the guest."""
+    """True if a Docker engine is to run in the guest."""
     cwd: Path = field(default_factory=Path.cwd)
     environment: dict[str, str] = field(default_factory=environment)
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from testbed.process import die_with
 
 END = b"."
-"""What the host writes to have the guest ended; when the host's process dies, it writes nothing."""
+"""Byte that the host writes to have the guest ended; when the host's process dies, it writes nothing."""
 
 
 def main(folder: str, command: list[str]) -> int:
