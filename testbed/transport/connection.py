@@ -123,7 +123,7 @@ _PROBE_S = 1
 
 @dataclass(frozen=True, slots=True)
 class ConnectionConfig:
-    """What all connections of a node have in common."""
+    """Settings that all connections of a node have in common."""
 
     run: int
     """Number in every frame, 64 bit."""
@@ -132,11 +132,11 @@ class ConnectionConfig:
     silence_s: float
     """How long unanswered data is waited for."""
     most_bytes: int = MAX_BODY
-    """Of a body, as far as peers of this run have a reason to send one."""
+    """Greatest length of a body, as far as peers of this run have a reason to send one."""
     lockstep: bool = True
     """Nobody has more than two messages of a bucket under way, so that buffers can be used again."""
     unsent_bytes: int | None = None
-    """Of what has not left, so much may be handed over; None: whatever the kernel takes."""
+    """Most bytes that may be handed over and not have left; None: whatever the kernel takes."""
 
 
 class FramedSocket:
@@ -145,7 +145,7 @@ class FramedSocket:
     def __init__(self, connected: socket.socket, terms: ConnectionConfig, most_bytes: int) -> None:
         self.socket, self.sending = connected, threading.Lock()
         self.address: str | None = None
-        """Of the other end, where that was the one to connect."""
+        """Address of the other end, where that was the one to connect."""
         self._run = terms.run
         self._inflow = FrameReader(connected, terms.run, terms.clock, most_bytes)
         self._inflow.reuses = terms.lockstep
@@ -169,7 +169,7 @@ class FramedSocket:
         return framed(message, self._run, time.monotonic_ns())
 
     def counters(self) -> SocketCounters:
-        """What the kernel counted so far."""
+        """Return the kernel's counts so far."""
         return read_counters(self.socket)
 
     def silent_s(self) -> float:
@@ -335,19 +335,19 @@ class NonBlockingConnection(FramedSocket):
         """Whose it is, once it has said so."""
         self.said_goodbye = self.ended = False
         self.events = 0
-        """What the loop waits for on it; 0: it has been taken out of the loop."""
+        """Events that the loop waits for on it; 0: it has been taken out of the loop."""
         self.failure: OSError | None = None
         """Why what was on its way out is not any more."""
         self._out: list[bytes | memoryview] = []
 
     @property
     def sends(self) -> bool:
-        """Whether some of a frame is still to be handed over."""
+        """Return whether some of a frame is still to be handed over."""
         return bool(self._out)
 
     @property
     def staged(self) -> bool:
-        """Whether more can be read though the socket may have nothing."""
+        """Return whether more can be read though the socket may have nothing."""
         return self._inflow.staged
 
     def read(self) -> Message | None:
@@ -383,7 +383,7 @@ class NonBlockingConnection(FramedSocket):
         return not self._out
 
     def fail(self, error: OSError) -> None:
-        """What is on its way out will not arrive."""
+        """Drop what is on its way out: it will not arrive, because of ``error``."""
         self.failure, self._out = error, []
 
     def _send(self, parts: list[bytes | memoryview]) -> int:

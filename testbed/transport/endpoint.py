@@ -31,7 +31,7 @@ S = TypeVar("S")
 GREETING_S = 10.0
 """How long an accepted connection may take to introduce itself."""
 GREETING_BYTES = 4096
-"""Of the body that it does so with."""
+"""Most bytes of the body with which it does so."""
 _OF_ONE_ADDRESS, _IN_ALL = 32, 512
 
 
@@ -152,7 +152,7 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
         raise MachineError(f"there is no multicast here: {message.kind.name} to group {group}")
 
     def counters(self) -> dict[int, SocketCounters]:
-        """What the kernel counted on each peer's connection so far.
+        """Return the kernel's counts on each peer's connection so far.
 
         The kernel forgets a least round-trip time after minutes; that of connecting, on idle links, is kept here.
         """
@@ -166,7 +166,7 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
         return sum(s.excuses_out for s in streams), sum(s.excuses_in for s in streams)
 
     def _set_up(self) -> None:
-        """What an endpoint needs besides."""
+        """Set up what an endpoint needs besides."""
         raise NotImplementedError
 
     def _wrap(self, connected: socket.socket, most_bytes: int) -> SOCKET_ENDPOINT_S:
@@ -231,7 +231,7 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
         self._put(message)
 
     def _received(self, item: Message | NodeLost) -> Message:
-        """What was taken out of the inbox. Raises it where it is a loss."""
+        """Return what was taken out of the inbox. Raises it where it is a loss."""
         if isinstance(item, NodeLost):
             raise item
         self._peers[item.sender].taken += 1
@@ -269,7 +269,7 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
                 self._peers[peer].say(Message(Kind.WAITING, silent_ms, 0, self.number, b""))
 
     def _still_coming(self, timeout: float) -> bool:
-        """Whether bytes of a message have come in the last ``timeout`` seconds."""
+        """Return whether bytes of a message have come in the last ``timeout`` seconds."""
         recent_s = timeout - _TICK_S
         return any(stream.silent_s() < recent_s for stream in list(self._peers.values()))
 

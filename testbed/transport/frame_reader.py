@@ -93,7 +93,7 @@ class FrameReader:
 
     @property
     def staged(self) -> bool:
-        """Whether something is at hand already that a poll of the socket knows nothing of."""
+        """Return whether something is at hand already that a poll of the socket knows nothing of."""
         return self._staged > 0 and self._header is None
 
     def read(self) -> Message | None:

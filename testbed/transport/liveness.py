@@ -38,7 +38,7 @@ class LivenessMonitor:
         self._looked_s = 0.0
 
     def due(self, timeout_s: float, now_s: float) -> bool:
-        """Whether the last look was a while ago."""
+        """Return whether the last look was a while ago."""
         return now_s >= self._looked_s + timeout_s / LOOKS
 
     def look(self, awaited: Collection[int], begun_s: float, now_s: float) -> None:
@@ -67,7 +67,7 @@ class LivenessMonitor:
         return max(0.0, min([timeout_s / LOOKS, *left_s]))
 
     def lasts(self, timeout_s: float, now_s: float) -> bool:
-        """Whether somebody is waited for so long that those who wait for this node are to be told."""
+        """Return whether somebody is waited for so long that those who wait for this node are to be told."""
         return any(now_s >= since_s + timeout_s / LOOKS for since_s in self._since.values())
 
     def silent_s(self, heard: Mapping[int, HeardFrom], now_s: float) -> float:

@@ -32,7 +32,7 @@ class ThreadedEndpoint(SocketEndpoint[BlockingConnection]):
         self._inbox: _Inbox = queue.SimpleQueue()
         self._changed = threading.Condition()
         self.multicaster: Multicaster | None = None
-        """What carries messages to groups, if anything does; it gives what comes to ``deliver``."""
+        """Carrier of messages to groups, if there is one; it gives what comes to ``deliver``."""
 
     def listen(self, address: str, port: int) -> None:
         """Accept peers from now on; each introduces itself with the first frame it sends."""

@@ -129,12 +129,12 @@ class Multicaster:
         return len(header) + len(body)
 
     def counters(self) -> MulticastCounters:
-        """What has been sent and received so far."""
+        """Return the counts of what has been sent and received so far."""
         return self._counters
 
     @property
     def idle(self) -> bool:
-        """Whether members have confirmed everything that was sent."""
+        """Return whether members have confirmed everything that was sent."""
         return self._sending.idle and not self._coming
 
     def gone(self, peer: int, reason: str) -> None:

@@ -31,7 +31,7 @@ MAGIC = 0xB1
 LAYOUT = struct.Struct("<BBHIHHII")
 HEADER_BYTES = LAYOUT.size
 DATAGRAM = 1472
-"""What fits into an IPv4 packet of 1500 bytes."""
+"""Bytes of a datagram that fit into an IPv4 packet of 1500 bytes."""
 PAYLOAD = DATAGRAM - HEADER_BYTES
 HEADERS_ON_LINK = 42
 """Ethernet 14, IPv4 20, UDP 8: what a link counts on top of each datagram."""
@@ -43,7 +43,7 @@ _CLOCK = 1 << 32
 
 
 class Flag(IntFlag):
-    """What a datagram is; without PROBE and REPORT it carries data."""
+    """Kind and marks of a datagram; without PROBE and REPORT it carries data."""
 
     ASK = 1
     """Whoever receives this reports at once."""
@@ -62,7 +62,7 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class ReceiverReport:
-    """What a receiver says of a message.
+    """Report of a receiver on a message.
 
     ``queued_us``: how long packets have waited on their way; ``held_us``: how long the receiver has had the packet
     that it answers; ``missing``: ranges ``(first, count)`` below the highest index received.
@@ -73,7 +73,7 @@ class ReceiverReport:
     missing: tuple[tuple[int, int], ...]
 
     def pack(self) -> bytes:
-        """What follows the header."""
+        """Encode the part that follows the header."""
         parts = [_RANGE.pack(*part) for part in self.missing[:MOST_RANGES]]
         return b"".join(
             [_REPORT.pack(min(self.queued_us, _CLOCK - 1), min(self.held_us, _CLOCK - 1)), *parts]
@@ -150,9 +150,9 @@ class MulticastCounters:
     feedback: Amount = field(default_factory=Amount)
     """Reports of one's own, and questions to members."""
     received: Amount = field(default_factory=Amount)
-    """Of every kind, strangers' included."""
+    """Datagrams received, of every kind, strangers' included."""
     to: dict[int, Amount] = field(default_factory=dict)
-    """What should come to each peer, of every kind; a copy to a group counts for all its members."""
+    """Amount that should come to each peer, of every kind; a copy to a group counts for all its members."""
     frame_bytes_sent: int = 0
     frame_bytes_received: int = 0
     strangers: int = 0

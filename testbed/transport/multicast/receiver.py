@@ -31,7 +31,7 @@ MOST_AHEAD = 32_768
 
 
 class Frames(NamedTuple):
-    """What frames a receiver takes: of which run, and how long their bodies may be."""
+    """Frames that a receiver takes: their run, and the greatest length of their bodies."""
 
     run: int
     most_bytes: int = MAX_BODY
@@ -53,7 +53,7 @@ class Incoming:
 
     @property
     def complete(self) -> bool:
-        """Whether all of it is here."""
+        """Return whether all of it is here."""
         return self.header is not None and not self.missing and self.reached == self._total
 
     def put(
@@ -77,7 +77,7 @@ class Incoming:
         return True
 
     def ranges_missing(self) -> tuple[tuple[int, int], ...]:
-        """What is missing below the highest index received."""
+        """Return the ranges that are missing below the highest index received."""
         return ranges(self.missing)
 
     def _check(self, index: int, length: int, last: bool) -> None:
@@ -135,7 +135,7 @@ _LAG_ALLOWED_US = 10_000
 
 @dataclass
 class PathDelay:
-    """What packets of one sender meet on their way here: how much longer they take than the quickest did."""
+    """Delay of one sender's packets on their way here: how much longer they take than the quickest did."""
 
     _least_us: int | None = None
     _queued_us: int | None = None
@@ -216,7 +216,7 @@ class Receiving:
         self._frames, self._transmitter, self._addresses = frames, transmitter, addresses
         self._counters, self._deliver = counters, deliver
         self.senders: dict[int, frozenset[int]] = {}
-        """Of each group that this node is in, who else is."""
+        """Other members of each group that this node is in."""
         self.heard_s = float("-inf")
         """When the last part of a message came."""
         self._streams: dict[tuple[int, int], MulticastStream] = {}
@@ -274,7 +274,7 @@ class Receiving:
         return self._ways.setdefault(sender, PathDelay())
 
     def _put(self, part: Incoming | None, datagram: Datagram) -> bool:
-        """Whether the sender should hear at once: of a gap, or that the message is complete."""
+        """Take a datagram; return whether the sender should hear of a gap, or of completion, at once."""
         if len(datagram.payload) == PAYLOAD:
             rest = bool(datagram.flags & Flag.REST)
             self._way(datagram.sender).passed(datagram.stamp_us, datagram.arrived_ns // 1000, rest)

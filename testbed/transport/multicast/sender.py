@@ -33,7 +33,7 @@ _LEAST_WAIT_S, _MOST_WAIT_S = 0.03, 0.5
 
 @dataclass
 class SendWindow:
-    """Of one sender, over all its groups; kept from message to message."""
+    """Window of one sender, over all its groups; kept from message to message."""
 
     packets: float = _FIRST
     starting: bool = True
@@ -50,7 +50,7 @@ class SendWindow:
             self._set(self.packets + change)
 
     def lost(self, share: float, queued_us: int, now_s: float, round_trip_s: float) -> None:
-        """Of the packets sent lately ``share`` did not come to some member; one cut every round trip."""
+        """Note that ``share`` of the packets sent lately did not come to some member; one cut every round trip."""
         blamed = queued_us > TARGET_US / 2 or share > _HEAVY_LOSS
         if blamed and now_s - self._cut_s > round_trip_s:
             self.starting = False
@@ -58,7 +58,7 @@ class SendWindow:
             self._set(self.packets * _CUT)
 
     def resting(self, now_s: float) -> bool:
-        """Whether it has been at its least for so long that the delay measured cannot be its own."""
+        """Return whether it has been at its least for so long that the delay measured cannot be its own."""
         above_s = self._above_least_s
         return self.packets <= LEAST and above_s is not None and now_s - above_s > _REST_S
 
@@ -111,7 +111,7 @@ class Sending:
         self._silence_s, self._lost = silence_s, lost
         self.groups: dict[int, Address] = {}
         self.blocked = False
-        """Whether the kernel would take no more."""
+        """True if the kernel would take no more."""
         self.window, self._trip = SendWindow(), RoundTripEstimate()
         self._turns: deque[Outgoing] = deque()
         self._active: dict[tuple[int, int], Outgoing] = {}
@@ -121,7 +121,7 @@ class Sending:
 
     @property
     def idle(self) -> bool:
-        """Whether everything has been confirmed."""
+        """Return whether everything has been confirmed."""
         return not self._active
 
     def begin(self, message: Outgoing) -> None:

@@ -266,7 +266,7 @@ GATHER_S = 0.002
 
 @dataclass
 class SendProgress:
-    """What a member has said: one more than the highest index it has."""
+    """Progress that a member has reported; ``reached``: one more than the highest index it has."""
 
     reached: int = 0
     done: bool = False
@@ -301,7 +301,7 @@ class Outgoing:
 
     @property
     def done(self) -> bool:
-        """Whether every member has confirmed all of it."""
+        """Return whether every member has confirmed all of it."""
         return all(progress.done for progress in self.members.values())
 
     def waiting(self) -> list[int]:
