@@ -92,7 +92,7 @@ class AllGatherExchange:
 
     @property
     def workers(self) -> list[int]:
-        """By rank."""
+        """Return the workers' peer numbers, by rank."""
         return list(self._peers.workers)
 
 
@@ -136,7 +136,7 @@ class PeerTicket:
 def timing_of(
     start_s: float, sent_s: float, came: Collection[Message], bytes_up: int, bytes_down: int
 ) -> TransferTiming:
-    """Of a step in which ``came`` was received. What came while one was still sending has not been waited for."""
+    """Return the timing of a step in which ``came`` was received. What came during sending was not waited for."""
     last_s = max([sent_s, *(message.last_s for message in came)])
     return TransferTiming(
         start_s=start_s,

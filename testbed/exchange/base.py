@@ -17,7 +17,7 @@ from testbed.registry import Options, Registry, read
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a ticket brings: a mean gradient (or parameters) of a version, as a payload.
+    """Result that a ticket brings: a mean gradient (or parameters) of a version, as a payload.
 
     ``gradients``: nobody has averaged yet. ``parts`` are all workers' messages by rank, one's own among them.
     """
@@ -27,7 +27,7 @@ class Update:
     payload: Buffer = b""
     parts: Sequence[Message] = ()
     more: Sequence[Update] = ()
-    """Of the steps that follow, as far as they are there already: whoever is behind takes them in as well."""
+    """Updates of the steps that follow, as far as they are there already: whoever is behind takes them in as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TransferTiming:
     bytes_down: int
 
     def after(self, time_s: float) -> TransferTiming:
-        """What of it was after ``time_s``; all of the bytes."""
+        """Return the part of it after ``time_s``, with all of the bytes."""
         return replace(
             self,
             start_s=max(self.start_s, time_s),
@@ -60,7 +60,7 @@ class TransferTiming:
 
 
 def merge_timings(travels: Sequence[TransferTiming]) -> TransferTiming:
-    """Of buckets that were sent one after the other: from the first one's start to the last one's end."""
+    """Return the timing of buckets sent one after the other: from the first one's start to the last one's end."""
     if len(travels) == 1:
         return travels[0]
     first_s = min(travel.first_s for travel in travels)
@@ -114,7 +114,7 @@ class Membership:
     servers: Sequence[int]
     """Buckets go round: the first to the first of them, and so on."""
     workers: Sequence[int]
-    """By rank."""
+    """Peer numbers, by rank."""
     names: Mapping[int, str]
     timeout_s: float
     """Longest time a worker may need from one message to the next: computing, sending, outages."""
@@ -123,7 +123,7 @@ class Membership:
     last_step: int | None = None
     """The step the run ends with, where no server says so."""
     drawn: Callable[[int], Sequence[int]] | None = None
-    """By step, the workers that take part in it, by rank; None: all do."""
+    """Function from a step to the workers that take part in it, by rank; None: all do."""
     away_s: float = 0.0
     """The longest that one of them is away."""
 
@@ -182,7 +182,7 @@ class BlocksSide(WorkerSide, Protocol):
 
     @property
     def over(self) -> float:
-        """What the sum of a block's gradients is divided by before it is written: the same for all blocks."""
+        """Return the divisor of the sum of a block's gradients before it is written: the same for all blocks."""
         ...
 
     def report(self, saturated: int) -> None:
@@ -288,17 +288,17 @@ class ExchangeSpec:
     server: Callable[[Node, Membership], ServerSide] | None = None
     """None: workers are each other's peers; a scenario's servers stand aside."""
     carries: Carries = "payload"
-    """What ``submit`` is given and an update holds: a ``payload`` as the compressor writes it; the whole gradient and its
-    mean as a float32 ``vector``; int32 ``blocks`` (blocks, size), and their mean as a float32 vector."""
+    """Form of what ``submit`` is given and an update holds: a ``payload`` as the compressor writes it; the whole
+    gradient and its mean as a float32 ``vector``; int32 ``blocks`` (blocks, size), and their mean as a float32 vector."""
     multicasts: bool = False
-    """Whether its messages go to several peers as one copy."""
+    """True if its messages go to several peers as one copy."""
     buckets: bool = False
-    """Whether what it carries may come in several buckets a step, in any order: its sides are ``BucketsSide`` and
+    """True if what it carries may come in several buckets a step, in any order: its sides are ``BucketsSide`` and
     ``BucketsServer``."""
     overlaps: bool = False
-    """Whether parts of a vector are submitted while the backward pass goes on: buckets count from its end."""
+    """True if parts of a vector are submitted while the backward pass goes on: buckets count from its end."""
     options: type[Options] = Options
-    """What ``exchange_options`` may say."""
+    """Options that ``exchange_options`` may set."""
     suits: Callable[[Mapping[str, Any], int, int], None] = lambda _options, _workers, _batch: None
     """Raises InputError where so many workers, with batches of so many samples, cannot exchange like this."""
     work: Callable[[Mapping[str, Any], int], float] = lambda _options, _workers: 1.0
@@ -308,13 +308,13 @@ class ExchangeSpec:
     asynchronous: bool = False
     """Updates are parameters; workers' replicas differ, and the server's is the model."""
     agrees: bool = True
-    """Whether what controllers agree upon can go with gradients."""
+    """True if what controllers agree upon can go with gradients."""
     most_servers: int | None = None
     """None: any number may share the model."""
     down: tuple[str, ...] | None = None
     """Codings that can write what comes back; None: all."""
     partial: bool = False
-    """Whether only some workers may take part in a step: its side is a ``PartialSide``, its server gathers from
+    """True if only some workers may take part in a step: its side is a ``PartialSide``, its server gathers from
     ``Peers.of_step`` and answers all."""
     leaving: (
         tuple[

@@ -22,7 +22,7 @@ PHASES = {Kind.HELLO: "greeting", Kind.BYE: "goodbye"}
 
 
 class MessageCollector:
-    """What has come to a node and is not asked for yet. ``bytes_received``: frame bytes of all that came."""
+    """Messages that came to a node and are not asked for yet. ``bytes_received``: frame bytes of all that came."""
 
     def __init__(self, node: Node, peers: Membership, ahead: int = 1) -> None:
         """``ahead``: how many steps a peer may be further than this node."""
@@ -158,7 +158,7 @@ class WorkerSet:
             outgoing.put(None)
 
     def name(self, peer: int) -> str:
-        """What ``peer`` is called."""
+        """Return the name of ``peer``."""
         return self._peers.names.get(peer, f"peer {peer}")
 
     def _write(self, peer: int, outgoing: Queue[Message | None]) -> None:

@@ -45,7 +45,7 @@ class BucketOptions(Options):
 
 
 class GlooExchange(AllGatherExchange):
-    """What all of them have in common. ``group``: there after ``greet``."""
+    """Common part of the exchanges by Gloo. ``group``: there after ``greet``."""
 
     group: CollectiveGroup
 

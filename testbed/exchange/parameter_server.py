@@ -40,7 +40,7 @@ class PsWorkerExchange:
     """A worker's side."""
 
     brings: Literal["gradient", "parameters"] = "gradient"
-    """What its updates hold."""
+    """Content of its updates."""
 
     def __init__(self, node: Node, peers: Membership) -> None:
         self._node, self._peers, self._patience = node, peers, _PATIENCE
@@ -112,7 +112,7 @@ class PsWorkerExchange:
             )
 
     def _due(self, message: Message, step: int) -> bool:
-        """Whether it is an update of ``step``, asked for and not there yet, from the server that answers for its bucket."""
+        """Return whether it is an update of ``step``, asked for and not there yet, from the server of its bucket."""
         from_it = message.sender == self._peers.server_of(message.bucket)
         asked = message.step == step and (step, message.bucket) in self._asked
         return message.kind is Kind.UPDATE and asked and from_it
@@ -183,7 +183,7 @@ class PsServerExchange:
     def __init__(self, node: Node, peers: Membership) -> None:
         self._node, self._peers = node, peers
         self._parts: dict[int, dict[int, Message]] = {}
-        """Of buckets of a step that are not complete, by sender."""
+        """Messages of buckets of a step that are not complete, by bucket and sender."""
         self.bytes_sent = self.bytes_received = 0
 
     def welcome(self) -> None:
@@ -278,7 +278,7 @@ class PsServerExchange:
         missing: dict[int, None],  # noqa: ARG002
         waiting: dict[int, None],  # noqa: ARG002
     ) -> bool:
-        """Whether ``message`` says that somebody leaves or returns; here nobody does."""
+        """Return whether ``message`` says that somebody leaves or returns; here nobody does."""
         return False
 
     def _receive(

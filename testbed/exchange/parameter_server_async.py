@@ -25,7 +25,7 @@ from testbed.registry import Options, read
 
 
 class AsyncOptions(Options):
-    """Of ``exchange_options``."""
+    """Options that ``exchange_options`` may set."""
 
     bound: int | None = Field(default=None, ge=0, lt=2**31)
     """How many steps a worker may be ahead of the slowest."""

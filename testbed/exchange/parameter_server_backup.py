@@ -22,7 +22,7 @@ from testbed.registry import Options, read
 
 
 class BackupOptions(Options):
-    """Of ``exchange_options``."""
+    """Options that ``exchange_options`` may set."""
 
     backups: int = Field(default=1, ge=0, lt=2**15)
     """b: how many workers' gradients a step does not wait for."""
@@ -72,7 +72,7 @@ class BackupPsWorker(PsWorkerExchange):
         return found
 
     def _item(self, *, wait: bool) -> Message | NodeLost | None:
-        """What came next; None where nothing is there and nothing is waited for."""
+        """Return what came next; None where nothing is there and nothing is waited for."""
         try:
             return self._came.get(None if wait else 0.0)
         except TimeoutError:

@@ -132,7 +132,7 @@ class RingTicket:
         return self._travel
 
     def _segment(self, hop: int) -> Floats:
-        """What is sent in ``hop``: in each one what was received in that before it."""
+        """Return the segment sent in ``hop``: in each hop, the one received in the hop before it."""
         return self._segments[(self._ring.place - hop) % self._ring.many]
 
     def _send(self, hop: int) -> None:

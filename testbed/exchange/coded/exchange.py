@@ -104,7 +104,7 @@ def choose_r(
 
 AUTO = "auto"
 _MOST_BLOCKS = 4096
-"""Of more, packets would be smaller than what it takes to send one."""
+"""Most blocks of a mini-batch: with more, packets would be smaller than what it takes to send one."""
 _MOST_GROUPS, _MOST_OF_ONE = 4000, 1000
 """Bridges keep a table of all; and what a node may be in (``net.ipv4.igmp_max_memberships``)."""
 
@@ -266,7 +266,7 @@ class CodedExchange:
         return ticket
 
     def send(self, step: int, round_: Round, phase: int, seen: PacketLog) -> None:
-        """What this node sends in a phase, one packet after the other. Raises NodeLost."""
+        """Send this node's packets of a phase, one after the other. Raises NodeLost."""
         for packet, body in round_.packets(phase):
             message = Message(Kind.GRADIENT, step, packet.number, self._peers.own, body)
             group = self._groups.of(packet)
@@ -310,7 +310,7 @@ class CodedExchange:
         self._company.close()
 
     def name(self, rank: int) -> str:
-        """Of a worker, for errors."""
+        """Return the name of a worker, for errors."""
         return self._peers.names[self._peers.workers[rank]]
 
     @property

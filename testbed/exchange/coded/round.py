@@ -48,7 +48,7 @@ from testbed.records.events import CodedRecord
 LIMIT = 10.0
 MOST = 0x7FFFFFFF
 POISON = -0x80000000
-"""What NaN and infinity become: no sum of it means anything."""
+"""Value that NaN and infinity become: no sum of it means anything."""
 _SCALE = MOST / LIMIT
 _CHUNK = 1 << 15
 """Elements taken at a time: they stay in the cache from one pass to the next."""
@@ -172,7 +172,7 @@ _CRC_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class CodedNote:
-    """What a node tells of itself: saturations of this step, seconds of the last one."""
+    """Report of a node on itself: saturations of this step, seconds of the last one."""
 
     saturated: int = 0
     t_calc_s: float = nan
@@ -214,7 +214,7 @@ class CodedHeader:
 
 
 def header_bytes(pieces: int) -> int:
-    """Of a packet of so many pieces."""
+    """Return the length of the header of a packet of so many pieces."""
     return FIXED_BYTES + _CRC_BYTES * pieces
 
 
@@ -254,11 +254,11 @@ class Round:
 
     @property
     def phases(self) -> int:
-        """Of the scheme."""
+        """Return the number of phases of the scheme."""
         return self._scheme.phases
 
     def packets(self, phase: int) -> Iterator[tuple[Packet, memoryview]]:
-        """What this node sends in ``phase``, each with its body; all phases before must be complete."""
+        """Yield the packets that this node sends in ``phase``, each with its body; phases before must be complete."""
         if phase and not self.complete(phase - 1):
             raise RuntimeError(f"phase {phase} before all packets of the phase before have come")
         if phase:
@@ -290,7 +290,7 @@ class Round:
         return header.note
 
     def complete(self, phase: int) -> bool:
-        """Whether all packets of ``phase`` and of those before have come."""
+        """Return whether all packets of ``phase`` and of those before have come."""
         return not any(self._waiting[: phase + 1])
 
     def missing(self) -> set[int]:
@@ -382,7 +382,7 @@ class Round:
 
 
 class PacketLog:
-    """Of ``step``, whose first packet was sent at ``start_s``."""
+    """Log of the packets of ``step``, whose first packet was sent at ``start_s``."""
 
     def __init__(self, node: Node, step: int, start_s: float, own: CodedNote) -> None:
         self._node, self.step, self._start_s, self._own = node, step, start_s, own
@@ -416,7 +416,7 @@ class PacketLog:
 
     @property
     def notes(self) -> list[CodedNote]:
-        """Of all nodes that were heard of, and one's own."""
+        """Return the notes of all nodes that were heard of, and one's own."""
         return [self._own, *self._notes.values()]
 
     @property

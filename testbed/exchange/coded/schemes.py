@@ -31,7 +31,7 @@ class Vector(NamedTuple):
 
     kind: Literal["block", "sum"]
     number: int
-    """Of the block, or of the cluster."""
+    """Number of the block, or of the cluster."""
     place: int = 0
     of: int = 1
     """Which of so many parts of all columns; 0 of 1 is all of them."""
@@ -89,7 +89,7 @@ class Sum(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """What it is shifted right by, so that it is 32 bits wide again: ⌈log₂ blocks⌉."""
+        """Return the bits that it is shifted right by, so that it is 32 bits wide again: ⌈log₂ blocks⌉."""
         return (len(self.blocks) - 1).bit_length()
 
 
@@ -115,7 +115,7 @@ class Scheme:
 
     @cached_property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
-        """By node, the blocks that it computes, ascending."""
+        """Return the blocks that each node computes, ascending; by node."""
         return tuple(
             tuple(block for block, nodes in enumerate(self.holders) if node in nodes)
             for node in range(self.nodes)
@@ -123,7 +123,7 @@ class Scheme:
 
     @cached_property
     def incoming(self) -> tuple[tuple[Packet, ...], ...]:
-        """By node, the packets that come to it."""
+        """Return the packets that come to each node, by node."""
         found: tuple[list[Packet], ...] = tuple([] for _ in range(self.nodes))
         for sent in self.packets:
             for packet in sent:
@@ -133,7 +133,7 @@ class Scheme:
 
     @cached_property
     def terms(self) -> Mapping[Vector, int]:
-        """What adds up to the total, each with the bits that it is shifted left by."""
+        """Return the vectors that add up to the total, each with the bits that it is shifted left by."""
         if self.sums:
             return {one.vector: one.bits for one in self.sums}
         return {Vector("block", number): 0 for number in range(len(self.holders))}
@@ -284,7 +284,7 @@ def _scheme(
 def _coded(
     node: int, group: tuple[int, ...], numbers: dict[tuple[int, ...], int]
 ) -> tuple[Piece, ...]:
-    """Of each block that another member of ``group`` lacks, the part that ``node`` sends."""
+    """Return the part that ``node`` sends of each block that another member of ``group`` lacks."""
     pieces = []
     for lacking in group:
         if lacking != node:
@@ -306,12 +306,12 @@ def _inside(node: int, cluster: Sequence[int], *, sliced: bool = False) -> tuple
 
 
 def _slice(vector: Vector, node: int, members: Sequence[int]) -> tuple[Piece, ...]:
-    """Of a vector that all ``members`` have, what ``node`` sends."""
+    """Return the part that ``node`` sends of a vector that all ``members`` have."""
     return (Piece(vector, members.index(node), len(members)),)
 
 
 def _lacking(clusters: Sequence[Sequence[int]]) -> list[frozenset[int]]:
-    """By block, who computes it: all of the cluster but one; a cluster of one has nobody else to."""
+    """Return who computes each block: all of the cluster but one; a cluster of one has nobody else to."""
     return [
         frozenset(cluster) - {node} if len(cluster) > 1 else frozenset(cluster)
         for cluster in clusters
@@ -320,7 +320,7 @@ def _lacking(clusters: Sequence[Sequence[int]]) -> list[frozenset[int]]:
 
 
 def _clusters(nodes: int, many: int) -> list[list[int]]:
-    """Of neighbours, their sizes differing by at most one."""
+    """Return clusters of neighbours, their sizes differing by at most one."""
     everybody = list(range(nodes))
     return [everybody[part(0, nodes, number, many)] for number in range(many)]
 
@@ -350,7 +350,7 @@ class CodedLoad(NamedTuple):
 
 
 def loads(scheme: str, nodes: int, r: int) -> list[CodedLoad]:
-    """By node."""
+    """Return the load of each node."""
     if scheme == "literal":
         many = comb(nodes - 1, r)
         return [CodedLoad(many, Fraction(many, r), Fraction(many), Fraction(r))] * nodes
@@ -394,7 +394,7 @@ def _grouped(m: int, clusters: int) -> CodedLoad:
 
 
 def _combined(m: int, clusters: int) -> CodedLoad:
-    """What comes inside is as much as the slice of one's own, which does not come."""
+    """Return a node's load. What comes inside is as much as the node's own slice, which does not come."""
     inside = Fraction(1, m * (m - 1)) if m > 1 else Fraction(0)
     received = Fraction(clusters if m > 1 else clusters - 1)
     return CodedLoad(1 + (m > 1), inside + Fraction(1, m), received, Fraction(max(1, m - 1)))
