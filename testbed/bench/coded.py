@@ -1,4 +1,4 @@
-"""What is run of a scenario, and with which pace. Pure.
+"""Variants of a scenario to run, and their pace. Pure.
 
 The model of coded synchronous SGD (Li et al.) is T(r) = r · T_calc + T_comm / r. With c = T_calc / (T_calc + T_comm) of
 SSGD by multicast, T(r) / T(1) = r·c + (1 − c)/r: how much a redundancy r saves is decided by c alone.
@@ -39,7 +39,7 @@ from testbed.scenario.yaml import parse
 SCHEMES = (
     "ssgd", "ssgd-multicast", "cssgd-r2", "cssgd-r9", "replicated-r2", "replicated-r5", "grouped-r4", "combined-r4",
 )  # fmt: skip
-"""What is measured. r + 1 divides 10 for 4 and 9, r does for 2 and 5."""
+"""Schemes that are measured. r + 1 divides 10 for 4 and 9, r does for 2 and 5."""
 BASE, ASYNC = "ssgd-multicast", "asgd"
 SHARES = (0.05, 0.2, 0.5)
 _NAME = 31
@@ -48,7 +48,7 @@ _NAME = 31
 
 @dataclass(frozen=True, slots=True)
 class CodedPlan:
-    """What is asked for. ``share``: c of the runs on real links; ``shares``: of those in virtual time."""
+    """Request for a measurement. ``share``: c of the runs on real links; ``shares``: of those in virtual time."""
 
     accuracy: float
     share: float = 0.05
@@ -57,7 +57,7 @@ class CodedPlan:
     rates: tuple[float, ...] = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
     """Learning rates that are tried in virtual time, for SSGD and ASGD apart."""
     steps: int = 30
-    """Of every measurement of a step's time."""
+    """Steps of every measurement of a step's time."""
     most: int = 400
     """Steps within which the accuracy must be reached."""
     every: int = 2
@@ -75,7 +75,7 @@ def share_for(saved: float, most: int = 16) -> tuple[float, int]:
 
 
 def pace_s(share: float, communication_s: float) -> float:
-    """What a mini-batch's share must take for ``share`` of SSGD's step to be computation."""
+    """Return the time that a node's share of a mini-batch must take for ``share`` of SSGD's step to be computation."""
     return share / (1 - share) * communication_s
 
 
@@ -86,7 +86,7 @@ def modelled(share: float, redundancy: int, load: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What differs from the scenario; None: nothing."""
+    """Differences from the scenario; None: nothing differs."""
 
     name: str
     algorithms: tuple[str, ...]
@@ -284,7 +284,7 @@ class CodedBench:
         return write_atomically(folder / f"{variant.name}.yaml", text)
 
     def _listed(self, paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
-        """What counts of summaries, by algorithm."""
+        """Return the parts of summaries that count, by algorithm."""
         kept = (
             "step_s",
             "verdict",

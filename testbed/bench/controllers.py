@@ -111,7 +111,7 @@ def read(directory: Path) -> Curve:
 
 
 def asked(directory: Path) -> Rates:
-    """What the server's downlink was asked to carry, whenever that was another rate than before."""
+    """Return the rates that the server's downlink was asked to carry: one entry for each change."""
     rates: Rates = []
     for from_s, to_s, bits in _samples(read_jsonl(directory / LINKS)):
         rate = round(bits / (to_s - from_s))
@@ -137,7 +137,7 @@ answer; steps before the change that make the level of before."""
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What followed a change."""
+    """Answer of a run to a change."""
 
     responds: bool
     response_s: float | None
@@ -169,7 +169,7 @@ def response(curve: Curve, reference: Curve, change_s: float) -> Response | None
 
 
 def moving_median(values: Sequence[float]) -> list[float]:
-    """Of each value, the two before and the two after it, as far as there are any."""
+    """Return the median of each value and the two before and after it, as far as there are any."""
     half = WINDOW // 2
     return [median(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]
 
@@ -192,12 +192,12 @@ PROGRAMME, PLAYED = "(programme)", "(programme, played)"
 """As the bound and its schedule are called among algorithms."""
 
 Curves = Mapping[str, Curve]
-"""By algorithm, on one waveform."""
+"""Curves on one waveform, by algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What could have been done on one waveform. Times in s."""
+    """Best that could have been done on one waveform. Times in s."""
 
     target: float
     fixed_s: Mapping[str, float]
@@ -324,10 +324,10 @@ class ResponseResult(NamedTuple):
 
     suite: Suite
     curves: dict[str, dict[str, Curve]]
-    """By waveform and algorithm; references too."""
+    """Curves by waveform and algorithm; references too."""
     bounds: dict[str, Bound]
     rates: dict[str, Rates]
-    """What the server's link was asked to carry."""
+    """Rates that the server's link was asked to carry, by waveform."""
 
     def to_json(self) -> dict[str, Any]:
         """The suite's object, with ``curves``, ``bounds`` and ``rates`` by waveform."""
@@ -340,7 +340,7 @@ class ResponseResult(NamedTuple):
 
 
 class ResponsePlan(NamedTuple):
-    """What is asked for."""
+    """Request for a measurement."""
 
     algorithms: Sequence[str]
     waveforms: Sequence[str]

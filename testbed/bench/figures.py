@@ -159,7 +159,7 @@ _MOST = 4.0
 
 
 class _Of(NamedTuple):
-    """What one figure is drawn from."""
+    """Data that one figure is drawn from."""
 
     found: Found
     algorithm: str
@@ -268,7 +268,7 @@ def _marks(axes: Axes, row: Mapping[str, Any]) -> None:
 
 
 def _said(row: Mapping[str, Any]) -> str:
-    """What the row found, in a line."""
+    """Return the row's results in a line."""
     parts = [str(row["waveform"])]
     if row["responds"] is not None:
         parts.append(_answer(row))

@@ -1,4 +1,4 @@
-"""What a step must take when its layers' times and its buckets' sizes are known. Pure.
+"""Time that a step must take when its layers' times and its buckets' sizes are known. Pure.
 
 One bucket per layer; every worker is like every other, and its own link is the narrowest on the way. What is neither
 computation nor a bucket's bits on that link takes no time. All times in seconds, sequences in the order of the layers.
@@ -129,7 +129,7 @@ LAYERS = 12
 LOADS = (0.3, 1.0, 3.0)
 """All buckets' time on a worker's link one way over the time of the backward pass."""
 _BACKWARD = 2 / 3
-"""Of a pace, with a constant profile."""
+"""Share of the backward pass in a pace, with a constant profile."""
 
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 OVERLAPPED: tuple[Variant, ...] = ("backward", "forward")
@@ -145,7 +145,7 @@ ALGORITHMS: Mapping[Variant, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class OverlapPlan:
-    """What is asked for. ``skip``: steps at the beginning that are not counted; ``repeat``: runs of each."""
+    """Request for a measurement. ``skip``: steps at the beginning that are not counted; ``repeat``: runs of each."""
 
     fabric: str = "netns"
     loads: Sequence[float] = LOADS
@@ -164,13 +164,13 @@ class OverlapPlan:
 
 
 def rate_bits(load: float, pace_s: float) -> int:
-    """Of a worker's link, so that all of a gradient takes ``load`` times the backward pass one way."""
+    """Return the rate of a worker's link at which a gradient takes ``load`` times the backward pass one way."""
     elements = parameter_count(MODEL, TASK, WIDTH)
     return round(8 * wire_bytes(4 * elements) / (load * _BACKWARD * pace_s))
 
 
 def scenario(plan: OverlapPlan, load: float) -> dict[str, Any]:
-    """Of one bandwidth. The server's link has room for all workers', so that each worker's own is the narrowest."""
+    """Return the scenario of one bandwidth. Each worker's link is the narrowest: the server's has room for all."""
     rate = rate_bits(load, plan.pace_s)
     costs = {} if plan.host_costs else {"send": "0 s", "receive": "0 s"}
     return {
@@ -203,7 +203,7 @@ def _link(rate: int) -> dict[str, Any]:
 
 
 Events = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Of a run, by kind."""
+"""Events of a run, by kind."""
 Row = dict[str, Any]
 OVER_BOUND, NEVER_FASTER = 1.10, 0.98
 
@@ -219,7 +219,7 @@ def median_step_s(events: Events, skip: int) -> float:
 
 
 def chain_of(events: Events, rate_bits: float, pace_s: float) -> Chain:
-    """By the frames of a run in buckets: their bytes with the packets' headers, over the rate of a worker's link."""
+    """Make a chain from a run in buckets: its frames' bytes with the packets' headers, over a worker's rate."""
     profile = Profile.constant([str(layer) for layer in range(LAYERS)], pace_s)
     return Chain(
         [layer.forward_s for layer in profile.layers],
@@ -279,7 +279,7 @@ def _known(found: Iterable[Row]) -> list[float]:
 
 
 def _bucket_s(events: Events, way: str, rate_bits: float) -> list[float]:
-    """By layer. Bucket 0 is the last layer's."""
+    """Return the time of each layer's bucket on the link, by layer, in s. Bucket 0 is the last layer's."""
     sizes: dict[int, list[int]] = {}
     for one in events["bucket"]:
         sizes.setdefault(int(one["bucket"]), []).append(int(one[way]))

@@ -68,7 +68,7 @@ def elias_fano_write(indices: Indices, size: int) -> Bytes:
 
 
 def elias_fano_read(section: Bytes, size: int, count: int) -> Indices:
-    """Of bytes that ``elias_fano_write`` made."""
+    """Return the indices in bytes that ``elias_fano_write`` made."""
     low = low_bits(size, count)
     middle = -(-low * count // 8)
     bits = np.unpackbits(section[:middle], count=low * count, bitorder="little")
@@ -85,7 +85,7 @@ _GREATEST = float(torch.finfo(torch.float32).max)
 
 
 def hashed(seed: int) -> Draw:
-    """What the loops draw from a seed."""
+    """Return a function that draws what the loops draw from a seed."""
 
     def draw(count: int) -> Tensor:
         out = torch.empty(count)
@@ -368,7 +368,7 @@ def _factors(matrix: Tensor, start: Tensor, times: Callable[..., Tensor]) -> lis
 
 
 def _times_in_order(right: Tensor, transposed: Tensor) -> Tensor:
-    """Of 64 sums beside each other."""
+    """Return the matrix product, each element added up in 64 sums beside each other."""
     terms = pad(right[:, None] * transposed.T, (0, -right.shape[1] % 64))
     sums: Tensor = terms.view(*terms.shape[:2], -1, 64).cumsum(2)[:, :, -1].cumsum(2)[:, :, -1]
     return sums

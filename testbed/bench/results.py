@@ -72,7 +72,7 @@ class Suite:
 
     @property
     def met(self) -> bool | None:
-        """Whether every check is; None where one could not be measured and none has failed."""
+        """Return whether every check is met; None where one could not be measured and none has failed."""
         if self.failure is not None:
             return False
         outcomes = [check.met for check in self.checks]
@@ -268,7 +268,7 @@ class Sound:
 
 
 def all_sound(name: str, found: Sound) -> ResultCheck:
-    """Whether every repetition had a run to make figures of; says why not."""
+    """Check that every repetition had a run to make figures of; its name says why not."""
     reason = f" ({found.discarded[-1]})" if found.lost else ""
     return at_most(f"repetitions that stayed invalid, {name}{reason}", found.lost, 0)
 
@@ -331,7 +331,7 @@ RESULT = "bench.json"
 
 @dataclass
 class LinkBenchOutcome:
-    """What was found so far. ``path``: the file that holds the same."""
+    """Results so far. ``path``: the file that holds the same."""
 
     path: Path
     machine: dict[str, Any]

@@ -34,7 +34,7 @@ from testbed.traces.generate import random_walk, write_csv
 
 WORKERS = (4, 8, 16)
 RATES = (50, 100, 200)
-"""Of the server's link, Mbit/s."""
+"""Rates of the server's link, Mbit/s."""
 ALGORITHMS = ("none", "topk-0.01", "adatopk")
 STEPS = 20
 TRACE = "walk-{rate}.csv"
@@ -56,7 +56,7 @@ class AgreementCell:
 
     @property
     def calibrates(self) -> bool:
-        """Whether it is of the half that constants are found on; the other half judges.
+        """Return whether it is of the half that constants are found on; the other half judges.
 
         Alternately along every axis, so that both halves have some of everything.
         """
@@ -188,7 +188,7 @@ def pairs(measured: Lengths, simulated: Lengths) -> list[Pair]:
 
 
 def misfit(found: Sequence[Pair]) -> tuple[float, float]:
-    """What calibration makes small: the share of runs that are further off than ``NEAR``, then the root mean square."""
+    """Return what calibration makes small: the share of runs further off than ``NEAR``, then the root mean square."""
     far = fmean(abs(pair.error) > NEAR for pair in found)
     return far, fmean(pair.error**2 for pair in found) ** 0.5
 
@@ -323,7 +323,7 @@ def from_json(rows: Iterable[Mapping[str, Any]]) -> dict[AgreementCell, MeasureL
 
 MEASURED, RESULT = "measured.json", "agreement.json"
 _SEND_S, _RECEIVE_S = (400e-6, 600e-6, 800e-6), (800e-6, 1000e-6)
-"""What is tried for the constants."""
+"""Values that are tried for the constants."""
 
 Say = Callable[[str], None]
 

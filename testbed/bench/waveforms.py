@@ -45,7 +45,7 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Waveform:
-    """What the server's link does in both directions."""
+    """Behaviour of the server's link, the same in both directions."""
 
     name: str
     before: int = FAST
@@ -54,7 +54,7 @@ class Waveform:
     trace: RateTrace | None = None
     """Written beside the scenario, as ``<name>.csv``."""
     settles: bool = True
-    """Whether the link comes to rest after ``CHANGE_S``, so that there is a level to settle at."""
+    """True if the link comes to rest after ``CHANGE_S``, so that there is a level to settle at."""
 
     @property
     def reference(self) -> str:
@@ -222,13 +222,13 @@ def fit(observed: Mapping[float, float]) -> Demand:
 
 
 class ProgrammePlan(NamedTuple):
-    """What the programme found."""
+    """Schedule that the programme found."""
 
     time_s: float
     """E(1)."""
     starts_s: list[float]
     densities: list[float]
-    """Of every step, in order."""
+    """Density of every step, in order."""
 
 
 def earliest(

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is trained, by SGD with error feedback."""
+    """Model and task that are trained, by SGD with error feedback."""
 
     task: str
     model: str
@@ -252,7 +252,7 @@ class Timed(Generic[T]):
 
     @property
     def median_s(self) -> float:
-        """Of its turns."""
+        """Return the median time of its turns."""
         return median(self.seconds)
 
 
@@ -284,7 +284,7 @@ def timed(
 
 
 def stated(elements: int, threads: int) -> bool:
-    """Whether limits on times hold for such a measurement."""
+    """Return whether limits on times hold for such a measurement."""
     return (elements, threads) == (ELEMENTS, 1)
 
 

@@ -75,7 +75,7 @@ class Coded:
 
     @property
     def bits_per_element(self) -> float:
-        """Of the whole message, for each element sent."""
+        """Return the bits of the whole message for each element sent."""
         return 8 * self.size_bytes / self.count
 
     def to_json(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Coded:
 
 @dataclass(frozen=True, slots=True)
 class PayloadResult:
-    """What ``testbed bench wire`` measured."""
+    """Results of ``testbed bench wire``."""
 
     elements: int
     threads: int
@@ -199,7 +199,7 @@ def _bound(size: int, count: int) -> float:
 
 
 def _selected(given: AccumulatedGradient, density: float) -> Sparse:
-    """What the selection finds, in memory of its own."""
+    """Return what the selection finds, in memory of its own."""
     found = Laplace().select(given, density, Random(_SEED))
     if found.indices is None:
         raise InputError(
@@ -273,7 +273,7 @@ def _plain(
 
 
 def _torch(sent: Sparse) -> Way:
-    """What one writes without a library: indices of 32 bits and values, one after the other."""
+    """Return the way written without a library: indices of 32 bits and values, one after the other."""
     assert sent.indices is not None
     indices, values = sent.indices, sent.values
 
@@ -322,7 +322,7 @@ class Method:
     bits: Callable[[int], float] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     shapes: bool = False
-    """Whether its reference is told the shapes."""
+    """True if its reference is told the shapes."""
 
 
 def _rows_bits(elements: int) -> float:
@@ -349,12 +349,12 @@ METHODS: dict[str, Method] = {
     "maxmin": Method("maxmin", lambda _: 4 + 64 / 512),
     "lowrank": Method("lowrank", _factor_bits, {"rank": _RANK}, shapes=True),
 }
-"""What is measured of ours; others that are registered are measured with their own defaults."""
+"""Our methods that are measured; others that are registered are measured with their own defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizeResult:
-    """What ``testbed bench quantize`` measured. ``results``: seconds, and bytes of the section."""
+    """Results of ``testbed bench quantize``. ``results``: seconds, and bytes of the section."""
 
     elements: int
     threads: int

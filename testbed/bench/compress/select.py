@@ -61,7 +61,7 @@ _WARM = 2
 
 @dataclass(frozen=True, slots=True)
 class SelectTurn:
-    """What came of one call: elements that were chosen, and passes that it says it took."""
+    """Result of one call: elements that were chosen, and passes that it says it took."""
 
     count: int
     passes: float | None = None
@@ -69,7 +69,7 @@ class SelectTurn:
 
 @dataclass(frozen=True, slots=True)
 class SelectResult:
-    """What ``testbed bench select`` measured."""
+    """Results of ``testbed bench select``."""
 
     elements: int
     density: float

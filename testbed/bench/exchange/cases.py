@@ -91,7 +91,7 @@ def add(vectors: Sequence[Vector], total: Vector) -> Vector:
 
 
 Loads = Callable[[int, int], Sequence[float]]
-"""Of a number of nodes and the bytes of a gradient: bytes on the busiest link direction, in each phase of a round."""
+"""Function of nodes and a gradient's bytes to bytes on the busiest link direction, in each phase of a round."""
 
 
 def through_server(nodes: int, size: int) -> Sequence[float]:
@@ -117,9 +117,9 @@ class Entry:
     make: str
     loads: Loads = through_server
     served: bool = True
-    """Whether a server takes part."""
+    """True if a server takes part."""
     copies: Callable[[int], tuple[float, float]] = lambda _nodes: (1.0, 1.0)
-    """Of a gradient's size, what one of so many nodes receives in a round, and sends: else it went elsewhere."""
+    """Multiples of a gradient's size that one of so many nodes receives and sends in a round: else it went elsewhere."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def part(self, task: BenchTask) -> BenchPart:
@@ -246,7 +246,7 @@ class ExchangeCell:
 
     @property
     def least_s(self) -> float | None:
-        """What a round takes on these links at least, if its phases follow each other; None: nothing limits it.
+        """Return the least time of a round on these links, if its phases follow each other; None: nothing limits it.
 
         The busiest link of every phase counts, with the headers of full segments.
         """
@@ -263,7 +263,7 @@ class ExchangeCell:
 
     @property
     def numbers(self) -> range:
-        """Of everybody who takes part."""
+        """Return the numbers of all nodes that take part."""
         return range(0 if self.entry.served else 1, self.nodes + 1)
 
 

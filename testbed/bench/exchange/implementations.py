@@ -62,7 +62,7 @@ del exchange
 
 _CONNECT_S = 60.0
 _SAMPLES = 1 << 16
-"""Of a mini-batch that is cut into blocks: any number that leaves something for each."""
+"""Samples of a mini-batch that is cut into blocks: any number that leaves something for each."""
 
 
 def make(
@@ -323,7 +323,7 @@ class _RpcServer:
 
 @rpc.functions.async_execution  # type: ignore[untyped-decorator]
 def push(number: int, own: torch.Tensor) -> Future[torch.Tensor]:
-    """What workers call at the server."""
+    """Push a worker's gradient: workers call this at the server."""
     return _RpcServer.current.push(number, own)
 
 

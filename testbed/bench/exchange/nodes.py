@@ -50,7 +50,7 @@ class BenchProcesses:
 
     @property
     def alive(self) -> bool:
-        """Whether all of them are."""
+        """Return whether all processes are alive."""
         return bool(self._processes) and all(p.poll() is None for p in self._processes.values())
 
     def tell(self, lines: Mapping[int, str]) -> None:
@@ -187,7 +187,7 @@ def carried(device: str) -> tuple[int, int]:
 
 
 def _told(word: str) -> str:
-    """What follows ``word``, which is due. Raises ValueError for another, EOFError when nobody is there."""
+    """Return the text after ``word``, which is due. Raises ValueError for another, EOFError when nobody is there."""
     line = sys.stdin.readline()
     if not line:
         raise EOFError("nobody says anything any more")

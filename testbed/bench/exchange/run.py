@@ -124,7 +124,7 @@ class ExchangeBench:
         return min(_MOST, max(fewest, round(self._seconds / round_s)))
 
     def _tasks(self, cell: ExchangeCell) -> dict[int, str]:
-        """What each node is told, by number."""
+        """Return the task that each node is told, by number."""
         addresses = {
             number: self._lab.places[node_name(number)].data_address for number in self._numbers
         }
@@ -158,7 +158,7 @@ _SECONDS, _QUICK_SECONDS = 2.0, 0.3
 
 @dataclass(frozen=True, slots=True)
 class ExchangePlan:
-    """What to measure: every combination. ``longest_s``: rounds that cannot be faster are left out."""
+    """Measurements to make: every combination. ``longest_s``: rounds that cannot be faster are left out."""
 
     exchanges: Sequence[str]
     links: Sequence[BenchLink]

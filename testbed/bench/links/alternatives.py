@@ -116,11 +116,11 @@ class Observer(Thread):
 
 
 DEAD_BITS = 1000
-"""What a ``tc`` user sets for an outage: a rate of 0 is refused."""
+"""Rate that a ``tc`` user sets for an outage, bit/s: a rate of 0 is refused."""
 
 
 class WithTc:
-    """What the set-ups with ``tc`` share. Subclasses say what is installed, and what a change is."""
+    """Common part of the set-ups with ``tc``. Subclasses say what is installed, and what a change is."""
 
     name, node, needs = "tc", PLAIN, ""
 
@@ -376,7 +376,7 @@ def shapers(kinds: frozenset[str]) -> list[Alternative]:
 
 
 def absent(kinds: frozenset[str]) -> list[str]:
-    """What was left out, in words."""
+    """Return the alternatives that were left out, in words."""
     if "netem" in kinds:
         return []
     return [f"{TcNetem.name}: this kernel has no netem"]

@@ -54,14 +54,14 @@ HostFault = Literal["busy", "late"]
 LINK_FAULTS: tuple[LinkFault, ...] = ("rate", "dropped", "queue")
 HOST_FAULTS: tuple[HostFault, ...] = ("busy", "late")
 RATES = (5 * MBIT, 20 * MBIT)
-"""Of a session's links: from the lowest up to, not including, the highest."""
+"""Rates of a session's links: from the lowest up to, not including, the highest."""
 EVERY_S = 0.25
 LEAST_CHANGE = 3 * MBIT
 RATE_OFF = 1.03
 RADIO = (0.0, 1.0, 4.0, 10.0, 20.0)
-"""Of a radio link, Mbit/s, a step every 100 ms: every other session with faults on links, or none, is on such."""
+"""Rates of a radio link, Mbit/s, a step every 100 ms; every other session with faults on links, or none, has such."""
 _RADIO_LASTING_S, _RADIO_LEAST = 0.2, 4 * MBIT
-"""Of a step of a radio link that has a fault: so long that looks see it, and not so slow that it is set anew meanwhile."""
+"""Least time and rate of a radio link's step with a fault: looks see it, and it is not set anew meanwhile."""
 _BEFORE_CHANGE_S, _AFTER_CHANGE_S = 20e-3, 4e-3
 
 
@@ -212,7 +212,7 @@ def _tamper(lab: Lab, case: Case) -> None:
 
 
 def tc_arguments(case: Case, device: str) -> list[str]:
-    """What somebody else's ``tc`` is told behind the agent's back. Pure."""
+    """Return the arguments that somebody else gives ``tc`` behind the agent's back. Pure."""
     if case.fault == "queue":
         half = queue_bytes(case.history) // 2
         words = f"qdisc change dev {device} parent {ROOT:x}:{CLASS_MINOR:x} handle {LEAVES[0]:x}:"
@@ -250,7 +250,7 @@ class Judged:
 
     @property
     def alarms(self) -> list[CheckResult]:
-        """What keeps the session from being valid; all links are filled, so that one must be judged."""
+        """Return the findings that keep the session from being valid; all links are filled, so each must be judged."""
         return [
             one
             for one in self.findings
@@ -260,7 +260,7 @@ class Judged:
 
     @property
     def valid(self) -> bool:
-        """Whether all measures are."""
+        """Return whether all measures are valid."""
         return not self.alarms
 
     def of(self, end: LinkDirection) -> list[CheckResult]:

@@ -197,7 +197,7 @@ def _checks(rows: Iterable[dict[str, Any]]) -> Iterable[ResultCheck]:
 
 SWING_LOW, SWING_HIGH = 20 * MBIT, 100 * MBIT
 LIMITS = {10: (0.99, 1.01), 100: (0.97, 1.03)}
-"""By changes a second."""
+"""Limits of delivered over asked, by changes a second."""
 
 
 def run_swing(setup: Setup) -> Suite:
@@ -291,7 +291,7 @@ def _errors(one: Measured, width_s: float) -> list[float]:
 
 RATE, LENGTH_S, LEAD_S, AFTER_S = 100 * MBIT, 2.0, 1.0, 3.0
 GRACE_S = 5e-3
-"""What had left the link, and the one bundle that carries the debt, may still arrive so long."""
+"""Time in which frames that had left the link, and the one bundle that carries the debt, may still arrive, s."""
 BACK_MS = 20.0
 Seen = dict[str, float | None]
 
@@ -316,7 +316,7 @@ def run_outage(setup: Setup) -> Suite:
 
 
 def checks(ours: Row, bundle: int) -> list[ResultCheck]:
-    """Of our own row; ``bundle``: frames of an offload bundle. Pure."""
+    """Return the checks of our own row; ``bundle``: frames of an offload bundle. Pure."""
     name = f"bytes in its first {GRACE_S * 1e3:g} ms (a bundle of {bundle} and a packet)"
     return [
         at_most("bytes in it", ours["inside_bytes"], 0),
@@ -345,7 +345,7 @@ def _through(made: Lab, other: Alternative, length_s: float) -> Seen:
 
 
 def arrivals(came: list[tuple[float, int]], begin_s: float, end_s: float) -> Seen:
-    """What came while the link should have been dead, and when the first came after it. Pure."""
+    """Return what came while the link should have been dead, and when the first came after it. Pure."""
     within = [(at, count) for at, count in came if begin_s <= at < end_s]
     first = next((at for at, _ in came if at >= end_s), None)
     return {

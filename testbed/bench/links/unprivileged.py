@@ -78,7 +78,7 @@ def folder_unprivileged(whose: User, content: Path) -> Iterator[Path]:
 
 
 def replay(whose: User | None, where: Path, scenario: str, seconds: float) -> dict[str, Any]:
-    """What ``testbed replay --json`` says as that user, or as root. Raises ExperimentError."""
+    """Return what ``testbed replay --json`` says as that user, or as root. Raises ExperimentError."""
     arguments = [
         "-m",
         "testbed",
