@@ -289,7 +289,8 @@ class ExchangeSpec:
     """None: workers are each other's peers; a scenario's servers stand aside."""
     carries: Carries = "payload"
     """Form of what ``submit`` is given and an update holds: a ``payload`` as the compressor writes it; the whole
-    gradient and its mean as a float32 ``vector``; int32 ``blocks`` (blocks, size), and their mean as a float32 vector."""
+    gradient and its mean as a float32 ``vector``; int32 ``blocks`` (blocks, size), and their mean as
+    a float32 vector."""
     multicasts: bool = False
     """True if its messages go to several peers as one copy."""
     buckets: bool = False
