@@ -1,1 +1,1 @@
-"""What happened: events, run directory, manifest, verdict, metrics. Figures are drawn from nothing else."""
+"""Records of a run: events, run directory, manifest, verdict, metrics. Figures are drawn from nothing else."""

@@ -224,7 +224,7 @@ class LinkChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class NodeChanged(Event):
-    """What an event of the scenario did to a node's processes: when it was due and when it was done."""
+    """A change of a node's processes by an event of the scenario: when it was due and when it was done."""
 
     kind = "node"
     node: str
@@ -236,7 +236,7 @@ class NodeChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class HostSample(Event):
-    """What the host's processors did from ``from_s`` to ``to_s``; written about every 100 ms."""
+    """Activity of the host's processors from ``from_s`` to ``to_s``; written about every 100 ms."""
 
     kind = "host"
     from_s: float
@@ -254,7 +254,7 @@ class HostSample(Event):
 
 @dataclass(frozen=True, slots=True)
 class LinkSample(Event):
-    """What a link direction was asked to carry and what it carried from ``from_s`` to ``to_s``."""
+    """Traffic that a link direction was asked to carry and that it carried from ``from_s`` to ``to_s``."""
 
     kind = "sample"
     link: str
@@ -346,11 +346,12 @@ class BucketRecord(Event):
     sent_count: int
     """Elements sent."""
     bytes_up: int
-    """Of the frame."""
+    """Bytes of the frame."""
     bytes_down: int
     parts: dict[str, list[float]]
-    """By parameter: its elements, those that were sent, the bytes that they took (without the frame's header and,
-    where several parameters share one payload, as much of it as each has of the elements sent), the density asked for."""
+    """Elements, elements sent, bytes that they took (without the frame's header and, where several
+    parameters share one payload, as much of it as each has of the elements sent) and density asked
+    for, keyed by parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +381,7 @@ class ServedRecord(Event):
     """The last worker's part had been read."""
     aggregate_s: float
     send_start_s: float
-    """Of the reply, which may have waited for those of other buckets."""
+    """The start of sending the reply, which may have waited for those of other buckets."""
     send_end_s: float
     bytes_down: int
     union_count: int
@@ -393,7 +394,7 @@ class GradientRecord(Event):
     kind = "gradient"
     node: str
     step: int
-    """Of the run: gradients applied before this one ÷ workers, counted from 1."""
+    """The step of the run: gradients applied before this one ÷ workers, counted from 1."""
     version: int
     """Gradients applied, this one among them."""
     sender: int

@@ -165,7 +165,7 @@ class Exporter:
             self._rate.labels(**labels).set(rate)
 
     def metrics_text(self) -> str:
-        """What a scrape gets."""
+        """Return the text that answers a scrape."""
         return generate_latest(self.registry).decode()
 
     def serve(self, address: str, port: int) -> Callable[[], None]:

@@ -26,7 +26,7 @@ PAUSED = 0.15
 _UNLIKE = 0.1
 """Neighbours whose use differs by more than this are not alike."""
 _HARDLY = 0.002
-"""Of all bits: what comes before so many, and after so many less than all, is no part of the job's steps."""
+"""A share of all bits: bits before the first such share, and after all but the last, are no part of the job's steps."""
 
 _AFTER_S = 0.5
 """So much of what follows the last bits is the last step's pause."""
@@ -36,8 +36,9 @@ class Pauses:
     """Points (bits, paused seconds, time) in between which bits flow evenly; all of shape (n,), ascending."""
 
     def __init__(self, traffic: LinkTraffic, shares: Array) -> None:
-        """Of ``traffic`` with at least one sample that carried something. ``shares``: of each time between two of its
-        times, in which what is looked at was used."""
+        """Find the pauses of ``traffic``, which has at least one sample that carried something.
+        ``shares``: for each interval between two of its times, the share in which the links
+        considered were used."""
         total = traffic.total_bits
         first = int(np.searchsorted(total, _HARDLY * total[-1], "right")) - 1
         done_s = traffic.times_s[np.searchsorted(total, (1 - _HARDLY) * total[-1])]
@@ -49,14 +50,14 @@ class Pauses:
         self.full = float(np.percentile(use[np.diff(bits) > 0], 95)) or 1.0
         """The share of their time in which the links were busy when the job sent."""
         self.use: Array = np.minimum(1.0, use / self.full)
-        """Of each sample, of what the links were used at most."""
+        """Use of the links in each sample, as a share of their highest use."""
         self.ends_s: Array = times[1:]
-        """Of each sample."""
+        """The end of each sample."""
         points = _points(times, bits, self.use)
         self.bits, self.paused_s, self.times_s = points
         self.length_bits = float(bits[-1] - bits[0])
         self.share = float(self.paused_s[-1] / max(1e-9, times[-1] - times[0]))
-        """Of the time, how much was paused."""
+        """The share of the time that was paused."""
 
     def between(self, from_bits: Array, to_bits: Array) -> Array:
         """Seconds paused between such amounts of bits, any shape."""
@@ -109,21 +110,21 @@ def _points(times: Array, bits: Array, use: Array) -> tuple[Array, Array, Array]
 
 LEAST_STEPS = 6
 LEAST_SAMPLES = 4
-"""Of a step: what is shorter could as well be several steps."""
+"""The fewest samples in a step: a shorter step could as well be several."""
 LEAST_CONFIDENCE = 0.6
 FEW_STEPS, LEAST_OF_FEW = 15, 0.9
-"""Of fewer steps more must be alike: a few can be by chance."""
+"""The confidence that fewer than so many steps must reach: a few can be alike by chance."""
 LEAST_COVERED = 0.5
-"""Of all bits."""
+"""The least share of all bits that the steps must cover."""
 CONSTANT = 0.05
 """Steps that differ by no more than this from their median, in bytes, are alike."""
 _AROUND = 0.25
-"""Of a step's bytes: so far from where it should be is a pause looked for."""
+"""A share of a step's bytes: a pause is looked for so far from where it should be."""
 _BY_CHANCE = CONSTANT / _AROUND
 _HALF = 0.04
-"""Of a step's bytes: half the width of a pause."""
+"""Half the width of a pause, as a share of a step's bytes."""
 _BEGUN = 0.2
-"""Of a pause: what comes before may be noise."""
+"""A share of a pause: the part before it may be noise."""
 _LEAST_PAUSED = 0.01
 _LEAST_CORRELATION = 0.2
 _ALIKE = 0.8
@@ -131,7 +132,8 @@ _ALIKE = 0.8
 _LAGS = np.arange(12, 26)
 """In parts: at each fineness distances of so many parts are tried, an octave, and a little to find its maxima."""
 _MOST_SAMPLES = 150_000
-"""Of a longer run, the bytes of a step are found in its middle: transforms of a day would take a gigabyte."""
+"""The most samples from which a step's bytes are found, in the middle of a longer run: transforms
+of a day would take a gigabyte."""
 _MISSED = 3
 """So many pauses in a row that are not where they should be are the end of the steps."""
 
@@ -144,8 +146,9 @@ class Inferred:
     step_bits: float | None
     """Bits of one step, over all links."""
     confidence: float | None
-    """Of pauses, each looked for within a quarter of a step: the share that came when 5 % of a step's bytes at most
-    were lacking or too many, above what chance alone would have given; from 0 to 1. None: nothing to follow."""
+    """The share of pauses, each looked for within a quarter of a step, that came when 5 % of a
+    step's bytes at most were lacking or too many, above what chance alone would have given; from 0
+    to 1. None: nothing to follow."""
     reason: str
 
 
@@ -197,7 +200,7 @@ def _nothing(why: str, confidence: float | None = None) -> Inferred:
 
 
 def _blurred(pauses: Pauses, ends: Array, ends_s: Array) -> bool:
-    """Whether what looks like a step may be several, whose beat with the samples it is.
+    """Return whether an apparent step may be several steps, the beat of steps with the samples.
 
     Steps shorter than two samples leave no two in a row without traffic. Where there are none either, the links must
     have been full between the pauses, and a step's pause its only one.
@@ -212,7 +215,7 @@ def _blurred(pauses: Pauses, ends: Array, ends_s: Array) -> bool:
 
 
 def _paused_within(pauses: Pauses, ends: Array) -> bool:
-    """Whether steps pause in their midst for half as long as at their ends."""
+    """Return whether steps pause in their midst for half as long as at their ends."""
     sizes = np.diff(ends)[:, None]
     places = ends[:-1, None] + np.linspace(0.0, 0.85, 86)[None, :] * sizes
     length = pauses.between(places - _HALF * sizes, places + _HALF * sizes).mean(axis=0)

@@ -55,13 +55,13 @@ class IntervalSet:
             self._merge()
 
     def touches(self, start_s: float, stop_s: float) -> bool:
-        """Whether some of it lies between the two times."""
+        """Return whether a part of the intervals lies between the two times."""
         self._merge()
         after = bisect_left(self._from, stop_s)
         return after > 0 and self._to[after - 1] > start_s
 
     def covers(self, start_s: float, stop_s: float) -> bool:
-        """Whether all the time between the two lies in one of them."""
+        """Return whether all the time between the two lies in one of the intervals."""
         self._merge()
         after = bisect_right(self._from, start_s)
         return after > 0 and self._to[after - 1] >= stop_s
@@ -178,7 +178,8 @@ class HostLog:
         return sum(moment.stolen_s for moment in self.moments)
 
     def stolen_share(self, processors: int) -> float:
-        """Of the time of all processors while they were watched; the kernel's steps may say more than there was of it."""
+        """Return the stolen share of the watched time of all processors, at most 1: the kernel
+        counts in steps and may exceed it."""
         watched_s = sum(moment.to_s - moment.from_s for moment in self.moments)
         return min(1.0, self.stolen_s / (watched_s * processors)) if watched_s > 0 else 0.0
 

@@ -185,7 +185,7 @@ def value_names(steps: Iterable[MarkedStep | JobStep]) -> list[str]:
 
 
 def last_values(steps: Iterable[JobStep]) -> dict[str, float]:
-    """By name, the last that was told of each value."""
+    """Return the last given value of each name."""
     return {name: value for step in steps for name, value in step.values.items()}
 
 
@@ -216,7 +216,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class _Process:
-    """What one process has said so far."""
+    """The state of one process: its marks so far."""
 
     def __init__(self) -> None:
         self._start_s: float | None = None
@@ -282,7 +282,7 @@ class ProcessRecord(Event):
 
 @dataclass(frozen=True, slots=True)
 class MarkRecord(Event):
-    """What a process said by ``testbed.mark``."""
+    """A mark that a process set with ``testbed.mark``."""
 
     kind = "mark"
     node: str
@@ -292,17 +292,17 @@ class MarkRecord(Event):
     """``step``: a step has ended; ``phase``: the phase ``name`` has begun; ``end``: it has ended; ``begin``: the
     process was ready, before t0 where the others were waited for."""
     name: str | None
-    """Of a phase."""
+    """The name of a phase."""
     number: int | None
-    """Of a step, counted from 1."""
+    """The number of a step, counted from 1."""
     time_s: float
     values: dict[str, float]
-    """What a step was said to have come to: ``loss``, …"""
+    """Values that the process gave for a step: ``loss``, …"""
 
 
 @dataclass(frozen=True, slots=True)
 class CarriedRecord(Event):
-    """What an interface of a node carried from before the first process's start to the end, headers counted."""
+    """Bytes that an interface of a node carried from before the first process's start to the end, headers counted."""
 
     kind = "carried"
     node: str

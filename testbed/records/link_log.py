@@ -29,7 +29,7 @@ Impairments = dict[str, Any] | None
 
 
 class Change(NamedTuple):
-    """What is wanted of a ``change`` record (``testbed.records.events.LinkChanged``)."""
+    """The part of a ``change`` record (``testbed.records.events.LinkChanged``) that is used."""
 
     due_s: float
     applied_s: float
@@ -39,7 +39,7 @@ class Change(NamedTuple):
 
 
 class Changes:
-    """Of ``change`` records, in the order in which they were taken in. Impairments that recur are kept once."""
+    """Packed ``change`` records, in the order in which they were taken in. Impairments that recur are kept once."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
         self._due, self._applied = array("d"), array("d")
@@ -150,12 +150,12 @@ class LinkLog:
         return self.bits(end, start_s, stop_s) / (stop_s - start_s)
 
     def dropped(self, ends: Iterable[LinkDirection], start_s: float, stop_s: float) -> bool:
-        """Whether the queue of one of ``ends`` may have dropped packets between the two times."""
+        """Return whether the queue of one of ``ends`` may have dropped packets between the two times."""
         found = (self._dropping.get(end) for end in ends)
         return any(spans is not None and spans.touches(start_s, stop_s) for spans in found)
 
     def stolen(self, start_s: float, stop_s: float) -> bool:
-        """Whether the host may have lacked a processor between the two times."""
+        """Return whether the host may have lacked a processor between the two times."""
         return self._stolen.touches(start_s, stop_s)
 
     def _sample(self, record: Mapping[str, Any]) -> None:
@@ -236,15 +236,16 @@ Array = NDArray[np.float64]
 LOOK_S = 0.02
 """From look to look."""
 LOOKS_S = 4 * 3600.0
-"""Of runs that are longer, looks within samples are left out: a day of them would take gigabytes."""
+"""Length of a run beyond which looks within samples are left out: a day of them would take gigabytes."""
 _MOST_LOOKS = 2_000_000
-"""Of a link direction; there are no more than a third of it in ``LOOKS_S``."""
+"""The most looks for a link direction; ``LOOKS_S`` has no more than a third of it."""
 _LEAST_BITS = 4 * 8 * FRAME_BYTES
-"""Of what a link can carry from look to look: where it is less, packets could be told from pauses no more."""
+"""The least bits that a link must be able to carry from look to look: below, packets could not be told from pauses."""
 
 
 class TrafficRows:
-    """What samples say, taken in one by one and kept packed: 32 bytes each, and of the first ``LOOKS_S`` as many of each look."""
+    """Rows of samples, taken in one by one and kept packed: 32 bytes each, and as many for each
+    look of the first ``LOOKS_S``."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
         self._samples: dict[LinkDirection, array[float]] = {}
@@ -280,7 +281,7 @@ class TrafficRows:
         self._finer = self._finer or bool(looks)
 
     def tables(self) -> Iterator[tuple[LinkDirection, Array]]:
-        """By link direction, rows of from when to when, bits, and seconds in which it was busy; shape (n, 4), by time."""
+        """Yield, for each link direction, rows of from when to when, bits, and busy seconds; shape (n, 4), by time."""
         for end, samples in self._samples.items():
             yield end, _by_time(self._looks.get(end, samples))
 
@@ -339,7 +340,7 @@ class LinkTraffic:
         return np.clip(np.max(shares, axis=0), 0.0, 1.0) if shares else np.zeros(len(self))
 
     def uses(self) -> Array:
-        """Of each link by itself, shape (links, n - 1)."""
+        """Return the ``use`` of each link by itself, shape (links, n - 1)."""
         names = sorted({end.link for end in self._used})
         return np.array([self.use(name) for name in names]).reshape(len(names), len(self))
 

@@ -163,7 +163,7 @@ class Thresholds:
     resume_ms: float = 20.0
     """How late service was back after an outage, beyond one bundle's own time."""
     loss_confidence: float = 0.999
-    """Of the interval in which a line's loss must lie, for all lines of a run together."""
+    """Confidence of the interval in which a line's loss must lie, for all lines of a run together."""
     rtt_ms: float = 1.0
     """Error of the least round-trip time …"""
     rtt_share: float = 0.02
@@ -201,8 +201,8 @@ class Thresholds:
     identity_slack_bytes: int = 1024
     """Allowed besides per connection: address resolution and handshakes are in no socket's count."""
     around_floor_bytes: int = 65_536
-    """Of a job: what a node may move without its link, through memory, the control network or its loopback, so that
-    processes can meet (some kB for each); …"""
+    """Bytes of a job that a node may move without its link, through memory, the control network or
+    its loopback, so that processes can meet (some kB for each); …"""
     around_share: float = 0.01
     """… or this share of what its link's interface carried, if that is more: less moves no result."""
     degraded_factor: float = 3.0
@@ -263,7 +263,7 @@ def manifest(
 
 
 def tcp_timers(dilation: float) -> str:
-    """What TCP's own timers are in model time: they run on the wall clock whatever the dilation."""
+    """Describe TCP's own timers in model time: they run on the wall clock whatever the dilation."""
     if dilation == 1:
         return (
             "Not dilated: model time is wall time, and TCP's timers are what they are on any host."

@@ -35,11 +35,11 @@ MANIFEST, SUMMARY, LINKS, EVENTS = "manifest.json", "summary.json", "links.jsonl
 TRAFFIC = "traffic.jsonl"
 COMPARISON = "comparison.json"
 MOST_LINE_BYTES, MOST_JSON_BYTES = 1 << 26, 1 << 28
-"""Of a line of JSON and of a file that is one object; more is nothing that a run writes."""
+"""The most bytes of a line of JSON and of a file that is one object; a run writes no more."""
 OPEN_FILES = 256
-"""Of a run; what more it has is opened for every write."""
+"""The most files of a run that are kept open; others are opened for every write."""
 IN_MEMORY_BYTES = 16 << 20
-"""Of a run's events, read: so many take some 100 MB."""
+"""The most bytes of a run's events that are read into memory: so many take some 100 MB."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 

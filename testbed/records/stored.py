@@ -81,7 +81,7 @@ def stored(
     lines: Callable[[Path], Iterable[tuple[int, dict[str, Any]]]],
     kinds: Collection[str] | None,
 ) -> dict[str, Sequence[dict[str, Any]]]:
-    """By kind (all, or only ``kinds``) what files hold. ``lines``: every line's length, and its object."""
+    """Return the records of files by kind (all, or only ``kinds``). ``lines``: every line's length, and its object."""
     files, by_kind = Files(paths), dict[str, Stored]()
     for number, path in enumerate(paths):
         offset = 0
@@ -125,7 +125,8 @@ class Joined(Sequence[T], Generic[T]):
 def by_number(
     *sequences: Records, key: str = "step"
 ) -> Iterator[tuple[list[Mapping[str, Any]], ...]]:
-    """Of every number that records have under ``key``, ascending: its records of each sequence, in their order there.
+    """Yield, for every number that records have under ``key``, ascending: its records of each
+    sequence, in their order there.
 
     Of each record 16 bytes are kept besides.
     """
@@ -147,7 +148,7 @@ def by_number(
 
 
 def numbers_of(records: Records, key: str) -> NDArray[np.int64]:
-    """What records have under ``key``, shape (n,)."""
+    """Return the numbers that records have under ``key``, shape (n,)."""
     return np.fromiter((int(record[key]) for record in records), np.int64, len(records))
 
 
