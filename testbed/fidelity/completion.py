@@ -34,7 +34,7 @@ from testbed.scenario.link_state import FRAME_BYTES, LinkDirection
 from testbed.scenario.node_timeline import Flow, NodeChange
 
 ExclusionRule = Callable[[MessageGroup], bool]
-"""Whether a group of messages cannot be judged for some reason."""
+"""A rule that says whether a group of messages cannot be judged for some reason."""
 
 
 def measure(
@@ -97,7 +97,8 @@ def measure_groups(
 
 
 def _worked_s(group: MessageGroup, predicted_s: float, bits: Bits) -> float:
-    """Of the predicted time, what the busiest link works: between buckets it may have waited for the computation."""
+    """Return the part of the predicted time in which the busiest link works: between buckets it may
+    have waited for the computation."""
     if len(group.loads) == len(group.routes):
         return predicted_s
     stop_s = group.start_s + predicted_s
@@ -125,7 +126,7 @@ def exclusion_rules(
     servers: int = 1,
     returns: IntervalSet = NEVER,
 ) -> dict[str, ExclusionRule]:
-    """By name, in the order of asking: the first that holds is counted.
+    """Return the exclusion rules by name, in the order of asking: the first that holds is counted.
 
     ``servers``: there are several, whose messages share the workers' links, and the service curve knows of one.
     ``racks`` and ``traffic``: something else is on the way, which the service curve does not know of.

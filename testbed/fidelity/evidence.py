@@ -233,7 +233,7 @@ class LossSeen:
 
 
 def expected(asked: Impairments) -> Expected | str:
-    """What a line should lose (or mark, with ``ecn``), or why that cannot be said."""
+    """Return the share that a line should lose (or mark, with ``ecn``), or why that cannot be said."""
     if isinstance(asked.loss, GilbertElliott):
         model = asked.loss
         chain = ((1 - model.p, model.p), (model.r, 1 - model.r))
@@ -284,7 +284,8 @@ def _of_chain(chain: Matrix, loss: Sequence[float]) -> Expected | str:
 
 
 def _stationary(chain: Matrix) -> list[float]:
-    """By the average of two steps, which settles also where the chain alternates."""
+    """Return the stationary distribution, from the average of two steps, which settles also where
+    the chain alternates."""
     count = len(chain)
     now = [1 / count] * count
     for _ in range(_LONGEST_LAG):
@@ -335,8 +336,9 @@ class Starved:
 
 @dataclass(frozen=True, slots=True)
 class NodesSeen:
-    """What was to happen to nodes (pause, resume, kill, restart); ``faults``: a sentence for all that did not,
-    or was not asked for. ``lateness_ms`` as ``quantiles.spread`` gives it."""
+    """Comparison of requested node changes (pause, resume, kill, restart) with those made;
+    ``faults``: a sentence for all that did not happen, or was not asked for. ``lateness_ms`` as
+    ``quantiles.spread`` gives it."""
 
     expected: int
     applied: int
@@ -362,15 +364,15 @@ class Evidence:
     """Per data socket ``{"node", "peer", "bytes_sent", "segs_out"}``, node and peer by name.
     Of multicasts see ``identity.class_bytes_expected``."""
     unaccounted: Mapping[str, str] = field(default_factory=dict)
-    """By place: why the sockets do not account for all its bytes."""
+    """Reasons why the sockets do not account for all bytes of a place, keyed by place."""
     completion: Mapping[str, Any] | None = None
-    """What ``completion.measure`` returned."""
+    """The result of ``completion.measure``."""
     followed: Mapping[str, ChangeAudit] | None = None
-    """By place: whether every change of the scenario was made."""
+    """Audits of whether every change of the scenario was made, keyed by place."""
     starts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By place: a sentence for everything that was not as asked at t0."""
+    """Sentences for everything that was not as asked at t0, keyed by place."""
     losses: Mapping[str, LossSeen] = field(default_factory=dict)
-    """By place, of links that have a delay line."""
+    """Losses of links that have a delay line, keyed by place."""
     paths: Sequence[PathSeen] = ()
     nodes: NodesSeen | None = None
     """None where nothing happens to nodes, as in a replay."""
@@ -404,7 +406,7 @@ def gather(
     ways: PathModel | None = None,
     limits: Thresholds = THRESHOLDS,
 ) -> Evidence:
-    """What ``Evidence`` says of links and host.
+    """Collect the evidence of links and host.
 
     ``links``: the agent's report; ``held``: what the manifest says that was read back before t0;
     ``under_way``: when there was traffic that could suffer.
@@ -428,7 +430,7 @@ def gather(
 def unaccounted(
     asked: RequestedLinks, crossed: Iterable[str], uncounted: Iterable[str] = ()
 ) -> dict[str, str]:
-    """By place, why the sockets' bytes are not all there is.
+    """Return why the sockets' bytes are not all there is, keyed by place.
 
     ``crossed``: links that carry other traffic. ``uncounted``: nodes whose gradients a library carries.
     """

@@ -21,7 +21,7 @@ __all__ = ["CheckResult", "Evidence", "State", "run_checks"]
 
 
 def line_findings(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
-    """Of all delay lines and ways."""
+    """Yield the check results of all delay lines and routes."""
     yield from _losses(evidence)
     yield from _room(evidence)
     yield from _round_trips(evidence, limits)
@@ -80,7 +80,7 @@ _OF_LINKS = (
 
 
 def link_findings(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
-    """Of all link directions."""
+    """Yield the check results of all link directions."""
     yield from _read_back(evidence)
     yield from _changes(evidence)
     if not evidence.links:

@@ -1,6 +1,6 @@
-"""What the scenario requested; paths and their delays.
+"""Link states that the scenario requested; paths and their delays.
 
-What a scenario asked of its links: the reference that records are held against. Pure.
+The requested states are the reference that records are held against. Pure.
 
 It comes from the scenario's own timeline, not from what the agent says that it was told: a change that was lost
 on its way to the agent is missed here.
@@ -37,7 +37,7 @@ class RequestedLinks:
 
     @classmethod
     def of(cls, timeline: Timeline, until_s: float) -> RequestedLinks:
-        """What ``timeline`` asks for before ``until_s``."""
+        """Return the requests of ``timeline`` before ``until_s``."""
         return cls(timeline.initial, timeline.changes(0.0, max(until_s, 0.0)))
 
     def __contains__(self, end: LinkDirection) -> bool:
@@ -49,7 +49,7 @@ class RequestedLinks:
         return list(self._shapes)
 
     def initial(self, end: LinkDirection) -> LinkState:
-        """What holds at t0."""
+        """Return the state of the direction at t0."""
         return self._every[self._shapes[end][0]]
 
     def changes(self, end: LinkDirection) -> Iterator[tuple[float, LinkState]]:
@@ -82,7 +82,7 @@ _TAIL = 4
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """What one direction asks of packets, over all of a run."""
+    """The demands of one direction on packets, over all of a run."""
 
     low_s: float
     high_s: float
@@ -104,7 +104,7 @@ class PathModel:
         return route(self._rack_of, source, sink)
 
     def racks_on(self, source: str, sink: str) -> bool:
-        """Whether a rack's link is on the way."""
+        """Return whether a rack's link is on the route."""
         return self._rack_of.get(source) != self._rack_of.get(sink)
 
     def round_trip_s(self, node: str, peer: str | None) -> tuple[float, float]:
@@ -121,11 +121,11 @@ class PathModel:
         return self._links[end].delay_s if end in self._links else 0.0
 
     def random(self, ends: Iterable[LinkDirection]) -> bool:
-        """Whether some of the directions at some time lose, copy or shuffle packets, or vary their delay."""
+        """Return whether some of the directions at some time lose, copy or shuffle packets, or vary their delay."""
         return any(link.random for link in self._of(ends))
 
     def outage(self, ends: Iterable[LinkDirection], start_s: float, stop_s: float) -> bool:
-        """Whether one of the directions was asked for nothing at some time between the two."""
+        """Return whether one of the directions was asked for nothing at some time between the two."""
         return any(link.outages.touches(start_s, stop_s) for link in self._of(ends))
 
     def overhead(self, ends: Iterable[LinkDirection]) -> int | None:

@@ -102,7 +102,7 @@ def frames_disagree(steps: Records, rounds: Records) -> list[str]:
 
 
 STILL_S = 1.0
-"""What was due so shortly before the end may be on its way."""
+"""Seconds before the end of the run; a change that was due in them may be on its way."""
 Made = Mapping[str, Any]
 
 
@@ -156,7 +156,7 @@ def node_findings(nodes: NodesSeen | None, limits: Thresholds) -> Iterator[Check
 
 
 def run_findings(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
-    """Of the run as a whole, and of its host."""
+    """Yield the check results of the run as a whole, and of its host."""
     yield from node_findings(evidence.nodes, limits)
     yield from _consistency(evidence)
     yield from _around(evidence)
@@ -174,7 +174,8 @@ def _consistency(evidence: Evidence) -> Iterator[CheckResult]:
 
 
 def _around(evidence: Evidence) -> Iterator[CheckResult]:
-    """What a link did not carry says nothing of it, however little else there is to be found."""
+    """Check for traffic around the links: bytes that a link did not carry say nothing of it,
+    however little else is found."""
     if evidence.around is None:
         return
     if not (evidence.around or evidence.unwatched):
@@ -255,7 +256,7 @@ def _processor(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
 
 
 def _waited(step: Mapping[str, Any], phase: str, limits: Thresholds) -> bool:
-    """Whether a phase waited for a processor long enough to matter in its step."""
+    """Return whether a phase waited for a processor long enough to matter in its step."""
     wall, cpu = float(step[f"{phase}_s"]), float(step[f"{phase}_cpu_s"])
     length = float(step["end_s"]) - float(step["start_s"])
     return wall > limits.contended_ratio * cpu and wall - cpu > limits.contended_loss * length

@@ -178,7 +178,7 @@ Delay = Callable[[LinkDirection], float]
 
 
 def no_delay(_: LinkDirection) -> float:
-    """Of links that delay nothing."""
+    """Return the delay of links that delay nothing."""
     return 0.0
 
 
@@ -246,7 +246,7 @@ class MessageGroup:
 
 
 def followed(events: Mapping[str, Records]) -> tuple[Records, Records]:
-    """What ``groups`` is to be given of a run: rounds and steps, or buckets as both sides saw them."""
+    """Select the records of a run that ``groups`` takes: rounds and steps, or buckets as both sides saw them."""
     if served := events.get("served"):
         return served, events.get("bucket", [])
     return events.get("round", []), Joined(events.get("step", []), events.get("rest", []))
@@ -272,7 +272,7 @@ def groups(
 def _groups(
     rounds: Records, steps: Records, links: Mapping[int, str], every: int, apart: bool
 ) -> Iterator[MessageGroup]:
-    """Of one step."""
+    """Yield the message groups of one step."""
     replies: dict[_Place, list[Mapping[str, Any]]] = {}
     for step in steps:
         replies.setdefault(_place(step), []).append(step)
@@ -305,7 +305,7 @@ def _place(record: Mapping[str, Any]) -> _Place:
 
 
 def _upload(parts: Records, links: Mapping[int, str]) -> MessageGroup:
-    """What the server was sent."""
+    """Group the messages that were sent to the server."""
     messages = [message for part in parts for message in part["messages"]]
     loads = [
         OfferedLoad(links[int(m["sender"])], 8.0 * wire_bytes(int(m["bytes"])), float(m["sent_s"]))
@@ -316,7 +316,7 @@ def _upload(parts: Records, links: Mapping[int, str]) -> MessageGroup:
 
 
 def _download(parts: Records, came: Records, links: Mapping[int, str]) -> MessageGroup:
-    """What it answered."""
+    """Group the server's replies."""
     loads = []
     for part in parts:
         begin, peers = float(part["send_start_s"]), answered(part)
@@ -327,7 +327,7 @@ def _download(parts: Records, came: Records, links: Mapping[int, str]) -> Messag
 
 
 BURST_WINDOW_S = 0.002
-"""What a node begins to send to several others within so long, it sends side by side."""
+"""A time window: messages that a node begins to send to several others within it are sent side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +348,7 @@ class MessageInFlight:
 
 
 def flights(messages: Iterable[Mapping[str, Any]]) -> list[MessageInFlight]:
-    """Of ``MessageRecord`` objects, in the order of their beginning."""
+    """Convert ``MessageRecord`` objects, in the order of their beginning."""
     found = [
         MessageInFlight(
             str(m["sender"]), str(m["node"]), int(m["bytes"]), float(m["sent_s"]),
@@ -399,7 +399,7 @@ def _clusters(under_way: Sequence[MessageInFlight]) -> Iterator[list[MessageInFl
         return place
 
     latest: dict[LinkDirection, int] = {}
-    """Of every link direction, the flight that lasts longest of those that have begun."""
+    """The flight that lasts longest of those that have begun, for every link direction."""
     for place, one in enumerate(under_way):
         for end in one.ends:
             before = latest.get(end)

@@ -85,7 +85,7 @@ def expected_step_s(manifest: Mapping[str, Any], steps: StoredRecords, rounds: S
 def _pairs(
     found: Iterable[MessageGroup], history: LinkLog
 ) -> Iterator[tuple[int, Mapping[str, Sequence[MessageGroup]] | None]]:
-    """Of every step what goes up and what comes down, where there is both; None: links were not sampled."""
+    """Yield, for every step with both, its uploads and its downloads; None: links were not sampled."""
     for step, own in groupby(found, key=lambda group: group.step):
         pair: dict[str, list[MessageGroup]] = {}
         for group in own:
@@ -119,7 +119,8 @@ def _unequal_s(
     paces: Mapping[str, float],
     pair: Mapping[str, Sequence[MessageGroup]],
 ) -> float:
-    """Of one step. Whatever the order, from any time on links have to carry what is computed only then."""
+    """Return the time of one step where paces differ. Whatever the order, from any time on links have to carry what is
+    computed only then."""
     slowest, down_s = max(paces.values()), _needed_s(history, pair["down"])
     if row.get("bucket_bytes"):
         both = max(_needed_s(history, pair["up"]), down_s)
@@ -150,7 +151,7 @@ def _needed_s(history: LinkLog, servers: Sequence[MessageGroup]) -> float:
 
 
 Events = Mapping[str, Sequence[Mapping[str, Any]]]
-"""By kind."""
+"""Records of events, keyed by kind."""
 
 
 def lost_workers(events: Events) -> list[str]:
@@ -164,7 +165,7 @@ def lost_reasons(events: Events) -> list[str]:
 
 
 def dropped(events: Events, names: Mapping[int, str]) -> dict[str, int]:
-    """By sender, how many gradients came too late to be of use. ``names``: of peers, by number."""
+    """Count the gradients that came too late to be of use, by sender. ``names``: names of peers, by number."""
     found = Counter(names[int(event["seen"]["sender"])] for event in events.get("dropped", []))
     return dict(sorted(found.items()))
 
@@ -212,7 +213,7 @@ UNFINISHED = Verdict(
     "invalid", ["The run was cut short before its verdict was found."], ended=False
 )
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
-"""Of test accuracy: when each was reached is in every summary."""
+"""Levels of test accuracy: every summary has when each was reached."""
 Records = Sequence[Mapping[str, Any]]
 
 
@@ -396,12 +397,12 @@ class KnownSteps:
 
 
 def is_job(manifest: Mapping[str, Any]) -> bool:
-    """Whether the run was of a command that knows nothing of us."""
+    """Return whether the run was of a command that does not use Narrows."""
     return "command" in manifest["algorithm"]
 
 
 def known_steps(events: Events, traffic: LinkTraffic) -> KnownSteps:
-    """By marks where there are any, else as the links' traffic shows."""
+    """Return the steps from marks where there are any, else as the links' traffic shows."""
     marked = job_steps(marked_steps(events.get("mark", [])), events.get("process", []))
     if marked:
         return KnownSteps(marked, "marks", 1.0, "The job's processes marked their steps.")
