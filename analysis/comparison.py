@@ -36,7 +36,7 @@ class ComparedOutcome:
     speedup: Interval
     accuracy: Interval
     inferiority: Inferiority | None
-    """Of its accuracy; None of the baseline, and where there is none."""
+    """Inferiority of its accuracy; None of the baseline, and where there is none."""
     bytes_up: float | None
     bytes_down: float | None
     mean_k: float | None

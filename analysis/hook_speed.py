@@ -95,7 +95,7 @@ def _pairs(jobs: Sequence[Trained], ours: str, other: str) -> list[tuple[Trained
 
 
 def _share(job: Trained, size_bytes: float) -> float:
-    """What an average node sent, of ring all-reduce's in float32."""
+    """Return the bytes that an average node sent, as a share of ring all-reduce's in float32."""
     nodes = len(job.sent_bytes)
     return sum(job.sent_bytes) / nodes / (2 * (nodes - 1) / nodes * size_bytes * job.steps)
 

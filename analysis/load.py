@@ -73,12 +73,13 @@ class Run:
 
     @property
     def is_job(self) -> bool:
-        """Whether it was a command of somebody else's (``testbed exec``): ``steps`` and what is along them are empty."""
+        """Return whether it was a command of somebody else's (``testbed exec``): ``steps`` and what
+        is along them are empty."""
         return is_job(self.manifest)
 
     @cached_property
     def traffic(self) -> LinkTraffic:
-        """What its links carried: wall time."""
+        """Return the traffic that its links carried: wall time."""
         return LinkTraffic(self.links)
 
     @cached_property

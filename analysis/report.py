@@ -75,7 +75,7 @@ def render(runs: Sequence[Run], figures: Iterable[Path]) -> str:
 
 
 def facts(runs: Sequence[Run]) -> dict[str, str]:
-    """What the manifests say of the conditions, by name; several values where runs differ."""
+    """Return the conditions that the manifests give, by name; several values where runs differ."""
     collected: dict[str, dict[str, None]] = {}
     for run in runs:
         for name, value in _facts(run).items():
@@ -117,7 +117,7 @@ def _facts(run: Run) -> dict[str, str]:
 
 
 def _command(run: Run) -> dict[str, str]:
-    """Of a job, what was started, by its label."""
+    """Return the command that a job started, by its label."""
     if not run.is_job:
         return {}
     row = run.manifest["algorithm"]
@@ -126,7 +126,7 @@ def _command(run: Run) -> dict[str, str]:
 
 
 def sheet_of(runs: Sequence[Run]) -> ModuleType:
-    """What makes the table of such runs."""
+    """Return the module that makes the table of such runs."""
     return job_tables if runs[0].is_job else tables
 
 
@@ -145,7 +145,7 @@ def _reasons(runs: Sequence[Run]) -> str:
 
 
 def _how_known(runs: Sequence[Run]) -> str:
-    """Of jobs, how their steps are known."""
+    """Describe how the steps of jobs are known."""
     items = [
         f"<li><b>{escape(run.algorithm)}</b>: {escape(run.known.reason)}</li>"
         for run in runs

@@ -67,23 +67,23 @@ NO_PHASE = "(in no phase)"
 
 @dataclass(frozen=True)
 class PhaseShares:
-    """Of one run; arrays of shape (layers, steps), means over the workers that sent the layer in that step,
-    not a number where none did."""
+    """Layers of one run; arrays of shape (layers, steps), means over the workers that sent the
+    layer in that step, not a number where none did."""
 
     layers: tuple[str, ...]
     """In the order of the forward pass."""
     buckets: tuple[int, ...]
-    """By layer, the bucket that it travelled in."""
+    """The bucket that each layer travelled in."""
     steps: Array
     """Numbers of the steps, ascending: shape (steps,)."""
     elements: tuple[int, ...]
-    """By layer."""
+    """The number of elements of each layer."""
     sent: Array
     """Elements."""
     asked: Array
     """Elements: density asked for times elements."""
     bytes_up: Array
-    """Of the layer's part of the payload: frames' headers are nobody's."""
+    """Bytes of the layer's part of the payload: frames' headers are nobody's."""
 
     @property
     def density(self) -> Array:
@@ -237,7 +237,8 @@ def ends(run: Run) -> list[EndSamples]:
 
 
 def _rows(run: Run) -> dict[tuple[str, str], array[float]]:
-    """By link and direction, its samples' from when, to when, bits asked and delivered, and whether it was busy."""
+    """Return the samples of each link and direction: from when, to when, bits asked and delivered,
+    and whether it was busy."""
     found: dict[tuple[str, str], array[float]] = {}
     for sample in run.links:
         if sample["kind"] != "sample":

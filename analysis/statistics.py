@@ -33,7 +33,7 @@ class Interval:
         return asdict(self)
 
     def leaves_out(self, value: float) -> bool:
-        """Whether ``value`` is outside; False without an interval."""
+        """Return whether ``value`` is outside; False without an interval."""
         if self.low is None or self.high is None:
             return False
         return not self.low <= value <= self.high
@@ -50,7 +50,7 @@ ONE = Interval(1.0, 1.0, 1.0)
 
 
 def interval(values: Sequence[float | None]) -> Interval:
-    """Of the values that are known and finite: mean ± t(0.975, n − 1) · s / √n."""
+    """Return the interval of the values that are known and finite: mean ± t(0.975, n − 1) · s / √n."""
     known = [float(value) for value in values if value is not None and isfinite(value)]
     if not known:
         return Interval()
@@ -78,9 +78,9 @@ def _quantile(freedom: int) -> float:
 
 
 MEASURES = ("time_s", "accuracy", "bytes_up", "bytes_down")
-"""What is compared; keys of a run's entry."""
+"""Measures that are compared; keys of a run's entry."""
 MARGIN = 0.005
-"""Of accuracy: half a point."""
+"""The margin of accuracy: half a point."""
 
 Entry = Mapping[str, Any]
 BySeed = Mapping[int, float]
@@ -104,7 +104,7 @@ class Paired:
 
     @property
     def differs(self) -> bool:
-        """Whether no difference lies outside the interval."""
+        """Return whether zero difference lies outside the interval."""
         return self.difference.leaves_out(0.0)
 
     def sentence(self) -> str:
@@ -156,7 +156,7 @@ def sound(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def pair(name: str, baseline: str, measure: str, mine: BySeed, theirs: BySeed) -> Paired | None:
-    """Of the seeds that both have; None without one."""
+    """Compare the seeds that both have; None without one."""
     seeds = sorted(set(mine) & set(theirs))
     if not seeds:
         return None
@@ -173,7 +173,7 @@ def pair(name: str, baseline: str, measure: str, mine: BySeed, theirs: BySeed) -
 
 
 def inferiority(difference: Interval, margin: float = MARGIN) -> Inferiority:
-    """What the interval of own minus baseline's accuracy says of a loss of more than ``margin``."""
+    """Return what the interval of own minus baseline's accuracy says of a loss of more than ``margin``."""
     if difference.low is not None and difference.low > -margin:
         return "not inferior"
     if difference.high is not None and difference.high < -margin:
@@ -236,7 +236,7 @@ class Reached:
         }
 
     def sentences(self) -> list[str]:
-        """What is to be said of it."""
+        """Describe the result in sentences."""
         said = [] if self.paired is None else [self.paired.sentence()]
         if self.reached < self.seeds:
             how = f"reached by {self.reached} of {self.seeds} seeds"
@@ -250,7 +250,7 @@ Times = Mapping[str, Mapping[int, float | None]]
 def targets(
     entries: Sequence[Entry], baseline: str, asked: Sequence[float] = ()
 ) -> dict[str, list[Reached]]:
-    """By algorithm, at every target asked for, ascending.
+    """Return the results of each algorithm at every target asked for, ascending.
 
     Without any: at the usual levels that every sound run of the algorithm and of the baseline reached.
     ``entries``: summaries, whose ``dir`` is where the run is.

@@ -1,4 +1,4 @@
-"""What all figures have in common: the style, one look per algorithm, the banner, and how they are saved."""
+"""Common parts of all figures: the style, one look per algorithm, the banner, and how they are saved."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _UNDATED: dict[str, dict[str, None]] = {
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
     "svg": {"Date": None, "Creator": None},
 }
-"""What is left out of files, so that the same figure is the same bytes."""
+"""Metadata that is left out of files, so that the same figure is the same bytes."""
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def shade(axes: Axes, spans: Iterable[tuple[float, float]]) -> None:
 
 
 def shade_handle() -> Patch:
-    """What ``shade`` looks like, for a legend."""
+    """Return the look of ``shade``, for a legend."""
     return Patch(color=_DOUBT, alpha=0.16, linewidth=0)
 
 

@@ -56,11 +56,11 @@ class Span:
     layer: str | None = None
     """That is computed; None where it is not one layer's."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else is known of it, as JSON values."""
+    """Further facts about it, as JSON values."""
 
     @property
     def name(self) -> str:
-        """What was done, and to which layer."""
+        """Return the activity, and the layer that it was for."""
         return self.activity if self.layer is None else f"{self.activity} {self.layer}"
 
 
@@ -79,12 +79,12 @@ _DONE = ("gather", "aggregate", "queue", "reply")
 
 
 def served_spans(record: Record, dilation: float) -> Iterator[Span]:
-    """Of a ``served`` record."""
+    """Yield the spans of a ``served`` record."""
     yield from _spans(record, int(record["bucket"]), float(record["complete_s"]), dilation)
 
 
 def round_spans(record: Record, dilation: float) -> Iterator[Span]:
-    """Of a ``round`` record, whose messages are all of the step's."""
+    """Yield the spans of a ``round`` record, whose messages are all of the step's."""
     complete_s = max((float(m["last_s"]) for m in record["messages"]), default=None)
     if complete_s is not None:
         yield from _spans(record, None, complete_s, dilation)
@@ -117,7 +117,7 @@ _TIMES = (
     "ready_s", "pack_s", "packed_s", "start_s", "sent_s", "first_s", "last_s", "decode_s", "decoded_s", "applying_s",
     "applied_s",
 )  # fmt: skip
-"""Of a bucket: what is between two of them is the activity of ``_WAY`` at that place. ``decode_s`` is not recorded."""
+"""Times of a bucket: between two of them is the activity of ``_WAY`` at that place. ``decode_s`` is not recorded."""
 
 
 def bucket_spans(records: Sequence[Record], dilation: float) -> Iterator[Span]:
@@ -205,7 +205,7 @@ class StepTimeline:
     nodes: tuple[str, ...]
     spans: tuple[Span, ...]
     names: Mapping[int, str]
-    """Of buckets: the layers in them. Empty where gradients travelled whole."""
+    """Layers in each bucket, by its number. Empty where gradients travelled whole."""
 
     def of(self, node: str) -> list[Span]:
         """One node's."""
@@ -244,7 +244,8 @@ def timeline(run: Run, steps: Collection[int]) -> StepTimeline:
 
 
 def bucket_names(run: Run) -> dict[int, str]:
-    """By bucket, ascending: its layers, from the first to the last in the order of the forward pass."""
+    """Return the layers of each bucket, by bucket, ascending: from the first to the last in the
+    order of the forward pass."""
     parts = {int(r["bucket"]): [*r["parts"]] for r in run.events.get("bucket", [])}
     return {number: _layers(parts[number]) for number in sorted(parts)}
 
@@ -255,7 +256,7 @@ def layer_of(part: str) -> str:
 
 
 def layers_of(run: Run) -> dict[str, int]:
-    """By layer, the bucket that it travels in."""
+    """Return the bucket that each layer travels in."""
     return {
         layer_of(part): int(record["bucket"])
         for record in run.events.get("bucket", [])
@@ -298,7 +299,7 @@ def _servers(run: Run, steps: set[int]) -> Iterator[Span]:
 
 
 def _keyed(run: Run, kind: str) -> dict[Key, Mapping[str, Any]]:
-    """By node and step; of several, the last."""
+    """Key the records of a kind by node and step; of several, the last."""
     return {(str(r["node"]), int(r["step"])): r for r in run.events.get(kind, [])}
 
 
@@ -346,8 +347,9 @@ Point = tuple[float, int]
 
 
 def under_way(run: Run, steps: Collection[int]) -> dict[tuple[str, str], list[Point]]:
-    """By worker and direction (``up``, ``down``): of frames that one side began to send and that had not
-    wholly come to the other's network stack. Of what servers saw: nothing where there was none."""
+    """Return, for each worker and direction (``up``, ``down``), points of the frames that one side
+    began to send and that had not wholly come to the other's network stack. They come from the
+    servers' records: nothing where there are none."""
     wanted = set(steps)
     names = {int(node["peer"]): name for name, node in run.manifest["nodes"].items()}
     moves: dict[tuple[str, str], list[Point]] = {}
@@ -366,7 +368,7 @@ def under_way(run: Run, steps: Collection[int]) -> dict[tuple[str, str], list[Po
 
 
 def _records(run: Run, kinds: tuple[str, str], steps: set[int]) -> Iterator[Mapping[str, Any]]:
-    """Of buckets; of a step's whole where a node has none."""
+    """Yield the records of buckets; those of a whole step where a node has none."""
     finer, coarser = (
         [r for r in run.events.get(kind, []) if r["step"] in steps] for kind in kinds
     )  # fmt: skip
@@ -428,7 +430,7 @@ def _process(found: StepTimeline, node: str, pid: int) -> Iterator[Json]:
 
 
 def row_name(found: StepTimeline, bucket: int | None) -> str:
-    """What a row is of, in words."""
+    """Name a row, in words."""
     if bucket is None:
         return "computation" if found.names else "step"
     return f"{bucket}: {found.names.get(bucket, '?')}"

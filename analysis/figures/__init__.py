@@ -28,7 +28,7 @@ from analysis.style import Rows
 
 
 class FigureModule(Protocol):
-    """What a figure's module offers."""
+    """Interface of a figure's module."""
 
     NAME: str
 
@@ -48,17 +48,17 @@ FIGURES: tuple[FigureModule, ...] = (
     phases,
     fidelity,
 )
-"""Of any runs, in the order of the report."""
+"""Figures of any runs, in the order of the report."""
 
 OF_SOME: tuple[FigureModule, ...] = (pareto, density, timeline, layers, label_shares)
 """Drawn only of runs that they have data for; they come after the others."""
 
 OF_JOBS: tuple[FigureModule, ...] = (job_steps, job_phases, job_values, job_bytes, fidelity)
-"""Of runs of somebody else's command, those that they have data for."""
+"""Figures of runs of somebody else's command, those that they have data for."""
 
 
 def figures_of(runs: Sequence[Run]) -> list[FigureModule]:
-    """What is drawn of ``runs``."""
+    """Return the modules of the figures that are drawn of ``runs``."""
     if runs[0].is_job:
         return [module for module in OF_JOBS if module.data(runs)]
     return [*FIGURES, *(module for module in OF_SOME if module.data(runs))]

@@ -16,7 +16,7 @@ from testbed.compress.gradient_stats import element_count
 
 NAME = "density"
 TOLERANCE = 0.05
-"""Of the target: the band that is drawn."""
+"""The half width of the band that is drawn, as a share of the target."""
 _LOG_SPAN = 20.0
 """Densities that span more than this factor are drawn on a logarithmic axis."""
 _WIDE = 2.0
@@ -84,7 +84,7 @@ def _chosen(runs: Sequence[Run]) -> list[Run]:
 
 
 def _looked(record: Mapping[str, Any]) -> bool:
-    """Whether elements were chosen by what they are, not by chance or all of them."""
+    """Return whether elements were chosen by what they are, not by chance or all of them."""
     how = record.get("selection")
     return how is not None and how["passes"] > 0
 

@@ -1,4 +1,4 @@
-"""What links were asked for and what they gave: rates, errors per second, and how late changes were."""
+"""Rates that links were asked for and gave, errors per second, and how late changes were."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _ASKED, _DELIVERED, _IDLE = "0.15", "#0072B2", "0.75"
 
 
 def data(runs: Sequence[Run]) -> Rows:
-    """Of the run most in doubt: rates (Mbit/s) of 100 ms and of 1 s, errors of 1 s, lateness of changes (ms) and disturbed
-    times (from ``time_s`` to ``value``), by link direction. ``busy``: backlogged throughout."""
+    """Return the data of the run most in doubt: rates (Mbit/s) of 100 ms and of 1 s, errors of 1 s,
+    lateness of changes (ms) and disturbed times (from ``time_s`` to ``value``), by link direction.
+    ``busy``: backlogged throughout."""
     run = _most_doubtful(runs)
     rows: Rows = []
     for end in _chosen(run):
@@ -66,12 +67,12 @@ def draw(runs: Sequence[Run]) -> Figure:
 
 
 def _heights(end: EndSamples) -> list[float]:
-    """Of its panels, in inches: rates, and errors if there are seconds to judge."""
+    """Return the heights of its panels, in inches: rates, and errors if there are seconds to judge."""
     return [_RATE_IN, _ERROR_IN] if _judged(end) else [_RATE_IN]
 
 
 def _judged(end: EndSamples) -> bool:
-    """Whether there is a second in which the link can be blamed for what it did not deliver."""
+    """Return whether there is a second in which the link can be blamed for what it did not deliver."""
     return bool(end.seconds().busy.any())
 
 

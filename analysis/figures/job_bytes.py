@@ -1,4 +1,4 @@
-"""What every node's link carried up and down in a job."""
+"""Bytes that every node's link carried up and down in a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job said that its steps came to (a loss), over steps and over time."""
+"""Values that a job gave for its steps (a loss), over steps and over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME = "job_values"
 MOST = 4
 """So many values are drawn: the first that were told."""
 _MARKED = 40
-"""Of more steps not every one has its marker."""
+"""The most steps of which every one has its marker."""
 
 
 def data(runs: Sequence[Run]) -> Rows:

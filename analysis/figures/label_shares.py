@@ -13,12 +13,12 @@ from analysis.style import COLUMN_IN, Rows, banner, heading, new_figure
 
 NAME = "label_shares"
 MOST = 40
-"""Of more workers only the first are drawn."""
+"""The most workers that are drawn: the first ones."""
 
 
 def data(runs: Sequence[Run]) -> Rows:
-    """By worker and label: samples and their share of the worker's. Of the first run that has any: all algorithms of a
-    seed have the same."""
+    """Return, for each worker and label, samples and their share of the worker's, from the first
+    run that has any: all algorithms of a seed have the same."""
     dealt = next((found for run in runs if (found := run.events.get("labels"))), [])
     return [
         {"node": one["node"], "label": label, "samples": many, "share": many / one["samples"]}

@@ -116,7 +116,7 @@ def _map(axes: Axes, own: PhaseShares, norm: LogNorm) -> Any:
 
 
 def _height(own: PhaseShares) -> float:
-    """Of its map, in inches."""
+    """Return the height of its map, in inches."""
     return min(_MOST_IN, max(_LEAST_IN, _ROW_IN * len(own.layers)))
 
 

@@ -109,7 +109,7 @@ _OPEN: dict[str, Any] = {
     "markeredgewidth": 1.5,
     "zorder": 4,
 }
-"""Of the others' markers: what is under them is seen."""
+"""Style of the others' markers: markers under them are seen."""
 
 
 def data(runs: Sequence[Run]) -> Rows:

@@ -1,4 +1,4 @@
-"""What the server's link gave, what the controllers made of it, and what it cost: one time axis."""
+"""Rate of the server's link, the controllers' response to it, and its cost: one time axis."""
 
 from __future__ import annotations
 

@@ -34,22 +34,23 @@ WORDS = {
     "stall": "waiting for parameters", "queue": "waiting for its turn",
     "wait": "waiting for the reply", "held": "decoded, until applied", "reply": "send",
 }  # fmt: skip
-"""Of activities that are called otherwise for people."""
+"""Words for activities that are called otherwise for people."""
 _FAINT = 0.4
 _EDGE, _LINE = "0.35", 0.25
 _BAR = 0.84
 _THIN = 0.01
-"""Of the whole width: narrower bars have no edges. Waiting for a turn has, as it is nothing but its edge."""
+"""A share of the whole width: narrower bars have no edges. Waiting for a turn has, as it is nothing but its edge."""
 _MANY = 24
 """Layers; of more none has edges."""
 _AFTER = ("held", "apply")
 _MORE = (0.06, 0.25)
-"""Of a step's length, at least and at most: what is drawn after it."""
+"""The least and the most that is drawn after a step, as shares of its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """What is drawn: the spans of ``steps`` from ``from_s`` to ``to_s``, and paler those of their neighbours in it."""
+    """A window of time to draw: the spans of ``steps`` from ``from_s`` to ``to_s``, and paler those
+    of their neighbours in it."""
 
     steps: frozenset[int]
     from_s: float
@@ -129,7 +130,7 @@ def _thin(drawn: Rows) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def legend(drawn: Rows) -> tuple[list[Patch], list[str]]:
-    """Of the activities that ``drawn`` has."""
+    """Return the legend of the activities that ``drawn`` has."""
     words: dict[str, str] = {}
     for activity in ACTIVITIES:
         if any(bar["activity"] == activity for bar in drawn):
@@ -147,7 +148,7 @@ def _style(activity: str, faint: bool = False, bare: bool = False) -> dict[str, 
 
 
 def heights(panels: Sequence[Rows], one_in: float, many_in: float) -> list[float]:
-    """Of panels, in inches: a row alone is ``one_in`` high, of several each ``many_in``."""
+    """Return the heights of panels, in inches: a row alone is ``one_in`` high, of several each ``many_in``."""
     counts = [len({bar["row"] for bar in drawn}) for drawn in panels]
     return [one_in if count == 1 else many_in * count for count in counts]
 
@@ -157,7 +158,7 @@ MOST_RUNS = 4
 MOST_WORKERS = 4
 _ONE_IN, _MANY_IN, _REST_IN = 0.32, 0.105, 1.05
 _LETTER_IN = 0.065
-"""Of a node's name."""
+"""The width of a letter of a node's name."""
 _UPRIGHT = {"rotation": "horizontal", "horizontalalignment": "right", "verticalalignment": "center"}
 _SMALL = 5.5
 
@@ -171,7 +172,7 @@ class View:
     workers: int
 
     def panels(self) -> list[tuple[str, Rows]]:
-        """By node, what is drawn of it; nodes of which nothing was recorded are left out."""
+        """Return the rows that are drawn for each node; nodes of which nothing was recorded are left out."""
         around = {step + off for step in self.steps for off in (-1, 0, 1)}
         found = timeline(self.run, around)
         nodes = self._nodes(found)
@@ -275,7 +276,8 @@ def _rows(view: View) -> Rows:
 
 
 def _views(runs: Sequence[Run]) -> list[View]:
-    """Of each algorithm's lowest seed, in their order; where there are too many, those in buckets first."""
+    """Return views of each algorithm's lowest seed, in their order; where there are too many, those
+    in buckets first."""
     lowest = [min(same, key=lambda run: run.seed) for same in by_algorithm(runs).values()]
     finer = {run.path: bool(run.events.get("bucket")) for run in lowest}
     if not any(finer.values()):

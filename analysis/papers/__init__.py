@@ -46,7 +46,7 @@ class Runs:
         return list(dict.fromkeys(str(each["algorithm"]) for each in self._kept))
 
     def values(self, algorithm: str, measure: str) -> dict[int, float]:
-        """By seed. Raises InputError where there is no such run."""
+        """Return a measure by seed. Raises InputError where there is no such run."""
         found = {
             int(each["seed"]): float(each[measure])
             for each in self._kept
@@ -57,7 +57,8 @@ class Runs:
         return found
 
     def reached(self, algorithm: str, accuracy: float) -> dict[int, tuple[float, int]]:
-        """By seed, model seconds and steps to the first evaluation of at least ``accuracy``; seeds without one are left out."""
+        """Return, by seed, model seconds and steps to the first evaluation of at least
+        ``accuracy``; seeds without one are left out."""
         found = {}
         for each in self._kept:
             if each["algorithm"] == algorithm and (at := _first(each, accuracy)) is not None:
@@ -91,14 +92,15 @@ class Runs:
 
 
 def above(found: Interval, bound: float = 0.0) -> str:
-    """Of the claim that something is above ``bound``."""
+    """Judge the claim that something is above ``bound``."""
     if not found.leaves_out(bound):
         return OPEN
     return HOLDS if (found.mean or 0.0) > bound else NOT
 
 
 def as_much(found: Interval, claimed: float) -> str:
-    """Of the claim that so much is saved: the interval lies below it, or reaches it and is all above half of it, or neither."""
+    """Judge the claim that so much is saved: the interval lies below it, or reaches it and is all
+    above half of it, or neither."""
     if found.low is None or found.high is None:
         return OPEN
     if found.high < claimed:
@@ -107,7 +109,7 @@ def as_much(found: Interval, claimed: float) -> str:
 
 
 def no_loss(found: Interval, margin: float = MARGIN) -> str:
-    """Of the claim that accuracy is not lost, by non-inferiority."""
+    """Judge the claim that accuracy is not lost, by non-inferiority."""
     said: Mapping[str, str] = {"not inferior": HOLDS, "inferior": NOT}
     return said.get(inferiority(found, margin), OPEN)
 

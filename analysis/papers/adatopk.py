@@ -1,4 +1,4 @@
-"""What the AdaTopK paper (Huang and Gao) says of a dynamic network, held against a comparison of ours.
+"""Claims of the AdaTopK paper (Huang and Gao) about a dynamic network, checked against a comparison of runs.
 
 python -m analysis.papers.adatopk comparisons/<…>_paper-adatopk_<…>
 """

@@ -41,7 +41,8 @@ Values = Mapping[Cell, Mapping[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """By what ``factors`` together multiply the measure: the interval of exp e_S over ``seeds``. 1: not at all."""
+    """The factor by which ``factors`` together multiply the measure: the interval of exp e_S over
+    ``seeds``. 1: not at all."""
 
     factors: tuple[str, ...]
     ratio: Interval
@@ -54,7 +55,7 @@ class Effect:
 
     @property
     def differs(self) -> bool:
-        """Whether no effect lies outside the interval."""
+        """Return whether no effect (1) lies outside the interval."""
         return self.ratio.leaves_out(1.0)
 
 
@@ -83,7 +84,7 @@ def effects(factors: Sequence[str], values: Values) -> list[Effect]:
 
 
 def conditional(factors: Sequence[str], factor: str, values: Values) -> dict[Cell, Interval]:
-    """What ``factor`` multiplies the measure by, for each choice of the others."""
+    """Return the factor by which ``factor`` multiplies the measure, for each choice of the others."""
     seeds = complete(factors, values)
     found = {}
     for cell in cells([other for other in factors if other != factor]):
@@ -203,7 +204,7 @@ def _side(axes: Axes, names: Sequence[str], label: str) -> None:
 
 FACTORS = ("threshold", "layer-wise", "overlap")
 ACCURACY = 0.93
-"""Of the test set: algorithms are compared by the time to it."""
+"""The accuracy on the test set: algorithms are compared by the time to it."""
 MEASURES = (f"time to {ACCURACY * 100:g} %", "steps to it", "a step's time")
 """The first is the product of the others, and so are its effects."""
 FIXED = ("topk-0.01", "topk-0.03", "topk-0.1")
@@ -220,7 +221,8 @@ def algorithm(cell: Cell) -> str:
 
 
 def measures(runs: Runs) -> dict[str, Values]:
-    """What the factors act on, in seconds of model time and steps, of the seeds that reach the accuracy."""
+    """Return the measures that the factors act on, in seconds of model time and steps, of the seeds
+    that reach the accuracy."""
     found: dict[str, dict[Cell, dict[int, float]]] = {name: {} for name in MEASURES}
     for cell in cells(FACTORS):
         reached = runs.reached(algorithm(cell), ACCURACY)
@@ -243,7 +245,7 @@ def rows(runs: Runs) -> Iterator[Row]:
 
 
 def effects_table(found: dict[str, list[Effect]]) -> str:
-    """By what each part multiplies each measure, in Markdown."""
+    """Return, in Markdown, the factor by which each part multiplies each measure."""
     lines = [
         f"| part | {' | '.join(found)} |",
         f"| --- | {' | '.join('---' for _ in found)} |",
@@ -255,7 +257,8 @@ def effects_table(found: dict[str, list[Effect]]) -> str:
 
 
 def alone_and_last(values: Values) -> str:
-    """By what each part multiplies the time where all others are off, and where all are on, in Markdown."""
+    """Return, in Markdown, the factor by which each part multiplies the time where all others are
+    off, and where all are on."""
     lines = ["| part | alone | on top of the others |", "| --- | --- | --- |"]
     for factor in FACTORS:
         found = conditional(FACTORS, factor, values)
