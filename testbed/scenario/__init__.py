@@ -1,1 +1,1 @@
-"""What a run should be: typed, frozen, pure. No sockets, no root, no clock."""
+"""The description of a run: typed, frozen, pure. No sockets, no root, no clock."""

@@ -29,7 +29,7 @@ _FORMS = {"loss", "reorder", "duplicate", "corrupt"}
 """Keys of alternatives: behind them pydantic names the alternative as well."""
 _LONGEST = 600
 _COMPARED = 64
-"""Of longer names only so much is compared with those that are known."""
+"""Characters of a longer name that are compared with the known names."""
 MAX_PROBLEMS = 100
 """More are not listed: nobody would read them."""
 
@@ -210,7 +210,7 @@ class Names:
         self.racks = set(scenario.racks)
 
     def unknown(self, name: str, *special: str, racks: bool = False) -> str:
-        """What to say of a name that is no node, group or (with ``racks``) rack."""
+        """Return the message for a name that is no node, group or (with ``racks``) rack."""
         near = get_close_matches(name[:64], self._candidates(racks), n=1)
         meant = f"did you mean {near[0]!r}? " if near else ""
         groups = [
@@ -226,7 +226,7 @@ class Names:
         return f"no {noun} is called {name!r}: {meant}Known: {', '.join(known)}"
 
     def not_one_node(self, name: str) -> str | None:
-        """What is wrong with ``name`` where one node is needed; None if nothing is."""
+        """Return what is wrong with ``name`` where one node is needed; None if nothing is."""
         if name in self.nodes:
             return None
         if name in self.groups:
@@ -239,7 +239,7 @@ class Names:
 
 
 def check_names(scenario: Scenario) -> Iterator[Problem]:
-    """Whether no two things have one name."""
+    """Yield problems of names: two things with the same name, or a name that is reserved."""
     owners: dict[str, str] = {}
     for kind, names in (("nodes", list(scenario.nodes)), ("racks", list(scenario.racks))):
         for name in names:

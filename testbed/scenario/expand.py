@@ -120,7 +120,7 @@ def _merged(scenario: Scenario, direction: Literal["up", "down"], *keys: str) ->
 
 
 ALL = "all"
-"""What an event calls the links of all nodes. Racks are meant by their names only."""
+"""The word by which an event means the links of all nodes. Racks are meant by their names only."""
 
 
 class LinkGroup(NamedTuple):

@@ -142,7 +142,7 @@ def _share_tag(value: Any) -> str:
 
 
 UNION_TAGS = frozenset({"Fraction", "Mapping", *_LOSSES.values()})
-"""What pydantic puts behind `loss`, `reorder`, `duplicate` and `corrupt` in the place of an error."""
+"""Tags that pydantic puts behind `loss`, `reorder`, `duplicate` and `corrupt` in the place of an error."""
 
 Loss = Annotated[
     Annotated[Fraction, Tag("Fraction")]
@@ -162,7 +162,7 @@ Reordered = Annotated[
 
 
 class Changeable(Model):
-    """What a step may change about a link direction. None: not said here."""
+    """The settings of a link direction that a step may change. None: not said here."""
 
     rate: Rate | None = Field(
         None, description="Line rate, Ethernet header counted. 0 is an outage."
@@ -219,7 +219,7 @@ DEFAULT = "default"
 """The key under ``links`` that every node inherits from."""
 LEAST_QUEUE_BYTES = 2 * FRAME_BYTES
 MOST_QUEUE_BYTES = 2**32 - 1
-"""What a kernel's queue can be told to hold."""
+"""The largest queue that a kernel can be told to hold."""
 _OVERLAID = frozenset(Changeable.model_fields) - {"rate", "queue"}
 
 
@@ -258,7 +258,7 @@ def held_bytes(end: LinkDirection, rate: Rate, queue: Duration | Size | UnitsPac
 
 
 def impairments(settings: LinkEnd) -> Impairments:
-    """What ``settings`` ask for besides rate and queue. What has no effect is as if not asked for."""
+    """Return what ``settings`` ask for besides rate and queue. What has no effect is left out."""
     jitter = nanoseconds(settings.jitter or 0.0)
     loss = loss_model(settings)
     reorder, duplicate = _share(settings.reorder), _share(settings.duplicate)
@@ -370,12 +370,12 @@ class TraceEvent(_LinkEvent):
 
     @property
     def key(self) -> str:
-        """What a scenario's traces are kept by: the file, and the column where one is named."""
+        """The key of a scenario's traces: the file, and the column where one is named."""
         return self.file if self.column is None else f"{self.file}:{self.column}"
 
 
 class StepEvent(_LinkEvent, Changeable):
-    """What is named jumps to a value and stays there; the rest stays as it was."""
+    """A jump of the named settings to values at which they stay; the rest stays as it was."""
 
     kind: Literal["step"] = Field(description="What happens.")
 

@@ -17,7 +17,10 @@ from typing import Any, Literal, NamedTuple
 
 Distribution = Literal["uniform", "normal", "pareto", "paretonormal"]
 HIGHEST_CORRELATION = 0.99
-"""Of a share with the packet before. Above, netem's random number hardly ever changes, and the share is not kept."""
+"""Limit of a share's correlation with the packet before.
+
+Above, netem's random number hardly ever changes, and the share is not kept.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Impairments:
-    """What happens to a packet after the queue, on its way to the other end."""
+    """The treatment of a packet after the queue, on its way to the other end."""
 
     delay_ns: int = 0
     jitter_ns: int = 0
@@ -99,10 +102,10 @@ class Impairments:
     ordered: bool = True
     """Jitter, and a delay that becomes shorter, do not reorder packets."""
     seed: int | None = None
-    """Of the random numbers; None: the kernel's choice."""
+    """Seed of the random numbers; None: the kernel's choice."""
 
     def __bool__(self) -> bool:
-        """Whether anything is asked for at all."""
+        """Return whether anything is asked for at all."""
         return bool(
             self.delay_ns
             or self.jitter_ns
@@ -114,7 +117,7 @@ class Impairments:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What differs from no impairment, as a plain object; a loss model says its name."""
+        """Return what differs from no impairment, as a plain object; a loss model says its name."""
         plain = {key: value for key, value in asdict(self).items() if value != _DEFAULTS[key]}
         for name, kind in _MODELS.items():
             if isinstance(self.loss, kind):
@@ -208,7 +211,10 @@ class LinkChange:
 
 
 def route(rack_of: Mapping[str, str], source: str | None, sink: str | None) -> list[LinkDirection]:
-    """What a packet passes, in order. ``rack_of``: of the nodes that are in one. None is the switch itself."""
+    """Return the link directions that a packet passes, in order.
+
+    ``rack_of``: the rack of each node that is in one. None is the switch itself.
+    """
     here, there = rack_of.get(source or ""), rack_of.get(sink or "")
     up = [source, here if here != there else None]
     down = [there if here != there else None, sink]

@@ -91,14 +91,14 @@ class Loaded:
     scenario: Scenario
     source: Path
     traces: dict[str, RateTrace]
-    """By the event's ``key``: its file, and the column where one is named."""
+    """Traces, keyed by the event's ``key``: its file, and the column where one is named."""
     text: str
     hash: str
     """SHA-256 over the resolved scenario, its traces, profile and recorded paces; spelling and comments do not count."""
     profile: ProfileFile | None = None
-    """What ``train.profile`` names, if that is a file."""
+    """The profile that ``train.profile`` names, if that is a file."""
     step_times: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """What paces from files name, by their ``key``: seconds of model time."""
+    """Recorded times of the paces from files, by the pace's ``key``: seconds of model time."""
 
     def wall(self) -> Scenario:
         """The scenario in wall time: dilation applied."""
@@ -137,7 +137,7 @@ def load(path: Path, *, timed: bool = True, trains: bool = True) -> Loaded:
 
 
 def _meant(scenario: Scenario, traces: Mapping[str, RateTrace]) -> str | None:
-    """What could have been meant, where only training is wrong, and nothing is said of any."""
+    """Return a hint where only training is wrong, and the scenario says nothing of training."""
     if {"train", "algorithms"} & scenario.model_fields_set:
         return None
     return None if check(scenario, traces, trains=False) else _FOR_JOBS
@@ -206,7 +206,7 @@ _TEXT = "A scenario is YAML text; `testbed init` writes one to start from"
 
 
 def _neighbours(path: Path) -> str:
-    """What could have been meant: the scenarios beside it."""
+    """Return a hint at what could have been meant: the scenarios beside ``path``."""
     folder = path.parent
     found = sorted(str(other) for other in folder.glob("*.yaml")) if folder.is_dir() else []
     listed = ", ".join(found[:10])

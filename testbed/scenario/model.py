@@ -58,7 +58,7 @@ class Participation(Model):
         return self
 
     def many(self, workers: int) -> int:
-        """Of ``workers``."""
+        """Return how many of ``workers`` take part."""
         if self.workers is not None:
             return self.workers
         return max(1, round(workers * (self.share or 0.0)))
@@ -113,7 +113,7 @@ class RecordedPace(Model):
 
     @property
     def key(self) -> str:
-        """What a scenario's recorded times are kept by."""
+        """The key of a scenario's recorded times: the file, and the column where one is named."""
         return self.file if self.column is None else f"{self.file}:{self.column}"
 
     def slowed(self, factor: float) -> RecordedPace:
@@ -124,7 +124,7 @@ class RecordedPace(Model):
 _NAMED = {"lognormal": "LogNormalPace", "file": "RecordedPace"}
 PACE_NAMES = tuple(_NAMED)
 PACE_TAGS = frozenset({"Time", *_NAMED.values()})
-"""What pydantic puts behind a pace in the place of an error."""
+"""Tags that pydantic puts behind a pace in the place of an error."""
 
 
 def _tag(value: Any) -> str | None:
@@ -160,7 +160,7 @@ CongestionControl = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")]
 
 
 class NodeLimits(Model):
-    """What a node may use in a container; absent: twice its share of this machine, see docs/scenario-format.md."""
+    """Limits of a node in a container; absent: twice its share of this machine, see docs/scenario-format.md."""
 
     processes: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(
         None, description="Processes and threads at the same time."
@@ -269,7 +269,7 @@ class Stop(Model):
 
 
 class Train(Model):
-    """What is trained and how long a step's computation takes."""
+    """The training job: what is trained, and how long a step's computation takes."""
 
     task: Name = Field("digits", description="Data set.")
     model: Name = Field("cnn", description="Model.")
@@ -369,7 +369,7 @@ class Derived(Model):
 
 
 class Sim(Model):
-    """What the fabric `sim` takes for granted of hosts; absent: as measured where all nodes share two processors."""
+    """Costs of hosts that the fabric `sim` assumes; absent: as measured where all nodes share two processors."""
 
     send: Duration | None = Field(None, description="Of a processor, to hand a message over.")
     receive: Duration | None = Field(None, description="Of a processor, to take a message in.")

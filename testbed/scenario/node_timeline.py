@@ -1,8 +1,8 @@
-"""What happens to nodes in a run: pauses, kills, absences, cross traffic.
+"""Events of nodes in a run: pauses, kills, absences, cross traffic.
 
-What happens to the processes of nodes: stopped, continued, killed, started again.
+Changes of the processes of nodes: stopped, continued, killed, started again.
 
-When which workers are away.
+Times at which workers are absent.
 
 Flows beside the training: when which of them sends. Pure; random times come from each flow's own seed.
 """
@@ -61,7 +61,7 @@ Spans = tuple[tuple[float, float], ...]
 
 
 class Absences:
-    """Of ``scenario``, in its own time, wall or model."""
+    """The absences of workers in ``scenario``, in its own time, wall or model."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._by_node: dict[str, list[tuple[float, float]]] = {}

@@ -28,7 +28,10 @@ Source = Literal["constant", "measured", "estimated"]
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Of one layer, named as ``compress.layout.Layer`` is. What is computed between layers is in that before it."""
+    """Times of one layer, named as ``compress.layout.Layer`` is.
+
+    Computation between two layers counts with the first of them.
+    """
 
     name: str
     forward_s: float
@@ -37,7 +40,10 @@ class LayerTimes:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Of a whole model, in the order of its forward pass. ``about``: where the times are from, for people."""
+    """Times of a whole model's layers, in the order of its forward pass.
+
+    ``about``: where the times are from, for people.
+    """
 
     layers: tuple[LayerTimes, ...]
     source: Source
@@ -52,7 +58,7 @@ class Profile:
 
     @property
     def total_s(self) -> float:
-        """Of one forward and one backward pass."""
+        """Seconds of one forward and one backward pass."""
         return sum(layer.forward_s + layer.backward_s for layer in self.layers)
 
     def scaled(self, total_s: float) -> Profile:
@@ -86,7 +92,7 @@ MAX_BYTES = 4 * 2**20
 """Larger files are refused."""
 SHIPPED = Path(__file__).with_name("profiles")
 _DIGITS = 6
-"""Of every time that is written; more would only be noise."""
+"""Significant digits of every time that is written; more would only be noise."""
 
 _LONGEST = 300
 """Characters of what a message quotes."""
@@ -108,7 +114,7 @@ class FileLayer(_Strict):
 
 
 class ProfileFile(_Strict):
-    """What a file holds. Times are those of one step of ``batch`` samples, not scaled, not dilated."""
+    """The contents of a profile file. Times are those of one step of ``batch`` samples, not scaled, not dilated."""
 
     format: Literal["narrows-profile"] = "narrows-profile"
     version: Literal[1] = 1
@@ -135,7 +141,7 @@ class ProfileFile(_Strict):
 
     @property
     def total_s(self) -> float:
-        """Of one forward and one backward pass."""
+        """Seconds of one forward and one backward pass."""
         return self.profile().total_s
 
     def profile(self) -> Profile:
@@ -190,7 +196,7 @@ _HINT = "`testbed profile` writes such files"
 
 
 def _first(error: ValidationError) -> str:
-    """What is wrong first, ``layers[3].forward_s: …``."""
+    """Return the first fault with its place, ``layers[3].forward_s: …``."""
     found = error.errors(include_url=False)[0]
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"])
     place = _brief("".join(parts).removeprefix("."))
@@ -254,7 +260,10 @@ def profiled(
 
 
 def _others(train: Train, found: ProfileFile) -> Iterator[str]:
-    """What the profile is of, where it is not what is trained. In proportion, sizes do not matter: with a pace."""
+    """Yield how the model and sizes of the profile differ from those trained.
+
+    With a pace the profile is scaled to it, and sizes do not matter.
+    """
     if train.model != found.model:
         yield f"it is of the model {found.model!r}, and {train.model!r} is trained"
     if train.pace is not None:

@@ -28,12 +28,12 @@ from testbed.user_files import text_of
 MAX_BYTES = 16 << 20
 MAX_TIMES = 100_000
 MAX_VALUES = 20 * MAX_TIMES
-"""Of all columns of a file together."""
+"""Values that all columns of a file may have together."""
 MAX_S = 86_400.0
 _SHOWN = 40
 """Names of columns, and characters of each, in a message."""
 Columns = Mapping[str, Callable[[], list[Any]]]
-"""By name, what makes a column's values."""
+"""Functions that return a column's values, keyed by its name."""
 _UNITS = {"_s": 1.0, "_ms": 1e-3, "_us": 1e-6}
 
 
@@ -150,7 +150,7 @@ def check_paces(scenario: Scenario, names: Names) -> Iterator[Problem]:
 
 
 def worker_paces(scenario: Scenario) -> dict[str, Pace | None]:
-    """Of every worker by name; ``scenario``'s times, model or wall."""
+    """Return every worker's pace, keyed by name, in ``scenario``'s time, model or wall."""
     train, found = scenario.train, groups_of_nodes(scenario)
     return {
         node: pace_of(node, group, train.pace, train.paces, train.slow)

@@ -179,7 +179,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class LinkAttributes:
-    """What a link direction is besides its rate."""
+    """The attributes of a link direction besides its rate."""
 
     queue_bytes: int
     overhead_bytes: int = 0
@@ -197,7 +197,7 @@ class Segment:
     """None: there is service."""
 
     def shape(self, rate: int) -> LinkState:
-        """What the direction is while its rate is ``rate``."""
+        """Return the state of the direction while its rate is ``rate``."""
         line = self.line
         return LinkState(
             rate, line.queue_bytes, bool(self.drop), line.overhead_bytes, line.impairments
@@ -206,7 +206,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSummary:
-    """What is true of a whole history. Times in ns."""
+    """Figures of a whole link history. Times in ns."""
 
     lowest: int
     """The lowest rate but 0 in bit/s; 0 if there is no other."""
@@ -246,7 +246,7 @@ class Schedule:
         return total + held * (stop - since)
 
     def lines(self, start: int, stop: int | None) -> list[LinkAttributes]:
-        """What it is besides its rate, in turn, from ``start`` up to ``stop`` (None: for good)."""
+        """Return the attributes besides the rate, in turn, from ``start`` up to ``stop`` (None: for good)."""
         first = bisect_right(self._begins, start) - 1
         within = (s for s in self.segments[first:] if stop is None or s.begin < stop)
         return list(dict.fromkeys(segment.line for segment in within))
@@ -316,7 +316,7 @@ class Schedule:
                 yield time, rate, segment
 
     def _changes(self, start: int, stop: int | None) -> Iterator[tuple[int, int, Segment]]:
-        """Of ``_pieces`` those that differ from the one before."""
+        """Yield the items of ``_pieces`` that differ from the one before."""
         held_rate, held = -1, self.segments[0]
         for time, rate, segment in self._pieces(start, stop):
             if rate != held_rate or (segment is not held and segment.shape(0) != held.shape(0)):

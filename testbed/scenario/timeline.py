@@ -94,7 +94,7 @@ def schedule(
 
 @dataclass(slots=True)
 class _Sources:
-    """What rules the rate, from when on. A trace that ends leaves a rate behind, if it still rules."""
+    """The sources that set the rate, and from when on. A trace that ends leaves a rate behind, if it still sets it."""
 
     base: Constant
     points: TracePoints
@@ -135,14 +135,14 @@ class _Sources:
         self.ruling.append((begin, source))
 
     def _end_trace(self, before: int | None) -> None:
-        """What follows a trace takes over, unless the next event does so first."""
+        """Let what follows a trace take over, unless the next event does so first."""
         if self._following and (before is None or self._following[0] <= before):
             self.ruling.append(self._following)
         self._following = None
 
 
 def line_of(settings: LinkEnd, held: int) -> LinkAttributes:
-    """What ``settings`` make of a link direction besides its rate."""
+    """Return the attributes besides the rate that ``settings`` give a link direction."""
     return LinkAttributes(held, int(settings.overhead or 0), impairments(settings))
 
 
@@ -204,7 +204,7 @@ def _segments(
 
 
 class Timeline:
-    """What every link direction is asked to be, at every time from t0 on. Ends alike share a schedule."""
+    """The state asked of every link direction, at every time from t0 on. Ends alike share a schedule."""
 
     def __init__(
         self, schedules: list[tuple[Schedule, list[LinkDirection]]], ends: list[LinkDirection]
@@ -229,7 +229,7 @@ class Timeline:
                 yield LinkChange(time / NS, end, shape)
 
     def shape_at(self, end: LinkDirection, time_s: float) -> LinkState:
-        """What ``end`` is asked to be at ``time_s``."""
+        """Return the state asked of ``end`` at ``time_s``."""
         return self._of[end].piece(nanoseconds(time_s))[0]
 
     def rate_at(self, end: LinkDirection, time_s: float) -> int:
@@ -241,7 +241,7 @@ class Timeline:
         return self._of[end].bits(nanoseconds(start_s), nanoseconds(stop_s)) / NS
 
     def impaired(self, end: LinkDirection) -> bool:
-        """Whether ``end`` is asked for any impairment at any time."""
+        """Return whether ``end`` is asked for any impairment at any time."""
         return any(line.impairments for line in self._of[end].lines(0, None))
 
     def delays(self, end: LinkDirection, start_s: float, stop_s: float) -> tuple[float, float]:
@@ -251,13 +251,13 @@ class Timeline:
         return min(delays) / NS, max(delays) / NS
 
     def per_packet(self) -> bool:
-        """Whether any end is to treat packets one by one at any time: they must not be bundled."""
+        """Return whether any end is to treat packets one by one at any time: they must not be bundled."""
         return any(
             _by_packet(line) for schedule, _ in self._schedules for line in schedule.lines(0, None)
         )
 
     def marks(self) -> bool:
-        """Whether any end is to mark packets instead of losing them at any time: TCP must ask for it."""
+        """Return whether any end is to mark packets instead of losing them at any time: TCP must ask for it."""
         return any(
             line.impairments.ecn
             for schedule, _ in self._schedules

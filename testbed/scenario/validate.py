@@ -239,7 +239,7 @@ MAX_CHANGES = 20_000_000
 def check(
     scenario: Scenario, traces: Mapping[str, RateTrace], *, trains: bool = True
 ) -> list[Problem]:
-    """What is wrong, up to ``MAX_PROBLEMS``; ``traces`` are those that could be read, by ``key``.
+    """Return the problems, up to ``MAX_PROBLEMS``; ``traces`` are those that could be read, by ``key``.
 
     ``trains``: whether algorithms and training matter; to somebody's own job they do not.
     """

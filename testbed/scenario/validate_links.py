@@ -58,7 +58,7 @@ Complaint = tuple[str, str]
 
 
 def complaints(settings: LinkEnd, dilation: float) -> Iterator[Complaint]:
-    """What is wrong with delay, loss and so on. A field that is 0 asks for nothing."""
+    """Yield what is wrong with delay, loss and so on. A field that is 0 asks for nothing."""
     yield from _delay(settings, dilation)
     yield from _loss(settings)
     yield from _shares(settings)
@@ -163,7 +163,7 @@ def check_links(scenario: Scenario, names: Names) -> Iterator[Problem]:
 
 
 def check_steps(scenario: Scenario) -> Iterator[Problem]:
-    """What every step leaves of the settings of the directions it concerns."""
+    """Yield problems of the settings that each step leaves, for the directions that it concerns."""
     told: set[tuple[int, str | None, str]] = set()
     for group in alike(scenario):
         for i, field, message in _steps(scenario, group):
