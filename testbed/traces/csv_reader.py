@@ -68,7 +68,7 @@ class Meaning:
 
 
 def meaning(name: str) -> Meaning | None:
-    """What a column called ``name`` holds; None if its name does not tell."""
+    """Return what a column called ``name`` holds; None if its name does not tell."""
     lower = name.strip().lower()
     if lower in _KNOWN:
         return Meaning("rate", _KNOWN[lower])
@@ -157,7 +157,7 @@ def split(line: str, separator: str | None) -> list[str]:
 
 
 def is_number(cell: str) -> bool:
-    """Whether ``cell`` can be read as a number."""
+    """Return whether ``cell`` can be read as a number."""
     try:
         float(cell)
     except ValueError:
@@ -262,11 +262,11 @@ class CsvHeader:
 
     @property
     def missing(self) -> bool:
-        """Whether the line is already one of numbers."""
+        """Return whether the line is already one of numbers."""
         return is_number(self.names[0]) or all(map(is_number, self.names))
 
     def meaning(self, column: int) -> Meaning | None:
-        """What a column's name tells of it; nothing without a header."""
+        """Return what a column's name tells of it; None without a header."""
         return None if self.missing else meaning(self.names[column])
 
 
@@ -442,7 +442,7 @@ def _first_cell(source: TraceSource, header: CsvHeader, column: int) -> str:
 
 
 def _duration(source: TraceSource) -> float | None:
-    """What a comment ``# duration_s: 60`` above the header says."""
+    """Return the seconds that a comment ``# duration_s: 60`` above the header gives, if any."""
     for line, text in enumerate(source.text[:_HEAD_CHARACTERS].split("\n"), start=1):
         if match := _DURATION.match(text.strip()):
             return number(source, line, match[1], "a duration in s")

@@ -250,7 +250,7 @@ def write_mahimahi(trace: RateTrace) -> str:
 
 
 def _check(trace: RateTrace) -> None:
-    """Whether a file with these times and rates would be read."""
+    """Raise ValueError unless a file with these times and rates would be read."""
     shortest = min(trace.lengths_s())
     if shortest < SHORTEST_S:
         raise ValueError(

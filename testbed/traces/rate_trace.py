@@ -94,7 +94,7 @@ class RateTrace:
         return RateTrace(tuple(times), self.rates_bits * count, self.duration_s * count, self.name)
 
     def cut(self, start_s: float, stop_s: float) -> RateTrace:
-        """What lies between two instants of the trace, 0 ≤ ``start_s`` < ``stop_s`` ≤ ``duration_s``."""
+        """Return the part between two instants of the trace, 0 ≤ ``start_s`` < ``stop_s`` ≤ ``duration_s``."""
         if not 0 <= start_s < stop_s <= self.duration_s:
             length = f"{self.duration_s:g} s"
             raise ValueError(f"nothing lies from {start_s:g} s to {stop_s:g} s of {length}")

@@ -55,7 +55,7 @@ _SHORT = 0.1
 _ROUNDED_S, _ROUNDED = 0.01, 0.01
 """Intervals may begin so much away from the last one's end, in s or as a share of their length."""
 IPERF3_SUMS = ("sum", "sum_bidir_reverse")
-"""What an interval may count: the flow asked for, and with ``--bidir`` the one back."""
+"""Sums that an interval may have: the flow asked for, and with ``--bidir`` the one back."""
 
 
 def read_sabre(source: TraceSource) -> RateTrace:
@@ -195,7 +195,7 @@ def _next(text: str, at: int) -> int:
 
 
 MAHIMAHI_BITS = 1500 * 8
-"""What one line of a Mahimahi trace lets through, as its authors count."""
+"""Bits that one line of a Mahimahi trace lets through, as its authors count."""
 MAHIMAHI_BIN_MS = 100
 MAHIMAHI_LONGEST_MS = 100_000_000
 
@@ -313,7 +313,7 @@ def detect(text: str, path: str) -> str:
 
 
 def _detected(source: TraceSource) -> str:
-    """By the first line with content."""
+    """Return the format that the first line with content shows."""
     line, first = next(source.numbered(), (None, ""))
     if line is None:
         raise source.error(None, "the trace is empty", "One line with a time and a rate is enough")
