@@ -172,7 +172,7 @@ class Aggregate:
         self._full = False
 
     def _sparse_pays(self) -> bool:
-        """Whether the union is sent by itself: where zeros can be written, only if that is shorter."""
+        """Return whether the union is sent by itself: where zeros can be written, only if that is shorter."""
         if self._full or not self._keeps_zero:
             return not self._full
         return self._bytes(self._support.count()) < self._bytes(self.size)

@@ -109,7 +109,7 @@ class Selector(Protocol):
         ...
 
     def state(self) -> dict[str, float]:
-        """What it learnt from earlier steps (a threshold), for a checkpoint; may be empty."""
+        """Return what it learnt from earlier steps (a threshold), for a checkpoint; may be empty."""
         ...
 
     def load(self, state: Mapping[str, float]) -> None:
@@ -123,7 +123,7 @@ class Values(Protocol):
     code: ClassVar[int]
     """Its number on the wire, 0 to 255; ours are below 128."""
     keeps_zero: ClassVar[bool]
-    """Whether 0 is read as 0, so that elements that were not chosen can be sent among the others."""
+    """True if 0 is read as 0, so that elements that were not chosen can be sent among the others."""
 
     def __init__(self, layout: Layout, **options: Any) -> None:
         """For buckets of that layout. Raises InputError and TypeError as a selector's class does."""
@@ -155,7 +155,7 @@ class Values(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """What is carried from step to step (arrays and numbers), for a checkpoint; may be empty."""
+        """Return what is carried from step to step (arrays and numbers), for a checkpoint; may be empty."""
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -164,7 +164,7 @@ class Values(Protocol):
 
 
 class Memory(Protocol):
-    """What one bucket's messages left out."""
+    """Memory of what one bucket's messages left out."""
 
     def __init__(self, layout: Layout, **options: Any) -> None:
         """For buckets of that layout. Raises InputError and TypeError as a selector's class does."""
@@ -182,7 +182,7 @@ class Memory(Protocol):
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """What is kept by the names of the layout's parts (copies of the shape of each part).
+        """Return what is kept, keyed by the names of the layout's parts (copies of the shape of each part).
 
         Keys ``<name>`` or, where there are several vectors, ``<name>/<vector>``.
         """
@@ -214,12 +214,12 @@ memories: Registry[MemoryFactory] = Registry("memory", "narrows.memories")
 
 
 def takes_density(selector: SelectorFactory) -> bool:
-    """Whether a density says how much it sends."""
+    """Return whether a density says how much ``selector`` sends."""
     return bool(getattr(selector, "takes_density", True))
 
 
 def needs_all(coding: ValuesFactory, **options: Any) -> bool:
-    """Whether it writes whole gradients only."""
+    """Return whether ``coding`` writes whole gradients only."""
     try:
         coding(Layout.whole("gradient", 2), **options).section_bytes(1)
     except InputError:
@@ -280,7 +280,7 @@ class Recipe:
 
 
 def _made(noun: str, factory: Callable[..., T], choice: RecipeChoice, *given: Layout) -> T:
-    """What ``factory`` makes. Raises InputError, with the options there are, for any other."""
+    """Return what ``factory`` makes. Raises InputError, with the options there are, for others."""
     asked = signature(factory)
     try:
         asked.bind(*given, **choice.options)
@@ -294,7 +294,7 @@ def _made(noun: str, factory: Callable[..., T], choice: RecipeChoice, *given: La
 
 
 def _options(parameters: list[Parameter]) -> str:
-    """What a class can be made with, for people."""
+    """Return a text with the options of a class and their defaults."""
     if not parameters:
         return "It has no options"
     defaults = {p.name: "needed" if p.default is p.empty else p.default for p in parameters}

@@ -49,7 +49,7 @@ def as_tensors(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_arrays(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``as_tensors`` was given."""
+    """Return the state that ``as_tensors`` was given."""
     return {
         name: value.cpu().numpy().copy() if isinstance(value, torch.Tensor) else value
         for name, value in state.items()
@@ -82,7 +82,7 @@ class Packed:
     sent: float = 0.0
     """Σ|values| as they are read; 0 where nobody weighs."""
     parts: tuple[ParameterShare, ...] = ()
-    """What each parameter has of it; empty where nobody itemises."""
+    """Each parameter's share of the message; empty where nobody itemises."""
 
 
 class Bucket:
@@ -96,7 +96,7 @@ class Bucket:
         self._buffer, self._staging = PayloadBuffer(), Staging()
 
     def compensate(self, flat: Tensor) -> AccumulatedGradient:
-        """What is to be compressed in place of ``flat``; nothing is kept yet, so it can be forgotten.
+        """Return the vector to compress in place of ``flat``; nothing is kept yet, so it can be forgotten.
 
         ``flat``: float32 (n,), contiguous; it is not changed. Raises GradientError for NaN or infinity.
         """
@@ -131,7 +131,7 @@ class Bucket:
         return tuple(ParameterShare(count, length * count / max(1, sent.count)) for count in counts)
 
     def memory(self) -> dict[str, Tensor]:
-        """What was left out, by parameter."""
+        """Return what was left out, keyed by parameter."""
         return self._memory.state()
 
     def recall(self, state: Mapping[str, Tensor]) -> None:
@@ -139,7 +139,7 @@ class Bucket:
         self._memory.load(state)
 
     def learnt(self) -> dict[str, Any]:
-        """What selector and values carry from step to step, and for which parameters."""
+        """Return what selector and values carry from step to step, and for which parameters."""
         return {
             "parts": [part.name for part in self.layout],
             "made_with": self._made_with,
@@ -161,7 +161,7 @@ class Bucket:
 
 
 class Checkpoint:
-    """What was loaded and no bucket has taken yet. ``kind``: name of the memory."""
+    """Loaded state that no bucket has taken yet. ``kind``: name of the memory."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -172,7 +172,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, state: Mapping[str, Any], kind: str) -> Checkpoint:
-        """What ``to_json`` gave. Raises InputError when another memory's vectors are in it."""
+        """Read what ``to_json`` gave. Raises InputError when another memory's vectors are in it."""
         if state["memory"] and state["kind"] != kind:
             raise InputError(
                 f"memory {kind!r} cannot take over what memory {state['kind']!r} holds of "
@@ -212,7 +212,7 @@ class Compressor:
 
     def __init__(self, recipe: Recipe, layouts: Mapping[str, Layout] | None = None) -> None:
         self.recipe, self.weigh, self.itemise = recipe, False, False
-        """Whether messages say how much of what there was they carry, and of which parameters (``Packed.parts``)."""
+        """True if messages say how much of it all they carry, and of which parameters (``Packed.parts``)."""
         self._layouts = dict(layouts or {})
         self._buckets: dict[str, list[Bucket]] = {}
         self._joined: dict[str, PayloadBuffer] = {}

@@ -70,7 +70,7 @@ SAMPLE = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Of Laplace(0, ``b``) and Normal(0, ``sigma``), each with its maximum-likelihood scale."""
+    """Fits of Laplace(0, ``b``) and Normal(0, ``sigma``), each with its maximum-likelihood scale."""
 
     b: float
     """Mean magnitude of all elements."""

@@ -150,7 +150,7 @@ def shortest(
 
 
 def can_index(coding: IndexCoding, size: int) -> bool:
-    """Whether ``coding`` reaches every element of a vector of ``size``."""
+    """Return whether ``coding`` reaches every element of a vector of ``size``."""
     return coding is not IndexCoding.INT32 or size <= 2**31
 
 
@@ -226,7 +226,7 @@ def write_seed(section: Bytes, seed: int) -> None:
 
 
 def seed_in(section: Bytes) -> int:
-    """What ``write_seed`` wrote."""
+    """Return the seed that ``write_seed`` wrote."""
     return int.from_bytes(section.tobytes(), "little")
 
 
@@ -270,7 +270,7 @@ def indices(size: int, count: int, seed: int, out: Indices | None = None) -> Ind
 
 
 def reference(size: int, count: int, seed: int) -> Indices:
-    """What ``indices`` gives, in numpy: what the loops are tested against."""
+    """Return what ``indices`` gives, computed in numpy: the loops are tested against it."""
     if size <= SORTED:
         return np.sort(_least(size, count, seed))
     found = _permuted(np.arange(count, dtype=np.uint64), keys(seed), size)

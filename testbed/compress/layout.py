@@ -156,8 +156,9 @@ def cut(layout: Layout, many: int) -> list[Shard]:
 
 
 def pieces(layout: Layout, servers: int, bucket_bytes: int) -> list[Shard]:
-    """What travels by itself, by number: buckets of layers, which go round among ``servers``, or one for each.
+    """Return the shards that travel by themselves, by number.
 
+    They are buckets of layers, which go round among ``servers``, or one shard for each server.
     Raises InputError when that is too few for the servers.
     """
     if not bucket_bytes:

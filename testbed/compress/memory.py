@@ -65,7 +65,7 @@ def parameters_of(keys: Iterable[str], names: Collection[str]) -> list[str]:
 
 
 def key(name: str, vector: str) -> str:
-    """What a parameter's part of a vector is called in a state."""
+    """Return the name of a parameter's part of a vector in a state."""
     return f"{name}/{vector}" if vector else name
 
 

@@ -117,7 +117,9 @@ class PayloadHeader:
 
     @classmethod
     def read(cls, payload: Bytes, size: int) -> PayloadHeader:
-        """Of the payload of a vector of ``size``. Raises WireError unless all of it is right, the length too.
+        """Read the header of the payload of a vector of ``size``.
+
+        Raises WireError unless all of it is right, the length too.
 
         Nothing is allocated by what a header says before this has been checked.
         """
@@ -236,12 +238,12 @@ class PayloadReader:
 
     @property
     def dense(self) -> bool:
-        """Whether all elements are in it."""
+        """Return whether all elements are in it."""
         return self.header.coding is IndexCoding.DENSE
 
     @property
     def seed(self) -> int | None:
-        """What the indices follow from, if they do."""
+        """The seed that the indices follow from, if they do."""
         seeded = self.header.coding is IndexCoding.SEED
         return seed_in(self._body[self.header.length :]) if seeded else None
 
@@ -361,7 +363,7 @@ def split(message: Buffer, count: int) -> list[memoryview]:
 def decode_layers(
     message: Buffer, sizes: Sequence[int], scratch: BufferPool | None = None
 ) -> Sparse:
-    """What a message says of a vector whose parts have ``sizes``. Raises WireError.
+    """Read a message of a vector whose parts have ``sizes``. Raises WireError.
 
     Dense where every part is. With ``scratch`` the result lies in it, and holds until it is used again.
     """

@@ -1,4 +1,4 @@
-"""What kernels do for compressors, and the statistics that they return."""
+"""The operations of kernels for compressors, and the statistics that they return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GradientStatistics:
-    """Of a vector's magnitudes. Not finite where any element is not."""
+    """Statistics of a vector's magnitudes. Not finite where any element is not."""
 
     sum_abs: float
     max_abs: float
@@ -19,7 +19,7 @@ class GradientStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of the magnitudes at or above a threshold, summed in float64."""
+    """Moments of the magnitudes at or above a threshold, summed in float64."""
 
     count: int
     """How many there are."""
@@ -75,7 +75,7 @@ class Operations(Protocol):
         ...
 
     def moments(self, flat: Tensor, threshold: float = 0.0) -> Moments:
-        """Of all |x| ≥ ``threshold``, of finite elements; one pass."""
+        """Return the moments of all |x| ≥ ``threshold``, of finite elements; one pass."""
         ...
 
     def count_from(self, flat: Tensor, threshold: float) -> int:

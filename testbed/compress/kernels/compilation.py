@@ -61,7 +61,7 @@ def alone() -> Iterator[None]:
 
 
 def is_filled() -> bool:
-    """Whether there is compiled code to be read: nothing has to be compiled, or not all of it."""
+    """Return whether there is compiled code to be read: nothing has to be compiled, or not all of it."""
     return next(directory().rglob("*.nbi"), None) is not None
 
 
@@ -80,7 +80,7 @@ def _where() -> str:
 
 
 def _state() -> str:
-    """Of everything that is compiled, and of the Python whose byte code it was."""
+    """Return a digest of everything that is compiled, and of the Python whose byte code it was."""
     digest = hashlib.sha256(sys.version.encode())
     for path in sorted(_SOURCES.glob("*.py")):
         digest.update(path.name.encode() + path.read_bytes())

@@ -233,7 +233,7 @@ class _Partial:
         return self._sums[rows], self._tops[rows]
 
     def statistics(self) -> GradientStatistics:
-        """Of the whole vector."""
+        """Return the statistics of the whole vector."""
         if not self._sums.size:
             return GradientStatistics(0.0, 0.0)
         return GradientStatistics(_total(self._sums), float(self._tops.max().view(np.float32)))

@@ -120,7 +120,9 @@ def elias_fano_write(indices: Indices, size: int, low: int, lows: Words, highs: 
 
 @compiled
 def elias_fano_read(lows: Words, highs: Words, low: int, size: int, out: Indices) -> bool:
-    """What ``elias_fano_write`` wrote; False unless it ascends strictly in [0, ``size``).
+    """Read into ``out`` what ``elias_fano_write`` wrote.
+
+    Returns False unless it ascends strictly in [0, ``size``).
 
     ``highs`` has as many ones as ``out`` has room for; ``lows`` has two words to spare.
     """

@@ -18,7 +18,7 @@ Doubles = NDArray[np.float64]
 _LANES = 64
 """Sums beside each other within a row: column j belongs to lane j mod 64."""
 _DEPENDENT = 1e-10
-"""What is left of a vector's length when float64 cannot tell it from those before it."""
+"""Share of a vector's length that is left when float64 cannot tell it from those before it."""
 
 
 @compiled

@@ -140,7 +140,7 @@ def _logarithms(products: Sums, exponents: Counts, nonzero: int) -> float:
 
 @compiled
 def moments(flat: Floats, threshold: np.float32, counts: Counts, sums: Sums) -> None:
-    """Of the magnitudes at or above the threshold, a row of ``counts`` and of ``sums`` for each chunk."""
+    """Fill a row of ``counts`` and of ``sums`` per chunk for the magnitudes at or above the threshold."""
     lanes, exponents = np.empty((3, LANES), np.float64), np.empty(LANES, np.int64)
     total, squares, products = lanes[ABS], lanes[SQUARES], lanes[LOG]
     for chunk in range(len(counts)):

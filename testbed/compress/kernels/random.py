@@ -48,13 +48,13 @@ def words(seed: int, count: int) -> NDArray[np.uint64]:
 
 
 def reference(seed: int, count: int) -> NDArray[np.float32]:
-    """What ``uniforms`` gives, in numpy."""
+    """Return what ``uniforms`` gives, computed in numpy."""
     upper = words(seed, count) >> np.uint64(_BITS - _KEPT)
     return upper.astype(np.float32) * np.float32(2.0**-_KEPT)
 
 
 def uniforms_on(seed: int, out: Tensor) -> None:
-    """What ``uniforms`` gives, in ``out`` (float32 (n,)) on whatever device it is."""
+    """Write what ``uniforms`` gives into ``out`` (float32 (n,)), on whatever device it is."""
     import torch
 
     z = torch.arange(1, out.numel() + 1, dtype=torch.int64, device=out.device)

@@ -195,7 +195,10 @@ def write_loops_ternary(
 
 @compiled
 def read_loops_ternary(body: Bytes, scale: np.float32, out: Floats) -> bool:
-    """Whether every byte is one that is written, the digits left over in the last one included."""
+    """Read ``body`` into ``out``; return whether every byte is one that is written.
+
+    The digits left over in the last byte are checked too.
+    """
     codes = np.empty(BLOCK_3, np.uint8)
     right = True
     for start in range(0, out.size, BLOCK_3):

@@ -189,7 +189,7 @@ def add(typing: Any, first: Any, second: Any, out: Any, sums: Any, tops: Any) ->
 def add_moments(
     typing: Any, flat: Any, threshold: Any, sums: Any, squares: Any, products: Any, exponents: Any
 ) -> Any:
-    """Of each |x| ≥ threshold: add |x|, x² and its exponent, multiply by its significand.
+    """Add, for each |x| ≥ threshold, |x|, x² and its exponent, and multiply by its significand.
 
     ``flat``: float32, a multiple of ``LANES`` elements; threshold: float32; the rest float64, exponents
     int64, of ``LANES``. Returns (int64, int64): how many there are, and how many are not 0.

@@ -100,7 +100,7 @@ class ThresholdPredictor:
         self.slack = max(self.fall * self.slack, _LEAST_SLACK)
 
     def learn(self, ratio: float, density: float, slope: float | None) -> None:
-        """What the step's threshold was in the end; ``slope`` None: it was not seen."""
+        """Learn what the step's threshold was in the end; ``slope`` None: it was not seen."""
         if 0 < density < 1 and isfinite(ratio):
             self.ratio, self.density = ratio, density
         if slope is not None and 0 < slope < float("inf"):
@@ -112,7 +112,7 @@ class ThresholdPredictor:
 
     @classmethod
     def load(cls, state: Mapping[str, float]) -> ThresholdPredictor:
-        """What ``state`` returned."""
+        """Return the predictor whose ``state`` is given."""
         return cls(**state)
 
 
@@ -203,7 +203,7 @@ class Laplace:
         scale: float,
         window: ProbeWindow,
     ) -> tuple[Candidates, float, int, int]:
-        """What is sent of more than enough, its least magnitude, ties at that, and readings of ``left``."""
+        """Return what is sent of more than enough, its least magnitude, ties at that, and readings of ``left``."""
         slope = self._aim.slope * scale
         threshold = guessed(left, low, slope, window.aim)
         sent = chosen(operations, left, threshold, self._kept)

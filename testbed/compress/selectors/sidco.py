@@ -68,7 +68,7 @@ def most_stages(share: float) -> int:
 
 
 def stage_shares(share: float, stages: int) -> list[float]:
-    """What each stage is to leave of what it gets; their product is ``share``."""
+    """Return the share that each stage is to leave of what it gets; their product is ``share``."""
     if stages == 1:
         return [share]
     first = FIRST if share < FIRST else share ** (1 / stages)
@@ -99,7 +99,7 @@ class Stages:
         return {"stages": self.count, "calls": self._calls, "achieved": self._sum}
 
     def load(self, state: Mapping[str, float]) -> None:
-        """What ``state`` gave."""
+        """Restore what ``state`` gave."""
         self.count, self._calls = int(state["stages"]), int(state["calls"])
         self._sum = float(state["achieved"])
 
@@ -144,7 +144,7 @@ class Sidco(ThresholdEstimator):
 
 
 def _gamma_threshold(pool: Pool, share: float) -> float:
-    """Of the elements that are not zero: the logarithm of the others is infinite."""
+    """Return the threshold, from the elements that are not zero: the logarithm of the others is infinite."""
     seen = pool.moments()
     share = share * seen.count / seen.nonzero
     if share >= 1:

@@ -121,7 +121,7 @@ class ProbeWindow:
         return cls(max(1, ceil(count * (1 - tolerance))), count, floor(count * (1 + tolerance)))
 
     def holds(self, count: int) -> bool:
-        """Whether it is one of them."""
+        """Return whether ``count`` is one of them."""
         return self.least <= count <= self.most
 
 
@@ -194,7 +194,7 @@ LEAST = 2.0**-126
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """What one selector keeps from step to step: survivors change sides at every cut."""
+    """Buffers that one selector keeps from step to step: survivors change sides at every cut."""
 
     sides: tuple[Workspace, Workspace] = field(default_factory=lambda: (Workspace(), Workspace()))
     scratch: Workspace = field(default_factory=Workspace)
@@ -214,7 +214,7 @@ class Pool:
         self.values: Tensor = given.flat
         self.indices: Tensor | None = None
         self.floor: float | None = 0.0
-        """What all elements reach; None where they were not chosen by one threshold."""
+        """The magnitude that all elements reach; None where they were not chosen by one threshold."""
 
     @property
     def count(self) -> int:
@@ -233,7 +233,7 @@ class Pool:
         return self._operations.measure(self.values).sum_abs
 
     def moments(self) -> Moments:
-        """Of the magnitudes of the elements left."""
+        """Return the moments of the magnitudes of the elements left."""
         self.read()
         return self._operations.moments(self.values)
 
@@ -285,7 +285,10 @@ class Pool:
         return self._buffers.scratch.tensor(name, count, self.given.flat)
 
     def sparse(self, count: int) -> Sparse:
-        """What is left, as a message. Elements that are all of the greatest magnitude are cut to ``count``."""
+        """Return what is left, as a message.
+
+        Elements that are all of the greatest magnitude are cut to ``count``.
+        """
         if self.floor == self.given.max_abs and self.count > count:
             self.values = self.values[:count]
             self.indices = None if self.indices is None else self.indices[:count]

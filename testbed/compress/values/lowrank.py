@@ -29,7 +29,7 @@ from testbed.errors import InputError, WireError
 MOST = 64
 """Greatest rank."""
 LIMIT = 1.5e38
-"""Of all entries of Q together that one entry of P·Qᵀ is made of: no sum of theirs overflows."""
+"""Limit of the entries of Q together that one entry of P·Qᵀ is made of: no sum of theirs overflows."""
 _LONGEST = 1 << 32
 _HEAD = WORD
 _SHAPE = 3 * WORD
@@ -37,7 +37,7 @@ _SHAPE = 3 * WORD
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a matrix; ``rank`` 0: it is sent as it is."""
+    """Shape of a matrix; ``rank`` 0: it is sent as it is."""
 
     rows: int
     columns: int
@@ -64,7 +64,7 @@ class Shape:
 
 
 def section_bytes(shapes: Iterable[Shape]) -> int:
-    """Of all of them."""
+    """Return the length of a section with all ``shapes``, in bytes."""
     return _HEAD + sum(_SHAPE + WORD * shape.numbers for shape in shapes)
 
 

@@ -1,4 +1,4 @@
-"""What value sections have in common: options, scales, packed codes, and the checks of a reader."""
+"""Common parts of value sections: options, scales, packed codes, and the checks of a reader."""
 
 from __future__ import annotations
 
