@@ -1,1 +1,2 @@
-"""From the records of runs to figures, a table and a report. Reads files; needs no root and no network."""
+"""From the records of runs to figures, a table and a report. Reads files; needs no root and no
+network."""

@@ -1,4 +1,5 @@
-"""A whole comparison as one object: what every algorithm came to, and how it did against the baseline."""
+"""A whole comparison as one object: what every algorithm came to, and how it did against the
+baseline."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ COMPARED = "compared.json"
 
 @dataclass(frozen=True, slots=True)
 class ComparedOutcome:
-    """One algorithm over its sound runs; times in model seconds. ``verdicts`` count all of its runs."""
+    """One algorithm over its sound runs; times in model seconds. ``verdicts`` count all of its
+    runs."""
 
     algorithm: str
     time_s: Interval
@@ -60,7 +62,8 @@ class ComparedOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Algorithms in the order asked for, and pairs against ``baseline``; ``margin``: of accuracy."""
+    """Algorithms in the order asked for, and pairs against ``baseline``; ``margin``: of
+    accuracy."""
 
     scenario: str
     directory: Path
@@ -121,7 +124,8 @@ def compared(
     margin: float = MARGIN,
     algorithms: Sequence[str] = (),
 ) -> Compared:
-    """``entries``: of the runs, as they are listed; ``summaries``: theirs. ``algorithms``: in order, if not the runs'."""
+    """``entries``: of the runs, as they are listed; ``summaries``: theirs. ``algorithms``: in
+    order, if not the runs'."""
     names = list(algorithms) or list(dict.fromkeys(str(e["algorithm"]) for e in entries))
     against = baseline or names[0]
     pairs = paired(summaries, against)
@@ -133,17 +137,22 @@ def compared(
         margin=margin,
         runs=[dict(entry) for entry in entries],
         algorithms=[
-            _outcome(name, against, summaries, pairs, reached.get(name, []), margin) for name in names
+            _outcome(name, against, summaries, pairs, reached.get(name, []), margin)
+            for name in names
         ],
         paired=pairs,
         every_target=bool(asked_targets),
-    )  # fmt: skip
+    )
 
 
 def _outcome(
-    name: str, baseline: str, summaries: Sequence[Entry], pairs: Sequence[Paired],
-    reached: list[Reached], margin: float,
-) -> ComparedOutcome:  # fmt: skip
+    name: str,
+    baseline: str,
+    summaries: Sequence[Entry],
+    pairs: Sequence[Paired],
+    reached: list[Reached],
+    margin: float,
+) -> ComparedOutcome:
     all_of = [entry for entry in summaries if entry["algorithm"] == name]
     own = sound(all_of)
     against = {result.measure: result for result in pairs if result.algorithm == name}

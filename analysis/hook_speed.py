@@ -1,7 +1,7 @@
 """Steps and losses of one training script under several gradient hooks, paired by seed.
 
-From run directories of ``testbed exec … -- python SCRIPT [HOOK] --seed S``: the job's name is the hook, its command
-holds the seed, its output ends with ``loss L on unseen text``.
+From run directories of ``testbed exec … -- python SCRIPT [HOOK] --seed S``: the job's name is the
+hook, its command holds the seed, its output ends with ``loss L on unseen text``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def trained(directory: Path) -> Trained | None:
 
 
 def trained_in(folder: Path) -> list[Trained]:
-    """All jobs under ``folder``/runs; of several with the same hook, seed and steps the last one."""
+    """All jobs under ``folder``/runs; of several with the same hook, seed and steps the last
+    one."""
     found = (trained(path) for path in sorted((folder / "runs").glob("*")))
     jobs = [job for job in found if job is not None]
     return list({(job.hook, job.seed, job.steps): job for job in jobs}.values())
@@ -63,9 +64,11 @@ def trained_in(folder: Path) -> list[Trained]:
 def report(
     jobs: Sequence[Trained], ours: str, names: Sequence[str], size_bytes: float
 ) -> Iterator[str]:
-    """Lines: every hook's step, loss and bytes; then how ``ours`` compares with each other one of ``names``.
+    """Lines: every hook's step, loss and bytes; then how ``ours`` compares with each other one of
+    ``names``.
 
-    ``size_bytes``: of all gradients in float32, D; ring all-reduce sends 2(n − 1)/n · D per node and step.
+    ``size_bytes``: of all gradients in float32, D; ring all-reduce sends 2(n − 1)/n · D per node
+    and step.
     """
     steps = max(job.steps for job in jobs)
     jobs = [job for job in jobs if job.steps == steps]

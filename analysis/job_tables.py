@@ -18,9 +18,19 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 HEADINGS = (
-    "Label", "Time", "Steps", "Known by", "Step, mean", "Median (5–95 %)", "Speed-up", "Busy", "Up", "Down", "Last values",
+    "Label",
+    "Time",
+    "Steps",
+    "Known by",
+    "Step, mean",
+    "Median (5–95 %)",
+    "Speed-up",
+    "Busy",
+    "Up",
+    "Down",
+    "Last values",
     "Verdict",
-)  # fmt: skip
+)
 EXPLAINED = (
     "Known by: marks of the job's own, or inferred from the links' traffic, with its confidence from 0 to 1. "
     "Speed-up: the mean step of the first row over that of this one. "
@@ -31,7 +41,8 @@ _COLOURS = {"valid": "green", "degraded": "yellow", "invalid": "red"}
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
-    """A row per run; times in s of model time. ``speedup``: the first run's mean step over its own."""
+    """A row per run; times in s of model time. ``speedup``: the first run's mean step over its
+    own."""
     told = [_row(run) for run in runs]
     keys = list(dict.fromkeys(key for row in told for key in row))
     found = [{key: row.get(key) for key in keys} for row in told]

@@ -99,7 +99,8 @@ class Run:
 
     @property
     def server(self) -> str:
-        """Name of the server node, which is also its link's; of the first worker, where none takes part."""
+        """Name of the server node, which is also its link's; of the first worker, where none takes
+        part."""
         nodes: Mapping[str, Mapping[str, Any]] = self.manifest["nodes"]
         if exchanges.get(self.manifest["algorithm"].get("exchange", "ps")).server is None:
             nodes = {name: node for name, node in nodes.items() if node["role"] != "server"}
@@ -140,20 +141,28 @@ class Run:
         return step, time_s / self.dilation, accuracy
 
     def link_rates(self, link: str, direction: str) -> tuple[Array, Array, Array, Array]:
-        """From, to (s), asked and delivered rate (bit/s of model time) of every sample, each (m,)."""
+        """From, to (s), asked and delivered rate (bit/s of model time) of every sample, each
+        (m,)."""
         rows = [
-            (float(s["from_s"]), float(s["to_s"]), float(s["asked_bits"]), float(s["delivered_bits"]))
+            (
+                float(s["from_s"]),
+                float(s["to_s"]),
+                float(s["asked_bits"]),
+                float(s["delivered_bits"]),
+            )
             for s in self.links
-            if s["kind"] == "sample" and s["link"] == link and s["direction"] == direction
+            if s["kind"] == "sample"
+            and s["link"] == link
+            and s["direction"] == direction
             and s["to_s"] > s["from_s"]
-        ]  # fmt: skip
+        ]
         table = np.array(sorted(rows)).reshape(-1, 4)
         start, stop = table[:, 0] / self.dilation, table[:, 1] / self.dilation
         return start, stop, table[:, 2] / (stop - start), table[:, 3] / (stop - start)
 
     def disturbed(self, end: str | None = None) -> list[tuple[float, float]]:
-        """From when to when (s) this machine could not be relied upon to emulate: link direction ``end``
-        (``worker-0 up``), or anything at all."""
+        """From when to when (s) this machine could not be relied upon to emulate: link direction
+        ``end`` (``worker-0 up``), or anything at all."""
         return [
             (float(s["from_s"]) / self.dilation, float(s["to_s"]) / self.dilation)
             for s in self.links
@@ -162,7 +171,8 @@ class Run:
 
 
 def load(path: Path, *, replayed: bool = False) -> Run:
-    """Read one run directory. Raises InputError when it is none, has no manifest or no finished step.
+    """Read one run directory. Raises InputError when it is none, has no manifest or no finished
+    step.
 
     ``replayed``: a replay's, in which there are no steps.
     """
@@ -200,9 +210,9 @@ def load(path: Path, *, replayed: bool = False) -> Run:
 def load_all(paths: Iterable[Path]) -> list[Run]:
     """Read several runs and order them: ``none`` first, then as given; seeds ascending.
 
-    A comparison's directory stands for its runs; those of them without a finished step are left out,
-    with a warning. Raises InputError when the runs are not of one scenario, or some are jobs (``testbed exec``) and some
-    are not: they do not compare.
+    A comparison's directory stands for its runs; those of them without a finished step are left
+    out, with a warning. Raises InputError when the runs are not of one scenario, or some are jobs
+    (``testbed exec``) and some are not: they do not compare.
     """
     runs = [run for path in paths for run in _load_some(path)]
     runs = list({run.path.resolve(): run for run in runs}.values())

@@ -41,8 +41,8 @@ def make_figures(run_dirs: Iterable[Path], out: Path) -> list[Path]:
 
 
 def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
-    """``table.csv``, ``figures/`` and ``report.html`` in ``out``; ``layers.csv`` of runs in buckets. Returns all paths,
-    the report last."""
+    """``table.csv``, ``figures/`` and ``report.html`` in ``out``; ``layers.csv`` of runs in
+    buckets. Returns all paths, the report last."""
     runs = load_all(run_dirs)
     figures = _figures(runs, out / "figures")
     sheets = {"table.csv": sheet_of(runs).rows(runs), "layers.csv": tables.rows_table(runs)}
@@ -104,16 +104,20 @@ def _facts(run: Run) -> dict[str, str]:
         "Nodes": f"{workers} workers, {len(manifest['nodes']) - workers} server",
         **_command(run),
         "Fabric": str(manifest["fabric"]),
-        "Congestion control": str(manifest["congestion"] or machine.get("congestion_default") or "unknown"),
+        "Congestion control": str(
+            manifest["congestion"] or machine.get("congestion_default") or "unknown"
+        ),
         "Dilation": f"{manifest['dilation']:g}. {manifest['tcp_timers']}",
         "Processor": f"{cpu.get('model') or 'unknown'}, {cpu.get('count')} processors",
         "Memory": "unknown" if not memory else f"{memory / 2**30:.1f} GiB",
         "Kernel": str(machine.get("kernel")),
         "Versions": ", ".join(f"{name} {number}" for name, number in versions.items() if number),
-        "Commit": "not a checkout" if not commit else commit["hash"] + (" with changes" if commit["dirty"] else ""),
+        "Commit": "not a checkout"
+        if not commit
+        else commit["hash"] + (" with changes" if commit["dirty"] else ""),
         "Started": str(manifest["started_utc"]),
         "Records": str(run.path),
-    }  # fmt: skip
+    }
 
 
 def _command(run: Run) -> dict[str, str]:

@@ -4,7 +4,8 @@ A job's steps as they are drawn: plain arrays in model time.
 
 Of each layer and step: elements, those that were sent, bytes and density, over workers. Pure.
 
-Links' samples in equal bins: what was asked and delivered, and whether the link was backlogged throughout.
+Links' samples in equal bins: what was asked and delivered, and whether the link was backlogged
+throughout.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ def lengths(run: Run) -> Array:
 
 
 def shares(run: Run) -> Array:
-    """In what share of each of them the busiest link was busy, shape (n,); not a number where that is not known."""
+    """In what share of each of them the busiest link was busy, shape (n,); not a number where that
+    is not known."""
     found = [run.traffic.share(step.start_s or 0.0, step.end_s) for step in timed(run)]
     return np.array([np.nan if share is None else share for share in found])
 
 
 def phases_s(run: Run) -> dict[str, float]:
-    """Mean seconds of every phase that was marked, and what was in none; empty where no phases were marked."""
+    """Mean seconds of every phase that was marked, and what was in none; empty where no phases were
+    marked."""
     steps = timed(run)
     names = list(dict.fromkeys(name for step in steps for name in step.phases_s))
     if not names:
@@ -120,9 +123,12 @@ def shares_shares(run: Run) -> PhaseShares | None:
 
 
 def _order(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Layers and their buckets: buckets come from the last layer to the first, the layers in one in their order."""
+    """Layers and their buckets: buckets come from the last layer to the first, the layers in one in
+    their order."""
     parts = {int(record["bucket"]): record["parts"] for record in records}
-    return {layer_of(part): bucket for bucket in sorted(parts, reverse=True) for part in parts[bucket]}  # fmt: skip
+    return {
+        layer_of(part): bucket for bucket in sorted(parts, reverse=True) for part in parts[bucket]
+    }
 
 
 def _elements(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -136,7 +142,8 @@ def _elements(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 def _added(
     records: Sequence[Mapping[str, Any]], places: Mapping[str, int], steps: Array
 ) -> tuple[Array, Array]:
-    """Sums of elements sent, bytes and elements asked for, shape (3, layers, steps), and how many messages each had."""
+    """Sums of elements sent, bytes and elements asked for, shape (3, layers, steps), and how many
+    messages each had."""
     sums = np.zeros((3, len(places), len(steps)))
     counts = np.zeros((len(places), len(steps)))
     columns = {float(step): column for column, step in enumerate(steps)}
@@ -163,7 +170,8 @@ _COLUMNS = ("from_s", "to_s", "asked_bits", "delivered_bits", "busy")
 
 @dataclass(frozen=True)
 class LinkBins:
-    """Times in s of model time, rates in bit/s of it; ``busy``: a queue stood at every look. All of shape (n,)."""
+    """Times in s of model time, rates in bit/s of it; ``busy``: a queue stood at every look. All of
+    shape (n,)."""
 
     start: Array
     stop: Array
@@ -189,7 +197,8 @@ class EndSamples:
         direction: str,
         rows: array[float] | None = None,
     ) -> None:
-        """``rows``: of its samples, five numbers each (``_COLUMNS``), where they are known already."""
+        """``rows``: of its samples, five numbers each (``_COLUMNS``), where they are known
+        already."""
         self.link, self.direction = link, direction
         if rows is None:
             rows = _rows(run).get((link, direction), array("d"))

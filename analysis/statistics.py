@@ -2,7 +2,8 @@
 
 Means with 95 % intervals by Student's t.
 
-Algorithms against a baseline over several seeds: differences and ratios paired by seed, with 95 % intervals.
+Algorithms against a baseline over several seeds: differences and ratios paired by seed, with 95 %
+intervals.
 
 Time to an accuracy: who reached it, when, and how much sooner than the baseline.
 """
@@ -22,7 +23,8 @@ from testbed.records.run_directory import MANIFEST, read_events, read_json
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and its 95 % interval. ``low``, ``high`` None: of one value, or none. ``mean`` None: of none."""
+    """A mean and its 95 % interval. ``low``, ``high`` None: of one value, or none. ``mean`` None:
+    of none."""
 
     mean: float | None = None
     low: float | None = None
@@ -50,7 +52,8 @@ ONE = Interval(1.0, 1.0, 1.0)
 
 
 def interval(values: Sequence[float | None]) -> Interval:
-    """Return the interval of the values that are known and finite: mean ± t(0.975, n − 1) · s / √n."""
+    """Return the interval of the values that are known and finite: mean ± t(0.975, n − 1) · s /
+    √n."""
     known = [float(value) for value in values if value is not None and isfinite(value)]
     if not known:
         return Interval()
@@ -71,7 +74,8 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
 
 
 def _quantile(freedom: int) -> float:
-    """Return Student's t at 97.5 %. scipy.stats calls the same function, but takes a second longer to import."""
+    """Return Student's t at 97.5 %. scipy.stats calls the same function, but takes a second longer
+    to import."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.975))
@@ -91,7 +95,8 @@ Inferiority = Literal["not inferior", "inferior", "not decided"]
 class Paired:
     """``algorithm`` against ``baseline`` over their common seeds, of which there are ``pairs``.
 
-    ``difference``: own minus baseline's. ``speedup``: baseline's ÷ own, geometric mean; of times only.
+    ``difference``: own minus baseline's. ``speedup``: baseline's ÷ own, geometric mean; of times
+    only.
     """
 
     algorithm: str
@@ -136,7 +141,8 @@ class Paired:
 
 
 def paired(entries: Sequence[Entry], baseline: str | None = None) -> list[Paired]:
-    """Every algorithm against ``baseline`` (the first one by default); invalid runs are left out."""
+    """Every algorithm against ``baseline`` (the first one by default); invalid runs are left
+    out."""
     names = list(dict.fromkeys(entry["algorithm"] for entry in entries))
     if not names:
         return []
@@ -173,7 +179,8 @@ def pair(name: str, baseline: str, measure: str, mine: BySeed, theirs: BySeed) -
 
 
 def inferiority(difference: Interval, margin: float = MARGIN) -> Inferiority:
-    """Return what the interval of own minus baseline's accuracy says of a loss of more than ``margin``."""
+    """Return what the interval of own minus baseline's accuracy says of a loss of more than
+    ``margin``."""
     if difference.low is not None and difference.low > -margin:
         return "not inferior"
     if difference.high is not None and difference.high < -margin:
@@ -204,9 +211,11 @@ def _pair_entries(entries: Sequence[Entry], name: str, against: str, measure: st
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """``algorithm`` at a target: ``reached`` of ``seeds`` sound runs did, after ``time_s`` (model seconds).
+    """``algorithm`` at a target: ``reached`` of ``seeds`` sound runs did, after ``time_s`` (model
+    seconds).
 
-    ``paired``: against the baseline, of the seeds with which both reached it; None of the baseline, or without one.
+    ``paired``: against the baseline, of the seeds with which both reached it; None of the baseline,
+    or without one.
     """
 
     algorithm: str
@@ -252,8 +261,8 @@ def targets(
 ) -> dict[str, list[Reached]]:
     """Return the results of each algorithm at every target asked for, ascending.
 
-    Without any: at the usual levels that every sound run of the algorithm and of the baseline reached.
-    ``entries``: summaries, whose ``dir`` is where the run is.
+    Without any: at the usual levels that every sound run of the algorithm and of the baseline
+    reached. ``entries``: summaries, whose ``dir`` is where the run is.
     """
     kept = sound(entries)
     names = list(dict.fromkeys(str(entry["algorithm"]) for entry in entries))

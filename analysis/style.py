@@ -1,4 +1,5 @@
-"""Common parts of all figures: the style, one look per algorithm, the banner, and how they are saved."""
+"""Common parts of all figures: the style, one look per algorithm, the banner, and how they are
+saved."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 def heading(
     figure: Figure, title: str, handles: Sequence[Any] = (), labels: Sequence[str] = ()
 ) -> None:
-    """The title, and under it one legend for the whole figure in as many columns as its width takes."""
+    """The title, and under it one legend for the whole figure in as many columns as its width
+    takes."""
     if not labels:
         figure.suptitle(title)
         return
@@ -83,9 +85,13 @@ def heading(
     columns = max(1, min(len(labels), int(figure.get_figwidth() * _CHARACTERS_PER_INCH) // longest))
     rows = -(-len(labels) // columns)
     figure.legend(
-        list(handles), list(labels), title=title, title_fontsize="large", loc="outside upper center",
+        list(handles),
+        list(labels),
+        title=title,
+        title_fontsize="large",
+        loc="outside upper center",
         ncols=-(-len(labels) // rows),
-    )  # fmt: skip
+    )
 
 
 def banner(figure: Figure, runs: Sequence[Run]) -> None:
@@ -117,7 +123,8 @@ def shade_handle() -> Patch:
 def save(
     out: Path, name: str, found: T, data: Callable[[T], Rows], draw: Callable[[T], Figure]
 ) -> list[Path]:
-    """Write ``name``.png, .pdf and .csv (what is plotted) into ``out``; what was ``found`` decides every byte.
+    """Write ``name``.png, .pdf and .csv (what is plotted) into ``out``; what was ``found`` decides
+    every byte.
 
     ``found``: runs, or the rows of a benchmark.
     """
@@ -137,7 +144,8 @@ def save(
 
 
 def write(figure: Figure, path: Path) -> None:
-    """Into ``path``, whose ending (.png, .pdf, .svg) says of what kind. The same figure gives the same bytes."""
+    """Into ``path``, whose ending (.png, .pdf, .svg) says of what kind. The same figure gives the
+    same bytes."""
     kind = path.suffix.removeprefix(".")
     drawn = BytesIO()
     figure.savefig(drawn, format=kind, metadata=dict(_UNDATED[kind]))

@@ -32,9 +32,19 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 COLUMNS = (
-    "algorithm", "seed", "verdict", "steps", "time_s", "speedup", "accuracy", "bytes_up", "bytes_down", "mean_k",
-    *SELECTION, *STALENESS,
-)  # fmt: skip
+    "algorithm",
+    "seed",
+    "verdict",
+    "steps",
+    "time_s",
+    "speedup",
+    "accuracy",
+    "bytes_up",
+    "bytes_down",
+    "mean_k",
+    *SELECTION,
+    *STALENESS,
+)
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
@@ -43,7 +53,8 @@ def rows(runs: Sequence[Run]) -> list[Row]:
 
 
 def rows_of(entries: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """A row per entry of a run. ``speedup``: time of ``none`` with the same seed over its own; or None.
+    """A row per entry of a run. ``speedup``: time of ``none`` with the same seed over its own; or
+    None.
 
     Only runs of equally many steps are set against each other.
     """
@@ -147,12 +158,24 @@ def _or_dash(value: float | None, form: str) -> str:
     return "–" if value is None else form.format(value)
 
 
-HEADINGS = ("Algorithm", "Layer", "Bucket", "Elements", "Up per step", "Share", "Asked k", "Achieved k", "Lowest", "Highest")  # fmt: skip
+HEADINGS = (
+    "Algorithm",
+    "Layer",
+    "Bucket",
+    "Elements",
+    "Up per step",
+    "Share",
+    "Asked k",
+    "Achieved k",
+    "Lowest",
+    "Highest",
+)
 
 
 def rows_table(runs: Sequence[Run]) -> list[Row]:
-    """Means over workers, steps and seeds, ``lowest`` and ``highest`` density of a step; of the runs with records of
-    buckets. ``bytes_up``: per worker and step; ``share``: of the algorithm's bytes."""
+    """Means over workers, steps and seeds, ``lowest`` and ``highest`` density of a step; of the
+    runs with records of buckets. ``bytes_up``: per worker and step; ``share``: of the algorithm's
+    bytes."""
     found: list[Row] = []
     for algorithm, same in by_algorithm(runs).items():
         known = [own for run in same if (own := shares_shares(run)) is not None]
@@ -168,23 +191,33 @@ def _rows(algorithm: str, known: Sequence[PhaseShares]) -> list[Row]:
     density = np.concatenate([own.density for own in known], axis=1)
     return [
         {
-            "algorithm": algorithm, "layer": layer, "bucket": known[0].buckets[place],
-            "elements": known[0].elements[place], "bytes_up": float(length[place]),
-            "share": float(length[place] / max(length.sum(), 1e-9)), "asked": float(asked[place]),
-            "achieved": float(np.nanmean(density[place])), "lowest": float(np.nanmin(density[place])),
-            "highest": float(np.nanmax(density[place])), "seeds": len(known),
+            "algorithm": algorithm,
+            "layer": layer,
+            "bucket": known[0].buckets[place],
+            "elements": known[0].elements[place],
+            "bytes_up": float(length[place]),
+            "share": float(length[place] / max(length.sum(), 1e-9)),
+            "asked": float(asked[place]),
+            "achieved": float(np.nanmean(density[place])),
+            "lowest": float(np.nanmin(density[place])),
+            "highest": float(np.nanmax(density[place])),
+            "seeds": len(known),
         }
         for place, layer in enumerate(layers)
-    ]  # fmt: skip
+    ]
 
 
 def cells_of_table(row: Row) -> list[str]:
     """A row as people read it, under ``HEADINGS``."""
     return [
-        row["algorithm"], row["layer"], str(row["bucket"]), f"{row['elements']:,}",
-        f"{row['bytes_up']:,.0f} B", f"{row['share']:.1%}",
+        row["algorithm"],
+        row["layer"],
+        str(row["bucket"]),
+        f"{row['elements']:,}",
+        f"{row['bytes_up']:,.0f} B",
+        f"{row['share']:.1%}",
         *(f"{row[key]:.3g}" for key in ("asked", "achieved", "lowest", "highest")),
-    ]  # fmt: skip
+    ]
 
 
 _COLOURS = {"valid": "green", "degraded": "yellow", "invalid": "red"}
@@ -192,7 +225,8 @@ _DASH = "–"
 
 
 def rows_algorithms_table(found: Compared) -> list[dict[str, Any]]:
-    """A row per algorithm, numbers in full; times in model seconds, intervals as ``_low`` and ``_high``."""
+    """A row per algorithm, numbers in full; times in model seconds, intervals as ``_low`` and
+    ``_high``."""
     return [_row(outcome, found.target) for outcome in found.algorithms]
 
 
@@ -202,8 +236,16 @@ def rich_table_algorithms_table(found: Compared) -> Table:
 
     target = "no common target" if found.target is None else f"to {found.target:g}"
     headings = [
-        "algorithm", "time", "speed-up", target, "test accuracy", "up", "down", "mean k", "verdicts",
-    ]  # fmt: skip
+        "algorithm",
+        "time",
+        "speed-up",
+        target,
+        "test accuracy",
+        "up",
+        "down",
+        "mean k",
+        "verdicts",
+    ]
     shown = Table(*headings)
     for column in shown.columns[1:-1]:
         column.justify = "right"
@@ -239,10 +281,13 @@ def _cells(outcome: ComparedOutcome, found: Compared) -> list[str]:
         "1" if outcome.algorithm == found.baseline else times(outcome.speedup),
         _target(outcome, found.target),
         accuracy,
-        *(_DASH if size is None else megabytes(round(size)) for size in (outcome.bytes_up, outcome.bytes_down)),
+        *(
+            _DASH if size is None else megabytes(round(size))
+            for size in (outcome.bytes_up, outcome.bytes_down)
+        ),
         _DASH if outcome.mean_k is None else f"{outcome.mean_k:.3g}",
         ", ".join(verdicts) or _DASH,
-    ]  # fmt: skip
+    ]
 
 
 def _target(outcome: ComparedOutcome, target: float | None) -> str:

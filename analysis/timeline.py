@@ -14,8 +14,8 @@ How many bytes were under way to and from each worker, as steps in time. Pure.
 
 A timeline in the trace event format, which Perfetto and chrome://tracing open.
 
-Format: "Trace Event Format" (JSON object form). Times are microseconds. A process stands for a node, a thread for a row of
-it: complete events (``X``) of one thread do not overlap.
+Format: "Trace Event Format" (JSON object form). Times are microseconds. A process stands for a
+node, a thread for a row of it: complete events (``X``) of one thread do not overlap.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ ACTIVITIES = (
     "forward", "backward", "compute", "stall", "queue", *PHASES[2:], "held", "gather", "aggregate",
     "reply",
 )  # fmt: skip
-"""In the order of a legend. ``stall``: a worker's computation waited for parameters. ``queue``: what was there waited for
-others' turn. ``held``: a bucket was decoded until its parameters began to be applied, which may be when they are next
-computed with. ``gather``: from the first header to the last byte of all workers' parts; ``reply``: the server sends."""
+"""In the order of a legend. ``stall``: a worker's computation waited for parameters. ``queue``:
+what was there waited for others' turn. ``held``: a bucket was decoded until its parameters began to
+be applied, which may be when they are next computed with. ``gather``: from the first header to the
+last byte of all workers' parts; ``reply``: the server sends."""
 
 LEAST_S = 1e-9
 """Less is the difference of two sums that should be equal."""
@@ -65,7 +66,8 @@ class Span:
 
 
 def chain(times: Iterable[float], activities: Iterable[str]) -> Iterable[tuple[str, float, float]]:
-    """Activities that follow one another, with their times; those that took less than ``LEAST_S`` are left out.
+    """Activities that follow one another, with their times; those that took less than ``LEAST_S``
+    are left out.
 
     A time before the one before it, which clocks of two threads may give, counts as equal to it.
     """
@@ -95,19 +97,30 @@ def _spans(
 ) -> Iterator[Span]:
     first_s = min((float(m["first_s"]) for m in record["messages"]), default=complete_s)
     times = [
-        first_s, complete_s, complete_s + float(record["aggregate_s"]),
-        float(record["send_start_s"]), float(record["send_end_s"]),
-    ]  # fmt: skip
+        first_s,
+        complete_s,
+        complete_s + float(record["aggregate_s"]),
+        float(record["send_start_s"]),
+        float(record["send_end_s"]),
+    ]
     facts = {
-        "gather": {"messages": len(record["messages"]), "bytes": sum(m["bytes"] for m in record["messages"])},
+        "gather": {
+            "messages": len(record["messages"]),
+            "bytes": sum(m["bytes"] for m in record["messages"]),
+        },
         "aggregate": {"union_count": record["union_count"]},
         "reply": {"bytes": record["bytes_down"]},
-    }  # fmt: skip
+    }
     for activity, from_s, to_s in chain([time_s / dilation for time_s in times], _DONE):
         yield Span(
-            str(record["node"]), bucket, activity, int(record["step"]), from_s, to_s,
+            str(record["node"]),
+            bucket,
+            activity,
+            int(record["step"]),
+            from_s,
+            to_s,
             facts=facts.get(activity, {}),
-        )  # fmt: skip
+        )
 
 
 _WAY = (
@@ -117,7 +130,8 @@ _TIMES = (
     "ready_s", "pack_s", "packed_s", "start_s", "sent_s", "first_s", "last_s", "decode_s", "decoded_s", "applying_s",
     "applied_s",
 )  # fmt: skip
-"""Times of a bucket: between two of them is the activity of ``_WAY`` at that place. ``decode_s`` is not recorded."""
+"""Times of a bucket: between two of them is the activity of ``_WAY`` at that place. ``decode_s`` is
+not recorded."""
 
 
 def bucket_spans(records: Sequence[Record], dilation: float) -> Iterator[Span]:
@@ -129,8 +143,8 @@ def bucket_spans(records: Sequence[Record], dilation: float) -> Iterator[Span]:
 
 
 def _decodes_s(records: Sequence[Record]) -> list[float]:
-    """When each began to be decoded: it was there, and the one before it was done. Those that were done at the same
-    time were decoded together."""
+    """When each began to be decoded: it was there, and the one before it was done. Those that were
+    done at the same time were decoded together."""
     order = sorted({float(record["decoded_s"]) for record in records})
     before = dict(zip(order, [0.0, *order], strict=False))
     there: dict[float, float] = {}
@@ -149,9 +163,14 @@ def _bucket_spans(record: Record, dilation: float) -> Iterator[Span]:
     times = [float(record[key]) / dilation for key in _TIMES]
     for activity, from_s, to_s in chain(times, _WAY):
         yield Span(
-            str(record["node"]), int(record["bucket"]), activity, int(record["step"]), from_s, to_s,
+            str(record["node"]),
+            int(record["bucket"]),
+            activity,
+            int(record["step"]),
+            from_s,
+            to_s,
             facts=facts.get(activity, {}),
-        )  # fmt: skip
+        )
 
 
 def pass_spans(record: Record, before_s: float | None, dilation: float) -> Iterator[Span]:
@@ -178,9 +197,14 @@ def phase_spans(record: Record, dilation: float, *, computed: bool, sent: bool) 
     for activity, from_s, to_s in chain([time_s / dilation for time_s in times], PHASES):
         if activity != "stall" and not (computed if activity == "compute" else sent):
             yield Span(
-                str(record["node"]), None, activity, int(record["step"]), from_s, to_s,
+                str(record["node"]),
+                None,
+                activity,
+                int(record["step"]),
+                from_s,
+                to_s,
                 facts=_of_phase(record, activity),
-            )  # fmt: skip
+            )
 
 
 def _of_phase(record: Record, phase: str) -> dict[str, Any]:
@@ -218,16 +242,16 @@ def middle(run: Run) -> int:
 
 
 def chosen(run: Run, first: int | None, last: int | None) -> list[int]:
-    """The recorded steps from ``first`` to ``last``, both included. Raises InputError when there are none."""
+    """The recorded steps from ``first`` to ``last``, both included. Raises InputError when there
+    are none."""
     steps = [int(step) for step in run.steps]
-    kept = [
-        s for s in steps if (first is None or s >= first) and (last is None or s <= last)
-    ]  # fmt: skip
+    kept = [s for s in steps if (first is None or s >= first) and (last is None or s <= last)]
     if not kept:
         raise InputError(
-            "none of these steps has a record", where="--steps",
+            "none of these steps has a record",
+            where="--steps",
             hint=f"The run has steps {steps[0]} to {steps[-1]}",
-        )  # fmt: skip
+        )
     return kept
 
 
@@ -240,7 +264,7 @@ def timeline(run: Run, steps: Collection[int]) -> StepTimeline:
     nodes = tuple(name for role in ("worker", "server") for name in _ranked(run, role))
     return StepTimeline(
         tuple(name for name in nodes if name in seen), tuple(spans), bucket_names(run)
-    )  # fmt: skip
+    )
 
 
 def bucket_names(run: Run) -> dict[int, str]:
@@ -321,8 +345,8 @@ def _ranked(run: Run, role: str) -> list[str]:
 def tracks(spans: Iterable[Span]) -> list[list[Span]]:
     """As few tracks as possible, each in the order of time: a span goes to the first that is free.
 
-    One row mostly needs one track. Rows of a server may need more: one worker has a bucket's reply and sends the
-    next step's while the reply to another is still being sent.
+    One row mostly needs one track. Rows of a server may need more: one worker has a bucket's reply
+    and sends the next step's while the reply to another is still being sent.
     """
     found: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: (span.from_s, span.to_s)):
@@ -369,9 +393,7 @@ def under_way(run: Run, steps: Collection[int]) -> dict[tuple[str, str], list[Po
 
 def _records(run: Run, kinds: tuple[str, str], steps: set[int]) -> Iterator[Mapping[str, Any]]:
     """Yield the records of buckets; those of a whole step where a node has none."""
-    finer, coarser = (
-        [r for r in run.events.get(kind, []) if r["step"] in steps] for kind in kinds
-    )  # fmt: skip
+    finer, coarser = ([r for r in run.events.get(kind, []) if r["step"] in steps] for kind in kinds)
     known = {(r["node"], r["step"]) for r in finer}
     yield from finer
     yield from (r for r in coarser if (r["node"], r["step"]) not in known)
@@ -387,8 +409,12 @@ def _replies(run: Run, steps: set[int]) -> dict[tuple[int, int | None], float]:
 
 
 def _add(
-    moves: dict[tuple[str, str], list[Point]], way: tuple[str, str], from_s: float, to_s: float, size: float
-) -> None:  # fmt: skip
+    moves: dict[tuple[str, str], list[Point]],
+    way: tuple[str, str],
+    from_s: float,
+    to_s: float,
+    size: float,
+) -> None:
     if to_s > from_s:
         moves.setdefault(way, []).extend([(from_s, int(size)), (to_s, -int(size))])
 
@@ -453,14 +479,21 @@ def _complete(span: Span, pid: int, tid: int) -> Json:
 def _counter(points: Collection[Point], direction: str, pid: int) -> Iterator[Json]:
     for time_s, total in points:
         yield {
-            "name": f"bytes under way {direction}", "ph": "C", "pid": pid,
-            "ts": round(1e9 * time_s) / 1000, "args": {"bytes": total},
-        }  # fmt: skip
+            "name": f"bytes under way {direction}",
+            "ph": "C",
+            "pid": pid,
+            "ts": round(1e9 * time_s) / 1000,
+            "args": {"bytes": total},
+        }
 
 
 def _about(run: Run) -> Mapping[str, Any]:
     return {
-        "scenario": run.manifest["scenario"], "algorithm": run.algorithm, "seed": run.seed,
-        "fabric": run.manifest["fabric"], "verdict": run.verdict, "dilation": run.dilation,
+        "scenario": run.manifest["scenario"],
+        "algorithm": run.algorithm,
+        "seed": run.seed,
+        "fabric": run.manifest["fabric"],
+        "verdict": run.verdict,
+        "dilation": run.dilation,
         "time": "model time after t0",
-    }  # fmt: skip
+    }

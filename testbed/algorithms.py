@@ -10,7 +10,8 @@ The algorithms that have a name of their own. One row each.
 
 Names with a number in them: ``topk-0.15``, ``strom-0.001``, ``powersgd-r2``.
 
-Parts added to an algorithm by its name: ``laplace-0.01+int8``, ``topk-0.01+qsgd-4bit+layers+overlap``.
+Parts added to an algorithm by its name: ``laplace-0.01+int8``,
+``topk-0.01+qsgd-4bit+layers+overlap``.
 
     <algorithm>[+<value coding>][+layers][+overlap]
 
@@ -58,14 +59,17 @@ class Algorithm:
     dense_below: int = 0
     """With ``layer``: parameters of fewer elements are sent whole and exact."""
     bucket_bytes: int = 0
-    """Layers travel in buckets of so many bytes (float32) or more, from the last to the first; 0: all in one message."""
+    """Layers travel in buckets of so many bytes (float32) or more, from the last to the first; 0:
+    all in one message."""
     overlap: bool = False
-    """Buckets travel while others are still computed, and the next step begins as they come back."""
+    """Buckets travel while others are still computed, and the next step begins as they come
+    back."""
     order: str = "forward"
-    """The bucket that goes first of those that wait, at a server or, with ``overlap``, at a worker: ``forward``, what
-    the next forward pass needs first; ``backward``, what is computed first."""
+    """The bucket that goes first of those that wait, at a server or, with ``overlap``, at a worker:
+    ``forward``, what the next forward pass needs first; ``backward``, what is computed first."""
     agree: bool = False
-    """Controllers see the largest delay and the mean accuracy of all workers, a step later, in place of their own."""
+    """Controllers see the largest delay and the mean accuracy of all workers, a step later, in
+    place of their own."""
     about: str = ""
     """A sentence for people."""
 
@@ -103,11 +107,21 @@ def _row(scheme: str, about: str) -> Algorithm:
 
 
 CODED: dict[str, Algorithm] = {
-    "cssgd": _row("literal", "CSSGD as published: a block for every r workers, sums of parts by multicast."),
-    "replicated": _row("replicated", "Groups of r workers compute the same and each multicast a slice of it: uncoded."),
-    "grouped": _row("grouped", "CSSGD in clusters of r + 1, then slices of the clusters' sums by multicast."),
-    "combined": _row("combined", "Coded reduce-scatter in clusters of r + 1, then slices by multicast (Compressed CDC)."),
-}  # fmt: skip
+    "cssgd": _row(
+        "literal", "CSSGD as published: a block for every r workers, sums of parts by multicast."
+    ),
+    "replicated": _row(
+        "replicated",
+        "Groups of r workers compute the same and each multicast a slice of it: uncoded.",
+    ),
+    "grouped": _row(
+        "grouped", "CSSGD in clusters of r + 1, then slices of the clusters' sums by multicast."
+    ),
+    "combined": _row(
+        "combined",
+        "Coded reduce-scatter in clusters of r + 1, then slices by multicast (Compressed CDC).",
+    ),
+}
 """Algorithms of the coded exchanges, keyed by the beginning of their names."""
 
 
@@ -135,11 +149,18 @@ def _delay_aware(number: int, rule: str) -> Algorithm:
 
 
 def _layered(name: str, about: str) -> Algorithm:
-    """Every layer by itself, in buckets that travel beside the computation; densities by the controller called ``name``."""
+    """Every layer by itself, in buckets that travel beside the computation; densities by the
+    controller called ``name``."""
     return Algorithm(
-        name, "laplace", "feedback", name,
-        buckets="layer", bucket_bytes=64 * 1024, overlap=True, about=about,
-    )  # fmt: skip
+        name,
+        "laplace",
+        "feedback",
+        name,
+        buckets="layer",
+        bucket_bytes=64 * 1024,
+        overlap=True,
+        about=about,
+    )
 
 
 def _whole(name: str, about: str, **options: Any) -> Algorithm:
@@ -272,7 +293,8 @@ RANK = Number("rank", "a whole number from 1 to 64", "2", lambda x: 1 <= x <= 64
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Names that begin with ``prefix`` and end with a number; ``row`` with what ``set_`` makes of it."""
+    """Names that begin with ``prefix`` and end with a number; ``row`` with what ``set_`` makes of
+    it."""
 
     prefix: str
     number: Number
@@ -300,7 +322,8 @@ class Pattern:
         )
 
     def make(self, name: str, where: str | None = None) -> Algorithm:
-        """The algorithm called ``name``, which has the prefix. Raises InputError for a wrong number."""
+        """The algorithm called ``name``, which has the prefix. Raises InputError for a wrong
+        number."""
         text = name.removeprefix(self.prefix)
         if (value := self.number.read(text)) is None:
             raise InputError(
@@ -410,8 +433,8 @@ PATTERNS: tuple[Pattern, ...] = (
 LAYERS, OVERLAP, EXACT = "layers", "overlap", "fp32"
 
 BUCKET_BYTES = 1 << 16
-"""The size of buckets that overlap, where nothing else is said: small enough for most layers of a model to have a
-bucket of their own, and large beside what a message costs."""
+"""The size of buckets that overlap, where nothing else is said: small enough for most layers of a
+model to have a bucket of their own, and large beside what a message costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +458,8 @@ def ways() -> list[str]:
 
 
 def extended(base: Algorithm, suffixes: list[str], where: str | None) -> Algorithm:
-    """``base`` with what ``suffixes`` say. Raises InputError at ``where`` for ones that mean nothing."""
+    """``base`` with what ``suffixes`` say. Raises InputError at ``where`` for ones that mean
+    nothing."""
     rest, name = list(suffixes), "+".join([base.name, *suffixes])
     written = base
     if rest and rest[0] in ways():

@@ -5,9 +5,10 @@
     group.enter()                                   # this process, and all that it starts
     group.remove()                                  # ends who is left in it
 
-In version 1 every controller has a hierarchy of its own, and a group is made in each below the group of this process. In
-version 2 there is one hierarchy, in which groups that hold processes have no others below them: a group is made below the
-nearest one above us that may be written to and hands on both controllers.
+In version 1 every controller has a hierarchy of its own, and a group is made in each below the
+group of this process. In version 2 there is one hierarchy, in which groups that hold processes have
+no others below them: a group is made below the nearest one above us that may be written to and
+hands on both controllers.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class ControlGroup:
     folders: tuple[Path, ...]
 
     def enter(self, pid: int = 0) -> None:
-        """Put a process into it (0: this one), with what it will start; what it has started stays where it is.
+        """Put a process into it (0: this one), with what it will start; what it has started stays
+        where it is.
 
         Raises OSError. To be called while the process has the rights of whoever made the group.
         """
@@ -65,15 +67,18 @@ class ControlGroup:
             (folder / _MEMBERS).write_text(f"{pid}\n")
 
     def remove(self) -> None:
-        """Kill every process in it and remove it. Raises MachineError where some cannot be. Safe to call twice."""
+        """Kill every process in it and remove it. Raises MachineError where some cannot be. Safe to
+        call twice."""
         for folder in self.folders:
             _remove(folder)
 
 
 def find(mounts: str | None = None, own: str | None = None) -> Base:
-    """Where this process may make groups with both controllers. Raises MachineError that says why nowhere.
+    """Where this process may make groups with both controllers. Raises MachineError that says why
+    nowhere.
 
-    ``mounts`` and ``own`` are as in ``/proc/self/mountinfo`` and ``/proc/self/cgroup``, which are read when not given.
+    ``mounts`` and ``own`` are as in ``/proc/self/mountinfo`` and ``/proc/self/cgroup``, which are
+    read when not given.
     """
     mounted = list(_mounted(_text(_PROC / "mountinfo") if mounts is None else mounts))
     member = _member(_text(_PROC / "cgroup") if own is None else own)
@@ -126,7 +131,8 @@ def clean(entry: dict[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A hierarchy, or a part of it below ``root``. In version 2 controllers are not told here: there are none."""
+    """A hierarchy, or a part of it below ``root``. In version 2 controllers are not told here:
+    there are none."""
 
     at: Path
     root: str
@@ -147,7 +153,8 @@ def _unescaped(path: str) -> str:
 
 
 def _mounted(text: str) -> Iterator[_Mount]:
-    """The control groups in a ``mountinfo`` (proc(5)): fields, a hyphen, then kind, source and the hierarchy's options."""
+    """The control groups in a ``mountinfo`` (proc(5)): fields, a hyphen, then kind, source and the
+    hierarchy's options."""
     for line in text.splitlines():
         fields, _, rest = line.partition(" - ")
         kind, *_, options = rest.split(" ")
@@ -181,7 +188,8 @@ def _writable(folders: dict[str, Path]) -> dict[str, Path]:
 
 
 def _handing_on(top: Path, own: Path) -> Path:
-    """The nearest folder from ``own`` up to ``top`` whose groups can have both controllers. Raises MachineError."""
+    """The nearest folder from ``own`` up to ``top`` whose groups can have both controllers. Raises
+    MachineError."""
     folder = own
     while True:
         if _hands_on(folder):

@@ -1,6 +1,7 @@
 """Resolve a name or derived row; which parts go together.
 
-Whether an algorithm goes with workers that are not alike: in their data, or in the steps they take part in.
+Whether an algorithm goes with workers that are not alike: in their data, or in the steps they take
+part in.
 
 Whether the parts of an algorithm exist, can be made, and go together.
 
@@ -10,8 +11,8 @@ From a name, or from what a scenario derives, to an algorithm.
 
 Algorithms are rows of data: what is sent, what is remembered, how much, and how it travels.
 
-A name is a row of ``ROWS``, matches one of ``PATTERNS``, adds parts to one of these (``SUFFIXES``), or is
-given by a scenario that derives it.
+A name is a row of ``ROWS``, matches one of ``PATTERNS``, adds parts to one of these (``SUFFIXES``),
+or is given by a scenario that derives it.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ ORDERS = ("forward", "backward")
 
 
 def check(algorithm: Algorithm, where: str | None = None) -> None:
-    """Raise InputError unless every part of ``algorithm`` exists, can be made, and fits the others."""
+    """Raise InputError unless every part of ``algorithm`` exists, can be made, and fits the
+    others."""
     try:
         controller = _made(algorithm)
         _check_density(algorithm, controller)
@@ -117,7 +119,8 @@ def check(algorithm: Algorithm, where: str | None = None) -> None:
 
 
 def check_momentum(algorithm: Algorithm, momentum: float, where: str | None = None) -> None:
-    """Raise InputError where both the memory and the optimizer (``momentum``) would have momentum."""
+    """Raise InputError where both the memory and the optimizer (``momentum``) would have
+    momentum."""
     if algorithm.memory == "dgc" and momentum:
         raise InputError(
             f"algorithm {algorithm.name!r}: memory 'dgc' has the momentum in it, and the optimizer's {momentum:g} "
@@ -128,8 +131,8 @@ def check_momentum(algorithm: Algorithm, momentum: float, where: str | None = No
 
 
 def check_nodes(algorithm: Algorithm, scenario: Scenario, where: str | None = None) -> None:
-    """Raise InputError where the exchange lacks a server, or a server that sees an accuracy to stop at, or cannot do with
-    the workers that there are."""
+    """Raise InputError where the exchange lacks a server, or a server that sees an accuracy to stop
+    at, or cannot do with the workers that there are."""
     groups = [group for group in scenario.nodes.values() if group.role == "server"]
     check_many(algorithm, scenario, where)
     if exchanges.get(algorithm.exchange).server is not None:
@@ -172,7 +175,8 @@ def _check_workers(algorithm: Algorithm, scenario: Scenario, where: str | None) 
 
 
 def check_many(algorithm: Algorithm, scenario: Scenario, where: str | None) -> None:
-    """Raise InputError for too many servers, too few workers, or an exchange that needs real gradients."""
+    """Raise InputError for too many servers, too few workers, or an exchange that needs real
+    gradients."""
     kind, named = exchanges.get(algorithm.exchange), f"algorithm {algorithm.name!r}"
     many = {
         role: sum(group.count or 1 for group in scenario.nodes.values() if group.role == role)
@@ -253,7 +257,8 @@ def _check_density(algorithm: Algorithm, controller: Controller) -> None:
 
 
 def _check_values(algorithm: Algorithm) -> None:
-    """A coding of whole gradients must be given whole ones: by all workers, and so by the server."""
+    """A coding of whole gradients must be given whole ones: by all workers, and so by the
+    server."""
     if algorithm.selector == "dense":
         return
     for way, name, options in (
@@ -282,7 +287,8 @@ def _check_buckets(algorithm: Algorithm) -> None:
 
 
 def _check_overlap(algorithm: Algorithm) -> None:
-    """Check that an exchange of buckets carries buckets, and that what overlaps or has an order travels in buckets."""
+    """Check that an exchange of buckets carries buckets, and that what overlaps or has an order
+    travels in buckets."""
     if algorithm.order not in ORDERS:
         raise InputError(f"unknown order {algorithm.order!r}", hint=f"Known: {_listed(ORDERS)}")
     if algorithm.bucket_bytes < 0:
@@ -339,15 +345,22 @@ def _listed(names: Iterable[str]) -> str:
 
 _PARTS = ("selector", "values", "memory", "down", "exchange")
 _SETTINGS = (
-    "down_memory", "buckets", "dense_below", "bucket_bytes", "overlap", "order", "agree",
-)  # fmt: skip
+    "down_memory",
+    "buckets",
+    "dense_below",
+    "bucket_bytes",
+    "overlap",
+    "order",
+    "agree",
+)
 
 
 def derive(entry: Derived, base: Algorithm, where: str | None) -> Algorithm:
-    """``base`` as ``entry`` changes it, unchecked. Raises InputError for a density that is not fixed.
+    """``base`` as ``entry`` changes it, unchecked. Raises InputError for a density that is not
+    fixed.
 
-    Options of a part are added to those that ``base`` gives it, as long as it is the same part. ``mean_of``
-    stands for a density that is not known here: all is sent.
+    Options of a part are added to those that ``base`` gives it, as long as it is the same part.
+    ``mean_of`` stands for a density that is not known here: all is sent.
     """
     rule = "fixed" if entry.mean_of is not None else entry.rule or base.controller
     if entry.density is not None and rule != "fixed":
@@ -416,7 +429,8 @@ def _row(name: str) -> Algorithm | None:
 
 
 def _matching(name: str, where: str | None) -> Algorithm | None:
-    """Return the algorithm of the longest pattern with which ``name`` begins; None where there is none."""
+    """Return the algorithm of the longest pattern with which ``name`` begins; None where there is
+    none."""
     begun = [pattern for pattern in PATTERNS if name.startswith(pattern.prefix)]
     if not begun:
         return None

@@ -24,9 +24,11 @@ _BUT_COLOURS = re.compile(f"({_COLOURS})|{_CONTROL.pattern}")
 
 
 def printable(text: str, *, colours: bool = False) -> str:
-    """``text`` without characters that a terminal obeys or that reorder a line: each as Python escapes it.
+    """``text`` without characters that a terminal obeys or that reorder a line: each as Python
+    escapes it.
 
-    Names and words of others are data. ``colours``: sequences that only choose a colour or a face stay.
+    Names and words of others are data. ``colours``: sequences that only choose a colour or a face
+    stay.
     """
     if not colours:
         return _CONTROL.sub(_escaped, text)
@@ -75,12 +77,19 @@ class ExperimentError(NarrowsError):
 class NodeLost(ExperimentError):
     """A node died, or was not heard of in time. ``hearsay``: another node says so.
 
-    ``phase``: what whoever noticed it was doing (``sending``, ``gathering``, ``receiving``, …), if that is known.
+    ``phase``: what whoever noticed it was doing (``sending``, ``gathering``, ``receiving``, …), if
+    that is known.
     """
 
     def __init__(
-        self, node: str, step: int | None, reason: str, *, phase: str | None = None, hearsay: bool = False
-    ) -> None:  # fmt: skip
+        self,
+        node: str,
+        step: int | None,
+        reason: str,
+        *,
+        phase: str | None = None,
+        hearsay: bool = False,
+    ) -> None:
         self.node, self.step, self.reason = node, step, reason
         self.phase, self.hearsay = phase, hearsay
         at = "before its first step" if step is None else f"at step {step}"
@@ -127,7 +136,8 @@ def _sentence(message: str, where: str | None, hint: str | None) -> str:
 
 
 def missing(error: ModuleNotFoundError) -> int:
-    """Say which library is not installed; the exit code. A module of our own is another matter: raised again."""
+    """Say which library is not installed; the exit code. A module of our own is another matter:
+    raised again."""
     if str(error.name).partition(".")[0] in ("testbed", "analysis"):
         raise error
     sys.stderr.write(f"testbed: the library {error.name!r} is not installed. Run `make setup`\n")

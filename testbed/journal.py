@@ -1,7 +1,9 @@
-"""Journals of what each run made outside its own processes, on disk before it is made: so that nothing is lost.
+"""Journals of what each run made outside its own processes, on disk before it is made: so that
+nothing is lost.
 
-A journal is a file of JSON lines: first the run and the process that controls it, then one line per object.
-It is removed when everything in it has been. A journal whose controller is dead is *abandoned*.
+A journal is a file of JSON lines: first the run and the process that controls it, then one line per
+object. It is removed when everything in it has been. A journal whose controller is dead is
+*abandoned*.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class Journal:
 
     @classmethod
     def open(cls, run: str) -> Journal:
-        """Begin the journal of a run that this process controls. Raises InputError if there is one."""
+        """Begin the journal of a run that this process controls. Raises InputError if there is
+        one."""
         path = folder() / f"{run}{_SUFFIX}"
         pid = os.getpid()
         journal = cls(path, run, pid, start_time(pid) or "")
@@ -79,14 +82,16 @@ class Journal:
 
 
 cleaners: dict[str, Callable[[Entry], list[str]]] = {}
-"""Functions that remove an entry's object if it is still there, keyed by kind. They return what was removed, in words.
+"""Functions that remove an entry's object if it is still there, keyed by kind. They return what was
+removed, in words.
 
 Raises OSError or MachineError when that is impossible: the journal is then kept.
 """
 
 
 def folder() -> Path:
-    """Where journals are: ``$NARROWS_STATE``, ``/run/narrows`` for root, else the user's own place."""
+    """Where journals are: ``$NARROWS_STATE``, ``/run/narrows`` for root, else the user's own
+    place."""
     named = os.environ.get("NARROWS_STATE")
     if named:
         path = Path(named)
@@ -129,7 +134,8 @@ def abandoned() -> list[Journal]:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process began, in the kernel's ticks since boot; None where there is none (or a zombie)."""
+    """When a process began, in the kernel's ticks since boot; None where there is none (or a
+    zombie)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -186,14 +192,16 @@ _OURS: dict[str, Callable[[Entry], bool]] = {
     "docker": lambda entry: _RUN.fullmatch(entry["run"]) is not None,
     "subnet": lambda entry: _is_network(entry["network"]),
 }
-"""Checks that an entry is something that runs make, keyed by its kind: nothing else a journal names is removed."""
+"""Checks that an entry is something that runs make, keyed by its kind: nothing else a journal names
+is removed."""
 
 
 def _read(path: Path) -> Journal | None:
-    """A line that cannot be read names nothing: the last may have been cut off by a crash, before anything was made.
+    """A line that cannot be read names nothing: the last may have been cut off by a crash, before
+    anything was made.
 
-    None for a file that is gone, or has just been begun: its first line is being written. None for what is no
-    journal of this user's, too: whoever else made it, root does not do as it says.
+    None for a file that is gone, or has just been begun: its first line is being written. None for
+    what is no journal of this user's, too: whoever else made it, root does not do as it says.
     """
     try:
         data, age_s = _data(path)
@@ -210,7 +218,8 @@ def _read(path: Path) -> Journal | None:
 
 
 def _data(path: Path) -> tuple[bytes, float]:
-    """Return its contents, and the seconds since it was written. Raises OSError for no regular file of this user's."""
+    """Return its contents, and the seconds since it was written. Raises OSError for no regular file
+    of this user's."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         about = os.fstat(file)

@@ -4,8 +4,8 @@
     …
     mark.step(loss=float(loss))
 
-``step`` says that a step has ended, ``phase("backward")`` that another phase of it begins, and ``begin`` that this
-process is ready. Nothing happens where nobody listens, as outside the testbed.
+``step`` says that a step has ended, ``phase("backward")`` that another phase of it begins, and
+``begin`` that this process is ready. Nothing happens where nobody listens, as outside the testbed.
 """
 
 from __future__ import annotations
@@ -100,18 +100,21 @@ class _Phase:
 
 
 def step(number: int | None = None, **values: float) -> None:
-    """A step has ended, and with it its last phase. ``number`` counts from 1; ``values``: what it came to."""
+    """A step has ended, and with it its last phase. ``number`` counts from 1; ``values``: what it
+    came to."""
     _line.say("step", number=number, values={name: float(value) for name, value in values.items()})
 
 
 def phase(name: str) -> _Phase:
-    """A phase begins, and the one before it ends. ``with phase("backward"):`` ends it where the block does."""
+    """A phase begins, and the one before it ends. ``with phase("backward"):`` ends it where the
+    block does."""
     _line.say("phase", name=name)
     return _Phase(name)
 
 
 def begin() -> None:
-    """This process is ready. Under ``--await-begin`` the links' history starts when all have said so: wait for it."""
+    """This process is ready. Under ``--await-begin`` the links' history starts when all have said
+    so: wait for it."""
     at_ns = _line.ask("begin")
     while at_ns is not None and (left := at_ns - time.monotonic_ns()) > 0:
         time.sleep(left / 1e9)

@@ -1,15 +1,16 @@
 """Node, Endpoint, ProcessGroup protocols: all a role may touch.
 
-Collective operations of somebody else's library, where a node can have them: the baselines of all-reduce.
+Collective operations of somebody else's library, where a node can have them: the baselines of
+all-reduce.
 
-A library brings connections of its own, which nobody counts frames on; what a group moved is read from the counters of
-the node's interface.
+A library brings connections of its own, which nobody counts frames on; what a group moved is read
+from the counters of the node's interface.
 
 The seam between roles and the world.
 
 Worker, server and controller code touches time, threads, randomness and the network only through a
-``Node``. Behind it stand sockets and threads on a real host, or a virtual clock (``fabric/sim``): the
-roles cannot tell. Everything blocks; there is one thread of control per activity.
+``Node``. Behind it stand sockets and threads on a real host, or a virtual clock (``fabric/sim``):
+the roles cannot tell. Everything blocks; there is one thread of control per activity.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class CollectiveGroup(Protocol):
     """Some nodes on the data network. All members make the same operations in the same order."""
 
     def add_up(self, values: Tensor) -> Pending:
-        """Begin to set ``values`` (float32 or bfloat16, contiguous, on the host) to the sum of all members'."""
+        """Begin to set ``values`` (float32 or bfloat16, contiguous, on the host) to the sum of all
+        members'."""
         ...
 
     def gather(self, own: Tensor, everybodys: Tensor) -> Pending:
@@ -93,11 +95,12 @@ class Kind(IntEnum):
 
 @dataclass(slots=True)
 class Message:
-    """One frame as sent or received. Not to be changed; it is not frozen, since that costs more than all else of it.
+    """One frame as sent or received. Not to be changed; it is not frozen, since that costs more
+    than all else of it.
 
-    ``body`` is opaque bytes; times are seconds of ``Node.now()``: when the sender began to send, and at
-    the receiver when the header had been read, when the last byte had come to the host's network stack,
-    and when it had been read.
+    ``body`` is opaque bytes; times are seconds of ``Node.now()``: when the sender began to send,
+    and at the receiver when the header had been read, when the last byte had come to the host's
+    network stack, and when it had been read.
     """
 
     kind: Kind
@@ -123,17 +126,19 @@ class Endpoint(Protocol):
         ...
 
     def form_groups(self, groups: Sequence[frozenset[int]]) -> None:
-        """Name the sets of peers that will be multicast to, before t0; all nodes name the same in the same order.
+        """Name the sets of peers that will be multicast to, before t0; all nodes name the same in
+        the same order.
 
         Raises MachineError where this network has no multicast.
         """
         ...
 
     def multicast(self, group: int, message: Message) -> int:
-        """Hand ``message`` to every member of ``groups[group]`` but oneself, as one copy on this node's link.
+        """Hand ``message`` to every member of ``groups[group]`` but oneself, as one copy on this
+        node's link.
 
-        It is as reliable as ``send``; returns when the last byte is handed over, while repairs may still be
-        under way. Returns the frame bytes, once however many members. Raises NodeLost.
+        It is as reliable as ``send``; returns when the last byte is handed over, while repairs may
+        still be under way. Returns the frame bytes, once however many members. Raises NodeLost.
         """
         ...
 
@@ -142,8 +147,8 @@ class Endpoint(Protocol):
     ) -> Message:
         """The next message from any peer, within ``timeout`` seconds. Raises NodeLost otherwise.
 
-        ``awaited``: it names those of them of whom nothing has come for so long, whatever comes from others.
-        ``waiting``: who waits for this node; they are told that it waits itself.
+        ``awaited``: it names those of them of whom nothing has come for so long, whatever comes
+        from others. ``waiting``: who waits for this node; they are told that it waits itself.
         """
         ...
 
@@ -214,7 +219,8 @@ class Node(Protocol):
         ...
 
     def background(self, work: Callable[[], T]) -> T:
-        """Do ``work`` and return its result, giving way to whatever else this host has to do meanwhile.
+        """Do ``work`` and return its result, giving way to whatever else this host has to do
+        meanwhile.
 
         For computation: what several nodes compute on one host must not hold up their messages.
         """
@@ -225,10 +231,11 @@ class Node(Protocol):
         ...
 
     def group(self, members: Sequence[int], patience_s: float, timeout_s: float) -> CollectiveGroup:
-        """A group of ``members`` (peers, by rank), who all ask for it, before t0; there is one at most.
+        """A group of ``members`` (peers, by rank), who all ask for it, before t0; there is one at
+        most.
 
-        They are waited for ``patience_s``, and an operation may take ``timeout_s``. Raises MachineError where nodes
-        cannot have one, NodeLost when the others do not come.
+        They are waited for ``patience_s``, and an operation may take ``timeout_s``. Raises
+        MachineError where nodes cannot have one, NodeLost when the others do not come.
         """
         ...
 
@@ -240,5 +247,6 @@ class Node(Protocol):
         ...
 
     def asked_rate(self, link: str, direction: Literal["up", "down"]) -> float | None:
-        """Latest asked rate of a link's direction in bit/s, if the fabric tells this node of that link."""
+        """Latest asked rate of a link's direction in bit/s, if the fabric tells this node of that
+        link."""
         ...

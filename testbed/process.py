@@ -1,4 +1,5 @@
-"""Processes: starting this package's own modules, being on time, and what a process may change about itself."""
+"""Processes: starting this package's own modules, being on time, and what a process may change
+about itself."""
 
 from __future__ import annotations
 
@@ -19,15 +20,16 @@ PRIORITY = 20
 """Above everything that is not real-time, below the kernel's own threads at 50 and more."""
 
 NEW_MOUNTS, NEW_NAMES, NEW_IPC, NEW_PROCESSES = 0x00020000, 0x04000000, 0x08000000, 0x20000000
-"""Kinds of namespaces: mounts, the host's name, System V's and POSIX's objects, numbers of processes."""
+"""Kinds of namespaces: mounts, the host's name, System V's and POSIX's objects, numbers of
+processes."""
 NEW_USERS = 0x10000000
 """Another kind, whose first process has all capabilities in it."""
 BIND, RECURSIVE = 0x1000, 0x4000
 _PRIVATE, _DETACH = 0x40000, 2
 _SET_DEATH_SIGNAL = 1
 _RARELY = 20_000, 10, 10
-"""Objects that are there more than before, when the youngest are collected, which takes about 1 ms; how often that is before
-older ones are, too; and how often those before all are."""
+"""Objects that are there more than before, when the youngest are collected, which takes about 1 ms;
+how often that is before older ones are, too; and how often those before all are."""
 _SWITCH_S = 5e-4
 
 _OPEN_FILES = "NARROWS_OPEN_FILES"
@@ -44,7 +46,8 @@ _FOR_NODES = re.compile(
     r"|PYTHON\w*|(LC|LD|XDG|NARROWS|COVERAGE|OMP|GOMP|KMP|MKL|OPENBLAS|NUMBA|TORCH[A-Z]*|PYTORCH|TRITON"
     r"|CUDA|CUDNN|CUBLAS|NVIDIA|NCCL|GLOO|TP)_\w+"
 )
-"""Names of variables that nodes and jobs get: programs and libraries, languages, terminals, threads, devices."""
+"""Names of variables that nodes and jobs get: programs and libraries, languages, terminals,
+threads, devices."""
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(^|_)(API)?KEY(_|$)|APIKEY")
 """In a name: it is no setting of a library, whatever the name begins with."""
 
@@ -52,14 +55,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def call(name: str, *arguments: object) -> None:
-    """A function of the C library that returns 0. Raises OSError with its name where it does not."""
+    """A function of the C library that returns 0. Raises OSError with its name where it does
+    not."""
     if getattr(_libc, name)(*arguments) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module with this interpreter, which takes nothing from the working directory."""
+    """The command line that runs a module with this interpreter, which takes nothing from the
+    working directory."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
@@ -72,7 +77,8 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def node_environment(**extra: str) -> dict[str, str]:
-    """The same for nodes of ours: only what they may need, and no secret that this process happens to have."""
+    """The same for nodes of ours: only what they may need, and no secret that this process happens
+    to have."""
     return {**for_nodes(environment()), **extra}
 
 
@@ -86,14 +92,16 @@ def for_nodes(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def set_default(name: str, value: str) -> None:
-    """Set a variable that the user has not set, for this process and those that it starts itself."""
+    """Set a variable that the user has not set, for this process and those that it starts
+    itself."""
     if name not in os.environ:
         os.environ[name] = value
         SET_BY_US.add(name)
 
 
 def raise_open_files() -> None:
-    """Have this process hold as many files open as it may; those it starts can take that back (``restore_open_files``)."""
+    """Have this process hold as many files open as it may; those it starts can take that back
+    (``restore_open_files``)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(OSError, ValueError):
@@ -104,7 +112,8 @@ def raise_open_files() -> None:
 
 
 def restore_open_files() -> None:
-    """Give this process the soft limit that its user's shell had: select(2) knows no file from number 1024 on."""
+    """Give this process the soft limit that its user's shell had: select(2) knows no file from
+    number 1024 on."""
     before = os.environ.pop(_OPEN_FILES, "")
     if before.isdecimal():
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -167,7 +176,8 @@ def make_private() -> None:
 
 
 def become_realtime(priority: int = PRIORITY) -> bool:
-    """Put the calling thread under SCHED_FIFO, not its children. Returns whether that was permitted.
+    """Put the calling thread under SCHED_FIFO, not its children. Returns whether that was
+    permitted.
 
     Without the privilege, RLIMIT_RTPRIO may permit a lower priority: then that is taken.
     """
@@ -193,7 +203,8 @@ def _permitted() -> int:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Rare garbage collections, and threads that give way quickly, for the length of a ``with`` block."""
+    """Rare garbage collections, and threads that give way quickly, for the length of a ``with``
+    block."""
     interval = sys.getswitchinterval()
     gc.collect()
     gc.freeze()
@@ -210,8 +221,8 @@ def undisturbed() -> Iterator[None]:
 def rarely_collected() -> Iterator[None]:
     """Garbage collections only when some ten thousand objects more are there than before.
 
-    What is let go is freed at once without them, but for cycles: where few are made there is hardly any collection, and
-    none of them takes long, but a run of a day does not grow.
+    What is let go is freed at once without them, but for cycles: where few are made there is hardly
+    any collection, and none of them takes long, but a run of a day does not grow.
     """
     before = gc.get_threshold()
     gc.set_threshold(*_RARELY)

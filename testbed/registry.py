@@ -2,8 +2,8 @@
 
 Named things that people add to: compressors, controllers, exchanges, fabrics, tasks.
 
-A registry knows its entries by name, refuses a name twice, lists what it knows when a name is unknown,
-and also offers what other installed packages declare under its entry-point group.
+A registry knows its entries by name, refuses a name twice, lists what it knows when a name is
+unknown, and also offers what other installed packages declare under its entry-point group.
 
 Options of parts of an algorithm: frozen models, read from a scenario's keyword arguments.
 """
@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Entries of one kind by name, e.g. ``Registry[Compressor]("compressor", "narrows.compressors")``."""
+    """Entries of one kind by name, e.g. ``Registry[Compressor]("compressor",
+    "narrows.compressors")``."""
 
     def __init__(self, noun: str, group: str) -> None:
         self.noun, self.group = noun, group
@@ -71,7 +72,8 @@ Model = TypeVar("Model", bound=Options)
 
 
 def read(part: str, model: type[Model], given: Mapping[str, Any]) -> Model:
-    """``given`` as ``model``. Raises InputError that names every wrong option of ``part`` and lists the known ones."""
+    """``given`` as ``model``. Raises InputError that names every wrong option of ``part`` and lists
+    the known ones."""
     try:
         return model(**given)
     except ValidationError as error:

@@ -1,6 +1,7 @@
 """Nodes, racks, cables and interfaces, and what a node may use.
 
-How many processes a node may have, how much memory, and how much of it in ``/tmp``: so that one cannot take the machine.
+How many processes a node may have, how much memory, and how much of it in ``/tmp``: so that one
+cannot take the machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _GENEROUS = 2
 
 @dataclass(frozen=True, slots=True)
 class RequestedLimits:
-    """Limits that a scenario asks for; None: as generous as the machine allows. ``processes`` counts threads, too."""
+    """Limits that a scenario asks for; None: as generous as the machine allows. ``processes``
+    counts threads, too."""
 
     processes: int | None = None
     memory_bytes: int | None = None
@@ -54,8 +56,8 @@ class Machine:
 def limits(asked: RequestedLimits, nodes: int, machine: Machine | None = None) -> Limits:
     """A node's limits, of which there are ``nodes``.
 
-    By default twice its share of seven eighths of the memory (at least 1 GiB, and never more than seven eighths) and of
-    half the processes (4,096 to 16,384); ``/tmp`` has half the node's memory.
+    By default twice its share of seven eighths of the memory (at least 1 GiB, and never more than
+    seven eighths) and of half the processes (4,096 to 16,384); ``/tmp`` has half the node's memory.
     """
     there = machine or Machine.here()
     most = there.memory_bytes // 8 * 7
@@ -66,10 +68,12 @@ def limits(asked: RequestedLimits, nodes: int, machine: Machine | None = None) -
 
 
 def bound_by_rlimits(held: Limits, nodes: int, *, alone: bool) -> None:
-    """Bound this process and what it starts where no control group can be made, as far as that goes. Raises OSError.
+    """Bound this process and what it starts where no control group can be made, as far as that
+    goes. Raises OSError.
 
-    Memory is bounded for each process by itself. ``alone``: this is a user namespace of the run's own (whose processes
-    Linux counts by themselves from 5.14 on), and ``nodes`` together are bounded in processes, too.
+    Memory is bounded for each process by itself. ``alone``: this is a user namespace of the run's
+    own (whose processes Linux counts by themselves from 5.14 on), and ``nodes`` together are
+    bounded in processes, too.
     """
     _lower(resource.RLIMIT_DATA, held.memory_bytes)
     if alone:
@@ -91,7 +95,8 @@ VIRTUAL = "sim"
 """The fabric that is a clock and a model."""
 
 CONTROL_PORT = 7077
-"""Where a run listens on its control network; the address is the run's own, so the port can be fixed."""
+"""Where a run listens on its control network; the address is the run's own, so the port can be
+fixed."""
 
 DATA_PORT = 7078
 """Where a server listens on the data network."""
@@ -138,7 +143,8 @@ class RackSpec:
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """The two ends of a link: ``up`` leaves ``nic``, ``down`` leaves ``port``. Of a rack, ``nic`` is its end."""
+    """The two ends of a link: ``up`` leaves ``nic``, ``down`` leaves ``port``. Of a rack, ``nic``
+    is its end."""
 
     nic: Interface
     port: Interface

@@ -1,9 +1,9 @@
 """Quantities as they are written in scenario files: a number and its unit, never a bare number.
 
-``Rate`` is bit/s, ``Size`` bytes, ``Packets`` a count of full-size packets (all ``int``), ``Duration``
-seconds (``float``). Being numbers they need no conversion inside; ``str()`` writes what ``parse`` reads
-back exactly (counts up to ``LARGEST``). Pydantic fields of these types accept only strings with a unit
-(or values of the type).
+``Rate`` is bit/s, ``Size`` bytes, ``Packets`` a count of full-size packets (all ``int``),
+``Duration`` seconds (``float``). Being numbers they need no conversion inside; ``str()`` writes
+what ``parse`` reads back exactly (counts up to ``LARGEST``). Pydantic fields of these types accept
+only strings with a unit (or values of the type).
 """
 
 from __future__ import annotations

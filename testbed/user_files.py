@@ -1,10 +1,12 @@
 """Files that a user names, and logs of what others print.
 
-Files in folders of others: a sentence for everything that is no file, too large, or no text; logs that go where they should.
+Files in folders of others: a sentence for everything that is no file, too large, or no text; logs
+that go where they should.
 
 What a job's processes print: every line with its node's name, and kept in ``log/<node>.log``.
 
-A job must not fail, or never end, since nobody reads what it prints: what cannot be shown or kept is done without.
+A job must not fail, or never end, since nobody reads what it prints: what cannot be shown or kept
+is done without.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _END_BYTES = 1 << 16
 
 
 def data_of(path: Path, most_bytes: int, hint: str | None = None) -> bytes:
-    """The bytes of a regular file. Raises InputError, also for what would never end, such as a pipe.
+    """The bytes of a regular file. Raises InputError, also for what would never end, such as a
+    pipe.
 
     ``hint``: what to name instead.
     """
@@ -64,8 +67,10 @@ def text_of(path: Path, most_bytes: int, hint: str | None = None) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"this is not UTF-8 text: byte 0x{data[error.start]:02x}", where=f"{path}:{line}", hint=hint
-        ) from None  # fmt: skip
+            f"this is not UTF-8 text: byte 0x{data[error.start]:02x}",
+            where=f"{path}:{line}",
+            hint=hint,
+        ) from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError("this is a binary file", where=f"{path}:{line}", hint=hint)
@@ -95,7 +100,8 @@ class PinnedFolder:
         return sorted(os.listdir(self.descriptor))  # noqa: PTH208 - it has a descriptor, no path
 
     def write(self, name: str, data: bytes | IO[bytes]) -> None:
-        """Write a file with ``data``, or what is read from it, replacing what has its name in one move.
+        """Write a file with ``data``, or what is read from it, replacing what has its name in one
+        move.
 
         The data is on disk before its name is.
         """
@@ -132,8 +138,8 @@ class PinnedFolder:
 def log_in(folder: Path, name: str) -> IO[bytes]:
     """Open a log in a run's own folder, to append to it. Raises OSError.
 
-    Whoever owns a folder above may have put another in the place of this one, with links in it. Raises
-    ExperimentError for a folder that this process's user has not made.
+    Whoever owns a folder above may have put another in the place of this one, with links in it.
+    Raises ExperimentError for a folder that this process's user has not made.
     """
     folder.mkdir(parents=True, exist_ok=True)
     return os.fdopen(_opened(folder, name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
@@ -168,7 +174,8 @@ _END = re.compile(rb"(\r*\n|\r+(?![\r\n]|\Z))")
 
 
 def lines(pipe: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines that come: a carriage return ends a line, too, and so does 1 MiB without any end.
+    """Yield the lines that come: a carriage return ends a line, too, and so does 1 MiB without any
+    end.
 
     Progress bars write nothing but carriage returns for hours.
     """
@@ -195,8 +202,8 @@ def lines(pipe: IO[bytes]) -> Iterator[bytes]:
 
 
 class Output:
-    """``shown``: whether lines also go to standard output. ``several``: whether nodes have several processes.
-    ``most_bytes``: of a node's lines that are kept."""
+    """``shown``: whether lines also go to standard output. ``several``: whether nodes have several
+    processes. ``most_bytes``: of a node's lines that are kept."""
 
     def __init__(
         self, folder: Path, width: int, *, shown: bool, several: bool, most_bytes: int = MOST_BYTES

@@ -1,4 +1,5 @@
-"""One module per figure, each with ``NAME``, ``data(runs)`` (the rows plotted) and ``draw(runs)``."""
+"""One module per figure, each with ``NAME``, ``data(runs)`` (the rows plotted) and
+``draw(runs)``."""
 
 from __future__ import annotations
 

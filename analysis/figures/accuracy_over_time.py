@@ -39,16 +39,21 @@ def data(runs: Sequence[Run]) -> Rows:
             times, accuracies = zip(*seen[step], strict=True)
             rows.append(
                 {
-                    "algorithm": algorithm, "step": int(step), "time_s": float(np.mean(times)),
-                    "accuracy": float(np.mean(accuracies)), "accuracy_min": min(accuracies),
-                    "accuracy_max": max(accuracies), "seeds": len(times),
+                    "algorithm": algorithm,
+                    "step": int(step),
+                    "time_s": float(np.mean(times)),
+                    "accuracy": float(np.mean(accuracies)),
+                    "accuracy_min": min(accuracies),
+                    "accuracy_max": max(accuracies),
+                    "seeds": len(times),
                 }
-            )  # fmt: skip
+            )
     return rows
 
 
 def draw(runs: Sequence[Run]) -> Figure:
-    """Mean over seeds as a line; the range over seeds as a band where there are several, and few algorithms."""
+    """Mean over seeds as a line; the range over seeds as a band where there are several, and few
+    algorithms."""
     rows, names = data(runs), list(by_algorithm(runs))
     many = len(names) > _FEW
     figure = new_figure(*((PAGE_IN, 3.2 + 0.06 * len(names)) if many else (COLUMN_IN, 2.7)))

@@ -1,4 +1,5 @@
-"""How many elements were sent against how many were asked for, and what choosing them cost, step by step."""
+"""How many elements were sent against how many were asked for, and what choosing them cost, step by
+step."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ _BAND: dict[str, Any] = {"facecolor": "0.5", "alpha": 0.22, "linewidth": 0}
 
 
 def data(runs: Sequence[Run]) -> Rows:
-    """Per step, over workers: means of target and achieved density and of passes, least, mean and most of
-    sent ÷ asked, and the share of workers ``within`` the tolerance. Lowest seed of each algorithm; only
-    those whose selector looked at the elements to choose."""
+    """Per step, over workers: means of target and achieved density and of passes, least, mean and
+    most of sent ÷ asked, and the share of workers ``within`` the tolerance. Lowest seed of each
+    algorithm; only those whose selector looked at the elements to choose."""
     rows: Rows = []
     for run in _chosen(runs):
         seen: dict[int, list[Mapping[str, Any]]] = {}
@@ -92,13 +93,17 @@ def _looked(record: Mapping[str, Any]) -> bool:
 def _row(run: Run, step: int, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ratios = [_ratio(record) for record in records]
     return {
-        "algorithm": run.algorithm, "seed": run.seed, "step": step,
+        "algorithm": run.algorithm,
+        "seed": run.seed,
+        "step": step,
         "target": float(np.mean([record["density"] for record in records])),
         "achieved": float(np.mean([record["sent_count"] / record["size"] for record in records])),
-        "ratio": float(np.mean(ratios)), "ratio_min": min(ratios), "ratio_max": max(ratios),
+        "ratio": float(np.mean(ratios)),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
         "passes": float(np.mean([record["selection"]["passes"] for record in records])),
         "within": float(np.mean([_is_within(record) for record in records])),
-    }  # fmt: skip
+    }
 
 
 def _ratio(record: Mapping[str, Any]) -> float:

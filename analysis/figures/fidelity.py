@@ -37,7 +37,8 @@ def data(runs: Sequence[Run]) -> Rows:
 
 
 def draw(runs: Sequence[Run]) -> Figure:
-    """Rates of each link direction, and errors of one that was ever busy for a second; lateness below."""
+    """Rates of each link direction, and errors of one that was ever busy for a second; lateness
+    below."""
     run, rows = _most_doubtful(runs), data(runs)
     chosen = _chosen(run)
     panels = [(end, height) for end in chosen for height in _heights(end)]
@@ -67,12 +68,14 @@ def draw(runs: Sequence[Run]) -> Figure:
 
 
 def _heights(end: EndSamples) -> list[float]:
-    """Return the heights of its panels, in inches: rates, and errors if there are seconds to judge."""
+    """Return the heights of its panels, in inches: rates, and errors if there are seconds to
+    judge."""
     return [_RATE_IN, _ERROR_IN] if _judged(end) else [_RATE_IN]
 
 
 def _judged(end: EndSamples) -> bool:
-    """Return whether there is a second in which the link can be blamed for what it did not deliver."""
+    """Return whether there is a second in which the link can be blamed for what it did not
+    deliver."""
     return bool(end.seconds().busy.any())
 
 
@@ -111,9 +114,13 @@ def _row(
     link: str, direction: str, quantity: str, time_s: float, value: float, *, busy: bool
 ) -> dict[str, Any]:
     return {
-        "link": link, "direction": direction, "quantity": quantity, "time_s": float(time_s),
-        "value": float(value), "busy": bool(busy),
-    }  # fmt: skip
+        "link": link,
+        "direction": direction,
+        "quantity": quantity,
+        "time_s": float(time_s),
+        "value": float(value),
+        "busy": bool(busy),
+    }
 
 
 def _draw_rates(axes: Axes, end: EndSamples, rows: Rows) -> list[Any]:
@@ -147,7 +154,8 @@ def _draw_errors(axes: Axes, rows: Rows) -> None:
 
 
 def _draw_lateness(axes: Axes, chosen: Sequence[EndSamples], rows: Rows) -> None:
-    """The share of changes that were later than so much; what was told ahead of time is drawn at the left."""
+    """The share of changes that were later than so much; what was told ahead of time is drawn at
+    the left."""
     for index, end in enumerate(chosen):
         mine = [row for row in rows if (row["link"], row["direction"]) == (end.link, end.direction)]
         late = np.sort(np.maximum(_LEAST_MS, _series(mine, "late_ms")[1]))

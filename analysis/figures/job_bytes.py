@@ -20,14 +20,17 @@ def data(runs: Sequence[Run]) -> Rows:
     """MB over the whole run per run, node and direction, Ethernet headers counted."""
     return [
         {
-            "run": index, "algorithm": run.algorithm, "node": node, "direction": direction,
+            "run": index,
+            "algorithm": run.algorithm,
+            "node": node,
+            "direction": direction,
             "megabytes": run.summary["nodes"][node][f"{direction}_bytes"] / 1e6,
         }
         for index, run in enumerate(runs)
         for node in _nodes(runs)
         if node in run.summary["nodes"]
         for direction in _DIRECTIONS
-    ]  # fmt: skip
+    ]
 
 
 def draw(runs: Sequence[Run]) -> Figure:

@@ -17,7 +17,8 @@ _REST = "0.85"
 
 
 def data(runs: Sequence[Run]) -> Rows:
-    """Per run and phase: mean seconds of a step over steps and processes. Nothing where no phases were marked."""
+    """Per run and phase: mean seconds of a step over steps and processes. Nothing where no phases
+    were marked."""
     return [
         {"run": index, "algorithm": run.algorithm, "phase": phase, "seconds": seconds}
         for index, run in enumerate(runs)
@@ -38,12 +39,27 @@ def draw(runs: Sequence[Run]) -> Figure:
         width = np.array([seconds.get((run, phase), 0.0) for run in marked])
         colour = _REST if phase == NO_PHASE else look(index)["color"]
         handles.append(
-            axes.barh(range(len(marked)), width, left=left, height=0.62, color=colour,
-                      hatch=_HATCHES[index % len(_HATCHES)], edgecolor="white", linewidth=0.3)
-        )  # fmt: skip
+            axes.barh(
+                range(len(marked)),
+                width,
+                left=left,
+                height=0.62,
+                color=colour,
+                hatch=_HATCHES[index % len(_HATCHES)],
+                edgecolor="white",
+                linewidth=0.3,
+            )
+        )
         left += width
     for place, total in enumerate(left):
-        axes.annotate(f"{total:.3g} s", (total, place), (3, 0), textcoords="offset points", va="center", fontsize=7)  # fmt: skip
+        axes.annotate(
+            f"{total:.3g} s",
+            (total, place),
+            (3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+        )
     axes.set_yticks(range(len(marked)), [runs[run].algorithm for run in marked])
     axes.set(xlabel="Model time per step (s)", xlim=(0, 1.1 * max(float(left.max()), 1e-9)))
     axes.set_ylim(len(marked) - 0.5, -0.5)

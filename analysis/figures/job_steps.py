@@ -20,9 +20,10 @@ _RATES = "black: asked of the link that is slowest then; in colour: carried by t
 
 
 def data(runs: Sequence[Run]) -> Rows:
-    """``what``: ``step`` (``value``: its s), ``busy`` (the share of it in which the busiest link was), ``asked`` (Mbit/s of
-    the link that is slowest at that time; of the longest run), ``carried`` (Mbit/s of the link that carries most then,
-    mean of a second); from ``from_s`` to ``to_s``. Nothing where no run has steps."""
+    """``what``: ``step`` (``value``: its s), ``busy`` (the share of it in which the busiest link
+    was), ``asked`` (Mbit/s of the link that is slowest at that time; of the longest run),
+    ``carried`` (Mbit/s of the link that carries most then, mean of a second); from ``from_s`` to
+    ``to_s``. Nothing where no run has steps."""
     if not any(len(lengths(run)) for run in runs):
         return []
     rows = [row for index, run in enumerate(runs) for row in _of_run(index, run)]
@@ -103,9 +104,13 @@ def _row(
     index: int, run: Run, what: str, span: tuple[float, float], value: float
 ) -> dict[str, Any]:
     return {
-        "run": index, "algorithm": run.algorithm, "what": what, "from_s": float(span[0]), "to_s": float(span[1]),
+        "run": index,
+        "algorithm": run.algorithm,
+        "what": what,
+        "from_s": float(span[0]),
+        "to_s": float(span[1]),
         "value": float(value),
-    }  # fmt: skip
+    }
 
 
 def _stairs(axes: Axes, rows: Rows, style: dict[str, Any]) -> Any:

@@ -18,16 +18,21 @@ _MARKED = 40
 
 
 def data(runs: Sequence[Run]) -> Rows:
-    """Per run, value and step: the mean over processes, and when the step ended. Nothing where none was told."""
+    """Per run, value and step: the mean over processes, and when the step ended. Nothing where none
+    was told."""
     rows = [
         {
-            "run": index, "algorithm": run.algorithm, "value": name, "step": step.number,
-            "time_s": step.end_s / run.dilation, "mean": value,
+            "run": index,
+            "algorithm": run.algorithm,
+            "value": name,
+            "step": step.number,
+            "time_s": step.end_s / run.dilation,
+            "mean": value,
         }
         for index, run in enumerate(runs)
         for step in run.known.steps
         for name, value in step.values.items()
-    ]  # fmt: skip
+    ]
     drawn = list(dict.fromkeys(row["value"] for row in rows))[:MOST]
     return [row for row in rows if row["value"] in drawn]
 

@@ -1,4 +1,5 @@
-"""Bytes that each layer had of the messages, and the density that it was sent with, step by step."""
+"""Bytes that each layer had of the messages, and the density that it was sent with, step by
+step."""
 
 from __future__ import annotations
 
@@ -32,20 +33,32 @@ _ALIKE = 1e-6
 
 
 def data(runs: Sequence[Run]) -> Rows:
-    """``bytes_up``: per layer, mean over steps, workers and seeds. ``density``: per layer and step (of more steps than
-    can be told apart, of several from ``step`` on), mean over workers, lowest seed."""
+    """``bytes_up``: per layer, mean over steps, workers and seeds. ``density``: per layer and step
+    (of more steps than can be told apart, of several from ``step`` on), mean over workers, lowest
+    seed."""
     found: Rows = [
-        {"algorithm": row["algorithm"], "layer": row["layer"], "quantity": "bytes_up", "step": "",
-         "value": row["bytes_up"]}
+        {
+            "algorithm": row["algorithm"],
+            "layer": row["layer"],
+            "quantity": "bytes_up",
+            "step": "",
+            "value": row["bytes_up"],
+        }
         for row in _bytes(runs)
-    ]  # fmt: skip
+    ]
     for run, own in _chosen(runs):
         steps, density = binned(own)
         found += [
-            {"algorithm": run.algorithm, "layer": layer, "quantity": "density", "step": int(step),
-             "value": float(density[row, column])}
-            for row, layer in enumerate(own.layers) for column, step in enumerate(steps)
-        ]  # fmt: skip
+            {
+                "algorithm": run.algorithm,
+                "layer": layer,
+                "quantity": "density",
+                "step": int(step),
+                "value": float(density[row, column]),
+            }
+            for row, layer in enumerate(own.layers)
+            for column, step in enumerate(steps)
+        ]
     return found
 
 
@@ -72,7 +85,8 @@ def draw(runs: Sequence[Run]) -> Figure:
 
 
 def binned(own: PhaseShares) -> tuple[Array, Array]:
-    """First step of each bin, shape (n,), and mean density in it, shape (layers, n); n is at most ``MOST_BINS``."""
+    """First step of each bin, shape (n,), and mean density in it, shape (layers, n); n is at most
+    ``MOST_BINS``."""
     each = -(-len(own.steps) // MOST_BINS)
     begins = range(0, len(own.steps), each)
     density = np.stack([np.nanmean(own.density[:, b : b + each], axis=1) for b in begins], axis=1)
@@ -104,9 +118,13 @@ def _map(axes: Axes, own: PhaseShares, norm: LogNorm) -> Any:
     steps, density = binned(own)
     edges = [*steps, own.steps[-1] + 1]
     image = axes.pcolormesh(
-        np.array(edges) - 0.5, np.arange(len(own.layers) + 1) - 0.5, density, norm=norm,
-        cmap="viridis_r", rasterized=True,
-    )  # fmt: skip
+        np.array(edges) - 0.5,
+        np.arange(len(own.layers) + 1) - 0.5,
+        density,
+        norm=norm,
+        cmap="viridis_r",
+        rasterized=True,
+    )
     every = -(-len(own.layers) // int(_height(own) / _ROW_IN))
     axes.set_yticks(range(0, len(own.layers), every), own.layers[::every])
     axes.set_ylim(len(own.layers) - 0.5, -0.5)
@@ -142,7 +160,8 @@ def _bytes(runs: Sequence[Run]) -> Rows:
 
 
 def _chosen(runs: Sequence[Run]) -> list[tuple[Run, PhaseShares]]:
-    """Each algorithm's lowest seed, in their order; where there are too many, those first of which there is most to see."""
+    """Each algorithm's lowest seed, in their order; where there are too many, those first of which
+    there is most to see."""
     lowest = [min(same, key=lambda run: run.seed) for same in _algorithms(runs).values()]
     known = {run.path: (run, own) for run in lowest if (own := shares_shares(run)) is not None}
     kept = sorted(known, key=lambda path: _plain(known[path][1]))[:MOST_RUNS]
@@ -150,7 +169,8 @@ def _chosen(runs: Sequence[Run]) -> list[tuple[Run, PhaseShares]]:
 
 
 def _plain(own: PhaseShares) -> int:
-    """0: the densities asked for differ between layers or steps; 1: they do not; 2: and all is sent."""
+    """0: the densities asked for differ between layers or steps; 1: they do not; 2: and all is
+    sent."""
     lowest, highest = np.nanmin(own.density_asked), np.nanmax(own.density_asked)
     if highest - lowest > _ALIKE:
         return 0

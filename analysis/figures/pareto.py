@@ -1,6 +1,7 @@
 """Labels beside points, each where it is least in the way of points and other labels.
 
-Time against final accuracy: the fixed densities with their Pareto front, and every other algorithm on it.
+Time against final accuracy: the fixed densities with their Pareto front, and every other algorithm
+on it.
 """
 
 from __future__ import annotations
@@ -61,10 +62,16 @@ def place(figure: Figure, axes: Axes, labels: Sequence[Label], color: str) -> No
         box, side = min(sides, key=lambda each: _covered(each[0], taken, inside))
         taken.append(box)
         axes.annotate(
-            label.text, (label.x, label.y), (side[0] * _GAP, side[1] * _GAP), textcoords="offset points",
-            fontsize=_SIZE_PT, color=color, va=_anchor(side[1], "top", "bottom"),
-            ha=_anchor(side[0], "right", "left"), zorder=5,
-        )  # fmt: skip
+            label.text,
+            (label.x, label.y),
+            (side[0] * _GAP, side[1] * _GAP),
+            textcoords="offset points",
+            fontsize=_SIZE_PT,
+            color=color,
+            va=_anchor(side[1], "top", "bottom"),
+            ha=_anchor(side[0], "right", "left"),
+            zorder=5,
+        )
 
 
 def _anchor(side: int, below: str, above: str) -> str:
@@ -101,7 +108,8 @@ LEAST = 3
 _LOG_SPAN = 3.0
 """Times that span more than this factor are drawn on a logarithmic axis."""
 _FEW, _LEGEND_IN = 8, 0.1
-"""Algorithms beside the fixed densities for which the legend has room, and inches for each one more."""
+"""Algorithms beside the fixed densities for which the legend has room, and inches for each one
+more."""
 _FIXED = "0.25"
 _OPEN: dict[str, Any] = {
     "markersize": 8,
@@ -113,8 +121,9 @@ _OPEN: dict[str, Any] = {
 
 
 def data(runs: Sequence[Run]) -> Rows:
-    """Per algorithm, over its seeds without invalid runs: mean time (s) and final accuracy with 95 % intervals,
-    ``density`` of exact top-k where that is fixed, and whether it is on the front of those.
+    """Per algorithm, over its seeds without invalid runs: mean time (s) and final accuracy with 95
+    % intervals, ``density`` of exact top-k where that is fixed, and whether it is on the front of
+    those.
 
     Empty with fewer than three fixed densities. Algorithms that were never evaluated are left out.
     """
@@ -129,7 +138,8 @@ def data(runs: Sequence[Run]) -> Rows:
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that none beats in one of less time and more accuracy without losing in the other, by time."""
+    """Those that none beats in one of less time and more accuracy without losing in the other, by
+    time."""
     kept: list[tuple[float, float]] = []
     for point in sorted(set(points), key=lambda point: (point[0], -point[1])):
         if not kept or point[1] > kept[-1][1]:
@@ -138,7 +148,8 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def draw(runs: Sequence[Run]) -> Figure:
-    """Crosses as long as the intervals; the front as a line; a marker of its own for every other algorithm."""
+    """Crosses as long as the intervals; the front as a line; a marker of its own for every other
+    algorithm."""
     rows = data(runs)
     others = [row for row in rows if row["density"] is None]
     figure = new_figure(PAGE_IN, 3.9 + _LEGEND_IN * max(0, len(others) - _FEW))
@@ -172,9 +183,12 @@ def _rows(name: str, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
         interval([summary[key] for summary in known]) for key in ("time_s", "accuracy")
     )
     yield {
-        "algorithm": name, "density": fixed_density(name), "seeds": len(known),
-        **_ends("time_s", time_s), **_ends("accuracy", accuracy),
-    }  # fmt: skip
+        "algorithm": name,
+        "density": fixed_density(name),
+        "seeds": len(known),
+        **_ends("time_s", time_s),
+        **_ends("accuracy", accuracy),
+    }
 
 
 def _ends(key: str, found: Interval) -> dict[str, float | None]:
@@ -203,7 +217,9 @@ def _cross(axes: Axes, row: dict[str, Any], style: dict[str, Any]) -> Any:
         if row[f"{key}_high"] is not None
     }
     at = row["time_s"], row["accuracy"]
-    axes.errorbar(*at, **reach, fmt="none", ecolor=style["color"], elinewidth=0.8, capsize=2, zorder=3)  # fmt: skip
+    axes.errorbar(
+        *at, **reach, fmt="none", ecolor=style["color"], elinewidth=0.8, capsize=2, zorder=3
+    )
     (marker,) = axes.plot(*at, **{**style, "linestyle": "none"})
     return marker
 
@@ -221,7 +237,8 @@ def _scale(axes: Axes, rows: Rows) -> None:
 
 
 def _ticks(least: float, most: float) -> list[float]:
-    """1, 2, 3, 5 and 7 times powers of ten in the range; over more than a decade 1, 2 and 5 times."""
+    """1, 2, 3, 5 and 7 times powers of ten in the range; over more than a decade 1, 2 and 5
+    times."""
     digits = (1, 2, 5) if most > 10 * least else (1, 2, 3, 5, 7)
     every = [digit * 10.0**power for power in range(-6, 9) for digit in digits]
     return [tick for tick in every if least <= tick <= most]

@@ -13,10 +13,15 @@ from testbed.records.events import PHASES
 
 NAME = "phases"
 LOOKS = {
-    "compute": ("#BBBBBB", ""), "stall": ("#FFFFFF", "xxxxxx"), "compress": ("#E69F00", "///"), "send": ("#56B4E9", ""),
-    "wait": ("#0072B2", "..."), "receive": ("#009E73", ""), "decompress": ("#D55E00", "\\\\\\"),
+    "compute": ("#BBBBBB", ""),
+    "stall": ("#FFFFFF", "xxxxxx"),
+    "compress": ("#E69F00", "///"),
+    "send": ("#56B4E9", ""),
+    "wait": ("#0072B2", "..."),
+    "receive": ("#009E73", ""),
+    "decompress": ("#D55E00", "\\\\\\"),
     "apply": ("#CC79A7", "xxx"),
-}  # fmt: skip
+}
 """Colour and hatch of every phase."""
 
 
@@ -48,16 +53,26 @@ def draw(runs: Sequence[Run]) -> Figure:
         shown.append(phase)
         handles.append(
             axes.barh(
-                range(len(names)), width, left=left, height=0.62, color=colour, hatch=hatch,
-                edgecolor="white", linewidth=0.3,
+                range(len(names)),
+                width,
+                left=left,
+                height=0.62,
+                color=colour,
+                hatch=hatch,
+                edgecolor="white",
+                linewidth=0.3,
             )
-        )  # fmt: skip
+        )
         left += width
     for index, total in enumerate(left):
         axes.annotate(
-            f"{total:.3g} s", (total, index), (3, 0), textcoords="offset points", va="center",
+            f"{total:.3g} s",
+            (total, index),
+            (3, 0),
+            textcoords="offset points",
+            va="center",
             fontsize=7,
-        )  # fmt: skip
+        )
     axes.set_yticks(range(len(names)), names)
     axes.set(xlabel="Model time per step (s)", xlim=(0, 1.1 * max(float(left.max()), 1e-9)))
     axes.set_ylim(len(names) - 0.5, -0.5)

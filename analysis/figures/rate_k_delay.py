@@ -21,7 +21,8 @@ _BINS = 60
 
 
 def data(runs: Sequence[Run]) -> Rows:
-    """``asked`` and ``delivered`` (Mbit/s), ``k`` and ``delay`` (s) over time; lowest seed of each."""
+    """``asked`` and ``delivered`` (Mbit/s), ``k`` and ``delay`` (s) over time; lowest seed of
+    each."""
     chosen = _chosen(runs)
     longest = max(chosen, key=lambda run: float(run.summary["time_s"]))
     rows = [_row("", longest.seed, "asked_mbit_s", *point) for point in _asked(longest)]
@@ -78,9 +79,12 @@ def _row(
     algorithm: str, seed: int, quantity: str, time_s: float, value: float
 ) -> dict[str, object]:
     return {
-        "quantity": quantity, "algorithm": algorithm, "seed": seed,
-        "time_s": float(time_s), "value": float(value),
-    }  # fmt: skip
+        "quantity": quantity,
+        "algorithm": algorithm,
+        "seed": seed,
+        "time_s": float(time_s),
+        "value": float(value),
+    }
 
 
 def _asked(run: Run) -> list[tuple[float, float]]:

@@ -15,18 +15,21 @@ NAME = "speedup_bars"
 
 
 def data(runs: Sequence[Run]) -> Rows:
-    """Per algorithm: mean, least and most over seeds of (time of ``none`` ÷ its own), paired by seed."""
+    """Per algorithm: mean, least and most over seeds of (time of ``none`` ÷ its own), paired by
+    seed."""
     rows: Rows = []
     for algorithm in by_algorithm(runs):
         pairs = [row["speedup"] for row in tables.rows(runs) if row["algorithm"] == algorithm]
         known = [float(speedup) for speedup in pairs if speedup is not None]
         rows.append(
             {
-                "algorithm": algorithm, "speedup": fmean(known) if known else None,
-                "speedup_min": min(known, default=None), "speedup_max": max(known, default=None),
+                "algorithm": algorithm,
+                "speedup": fmean(known) if known else None,
+                "speedup_min": min(known, default=None),
+                "speedup_max": max(known, default=None),
                 "seeds": len(known),
             }
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -47,9 +50,13 @@ def draw(runs: Sequence[Run]) -> Figure:
             axes.errorbar(end, index, xerr=reach, color="0.1", capsize=2, linewidth=0.8)
             end = row["speedup_max"]
         axes.annotate(
-            f"{row['speedup']:.2f}×", (end, index), (3, 0), textcoords="offset points",
-            va="center", fontsize=7,
-        )  # fmt: skip
+            f"{row['speedup']:.2f}×",
+            (end, index),
+            (3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+        )
     axes.axvline(1.0, color="0.3", linewidth=0.7, linestyle=(0, (3, 2)))
     axes.set_yticks(range(len(rows)), [row["algorithm"] for row in rows])
     axes.set(xlabel="Time of none ÷ time of algorithm", xlim=(0, 1.18 * max([1.0, *known])))

@@ -2,10 +2,11 @@
 
 Spans as bars: a panel for each node, in it a row for each bucket and one for the whole step.
 
-What every node did in one step, as bars over time: computation, and each bucket's way to the server and back.
+What every node did in one step, as bars over time: computation, and each bucket's way to the server
+and back.
 
-Of the runs of a report: the step in the middle, of the first worker and the servers. ``testbed timeline --figure`` draws
-more workers and other steps of one run.
+Of the runs of a report: the step in the middle, of the first worker and the servers. ``testbed
+timeline --figure`` draws more workers and other steps of one run.
 """
 
 from __future__ import annotations
@@ -25,21 +26,30 @@ from analysis.style import PAGE_IN, Rows, banner, heading, narrows_style, new_fi
 from analysis.timeline import ACTIVITIES, Span, StepTimeline, layers_of, middle, rows, timeline
 
 LOOKS: dict[str, tuple[str, str]] = {
-    **PHASES, "forward": ("#D8D8D8", ""), "backward": ("#858585", ""),
-    "queue": ("#FFFFFF", ""), "held": ("#F4DCEB", ""), "gather": ("#8A6D00", ""), "aggregate": ("#000000", ""),
+    **PHASES,
+    "forward": ("#D8D8D8", ""),
+    "backward": ("#858585", ""),
+    "queue": ("#FFFFFF", ""),
+    "held": ("#F4DCEB", ""),
+    "gather": ("#8A6D00", ""),
+    "aggregate": ("#000000", ""),
     "reply": ("#56B4E9", ""),
-}  # fmt: skip
+}
 """Colour and hatch of every activity."""
 WORDS = {
-    "stall": "waiting for parameters", "queue": "waiting for its turn",
-    "wait": "waiting for the reply", "held": "decoded, until applied", "reply": "send",
-}  # fmt: skip
+    "stall": "waiting for parameters",
+    "queue": "waiting for its turn",
+    "wait": "waiting for the reply",
+    "held": "decoded, until applied",
+    "reply": "send",
+}
 """Words for activities that are called otherwise for people."""
 _FAINT = 0.4
 _EDGE, _LINE = "0.35", 0.25
 _BAR = 0.84
 _THIN = 0.01
-"""A share of the whole width: narrower bars have no edges. Waiting for a turn has, as it is nothing but its edge."""
+"""A share of the whole width: narrower bars have no edges. Waiting for a turn has, as it is nothing
+but its edge."""
 _MANY = 24
 """Layers; of more none has edges."""
 _AFTER = ("held", "apply")
@@ -58,9 +68,10 @@ class TimeWindow:
 
     @classmethod
     def of(cls, spans: Iterable[Span], steps: Collection[int]) -> TimeWindow:
-        """As long as anything was done for ``steps``, and on until it is applied, within bounds: so long that the next one
-        is seen to begin, and not so long that little else is seen, as buckets may be applied late in the next one's forward
-        pass. A wait for the step before is not of it.
+        """As long as anything was done for ``steps``, and on until it is applied, within bounds: so
+        long that the next one is seen to begin, and not so long that little else is seen, as
+        buckets may be applied late in the next one's forward pass. A wait for the step before is
+        not of it.
         """
         own = [span for span in spans if span.step in steps and span.activity != "stall"]
         from_s = min((span.from_s for span in own), default=0.0)
@@ -76,7 +87,8 @@ class TimeWindow:
 
 
 def bars(found: StepTimeline, node: str, window: TimeWindow, buckets: Mapping[str, int]) -> Rows:
-    """The bars of a node, by row: what layers' computation took is in the row of their bucket once more.
+    """The bars of a node, by row: what layers' computation took is in the row of their bucket once
+    more.
 
     ``buckets``: by layer, that in which it travels.
     """
@@ -85,21 +97,27 @@ def bars(found: StepTimeline, node: str, window: TimeWindow, buckets: Mapping[st
         Span(s.node, buckets[s.layer], s.activity, s.step, s.from_s, s.to_s, s.layer)
         for s in spans
         if s.bucket is None and s.layer is not None and s.layer in buckets and s.activity != "stall"
-    ]  # fmt: skip
+    ]
     return [
         {
-            "node": node, "row": "" if bucket is None else bucket, "layers": found.names.get(bucket, "")
-            if bucket is not None else "", "activity": span.activity, "layer": span.layer or "",
-            "step": span.step, "from_ms": clipped[0], "to_ms": clipped[1],
+            "node": node,
+            "row": "" if bucket is None else bucket,
+            "layers": found.names.get(bucket, "") if bucket is not None else "",
+            "activity": span.activity,
+            "layer": span.layer or "",
+            "step": span.step,
+            "from_ms": clipped[0],
+            "to_ms": clipped[1],
         }
         for bucket, own in rows([*spans, *again]).items()
         for span in own
         if (clipped := window.clip(span)) is not None
-    ]  # fmt: skip
+    ]
 
 
 def draw_bars(axes: Axes, drawn: Rows, steps: Collection[int]) -> None:
-    """``drawn`` of one node; what is not of ``steps`` paler. A wait is what it delays, so it never is."""
+    """``drawn`` of one node; what is not of ``steps`` paler. A wait is what it delays, so it never
+    is."""
     places = {row: place for place, row in enumerate(dict.fromkeys(bar["row"] for bar in drawn))}
     thin = _thin(drawn)
     kinds: dict[tuple[str, bool, bool, int], list[tuple[float, float]]] = {}
@@ -117,7 +135,8 @@ def draw_bars(axes: Axes, drawn: Rows, steps: Collection[int]) -> None:
 
 
 def _thin(drawn: Rows) -> Callable[[Mapping[str, Any]], bool]:
-    """Which bars have no edges, as these would be all that is seen: those that are narrow, and layers if they are many."""
+    """Which bars have no edges, as these would be all that is seen: those that are narrow, and
+    layers if they are many."""
     least_ms = _THIN * max((bar["to_ms"] for bar in drawn), default=0.0)
     many = len({bar["layer"] for bar in drawn}) > _MANY
 
@@ -142,13 +161,16 @@ def _style(activity: str, faint: bool = False, bare: bool = False) -> dict[str, 
     colour, hatch = LOOKS[activity]
     return {
         "alpha": _FAINT if faint else 1.0,
-        "facecolor": colour, "hatch": hatch, "edgecolor": _EDGE if colour == "#FFFFFF" else "white",
+        "facecolor": colour,
+        "hatch": hatch,
+        "edgecolor": _EDGE if colour == "#FFFFFF" else "white",
         "linewidth": 0.0 if bare else _LINE,
-    }  # fmt: skip
+    }
 
 
 def heights(panels: Sequence[Rows], one_in: float, many_in: float) -> list[float]:
-    """Return the heights of panels, in inches: a row alone is ``one_in`` high, of several each ``many_in``."""
+    """Return the heights of panels, in inches: a row alone is ``one_in`` high, of several each
+    ``many_in``."""
     counts = [len({bar["row"] for bar in drawn}) for drawn in panels]
     return [one_in if count == 1 else many_in * count for count in counts]
 
@@ -172,7 +194,8 @@ class View:
     workers: int
 
     def panels(self) -> list[tuple[str, Rows]]:
-        """Return the rows that are drawn for each node; nodes of which nothing was recorded are left out."""
+        """Return the rows that are drawn for each node; nodes of which nothing was recorded are
+        left out."""
         around = {step + off for step in self.steps for off in (-1, 0, 1)}
         found = timeline(self.run, around)
         nodes = self._nodes(found)
@@ -194,8 +217,9 @@ class View:
 
 
 def data(runs: Sequence[Run]) -> Rows:
-    """Bars of the middle step, ms of model time after its begin: of each algorithm's lowest seed, the first worker's
-    and the servers'. ``row``: the bucket; empty for the computation. Nothing where no gradients travelled in buckets."""
+    """Bars of the middle step, ms of model time after its begin: of each algorithm's lowest seed,
+    the first worker's and the servers'. ``row``: the bucket; empty for the computation. Nothing
+    where no gradients travelled in buckets."""
     return [bar for view in _views(runs) for bar in _rows(view)]
 
 
@@ -247,7 +271,8 @@ def _figure(views: Sequence[View], title: str) -> Figure:
 
 
 def _label(axes: Axes, node: str, rows: Rows, upright: bool) -> None:
-    """One row bears its node's name, several bear theirs; ``upright``: where it would be longer than a panel is high."""
+    """One row bears its node's name, several bear theirs; ``upright``: where it would be longer
+    than a panel is high."""
     if len({bar["row"] for bar in rows}) == 1:
         axes.set_yticks([0], [node])
         return

@@ -28,7 +28,8 @@ _TIMES = ((6 * 3600.0, 3600.0, "h"), (3600.0, 60.0, "min"), (0.0, 1.0, "s"))
 
 
 def draw(trace: RateTrace, title: str) -> Figure:
-    """The figure of ``trace``: rate over time, and beside it on the same axis how its time is spread."""
+    """The figure of ``trace``: rate over time, and beside it on the same axis how its time is
+    spread."""
     found = summary(trace)
     factor, unit = next((s for s in _SCALES if found.max_bits >= s[0]), _SCALES[-1])
     _, per, unit_of_time = next(t for t in _TIMES if trace.duration_s >= t[0])
@@ -49,7 +50,8 @@ def draw(trace: RateTrace, title: str) -> Figure:
 
 
 def save_trace(trace: RateTrace, path: Path, title: str) -> None:
-    """Draw ``trace`` into ``path``, whose ending says of what kind. The same trace gives the same bytes."""
+    """Draw ``trace`` into ``path``, whose ending says of what kind. The same trace gives the same
+    bytes."""
     with narrows_style():
         write(draw(trace, title), path)
 
@@ -61,18 +63,37 @@ def _over_time(axes: Axes, edges: Array, rates: Array) -> None:
         axes.stairs(rates, edges, color=colour, linewidth=0.9, baseline=None, label="rate")
     else:
         bounds, mean, least, most = _binned(edges, rates)
-        axes.stairs(most, bounds, baseline=least, fill=True, color=colour, alpha=0.25,
-                    label="lowest to highest")  # fmt: skip
-        axes.stairs(mean, bounds, color=colour, linewidth=0.9, baseline=None,
-                    label=f"mean of each 1/{_BINS_IN_TIME} of the time")  # fmt: skip
+        axes.stairs(
+            most,
+            bounds,
+            baseline=least,
+            fill=True,
+            color=colour,
+            alpha=0.25,
+            label="lowest to highest",
+        )
+        axes.stairs(
+            mean,
+            bounds,
+            color=colour,
+            linewidth=0.9,
+            baseline=None,
+            label=f"mean of each 1/{_BINS_IN_TIME} of the time",
+        )
     dead = rates == 0
     if dead.any():
         pieces = list(zip(edges[:-1][dead], np.diff(edges)[dead], strict=True))
         height = 1.0 if len(pieces) <= _MOST_OUTAGES else 0.03
         axes.broken_barh(
-            pieces, (0, height), transform=axes.get_xaxis_transform(), color=_OUTAGE, alpha=0.35,
-            linewidth=0.3, zorder=0.5, label="outage",
-        )  # fmt: skip
+            pieces,
+            (0, height),
+            transform=axes.get_xaxis_transform(),
+            color=_OUTAGE,
+            alpha=0.35,
+            linewidth=0.3,
+            zorder=0.5,
+            label="outage",
+        )
 
 
 def _binned(edges: Array, rates: Array) -> tuple[Array, Array, Array, Array]:
@@ -105,9 +126,16 @@ def _percentiles(axes: Axes, found: TraceSummary, factor: float, highest: float)
         axes.axhline(at, color="0.15", linewidth=0.6, linestyle="-" if percent == 50 else ":")
         if all(abs(at - other) > 0.08 * highest for other in written):
             axes.annotate(
-                f"p{percent}", (1, at), xycoords=("axes fraction", "data"), xytext=(0, 1),
-                textcoords="offset points", ha="right", va="bottom", fontsize=6, color="0.15",
-            )  # fmt: skip
+                f"p{percent}",
+                (1, at),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, 1),
+                textcoords="offset points",
+                ha="right",
+                va="bottom",
+                fontsize=6,
+                color="0.15",
+            )
             written.append(at)
 
 

@@ -1,6 +1,7 @@
 """Verdicts on published claims.
 
-A claim, and what an interval says of it. Differences and ratios are paired by seed (docs/comparing.md).
+A claim, and what an interval says of it. Differences and ratios are paired by seed
+(docs/comparing.md).
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class Runs:
         return found
 
     def sooner(self, mine: str, theirs: str, accuracy: float) -> Interval:
-        """Share of their time to ``accuracy`` that mine does not take, of the seeds with which both reach it."""
+        """Share of their time to ``accuracy`` that mine does not take, of the seeds with which both
+        reach it."""
         own, other = self.reached(mine, accuracy), self.reached(theirs, accuracy)
         seeds = sorted(set(own) & set(other))
         return _saved(ratio([own[seed][0] for seed in seeds], [other[seed][0] for seed in seeds]))

@@ -1,4 +1,5 @@
-"""Claims of the AdaTopK paper (Huang and Gao) about a dynamic network, checked against a comparison of runs.
+"""Claims of the AdaTopK paper (Huang and Gao) about a dynamic network, checked against a comparison
+of runs.
 
 python -m analysis.papers.adatopk comparisons/<…>_paper-adatopk_<…>
 """
@@ -27,7 +28,12 @@ def rows(runs: Runs) -> Iterator[Row]:
 
 def _times(runs: Runs) -> Iterator[Row]:
     found = runs.saved("adatopk", "none")
-    yield Row("AdaTopK saves time against no compression", "29 %", written(found, _PERCENT), as_much(found, 0.29))  # fmt: skip
+    yield Row(
+        "AdaTopK saves time against no compression",
+        "29 %",
+        written(found, _PERCENT),
+        as_much(found, 0.29),
+    )
     for name in FAMILY:
         found = runs.saved("adatopk", name)
         yield Row(f"… against {name}", "15 % (DC2)", written(found, _PERCENT), as_much(found, 0.15))
@@ -40,14 +46,24 @@ def _times(runs: Runs) -> Iterator[Row]:
 def _accuracies(runs: Runs) -> Iterator[Row]:
     for name in ("none", *FAMILY, *ABLATIONS):
         found = runs.difference("adatopk", name, "accuracy")
-        yield Row(f"AdaTopK loses no accuracy against {name} (margin 0.5 points)", "none lost" if name == "none" else "–", written(found, _POINTS), no_loss(found))  # fmt: skip
+        yield Row(
+            f"AdaTopK loses no accuracy against {name} (margin 0.5 points)",
+            "none lost" if name == "none" else "–",
+            written(found, _POINTS),
+            no_loss(found),
+        )
 
 
 def _orderings(runs: Runs) -> Iterator[Row]:
     mean_k = interval([*runs.values("adatopk", "mean_k").values()])
     yield Row("AdaTopK's mean k (the ablations have 0.222)", "–", written(mean_k, "{:.4f}"), "–")
     found = runs.decline("adatopk")
-    yield Row("AdaTopK's k starts high and declines (first tenth − second half)", "yes", written(found, _K), above(found))  # fmt: skip
+    yield Row(
+        "AdaTopK's k starts high and declines (first tenth − second half)",
+        "yes",
+        written(found, _K),
+        above(found),
+    )
     found = runs.decline("dc2-da2")
     yield Row("DA2's k is high, then low", "yes", written(found, _K), above(found))
     found = runs.difference("dc2-da4", "dc2-da5", "mean_k")
@@ -66,7 +82,9 @@ def _band(runs: Runs) -> Iterator[Row]:
             saved, lost = runs.saved(name, "none"), runs.difference(name, "none", "accuracy")
             verdicts = f"{as_much(saved, 0.29)} / {no_loss(lost)}"
             found = f"{written(saved, _PERCENT)}; {written(lost, _POINTS)}"
-            yield Row(f"{name}: time saved; accuracy, against none", "29 %; none lost", found, verdicts)  # fmt: skip
+            yield Row(
+                f"{name}: time saved; accuracy, against none", "29 %; none lost", found, verdicts
+            )
 
 
 if __name__ == "__main__":

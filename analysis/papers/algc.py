@@ -1,16 +1,21 @@
-"""A factorial experiment: what each of some factors, on or off, does to a measure, and what several do together. Pure.
+"""A factorial experiment: what each of some factors, on or off, does to a measure, and what several
+do together. Pure.
 
-There is a cell for every choice of factors that are on. With y the measure in a cell and s = +1 for a factor that is on,
-−1 for one that is off, the effect of a set S of factors with one seed is the usual contrast of logarithms
+There is a cell for every choice of factors that are on. With y the measure in a cell and s = +1 for
+a factor that is on, −1 for one that is off, the effect of a set S of factors with one seed is the
+usual contrast of logarithms
 
     e_S = 2^(1 − n) · Σ over cells of (Π over S of s) · log y
 
-(Box, Hunter and Hunter). For one factor that is the mean logarithm with it minus that without; for two, half of what the second
-changes about that: A adds e_A + e_AB with B on, e_A − e_AB with B off. A seed has all cells in common, so effects are paired by it.
+(Box, Hunter and Hunter). For one factor that is the mean logarithm with it minus that without; for
+two, half of what the second changes about that: A adds e_A + e_AB with B on, e_A − e_AB with B off.
+A seed has all cells in common, so effects are paired by it.
 
-The figure of a factorial experiment: what each part multiplies the measures by, and the mean of every cell.
+The figure of a factorial experiment: what each part multiplies the measures by, and the mean of
+every cell.
 
-ALGC's three parts (Wang and Zhu), each on and off, and whether it is faster than whole-model top-k, from a comparison of ours.
+ALGC's three parts (Wang and Zhu), each on and off, and whether it is faster than whole-model top-k,
+from a comparison of ours.
 
 python -m analysis.papers.algc comparisons/<…>_paper-algc_<…> [DIR]     DIR: where the figure goes
 """
@@ -84,7 +89,8 @@ def effects(factors: Sequence[str], values: Values) -> list[Effect]:
 
 
 def conditional(factors: Sequence[str], factor: str, values: Values) -> dict[Cell, Interval]:
-    """Return the factor by which ``factor`` multiplies the measure, for each choice of the others."""
+    """Return the factor by which ``factor`` multiplies the measure, for each choice of the
+    others."""
     seeds = complete(factors, values)
     found = {}
     for cell in cells([other for other in factors if other != factor]):
@@ -122,7 +128,8 @@ _APART = 0.22
 
 @dataclass(frozen=True, slots=True)
 class FactorialResult:
-    """``values``: of the first measure, in seconds; ``effects``: of all measures, by their names."""
+    """``values``: of the first measure, in seconds; ``effects``: of all measures, by their
+    names."""
 
     factors: Sequence[str]
     values: Values
@@ -170,12 +177,18 @@ def draw(found: FactorialResult) -> Figure:
     first = next(iter(found.effects))
     _side(right, [named(found.factors, cell) for cell in cells], f"{first.capitalize()} (s)")
     seeds = effects[0].seeds
-    heading(figure, f"What each part does: means over {seeds} seeds, 95 % intervals", handles, [*found.effects])  # fmt: skip
+    heading(
+        figure,
+        f"What each part does: means over {seeds} seeds, 95 % intervals",
+        handles,
+        [*found.effects],
+    )
     return figure
 
 
 def _points(axes: Axes, index: int, of: int, found: Sequence[Interval]) -> object:
-    """A marker for every mean, and a whisker for its interval, one row each: the ``index``-th of so many beside a tick."""
+    """A marker for every mean, and a whisker for its interval, one row each: the ``index``-th of so
+    many beside a tick."""
     style = look(index)
     handle: object = None
     for row, one in enumerate(found):
@@ -185,9 +198,16 @@ def _points(axes: Axes, index: int, of: int, found: Sequence[Interval]) -> objec
         if one.low is not None and one.high is not None:
             reach = [[one.mean - one.low], [one.high - one.mean]]
         handle = axes.errorbar(
-            one.mean, row + _APART * (index - (of - 1) / 2), xerr=reach, color=style["color"], marker=style["marker"],
-            markersize=4, linestyle="none", linewidth=0.9, capsize=2,
-        )  # fmt: skip
+            one.mean,
+            row + _APART * (index - (of - 1) / 2),
+            xerr=reach,
+            color=style["color"],
+            marker=style["marker"],
+            markersize=4,
+            linestyle="none",
+            linewidth=0.9,
+            capsize=2,
+        )
     return handle
 
 
@@ -284,16 +304,22 @@ def main(comparison: Path, out: Path) -> str:
     draw_factorial(out, FactorialResult(FACTORS, values[MEASURES[0]], found))
     seeds = found[MEASURES[0]][0].seeds
     parts = (
-        effects_table(found), f"*{seeds} seeds with all eight*", alone_and_last(values[MEASURES[0]]),
-        page(list(rows(runs))), algorithms_table(runs),
-    )  # fmt: skip
+        effects_table(found),
+        f"*{seeds} seeds with all eight*",
+        alone_and_last(values[MEASURES[0]]),
+        page(list(rows(runs))),
+        algorithms_table(runs),
+    )
     return "\n\n".join(parts)
 
 
 def _best(runs: Runs) -> str:
-    """The fixed density that gets there first in the mean, of those that do with most seeds; chosen after the fact."""
+    """The fixed density that gets there first in the mean, of those that do with most seeds; chosen
+    after the fact."""
     given = [name for name in FIXED if name in runs.names()]
-    reached = {name: [time_s for time_s, _ in runs.reached(name, ACCURACY).values()] for name in given}  # fmt: skip
+    reached = {
+        name: [time_s for time_s, _ in runs.reached(name, ACCURACY).values()] for name in given
+    }
     return min(given, key=lambda name: (-len(reached[name]), interval(reached[name]).mean or 0.0))
 
 
@@ -303,11 +329,14 @@ def _line(runs: Runs, name: str) -> str:
     times, steps = interval([at for at, _ in reached]), interval([at for _, at in reached])
     count = f"{len(reached)} of {len(runs.values(name, 'step_s'))}"
     cells_ = (
-        f"`{name}`", written(times, "{:.2f}"), count, "–" if steps.mean is None else f"{steps.mean:.0f}",
+        f"`{name}`",
+        written(times, "{:.2f}"),
+        count,
+        "–" if steps.mean is None else f"{steps.mean:.0f}",
         f"{mean('step_s') * 1e3:.1f}",
         f"{mean('mean_k'):.4f}",
         f"{mean('bytes_up') / 1e6:.1f} / {mean('bytes_down') / 1e6:.1f}",
-    )  # fmt: skip
+    )
     return f"| {' | '.join(cells_)} |"
 
 

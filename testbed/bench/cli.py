@@ -2,13 +2,16 @@
 
 ``testbed bench agreement``: virtual time held against real links.
 
-``testbed bench coded``: redundant computation against bytes, as in the experiments on coded synchronous SGD.
+``testbed bench coded``: redundant computation against bytes, as in the experiments on coded
+synchronous SGD.
 
 ``testbed bench control``: step responses and regrets of controllers, in virtual time.
 
-``testbed bench exchange``: rounds of gradients through each exchange, against other libraries and the bare link.
+``testbed bench exchange``: rounds of gradients through each exchange, against other libraries and
+the bare link.
 
-``testbed bench overlap``: steps that send while they compute, against the least that computation and links allow.
+``testbed bench overlap``: steps that send while they compute, against the least that computation
+and links allow.
 
 ``testbed bench scale``: from a few workers to ten thousand, in virtual time.
 
@@ -139,7 +142,8 @@ def coded(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Time to an accuracy of coded, replicated and plain synchronous SGD among peers, and of ASGD."""
+    """Time to an accuracy of coded, replicated and plain synchronous SGD among peers, and of
+    ASGD."""
     from testbed.bench.coded import BASE, SCHEMES
     from testbed.bench.coded import CodedBench as Bench
     from testbed.bench.coded import CodedPlan as Plan
@@ -189,7 +193,8 @@ def control(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """How controllers answer when the server's link changes, against the best density in hindsight."""
+    """How controllers answer when the server's link changes, against the best density in
+    hindsight."""
     from testbed.bench.controllers import ALGORITHMS, FIXED, known, run
     from testbed.bench.controllers import ResponsePlan as Plan
     from testbed.bench.figures import draw_control
@@ -282,9 +287,10 @@ Loads = Annotated[
     typer.Option(
         "--load",
         help="Time of all buckets on a link over that of the backward pass; may be repeated.",
-        min=0.01, max=100.0,
+        min=0.01,
+        max=100.0,
     ),
-]  # fmt: skip
+]
 BenchOverlapWorkers = Annotated[int, typer.Option("--workers", help="So many.", min=1, max=64)]
 Pace = Annotated[
     float, typer.Option("--pace", help="Of a step's computation, ms.", min=1.0, max=60_000.0)
@@ -311,7 +317,8 @@ def overlap(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Steps with and without overlap at three bandwidths, against the bound of computation and links."""
+    """Steps with and without overlap at three bandwidths, against the bound of computation and
+    links."""
     from testbed.bench.overlap import LOADS
     from testbed.bench.overlap import OverlapBench as Bench
     from testbed.bench.overlap import OverlapPlan as Plan

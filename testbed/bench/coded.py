@@ -1,11 +1,13 @@
 """Variants of a scenario to run, and their pace. Pure.
 
-The model of coded synchronous SGD (Li et al.) is T(r) = r · T_calc + T_comm / r. With c = T_calc / (T_calc + T_comm) of
-SSGD by multicast, T(r) / T(1) = r·c + (1 − c)/r: how much a redundancy r saves is decided by c alone.
+The model of coded synchronous SGD (Li et al.) is T(r) = r · T_calc + T_comm / r. With c = T_calc /
+(T_calc + T_comm) of SSGD by multicast, T(r) / T(1) = r·c + (1 − c)/r: how much a redundancy r saves
+is decided by c alone.
 
 From steps and step times to savings. Pure.
 
-``testbed bench coded``: steps to an accuracy in virtual time, a step's time on real links, and what follows.
+``testbed bench coded``: steps to an accuracy in virtual time, a step's time on real links, and what
+follows.
 """
 
 from __future__ import annotations
@@ -37,8 +39,15 @@ from testbed.scenario.load import load
 from testbed.scenario.yaml import parse
 
 SCHEMES = (
-    "ssgd", "ssgd-multicast", "cssgd-r2", "cssgd-r9", "replicated-r2", "replicated-r5", "grouped-r4", "combined-r4",
-)  # fmt: skip
+    "ssgd",
+    "ssgd-multicast",
+    "cssgd-r2",
+    "cssgd-r9",
+    "replicated-r2",
+    "replicated-r5",
+    "grouped-r4",
+    "combined-r4",
+)
 """Schemes that are measured. r + 1 divides 10 for 4 and 9, r does for 2 and 5."""
 BASE, ASYNC = "ssgd-multicast", "asgd"
 SHARES = (0.05, 0.2, 0.5)
@@ -48,7 +57,8 @@ _NAME = 31
 
 @dataclass(frozen=True, slots=True)
 class CodedPlan:
-    """Request for a measurement. ``share``: c of the runs on real links; ``shares``: of those in virtual time."""
+    """Request for a measurement. ``share``: c of the runs on real links; ``shares``: of those in
+    virtual time."""
 
     accuracy: float
     share: float = 0.05
@@ -75,7 +85,8 @@ def share_for(saved: float, most: int = 16) -> tuple[float, int]:
 
 
 def pace_s(share: float, communication_s: float) -> float:
-    """Return the time that a node's share of a mini-batch must take for ``share`` of SSGD's step to be computation."""
+    """Return the time that a node's share of a mini-batch must take for ``share`` of SSGD's step to
+    be computation."""
     return share / (1 - share) * communication_s
 
 
@@ -120,7 +131,8 @@ Row = dict[str, Any]
 def rows(known: Mapping[str, Any]) -> Iterator[Row]:
     """A row for every scheme and c: on real links first, then in virtual time.
 
-    Schemes share the steps of SSGD as long as nothing ``saturated``: else they compute another gradient.
+    Schemes share the steps of SSGD as long as nothing ``saturated``: else they compute another
+    gradient.
     """
     steps, plan = int(known["steps"]), known["plan"]
     real = known["steps_real"]
@@ -148,10 +160,17 @@ def _rows(
             "verdict": found["verdict"],
         }
     yield {
-        "links": links, "c": share, "scheme": ASYNC, "step_s": None, "time_s": async_s,
-        "saved_ssgd": None if async_s is None else 1 - async_s / base_s, "saved_asgd": 0.0,
-        "sent_mb_step": None, "saturated": None, "verdict": None,
-    }  # fmt: skip
+        "links": links,
+        "c": share,
+        "scheme": ASYNC,
+        "step_s": None,
+        "time_s": async_s,
+        "saved_ssgd": None if async_s is None else 1 - async_s / base_s,
+        "saved_asgd": 0.0,
+        "sent_mb_step": None,
+        "saturated": None,
+        "verdict": None,
+    }
 
 
 Say = Callable[[str], None]
@@ -174,7 +193,8 @@ class CodedBench:
         self.known: dict[str, Any] = {"plan": asdict(plan), "machine": machine_machine()}
 
     def run(self, fabric: str) -> Suite:
-        """All of it. Raises NarrowsError for a run that failed, ExperimentError for an accuracy not reached."""
+        """All of it. Raises NarrowsError for a run that failed, ExperimentError for an accuracy not
+        reached."""
         with interruptible():
             self._learn()
             self._measure(fabric)
@@ -220,9 +240,14 @@ class CodedBench:
         timed = Variant("timed", plan.schemes, steps=plan.steps, pace_s=pace, rate=rate[BASE])
         self._keep("steps_real", self._listed(self._real(fabric, timed)))
         whole = Variant(
-            "whole", (ASYNC,), steps=plan.most, accuracy=plan.accuracy, every=plan.every,
-            pace_s=pace, rate=rate[ASYNC],
-        )  # fmt: skip
+            "whole",
+            (ASYNC,),
+            steps=plan.most,
+            accuracy=plan.accuracy,
+            every=plan.every,
+            pace_s=pace,
+            rate=rate[ASYNC],
+        )
         (path,) = self._real(fabric, whole)
         self._keep("async_real", {"time_s": self._reached(path), "dir": str(path)})
 
@@ -240,9 +265,14 @@ class CodedBench:
                 for scheme in plan.schemes
             ]
             whole = Variant(
-                f"{name}-whole", (ASYNC,), steps=plan.most, accuracy=plan.accuracy, every=plan.every,
-                pace_s=pace, rate=rate[ASYNC],
-            )  # fmt: skip
+                f"{name}-whole",
+                (ASYNC,),
+                steps=plan.most,
+                accuracy=plan.accuracy,
+                every=plan.every,
+                pace_s=pace,
+                rate=rate[ASYNC],
+            )
             *paths, last = self._virtual([*timed, whole])
             found[f"{share:g}"] = {
                 "pace_s": pace,

@@ -2,11 +2,14 @@
 
 A run as the figures of ``testbed bench control`` see it: density, time and accuracy by step.
 
-When and how far a controller answers a change of its link. Pure; docs/step-responses.md defines every figure.
+When and how far a controller answers a change of its link. Pure; docs/step-responses.md defines
+every figure.
 
-What the runs say: targets, the best fixed density, the programme, and a row for every controller. Pure.
+What the runs say: targets, the best fixed density, the programme, and a row for every controller.
+Pure.
 
-``testbed bench control``: simulate, judge, play what the programme found. Every stage is kept on disk.
+``testbed bench control``: simulate, judge, play what the programme found. Every stage is kept on
+disk.
 """
 
 from __future__ import annotations
@@ -73,7 +76,8 @@ class Curve:
         return fmean(self.density)
 
     def reached(self, level: float) -> tuple[float, float] | None:
-        """Step and time (s) at which accuracy comes to ``level``, on straight lines between evaluations; or None."""
+        """Step and time (s) at which accuracy comes to ``level``, on straight lines between
+        evaluations; or None."""
         before: tuple[float, float, float] | None = None
         for step, time_s, accuracy in self.evaluated:
             if accuracy >= level:
@@ -131,8 +135,8 @@ def _samples(records: Iterable[Mapping[str, Any]]) -> list[tuple[float, float, f
 
 
 WINDOW, NEAR, LEAST, BEFORE = 5, 0.2, 0.1, 10
-"""Steps of the moving median; share of the way that counts as arrived; least relative change that counts as an
-answer; steps before the change that make the level of before."""
+"""Steps of the moving median; share of the way that counts as arrived; least relative change that
+counts as an answer; steps before the change that make the level of before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,8 @@ class Response:
 
 
 def response(curve: Curve, reference: Curve, change_s: float) -> Response | None:
-    """The answer of ``curve`` to what happened at ``change_s``; ``reference``: the same run without the change.
+    """The answer of ``curve`` to what happened at ``change_s``; ``reference``: the same run without
+    the change.
 
     None where no step was begun before or fewer than four after.
     """
@@ -181,7 +186,8 @@ def arrival(near: Sequence[bool]) -> int | None:
 
 
 def overshoot(values: Sequence[float], was: float, settled: float) -> float:
-    """The largest excursion beyond ``settled`` as a share of the way to it; 0 where there is none."""
+    """The largest excursion beyond ``settled`` as a share of the way to it; 0 where there is
+    none."""
     return max(0.0, *((value - settled) / (settled - was) for value in values))
 
 
@@ -216,7 +222,8 @@ class Bound:
 
 
 def target(curves: Curves, fixed: Container[str]) -> float | None:
-    """The highest level that every controller and ``FEWEST`` of ``fixed`` reach; None where there is none."""
+    """The highest level that every controller and ``FEWEST`` of ``fixed`` reach; None where there
+    is none."""
 
     def common(level: float) -> bool:
         there = {name for name, curve in curves.items() if curve.reached(level) is not None}
@@ -227,9 +234,11 @@ def target(curves: Curves, fixed: Container[str]) -> float | None:
 
 
 def bound(curves: Curves, fixed: Mapping[str, float], level: float | None) -> Bound | None:
-    """The best that could have been done; None without a level that ``FEWEST`` of ``fixed`` (k by name) reach.
+    """The best that could have been done; None without a level that ``FEWEST`` of ``fixed`` (k by
+    name) reach.
 
-    All of ``fixed`` are the programme's to choose from, those too whose runs end before they get there.
+    All of ``fixed`` are the programme's to choose from, those too whose runs end before they get
+    there.
     """
     if level is None:
         return None
@@ -249,7 +258,8 @@ def rows(
     references: Curves,
     best: Bound | None,
 ) -> list[dict[str, Any]]:
-    """One for every algorithm of ``names``. ``references``: the same algorithms without the change."""
+    """One for every algorithm of ``names``. ``references``: the same algorithms without the
+    change."""
     return [_row(waveform, name, curves[name], references.get(name), best) for name in names]
 
 
@@ -313,9 +323,23 @@ FIXED: Mapping[str, float] = {
 }
 """Densities of the sweep, by algorithm."""
 ALGORITHMS = (
-    "adatopk", "adatopk-slope", "adatopk-perbyte", "dc2-da1", "dc2-da2", "dc2-da3", "dc2-da4", "dc2-da5",
-    "adalag", "oracle", "aimd-delay", "aimd-bdp", "accordion", "topk-linear", "topk-exponential", "random-walk",
-)  # fmt: skip
+    "adatopk",
+    "adatopk-slope",
+    "adatopk-perbyte",
+    "dc2-da1",
+    "dc2-da2",
+    "dc2-da3",
+    "dc2-da4",
+    "dc2-da5",
+    "adalag",
+    "oracle",
+    "aimd-delay",
+    "aimd-bdp",
+    "accordion",
+    "topk-linear",
+    "topk-exponential",
+    "random-walk",
+)
 _PLAY = "programme"
 
 
@@ -360,8 +384,9 @@ def run(
 ) -> tuple[Path, ResponseResult]:
     """The directory of the results, and what was found.
 
-    ``level``: the accuracy that times are taken at, whether all reach it or not (default: ``target``'s). ``again``: the directory of an
-    earlier call, whose runs are judged instead of new ones.
+    ``level``: the accuracy that times are taken at, whether all reach it or not (default:
+    ``target``'s). ``again``: the directory of an earlier call, whose runs are judged instead of new
+    ones.
     """
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_control"
     directory = again or fresh(out / "measurements", stem)

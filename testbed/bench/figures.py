@@ -1,4 +1,5 @@
-"""Figures of benchmarks: virtual time held against real links, and how a step grows with the number of workers.
+"""Figures of benchmarks: virtual time held against real links, and how a step grows with the number
+of workers.
 
 Figures of ``testbed bench control``: one for each controller, and the regrets of all.
 """
@@ -28,12 +29,14 @@ def draw_agreement(out: Path, rows: BenchRows) -> list[Path]:
 
 
 def draw_scale(out: Path, rows: BenchRows) -> list[Path]:
-    """Step time by its parts, memory and time to simulate it into ``out``: scale.png, .pdf and .csv."""
+    """Step time by its parts, memory and time to simulate it into ``out``: scale.png, .pdf and
+    .csv."""
     return save(out, "scale", rows, _rows, _scale)
 
 
 def draw_exchange(out: Path, rows: BenchRows) -> list[Path]:
-    """Rounds per second by size, a panel for each link, into ``out``: exchange.png, .pdf and .csv."""
+    """Rounds per second by size, a panel for each link, into ``out``: exchange.png, .pdf and
+    .csv."""
     return save(out, "exchange", rows, _rows, _exchange)
 
 
@@ -67,7 +70,8 @@ def _agreement(rows: BenchRows) -> Figure:
 
 
 def _scale(rows: BenchRows) -> Figure:
-    """Left and middle: a step and its parts with the fewest and the most servers; right: the simulation."""
+    """Left and middle: a step and its parts with the fewest and the most servers; right: the
+    simulation."""
     figure = new_figure(PAGE_IN, 3.1)
     axes = figure.subplots(1, 3)
     servers = sorted({int(row["servers"]) for row in rows})
@@ -167,7 +171,8 @@ class _Of(NamedTuple):
 
 
 def draw_control(out: Path, found: Found) -> list[Path]:
-    """control_<algorithm>.png, .pdf and .csv for every controller, and control_regrets, into ``out``."""
+    """control_<algorithm>.png, .pdf and .csv for every controller, and control_regrets, into
+    ``out``."""
     paths = []
     names = [str(row["algorithm"]) for row in found["rows"]]
     for name in dict.fromkeys(each for each in names if not each.startswith("(")):
@@ -226,8 +231,13 @@ def _controller(of: _Of) -> Figure:
     ]
     labels = ["k", "k, constant link", "k, programme", "asked rate", "target reached"]
     figure.legend(
-        handles, labels, title=of.algorithm, title_fontsize="large", loc="outside upper center", ncols=5,
-    )  # fmt: skip
+        handles,
+        labels,
+        title=of.algorithm,
+        title_fontsize="large",
+        loc="outside upper center",
+        ncols=5,
+    )
     return figure
 
 

@@ -1,13 +1,16 @@
 """Time that a step must take when its layers' times and its buckets' sizes are known. Pure.
 
-One bucket per layer; every worker is like every other, and its own link is the narrowest on the way. What is neither
-computation nor a bucket's bits on that link takes no time. All times in seconds, sequences in the order of the layers.
+One bucket per layer; every worker is like every other, and its own link is the narrowest on the
+way. What is neither computation nor a bucket's bits on that link takes no time. All times in
+seconds, sequences in the order of the layers.
 
-What ``testbed bench overlap`` runs: one model, one pace, three bandwidths, four ways to make a step. Pure.
+What ``testbed bench overlap`` runs: one model, one pace, three bandwidths, four ways to make a
+step. Pure.
 
 From the records of runs to rows and checks. Pure.
 
-``testbed bench overlap``: every bandwidth, the variants of each in turns; what was found is on disk after each.
+``testbed bench overlap``: every bandwidth, the variants of each in turns; what was found is on disk
+after each.
 """
 
 from __future__ import annotations
@@ -40,13 +43,14 @@ from testbed.scenario.profile import Profile
 from testbed.training.models.base import parameter_count
 
 Variant = Literal["whole", "buckets", "backward", "forward"]
-"""One message when all is computed; all buckets then; overlapped, buckets in the order of the backward pass; overlapped, of
-those that wait what the next forward pass needs first."""
+"""One message when all is computed; all buckets then; overlapped, buckets in the order of the
+backward pass; overlapped, of those that wait what the next forward pass needs first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A step's parts by layer: computation, and its bucket's bits over the rate of the worker's link each way."""
+    """A step's parts by layer: computation, and its bucket's bits over the rate of the worker's
+    link each way."""
 
     forward_s: Sequence[float]
     backward_s: Sequence[float]
@@ -69,8 +73,9 @@ class Chain:
 
 
 def bound_s(chain: Chain) -> float:
-    """The longer of two chains, if the forward pass waits for all parameters: computation, then the last bucket's way up
-    and down; or the first bucket's gradients, then all buckets one way, then the last one down.
+    """The longer of two chains, if the forward pass waits for all parameters: computation, then the
+    last bucket's way up and down; or the first bucket's gradients, then all buckets one way, then
+    the last one down.
 
     The first bucket is that of the last layer, the last one that of the first.
     """
@@ -80,9 +85,11 @@ def bound_s(chain: Chain) -> float:
 
 
 def step_s(chain: Chain, variant: Variant) -> float:
-    """A step of the schedule itself, from when the first layer may compute until it may again; every step is like it.
+    """A step of the schedule itself, from when the first layer may compute until it may again;
+    every step is like it.
 
-    Buckets pass a link one after the other, none is parted, and none leaves the server before all of it has come.
+    Buckets pass a link one after the other, none is parted, and none leaves the server before all
+    of it has come.
     """
     if variant == "whole":
         return chain.compute_s + sum(chain.up_s) + sum(chain.down_s)
@@ -93,7 +100,8 @@ def step_s(chain: Chain, variant: Variant) -> float:
 
 
 def _overlapped(chain: Chain, variant: Variant) -> float:
-    """Whatever the forward pass waits between layers, all gradients are later by that, and all that comes back."""
+    """Whatever the forward pass waits between layers, all gradients are later by that, and all that
+    comes back."""
     returned = _returned(chain, chain.ready_s, variant)
     now_s, waited_s = returned[0], 0.0
     for layer in range(1, len(returned)):
@@ -113,7 +121,8 @@ def _returned(chain: Chain, ready_s: Sequence[float], variant: Variant) -> list[
 def _passed(
     come_s: Sequence[float], busy_s: Sequence[float], urgency: Sequence[int]
 ) -> list[float]:
-    """When a link has sent each of what came at ``come_s`` and takes ``busy_s``: the least ``urgency`` that waits goes first."""
+    """When a link has sent each of what came at ``come_s`` and takes ``busy_s``: the least
+    ``urgency`` that waits goes first."""
     passed, left, now_s = [0.0] * len(come_s), set(range(len(come_s))), 0.0
     while left:
         now_s = max(now_s, min(come_s[one] for one in left))
@@ -145,7 +154,8 @@ ALGORITHMS: Mapping[Variant, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class OverlapPlan:
-    """Request for a measurement. ``skip``: steps at the beginning that are not counted; ``repeat``: runs of each."""
+    """Request for a measurement. ``skip``: steps at the beginning that are not counted; ``repeat``:
+    runs of each."""
 
     fabric: str = "netns"
     loads: Sequence[float] = LOADS
@@ -164,13 +174,15 @@ class OverlapPlan:
 
 
 def rate_bits(load: float, pace_s: float) -> int:
-    """Return the rate of a worker's link at which a gradient takes ``load`` times the backward pass one way."""
+    """Return the rate of a worker's link at which a gradient takes ``load`` times the backward pass
+    one way."""
     elements = parameter_count(MODEL, TASK, WIDTH)
     return round(8 * wire_bytes(4 * elements) / (load * _BACKWARD * pace_s))
 
 
 def scenario(plan: OverlapPlan, load: float) -> dict[str, Any]:
-    """Return the scenario of one bandwidth. Each worker's link is the narrowest: the server's has room for all."""
+    """Return the scenario of one bandwidth. Each worker's link is the narrowest: the server's has
+    room for all."""
     rate = rate_bits(load, plan.pace_s)
     costs = {} if plan.host_costs else {"send": "0 s", "receive": "0 s"}
     return {
@@ -209,7 +221,8 @@ OVER_BOUND, NEVER_FASTER = 1.10, 0.98
 
 
 def median_step_s(events: Events, skip: int) -> float:
-    """Over the steps of all workers but their first ``skip`` and the last, which ends when all of it has come back."""
+    """Over the steps of all workers but their first ``skip`` and the last, which ends when all of
+    it has come back."""
     last = max(int(one["step"]) for one in events["step"])
     return median(
         float(one["end_s"]) - float(one["start_s"])
@@ -219,7 +232,8 @@ def median_step_s(events: Events, skip: int) -> float:
 
 
 def chain_of(events: Events, rate_bits: float, pace_s: float) -> Chain:
-    """Make a chain from a run in buckets: its frames' bytes with the packets' headers, over a worker's rate."""
+    """Make a chain from a run in buckets: its frames' bytes with the packets' headers, over a
+    worker's rate."""
     profile = Profile.constant([str(layer) for layer in range(LAYERS)], pace_s)
     return Chain(
         [layer.forward_s for layer in profile.layers],
@@ -231,7 +245,8 @@ def chain_of(events: Events, rate_bits: float, pace_s: float) -> Chain:
 def rows(
     load: float, rate_bits: float, chain: Chain, found: Mapping[Variant, Sequence[float]]
 ) -> list[Row]:
-    """One for each variant of a bandwidth. ``found``: ``median_step_s`` of its runs, of which there may be none."""
+    """One for each variant of a bandwidth. ``found``: ``median_step_s`` of its runs, of which there
+    may be none."""
     bound, made = bound_s(chain), list[Row]()
     for variant, each_s in found.items():
         took, ideal = median(each_s) if each_s else None, step_s(chain, variant)
@@ -279,7 +294,8 @@ def _known(found: Iterable[Row]) -> list[float]:
 
 
 def _bucket_s(events: Events, way: str, rate_bits: float) -> list[float]:
-    """Return the time of each layer's bucket on the link, by layer, in s. Bucket 0 is the last layer's."""
+    """Return the time of each layer's bucket on the link, by layer, in s. Bucket 0 is the last
+    layer's."""
     sizes: dict[int, list[int]] = {}
     for one in events["bucket"]:
         sizes.setdefault(int(one["bucket"]), []).append(int(one[way]))
@@ -303,8 +319,12 @@ class OverlapBench:
         name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_overlap"
         self.directory = fresh(out / "measurements", name)
         self.known: dict[str, Any] = {
-            "plan": asdict(plan), "machine": machine_machine(), "rows": [], "discarded": [], "runs": []
-        }  # fmt: skip
+            "plan": asdict(plan),
+            "machine": machine_machine(),
+            "rows": [],
+            "discarded": [],
+            "runs": [],
+        }
 
     def run(self) -> Suite:
         """All of it. Raises NarrowsError for a run that failed."""

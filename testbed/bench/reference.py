@@ -2,11 +2,13 @@
 
 What ``loops_index`` does, in plain numpy: what it is tested against and compared with.
 
-Every value coding in plain PyTorch: what the loops are compared with, bit for bit, and timed against.
+Every value coding in plain PyTorch: what the loops are compared with, bit for bit, and timed
+against.
 
-``ENCODE[name](values, draw, **options)`` gives the section (uint8), ``DECODE[name](section, count)`` what
-is read from it, without checks. ``values``: float32 (m,), on the CPU; ``draw(count)``: float32 (count,),
-uniform in [0, 1), called once at most. Signs and factors are in ``reference_groups``.
+``ENCODE[name](values, draw, **options)`` gives the section (uint8), ``DECODE[name](section,
+count)`` what is read from it, without checks. ``values``: float32 (m,), on the CPU;
+``draw(count)``: float32 (count,), uniform in [0, 1), called once at most. Signs and factors are in
+``reference_groups``.
 
 ``reference`` for the codings whose sections speak of shapes: signs with their means, and factors.
 """
@@ -106,7 +108,8 @@ def word(*numbers: int) -> Tensor:
 
 
 def packed(codes: Tensor, bits: int) -> Tensor:
-    """``codes`` (m,), below 2^bits, in ⌈m·bits/8⌉ bytes: as many as make whole bytes become one number."""
+    """``codes`` (m,), below 2^bits, in ⌈m·bits/8⌉ bytes: as many as make whole bytes become one
+    number."""
     many, kind = (8 // bits, torch.uint8) if 8 % bits == 0 else (8, torch.int64)
     groups = pad(codes.to(torch.uint8), (0, -codes.numel() % many)).view(-1, many)
     numbers = torch.zeros(len(groups), dtype=kind)

@@ -7,7 +7,8 @@ The arithmetic of benchmarks: histories, what was delivered of them, medians. Pu
 A *history* is a step function, ``(seconds after t0, bit/s)`` with the first entry at 0. A *mark* is
 ``(seconds after t0, bytes so far)``.
 
-In which order alternatives are measured: side by side, so that whatever drifts hits all of them. Pure.
+In which order alternatives are measured: side by side, so that whatever drifts hits all of them.
+Pure.
 
 Runs that figures may be made of: an invalid one is made again, and what stays invalid is told.
 
@@ -72,7 +73,8 @@ class Suite:
 
     @property
     def met(self) -> bool | None:
-        """Return whether every check is met; None where one could not be measured and none has failed."""
+        """Return whether every check is met; None where one could not be measured and none has
+        failed."""
         if self.failure is not None:
             return False
         outcomes = [check.met for check in self.checks]
@@ -114,7 +116,8 @@ def at_least(name: str, measured: float | None, limit: float) -> ResultCheck:
 
 
 def table(rows: Iterable[Row]) -> tuple[list[str], list[list[str]]]:
-    """Columns and cells of rows, as they are shown: every key is a column, in order of appearance."""
+    """Columns and cells of rows, as they are shown: every key is a column, in order of
+    appearance."""
     listed = list(rows)
     columns = list(dict.fromkeys(key for row in listed for key in row))
     return columns, [[cell(row.get(column)) for column in columns] for row in listed]
@@ -154,7 +157,8 @@ def uniform(low_bits: int, high_bits: int, every_s: float, seconds: float, seed:
 
 
 def radio(levels: tuple[float, ...], seconds: float, seed: int) -> list[Step]:
-    """A radio link's rates, of ``levels`` in Mbit/s, the highest first; steps of the same rate are one."""
+    """A radio link's rates, of ``levels`` in Mbit/s, the highest first; steps of the same rate are
+    one."""
     trace = markov(
         levels=levels, stay=RADIO_STAY, seconds=seconds, every_s=RADIO_EVERY_S, seed=seed
     )
@@ -192,7 +196,8 @@ def ratio(history: Sequence[Step], marks: Sequence[Mark]) -> float:
 def bin_errors(
     history: Sequence[Step], marks: Sequence[Mark], edges: Iterable[float]
 ) -> list[float]:
-    """Relative error of every bin between two edges that lies within the marks and asks for anything."""
+    """Relative error of every bin between two edges that lies within the marks and asks for
+    anything."""
     inside = [edge for edge in edges if marks[0][0] - 1e-3 <= edge <= marks[-1][0] + 1e-3]
     errors = []
     for begin, end in pairwise(inside):
@@ -249,7 +254,8 @@ Summary = dict[str, Any]
 
 @dataclass
 class Sound:
-    """Summaries of runs that are not invalid, ``lost`` repetitions without one, and why runs were discarded."""
+    """Summaries of runs that are not invalid, ``lost`` repetitions without one, and why runs were
+    discarded."""
 
     attempts: int = ATTEMPTS
     runs: list[Summary] = field(default_factory=list)

@@ -6,7 +6,8 @@ How far simulated step times are from measured ones. Pure.
 
 Carrying out the scenarios, on real links and in virtual time.
 
-``testbed bench agreement``: measure, calibrate on one half, judge on the other. Every stage is kept on disk.
+``testbed bench agreement``: measure, calibrate on one half, judge on the other. Every stage is kept
+on disk.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ def cells(
 
 
 def scenario(cell: AgreementCell, steps: int) -> dict[str, Any]:
-    """A parameter server and ``cell.workers`` workers on links of ``cell.rate``, and what happens to them."""
+    """A parameter server and ``cell.workers`` workers on links of ``cell.rate``, and what happens
+    to them."""
     end = _end(cell.rate)
     plain: dict[str, Any] = {
         "name": cell.name,
@@ -160,7 +162,8 @@ Lengths = Mapping[AgreementCell, Mapping[str, Sequence[float]]]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One algorithm in one cell: mean seconds of a step, measured (with the 95 % half width) and simulated."""
+    """One algorithm in one cell: mean seconds of a step, measured (with the 95 % half width) and
+    simulated."""
 
     cell: AgreementCell
     algorithm: str
@@ -176,10 +179,14 @@ class Pair:
     def row(self) -> Row:
         """For the table."""
         return {
-            **self.cell.to_json(), "algorithm": self.algorithm, "measured_s": self.measured_s,
-            "half_s": self.half_s, "simulated_s": self.simulated_s, "error": self.error,
+            **self.cell.to_json(),
+            "algorithm": self.algorithm,
+            "measured_s": self.measured_s,
+            "half_s": self.half_s,
+            "simulated_s": self.simulated_s,
+            "error": self.error,
             "judged": not self.cell.calibrates,
-        }  # fmt: skip
+        }
 
 
 def pairs(measured: Lengths, simulated: Lengths) -> list[Pair]:
@@ -188,7 +195,8 @@ def pairs(measured: Lengths, simulated: Lengths) -> list[Pair]:
 
 
 def misfit(found: Sequence[Pair]) -> tuple[float, float]:
-    """Return what calibration makes small: the share of runs further off than ``NEAR``, then the root mean square."""
+    """Return what calibration makes small: the share of runs further off than ``NEAR``, then the
+    root mean square."""
     far = fmean(abs(pair.error) > NEAR for pair in found)
     return far, fmean(pair.error**2 for pair in found) ** 0.5
 
@@ -291,7 +299,8 @@ def simulated(
 
 
 def step_lengths(directory: Path) -> list[float]:
-    """Seconds of every step but the first, each as the mean over workers. Raises ExperimentError if there are none."""
+    """Seconds of every step but the first, each as the mean over workers. Raises ExperimentError if
+    there are none."""
     by_step: dict[int, list[float]] = {}
     for step in read_events(directory).get("step", []):
         by_step.setdefault(int(step["step"]), []).append(
@@ -341,8 +350,8 @@ def run(
 ) -> tuple[Path, Suite]:
     """The directory of the results, and what was found.
 
-    ``again``: the directory of an earlier call, whose measurements are used instead of new ones. ``calibrate``: try
-    other constants on one half of the runs, and judge with the best.
+    ``again``: the directory of an earlier call, whose measurements are used instead of new ones.
+    ``calibrate``: try other constants on one half of the runs, and judge with the best.
     """
     directory = again or fresh(
         out / "measurements", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_agreement"
@@ -374,7 +383,8 @@ def run(
 def _measure(
     paths: dict[AgreementCell, Path], directory: Path, say: Say, about: dict[str, Any]
 ) -> Lengths:
-    """All cells on real links; what was measured is written after each. A cell that fails is named, and left out."""
+    """All cells on real links; what was measured is written after each. A cell that fails is named,
+    and left out."""
     found: dict[AgreementCell, MeasureLengths] = {}
     for number, (cell, path) in enumerate(paths.items(), 1):
         say(f"measuring {cell.name}, {number} of {len(paths)}")

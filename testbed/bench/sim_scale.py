@@ -1,4 +1,5 @@
-"""The scenarios that grow: workers in racks whose links are oversubscribed, one server or several. Pure.
+"""The scenarios that grow: workers in racks whose links are oversubscribed, one server or several.
+Pure.
 
 ``testbed bench scale``: every size in a process of its own, whose memory and time are taken.
 """
@@ -113,7 +114,8 @@ def run(
 
 
 def _point(path: Path, out: Path) -> dict[str, Any]:
-    """One size: a step and its parts in s; s and bytes of memory of the whole run, its beginning and records included."""
+    """One size: a step and its parts in s; s and bytes of memory of the whole run, its beginning
+    and records included."""
     import testbed.runner.sim_trial
     import testbed.training.payload_only  # noqa: F401
     from testbed.runner.experiment import prepare

@@ -2,15 +2,16 @@
 
 The scenarios of ``testbed bench control``: what happens to the server's link. Pure.
 
-All begin to move at 6 s: the longest warm-up of a controller (20 steps at k_max) ends before, and the fastest run
-of 240 steps lasts 13 s, so that half of its steps follow.
+All begin to move at 6 s: the longest warm-up of a controller (20 steps at k_max) ends before, and
+the fastest run of 240 steps lasts 13 s, so that half of its steps follow.
 
 Carrying out the runs in virtual time; where they lie is kept on disk.
 
-The densities that would have reached a target earliest on a known history, by a dynamic programme. Pure.
+The densities that would have reached a target earliest on a known history, by a dynamic programme.
+Pure.
 
-A bound under a quasi-static model of progress: a step with density k does 1/N(k) of the work, whatever came before.
-docs/step-responses.md says what that leaves out.
+A bound under a quasi-static model of progress: a step with density k does 1/N(k) of the work,
+whatever came before. docs/step-responses.md says what that leaves out.
 """
 
 from __future__ import annotations
@@ -169,7 +170,8 @@ class Clock(Protocol):
 
 
 class RunClock:
-    """The clock of a run with a fixed density: where it was among its steps tells how fast steps were then.
+    """The clock of a run with a fixed density: where it was among its steps tells how fast steps
+    were then.
 
     Within a step time passes evenly, so that a later start never ends earlier.
     """
@@ -213,7 +215,8 @@ class Demand:
 
 
 def fit(observed: Mapping[float, float]) -> Demand:
-    """The least squares of relative errors, with n0 ≥ 0 and c ≥ 0. ``observed``: steps by density, two at least."""
+    """The least squares of relative errors, with n0 ≥ 0 and c ≥ 0. ``observed``: steps by density,
+    two at least."""
     from scipy.optimize import nnls
 
     k, steps = (np.array(list(each)) for each in (observed.keys(), observed.values()))
@@ -236,8 +239,9 @@ def earliest(
 ) -> ProgrammePlan:
     """The sequence of densities that completes the work earliest from 0 on.
 
-    ``steps``: N by density; ``clocks``: of the same densities. The last step counts for the share of it that is
-    needed. Since a later start never ends earlier, the earliest time at every progress is enough to know.
+    ``steps``: N by density; ``clocks``: of the same densities. The last step counts for the share
+    of it that is needed. Since a later start never ends earlier, the earliest time at every
+    progress is enough to know.
     """
     times, came = [inf] * (grid + 1), [(0, 0.0)] * (grid + 1)
     times[0] = 0.0

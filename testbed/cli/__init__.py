@@ -17,7 +17,8 @@ from testbed import __version__
 from testbed.errors import InputError, NarrowsError, missing, printable
 from testbed.process import set_default
 
-# numpy's algebra would start threads as it is loaded, and a process with threads cannot enter a user namespace.
+# numpy's algebra would start threads as it is loaded, and a process with threads cannot enter a
+# user namespace.
 set_default("OPENBLAS_NUM_THREADS", "1")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -70,7 +71,8 @@ def application(verbs: dict[str, str] = VERBS) -> typer.Typer:
 
 
 def _asked(arguments: list[str] | None) -> dict[str, str]:
-    """The verb that a command line begins with, so that only its modules are imported; all verbs where it is none."""
+    """The verb that a command line begins with, so that only its modules are imported; all verbs
+    where it is none."""
     given = sys.argv[1:] if arguments is None else arguments
     return {given[0]: VERBS[given[0]]} if given and given[0] in VERBS else VERBS
 
@@ -115,7 +117,8 @@ def main(arguments: list[str] | None = None) -> Any:
 
 
 def _print_anything() -> None:
-    """A character that the terminal's encoding lacks, or half a pair in a file's name, is printed as ``?``."""
+    """A character that the terminal's encoding lacks, or half a pair in a file's name, is printed
+    as ``?``."""
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or out.encoding != "utf-8"):
         out.reconfigure(errors="replace")

@@ -1,4 +1,5 @@
-"""``testbed algorithms``: what can stand under ``algorithms:`` in a scenario, and after ``--algo``."""
+"""``testbed algorithms``: what can stand under ``algorithms:`` in a scenario, and after
+``--algo``."""
 
 from __future__ import annotations
 
@@ -33,9 +34,16 @@ def _table() -> Table:
     from rich.table import Column, Table
 
     table = Table(
-        Column("name", no_wrap=True), "selector", "values", "memory", "controller", "down", "exchange", "about",
+        Column("name", no_wrap=True),
+        "selector",
+        "values",
+        "memory",
+        "controller",
+        "down",
+        "exchange",
+        "about",
         box=None,
-    )  # fmt: skip
+    )
     for row in known():
         table.add_row(row.name, *_cells(row, _changed(row.controller, row.options)), row.about)
     for pattern in PATTERNS:

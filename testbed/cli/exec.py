@@ -99,7 +99,8 @@ def execute(
     quiet: options.Quiet = False,
     guest: options.Guest = False,
 ) -> None:
-    """Run COMMAND on every node of SCENARIO but its hosts, on links that follow it; certify and sum up."""
+    """Run COMMAND on every node of SCENARIO but its hosts, on links that follow it; certify and sum
+    up."""
     from testbed.host.user_namespace import become_able
     from testbed.runner.exec.run import execute as carry_out
     from testbed.scenario.load import load

@@ -1,4 +1,5 @@
-"""``testbed messages``: a run's messages as a file, and that file as traffic on another scenario."""
+"""``testbed messages``: a run's messages as a file, and that file as traffic on another
+scenario."""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ def replay(
     no_figures: options.NoFigures = False,
     guest: options.Guest = False,
 ) -> None:
-    """Send FILE's messages over SCENARIO's links: as many bytes, each when what it waited for has come."""
+    """Send FILE's messages over SCENARIO's links: as many bytes, each when what it waited for has
+    come."""
     from testbed.comm_trace.trace import read
     from testbed.runner.comm_replay import replay_messages
     from testbed.runner.comm_replay_trial import CommReplay

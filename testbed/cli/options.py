@@ -120,7 +120,8 @@ FLAG = "--guest"
 
 
 def rerun(context: typer.Context) -> NoReturn:
-    """Carry a run out in the guest and leave with its exit status. What it writes below ``--out`` stays.
+    """Carry a run out in the guest and leave with its exit status. What it writes below ``--out``
+    stays.
 
     Raises InputError with ``--keep``: a guest ends with its command.
     """

@@ -2,7 +2,8 @@
 
 What an uncompressed step would cost on the links of a scenario: arithmetic, nothing is started.
 
-What ``testbed plan`` tells: a scenario's history, commands and arithmetic as plain data. Starts nothing.
+What ``testbed plan`` tells: a scenario's history, commands and arithmetic as plain data. Starts
+nothing.
 
 ``testbed plan``: the dry run. What links, nodes and messages would be, as tables or JSON.
 """
@@ -40,7 +41,8 @@ from testbed.units import Duration, Size
 
 
 def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
-    """Return the cost of an uncompressed step at mean rates, in model time; None without torch to count, or a server.
+    """Return the cost of an uncompressed step at mean rates, in model time; None without torch to
+    count, or a server.
 
     In either phase the slowest link direction counts: a server's carries every worker's message.
     """
@@ -100,7 +102,8 @@ def _carried(scenario: Scenario) -> Iterator[tuple[str, LinkDirection, float]]:
 
 
 def _mean_rate(timeline: Timeline, end: LinkDirection, loaded: Loaded) -> float:
-    """Over the first minute of model time or the longest trace, whichever is longer; bit/s, wall."""
+    """Over the first minute of model time or the longest trace, whichever is longer; bit/s,
+    wall."""
     longest = max((trace.duration_s for trace in loaded.traces.values()), default=0.0)
     horizon = max(60.0, longest) * loaded.scenario.dilation
     return timeline.bits(end, 0.0, horizon) / horizon
@@ -186,7 +189,8 @@ def _bundles(timeline: Timeline) -> list[int]:
 
 
 def _cables(timeline: Timeline) -> dict[str, Cable]:
-    """Return the devices as the plan names them: each link's own ``nic``, and the ``port`` at the switch."""
+    """Return the devices as the plan names them: each link's own ``nic``, and the ``port`` at the
+    switch."""
     links = dict.fromkeys(end.link for end in timeline.ends)
     return {
         link: Cable(

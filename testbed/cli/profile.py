@@ -73,7 +73,8 @@ def profile(
 
 
 def _train(scenario: Path | None, changes: dict[str, Any]) -> Train:
-    """The scenario's, or the default one, with ``changes``. The profile that a scenario names may be the one to be made."""
+    """The scenario's, or the default one, with ``changes``. The profile that a scenario names may
+    be the one to be made."""
     given = {key: value for key, value in changes.items() if value is not None}
     train = Train() if scenario is None else load(scenario, timed=False).scenario.train
     return train.model_copy(update=given)
@@ -108,8 +109,11 @@ def _table(found: ProfileFile) -> Table:
     for one in found.layers:
         share = (one.forward_s + one.backward_s) / found.total_s
         table.add_row(
-            one.name or "(the model's own)", f"{one.parameters or 0}", *_ms(one.forward_s, one.backward_s), f"{share:.1%}"
-        )  # fmt: skip
+            one.name or "(the model's own)",
+            f"{one.parameters or 0}",
+            *_ms(one.forward_s, one.backward_s),
+            f"{share:.1%}",
+        )
     forward_s = sum(one.forward_s for one in found.layers)
     parameters = sum(one.parameters or 0 for one in found.layers)
     table.add_row("all", f"{parameters}", *_ms(forward_s, found.total_s - forward_s), "100.0%")

@@ -50,7 +50,8 @@ def replay(
     no_figures: options.NoFigures = False,
     guest: options.Guest = False,
 ) -> None:
-    """Fill every link direction with bulk traffic while it follows TRACE; certify and draw what they gave."""
+    """Fill every link direction with bulk traffic while it follows TRACE; certify and draw what
+    they gave."""
     from testbed.host.user_namespace import become_able
     from testbed.runner.link_replay import replay as replay_links
 
@@ -113,8 +114,15 @@ def _table(replayed: ReplayedLinks) -> Table:
     from rich.table import Table
 
     table = Table(
-        "link", "direction", "asked", "delivered/asked", "backlogged", "then per 1 s", "worst 1 s", "late p99"
-    )  # fmt: skip
+        "link",
+        "direction",
+        "asked",
+        "delivered/asked",
+        "backlogged",
+        "then per 1 s",
+        "worst 1 s",
+        "late p99",
+    )
     for column in table.columns[2:]:
         column.justify = "right"
     for link in replayed.report.links:
@@ -147,11 +155,12 @@ Node = Annotated[str | None, typer.Option("--node", help="One worker only.", met
 def replay_controller(
     run: Run, controller: Controller = None, node: Node = None, as_json: options.Json = False
 ) -> None:
-    """Run the controllers of RUN again, offline, and compare their densities with the recorded ones.
+    """Run the controllers of RUN again, offline, and compare their densities with the recorded
+    ones.
 
     The same controller must give the same densities, to the last bit: otherwise exit 1. Another one
-    is shown what the recorded one's densities led to (open loop), and nothing is expected of it. Of a
-    controller that decides for every layer, the mean by elements is compared.
+    is shown what the recorded one's densities led to (open loop), and nothing is expected of it. Of
+    a controller that decides for every layer, the mean by elements is compared.
     """
     recorded, seed = _manifest(run)
     wanted = recorded if controller is None else _wanted(controller)
@@ -159,9 +168,20 @@ def replay_controller(
     make = controllers.get(wanted.controller)
     with readable([run]):
         replays = [
-            (name, rank, compare(records, partial(make, seed=controller_seed(seed, 0 if recorded.agree else rank), **wanted.options)))
+            (
+                name,
+                rank,
+                compare(
+                    records,
+                    partial(
+                        make,
+                        seed=controller_seed(seed, 0 if recorded.agree else rank),
+                        **wanted.options,
+                    ),
+                ),
+            )
             for name, rank, records in _workers(run, node)
-        ]  # fmt: skip
+        ]
     if as_json:
         print(json.dumps(_report(run, wanted, same, replays), indent=2))
     else:

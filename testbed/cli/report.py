@@ -1,6 +1,7 @@
 """``testbed report``: table, figures and an HTML page from the records of runs.
 
-``testbed compare``: several seeds, runs interleaved, differences paired by seed with intervals; resumable.
+``testbed compare``: several seeds, runs interleaved, differences paired by seed with intervals;
+resumable.
 """
 
 from __future__ import annotations
@@ -201,7 +202,8 @@ def _check(targets: Sequence[float], margin: float) -> None:
 
 
 def _place(earlier: Recorded | None, fabric: str | None, out: Path | None) -> tuple[str, Path]:
-    """Fabric and ``--out``, from the flags or the comparison that is gone on with. Raises InputError."""
+    """Fabric and ``--out``, from the flags or the comparison that is gone on with. Raises
+    InputError."""
     if earlier is None:
         return fabric or "netns", out or Path()
     if fabric is not None:
@@ -212,14 +214,16 @@ def _place(earlier: Recorded | None, fabric: str | None, out: Path | None) -> tu
 
 
 def _present(comparison: Comparison, as_json: bool, *, figures: bool, **how: Any) -> None:
-    """Figures, tables and ``compared.json`` into the comparison's directory; table and sentences, or JSON, here."""
+    """Figures, tables and ``compared.json`` into the comparison's directory; table and sentences,
+    or JSON, here."""
     from analysis.comparison import compared
     from testbed.cli.run import draw
     from testbed.records.run_directory import SUMMARY, read_json
 
     summaries = [
-        {**read_json(Path(entry["dir"]) / SUMMARY), "dir": entry["dir"]} for entry in comparison.runs
-    ]  # fmt: skip
+        {**read_json(Path(entry["dir"]) / SUMMARY), "dir": entry["dir"]}
+        for entry in comparison.runs
+    ]
     found = compared(
         directory=comparison.directory, entries=comparison.runs, summaries=summaries, **how
     )

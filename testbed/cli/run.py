@@ -47,9 +47,11 @@ def run(
 
 
 def prepare_for(context: typer.Context, fabric: str, *, keep: bool) -> None:
-    """Have the privileges that training on ``fabric`` needs; begin to start its nodes if nobody is measuring now.
+    """Have the privileges that training on ``fabric`` needs; begin to start its nodes if nobody is
+    measuring now.
 
-    To be called before the command's own imports, which take as long as theirs. Raises what ``become_able`` raises.
+    To be called before the command's own imports, which take as long as theirs. Raises what
+    ``become_able`` raises.
     """
     if fabric == VIRTUAL:
         return
@@ -78,7 +80,8 @@ def present(comparison: Comparison, as_json: bool, *, figures: bool = True) -> N
 
 
 def draw(comparison: Comparison, *, figures: bool = True) -> list[dict[str, Any]]:
-    """``table.csv`` and, where wanted, figures into the comparison's directory; returns the table's rows, one per run."""
+    """``table.csv`` and, where wanted, figures into the comparison's directory; returns the table's
+    rows, one per run."""
     from rich.console import Console
 
     from analysis.tables import comparison_rows, to_csv

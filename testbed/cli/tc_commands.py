@@ -28,7 +28,8 @@ from testbed.topology import Cable
 def link_commands(
     end: LinkDirection, shape: LinkState, cable: Cable, at: str = "nic", impaired: bool = False
 ) -> list[str]:
-    """All that shapes one direction of a link; ``impaired``: it has a delay line though it begins with none."""
+    """All that shapes one direction of a link; ``impaired``: it has a delay line though it begins
+    with none."""
     place = hops(end, cable, at)
     commands = [*_way_in(place.queue), *tc_commands(end, shape, place.queue.device)]
     if shape.impairments or impaired:
@@ -37,7 +38,8 @@ def link_commands(
 
 
 def host_commands(cable: Cable, settings: LinkSettings) -> list[str]:
-    """Return commands for what holds at a node's interface all run: the length of bundles, the route's TCP settings.
+    """Return commands for what holds at a node's interface all run: the length of bundles, the
+    route's TCP settings.
 
     The same is done at the switch's own interface, through which the session's machine may talk.
     """

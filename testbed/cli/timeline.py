@@ -1,4 +1,5 @@
-"""``testbed timeline``: what every node of a run did when, as a trace to look at and as a figure."""
+"""``testbed timeline``: what every node of a run did when, as a trace to look at and as a
+figure."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def timeline(
     workers: Workers = 4,
     as_json: options.Json = False,
 ) -> None:
-    """Write when each node computed, compressed, sent and waited, for Perfetto or chrome://tracing; draw a step."""
+    """Write when each node computed, compressed, sent and waited, for Perfetto or chrome://tracing;
+    draw a step."""
     with readable([run]):
         _timeline(run, steps, out, figure, workers, as_json)
 
@@ -70,9 +72,12 @@ def _timeline(
         drawn = [middle(loaded)] if steps is None else kept
         save_view(View(loaded, tuple(drawn), workers), figure)
     said = {
-        "trace": str(out), "figure": None if figure is None else str(figure), "steps": kept,
-        "events": len(found["traceEvents"]), "buckets": bool(loaded.events.get("bucket")),
-    }  # fmt: skip
+        "trace": str(out),
+        "figure": None if figure is None else str(figure),
+        "steps": kept,
+        "events": len(found["traceEvents"]),
+        "buckets": bool(loaded.events.get("bucket")),
+    }
     print(json.dumps(said, indent=2) if as_json else "\n".join(_described(said)))
 
 
@@ -95,9 +100,10 @@ def _load(directory: Path) -> Run:
 
     if (directory / COMPARISON).exists():
         raise InputError(
-            f"{str(directory)!r} is a comparison", where="RUN",
+            f"{str(directory)!r} is a comparison",
+            where="RUN",
             hint=f"Give one of its runs: they are listed in its {COMPARISON}",
-        )  # fmt: skip
+        )
     return load(directory)
 
 

@@ -67,7 +67,8 @@ app = typer.Typer(
 def _quantity(
     flag: str, effect: str, metavar: str, value: Callable[[str], float], default: str | bool = True
 ) -> Any:
-    """An option whose value is written with its unit; ``default`` is how help writes its default."""
+    """An option whose value is written with its unit; ``default`` is how help writes its
+    default."""
 
     def parsed(text: str | float) -> float:
         if not isinstance(text, str):
@@ -169,9 +170,16 @@ def random_walk(
 ) -> None:
     """Normal steps between two bounds: a path whose load drifts."""
     _make(
-        generate.random_walk, out, as_json,
-        low=low, high=high, deviation=deviation, seconds=_tidy(seconds), every_s=every, seed=seed,
-    )  # fmt: skip
+        generate.random_walk,
+        out,
+        as_json,
+        low=low,
+        high=high,
+        deviation=deviation,
+        seconds=_tidy(seconds),
+        every_s=every,
+        seed=seed,
+    )
 
 
 @app.command("markov")
@@ -186,9 +194,15 @@ def markov(
 ) -> None:
     """A chain over some levels: a radio link that changes its cell or coding."""
     _make(
-        generate.markov, out, as_json,
-        levels=list(levels), stay=stay, seconds=_tidy(seconds), every_s=every, seed=seed,
-    )  # fmt: skip
+        generate.markov,
+        out,
+        as_json,
+        levels=list(levels),
+        stay=stay,
+        seconds=_tidy(seconds),
+        every_s=every,
+        seed=seed,
+    )
 
 
 @app.command("token-bucket")
@@ -206,9 +220,18 @@ def token_bucket(
 ) -> None:
     """A cloud instance's link: fast until its credits are spent."""
     _make(
-        generate.token_bucket, out, as_json, peak=peak, base=base, budget_s=budget, busy=busy,
-        noise=noise, seconds=_tidy(seconds), every_s=every, seed=seed,
-    )  # fmt: skip
+        generate.token_bucket,
+        out,
+        as_json,
+        peak=peak,
+        base=base,
+        budget_s=budget,
+        busy=busy,
+        noise=noise,
+        seconds=_tidy(seconds),
+        every_s=every,
+        seed=seed,
+    )
 
 
 @app.command("diurnal")
@@ -229,9 +252,19 @@ def diurnal(
 ) -> None:
     """A day's tide of a shared path, with noise on it."""
     _make(
-        generate.diurnal, out, as_json, low=low, high=high, period_s=period, busiest_s=busiest,
-        noise=noise, persistence=persistence, seconds=_tidy(seconds), every_s=every, seed=seed,
-    )  # fmt: skip
+        generate.diurnal,
+        out,
+        as_json,
+        low=low,
+        high=high,
+        period_s=period,
+        busiest_s=busiest,
+        noise=noise,
+        persistence=persistence,
+        seconds=_tidy(seconds),
+        every_s=every,
+        seed=seed,
+    )
 
 
 def _tidy(seconds: float) -> float:
@@ -266,7 +299,8 @@ def record(
     interval: Interval = 1.0,
     as_json: options.Json = False,
 ) -> None:
-    """Fill the path to HOST with one TCP flow and write down what it carried, as rates of its frames."""
+    """Fill the path to HOST with one TCP flow and write down what it carried, as rates of its
+    frames."""
     from testbed.runner.signals import interruptible
 
     if interval > seconds:

@@ -2,8 +2,8 @@
 
 A trace of messages as Chakra execution traces: a file for every node, ``<stem>.<rank>.et``.
 
-Computations become COMP_NODE, messages COMM_SEND_NODE and COMM_RECV_NODE, what they wait for data dependencies. Names,
-steps and the source are attributes of ours, which other readers pass over.
+Computations become COMP_NODE, messages COMM_SEND_NODE and COMM_RECV_NODE, what they wait for data
+dependencies. Names, steps and the source are attributes of ours, which other readers pass over.
 
 Chakra execution traces as a trace of messages: a file for every rank, in the order of the ranks.
 """
@@ -163,8 +163,11 @@ def _in_order(file: _File) -> list[ChakraNode]:
 
 
 def _sorted(
-    known: Mapping[int, int], left: dict[int, set[int]], next_ones: Mapping[int, list[int]], where: str
-) -> list[int]:  # fmt: skip
+    known: Mapping[int, int],
+    left: dict[int, set[int]],
+    next_ones: Mapping[int, list[int]],
+    where: str,
+) -> list[int]:
     ready = [known[one] for one, before in left.items() if not before]
     ids, order = {place: one for one, place in known.items()}, list[int]()
     heapify(ready)
@@ -220,8 +223,14 @@ def _message(kind: Kind) -> Callable[[_File, ChakraNode, list[int], _Ranks], lis
             raise InputError(f"{own} and {other} are not {rank} and another of {len(names)} ranks")
         tag = _number(node, "comm_tag", 0)
         place = file.log.message(
-            kind, names[peer], size, tag, after, _step(node), _begin(node) if kind == "send" else None
-        )  # fmt: skip
+            kind,
+            names[peer],
+            size,
+            tag,
+            after,
+            _step(node),
+            _begin(node) if kind == "send" else None,
+        )
         return [place]
 
     return add
@@ -264,6 +273,7 @@ def _step(node: ChakraNode) -> int | None:
 
 
 def _begin(node: ChakraNode) -> float | None:
-    """When it began, if that was exported here: what others write counts from a time of their own."""
+    """When it began, if that was exported here: what others write counts from a time of their
+    own."""
     begin_us = node.attributes.get("begin_us")
     return begin_us / 1e6 if isinstance(begin_us, int) else None

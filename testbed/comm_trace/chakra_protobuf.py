@@ -2,13 +2,16 @@
 
 Protocol buffers on the wire, as far as Chakra's messages need them.
 
-A message is fields: a key (number × 8 + wire type) and a value, which is a varint (0), 8 bytes (1), a length and as many
-bytes (2) or 4 bytes (5); of a field that may come several times, numbers may be packed into one of type 2.
-(protobuf.dev, "Encoding".) Whoever reads passes over what is not known.
+A message is fields: a key (number × 8 + wire type) and a value, which is a varint (0), 8 bytes (1),
+a length and as many bytes (2) or 4 bytes (5); of a field that may come several times, numbers may
+be packed into one of type 2. (protobuf.dev, "Encoding".) Whoever reads passes over what is not
+known.
 
-Chakra's messages (``et_def.proto``, package ``ChakraProtoMsg``): a file is one GlobalMetadata, then Nodes.
+Chakra's messages (``et_def.proto``, package ``ChakraProtoMsg``): a file is one GlobalMetadata, then
+Nodes.
 
-Fields that say nothing of computations and messages (inputs, outputs, storage, lists) are passed over.
+Fields that say nothing of computations and messages (inputs, outputs, storage, lists) are passed
+over.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ Field = tuple[int, int, int | bytes]
 
 
 def varint(value: int) -> bytes:
-    """``value`` in groups of seven bits, the lowest first; negative ones as 64 bits in two's complement."""
+    """``value`` in groups of seven bits, the lowest first; negative ones as 64 bits in two's
+    complement."""
     value &= _MASK
     out = bytearray()
     while value > 0x7F:
@@ -101,7 +105,8 @@ def fields(data: bytes) -> Iterator[Field]:
 
 
 def varints(value: int | bytes) -> list[int]:
-    """Return the numbers at one place of a repeated field of varints: a single one, or packed ones."""
+    """Return the numbers at one place of a repeated field of varints: a single one, or packed
+    ones."""
     if isinstance(value, int):
         return [value]
     found, at = list[int](), 0
@@ -112,7 +117,8 @@ def varints(value: int | bytes) -> list[int]:
 
 
 def fixed(form: str, value: int | bytes) -> int | float:
-    """A number of fixed size; ``form`` as ``struct`` has it. Raises InputError for one of another size."""
+    """A number of fixed size; ``form`` as ``struct`` has it. Raises InputError for one of another
+    size."""
     if not isinstance(value, bytes) or len(value) != struct.calcsize(form):
         raise InputError(f"a number of {struct.calcsize(form)} bytes was expected")
     (found,) = struct.unpack(form, value)
@@ -226,8 +232,12 @@ sfixed64, bool, string and bytes.
 """
 _INT32, _INT64, _BOOL, _STRING = 7, 9, 27, 29
 WRITTEN_AS = {
-    "comm_size": _INT64, "comm_type": _INT64, "comm_src": _INT32, "comm_dst": _INT32, "comm_tag": _INT32,
-}  # fmt: skip
+    "comm_size": _INT64,
+    "comm_type": _INT64,
+    "comm_src": _INT32,
+    "comm_dst": _INT32,
+    "comm_tag": _INT32,
+}
 """Fields for the attributes that simulators read; other numbers are int64."""
 
 
@@ -265,7 +275,8 @@ def write_node(node: ChakraNode) -> bytes:
 
 
 def read_metadata(data: bytes) -> dict[str, Value]:
-    """A GlobalMetadata's attributes; of the first versions, they had the number that the version has now."""
+    """A GlobalMetadata's attributes; of the first versions, they had the number that the version
+    has now."""
     found: dict[str, Value] = {}
     for number, _, value in fields(data):
         if number == 2:
@@ -296,7 +307,8 @@ def _attribute(data: bytes) -> dict[str, Value]:
 
 
 def _written(name: str, value: Value) -> bytes:
-    """An AttributeProto. A value of 0 is written too: which of the fields is there is what it says."""
+    """An AttributeProto. A value of 0 is written too: which of the fields is there is what it
+    says."""
     head = text(1, name)
     if isinstance(value, bool):
         return head + varint(_BOOL << 3) + varint(value)

@@ -2,14 +2,14 @@
 
 A ring all-reduce as single messages.
 
-What is summed up is cut into as many segments as there are nodes. In each of 2(n - 1) hops every node sends one to the
-next and receives another from the one before it (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters
-of workstations", 2009).
+What is summed up is cut into as many segments as there are nodes. In each of 2(n - 1) hops every
+node sends one to the next and receives another from the one before it (Patarasuk and Yuan,
+"Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
 
 Messages of runs whose workers exchange gradients among themselves.
 
-Their records have a step's messages together: what each of them was follows from the exchange's own rule, and the sums
-have to agree with it.
+Their records have a step's messages together: what each of them was follows from the exchange's own
+rule, and the sums have to agree with it.
 
 Messages of runs with parameter servers: each worker's gradients, and every server's answers.
 
@@ -47,7 +47,8 @@ class RingHop:
 
 
 def hops(place: int, nodes: Sequence[str], size: int) -> Iterator[RingHop]:
-    """All hops of the node at ``place``; none if it is alone. The first segments take what is over."""
+    """All hops of the node at ``place``; none if it is alone. The first segments take what is
+    over."""
     many = len(nodes)
     each, over = divmod(size, many)
     segments = [each + (number < over) for number in range(many)]
@@ -66,7 +67,8 @@ def pass_round(
 ) -> list[int]:
     """Add a node's hops to ``log``; returns what whoever goes on waits for.
 
-    ``bytes_of``: what a message with so many units takes. What was received is sent in the next hop.
+    ``bytes_of``: what a message with so many units takes. What was received is sent in the next
+    hop.
     """
     came, sent = after, after
     for hop in turns:
@@ -78,7 +80,8 @@ def pass_round(
 
 Record = Mapping[str, Any]
 Exchange = Callable[[NodeLog, Record, int], list[int]]
-"""Adds a step's messages behind the computation at the place given; returns what the next computation waits for."""
+"""Adds a step's messages behind the computation at the place given; returns what the next
+computation waits for."""
 _VALUE_BYTES = {"fp32": 4, "bf16": 2}
 """Bytes of a value in a ring's segment, by type."""
 
@@ -106,7 +109,8 @@ def peers_operations(told: RunRecords) -> dict[str, list[TraceOperation]]:
 
 
 def ring_operations(told: RunRecords) -> dict[str, list[TraceOperation]]:
-    """Segments go round, each as soon as the one before it has come; see ``testbed.exchange.ring_all_reduce``."""
+    """Segments go round, each as soon as the one before it has come; see
+    ``testbed.exchange.ring_all_reduce``."""
     value = _VALUE_BYTES[told.algorithm.get("exchange_options", {}).get("values", "fp32")]
 
     def exchange_of(place: int) -> Exchange:
@@ -282,7 +286,8 @@ _LIBRARY = "a library's own connections carry its messages, and the records have
 
 
 def of_run(directory: Path) -> MessageTrace:
-    """The trace of the run in ``directory``. Raises InputError where its records do not tell of single messages."""
+    """The trace of the run in ``directory``. Raises InputError where its records do not tell of
+    single messages."""
     told = _told(directory)
     exchange = str(told.algorithm["exchange"])
     if exchange not in _MAKE:

@@ -4,10 +4,12 @@ What a replay of a trace records; times as in ``testbed.records.events``.
 
 What one node plays of a trace, as it is handed over the control network.
 
-A node that plays its part of a trace: it waits as long and sends as much as was recorded, and computes nothing.
+A node that plays its part of a trace: it waits as long and sends as much as was recorded, and
+computes nothing.
 
-Frames of a run: a HELLO to each partner that comes before oneself, which was there to be connected to; the trace's
-messages, whose step is their number among those of their sender to their receiver; a BYE to every partner once all is done.
+Frames of a run: a HELLO to each partner that comes before oneself, which was there to be connected
+to; the trace's messages, whose step is their number among those of their sender to their receiver;
+a BYE to every partner once all is done.
 """
 
 from __future__ import annotations
@@ -117,8 +119,8 @@ def acts_of(
 ) -> tuple[ReplayOperation, ...]:
     """Return the acts of ``node``, its peers by their ``numbers``.
 
-    ``timed``: what is sent begins when it did, whatever it waited for. Raises InputError where a trace does not say when,
-    and for more than a node can be told.
+    ``timed``: what is sent begins when it did, whatever it waited for. Raises InputError where a
+    trace does not say when, and for more than a node can be told.
     """
     own = trace.operations[node]
     waits = sum(len(one.after) for one in own)
@@ -180,7 +182,8 @@ def _timed(
 
 
 def mapped(trace: MessageTrace, names: Sequence[str]) -> dict[str, str]:
-    """The trace's nodes by those of a scenario, whose ``names`` come servers first: by name, or else in their order.
+    """The trace's nodes by those of a scenario, whose ``names`` come servers first: by name, or
+    else in their order.
 
     Raises InputError where there are too few of them.
     """
@@ -197,7 +200,8 @@ def mapped(trace: MessageTrace, names: Sequence[str]) -> dict[str, str]:
 GREETING_S = 120.0
 """How much longer a greeting is waited for: nodes start at their own speed."""
 PATIENCE_S = 86_400.0
-"""A partner may wait for others as long as these take. That it is gone is noticed by its connection, and by the session."""
+"""A partner may wait for others as long as these take. That it is gone is noticed by its
+connection, and by the session."""
 _Places = tuple[int, ...]
 
 
@@ -244,7 +248,8 @@ class ReplayRole:
         self._collect(NodeKind.HELLO, later, self._part.peer_timeout_s + GREETING_S)
 
     def run(self) -> dict[str, Any]:
-        """Play all acts; returns a summary. Raises NodeLost, or WireError for a message that no act receives."""
+        """Play all acts; returns a summary. Raises NodeLost, or WireError for a message that no act
+        receives."""
         self._node.sleep_until(0.0)
         self._begin()
         ended = 0
@@ -295,7 +300,8 @@ class ReplayRole:
                 yield other
 
     def _launch(self, ready: Sequence[int]) -> None:
-        """Begin acts that wait for nothing any more. Messages that are alike go to their peers side by side."""
+        """Begin acts that wait for nothing any more. Messages that are alike go to their peers side
+        by side."""
         alike: dict[tuple[float, int, int], list[int]] = {}
         for place in ready:
             act = self._acts[place]

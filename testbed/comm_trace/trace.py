@@ -1,14 +1,16 @@
 """CommTrace and its JSON-lines file.
 
-A trace of a job's messages: what every node computed, sent and received, and what each of that waited for. Pure.
+A trace of a job's messages: what every node computed, sent and received, and what each of that
+waited for. Pure.
 
-Operations of a node may go on side by side; one begins when all those that it comes ``after`` have ended. A node computes
-one thing at a time, and what it sends to one peer leaves in the order in which it became ready.
+Operations of a node may go on side by side; one begins when all those that it comes ``after`` have
+ended. A node computes one thing at a time, and what it sends to one peer leaves in the order in
+which it became ready.
 
 Files of message traces: JSON lines, ``docs/job-traces.md``.
 
-The first line names format, version, source and nodes; every other one is an operation of a node, whose number is its
-place among that node's own lines.
+The first line names format, version, source and nodes; every other one is an operation of a node,
+whose number is its place among that node's own lines.
 
 What a trace holds, in numbers.
 
@@ -79,7 +81,8 @@ class MessageTrace:
 
     @cached_property
     def received_as(self) -> dict[Place, Place]:
-        """Every send, and the receipt of what it sends. Raises InputError for one without the other."""
+        """Every send, and the receipt of what it sends. Raises InputError for one without the
+        other."""
         sends, receipts = self._messages("send"), self._messages("receive")
         matched: dict[Place, Place] = {}
         for way in {**sends, **receipts}:
@@ -96,7 +99,8 @@ class MessageTrace:
 
     @cached_property
     def order(self) -> list[Place]:
-        """All operations, each behind those that it waits for; a receipt waits for what sends it."""
+        """All operations, each behind those that it waits for; a receipt waits for what sends
+        it."""
         waiting, next_ones = self._edges()
         ready = deque(place for place, many in waiting.items() if not many)
         done: list[Place] = []
@@ -214,7 +218,8 @@ def read(path: Path) -> MessageTrace:
 
 
 def write(trace: MessageTrace, path: Path) -> None:
-    """Write ``trace`` so that ``read`` reads it back equal. Raises InputError where that is impossible."""
+    """Write ``trace`` so that ``read`` reads it back equal. Raises InputError where that is
+    impossible."""
     try:
         path.write_text("".join(f"{to_json(line)}\n" for line in _lines(trace)), encoding="utf-8")
     except OSError as error:
@@ -249,7 +254,8 @@ def _parsed(kind: type[T], line: object, where: str) -> T:
 
 
 def contents(trace: MessageTrace) -> dict[str, Any]:
-    """``{"source", "nodes", "messages", "bytes", "least_s"}``; ``least_s``: if messages took no time."""
+    """``{"source", "nodes", "messages", "bytes", "least_s"}``; ``least_s``: if messages took no
+    time."""
     nodes = [_node(trace, name) for name in trace.nodes]
     return {
         "source": trace.source,
@@ -303,8 +309,15 @@ class NodeLog:
         )
 
     def message(
-        self, kind: Kind, peer: str, size: int, tag: int, after: list[int], step: int | None, begin_s: float | None = None
-    ) -> int:  # fmt: skip
+        self,
+        kind: Kind,
+        peer: str,
+        size: int,
+        tag: int,
+        after: list[int],
+        step: int | None,
+        begin_s: float | None = None,
+    ) -> int:
         """One that is sent or received, of ``size`` bytes."""
         about = {"peer": peer, "bytes": size, "tag": tag, "begin_s": begin_s, "step": step}
         return self._add(TraceOperation(kind, tuple(after), **about))  # type: ignore[arg-type]

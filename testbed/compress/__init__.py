@@ -1,3 +1,4 @@
-"""Compression: selectors, value codings, error feedback and the wire format. Pure: tensors in, bytes out."""
+"""Compression: selectors, value codings, error feedback and the wire format. Pure: tensors in,
+bytes out."""
 
 from testbed.compress import builtin as builtin

@@ -1,6 +1,7 @@
 """Sum of sparse messages.
 
-Which elements of a vector any message of a round had: the union, ascending, where the sums are kept.
+Which elements of a vector any message of a round had: the union, ascending, where the sums are
+kept.
 
 The sum of several workers' messages, as a parameter server builds it, sparse where they are.
 """
@@ -111,15 +112,17 @@ class DeviceSupport:
 
 
 _SWEEP = 32
-"""Above one element in so many, zeroing the whole vector is faster than finding those that are not zero."""
+"""Above one element in so many, zeroing the whole vector is faster than finding those that are not
+zero."""
 
 
 class Aggregate:
-    """Sums of a round over a vector of ``size`` elements, float32, added up in the order of the calls.
+    """Sums of a round over a vector of ``size`` elements, float32, added up in the order of the
+    calls.
 
     Adding in order of rank makes the sum, rounding included, the same in every run. All buffers are
-    made once. ``device``: where sums are kept. ``value_bytes``, ``keeps_zero``: of the value coding in
-    which means are sent (float32 without them), from which it follows what pays.
+    made once. ``device``: where sums are kept. ``value_bytes``, ``keeps_zero``: of the value coding
+    in which means are sent (float32 without them), from which it follows what pays.
     """
 
     def __init__(
@@ -139,7 +142,8 @@ class Aggregate:
         self._full = False
 
     def add(self, sparse: Sparse) -> None:
-        """Add one message, which is not needed afterwards. Raises WireError for one of another size."""
+        """Add one message, which is not needed afterwards. Raises WireError for one of another
+        size."""
         if sparse.size != self.size:
             raise WireError(f"message for {sparse.size} elements where {self.size} are summed")
         values = sparse.values.to(self._sum.device)
@@ -172,7 +176,8 @@ class Aggregate:
         self._full = False
 
     def _sparse_pays(self) -> bool:
-        """Return whether the union is sent by itself: where zeros can be written, only if that is shorter."""
+        """Return whether the union is sent by itself: where zeros can be written, only if that is
+        shorter."""
         if self._full or not self._keeps_zero:
             return not self._full
         return self._bytes(self._support.count()) < self._bytes(self.size)

@@ -6,8 +6,8 @@ The seams of compression. A message is what three things make of a gradient:
     selector    chooses which elements travel          indices, values
     values      writes each value in few bits          1 bit, 4 bits, bfloat16, …
 
-and, at the end, the memory keeps what the message lacks: e ← p − what the receiver will read.
-Any three go together; an algorithm is a row that names them. One instance of each serves one bucket.
+and, at the end, the memory keeps what the message lacks: e ← p − what the receiver will read. Any
+three go together; an algorithm is a row that names them. One instance of each serves one bucket.
 
 What an algorithm says of compression: which selector, values and memory, and with which options.
 
@@ -51,16 +51,19 @@ class Selection:
     """How a selector came to its choice, for the step's record."""
 
     passes: float
-    """Full passes over the vector that it took, statistics included; a pass over a tenth counts 0.1."""
+    """Full passes over the vector that it took, statistics included; a pass over a tenth counts
+    0.1."""
     threshold: float | None = None
     """Least magnitude that was sent, where it was chosen by one."""
     ties: int = 0
-    """Elements of exactly the threshold's magnitude beyond the first: no threshold can part them."""
+    """Elements of exactly the threshold's magnitude beyond the first: no threshold can part
+    them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """Part of a flat vector: ``indices`` int64 ascending (m,), ``values`` float32 (m,), length ``size``.
+    """Part of a flat vector: ``indices`` int64 ascending (m,), ``values`` float32 (m,), length
+    ``size``.
 
     ``indices`` None: dense, ``values`` has shape (size,). ``seed``: the indices are those that
     ``seeded.indices(size, count, seed)`` gives, so that the seed can travel in their place.
@@ -98,7 +101,8 @@ class Selector(Protocol):
     """
 
     def __init__(self, **options: Any) -> None:
-        """Raises InputError for options that are out of range, TypeError for those it does not have."""
+        """Raises InputError for options that are out of range, TypeError for those it does not
+        have."""
         ...
 
     def select(self, given: AccumulatedGradient, density: float, rng: Random) -> Sparse:
@@ -109,7 +113,8 @@ class Selector(Protocol):
         ...
 
     def state(self) -> dict[str, float]:
-        """Return what it learnt from earlier steps (a threshold), for a checkpoint; may be empty."""
+        """Return what it learnt from earlier steps (a threshold), for a checkpoint; may be
+        empty."""
         ...
 
     def load(self, state: Mapping[str, float]) -> None:
@@ -123,10 +128,12 @@ class Values(Protocol):
     code: ClassVar[int]
     """Its number on the wire, 0 to 255; ours are below 128."""
     keeps_zero: ClassVar[bool]
-    """True if 0 is read as 0, so that elements that were not chosen can be sent among the others."""
+    """True if 0 is read as 0, so that elements that were not chosen can be sent among the
+    others."""
 
     def __init__(self, layout: Layout, **options: Any) -> None:
-        """For buckets of that layout. Raises InputError and TypeError as a selector's class does."""
+        """For buckets of that layout. Raises InputError and TypeError as a selector's class
+        does."""
         ...
 
     def section_bytes(self, count: int) -> int:
@@ -137,7 +144,8 @@ class Values(Protocol):
         ...
 
     def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
-        """Fill ``section`` (all of its bytes) with ``values`` (m,); returns what will be read from it.
+        """Fill ``section`` (all of its bytes) with ``values`` (m,); returns what will be read from
+        it.
 
         ``values`` itself is returned where every value is kept exactly; else a buffer that the next
         call reuses. ``values`` is not changed.
@@ -149,13 +157,15 @@ class Values(Protocol):
         """``count`` values; everything that is needed stands in ``section``.
 
         Any bytes may be given. Raises WireError unless they are exactly what ``write`` makes for so
-        many values; allocates no more than a small multiple of ``section`` and what ``room`` gives, which
-        is not asked before ``section`` is known to be long enough. The result may view ``section``.
+        many values; allocates no more than a small multiple of ``section`` and what ``room`` gives,
+        which is not asked before ``section`` is known to be long enough. The result may view
+        ``section``.
         """
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return what is carried from step to step (arrays and numbers), for a checkpoint; may be empty."""
+        """Return what is carried from step to step (arrays and numbers), for a checkpoint; may be
+        empty."""
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -167,11 +177,13 @@ class Memory(Protocol):
     """Memory of what one bucket's messages left out."""
 
     def __init__(self, layout: Layout, **options: Any) -> None:
-        """For buckets of that layout. Raises InputError and TypeError as a selector's class does."""
+        """For buckets of that layout. Raises InputError and TypeError as a selector's class
+        does."""
         ...
 
     def compensate(self, flat: Tensor) -> AccumulatedGradient:
-        """The vector to compress in place of ``flat`` (float32 (n,), contiguous), which stays as it is.
+        """The vector to compress in place of ``flat`` (float32 (n,), contiguous), which stays as it
+        is.
 
         Nothing is kept yet: where the result is not finite, the call can be forgotten.
         """
@@ -182,14 +194,16 @@ class Memory(Protocol):
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """Return what is kept, keyed by the names of the layout's parts (copies of the shape of each part).
+        """Return what is kept, keyed by the names of the layout's parts (copies of the shape of
+        each part).
 
         Keys ``<name>`` or, where there are several vectors, ``<name>/<vector>``.
         """
         ...
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take over, of what ``state`` of any layout returned, what belongs to parts of this one."""
+        """Take over, of what ``state`` of any layout returned, what belongs to parts of this
+        one."""
         ...
 
 
@@ -253,7 +267,8 @@ class Recipe:
     def for_part(self, size: int) -> Recipe:
         """With ``layers``: what a parameter of ``size`` elements is compressed with.
 
-        A small one keeps its memory: what a checkpoint of another bucketing holds for it is then sent.
+        A small one keeps its memory: what a checkpoint of another bucketing holds for it is then
+        sent.
         """
         if size >= self.dense_below:
             return self

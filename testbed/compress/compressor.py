@@ -96,9 +96,11 @@ class Bucket:
         self._buffer, self._staging = PayloadBuffer(), Staging()
 
     def compensate(self, flat: Tensor) -> AccumulatedGradient:
-        """Return the vector to compress in place of ``flat``; nothing is kept yet, so it can be forgotten.
+        """Return the vector to compress in place of ``flat``; nothing is kept yet, so it can be
+        forgotten.
 
-        ``flat``: float32 (n,), contiguous; it is not changed. Raises GradientError for NaN or infinity.
+        ``flat``: float32 (n,), contiguous; it is not changed. Raises GradientError for NaN or
+        infinity.
         """
         given = self._memory.compensate(flat)
         if not isfinite(given.sum_abs):
@@ -107,9 +109,14 @@ class Bucket:
         return given
 
     def compress(
-        self, given: AccumulatedGradient, density: float, rng: Random,
-        *, weigh: bool = False, itemise: bool = False,
-    ) -> Packed:  # fmt: skip
+        self,
+        given: AccumulatedGradient,
+        density: float,
+        rng: Random,
+        *,
+        weigh: bool = False,
+        itemise: bool = False,
+    ) -> Packed:
         """The message; ``given`` is what ``compensate`` returned last.
 
         ``weigh``, ``itemise``: find ``Packed.sent`` and ``Packed.parts`` too.
@@ -148,10 +155,11 @@ class Bucket:
         }
 
     def learn(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``learnt`` returned for some of the same parameters, as far as it is of use here.
+        """Take over what ``learnt`` returned for some of the same parameters, as far as it is of
+        use here.
 
-        What a selector knows is of use to one of the same name for exactly these parameters; a value coding
-        knows matrices by the names of their parameters.
+        What a selector knows is of use to one of the same name for exactly these parameters; a
+        value coding knows matrices by the names of their parameters.
         """
         selector, values = state["made_with"]
         if selector == self._made_with[0] and state["parts"] == [p.name for p in self.layout]:
@@ -205,14 +213,17 @@ class Checkpoint:
 
 
 class Compressor:
-    """Compresses buckets by name. One per worker: the memories in it belong to that worker's gradients.
+    """Compresses buckets by name. One per worker: the memories in it belong to that worker's
+    gradients.
 
-    ``layouts``: what each bucket is made of; a bucket that is not in it is one parameter of that name.
+    ``layouts``: what each bucket is made of; a bucket that is not in it is one parameter of that
+    name.
     """
 
     def __init__(self, recipe: Recipe, layouts: Mapping[str, Layout] | None = None) -> None:
         self.recipe, self.weigh, self.itemise = recipe, False, False
-        """True if messages say how much of it all they carry, and of which parameters (``Packed.parts``)."""
+        """True if messages say how much of it all they carry, and of which parameters
+        (``Packed.parts``)."""
         self._layouts = dict(layouts or {})
         self._buckets: dict[str, list[Bucket]] = {}
         self._joined: dict[str, PayloadBuffer] = {}
@@ -237,11 +248,12 @@ class Compressor:
     ) -> Packed:
         """The message of bucket ``name``; it holds until the next one of that bucket.
 
-        ``flat``: float32 (n,), any device, any stride; it is not changed. ``density``: one for all, or,
-        where parameters are compressed by themselves, one for each of them.
+        ``flat``: float32 (n,), any device, any stride; it is not changed. ``density``: one for all,
+        or, where parameters are compressed by themselves, one for each of them.
 
         Raises GradientError for NaN or infinity, a wrong shape or dtype; InputError for a density
-        outside (0, 1], or too many or too few of them. Whatever is raised of these, all is as before.
+        outside (0, 1], or too many or too few of them. Whatever is raised of these, all is as
+        before.
         """
         flat = self._flat(name, flat)
         buckets = self._buckets_of(name)
@@ -258,7 +270,8 @@ class Compressor:
     def decompress(self, name: str, payload: Buffer, out: Tensor) -> None:
         """Set ``out`` (float32 (n,), any device) to what ``payload`` holds, zeros elsewhere.
 
-        Raises WireError for bytes that are no payload of that bucket, or of another size than ``out``.
+        Raises WireError for bytes that are no payload of that bucket, or of another size than
+        ``out``.
         """
         layout = self._layouts.get(name) or Layout.whole(name, out.numel())
         if layout.size != out.numel():
@@ -273,17 +286,18 @@ class Compressor:
     def state(self) -> dict[str, Any]:
         """Everything that is carried from step to step, as copies that ``torch.save`` takes.
 
-        ``memory``: what was left out, tensors by the name of the parameter; ``kind``: whose memory it
-        is; ``learnt``: what selectors and values know, by bucket.
+        ``memory``: what was left out, tensors by the name of the parameter; ``kind``: whose memory
+        it is; ``learnt``: what selectors and values know, by bucket.
         """
         return self._loaded.to_json([b for own in self._buckets.values() for b in own])
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``state`` returned, of these buckets or of others with the same parameters.
+        """Take over what ``state`` returned, of these buckets or of others with the same
+        parameters.
 
         What selectors and values have learnt is taken over where a bucket has the same parameters.
-        Raises InputError when it is another memory's, or a parameter has another number of elements;
-        then all is as before.
+        Raises InputError when it is another memory's, or a parameter has another number of
+        elements; then all is as before.
         """
         loaded = Checkpoint.read(state, self.recipe.memory.name)
         buckets = {name: self._made(layout, loaded) for name, layout in self._layouts.items()}
@@ -307,7 +321,8 @@ class Compressor:
         return self._buckets[name]
 
     def _made(self, layout: Layout, loaded: Checkpoint) -> list[Bucket]:
-        """A bucket for all of ``layout`` or one for each part, each with what ``loaded`` holds for it."""
+        """A bucket for all of ``layout`` or one for each part, each with what ``loaded`` holds for
+        it."""
         recipe, buckets = self.recipe, [Bucket(layout, self.recipe)]
         if recipe.layers:
             buckets = [

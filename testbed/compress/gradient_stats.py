@@ -10,7 +10,8 @@ For a sample in ascending order and the quantile function Q of a distribution,
 
     W₁ = mean over i of |x_i − Q((i − ½)/m)|
 
-in the gradient's own units. Divided by the distribution's mean magnitude it can be compared between steps.
+in the gradient's own units. Divided by the distribution's mean magnitude it can be compared between
+steps.
 
 The error curve of a vector: how much of its energy exact top-k leaves out, at several densities.
 """
@@ -40,7 +41,8 @@ def check_density(density: float) -> None:
 
 
 def element_count(size: int, density: float) -> int:
-    """Elements of a vector of ``size`` that ``density`` in (0, 1] asks for; at least one if there is any."""
+    """Elements of a vector of ``size`` that ``density`` in (0, 1] asks for; at least one if there
+    is any."""
     check_density(density)
     return min(size, max(1, round(density * size)))
 
@@ -48,7 +50,8 @@ def element_count(size: int, density: float) -> int:
 def refuse(
     values: Tensor, layout: Layout, indices: Tensor | None = None, what: str = "gradient"
 ) -> None:
-    """Raise GradientError naming the first parameter with NaN or infinity among ``values`` (float32 (m,)).
+    """Raise GradientError naming the first parameter with NaN or infinity among ``values`` (float32
+    (m,)).
 
     ``indices`` int64 (m,): which elements of the layout's vector they are; None: all of it.
     """
@@ -70,7 +73,8 @@ SAMPLE = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Fits of Laplace(0, ``b``) and Normal(0, ``sigma``), each with its maximum-likelihood scale."""
+    """Fits of Laplace(0, ``b``) and Normal(0, ``sigma``), each with its maximum-likelihood
+    scale."""
 
     b: float
     """Mean magnitude of all elements."""
@@ -138,13 +142,15 @@ _PIECE = 1 << 18
 
 
 def error_curve(p: Tensor, levels: Sequence[float]) -> list[float]:
-    """‖p‖², and then ‖p − top_k(p)‖² / ‖p‖² at each density of ``levels``; zeros for a vector of zeros.
+    """‖p‖², and then ‖p − top_k(p)‖² / ‖p‖² at each density of ``levels``; zeros for a vector of
+    zeros.
 
-    ``p``: floating (n,), any device, not changed: gradient + memory. The energy is exact to rounding. Shares are exact for up to
-    ``SAMPLE`` elements; of longer vectors they are those of every s-th element, with an s that has no factor in common
-    with n, so that no row or column of a matrix is met more often than others. There the density stands for a fraction of an
-    element too, by linear interpolation.
-    Raises GradientError for NaN or infinity, InputError for a density outside (0, 1].
+    ``p``: floating (n,), any device, not changed: gradient + memory. The energy is exact to
+    rounding. Shares are exact for up to ``SAMPLE`` elements; of longer vectors they are those of
+    every s-th element, with an s that has no factor in common with n, so that no row or column of a
+    matrix is met more often than others. There the density stands for a fraction of an element too,
+    by linear interpolation. Raises GradientError for NaN or infinity, InputError for a density
+    outside (0, 1].
     """
     for level in levels:
         check_density(level)
@@ -163,7 +169,8 @@ def error_curve(p: Tensor, levels: Sequence[float]) -> list[float]:
 
 
 def stride(size: int) -> int:
-    """The least s that leaves at most ``SAMPLE`` of ``size`` elements and has no factor in common with it."""
+    """The least s that leaves at most ``SAMPLE`` of ``size`` elements and has no factor in common
+    with it."""
     step = max(1, ceil(size / CURVE_SAMPLE))
     while gcd(step, size) > 1:
         step += 1

@@ -2,18 +2,20 @@
 
 Elias–Fano coding of ascending indices, with a length that depends on n and m alone.
 
-Index i_j, the j-th of m in a vector of n, comes after i_j − j elements that are not sent. These numbers
-y_j do not descend and are at most n − m. Their low b bits are stored as they are, one after the other. Of
-the high parts, one bit in each place (y_j >> b) + j is 1: in m + ((n − m) >> b) bits. b is the smallest for
-which (n − m) >> b is at most 2m, which makes both together shortest: about log2(n/m) + 2 bits an index.
+Index i_j, the j-th of m in a vector of n, comes after i_j − j elements that are not sent. These
+numbers y_j do not descend and are at most n − m. Their low b bits are stored as they are, one after
+the other. Of the high parts, one bit in each place (y_j >> b) + j is 1: in m + ((n − m) >> b) bits.
+b is the smallest for which (n − m) >> b is at most 2m, which makes both together shortest: about
+log2(n/m) + 2 bits an index.
 
-With random indices this is at most 11 % above their entropy, n·H(m/n) bits.
-(P. Elias, "Efficient storage and retrieval by content and address of static files", J. ACM 1974;
-R. Fano 1971. The same length as Golomb–Rice coding of the gaps, but no index waits for the one before it.)
+With random indices this is at most 11 % above their entropy, n·H(m/n) bits. (P. Elias, "Efficient
+storage and retrieval by content and address of static files", J. ACM 1974; R. Fano 1971. The same
+length as Golomb–Rice coding of the gaps, but no index waits for the one before it.)
 
 How the indices of the elements sent are written: a coding per message, the shortest one.
 
-``m`` indices of a vector of ``n``, strictly ascending. Every coding's length depends on n and m alone.
+``m`` indices of a vector of ``n``, strictly ascending. Every coding's length depends on n and m
+alone.
 
 dense       nothing: all n values are sent
 bitmap      n bits, first element in the lowest bit of the first byte
@@ -23,11 +25,11 @@ seed        8 bytes, from which both sides work the indices out (``seeded``)
 
 A random set of indices that follows from a seed alone: the same for all machines and versions.
 
-Up to ``SORTED`` elements: those with the least words of the seed's stream (``kernels.random``), of equal
-words the first. Beyond: the first ``count`` elements of a random permutation of [0, n), made without
-a table: a Feistel network on the least power of two that holds n, 2^b, applied again until the result is
-below n ("cycle walking", Black and Rogaway 2002). With l = ⌊b/2⌋ lower bits L and the b − l upper ones H,
-and W(s, i) for element i of the stream of s, the rounds r = 0, 2, 4 are
+Up to ``SORTED`` elements: those with the least words of the seed's stream (``kernels.random``), of
+equal words the first. Beyond: the first ``count`` elements of a random permutation of [0, n), made
+without a table: a Feistel network on the least power of two that holds n, 2^b, applied again until
+the result is below n ("cycle walking", Black and Rogaway 2002). With l = ⌊b/2⌋ lower bits L and the
+b − l upper ones H, and W(s, i) for element i of the stream of s, the rounds r = 0, 2, 4 are
 
     H ← H xor (W(W(seed, r), L) mod 2^(b−l))        L ← L xor (W(W(seed, r+1), H) mod 2^l)
 """
@@ -63,13 +65,15 @@ def bits(size: int, count: int) -> tuple[int, int]:
 
 
 def section_bytes(size: int, count: int) -> int:
-    """Length of the section for ``count`` indices of a vector of ``size``; each part begins at a byte."""
+    """Length of the section for ``count`` indices of a vector of ``size``; each part begins at a
+    byte."""
     lows, highs = bits(size, count)
     return -(-lows // 8) + -(-highs // 8)
 
 
 def write(section: Bytes, indices: Indices, size: int, scratch: BufferPool) -> bool:
-    """Fill ``section``, which has ``section_bytes``; False for indices that do not ascend in [0, ``size``)."""
+    """Fill ``section``, which has ``section_bytes``; False for indices that do not ascend in [0,
+    ``size``)."""
     from testbed.compress.kernels import index_codecs
 
     lows, highs = _words(size, indices.size, scratch)
@@ -82,7 +86,8 @@ def write(section: Bytes, indices: Indices, size: int, scratch: BufferPool) -> b
 
 
 def read(section: Bytes, size: int, out: Indices, scratch: BufferPool) -> None:
-    """Strictly ascending indices in [0, ``size``) into all of ``out``. Raises WireError for any other bytes."""
+    """Strictly ascending indices in [0, ``size``) into all of ``out``. Raises WireError for any
+    other bytes."""
     from testbed.compress.kernels import index_codecs as loops_index
 
     count = out.size
@@ -99,7 +104,8 @@ def read(section: Bytes, size: int, out: Indices, scratch: BufferPool) -> None:
 
 
 def load(section: Bytes, used: int, words: NDArray[np.uint64]) -> None:
-    """Bytes of ``used`` bits into words that are aligned and zero behind them. Raises WireError for filling."""
+    """Bytes of ``used`` bits into words that are aligned and zero behind them. Raises WireError for
+    filling."""
     if used % 8 and section[-1] >> used % 8:
         raise WireError("the unused bits of a last byte are not zero")
     words[section.size // 8 :] = 0
@@ -109,7 +115,8 @@ def load(section: Bytes, used: int, words: NDArray[np.uint64]) -> None:
 def _words(
     size: int, count: int, scratch: BufferPool
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Room for both parts; the low one has two words to spare: each number is read from two, without a branch."""
+    """Room for both parts; the low one has two words to spare: each number is read from two,
+    without a branch."""
     lows, highs = bits(size, count)
     return (
         scratch.array("low words", -(-lows // 64) + 2, np.uint64),
@@ -172,7 +179,8 @@ def index_bytes(coding: IndexCoding, size: int, count: int) -> int:
 def write_indices(
     coding: IndexCoding, section: Bytes, indices: Indices, size: int, scratch: BufferPool
 ) -> None:
-    """Fill ``section``, which has ``index_bytes``. Raises WireError unless ``indices`` are as they must be."""
+    """Fill ``section``, which has ``index_bytes``. Raises WireError unless ``indices`` are as they
+    must be."""
     from testbed.compress.kernels import index_codecs
 
     match coding:
@@ -193,7 +201,8 @@ def write_indices(
 def read_indices(
     coding: IndexCoding, section: Bytes, size: int, out: Indices, scratch: BufferPool
 ) -> None:
-    """Strictly ascending indices in [0, ``size``) into all of ``out``. Raises WireError for any other bytes."""
+    """Strictly ascending indices in [0, ``size``) into all of ``out``. Raises WireError for any
+    other bytes."""
     from testbed.compress.kernels import index_codecs as loops_index
 
     match coding:
@@ -244,7 +253,8 @@ def refuse(indices: Indices, size: int) -> NoReturn:
 Words = NDArray[np.uint64]
 
 SORTED = 4096
-"""Longest vector whose words are sorted; a Feistel network on few bits would not be random enough."""
+"""Longest vector whose words are sorted; a Feistel network on few bits would not be random
+enough."""
 ROUNDS = 6
 
 

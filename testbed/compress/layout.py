@@ -2,7 +2,8 @@
 
 What a bucket's flat vector is made of: the parameters, their places and their shapes.
 
-A flat vector in pieces that travel by themselves: of about equal size for several servers, or layer by layer. Pure.
+A flat vector in pieces that travel by themselves: of about equal size for several servers, or layer
+by layer. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from testbed.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One parameter's place in a flat vector: elements ``offset`` to ``offset + size``, row-major."""
+    """One parameter's place in a flat vector: elements ``offset`` to ``offset + size``,
+    row-major."""
 
     name: str
     offset: int
@@ -30,7 +32,8 @@ class Part:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """The parameter as a matrix: first dimension, all others. Scalars and vectors are one row."""
+        """The parameter as a matrix: first dimension, all others. Scalars and vectors are one
+        row."""
         if len(self.shape) < 2:
             return 1, self.size
         return self.shape[0], prod(self.shape[1:])
@@ -88,7 +91,8 @@ class Layout:
         return self.parts[-1].offset + self.parts[-1].size if self.parts else 0
 
     def layers(self) -> list[Layer]:
-        """In the order of the parameters: those that follow one another and belong to the same module."""
+        """In the order of the parameters: those that follow one another and belong to the same
+        module."""
         found: list[Layer] = []
         for name, parts in groupby(self.parts, key=lambda part: part.name.rpartition(".")[0]):
             found.append(Layer(name, tuple(parts)))
@@ -111,7 +115,8 @@ WHOLE = "whole"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Elements ``begin`` to ``end`` of the vector: a bucket by itself, with its ``number`` in frames."""
+    """Elements ``begin`` to ``end`` of the vector: a bucket by itself, with its ``number`` in
+    frames."""
 
     number: int
     name: str
@@ -130,7 +135,8 @@ class Shard:
 
 
 def cut(layout: Layout, many: int) -> list[Shard]:
-    """``many`` shards. Cuts are between two rows of a parameter, as near to equal sizes as that allows.
+    """``many`` shards. Cuts are between two rows of a parameter, as near to equal sizes as that
+    allows.
 
     Raises InputError when there are fewer rows than that.
     """
@@ -175,7 +181,8 @@ def pieces(layout: Layout, servers: int, bucket_bytes: int) -> list[Shard]:
 def in_buckets(layout: Layout, least_bytes: int) -> list[Shard]:
     """Layers from the last to the first, which is the order in which a backward pass computes them.
 
-    Layers join the bucket before them until it has ``least_bytes`` or more (float32); none is parted.
+    Layers join the bucket before them until it has ``least_bytes`` or more (float32); none is
+    parted.
     """
     found: list[Shard] = []
     layers = layout.layers()

@@ -12,8 +12,8 @@ Momentum correction with masking: Deep Gradient Compression (Lin et al., ICLR 20
 
     u ← m·u + g        v ← v + u        send C(v)        v ← v − C(v)        u ← 0 where something was sent
 
-Error feedback alone would apply an element's momentum late and all at once; here momentum is accumulated
-before compression. **It takes the place of the optimizer's momentum, which must be 0.**
+Error feedback alone would apply an element's momentum late and all at once; here momentum is
+accumulated before compression. **It takes the place of the optimizer's momentum, which must be 0.**
 
 The memory that keeps nothing: what is not sent is lost.
 """
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 
 def split_by_parameter(flat: Tensor, layout: Layout, vector: str = "") -> dict[str, Tensor]:
-    """Copies of the parts of ``flat`` (n,), each of its parameter's shape, by ``key`` of its name."""
+    """Copies of the parts of ``flat`` (n,), each of its parameter's shape, by ``key`` of its
+    name."""
     return {
         key(part.name, vector): flat[part.offset : part.offset + part.size].clone().view(part.shape)
         for part in layout
@@ -43,8 +44,8 @@ def split_by_parameter(flat: Tensor, layout: Layout, vector: str = "") -> dict[s
 def join_parameters(state: Mapping[str, Tensor], layout: Layout, vector: str = "") -> Tensor | None:
     """The vector (n,) of ``layout`` from what ``taken_apart`` gave for this or other layouts.
 
-    Zeros for parts that ``state`` does not have; None where it has none of them. Raises InputError for
-    a part of another size.
+    Zeros for parts that ``state`` does not have; None where it has none of them. Raises InputError
+    for a part of another size.
     """
     found = {p: state[key(p.name, vector)] for p in layout if key(p.name, vector) in state}
     if not found:
@@ -72,8 +73,8 @@ def key(name: str, vector: str) -> str:
 class ErrorFeedback:
     """One residual, float32 (n,), on the gradient's device; it does not depend on the density.
 
-    p is made beside e, and takes its place once something was sent: a gradient that is refused leaves
-    no trace. The two buffers change places at every step.
+    p is made beside e, and takes its place once something was sent: a gradient that is refused
+    leaves no trace. The two buffers change places at every step.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -115,13 +116,13 @@ VELOCITY, RESIDUAL = "velocity", "residual"
 class MomentumCorrection:
     """Velocity u and residual v, float32 (n,) each, on the gradient's device.
 
-    ``momentum`` in [0, 1); with 0 it is error feedback. ``masking``: forget the velocity of elements that
-    were sent, so that it does not push them on in an old direction. A message of all elements (no
-    indices) masks nothing: sent exactly, it is plain momentum. Where values are rounded, v keeps what
-    the receiver does not read.
+    ``momentum`` in [0, 1); with 0 it is error feedback. ``masking``: forget the velocity of
+    elements that were sent, so that it does not push them on in an old direction. A message of all
+    elements (no indices) masks nothing: sent exactly, it is plain momentum. Where values are
+    rounded, v keeps what the receiver does not read.
 
-    New vectors are made beside the old ones and take their place once something was sent: a gradient
-    that is refused leaves no trace.
+    New vectors are made beside the old ones and take their place once something was sent: a
+    gradient that is refused leaves no trace.
     """
 
     def __init__(self, layout: Layout, momentum: float = 0.9, masking: bool = True) -> None:
@@ -166,7 +167,8 @@ class MomentumCorrection:
         }
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Zeros for parts that ``state`` does not have. Raises InputError for parts of another size."""
+        """Zeros for parts that ``state`` does not have. Raises InputError for parts of another
+        size."""
         found = {kind: join_parameters(state, self._layout, kind) for kind in (VELOCITY, RESIDUAL)}
         self._held = {kind: vector for kind, vector in found.items() if vector is not None}
 

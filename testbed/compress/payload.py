@@ -96,7 +96,8 @@ HEADER_BYTES = _LAYOUT.size
 
 @dataclass(frozen=True, slots=True)
 class PayloadHeader:
-    """``count`` of ``size`` elements; ``values``: the value coding's number, ``length``: of its section."""
+    """``count`` of ``size`` elements; ``values``: the value coding's number, ``length``: of its
+    section."""
 
     coding: IndexCoding
     values: int
@@ -112,8 +113,17 @@ class PayloadHeader:
     def write(self, payload: memoryview) -> None:
         """Into the beginning of ``payload``."""
         _LAYOUT.pack_into(
-            payload, 0, MAGIC, VERSION, self.coding, self.values, 0, self.size, self.count, self.length
-        )  # fmt: skip
+            payload,
+            0,
+            MAGIC,
+            VERSION,
+            self.coding,
+            self.values,
+            0,
+            self.size,
+            self.count,
+            self.length,
+        )
 
     @classmethod
     def read(cls, payload: Bytes, size: int) -> PayloadHeader:
@@ -185,8 +195,8 @@ def payload_bytes(
 ) -> int:
     """Bytes of the payload that ``count`` of ``size`` elements make; it does not depend on which.
 
-    ``value_bytes``, ``keeps_zero``: of the value coding; float32 without them. ``seeded``: the indices
-    follow from a seed.
+    ``value_bytes``, ``keeps_zero``: of the value coding; float32 without them. ``seeded``: the
+    indices follow from a seed.
     """
     section = value_bytes or _EXACT.section_bytes
     coding = shortest(size, count, section, keeps_zero=keeps_zero, seeded=seeded)
@@ -203,8 +213,8 @@ def encode(
 ) -> Encoded:
     """The payload of ``sparse`` (on the host); the shortest index coding unless one is given.
 
-    It lies in ``buffer`` and holds until that is used again. Raises WireError for what no payload can
-    hold: indices that do not ascend, a vector too long.
+    It lies in ``buffer`` and holds until that is used again. Raises WireError for what no payload
+    can hold: indices that do not ascend, a vector too long.
     """
     given, indices = _checked(sparse)
     header = _header(sparse, values, coding)
@@ -229,7 +239,8 @@ def encode(
 
 
 class PayloadReader:
-    """One payload, of a vector of ``size``, whose header has been read. Raises WireError for any other bytes."""
+    """One payload, of a vector of ``size``, whose header has been read. Raises WireError for any
+    other bytes."""
 
     def __init__(self, payload: Buffer, size: int) -> None:
         raw = as_bytes(memoryview(payload).cast("B"))
@@ -259,10 +270,11 @@ class PayloadReader:
 
 
 def decode(payload: Buffer, size: int, scratch: BufferPool | None = None) -> Sparse:
-    """Read the payload of a vector of ``size`` into CPU tensors. Raises WireError for any other bytes.
+    """Read the payload of a vector of ``size`` into CPU tensors. Raises WireError for any other
+    bytes.
 
-    With ``scratch`` the result lies in it, and holds until it is used again. Values may view ``payload``
-    where that is writable: they then hold as long as it is left alone.
+    With ``scratch`` the result lies in it, and holds until it is used again. Values may view
+    ``payload`` where that is writable: they then hold as long as it is left alone.
     """
     reader, scratch = PayloadReader(payload, size), scratch or BufferPool()
     values = torch.from_numpy(reader.values(scratch.room("values")))
@@ -365,7 +377,8 @@ def decode_layers(
 ) -> Sparse:
     """Read a message of a vector whose parts have ``sizes``. Raises WireError.
 
-    Dense where every part is. With ``scratch`` the result lies in it, and holds until it is used again.
+    Dense where every part is. With ``scratch`` the result lies in it, and holds until it is used
+    again.
     """
     parts = split(message, len(sizes))
     readers = []
@@ -395,7 +408,8 @@ def decode_layers(
 def read_message(message: Buffer, layout: Layout, scratch: BufferPool | None = None) -> Sparse:
     """A bucket's message, of one payload or of one for each parameter. Raises WireError.
 
-    With ``scratch`` the result may lie in it, and holds until it is used again; values may view ``message``.
+    With ``scratch`` the result may lie in it, and holds until it is used again; values may view
+    ``message``.
     """
     if bytes(memoryview(message).cast("B")[: len(LAYERS_MAGIC)]) == LAYERS_MAGIC:
         return decode_layers(message, [part.size for part in layout], scratch)

@@ -1,10 +1,12 @@
-"""Accordion (Agarwal et al., MLSys 2021): a layer is sent nearly whole while its gradient's norm is changing.
+"""Accordion (Agarwal et al., MLSys 2021): a layer is sent nearly whole while its gradient's norm is
+changing.
 
     |prev − curr| / prev > 0.5, or the learning rate was just reduced, or there is no check yet: k_high, else k_low
 
-for every layer by itself. curr: root mean square of its gradient's norm over the epoch that has just ended; prev: the same
-at the previous check. Checks follow epochs 10, 20, 30, …; the first compares with the first epoch, and up to it everything
-is at k_high. Choices of ours where the rule is silent:
+for every layer by itself. curr: root mean square of its gradient's norm over the epoch that has
+just ended; prev: the same at the previous check. Checks follow epochs 10, 20, 30, …; the first
+compares with the first epoch, and up to it everything is at k_high. Choices of ours where the rule
+is silent:
 
 * A controller hears that an epoch ended with the first step of the next one: that step still has the old densities.
 * The learning rate was just reduced: that of the epoch that now begins is below what it was at the previous check. It cannot

@@ -1,30 +1,35 @@
-"""AdaLag: the density at which the seconds that bytes take and the lag that sparseness costs weigh the same.
+"""AdaLag: the density at which the seconds that bytes take and the lag that sparseness costs weigh
+the same.
 
-What error feedback holds back is applied later. With M = Σ|p − sent| held and m = Σ|sent| leaving in each step, mass
-waits M/m steps on average (Little's law), and that is about a/k with an a that hardly depends on k. A run with
-density k is at step n where a dense one was at step n − w·a/k, and n of its steps take n·(T₀ + b·k) seconds. So the
-time to the progress of n steps of a dense run is
+What error feedback holds back is applied later. With M = Σ|p − sent| held and m = Σ|sent| leaving
+in each step, mass waits M/m steps on average (Little's law), and that is about a/k with an a that
+hardly depends on k. A run with density k is at step n where a dense one was at step n − w·a/k, and
+n of its steps take n·(T₀ + b·k) seconds. So the time to the progress of n steps of a dense run is
 
     (n + w·a/k) · (T₀ + b·k),      least at      k = √( w·a·T₀ / (n·b) ).
 
-Nobody knows when training will end: n is the number of steps made so far, as if as many were to come. So k falls like
-1/√n, follows the seconds per byte of the network, and is high where bytes cost little.
+Nobody knows when training will end: n is the number of steps made so far, as if as many were to
+come. So k falls like 1/√n, follows the seconds per byte of the network, and is high where bytes
+cost little.
 
-a is seen in every step (Σ|p| and Σ|sent| are counted). b comes from the communication delay d = α + (seconds for bytes):
-α, what a message of no bytes would take, is where the lower convex hull of (bytes, least delay) meets 0 bytes.
-Slow times only lift points above the hull; when a message shows that bytes take less than half as long as others did, those others
-are forgotten, as the link has become faster. Where the hull is too short to tell, α stays what it was.
+a is seen in every step (Σ|p| and Σ|sent| are counted). b comes from the communication delay d = α +
+(seconds for bytes): α, what a message of no bytes would take, is where the lower convex hull of
+(bytes, least delay) meets 0 bytes. Slow times only lift points above the hull; when a message shows
+that bytes take less than half as long as others did, those others are forgotten, as the link has
+become faster. Where the hull is too short to tell, α stays what it was.
 
-``bytes_take: known`` is the oracle to compare with: b from the asked rates of the links, as nobody outside of a testbed
-knows them.
+``bytes_take: known`` is the oracle to compare with: b from the asked rates of the links, as nobody
+outside of a testbed knows them.
 
-LAGS (Shi et al., ECAI 2020), for a parameter server: every bucket is as dense as hides behind computation.
+LAGS (Shi et al., ECAI 2020), for a parameter server: every bucket is as dense as hides behind
+computation.
 
     ρ_l = (t_l − c_l − α) / (β·w·m_l)        clipped to [k_min, k_max]
 
-t_l: computation that is left when bucket l is ready (``under: remaining``), or that of the layers up to the next bucket's (``next``,
-as in the paper); c_l: its compression; m_l: its elements; w: bytes of both ways for every element sent; α, β: what a message and a byte
-take. Where the bytes of a dense bucket fit, ρ_l = 1, or ``cap``. How this follows, and differs, is in ``docs/algc.md``.
+t_l: computation that is left when bucket l is ready (``under: remaining``), or that of the layers
+up to the next bucket's (``next``, as in the paper); c_l: its compression; m_l: its elements; w:
+bytes of both ways for every element sent; α, β: what a message and a byte take. Where the bytes of
+a dense bucket fit, ρ_l = 1, or ``cap``. How this follows, and differs, is in ``docs/algc.md``.
 """
 
 from __future__ import annotations
@@ -212,8 +217,8 @@ def lower_hull(points: Iterable[Point]) -> list[Point]:
 def intercept(hull: list[Point]) -> float | None:
     """Where the hull, prolonged, meets x = 0, at least 0; None if it is too short to tell.
 
-    It is prolonged by the line from its lowest point (smaller messages that took longer were slow) to the first that
-    is ``_APART`` times as far: between points close together noise alone decides.
+    It is prolonged by the line from its lowest point (smaller messages that took longer were slow)
+    to the first that is ``_APART`` times as far: between points close together noise alone decides.
     """
     left, low = min(hull, key=lambda point: point[1])
     far = [(x, y) for x, y in hull if x >= _APART * left]
@@ -255,7 +260,8 @@ class Lags(OverlapBudget[LagsOptions]):
         return chosen
 
     def _behind_s(self, known: CostEstimate) -> list[float]:
-        """t of every bucket; where nothing overlaps, all share what they may take by their elements."""
+        """t of every bucket; where nothing overlaps, all share what they may take by their
+        elements."""
         messages = known.messages
         if not known.hides:
             total = fsum(message.elements for message in messages)

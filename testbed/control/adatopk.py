@@ -1,4 +1,5 @@
-"""Options of AdaTopK: the constants of its Table 2, and a choice for every point its text leaves open.
+"""Options of AdaTopK: the constants of its Table 2, and a choice for every point its text leaves
+open.
 
 AdaTopK (Huang and Gao): the density follows how fast accuracy and communication delay change.
 
@@ -40,7 +41,8 @@ Weight = Annotated[float, Field(ge=0.0)]
 
 
 class AdaTopKOptions(Options):
-    """Defaults are the paper's; where it is silent or contradicts itself, the description says so."""
+    """Defaults are the paper's; where it is silent or contradicts itself, the description says
+    so."""
 
     alpha: Weight = Field(3.0, description="Weight of accuracy in the comparison (α).")
     beta: Weight = Field(2.0, description="Weight of delay in the comparison (β).")

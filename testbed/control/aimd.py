@@ -4,13 +4,15 @@
     aimd-bdp     over the last 5 s: BDP = greatest of (bytes ÷ delay) × least delay;
                  bytes > 0.9·BDP: k ← 0.95·k, else k ← k + 0.001
 
-k starts at 0.75 and stays in [0.005, 1]. Rules and constants are those of public code of this design; that it is
-the paper's is our inference. Neither limit absorbs: a step at k = 1 is measured like any other, and the next
-decision may lower k (that code sends dense gradients another way, and never measures again).
+k starts at 0.75 and stays in [0.005, 1]. Rules and constants are those of public code of this
+design; that it is the paper's is our inference. Neither limit absorbs: a step at k = 1 is measured
+like any other, and the next decision may lower k (that code sends dense gradients another way, and
+never measures again).
 
-Choices of ours: the first delay sets s and leaves k, as there is nothing before it. Equal counts as not less. A sample
-is in the window up to an age of 5 s, the newest always. Time is the sum of ``step_s``, or of delays where that is None.
-A step with delay 0 tells of no bandwidth: ``aimd-bdp`` leaves it out.
+Choices of ours: the first delay sets s and leaves k, as there is nothing before it. Equal counts as
+not less. A sample is in the window up to an age of 5 s, the newest always. Time is the sum of
+``step_s``, or of delays where that is None. A step with delay 0 tells of no bandwidth: ``aimd-bdp``
+leaves it out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""ALGC after Wang and Zhu (2025): a compression threshold, and a density of its own for every layer above it.
+"""ALGC after Wang and Zhu (2025): a compression threshold, and a density of its own for every layer
+above it.
 
-Only the paper's abstract is public; all rules are ours (``docs/algc.md``). α, β: what a message and each of its bytes take;
-a, c: what compression takes for every parameter and element (``way``); E_l(k): energy that top-k leaves of layer l (``curves``).
+Only the paper's abstract is public; all rules are ours (``docs/algc.md``). α, β: what a message and
+each of its bytes take; a, c: what compression takes for every parameter and element (``way``);
+E_l(k): energy that top-k leaves of layer l (``curves``).
 
     threshold   l is compressed iff  β·(bytes_l(1) − bytes_l(k_l)) > a + c·n_l,  bytes of both ways; else k_l = 1
     layer-wise  least Σ E_l(k_l)  with  Σ bytes_l(k_l) ≤ B_j  over bucket j and all that are ready later, for every j
@@ -9,8 +11,8 @@ a, c: what compression takes for every parameter and element (``way``); E_l(k): 
     budget      B_j = (min(T, t_j + x·T) − α)/β, with t_j the computation that is left when bucket j is ready, T = t_1,
                 and x the share of it for which communication may go on after the computation has ended
 
-Densities are chosen for all layers, those that are not worth it are sent dense, and what they leave is shared out
-once more among the others.
+Densities are chosen for all layers, those that are not worth it are sent dense, and what they leave
+is shared out once more among the others.
 """
 
 from __future__ import annotations
@@ -85,8 +87,12 @@ class Algc(OverlapBudget[AlgcOptions]):
         return {name: partial(cost, self._elements[name]) for name in names}
 
     def _shared_out(
-        self, names: Sequence[str], curves: Mapping[str, list[float]], known: CostEstimate, limits: Sequence[Limit]
-    ) -> dict[str, float]:  # fmt: skip
+        self,
+        names: Sequence[str],
+        curves: Mapping[str, list[float]],
+        known: CostEstimate,
+        limits: Sequence[Limit],
+    ) -> dict[str, float]:
         """Densities of ``names``, within ``limits``."""
         options = self.options
         if not options.layerwise:

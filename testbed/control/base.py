@@ -51,7 +51,8 @@ class Observation:
     sent: float | None = None
     """Σ|sent|, likewise."""
     share_up_bits: float | None = None
-    """The least, over the links to the server, of asked rate ÷ workers that share it. Watched only (``path``)."""
+    """The least, over the links to the server, of asked rate ÷ workers that share it. Watched only
+    (``path``)."""
     share_down_bits: float | None = None
     """Likewise back."""
     layers: dict[str, list[float]] = field(default_factory=dict)
@@ -66,10 +67,12 @@ class Observation:
     handed over, after the step's start; ``left_s``: computation that was left when its gradient was
     there; ``compress_s``; ``delay_s``: from the first byte handed over to holding the aggregate;
     ``send_s``: until the last byte was handed over; ``bytes_up``, ``bytes_down``: of frames.
-    Parameters of one bucket share its times and bytes, and have their elements' share of compression.
+    Parameters of one bucket share its times and bytes, and have their elements' share of
+    compression.
     """
     curves: dict[str, list[float]] = field(default_factory=dict)
-    """Error curves by the same names: ‖p‖², and then the share of it left out at each of ``LEVELS``.
+    """Error curves by the same names: ‖p‖², and then the share of it left out at each of
+    ``LEVELS``.
 
     Watched only (``curves``), at every ``curves_every``-th step.
     """
@@ -88,10 +91,12 @@ messages."""
 
 
 class Controller(Protocol):
-    """Decides the density of every step. Made by its class from options (keyword arguments) and a seed.
+    """Decides the density of every step. Made by its class from options (keyword arguments) and a
+    seed.
 
-    A class says in ``watches`` what else it wants to see; without that attribute, nothing. ``curves_every``: steps
-    between two error curves, from the first step on; 1 without that attribute.
+    A class says in ``watches`` what else it wants to see; without that attribute, nothing.
+    ``curves_every``: steps between two error curves, from the first step on; 1 without that
+    attribute.
     """
 
     def density(self) -> float:
@@ -113,7 +118,8 @@ class Controller(Protocol):
 
 @runtime_checkable
 class LayerController(Protocol):
-    """A controller that decides for every parameter; ``density()`` is then their mean by elements."""
+    """A controller that decides for every parameter; ``density()`` is then their mean by
+    elements."""
 
     def densities(self, names: Sequence[str]) -> list[float]:
         """For the coming step, each in (0, 1], in the order of ``names``."""
@@ -151,12 +157,14 @@ def check_initial(initial_k: float, k_min: float, k_max: float) -> None:
 
 
 def read_options(controller: str, model: type[Model], given: Mapping[str, Any]) -> Model:
-    """``given`` as ``model``. Raises InputError that names every wrong option and lists the known ones."""
+    """``given`` as ``model``. Raises InputError that names every wrong option and lists the known
+    ones."""
     return read(f"controller {controller!r}", model, given)
 
 
 def controller_seed(seed: int, rank: int) -> int:
-    """Seed of the controller on worker ``rank`` in a run with ``seed``: 63 bits, unrelated between ranks."""
+    """Seed of the controller on worker ``rank`` in a run with ``seed``: 63 bits, unrelated between
+    ranks."""
     digest = blake2b(f"controller {seed} {rank}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

@@ -1,11 +1,13 @@
-"""Bytes shared out among layers: the densities with the least total error whose bytes keep to limits.
+"""Bytes shared out among layers: the densities with the least total error whose bytes keep to
+limits.
 
     least Σ E_l(k_l)    with    Σ_{l in S} bytes_l(k_l) ≤ limit_S  for every S,    k_min ≤ k_l ≤ k_max
 
-Each layer's points (bytes, error) are replaced by their lower convex hull, and the hulls' edges are taken in the order of error
-saved by byte, from all layers at k_min on. An edge that does not fit is taken in part, and is its layer's last. Where of two sets S
-one is part of the other, and a layer takes the same bytes in both, the result is the optimum of the hulls, which is never worse than the best
-choice among the points; where bytes differ, it is near to it.
+Each layer's points (bytes, error) are replaced by their lower convex hull, and the hulls' edges are
+taken in the order of error saved by byte, from all layers at k_min on. An edge that does not fit is
+taken in part, and is its layer's last. Where of two sets S one is part of the other, and a layer
+takes the same bytes in both, the result is the optimum of the hulls, which is never worse than the
+best choice among the points; where bytes differ, it is near to it.
 """
 
 from __future__ import annotations
@@ -62,10 +64,13 @@ def ladder(k_min: float, k_max: float) -> list[float]:
 
 
 def minimise_error(
-    curves: Mapping[str, list[float]], costs: Mapping[str, Cost], limits: Sequence[Limit], steps: Sequence[float]
-) -> dict[str, float]:  # fmt: skip
-    """Densities by name; ``costs`` are those by which errors are weighed. Where not even the least of ``steps`` fits a limit, its
-    layers have that."""
+    curves: Mapping[str, list[float]],
+    costs: Mapping[str, Cost],
+    limits: Sequence[Limit],
+    steps: Sequence[float],
+) -> dict[str, float]:
+    """Densities by name; ``costs`` are those by which errors are weighed. Where not even the least
+    of ``steps`` fits a limit, its layers have that."""
     chosen, full = dict.fromkeys(curves, steps[0]), set[str]()
     lefts = [limit.left(chosen) for limit in limits]
     found = [edge for name in curves for edge in edges(name, curves[name], costs[name], steps)]
@@ -105,7 +110,8 @@ def one_for_all(names: Sequence[str], limits: Sequence[Limit], k_min: float, k_m
 
 
 def highest(cost: Cost, budget: float, low: float, high: float) -> float:
-    """The highest density in [low, high] whose ``cost`` fits, by bisection in log k; ``low`` where none does."""
+    """The highest density in [low, high] whose ``cost`` fits, by bisection in log k; ``low`` where
+    none does."""
     if cost(high) <= budget:
         return high
     for _ in range(_HALVINGS):
@@ -118,7 +124,8 @@ def highest(cost: Cost, budget: float, low: float, high: float) -> float:
 
 
 def _as_far_as(uses: Sequence[tuple[Cost, float]], edge: Edge) -> float:
-    """The highest density of ``edge`` at which each cost has grown by no more than is left for it."""
+    """The highest density of ``edge`` at which each cost has grown by no more than is left for
+    it."""
 
     def over(k: float) -> float:
         return max((cost(k) - cost(edge.from_) - left for cost, left in uses), default=-inf)

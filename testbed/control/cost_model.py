@@ -2,18 +2,21 @@
 
 The α–β model: seconds = α·pieces + β·amount, by least squares.
 
-How many bytes a density makes, as controllers reckon before they choose: near to the wire format, and smooth.
+How many bytes a density makes, as controllers reckon before they choose: near to the wire format,
+and smooth.
 
     up(k)   = scale · ( 40 + min(4n, 4kn + min(kn·(2 + log₂ 1/k), n) / 8) )
     down(k) = min(dense, ratio · up(k))
 
-40 bytes are a payload's header and its length in a message. Elements take 4 bytes and their index, by Elias-Fano or as a
-bitmap. ``scale`` and ``ratio`` are measured: what a value coding saves, and how much longer the union of all workers'
-elements is.
+40 bytes are a payload's header and its length in a message. Elements take 4 bytes and their index,
+by Elias-Fano or as a bitmap. ``scale`` and ``ratio`` are measured: what a value coding saves, and
+how much longer the union of all workers' elements is.
 
-Buckets as messages: parameters that share a bucket's times are one, and a few steps of them tell what is usual.
+Buckets as messages: parameters that share a bucket's times are one, and a few steps of them tell
+what is usual.
 
-What buckets tell of the way that they go: what bytes and compression take, and how long they may take unnoticed.
+What buckets tell of the way that they go: what bytes and compression take, and how long they may
+take unnoticed.
 """
 
 from __future__ import annotations
@@ -49,8 +52,9 @@ class AlphaBeta:
 
 
 def fitted(points: Iterable[Point], before: AlphaBeta) -> AlphaBeta:
-    """Least squares through ``points``. Where all are of about one size, or small ones took longer, α stays what it was
-    (but takes at most all of the time), and β is what that leaves; ``before`` where there are no points."""
+    """Least squares through ``points``. Where all are of about one size, or small ones took longer,
+    α stays what it was (but takes at most all of the time), and β is what that leaves; ``before``
+    where there are no points."""
     known = [point for point in points if point[0] > 0 and point[1] > 0]
     if not known:
         return before
@@ -174,10 +178,17 @@ class PlannedMessage:
             sum(part[key] for part in parts) for key in ("elements", "sent", "compress_s")
         )
         return cls(
-            names, elements, sent, first["left_s"], compress_s, first["delay_s"], first["bytes_up"],
-            first["bytes_down"], sum(map(_expected, parts)),
+            names,
+            elements,
+            sent,
+            first["left_s"],
+            compress_s,
+            first["delay_s"],
+            first["bytes_up"],
+            first["bytes_down"],
+            sum(map(_expected, parts)),
             first["start_s"],
-        )  # fmt: skip
+        )
 
 
 def messages(controller: str, seen: Observation) -> list[PlannedMessage]:
@@ -278,8 +289,9 @@ class CostEstimate:
         return any(message.left_s for message in self.messages)
 
     def longest_s(self, backward: float) -> float:
-        """T: what is left of the computation when the first bucket is ready; at least the share ``backward`` of what is not
-        beside communication, so that it is no less where nothing overlaps, or little."""
+        """T: what is left of the computation when the first bucket is ready; at least the share
+        ``backward`` of what is not beside communication, so that it is no less where nothing
+        overlaps, or little."""
         return max(backward * self.computed_s, *(message.left_s for message in self.messages))
 
     def bytes_in(self, seconds: float) -> float:
@@ -289,7 +301,8 @@ class CostEstimate:
 
 
 class CommunicationCostModel:
-    """Learns from steps; every decision begins a new window, as messages have other sizes from then on."""
+    """Learns from steps; every decision begins a new window, as messages have other sizes from then
+    on."""
 
     def __init__(self, controller: str) -> None:
         self._controller = controller
@@ -299,7 +312,8 @@ class CommunicationCostModel:
         self._way = self._packing = AlphaBeta()
 
     def take(self, seen: Observation) -> list[PlannedMessage]:
-        """Take in a step, and say what it had. Raises ExperimentError where ``buckets`` are missing."""
+        """Take in a step, and say what it had. Raises ExperimentError where ``buckets`` are
+        missing."""
         found = messages(self._controller, seen)
         step_s = seen.delay_s if seen.step_s is None else seen.step_s
         self._steps.append(found)
@@ -341,14 +355,15 @@ class CommunicationCostModel:
         self._way, self._packing = AlphaBeta(**state["way"]), AlphaBeta(**state["packing"])
 
     def _span_by_byte(self, found: list[PlannedMessage]) -> float:
-        """Seconds that a byte takes at most: all of the fuller way's went while the step communicated."""
+        """Seconds that a byte takes at most: all of the fuller way's went while the step
+        communicated."""
         fuller = max(fsum(m.up for m in found), fsum(m.down for m in found))
         return median(delay_s for delay_s, _ in self._spans) / fuller if fuller else inf
 
 
 def unhindered(found: list[PlannedMessage]) -> list[PlannedMessage]:
-    """Those that started when all that had before them had come back: the others' delays are in part those of what they
-    waited for. The first to start is always one."""
+    """Those that started when all that had before them had come back: the others' delays are in
+    part those of what they waited for. The first to start is always one."""
     alone, back_s = list[PlannedMessage](), -inf
     for message in sorted(found, key=lambda message: message.start_s):
         if message.start_s >= back_s:

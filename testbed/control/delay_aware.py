@@ -1,18 +1,21 @@
 """DA1-DA5.
 
-What delay-aware rules know of the past: smoothed delay and deviation, and a window of the newest delays.
+What delay-aware rules know of the past: smoothed delay and deviation, and a window of the newest
+delays.
 
     v ← 3/4·v + 1/4·|d − s|        s ← 7/8·s + 1/8·d        (the weights of TCP's timer, RFC 6298, section 2)
 
-As there, v is changed first, against the s of before, and the first delay sets s = d and v = d/2. Window: the
-newest W delays, the newest of all included. All in the unit of the delays: seconds, or seconds per byte.
+As there, v is changed first, against the s of before, and the first delay sets s = d and v = d/2.
+Window: the newest W delays, the newest of all included. All in the unit of the delays: seconds, or
+seconds per byte.
 
 Options of the delay-aware family DA1 to DA5: one model for what all have, one for each rule.
 
 The delay-aware family DA1 to DA5, in the style of DC2 (Abdelmoniem and Canini, INFOCOM 2021).
 
-A reconstruction of ours. DC2's thresholds, windows and limits are not public, so nothing that these rules do
-is a statement about DC2 itself. d: delay of the newest step; s, v and the window W: ``delays``.
+A reconstruction of ours. DC2's thresholds, windows and limits are not public, so nothing that these
+rules do is a statement about DC2 itself. d: delay of the newest step; s, v and the window W:
+``delays``.
 
     DA1  two levels    k_max if d ≤ 1.2·d_min, else k_min; the other level only after 2 such steps in a row
     DA2  AIMD          d > 1.05·s: k ← max(k_min, k/2); else k ← min(k_max, k + (k_max − k_min)/100)
@@ -105,7 +108,8 @@ class Delays:
 
 
 def measured(controller: str, seen: Observation, unit: Unit = "seconds") -> float:
-    """The delay of a step in ``unit``. Raises ExperimentError for one that is negative or not finite."""
+    """The delay of a step in ``unit``. Raises ExperimentError for one that is negative or not
+    finite."""
     if not (isfinite(seen.delay_s) and seen.delay_s >= 0):
         raise ExperimentError(
             f"controller {controller!r}: step {seen.step} has delay {seen.delay_s} s; it must be "
@@ -191,15 +195,21 @@ class ThresholdOptions(DelayOptions):
 class LenientOptions(ThresholdOptions):
     """Options of DA4."""
 
-    down_above: float = Field(2.0, description="One level down above mean + this · standard deviation.")  # fmt: skip
+    down_above: float = Field(
+        2.0, description="One level down above mean + this · standard deviation."
+    )
     up_below: float = Field(0.5, description="One level up below mean + this · standard deviation.")
 
 
 class StrictOptions(ThresholdOptions):
     """Options of DA5."""
 
-    down_above: float = Field(0.5, description="One level down above mean + this · standard deviation.")  # fmt: skip
-    up_below: float = Field(-0.5, description="One level up below mean + this · standard deviation.")  # fmt: skip
+    down_above: float = Field(
+        0.5, description="One level down above mean + this · standard deviation."
+    )
+    up_below: float = Field(
+        -0.5, description="One level up below mean + this · standard deviation."
+    )
 
 
 Given = TypeVar("Given", bound=DelayOptions)
@@ -207,7 +217,8 @@ Limits = TypeVar("Limits", bound=ThresholdOptions)
 
 
 class DelayAware(ABC, Generic[Given]):
-    """One agent, for one worker; without randomness. A subclass has a name, a model of options, and a rule."""
+    """One agent, for one worker; without randomness. A subclass has a name, a model of options, and
+    a rule."""
 
     name: str
     model: type[Given]

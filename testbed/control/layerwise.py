@@ -2,7 +2,8 @@
 
 Error curves of layers: means of those seen, read at any density.
 
-What rules for every layer have in common: they watch buckets, decide now and then, and keep a density by name.
+What rules for every layer have in common: they watch buckets, decide now and then, and keep a
+density by name.
 
 Rules that let communication take as long as it can behind computation.
 """
@@ -53,7 +54,8 @@ class Curves:
             self._many[name] = self._many.get(name, 0) + 1
 
     def means(self, names: list[str]) -> dict[str, list[float]]:
-        """Energy left out at each of ``LEVELS``; then all is forgotten. Raises ExperimentError where one of ``names`` has none."""
+        """Energy left out at each of ``LEVELS``; then all is forgotten. Raises ExperimentError
+        where one of ``names`` has none."""
         missing = next((name for name in names if name not in self._many), None)
         if missing is not None:
             raise ExperimentError(
@@ -65,7 +67,10 @@ class Curves:
 
     def state(self) -> dict[str, Any]:
         """As JSON values."""
-        return {"sums": {name: list(sums) for name, sums in self._sums.items()}, "many": dict(self._many)}  # fmt: skip
+        return {
+            "sums": {name: list(sums) for name, sums in self._sums.items()},
+            "many": dict(self._many),
+        }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from ``state``."""
@@ -73,7 +78,8 @@ class Curves:
 
 
 def error_at(curve: list[float], density: float) -> float:
-    """Energy left out at any density in (0, 1]: linear in log k between ``LEVELS``, and below the last as at the last."""
+    """Energy left out at any density in (0, 1]: linear in log k between ``LEVELS``, and below the
+    last as at the last."""
     place = -2 * log2(density)
     before = min(int(place), len(LEVELS) - 1)
     after = min(before + 1, len(LEVELS) - 1)
@@ -95,7 +101,8 @@ Given = TypeVar("Given", bound=LayeredOptions)
 
 
 class Layered(ABC, Generic[Given]):
-    """One agent, for one worker; without randomness. A subclass has a name, a model of options, and a rule.
+    """One agent, for one worker; without randomness. A subclass has a name, a model of options, and
+    a rule.
 
     One that also watches curves sees five of them, or a few less, between two decisions.
     """
@@ -138,7 +145,8 @@ class Layered(ABC, Generic[Given]):
         return min(1.0, fsum(k * many for k, many in shares) / total)
 
     def observe(self, seen: Observation) -> None:
-        """Take in a step; some are followed by a decision. Raises ExperimentError without ``buckets``."""
+        """Take in a step; some are followed by a decision. Raises ExperimentError without
+        ``buckets``."""
         self._way.take(seen)
         if "curves" in self.watches:
             self._curves.take(seen)

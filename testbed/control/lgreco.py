@@ -1,12 +1,15 @@
-"""One choice for every item, least cost within a total error: a dynamic programme over errors in whole parts.
+"""One choice for every item, least cost within a total error: a dynamic programme over errors in
+whole parts.
 
-L-GreCo (Markov et al., MLSys 2024): the fewest bytes whose error is at most that of one density for all layers.
+L-GreCo (Markov et al., MLSys 2024): the fewest bytes whose error is at most that of one density for
+all layers.
 
     least Σ bytes_l(k_l)    with    Σ E_l(k_l) ≤ α·Σ E_l(k),    k/2 ≤ k_l ≤ 2·k
 
-every 100 steps, by a dynamic programme over errors in 10 000 parts. k: the user's density; E_l(k): energy that top-k leaves of
-layer l. Choices of ours: each worker decides for itself, by the mean of the curves since its last decision; errors are rounded up, so that the
-bound is kept, and where nothing keeps it after rounding, or nothing is shorter, all layers have k.
+every 100 steps, by a dynamic programme over errors in 10 000 parts. k: the user's density; E_l(k):
+energy that top-k leaves of layer l. Choices of ours: each worker decides for itself, by the mean of
+the curves since its last decision; errors are rounded up, so that the bound is kept, and where
+nothing keeps it after rounding, or nothing is shorter, all layers have k.
 """
 
 from __future__ import annotations
@@ -28,10 +31,12 @@ PARTS = 10_000
 def cheapest(
     costs: Sequence[Sequence[float]], errors: Sequence[Sequence[float]], allowed: float
 ) -> list[int] | None:
-    """The number of each item's choice; None where no choice keeps to ``allowed``, which must be above 0.
+    """The number of each item's choice; None where no choice keeps to ``allowed``, which must be
+    above 0.
 
-    ``costs``, ``errors``: of every choice of every item, at least 0. Errors are rounded up to ``PARTS`` of ``allowed``, so
-    that what is chosen keeps to it; the result is the optimum among the choices that do so after rounding.
+    ``costs``, ``errors``: of every choice of every item, at least 0. Errors are rounded up to
+    ``PARTS`` of ``allowed``, so that what is chosen keeps to it; the result is the optimum among
+    the choices that do so after rounding.
     """
     least, taken = np.zeros(PARTS + 1), []
     for own, lost in zip(costs, errors, strict=True):

@@ -1,4 +1,5 @@
-"""A controller run again on what a worker recorded: the same inputs must give the same densities."""
+"""A controller run again on what a worker recorded: the same inputs must give the same
+densities."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def replay(records: Iterable[Mapping[str, Any]], make: Callable[[], Controller])
 def compare(
     records: Iterable[Mapping[str, Any]], make: Callable[[], Controller]
 ) -> ReplayedDecisions:
-    """``replay`` beside the densities that were recorded. Raises InputError for records without them."""
+    """``replay`` beside the densities that were recorded. Raises InputError for records without
+    them."""
     steps = [record for record in records if record.get("kind") == "step"]
     try:
         numbers = tuple(int(record["step"]) for record in steps)

@@ -6,20 +6,23 @@ Densities that follow time alone: a schedule over steps, DGC's warm-up over epoc
     dgc-warmup   a density for every epoch; the last one stays (Lin et al., Deep Gradient Compression, section 3.3)
     script       a density for every step; the last one stays
 
-Steps are counted from 0, as they are taken in. An epoch is counted from the first that is seen. A controller hears of
-an epoch after its first step, so that this step still has the density of the epoch before.
+Steps are counted from 0, as they are taken in. An epoch is counted from the first that is seen. A
+controller hears of an epoch after its first step, so that this step still has the density of the
+epoch before.
 
 The controller that does not adapt.
 
 A density that looks at nothing: log k makes normal steps between two limits, which reflect it.
 
-The ablation of a controller that adapts: is it better than one that moves as much, and knows nothing? Between
-reflecting limits log k is spread evenly in the long run, so that the mean of k is (high − low) ÷ ln(high/low). With
-``mean`` the limits are a factor ``spread`` below and above a middle that gives exactly this mean:
+The ablation of a controller that adapts: is it better than one that moves as much, and knows
+nothing? Between reflecting limits log k is spread evenly in the long run, so that the mean of k is
+(high − low) ÷ ln(high/low). With ``mean`` the limits are a factor ``spread`` below and above a
+middle that gives exactly this mean:
 
     middle = mean · 2·ln(spread) ÷ (spread − 1/spread)      0.924·mean for spread 2
 
-Limits of mean/spread and mean·spread would give 1.082·mean for spread 2, and the comparison would be of two means.
+Limits of mean/spread and mean·spread would give 1.082·mean for spread 2, and the comparison would
+be of two means.
 """
 
 from __future__ import annotations
@@ -179,8 +182,9 @@ class RandomWalkOptions(Options):
     k_max: Density = Field(0.29, description="Upper limit, where the walk starts; not with mean.")
     k_min: Density = Field(0.001, description="Lower limit; not with mean.")
     mean: Density | None = Field(
-        None, description="Mean of k in the long run, where the walk starts then. None: limits as they are."
-    )  # fmt: skip
+        None,
+        description="Mean of k in the long run, where the walk starts then. None: limits as they are.",
+    )
     spread: Annotated[float, Field(gt=1.0, le=1000.0)] = Field(
         2.0, description="With mean: the factor between the middle and either limit."
     )

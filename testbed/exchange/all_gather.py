@@ -1,7 +1,9 @@
-"""Workers among themselves: each sends its payload to all others, and each averages what it has then.
+"""Workers among themselves: each sends its payload to all others, and each averages what it has
+then.
 
-Frames of a run: a HELLO of every worker to those before it, which were there to be connected to; then per step and
-bucket a GRADIENT of everybody to everybody; a BYE, after which nobody needs anything any more.
+Frames of a run: a HELLO of every worker to those before it, which were there to be connected to;
+then per step and bucket a GRADIENT of everybody to everybody; a BYE, after which nobody needs
+anything any more.
 
 ``PeerExchange`` sends a copy to each; with ``multicast`` there is one copy on the sender's link.
 """
@@ -136,7 +138,8 @@ class PeerTicket:
 def timing_of(
     start_s: float, sent_s: float, came: Collection[Message], bytes_up: int, bytes_down: int
 ) -> TransferTiming:
-    """Return the timing of a step in which ``came`` was received. What came during sending was not waited for."""
+    """Return the timing of a step in which ``came`` was received. What came during sending was not
+    waited for."""
     last_s = max([sent_s, *(message.last_s for message in came)])
     return TransferTiming(
         start_s=start_s,

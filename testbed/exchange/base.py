@@ -19,7 +19,8 @@ from testbed.registry import Options, Registry, read
 class Update:
     """Result that a ticket brings: a mean gradient (or parameters) of a version, as a payload.
 
-    ``gradients``: nobody has averaged yet. ``parts`` are all workers' messages by rank, one's own among them.
+    ``gradients``: nobody has averaged yet. ``parts`` are all workers' messages by rank, one's own
+    among them.
     """
 
     kind: Literal["gradient", "parameters", "gradients"]
@@ -27,7 +28,8 @@ class Update:
     payload: Buffer = b""
     parts: Sequence[Message] = ()
     more: Sequence[Update] = ()
-    """Updates of the steps that follow, as far as they are there already: whoever is behind takes them in as well."""
+    """Updates of the steps that follow, as far as they are there already: whoever is behind takes
+    them in as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class TransferTiming:
 
 
 def merge_timings(travels: Sequence[TransferTiming]) -> TransferTiming:
-    """Return the timing of buckets sent one after the other: from the first one's start to the last one's end."""
+    """Return the timing of buckets sent one after the other: from the first one's start to the last
+    one's end."""
     if len(travels) == 1:
         return travels[0]
     first_s = min(travel.first_s for travel in travels)
@@ -142,7 +145,8 @@ class Membership:
 
 
 class WorkerSide(Exchange, Protocol):
-    """An exchange as a worker uses it: ``greet``, then ``submit`` for every bucket and step, ``close``."""
+    """An exchange as a worker uses it: ``greet``, then ``submit`` for every bucket and step,
+    ``close``."""
 
     @property
     def bytes_sent(self) -> int:
@@ -156,7 +160,8 @@ class WorkerSide(Exchange, Protocol):
 
     @property
     def last_step(self) -> int | None:
-        """The step the run ends with, as soon as it is known: at the latest with that step's update."""
+        """The step the run ends with, as soon as it is known: at the latest with that step's
+        update."""
         ...
 
     def greet(self) -> None:
@@ -177,12 +182,14 @@ class BlocksSide(WorkerSide, Protocol):
     """A worker's side of an exchange that carries blocks."""
 
     def samples(self, count: int) -> list[slice]:
-        """Where this worker's blocks of the coming step are in the mini-batch of all workers, ``count`` samples."""
+        """Where this worker's blocks of the coming step are in the mini-batch of all workers,
+        ``count`` samples."""
         ...
 
     @property
     def over(self) -> float:
-        """Return the divisor of the sum of a block's gradients before it is written: the same for all blocks."""
+        """Return the divisor of the sum of a block's gradients before it is written: the same for
+        all blocks."""
         ...
 
     def report(self, saturated: int) -> None:
@@ -191,7 +198,8 @@ class BlocksSide(WorkerSide, Protocol):
 
 
 class ServerSide(Protocol):
-    """An exchange as the server uses it: ``welcome``; ``gather``, ``broadcast`` per step; ``farewell``."""
+    """An exchange as the server uses it: ``welcome``; ``gather``, ``broadcast`` per step;
+    ``farewell``."""
 
     @property
     def bytes_sent(self) -> int:
@@ -224,12 +232,14 @@ class ServerSide(Protocol):
 
 
 class LeavingServer(ServerSide, Protocol):
-    """A server's side where workers leave and return. ``state``: gives what those who do are sent."""
+    """A server's side where workers leave and return. ``state``: gives what those who do are
+    sent."""
 
     state: Callable[[], Buffer]
 
     def welcome_back(self, step: int, *, last: bool) -> None:
-        """Send the state, which is that of ``step``, to whoever has asked for it. ``last``: they stop after it."""
+        """Send the state, which is that of ``step``, to whoever has asked for it. ``last``: they
+        stop after it."""
         ...
 
 
@@ -237,7 +247,8 @@ class BucketsSide(WorkerSide, Protocol):
     """A worker's side of an exchange of several buckets a step."""
 
     def arrived(self, step: int, under_way: Collection[int]) -> int:
-        """One of the buckets ``under_way`` whose ticket's ``wait`` would return at once; blocks until there is one.
+        """One of the buckets ``under_way`` whose ticket's ``wait`` would return at once; blocks
+        until there is one.
 
         Others may be added to ``under_way`` meanwhile. Raises NodeLost, WireError.
         """
@@ -248,7 +259,8 @@ class BucketsServer(ServerSide, Protocol):
     """A server's side of it."""
 
     def gather_any(self, step: int, buckets: Collection[int]) -> tuple[int, list[Message]]:
-        """The first of ``buckets`` of which every worker's message is there, and these, by rank. Raises as ``gather``."""
+        """The first of ``buckets`` of which every worker's message is there, and these, by rank.
+        Raises as ``gather``."""
         ...
 
 
@@ -268,7 +280,8 @@ class LeavingSide(WorkerSide, Protocol):
         ...
 
     def come_back(self, step: int) -> Message:
-        """Ask for the parameters; blocks until they are there, of ``step`` or a later one, which the message says.
+        """Ask for the parameters; blocks until they are there, of ``step`` or a later one, which
+        the message says.
 
         The server gives their state as its body. Raises NodeLost, WireError.
         """
@@ -288,24 +301,27 @@ class ExchangeSpec:
     server: Callable[[Node, Membership], ServerSide] | None = None
     """None: workers are each other's peers; a scenario's servers stand aside."""
     carries: Carries = "payload"
-    """Form of what ``submit`` is given and an update holds: a ``payload`` as the compressor writes it; the whole
-    gradient and its mean as a float32 ``vector``; int32 ``blocks`` (blocks, size), and their mean as
-    a float32 vector."""
+    """Form of what ``submit`` is given and an update holds: a ``payload`` as the compressor writes
+    it; the whole gradient and its mean as a float32 ``vector``; int32 ``blocks`` (blocks, size),
+    and their mean as a float32 vector."""
     multicasts: bool = False
     """True if its messages go to several peers as one copy."""
     buckets: bool = False
-    """True if what it carries may come in several buckets a step, in any order: its sides are ``BucketsSide`` and
-    ``BucketsServer``."""
+    """True if what it carries may come in several buckets a step, in any order: its sides are
+    ``BucketsSide`` and ``BucketsServer``."""
     overlaps: bool = False
-    """True if parts of a vector are submitted while the backward pass goes on: buckets count from its end."""
+    """True if parts of a vector are submitted while the backward pass goes on: buckets count from
+    its end."""
     options: type[Options] = Options
     """Options that ``exchange_options`` may set."""
     suits: Callable[[Mapping[str, Any], int, int], None] = lambda _options, _workers, _batch: None
-    """Raises InputError where so many workers, with batches of so many samples, cannot exchange like this."""
+    """Raises InputError where so many workers, with batches of so many samples, cannot exchange
+    like this."""
     work: Callable[[Mapping[str, Any], int], float] = lambda _options, _workers: 1.0
     """Samples that one of so many workers computes at most, in its batches."""
     lockstep: bool = True
-    """Nobody is more than a step ahead of anybody, and all of a step's gradients are in its mean."""
+    """Nobody is more than a step ahead of anybody, and all of a step's gradients are in its
+    mean."""
     asynchronous: bool = False
     """Updates are parameters; workers' replicas differ, and the server's is the model."""
     agrees: bool = True
@@ -315,8 +331,8 @@ class ExchangeSpec:
     down: tuple[str, ...] | None = None
     """Codings that can write what comes back; None: all."""
     partial: bool = False
-    """True if only some workers may take part in a step: its side is a ``PartialSide``, its server gathers from
-    ``Peers.of_step`` and answers all."""
+    """True if only some workers may take part in a step: its side is a ``PartialSide``, its server
+    gathers from ``Peers.of_step`` and answers all."""
     leaving: (
         tuple[
             Callable[[Node, Membership], LeavingSide], Callable[[Node, Membership], LeavingServer]
@@ -325,7 +341,8 @@ class ExchangeSpec:
     ) = None
     """Both sides where workers leave and return; None: nobody can."""
     spares: Callable[[Mapping[str, Any], int], int] = no_spares
-    """How many workers may be lost without an end to the run, by ``exchange_options`` and their number."""
+    """How many workers may be lost without an end to the run, by ``exchange_options`` and their
+    number."""
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise InputError for options that it does not have."""

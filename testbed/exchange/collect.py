@@ -2,8 +2,8 @@
 
 Waiting for one message from each of several peers, some of which may be ahead.
 
-A server's side of its workers where some may be lost: who is still there, what they send, and answers that hold up
-nobody else.
+A server's side of its workers where some may be lost: who is still there, what they send, and
+answers that hold up nobody else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ PHASES = {Kind.HELLO: "greeting", Kind.BYE: "goodbye"}
 
 
 class MessageCollector:
-    """Messages that came to a node and are not asked for yet. ``bytes_received``: frame bytes of all that came."""
+    """Messages that came to a node and are not asked for yet. ``bytes_received``: frame bytes of
+    all that came."""
 
     def __init__(self, node: Node, peers: Membership, ahead: int = 1) -> None:
         """``ahead``: how many steps a peer may be further than this node."""
@@ -43,7 +44,8 @@ class MessageCollector:
 
         ``waiting``: who can do nothing until this node goes on.
 
-        Raises NodeLost naming who is missing, step and phase; WireError for a message that has no place.
+        Raises NodeLost naming who is missing, step and phase; WireError for a message that has no
+        place.
         """
         here = self._waiting.setdefault((kind, step, bucket), {})
         while missing := [peer for peer in senders if peer not in here]:
@@ -52,8 +54,8 @@ class MessageCollector:
         return [here[peer] for peer in senders]
 
     def any(self, kind: Kind, step: int, missing: Collection[int], timeout_s: float) -> Message:
-        """The next message of that kind and step, of whatever bucket. ``missing``: whom something is waited for from,
-        and who may themselves wait for what this node sends then.
+        """The next message of that kind and step, of whatever bucket. ``missing``: whom something
+        is waited for from, and who may themselves wait for what this node sends then.
 
         Raises as ``collect``.
         """
@@ -102,7 +104,8 @@ class MessageCollector:
 
 
 class WorkerSet:
-    """The workers of ``peers``, of whom ``spares`` may be lost. ``here``: those that are not, by rank."""
+    """The workers of ``peers``, of whom ``spares`` may be lost. ``here``: those that are not, by
+    rank."""
 
     def __init__(self, node: Node, peers: Membership, spares: int) -> None:
         self._node, self._peers, self._spares = node, peers, spares
@@ -131,8 +134,8 @@ class WorkerSet:
     ) -> Message | None:
         """The next message; None when somebody was lost instead, or one who had been has sent it.
 
-        Those of ``awaited`` who say nothing for the timeout are lost. Raises NodeLost when that are more than may be.
-        ``waiting``: who can do nothing until the server goes on.
+        Those of ``awaited`` who say nothing for the timeout are lost. Raises NodeLost when that are
+        more than may be. ``waiting``: who can do nothing until the server goes on.
         """
         try:
             message = self._node.endpoint.receive(self._peers.timeout_s, awaited, waiting)
@@ -145,7 +148,8 @@ class WorkerSet:
         return message if message.sender in self.here else None
 
     def post(self, peer: int, kind: Kind, step: int, body: Buffer) -> int:
-        """Begin to send to ``peer``; ``body`` must not change any more. Returns the frame's bytes."""
+        """Begin to send to ``peer``; ``body`` must not change any more. Returns the frame's
+        bytes."""
         message = Message(kind, step, 0, self._peers.own, body)
         frame_bytes = self._node.endpoint.frame_bytes(message)
         self._outgoing[peer].put(message)
@@ -162,7 +166,8 @@ class WorkerSet:
         return self._peers.names.get(peer, f"peer {peer}")
 
     def _write(self, peer: int, outgoing: Queue[Message | None]) -> None:
-        """In an activity for each worker: one that takes nothing holds up its own messages alone."""
+        """In an activity for each worker: one that takes nothing holds up its own messages
+        alone."""
         while (message := outgoing.get()) is not None:
             try:
                 self._node.endpoint.send([peer], message)

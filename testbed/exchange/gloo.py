@@ -1,10 +1,12 @@
 """All-reduce and all-gather by PyTorch's gloo: baselines, on real networks only.
 
-Gradients go over gloo's own connections. Those of ``testbed.exchange.all_gather`` are there too: they carry greetings and
-goodbyes, and when one of them ends it is known who was lost, which gloo does not say.
+Gradients go over gloo's own connections. Those of ``testbed.exchange.all_gather`` are there too:
+they carry greetings and goodbyes, and when one of them ends it is known who was lost, which gloo
+does not say.
 
-Bytes are those that the operations must move, without headers: gloo rings, so that an all-reduce of D bytes takes
-2(n - 1)/n·D, and an all-gather of m bytes each (n - 1)·m, out of every node and into it.
+Bytes are those that the operations must move, without headers: gloo rings, so that an all-reduce of
+D bytes takes 2(n - 1)/n·D, and an all-gather of m bytes each (n - 1)·m, out of every node and into
+it.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ class GlooExchange(AllGatherExchange):
 
 
 class AllReduce(GlooExchange):
-    """One all-reduce of the whole gradient. ``kind``: of the values that travel, and in which they are added up."""
+    """One all-reduce of the whole gradient. ``kind``: of the values that travel, and in which they
+    are added up."""
 
     def __init__(
         self, node: Node, peers: Membership, *, kind: Literal["float32", "bfloat16"] = "float32"
@@ -111,7 +114,8 @@ class AllReduce(GlooExchange):
 
 
 class AllGather(GlooExchange):
-    """Everybody's payload to everybody. Lengths go first; payloads follow, all as long as the longest."""
+    """Everybody's payload to everybody. Lengths go first; payloads follow, all as long as the
+    longest."""
 
     def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
         """Begin with a bucket's payload; returns when gloo has it."""
@@ -178,7 +182,8 @@ class GlooTicket:
         self._travel: TransferTiming | None = None
 
     def wait(self) -> Update:
-        """The mean, or everybody's payloads. Gloo tells of no times in between: all of it is waiting."""
+        """The mean, or everybody's payloads. Gloo tells of no times in between: all of it is
+        waiting."""
         try:
             ended_s, update = self._wait()
         except NodeLost as lost:

@@ -4,15 +4,17 @@ The parameter server: every worker sends to the server, which answers all of the
 
 Several servers share the model: each answers for buckets of its own, as if it were the only one.
 
-Frames of a run: each worker's HELLO to every server; then per step and bucket a GRADIENT of every worker (that takes
-part in the step) and an UPDATE to all; BYE. Servers decide which step is the last and send a BYE with that step's number before their
-UPDATE; a worker answers with a BYE once it has all updates.
+Frames of a run: each worker's HELLO to every server; then per step and bucket a GRADIENT of every
+worker (that takes part in the step) and an UPDATE to all; BYE. Servers decide which step is the
+last and send a BYE with that step's number before their UPDATE; a worker answers with a BYE once it
+has all updates.
 
 A parameter server whose workers leave and return while the run goes on.
 
-Beside the frames of ``testbed.exchange.parameter_server``: who leaves says so with an AWAY of the first step that it will miss, in the
-place of its gradient, and gets nothing from then on. With a BACK it asks for the parameters; it gets them, as an UPDATE
-of the step they are of, when the server has applied that, and takes part in the next.
+Beside the frames of ``testbed.exchange.parameter_server``: who leaves says so with an AWAY of the
+first step that it will miss, in the place of its gradient, and gets nothing from then on. With a
+BACK it asks for the parameters; it gets them, as an UPDATE of the step they are of, when the server
+has applied that, and takes part in the next.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from testbed.exchange.base import (
 from testbed.node import Buffer, Kind, Message, Node
 
 _PATIENCE = 1.25
-"""Workers wait for the server this much longer than the server for workers: it may have more to do than they."""
+"""Workers wait for the server this much longer than the server for workers: it may have more to do
+than they."""
 
 
 class PsWorkerExchange:
@@ -76,7 +79,8 @@ class PsWorkerExchange:
         return PsTicket(self, step, bucket, now_s, now_s, 0)
 
     def update(self, step: int, bucket: int) -> Message:
-        """The server's UPDATE for ``bucket`` of ``step``. Raises NodeLost, or WireError for another."""
+        """The server's UPDATE for ``bucket`` of ``step``. Raises NodeLost, or WireError for
+        another."""
         while (step, bucket) not in self._arrived:
             self._take(step, {self._peers.server_of(bucket)})
         return self._arrived.pop((step, bucket))
@@ -112,7 +116,8 @@ class PsWorkerExchange:
             )
 
     def _due(self, message: Message, step: int) -> bool:
-        """Return whether it is an update of ``step``, asked for and not there yet, from the server of its bucket."""
+        """Return whether it is an update of ``step``, asked for and not there yet, from the server
+        of its bucket."""
         from_it = message.sender == self._peers.server_of(message.bucket)
         asked = message.step == step and (step, message.bucket) in self._asked
         return message.kind is Kind.UPDATE and asked and from_it
@@ -191,8 +196,9 @@ class PsServerExchange:
         self._collect(Kind.HELLO, 0, 0, self._peers.timeout_s + PREPARATION_S)
 
     def gather(self, step: int, bucket: int) -> list[Message]:
-        """The GRADIENT of everyone who takes part, by rank. A message out of place is an error, not ignored: in a bulk
-        synchronous run nobody has a reason to send one, and what was counted would be wrong."""
+        """The GRADIENT of everyone who takes part, by rank. A message out of place is an error, not
+        ignored: in a bulk synchronous run nobody has a reason to send one, and what was counted
+        would be wrong."""
         return self._collect(
             Kind.GRADIENT, step, bucket, self._peers.timeout_s, self._peers.of_step(step)
         )
@@ -252,7 +258,8 @@ class PsServerExchange:
         timeout_s: float,
         senders: Sequence[int] | None = None,
     ) -> list[Message]:
-        """From each of ``senders`` (None: all workers), by rank; the others wait for this node all the while."""
+        """From each of ``senders`` (None: all workers), by rank; the others wait for this node all
+        the while."""
         arrived: dict[int, Message] = {}
         senders = self._peers.workers if senders is None else senders
         missing = dict.fromkeys(senders)
@@ -331,7 +338,8 @@ class ElasticPsWorker(PsWorkerExchange):
 
 
 class ElasticPsServer(PsServerExchange):
-    """The server's side. ``state``: gives what a returning worker is sent, as the last step has left it."""
+    """The server's side. ``state``: gives what a returning worker is sent, as the last step has
+    left it."""
 
     def __init__(self, node: Node, peers: Membership) -> None:
         super().__init__(node, peers)

@@ -1,12 +1,14 @@
-"""The asynchronous parameter server: each gradient is applied when it comes, and its sender alone is answered.
+"""The asynchronous parameter server: each gradient is applied when it comes, and its sender alone
+is answered.
 
-Frames of a run: each worker's HELLO; then GRADIENTs, each answered by an UPDATE that holds parameters; BYE. An
-UPDATE's step is its version, the number of gradients that its parameters are made of; a GRADIENT's step is the
-version that it was computed on, so that gradients applied in between, its staleness, can be counted. After the
-last gradient every worker's next message is answered by a BYE and the final parameters; it says BYE then.
+Frames of a run: each worker's HELLO; then GRADIENTs, each answered by an UPDATE that holds
+parameters; BYE. An UPDATE's step is its version, the number of gradients that its parameters are
+made of; a GRADIENT's step is the version that it was computed on, so that gradients applied in
+between, its staleness, can be counted. After the last gradient every worker's next message is
+answered by a BYE and the final parameters; it says BYE then.
 
-With a bound (stale synchronous parallel: Ho et al. 2013) a worker that is more than so many of its own steps ahead
-of the slowest is answered when that one has caught up.
+With a bound (stale synchronous parallel: Ho et al. 2013) a worker that is more than so many of its
+own steps ahead of the slowest is answered when that one has caught up.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ class AsyncWorker(PsWorkerExchange):
 
 
 class AsyncPsServer:
-    """The server's side (``testbed.exchange.base.ServerSide``). Its steps are versions: gradients applied."""
+    """The server's side (``testbed.exchange.base.ServerSide``). Its steps are versions: gradients
+    applied."""
 
     def __init__(self, node: Node, peers: Membership) -> None:
         self._node = node

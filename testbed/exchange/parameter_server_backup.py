@@ -1,8 +1,9 @@
-"""A parameter server with backup workers (Chen et al. 2016, "Revisiting Distributed Synchronous SGD", §3.1).
+"""A parameter server with backup workers (Chen et al. 2016, "Revisiting Distributed Synchronous
+SGD", §3.1).
 
-Of N workers the server averages the first N − b gradients of a step, and answers all; later ones of that step are
-dropped. A worker that is behind takes in all updates that are there already, and goes on at the newest step. Frames
-are those of ``testbed.exchange.parameter_server``.
+Of N workers the server averages the first N − b gradients of a step, and answers all; later ones of
+that step are dropped. A worker that is behind takes in all updates that are there already, and goes
+on at the newest step. Frames are those of ``testbed.exchange.parameter_server``.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class BackupPsWorker(PsWorkerExchange):
         self._listens = False
 
     def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
-        """Send a gradient; returns when its last byte is handed over. From the first one on, listen."""
+        """Send a gradient; returns when its last byte is handed over. From the first one on,
+        listen."""
         if not self._listens:  # not before: others may still prepare
             self._listens = True
             self._node.spawn(self._listen)
@@ -166,7 +168,8 @@ class BackupPsServer:
         return [first[peer] for peer in sorted(first)]
 
     def broadcast(self, step: int, bucket: int, payload: Buffer, *, last: bool = False) -> SentUnit:  # noqa: ARG002
-        """One UPDATE to all who are there, after a BYE if it is the ``last``. It does not wait until it has left."""
+        """One UPDATE to all who are there, after a BYE if it is the ``last``. It does not wait
+        until it has left."""
         start_s, body = self._node.now(), bytes(payload)
         if last:
             for peer in self._crowd.here:

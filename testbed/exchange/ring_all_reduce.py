@@ -1,15 +1,17 @@
 """Ring all-reduce: the sum goes round in parts, and nobody sends more than twice the gradient.
 
-The gradient is cut into as many segments as there are workers. In each hop every worker sends a segment to the next one
-and receives another from the one before it. In the first n - 1 hops it adds what it receives to its own, and so ends with
-one segment that is everybody's sum (reduce-scatter); it makes that the mean. In the other n - 1 hops it takes over what it
-receives, and so ends with all means (all-gather). A worker sends 2(n - 1)/n of the gradient's bytes, whatever n is
-(Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
+The gradient is cut into as many segments as there are workers. In each hop every worker sends a
+segment to the next one and receives another from the one before it. In the first n - 1 hops it adds
+what it receives to its own, and so ends with one segment that is everybody's sum (reduce-scatter);
+it makes that the mean. In the other n - 1 hops it takes over what it receives, and so ends with all
+means (all-gather). A worker sends 2(n - 1)/n of the gradient's bytes, whatever n is (Patarasuk and
+Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
 
-A segment is added up in the order of the ring, whatever comes first: sums do not depend on timing. Everybody uses the mean
-as it was sent, its owner too, so that all have the same bits.
+A segment is added up in the order of the ring, whatever comes first: sums do not depend on timing.
+Everybody uses the mean as it was sent, its owner too, so that all have the same bits.
 
-Frames of a run: as of ``testbed.exchange.all_gather``, and per step one GRADIENT for each hop, whose number is its bucket.
+Frames of a run: as of ``testbed.exchange.all_gather``, and per step one GRADIENT for each hop,
+whose number is its bucket.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class RingExchange(AllGatherExchange):
         self._scratch = BufferPool()
 
     def submit(self, step: int, bucket: int, payload: Buffer) -> RingTicket:
-        """Send the first segment of float32 ``payload`` on its way; returns when its last byte is handed over."""
+        """Send the first segment of float32 ``payload`` on its way; returns when its last byte is
+        handed over."""
         if bucket:
             raise WireError(f"a ring carries whole gradients, and bucket {bucket} was submitted")
         given = np.frombuffer(payload, np.float32)
@@ -77,7 +80,8 @@ class RingExchange(AllGatherExchange):
         return sent
 
     def take(self, step: int, hop: int, count: int) -> tuple[Message, Floats]:
-        """From the worker before: the message, and its ``count`` values. Raises NodeLost, WireError."""
+        """From the worker before: the message, and its ``count`` values. Raises NodeLost,
+        WireError."""
         (message,) = self.gathering.collect(
             Kind.GRADIENT, step, hop, [self._before], self._peers.timeout_s, [self._next]
         )
@@ -97,7 +101,8 @@ class RingExchange(AllGatherExchange):
 class RingTicket:
     """A submitted gradient (``testbed.exchange.base.Ticket``).
 
-    ``vector``: float32 (size,), changed until it is the mean, which holds until the next gradient is submitted.
+    ``vector``: float32 (size,), changed until it is the mean, which holds until the next gradient
+    is submitted.
     """
 
     def __init__(self, ring: RingExchange, node: Node, step: int, vector: Floats) -> None:
@@ -132,7 +137,8 @@ class RingTicket:
         return self._travel
 
     def _segment(self, hop: int) -> Floats:
-        """Return the segment sent in ``hop``: in each hop, the one received in the hop before it."""
+        """Return the segment sent in ``hop``: in each hop, the one received in the hop before
+        it."""
         return self._segments[(self._ring.place - hop) % self._ring.many]
 
     def _send(self, hop: int) -> None:

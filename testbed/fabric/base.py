@@ -1,6 +1,7 @@
 """Fabric protocol, RunContext, registry.
 
-The seam of fabrics. Order of calls: create, (the session listens on ``control_host``), start, destroy.
+The seam of fabrics. Order of calls: create, (the session listens on ``control_host``), start,
+destroy.
 
 Two networks on every fabric: ``data`` is shaped; ``control`` is not, and carries no training bytes.
 
@@ -41,7 +42,8 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """The networks that ``create`` made. ``switch_address`` is the switch's own address on the data network.
+    """The networks that ``create`` made. ``switch_address`` is the switch's own address on the data
+    network.
 
     Namespaces are paths; None: this process's own.
     """
@@ -50,7 +52,8 @@ class Networks:
     switch_address: str
     switch_netns: str | None
     control_addresses: Mapping[str, str] = field(default_factory=dict)
-    """Address from which a node connects to ``control_host``, by node, if known. Nobody else is taken for it."""
+    """Address from which a node connects to ``control_host``, by node, if known. Nobody else is
+    taken for it."""
     control_netns: str | None = None
 
 
@@ -60,20 +63,24 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ExecEnvironment:
-    """The environment that nodes offer to a user's command. Except in hosts, no process of ours is in them."""
+    """The environment that nodes offer to a user's command. Except in hosts, no process of ours is
+    in them."""
 
     directory: Path
     """Where the command starts. Containers have it under the same path, to read and to write."""
     meeting: Path
-    """A folder of sockets by which the command's processes can be heard; the same everywhere, too."""
+    """A folder of sockets by which the command's processes can be heard; the same everywhere,
+    too."""
     user: str
-    """Whose processes they are in containers, as ``uid:gid``, never root: what they write there is this user's."""
+    """Whose processes they are in containers, as ``uid:gid``, never root: what they write there is
+    this user's."""
     images: Mapping[str, str] = field(default_factory=dict)
     """The container image that a node has instead of ours, by node."""
     output: Path | None = None
     """A folder of that user's, in the run's directory; containers have it under another path."""
     home_of_root: Path | None = None
-    """The folder that containers have as ``/root``; None: that of their images, which their user may not look into."""
+    """The folder that containers have as ``/root``; None: that of their images, which their user
+    may not look into."""
     writable_root: bool = False
     """True if the root of other images than ours may be written to."""
     pins: Mapping[Path, Identity] = field(default_factory=dict)
@@ -118,7 +125,8 @@ class Launched(Protocol):
 
 
 class Fabric(Protocol):
-    """Where nodes run. Made from a ``RunContext``; ``destroy`` is safe to call at any time, and twice."""
+    """Where nodes run. Made from a ``RunContext``; ``destroy`` is safe to call at any time, and
+    twice."""
 
     agent: AgentClient
     """The links agent of this fabric's host; usable after ``create``."""
@@ -137,7 +145,8 @@ class Fabric(Protocol):
         ...
 
     def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Launched:
-        """Start a command in a node of ``premises``, without any privilege; both its outputs come through its pipe.
+        """Start a command in a node of ``premises``, without any privilege; both its outputs come
+        through its pipe.
 
         Its status is what a shell would say: 127, not found; 128 + n or -n, killed by signal n.
         """
@@ -156,7 +165,8 @@ class Fabric(Protocol):
         ...
 
     def kill(self, name: str) -> None:
-        """Kill every process of a node; its network stays. ``dead`` does not name it any more if it is a host."""
+        """Kill every process of a node; its network stays. ``dead`` does not name it any more if it
+        is a host."""
         ...
 
     def restart(self, name: str) -> None:
@@ -172,7 +182,8 @@ class Fabric(Protocol):
         ...
 
     def keep(self) -> None:
-        """Have everything left standing when this process ends; ``testbed clean --all`` removes it."""
+        """Have everything left standing when this process ends; ``testbed clean --all`` removes
+        it."""
         ...
 
     def destroy(self) -> None:
@@ -184,7 +195,8 @@ class FabricClass(Protocol):
     """How a fabric is made."""
 
     def __call__(self, context: RunContext) -> Fabric:
-        """A fabric for one ``run``; nothing is made yet. Raises MachineError when it cannot work here."""
+        """A fabric for one ``run``; nothing is made yet. Raises MachineError when it cannot work
+        here."""
         ...
 
 

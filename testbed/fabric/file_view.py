@@ -1,8 +1,10 @@
-"""The host's files as a node of ``netns`` sees them: all read-only, and its own working folder to write to.
+"""The host's files as a node of ``netns`` sees them: all read-only, and its own working folder to
+write to.
 
-In a mount namespace of its own ``/tmp``, ``/var/tmp``, ``/run`` and ``/dev/shm`` are empty and private, ``/proc`` is that
-of its processes, and folders are shown that its user could not reach otherwise: the interpreter, the package, data.
-What a shown folder's owner has looks there as if it were the node's (an id-mapped mount); on the disk it stays the owner's.
+In a mount namespace of its own ``/tmp``, ``/var/tmp``, ``/run`` and ``/dev/shm`` are empty and
+private, ``/proc`` is that of its processes, and folders are shown that its user could not reach
+otherwise: the interpreter, the package, data. What a shown folder's owner has looks there as if it
+were the node's (an id-mapped mount); on the disk it stays the owner's.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ _PRIVATE = {
 """Folders that begin empty, each with how: where programs that share no network meet otherwise."""
 
 _TERMINALS = "newinstance,ptmxmode=0666,mode=0620"
-"""A user's other terminals are files of that user's, and those of two nodes would be files of the same user."""
+"""A user's other terminals are files of that user's, and those of two nodes would be files of the
+same user."""
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))
 _LONGEST = 4096
 _LEAST_RUN_BYTES = 16 << 20
@@ -68,15 +71,16 @@ class Account(NamedTuple):
 
 
 def account() -> Account | None:
-    """Whose the nodes of this process are; None: they stay this process's own user, who is not the host's root."""
+    """Whose the nodes of this process are; None: they stay this process's own user, who is not the
+    host's root."""
     if os.geteuid() != 0 or not is_mapped(NODE_USER):
         return None
     return Account(NODE_USER, NODE_USER)
 
 
 def account_for(shown: Iterable[Shown]) -> Account | None:
-    """The account of a node that is shown this: of what it may write to the owner, where the file system cannot show that as
-    somebody else's, and the owner is not root. Raises OSError."""
+    """The account of a node that is shown this: of what it may write to the owner, where the file
+    system cannot show that as somebody else's, and the owner is not root. Raises OSError."""
     whose = account()
     for one in shown:
         owner = Path(one.path).stat()
@@ -89,7 +93,8 @@ def account_for(shown: Iterable[Shown]) -> Account | None:
 
 
 def programs(variables: Mapping[str, str]) -> list[Shown]:
-    """The interpreter, the package, and what ``PATH`` and ``PYTHONPATH`` lead to, as far as it is outside of ``/usr``."""
+    """The interpreter, the package, and what ``PATH`` and ``PYTHONPATH`` lead to, as far as it is
+    outside of ``/usr``."""
     folders = [Path(sys.base_prefix), Path(sys.prefix), PACKAGE]
     folders += [Path(entry) for entry in sys.path if entry]
     folders += [Path(entry) for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -103,7 +108,8 @@ def programs(variables: Mapping[str, str]) -> list[Shown]:
 
 
 def named(command: Iterable[str], directory: Path) -> list[Shown]:
-    """The folders of files in ``/tmp`` and ``/var/tmp`` that a command's arguments name: there nodes have files of their own."""
+    """The folders of files in ``/tmp`` and ``/var/tmp`` that a command's arguments name: there
+    nodes have files of their own."""
     found = set()
     for text in command:
         path = (directory / text.rpartition("=")[2]).absolute()
@@ -115,7 +121,8 @@ def named(command: Iterable[str], directory: Path) -> list[Shown]:
 
 
 def _reachable(path: Path) -> bool:
-    """Return whether a path is there for this user: ``PATH`` may have folders of somebody else's."""
+    """Return whether a path is there for this user: ``PATH`` may have folders of somebody
+    else's."""
     try:
         return path.exists()
     except OSError:
@@ -123,7 +130,8 @@ def _reachable(path: Path) -> bool:
 
 
 def _installation(folder: Path) -> Iterator[Path]:
-    """Yield the folders that programs in a folder need: it, the parent of a ``bin``, that of the Python it leads to."""
+    """Yield the folders that programs in a folder need: it, the parent of a ``bin``, that of the
+    Python it leads to."""
     yield folder
     if folder.name != "bin" or folder.parent in (Path("/"), Path("/usr"), Path.home()):
         return
@@ -147,10 +155,12 @@ def lay(
     files: Mapping[str, str] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> None:
-    """Lay the view out in this process's mount namespace, which must be its own. Raises OSError and MachineError.
+    """Lay the view out in this process's mount namespace, which must be its own. Raises OSError and
+    MachineError.
 
-    ``whose``: the user that will look at it, and may reach what is shown. ``processes``: mount ``/proc`` anew.
-    ``files``: texts to be found in place of the host's, by path. ``sizes``: of folders that begin empty, in bytes.
+    ``whose``: the user that will look at it, and may reach what is shown. ``processes``: mount
+    ``/proc`` anew. ``files``: texts to be found in place of the host's, by path. ``sizes``: of
+    folders that begin empty, in bytes.
     """
     make_private()
     private = {
@@ -181,7 +191,8 @@ def lay(
 
 
 def check(shown: Iterable[Shown]) -> None:
-    """Raises MachineError where this process may not use what it is shown. Privileges must have been given up."""
+    """Raises MachineError where this process may not use what it is shown. Privileges must have
+    been given up."""
     for path, writable in shown:
         needed = os.R_OK | (os.X_OK if Path(path).is_dir() else 0) | (os.W_OK if writable else 0)
         if not os.access(path, needed):
@@ -193,7 +204,8 @@ def check(shown: Iterable[Shown]) -> None:
 
 
 def _targets(shown: Sequence[Shown]) -> list[tuple[str, Shown]]:
-    """Return each path with what is shown there, root first, also where links lead. Writable beats read-only."""
+    """Return each path with what is shown there, root first, also where links lead. Writable beats
+    read-only."""
     found: dict[str, Shown] = {}
     for one in shown:
         for path in dict.fromkeys((os.path.realpath(one.path), str(Path(one.path).absolute()))):
@@ -208,8 +220,8 @@ def between(above: str | Path, below: str | Path) -> list[Path]:
 
 
 def _hold(path: str, writable: Mapping[str, bool]) -> None:
-    """Make mounts of the folders between a writable folder and a path in it: they cannot be renamed then, and nothing else
-    can be put in the place of what is shown there."""
+    """Make mounts of the folders between a writable folder and a path in it: they cannot be renamed
+    then, and nothing else can be put in the place of what is shown there."""
     above = next((str(parent) for parent in Path(path).parents if str(parent) in writable), None)
     if above is None or not writable[above]:
         return
@@ -219,7 +231,8 @@ def _hold(path: str, writable: Mapping[str, bool]) -> None:
 
 
 def _has(found: Mapping[str, Shown], path: str) -> bool:
-    """Return whether the nearest shown folder above ``path`` is writable where ``path`` is, and read-only where it is.
+    """Return whether the nearest shown folder above ``path`` is writable where ``path`` is, and
+    read-only where it is.
 
     Otherwise ``path`` is shown by itself: a package in a working folder stays read-only.
     """
@@ -248,7 +261,8 @@ def _may_enter(folder: os.stat_result, whose: Account) -> bool:
 
 
 class _Tree:
-    """A copy of the mounts below a path, to be attached elsewhere; closed with the ``with`` block."""
+    """A copy of the mounts below a path, to be attached elsewhere; closed with the ``with``
+    block."""
 
     def __init__(self, path: str, writable: bool, whose: Account | None) -> None:
         self._is_folder = Path(path).is_dir()
@@ -284,7 +298,8 @@ class _Tree:
 
 
 class _mapping:  # noqa: N801 - a context, like a function
-    """A user namespace in which ``owner`` and ``group`` are ``whose``, and everybody else is who he is; a descriptor of it."""
+    """A user namespace in which ``owner`` and ``group`` are ``whose``, and everybody else is who he
+    is; a descriptor of it."""
 
     def __init__(self, owner: int, group: int, whose: Account) -> None:
         ready_in, ready_out = os.pipe()
@@ -324,7 +339,8 @@ class _mapping:  # noqa: N801 - a context, like a function
 
 
 def _rows(disk: int, seen: int) -> str:
-    """Rows of a ``uid_map``: ``disk`` on the disk is ``seen``; all others but these two are themselves."""
+    """Rows of a ``uid_map``: ``disk`` on the disk is ``seen``; all others but these two are
+    themselves."""
     rows, first = [f"{disk} {seen} 1"], 0
     for left_out in sorted({disk, seen}):
         rows += [f"{first} {first} {left_out - first}"] if left_out > first else []

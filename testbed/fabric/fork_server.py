@@ -1,8 +1,9 @@
-"""The process that nodes are forks of: ``python -m testbed.fabric.fork_server``, started by ``testbed.fabric.forker``.
+"""The process that nodes are forks of: ``python -m testbed.fabric.fork_server``, started by
+``testbed.fabric.forker``.
 
-A node has namespaces of its own for network, mounts, processes, inter-process communication and the host's name; what is
-first in them is process 1 there, and when it ends the kernel kills the others. It has no privilege before it runs any
-code of the experiment.
+A node has namespaces of its own for network, mounts, processes, inter-process communication and the
+host's name; what is first in them is process 1 there, and when it ends the kernel kills the others.
+It has no privilege before it runs any code of the experiment.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ _SET_DEATH_SIGNAL, _ADOPT = 1, 36
 _NEW_NET = 0x40000000
 
 NODE = "testbed.runner.node_process"
-"""The module that is run as a node. It is named, not imported: fabrics do not know what is run on them."""
+"""The module that is run as a node. It is named, not imported: fabrics do not know what is run on
+them."""
 SHARED = (NODE, "testbed.runner.node_process", "testbed.records.exporter")
 """Modules that every node uses."""
 TRAINING = (
@@ -89,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _prepare(imports: str) -> None:
-    """Import what nodes will use, and load the kernels that are compiled: nodes could keep none on the disk.
+    """Import what nodes will use, and load the kernels that are compiled: nodes could keep none on
+    the disk.
 
     No thread may be started: a fork has none but the one that called it.
     """
@@ -178,7 +181,8 @@ class Forking:
     ) -> int:
         """A child in a namespace of processes of its own, or in that of its room. Raises OSError.
 
-        There a process in between begins it, and ends: who has once chosen a namespace for its children cannot go back.
+        There a process in between begins it, and ends: who has once chosen a namespace for its
+        children cannot go back.
         """
         if (
             room := request.get("room")
@@ -235,7 +239,8 @@ def _live(
     parent: int,
     unneeded: Iterable[int],
 ) -> NoReturn:
-    """In the fork, until it ends. ``ready``: closed when it has begun, or written to with what was in its way."""
+    """In the fork, until it ends. ``ready``: closed when it has begun, or written to with what was
+    in its way."""
     status, begun = 1, False
 
     def begin() -> None:
@@ -276,14 +281,16 @@ def _why(error: BaseException) -> dict[str, Any]:
 
 
 def die_with_descriptor(parent: int) -> None:
-    """Be killed when the parent dies, who is seen by a descriptor only: in this namespace it has no number."""
+    """Be killed when the parent dies, who is seen by a descriptor only: in this namespace it has no
+    number."""
     prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     if select.select([parent], [], [], 0)[0]:
         os._exit(1)
 
 
 def _isolate(request: Request) -> None:
-    """Enter a node's network, make its other namespaces, and give up all power. Raises OSError and MachineError."""
+    """Enter a node's network, make its other namespaces, and give up all power. Raises OSError and
+    MachineError."""
     ControlGroup(tuple(map(Path, request["groups"]))).enter()
     enter(request["netns"])
     unshare(NEW_MOUNTS | NEW_IPC | NEW_NAMES)

@@ -1,13 +1,16 @@
-"""Nodes of ``netns`` and the commands in them, as forks of one process that has imported what they need.
+"""Nodes of ``netns`` and the commands in them, as forks of one process that has imported what they
+need.
 
-``Forker`` starts ``python -m testbed.fabric.fork_server``, which imports PyTorch once where nodes train; each process is then
-a fork of it, a hundredth of a second after it was asked for. The two speak over a socket that keeps messages apart; what
-is asked for travels in a file in memory, and with it the file for a process's output.
-All die with the forking process, and that with the thread that started it.
+``Forker`` starts ``python -m testbed.fabric.fork_server``, which imports PyTorch once where nodes
+train; each process is then a fork of it, a hundredth of a second after it was asked for. The two
+speak over a socket that keeps messages apart; what is asked for travels in a file in memory, and
+with it the file for a process's output. All die with the forking process, and that with the thread
+that started it.
 
 Logs of nodes of ``netns``: what a node prints is kept in ``log/<node>.log``, up to a bound.
 
-The nodes write into pipes and a thread each copies: whoever could write to the file itself could fill the disk.
+The nodes write into pipes and a thread each copies: whoever could write to the file itself could
+fill the disk.
 """
 
 from __future__ import annotations
@@ -34,13 +37,15 @@ from testbed.user_files import MOST_BYTES, log_in
 MESSAGE_BYTES = 65_536
 _END_S = 5.0
 Imports = Literal["nothing", "testbed", "torch"]
-"""The modules imported before the first fork: for commands, for nodes that do not train, for those that do."""
+"""The modules imported before the first fork: for commands, for nodes that do not train, for those
+that do."""
 
 
 class ForkSetting(NamedTuple):
-    """The setting of a node's processes: its name, its network, what it has of the host's files, its
-    ``/etc/hosts``, and the folders of its control group; where it has none, what bounds each process
-    (``limits.to_json``) of how many nodes. ``sizes``: of its own folders in memory, in bytes by path."""
+    """The setting of a node's processes: its name, its network, what it has of the host's files,
+    its ``/etc/hosts``, and the folders of its control group; where it has none, what bounds each
+    process (``limits.to_json``) of how many nodes. ``sizes``: of its own folders in memory, in
+    bytes by path."""
 
     name: str
     netns: str
@@ -53,7 +58,8 @@ class ForkSetting(NamedTuple):
 
 
 class Forked:
-    """A process that was forked, with the part of ``subprocess.Popen`` that fabrics and jobs use."""
+    """A process that was forked, with the part of ``subprocess.Popen`` that fabrics and jobs
+    use."""
 
     def __init__(self, forker: Forker, pid: int, stdout: IO[bytes] | None = None) -> None:
         self.pid, self.stdout = pid, stdout
@@ -79,7 +85,8 @@ class Forked:
 class Forker:
     """Starts the forking process, ``variables`` its environment.
 
-    To be made in a thread that lives as long as the nodes shall. The other methods may be called from any thread.
+    To be made in a thread that lives as long as the nodes shall. The other methods may be called
+    from any thread.
     """
 
     def __init__(self, variables: Mapping[str, str], imports: Imports) -> None:
@@ -114,7 +121,8 @@ class Forker:
         variables: Mapping[str, str],
         output: IO[bytes],
     ) -> Forked:
-        """Run ``testbed.runner.node_process`` with ``arguments`` in namespaces of its own. Raises ExperimentError and MachineError.
+        """Run ``testbed.runner.node_process`` with ``arguments`` in namespaces of its own. Raises
+        ExperimentError and MachineError.
 
         ``variables``: what its environment has beside the forking process's.
         """
@@ -122,25 +130,32 @@ class Forker:
         return self._start(output, kind="node", **setting._asdict(), **own)
 
     def room(self, setting: ForkSetting) -> Forked:
-        """The namespaces of a node for commands, and the first process in them, which does nothing; when it ends all do."""
+        """The namespaces of a node for commands, and the first process in them, which does nothing;
+        when it ends all do."""
         with Path(os.devnull).open("wb") as nothing:
             return self._start(nothing, kind="room", **setting._asdict())
 
     def command(
         self, room: Forked, command: Sequence[str], variables: Mapping[str, str], directory: Path
     ) -> Forked:
-        """Run ``command`` in a room, both its outputs through ``stdout``. ``variables``: its whole environment."""
+        """Run ``command`` in a room, both its outputs through ``stdout``. ``variables``: its whole
+        environment."""
         reading, writing = os.pipe()
         with os.fdopen(reading, "rb") as stdout, os.fdopen(writing, "wb") as output:
             started = self._start(
-                output, kind="command", room=room.pid, command=list(command),
-                variables=dict(variables), directory=str(directory),
-            )  # fmt: skip
+                output,
+                kind="command",
+                room=room.pid,
+                command=list(command),
+                variables=dict(variables),
+                directory=str(directory),
+            )
             started.stdout = os.fdopen(os.dup(stdout.fileno()), "rb")
         return started
 
     def status(self, pid: int, timeout_s: float | None) -> int | None:
-        """How a process has ended, waited for up to ``timeout_s`` (None: for ever); None while it runs."""
+        """How a process has ended, waited for up to ``timeout_s`` (None: for ever); None while it
+        runs."""
         with self._known:
             self._known.wait_for(lambda: pid in self._ended or self._over, timeout_s)
             return self._ended.get(pid, -signal.SIGKILL if self._over else None)
@@ -220,9 +235,11 @@ _AHEAD: list[Forker] = []
 
 @contextmanager
 def ahead(wanted: bool) -> Iterator[None]:
-    """Begin to import PyTorch for nodes that train, where that is ``wanted``, before it is known what they will do.
+    """Begin to import PyTorch for nodes that train, where that is ``wanted``, before it is known
+    what they will do.
 
-    To be entered in a thread that lives as long as the nodes shall. What ``take`` did not fetch ends with the context.
+    To be entered in a thread that lives as long as the nodes shall. What ``take`` did not fetch
+    ends with the context.
     """
     if wanted:
         _AHEAD.append(Forker(node_environment(), "torch"))
@@ -244,7 +261,8 @@ _LAST_WORDS_S = 1.0
 
 
 class NodeLogs:
-    """The logs in ``folder``. ``most_bytes``: of each that are kept; what comes after is read and let go."""
+    """The logs in ``folder``. ``most_bytes``: of each that are kept; what comes after is read and
+    let go."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self._folder, self._most_bytes = folder, most_bytes
@@ -252,7 +270,8 @@ class NodeLogs:
 
     @contextmanager
     def open(self, node: str) -> Iterator[IO[bytes]]:
-        """Where a process of ``node`` that is started in the ``with`` block shall write. Raises OSError and ExperimentError."""
+        """Where a process of ``node`` that is started in the ``with`` block shall write. Raises
+        OSError and ExperimentError."""
         log = log_in(self._folder, f"{node}.log")
         reading, writing = os.pipe()
         reader = threading.Thread(target=self._copy, args=(reading, log), daemon=True)

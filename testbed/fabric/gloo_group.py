@@ -2,10 +2,12 @@
 
 A node's own network interfaces, seen from inside: no privileges, and no netlink.
 
-PyTorch's gloo among the nodes of a run, bound to the data network: ``testbed.node.CollectiveGroup``.
+PyTorch's gloo among the nodes of a run, bound to the data network:
+``testbed.node.CollectiveGroup``.
 
-Left to itself gloo takes the address that the host's name stands for, which may be the loopback's or the control
-network's. Here it is given the interface that has the node's data address, and its rendezvous takes place there too.
+Left to itself gloo takes the address that the host's name stands for, which may be the loopback's
+or the control network's. Here it is given the interface that has the node's data address, and its
+rendezvous takes place there too.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _ADDRESS_OF = 0x8915
 """SIOCGIFADDR (include/uapi/linux/sockios.h)."""
 _COUNTERS = Path("/proc/thread-self/net/dev")
 _SENT = 8
-"""Position of the bytes sent among the numbers after an interface's name; the first is the bytes received."""
+"""Position of the bytes sent among the numbers after an interface's name; the first is the bytes
+received."""
 
 
 def interface_of(address: str) -> str:
@@ -73,8 +76,8 @@ _THREADS = 2
 class Meeting:
     """Where ``members`` (all of them, by rank) meet: at ``address`` and ``port`` of the first one.
 
-    ``own``: this node's rank; ``own_address``: its data address. ``patience_s``: how long members are waited for;
-    ``timeout_s``: how long an operation may take.
+    ``own``: this node's rank; ``own_address``: its data address. ``patience_s``: how long members
+    are waited for; ``timeout_s``: how long an operation may take.
     """
 
     members: Sequence[str]
@@ -171,9 +174,14 @@ def _store(meeting: Meeting) -> Any:
         return make(meeting.address, meeting.port, many, False, patience, wait_for_workers=False)
     listener = socket.create_server((meeting.address, meeting.port), backlog=128)
     return make(
-        meeting.address, meeting.port, many, True, patience, wait_for_workers=False,
+        meeting.address,
+        meeting.port,
+        many,
+        True,
+        patience,
+        wait_for_workers=False,
         master_listen_fd=listener.detach(),
-    )  # fmt: skip
+    )
 
 
 def _said(error: Exception) -> str:

@@ -2,9 +2,9 @@
 
 Who runs first when there are more threads than processors.
 
-A host that stands in for several machines must not let one node's computation hold up another node's
-messages: on real machines they have nothing to do with each other. So computation, and the writing of
-records, give way to everything else. No privilege is needed to give way.
+A host that stands in for several machines must not let one node's computation hold up another
+node's messages: on real machines they have nothing to do with each other. So computation, and the
+writing of records, give way to everything else. No privilege is needed to give way.
 
 A ``Node`` on a real host: threads, the monotonic clock, sockets. Used by every fabric but ``sim``.
 """
@@ -74,7 +74,8 @@ class HostTask:
 
 
 class HostClock:
-    """Seconds since t0, which is set when every node is ready; until then since the clock was made."""
+    """Seconds since t0, which is set when every node is ready; until then since the clock was
+    made."""
 
     def __init__(self) -> None:
         self.t0_ns = time.monotonic_ns()
@@ -98,7 +99,8 @@ class DataNetwork:
 
 
 class HostNode:
-    """``testbed.node.Node`` for one run. ``seed`` is the run's; each node draws from its own stream.
+    """``testbed.node.Node`` for one run. ``seed`` is the run's; each node draws from its own
+    stream.
 
     Without ``network`` it can have no group.
     """
@@ -179,7 +181,8 @@ class HostNode:
         self._recorded = self._background.submit(self._hand_over, event, self._recorded)
 
     def close(self) -> None:
-        """Hand over the last records, end the background thread and the group. Raises what lost a record."""
+        """Hand over the last records, end the background thread and the group. Raises what lost a
+        record."""
         if self._group is not None:
             self._group.close()
         self._background.shutdown()

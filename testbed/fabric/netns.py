@@ -44,11 +44,13 @@ from testbed.topology import (
 
 _TAG_BYTES = 8
 _DEVICE_DIGITS = 6
-"""Digits of a tag in a device's name, which has 15 characters at most: on a host they are told apart by what is written on them."""
+"""Digits of a tag in a device's name, which has 15 characters at most: on a host they are told
+apart by what is written on them."""
 
 
 def run_tag(run: str) -> str:
-    """Hexadecimal digits that stand for a run in names of namespaces, and the first of them in those of devices."""
+    """Hexadecimal digits that stand for a run in names of namespaces, and the first of them in
+    those of devices."""
     return blake2s(run.encode(), digest_size=_TAG_BYTES).hexdigest()
 
 
@@ -101,7 +103,8 @@ def plan_racks(
 ) -> RackPlan:
     """Names for the racks of a run, each with its ``tag`` and within 15 characters.
 
-    ``switch``: the name of the namespace that the core is in; None: the host's, so that the racks get one.
+    ``switch``: the name of the namespace that the core is in; None: the host's, so that the racks
+    get one.
     """
     racks = tuple(
         RackWires(
@@ -129,7 +132,8 @@ def plan_core(tag: str, alias: str, places: Mapping[str, NodePlacement]) -> Rack
 def install(
     agent: AgentClient, plan: RackPlan, places: Mapping[str, NodePlacement]
 ) -> tuple[dict[str, Cable], dict[str, NodePlacement]]:
-    """Have the agent make the racks; returns their cables, and the nodes with their ports where they are now."""
+    """Have the agent make the racks; returns their cables, and the nodes with their ports where
+    they are now."""
     if not plan.racks:
         return {}, dict(places)
     made = agent.racks(plan)
@@ -160,7 +164,8 @@ class NetnsFabric:
         self._processes: dict[str, Forked] = {}
         self._rooms: dict[str, Forked] = {}
         self._groups: dict[str, ControlGroup | None] = {}
-        # Nodes die with the thread that starts them, so one thread does, and lives as long as they shall.
+        # Nodes die with the thread that starts them, so one thread does, and lives as long as they
+        # shall.
         self._starter = ThreadPoolExecutor(1, "starter")
         self._forker: Forker | None = None
         self._logs = NodeLogs(context.directory / "log")
@@ -195,7 +200,8 @@ class NetnsFabric:
         )
 
     def start(self) -> dict[str, NodePlacement]:
-        """Start every node's process, without any privilege, its output going to ``log/<node>.log``."""
+        """Start every node's process, without any privilege, its output going to
+        ``log/<node>.log``."""
         assert self._plan is not None
         places = self._places(self._plan)
         plan = self._plan
@@ -288,7 +294,8 @@ class NetnsFabric:
             self._journal.add(KEPT)
 
     def destroy(self) -> None:
-        """End every process and remove everything, with the agent's help or, if it is dead, without."""
+        """End every process and remove everything, with the agent's help or, if it is dead,
+        without."""
         self._end_processes()
         if hasattr(self, "agent"):
             with suppress(ExperimentError):
@@ -359,7 +366,8 @@ class NetnsFabric:
         return [*programs(variables), *(Shown(str(folder)) for folder in self.context.folders)]
 
     def _hosts(self) -> str:
-        """Return the text of ``/etc/hosts`` in every node: all nodes, by their addresses on the data network."""
+        """Return the text of ``/etc/hosts`` in every node: all nodes, by their addresses on the
+        data network."""
         assert self._plan is not None
         names = [f"{node.data_address} {node.name}" for node in self._plan.nodes]
         return "\n".join(["127.0.0.1 localhost", "::1 localhost", *names, ""])
@@ -374,7 +382,8 @@ class NetnsFabric:
         return self._wired[name][0].netns or ""
 
     def _signal(self, name: str, number: int) -> None:
-        """To the whole process group, which every node's process leads; to all in a node without one."""
+        """To the whole process group, which every node's process leads; to all in a node without
+        one."""
         process = self._processes.get(name)
         if process is None and not self.context.staffed(self._specs[name]):
             self.signal(name, number)
@@ -394,8 +403,8 @@ class NetnsFabric:
         }
 
     def _end_processes(self) -> None:
-        """All are killed first, so that they end side by side. Of what was launched, only what others should have ended
-        is left."""
+        """All are killed first, so that they end side by side. Of what was launched, only what
+        others should have ended is left."""
         for name in self._wired:
             if not self.context.staffed(self._specs[name]):
                 self.signal(name, signal.SIGKILL)
@@ -420,7 +429,8 @@ def _planning() -> Iterator[None]:
 
 
 def _at_home() -> dict[str, str]:
-    """Variables of a node: its folders for temporary files and of its session are its own; an account has no home."""
+    """Variables of a node: its folders for temporary files and of its session are its own; an
+    account has no home."""
     own = {"TMPDIR": "/tmp", "XDG_RUNTIME_DIR": "/run"}
     if account() is not None:
         own |= {"HOME": "/tmp", "USER": "narrows", "LOGNAME": "narrows"}

@@ -1,10 +1,11 @@
 """Become a node process: namespace, privileges, PYTHONPATH.
 
-Becoming somebody without power: ``python -m testbed.fabric.node_launcher --netns PATH --parent PID -- COMMAND…``.
+Becoming somebody without power: ``python -m testbed.fabric.node_launcher --netns PATH --parent PID
+-- COMMAND…``.
 
-Enters the network namespace and a view of the host's files that is read-only, becomes the nodes' user, gives up every
-capability for good, sees to it that it dies with its parent, and becomes the command.
-The parent is the *thread* that started it: when that thread ends, so does this process.
+Enters the network namespace and a view of the host's files that is read-only, becomes the nodes'
+user, gives up every capability for good, sees to it that it dies with its parent, and becomes the
+command. The parent is the *thread* that started it: when that thread ends, so does this process.
 
 Having programs of any Python find this package, and nothing else that happens to lie beside it.
 """
@@ -43,7 +44,8 @@ _SET_SECCOMP, _SECCOMP_FILTER = 22, 2
 _NOROOT_LOCKED = 0b11
 _CAPABILITIES_VERSION_3 = 0x20080522
 _NOT_ABLE, _NOT_FOUND = 126, 127
-"""Exit codes that shells give for a command that cannot be started, and for one that is not there."""
+"""Exit codes that shells give for a command that cannot be started, and for one that is not
+there."""
 _LAST = Path("/proc/sys/kernel/cap_last_cap")
 
 _SET_ID = 0o6000
@@ -56,9 +58,10 @@ _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 
 
 class _Calls(NamedTuple):
-    """System calls of a machine (include/uapi/linux/audit.h), each with the argument that is a mode; of those that open
-    files, the argument before it says whether a file is made. ``keys``: add_key, request_key and keyctl. ``worlds``: clone and
-    unshare, whose first argument says which namespaces are made."""
+    """System calls of a machine (include/uapi/linux/audit.h), each with the argument that is a
+    mode; of those that open files, the argument before it says whether a file is made. ``keys``:
+    add_key, request_key and keyctl. ``worlds``: clone and unshare, whose first argument says which
+    namespaces are made."""
 
     machine: int
     modes: dict[int, int]
@@ -80,7 +83,8 @@ _KNOWN = {
     ),
 }
 _WITHOUT = (437, 425, 435)
-"""openat2, io_uring_setup and clone3 take what matters from memory, where no filter looks: as if the kernel did not have them."""
+"""openat2, io_uring_setup and clone3 take what matters from memory, where no filter looks: as if
+the kernel did not have them."""
 
 
 def command_in(netns: str, parent: int, command: Sequence[str]) -> list[str]:
@@ -90,12 +94,14 @@ def command_in(netns: str, parent: int, command: Sequence[str]) -> list[str]:
 
 
 def drop_privileges(whose: Account | None) -> None:
-    """Become ``whose``, and give up every capability, now and for all programs to come. Raises OSError.
+    """Become ``whose``, and give up every capability, now and for all programs to come. Raises
+    OSError.
 
-    Files with a set-user-id or set-group-id bit cannot be made any more either: where a folder's files are shown as this
-    user's they belong to its owner on the disk. Nor can user namespaces: who is root of one gives such a file capabilities,
-    which on the disk are the owner's to give. Nor can the kernel's keys be reached: of whoever started the testbed, the
-    session's would go on to every process.
+    Files with a set-user-id or set-group-id bit cannot be made any more either: where a folder's
+    files are shown as this user's they belong to its owner on the disk. Nor can user namespaces:
+    who is root of one gives such a file capabilities, which on the disk are the owner's to give.
+    Nor can the kernel's keys be reached: of whoever started the testbed, the session's would go on
+    to every process.
     """
     for capability in range(int(_LAST.read_text()) + 1):
         prctl(_DROP_BOUNDING, capability)
@@ -121,7 +127,8 @@ def execute(command: Sequence[str]) -> None:
 
 
 def _forbid(*, set_id: bool) -> None:
-    """Have the kernel refuse keys and, with ``set_id``, all that could make a file that runs as somebody else."""
+    """Have the kernel refuse keys and, with ``set_id``, all that could make a file that runs as
+    somebody else."""
     calls = _KNOWN.get(platform.machine())
     if calls is None:
         if not set_id:
@@ -205,9 +212,11 @@ _spec.loader.exec_module(sys.modules["testbed"])
 
 
 def offer(folder: Path) -> Path:
-    """Return what to put last in ``PYTHONPATH``: a folder below ``folder`` with only a package that becomes this one.
+    """Return what to put last in ``PYTHONPATH``: a folder below ``folder`` with only a package that
+    becomes this one.
 
-    The package's own folder would not do: of a checkout it has other packages, of an environment all libraries.
+    The package's own folder would not do: of a checkout it has other packages, of an environment
+    all libraries.
     """
     place = folder / ".python"
     if not place.is_dir():

@@ -2,12 +2,14 @@
 
 Message completion: did messages take the time that the asked rates give them?
 
-In training, traffic is on and off, so mean rates say little. Here every group of messages that travel
-together (one step's gradients to the server; its replies) is held against the service curve of the links
-on its way. Times are taken where messages arrive, in the receiver's network stack: not at the shaped queue,
-and not where a process gets round to reading them (that is the processor's doing, and judged apart).
+In training, traffic is on and off, so mean rates say little. Here every group of messages that
+travel together (one step's gradients to the server; its replies) is held against the service curve
+of the links on its way. Times are taken where messages arrive, in the receiver's network stack: not
+at the shaped queue, and not where a process gets round to reading them (that is the processor's
+doing, and judged apart).
 
-Why messages cannot be held against the service curve: what happened to them is no error of the emulation. Pure.
+Why messages cannot be held against the service curve: what happened to them is no error of the
+emulation. Pure.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ def measure(
     overhead: Callable[[list[LinkDirection]], int | None] = lambda _: 0,
     thresholds: Thresholds = THRESHOLDS,
 ) -> dict[str, Any]:
-    """``measure_groups`` of the groups of all finished rounds (``testbed.fidelity.service_curve``)."""
+    """``measure_groups`` of the groups of all finished rounds
+    (``testbed.fidelity.service_curve``)."""
     found = groups(rounds, steps, links)
     return measure_groups(found, bits, excuses, delay, overhead, thresholds)
 
@@ -62,12 +65,13 @@ def measure_groups(
 ) -> dict[str, Any]:
     """Errors of all groups against their service curves.
 
-    Counted but not judged: groups that the links could carry in less than ``completion_floor_s`` (``short``);
-    groups on links for which ``bits`` raises KeyError (``unsampled``); groups for which one of ``excuses``
-    holds, by the first name that does.
+    Counted but not judged: groups that the links could carry in less than ``completion_floor_s``
+    (``short``); groups on links for which ``bits`` raises KeyError (``unsampled``); groups for
+    which one of ``excuses`` holds, by the first name that does.
 
-    Result: ``groups``, ``judged``, these counts, and p50, p99 and max of ``used`` (error over tolerance),
-    ``error`` (over the predicted time, without waits between buckets), ``error_ms``, and ``all_error_ms`` (of groups not judged, too).
+    Result: ``groups``, ``judged``, these counts, and p50, p99 and max of ``used`` (error over
+    tolerance), ``error`` (over the predicted time, without waits between buckets), ``error_ms``,
+    and ``all_error_ms`` (of groups not judged, too).
     """
     excuses = excuses or {}
     used, error, error_ms, all_ms = (array("d") for _ in range(4))
@@ -90,10 +94,14 @@ def measure_groups(
         error.append(off / worked)
         error_ms.append(1e3 * off)
     return {
-        "groups": len(all_ms) + not_judged["unsampled"], "judged": len(used), "not_judged": not_judged,
-        "used": spread(used), "error": spread(error), "error_ms": spread(error_ms),
+        "groups": len(all_ms) + not_judged["unsampled"],
+        "judged": len(used),
+        "not_judged": not_judged,
+        "used": spread(used),
+        "error": spread(error),
+        "error_ms": spread(error_ms),
         "all_error_ms": spread(all_ms),
-    }  # fmt: skip
+    }
 
 
 def _worked_s(group: MessageGroup, predicted_s: float, bits: Bits) -> float:
@@ -128,12 +136,12 @@ def exclusion_rules(
 ) -> dict[str, ExclusionRule]:
     """Return the exclusion rules by name, in the order of asking: the first that holds is counted.
 
-    ``servers``: there are several, whose messages share the workers' links, and the service curve knows of one.
-    ``racks`` and ``traffic``: something else is on the way, which the service curve does not know of.
-    ``nodes``: a node was held or started anew. ``returns``: a worker that had been away
-    was sent the parameters meanwhile. ``outage``, ``drops``, ``random``, ``round_trip``: TCP sends again,
-    waits for its timers or is only starting; that is what the emulated network does to it. ``stolen``: the host
-    lost a processor to others, which is a measure of its own.
+    ``servers``: there are several, whose messages share the workers' links, and the service curve
+    knows of one. ``racks`` and ``traffic``: something else is on the way, which the service curve
+    does not know of. ``nodes``: a node was held or started anew. ``returns``: a worker that had
+    been away was sent the parameters meanwhile. ``outage``, ``drops``, ``random``, ``round_trip``:
+    TCP sends again, waits for its timers or is only starting; that is what the emulated network
+    does to it. ``stolen``: the host lost a processor to others, which is a measure of its own.
     """
     crossing = _crossing(ways, flows, until_s)
     held = _held(changes)

@@ -1,14 +1,18 @@
 """Everything a verdict rests on.
 
-Whether every change of the scenario was made, when, and to what: records against the scenario itself. Pure.
+Whether every change of the scenario was made, when, and to what: records against the scenario
+itself. Pure.
 
-The interval that a share lies in, from counts: Clopper and Pearson's, by the incomplete beta function.
+The interval that a share lies in, from counts: Clopper and Pearson's, by the incomplete beta
+function.
 
-C. J. Clopper and E. S. Pearson, "The use of confidence or fiducial limits illustrated in the case of the
-binomial", Biometrika 26 (1934). The continued fraction is 8.17.22 of the NIST Digital Library of Mathematical
-Functions, evaluated by Lentz's method. Counts need not be whole: what is correlated counts for less.
+C. J. Clopper and E. S. Pearson, "The use of confidence or fiducial limits illustrated in the case
+of the binomial", Biometrika 26 (1934). The continued fraction is 8.17.22 of the NIST Digital
+Library of Mathematical Functions, evaluated by Lentz's method. Counts need not be whole: what is
+correlated counts for less.
 
-What share of packets a link should have lost, and whether it did: counts against the loss model. Pure.
+What share of packets a link should have lost, and whether it did: counts against the loss model.
+Pure.
 
 What a verdict is found on.
 
@@ -38,7 +42,8 @@ from testbed.scenario.link_state import (
 )
 
 SAME_S = 1e-6
-"""A change is the one that was due if their times differ by no more: they come from the same numbers."""
+"""A change is the one that was due if their times differ by no more: they come from the same
+numbers."""
 
 STILL_S = 0.1
 """A change that was due so shortly before the last look may be on its way."""
@@ -46,7 +51,8 @@ STILL_S = 0.1
 
 @dataclass(slots=True)
 class ChangeAudit:
-    """How a link direction followed its changes. Sentences in ``wrong``; times in seconds after t0."""
+    """How a link direction followed its changes. Sentences in ``wrong``; times in seconds after
+    t0."""
 
     expected: int = 0
     applied: int = 0
@@ -70,10 +76,11 @@ def audit_changes(
     made: Mapping[LinkDirection, Changes],
     until_s: Mapping[LinkDirection, float],
 ) -> dict[LinkDirection, ChangeAudit]:
-    """Every direction's changes against ``made``, what its ``change`` records say, in order of time.
+    """Every direction's changes against ``made``, what its ``change`` records say, in order of
+    time.
 
-    ``until_s``: the last look at each direction; what was due after it is not expected. Directions without
-    one were not watched and are left out.
+    ``until_s``: the last look at each direction; what was due after it is not expected. Directions
+    without one were not watched and are left out.
     """
     return {
         end: _follow(asked.changes(end), made.get(end, Changes()), until_s[end])
@@ -205,7 +212,8 @@ Matrix = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """``share`` of packets lost in the long run; ``weight``: so many packets tell as much as one alone."""
+    """``share`` of packets lost in the long run; ``weight``: so many packets tell as much as one
+    alone."""
 
     share: float
     weight: float = 1.0
@@ -213,7 +221,8 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class LossSeen:
-    """Losses of one line. ``low`` to ``high``: where the true share lies; None with ``why`` it is not judged."""
+    """Losses of one line. ``low`` to ``high``: where the true share lies; None with ``why`` it is
+    not judged."""
 
     packets: int
     lost: int
@@ -224,7 +233,8 @@ class LossSeen:
 
     @property
     def used(self) -> float | None:
-        """How far what was asked is from what was seen, in widths of the interval to that side: up to 1 is right."""
+        """How far what was asked is from what was seen, in widths of the interval to that side: up
+        to 1 is right."""
         if self.asked is None or self.low is None or self.high is None:
             return None
         seen = self.lost / self.packets
@@ -233,7 +243,8 @@ class LossSeen:
 
 
 def expected(asked: Impairments) -> Expected | str:
-    """Return the share that a line should lose (or mark, with ``ecn``), or why that cannot be said."""
+    """Return the share that a line should lose (or mark, with ``ecn``), or why that cannot be
+    said."""
     if isinstance(asked.loss, GilbertElliott):
         model = asked.loss
         chain = ((1 - model.p, model.p), (model.r, 1 - model.r))
@@ -306,8 +317,9 @@ Records = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class PathSeen:
-    """The least round-trip time from ``node`` to ``peer`` (None: the switch) and back, and what was asked for:
-    it should lie between ``low_s`` and ``high_s``, which are one where delays are constant."""
+    """The least round-trip time from ``node`` to ``peer`` (None: the switch) and back, and what was
+    asked for: it should lie between ``low_s`` and ``high_s``, which are one where delays are
+    constant."""
 
     node: str
     peer: str | None
@@ -328,7 +340,8 @@ class PathSeen:
 
 @dataclass(frozen=True, slots=True)
 class Starved:
-    """How long the host was watched while traffic was under way, and the share of it without a free processor."""
+    """How long the host was watched while traffic was under way, and the share of it without a free
+    processor."""
 
     watched_s: float
     share: float
@@ -348,7 +361,8 @@ class NodesSeen:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything is optional: what is absent is reported as not measured. Places are ``worker-0 up``."""
+    """Everything is optional: what is absent is reported as not measured. Places are ``worker-0
+    up``."""
 
     seconds: float = 0.0
     """Wall seconds that the run took."""
@@ -382,7 +396,8 @@ class Evidence:
     """Share of the host's processor time that a hypervisor gave to others."""
     starved: Starved | None = None
     around: Sequence[str] | None = None
-    """A sentence for every way that a job's bytes took around the links; None where it is not looked for."""
+    """A sentence for every way that a job's bytes took around the links; None where it is not
+    looked for."""
     unwatched: Sequence[str] = ()
     """A sentence for every such way that could not be watched."""
     faults: Sequence[str] = ()
@@ -432,7 +447,8 @@ def unaccounted(
 ) -> dict[str, str]:
     """Return why the sockets' bytes are not all there is, keyed by place.
 
-    ``crossed``: links that carry other traffic. ``uncounted``: nodes whose gradients a library carries.
+    ``crossed``: links that carry other traffic. ``uncounted``: nodes whose gradients a library
+    carries.
     """
     names, without = set(crossed), set(uncounted)
     found = {
@@ -494,7 +510,8 @@ class CheckResult:
     place: str | None = None
 
     def state(self, factor: float) -> State:
-        """Valid within the limit, degraded within ``factor`` times it. Not measured is not a fault."""
+        """Valid within the limit, degraded within ``factor`` times it. Not measured is not a
+        fault."""
         # The allowance is for the rounding of the deviation itself: 1.02 - 1 is above 0.02.
         if self.deviation is None or self.deviation <= self.limit * (1 + 1e-9):
             return "valid"

@@ -1,6 +1,7 @@
 """Rates, delays, loss.
 
-Did packets take the time, and get lost, as was asked? The measures of delay lines and of whole ways.
+Did packets take the time, and get lost, as was asked? The measures of delay lines and of whole
+ways.
 
 Did the links hold and give what was asked? The measures of single link directions.
 
@@ -38,8 +39,10 @@ def _losses(evidence: Evidence) -> Iterator[CheckResult]:
             "loss",
             f"{place} lost {seen.lost} of {seen.packets} packets, which puts its loss between {seen.low:.4%} and "
             f"{seen.high:.4%}; {seen.asked:.4%} was asked for",
-            used, 1.0, place,
-        )  # fmt: skip
+            used,
+            1.0,
+            place,
+        )
 
 
 def _room(evidence: Evidence) -> Iterator[CheckResult]:
@@ -51,8 +54,10 @@ def _room(evidence: Evidence) -> Iterator[CheckResult]:
         yield CheckResult(
             "line_room",
             f"the delay line of {place} had no room for {link['line_limit']} packets; there must be for all",
-            float(link["line_limit"]), 0.0, place,
-        )  # fmt: skip
+            float(link["line_limit"]),
+            0.0,
+            place,
+        )
 
 
 def _round_trips(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
@@ -66,17 +71,26 @@ def _round_trips(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult
             f"the least round-trip time from {path.place} was {path.least_s * 1e3:.2f} ms, "
             f"{abs(off) * 1e3:.2f} ms {'above' if off > 0 else 'below'} what was asked ({near * 1e3:.2f} ms); "
             f"at most {limit_s * 1e3:.2f} ms is right",
-            abs(off), limit_s, path.place,
-        )  # fmt: skip
+            abs(off),
+            limit_s,
+            path.place,
+        )
 
 
 Link = Mapping[str, Any]
 """One object of the agent's report."""
 
 _OF_LINKS = (
-    "link_ratio", "link_mape_1s", "link_excess", "lateness_p99_ms", "lateness_max_ms", "unwatched_share", "direct_share",
-    "outage_bytes", "resume_ms",
-)  # fmt: skip
+    "link_ratio",
+    "link_mape_1s",
+    "link_excess",
+    "lateness_p99_ms",
+    "lateness_max_ms",
+    "unwatched_share",
+    "direct_share",
+    "outage_bytes",
+    "resume_ms",
+)
 
 
 def link_findings(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
@@ -112,8 +126,10 @@ def _read_back(evidence: Evidence) -> Iterator[CheckResult]:
                 "read_back",
                 f"from {wrong['from_s']:.2f} to {wrong['to_s']:.2f} s the kernel held {held} for {place}, "
                 f"not the {asked.removeprefix('a ')} that was asked",
-                1.0, 0.0, place,
-            )  # fmt: skip
+                1.0,
+                0.0,
+                place,
+            )
 
 
 def _in_words(what: str, value: float | str) -> str:
@@ -147,8 +163,10 @@ def _busy(link: Link, place: str, seconds: float, limits: Thresholds) -> Iterato
             "link_ratio",
             f"{place} delivered {ratio:.4f} of what was asked while it was backlogged; "
             f"{1 - limits.ratio_deviation:g} to {1 + limits.ratio_deviation:g} is right",
-            max(0.0, abs(ratio - 1) - link.get("busy_ratio_slack", 0.0)), limits.ratio_deviation, place,
-        )  # fmt: skip
+            max(0.0, abs(ratio - 1) - link.get("busy_ratio_slack", 0.0)),
+            limits.ratio_deviation,
+            place,
+        )
     if busy_s < limits.busy_floor_s:
         yield CheckResult("link_mape_1s", short, place=place)
     elif mape is None:
@@ -160,8 +178,10 @@ def _busy(link: Link, place: str, seconds: float, limits: Thresholds) -> Iterato
             "link_mape_1s",
             f"{place} was off by {mape:.2%} on average per second while it was backlogged; "
             f"at most {limits.mape_1s:.2%} is right",
-            mape, limits.mape_1s, place,
-        )  # fmt: skip
+            mape,
+            limits.mape_1s,
+            place,
+        )
 
 
 def _excess(link: Link, place: str, limits: Thresholds) -> CheckResult:
@@ -174,8 +194,10 @@ def _excess(link: Link, place: str, limits: Thresholds) -> CheckResult:
         "link_excess",
         f"{share:.2%} of what {place} delivered is beyond what was asked in the same second; "
         f"at most {limits.excess_share:.2%} may be",
-        share, limits.excess_share, place,
-    )  # fmt: skip
+        share,
+        limits.excess_share,
+        place,
+    )
 
 
 def _lateness(link: Link, place: str, limits: Thresholds) -> Iterator[CheckResult]:
@@ -191,13 +213,17 @@ def _lateness(link: Link, place: str, limits: Thresholds) -> Iterator[CheckResul
         if sure is None
         else f"changes of {place} came at least {sure:.1f} ms late (p99, 95 % confidence); "
         f"at most {limits.lateness_p99_ms:g} ms is right",
-        sure, limits.lateness_p99_ms, place,
-    )  # fmt: skip
+        sure,
+        limits.lateness_p99_ms,
+        place,
+    )
     yield CheckResult(
         "lateness_max_ms",
         f"a change of {place} came {worst:.1f} ms late; none may by more than {limits.lateness_max_ms:g} ms",
-        worst, limits.lateness_max_ms, place,
-    )  # fmt: skip
+        worst,
+        limits.lateness_max_ms,
+        place,
+    )
 
 
 def _unwatched(link: Link, place: str, limits: Thresholds) -> CheckResult:
@@ -209,8 +235,10 @@ def _unwatched(link: Link, place: str, limits: Thresholds) -> CheckResult:
         "unwatched_share",
         f"nobody looked at {place} for {link['unwatched_s']:.2f} s ({share:.1%}) of the time; at most "
         f"{limits.unwatched_share:.1%} may be unwatched",
-        share, limits.unwatched_share, place,
-    )  # fmt: skip
+        share,
+        limits.unwatched_share,
+        place,
+    )
 
 
 def _direct(link: Link, place: str, limits: Thresholds) -> CheckResult:
@@ -220,8 +248,10 @@ def _direct(link: Link, place: str, limits: Thresholds) -> CheckResult:
         "direct_share",
         f"{direct} of {direct + packets} packets ({share:.2%}) passed {place} outside its shaped "
         f"class; at most {limits.direct_share:.2%} may",
-        share, limits.direct_share, place,
-    )  # fmt: skip
+        share,
+        limits.direct_share,
+        place,
+    )
 
 
 def _outages(link: Link, place: str, limits: Thresholds) -> Iterator[CheckResult]:
@@ -237,8 +267,10 @@ def _outages(link: Link, place: str, limits: Thresholds) -> Iterator[CheckResult
         "outage_bytes",
         f"{leaked} B left {place} in its {outages} outages; at most {most} B may, "
         f"{limits.outage_bundles} bundles each and one every {limits.outage_recharged_s:g} s",
-        float(leaked), float(most), place,
-    )  # fmt: skip
+        float(leaked),
+        float(most),
+        place,
+    )
     if (resume := link.get("resume_ms")) is None:
         yield CheckResult(
             "resume_ms", f"nothing waited at {place} when its outages ended", place=place
@@ -247,8 +279,10 @@ def _outages(link: Link, place: str, limits: Thresholds) -> Iterator[CheckResult
     yield CheckResult(
         "resume_ms",
         f"service of {place} was back {resume:.1f} ms late after an outage; at most {limits.resume_ms:g} ms is right",
-        resume, limits.resume_ms, place,
-    )  # fmt: skip
+        resume,
+        limits.resume_ms,
+        place,
+    )
 
 
 def run_checks(evidence: Evidence, limits: Thresholds) -> list[CheckResult]:

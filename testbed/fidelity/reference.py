@@ -2,8 +2,8 @@
 
 The requested states are the reference that records are held against. Pure.
 
-It comes from the scenario's own timeline, not from what the agent says that it was told: a change that was lost
-on its way to the agent is missed here.
+It comes from the scenario's own timeline, not from what the agent says that it was told: a change
+that was lost on its way to the agent is missed here.
 
 The links on the way from one node to another, and what those ask of a packet's travel time. Pure.
 """
@@ -22,7 +22,8 @@ from testbed.scenario.timeline import Timeline
 
 
 class RequestedLinks:
-    """The shapes of every link direction from t0 until a time, in wall seconds after t0. Shapes that recur are kept once."""
+    """The shapes of every link direction from t0 until a time, in wall seconds after t0. Shapes
+    that recur are kept once."""
 
     def __init__(
         self, initial: Mapping[LinkDirection, LinkState], changes: Iterable[LinkChange]
@@ -57,7 +58,8 @@ class RequestedLinks:
         return islice(zip(self._times[end], self.shapes(end), strict=True), 1, None)
 
     def shapes(self, end: LinkDirection) -> Iterator[LinkState]:
-        """Every shape that the direction has at some time; none for a direction that is not shaped."""
+        """Every shape that the direction has at some time; none for a direction that is not
+        shaped."""
         return (self._every[one] for one in self._shapes.get(end, ()))
 
     def outages(self, end: LinkDirection) -> Iterator[tuple[float, float]]:
@@ -93,7 +95,8 @@ class _Link:
 
 
 class PathModel:
-    """``rack_of``: each node's rack, for those that are in one. A node of None is the switch itself."""
+    """``rack_of``: each node's rack, for those that are in one. A node of None is the switch
+    itself."""
 
     def __init__(self, asked: RequestedLinks, rack_of: Mapping[str, str]) -> None:
         self._rack_of = rack_of
@@ -108,9 +111,11 @@ class PathModel:
         return self._rack_of.get(source) != self._rack_of.get(sink)
 
     def round_trip_s(self, node: str, peer: str | None) -> tuple[float, float]:
-        """The least and the largest time that the delays on the way there and back may come to at best.
+        """The least and the largest time that the delays on the way there and back may come to at
+        best.
 
-        Where delays change, at their least and at their largest: a minimum over a run is between them.
+        Where delays change, at their least and at their largest: a minimum over a run is between
+        them.
         """
         there_and_back = [*self.way(node, peer), *self.way(peer, node)]
         links = list(self._of(there_and_back))
@@ -121,15 +126,18 @@ class PathModel:
         return self._links[end].delay_s if end in self._links else 0.0
 
     def random(self, ends: Iterable[LinkDirection]) -> bool:
-        """Return whether some of the directions at some time lose, copy or shuffle packets, or vary their delay."""
+        """Return whether some of the directions at some time lose, copy or shuffle packets, or vary
+        their delay."""
         return any(link.random for link in self._of(ends))
 
     def outage(self, ends: Iterable[LinkDirection], start_s: float, stop_s: float) -> bool:
-        """Return whether one of the directions was asked for nothing at some time between the two."""
+        """Return whether one of the directions was asked for nothing at some time between the
+        two."""
         return any(link.outages.touches(start_s, stop_s) for link in self._of(ends))
 
     def overhead(self, ends: Iterable[LinkDirection]) -> int | None:
-        """Bytes charged for every packet on all the directions; None where they differ or change."""
+        """Bytes charged for every packet on all the directions; None where they differ or
+        change."""
         found = frozenset[int]().union(*(link.overheads for link in self._of(ends)))
         return None if len(found) > 1 else next(iter(found), 0)
 

@@ -4,7 +4,8 @@ Byte identity: three counts of the same bytes that must agree (the kernel's clas
 
 Whether what a scenario does to nodes (pause, resume, kill, restart) was done, and when. Pure.
 
-Was there processor enough, are all bytes accounted for, and did messages come on time? Measures of a run.
+Was there processor enough, are all bytes accounted for, and did messages come on time? Measures of
+a run.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _Counts = tuple[int, int, int]
 def class_bytes_expected(links: Records, sockets: Records) -> dict[str, tuple[int, float, float]]:
     """Per link direction ``(bytes at its class, least, most that the sockets account for)``.
 
-    Up carries what the node's sockets sent, down what its peers' sockets sent to it. A packet dropped
-    on the way was sent but never counted at the class: it takes away at least a bare header and at
-    most a full bundle (``gso_max_segs`` frames; 1 if the report does not say). What a rack's link loses may
-    be missing at any node's down link. Links that no socket names are left out.
+    Up carries what the node's sockets sent, down what its peers' sockets sent to it. A packet
+    dropped on the way was sent but never counted at the class: it takes away at least a bare header
+    and at most a full bundle (``gso_max_segs`` frames; 1 if the report does not say). What a rack's
+    link loses may be missing at any node's down link. Links that no socket names are left out.
 
-    A multicast is one copy on its sender's link and one on each member's: records of it name one side only, and
-    ``by`` whom it was sent; their datagrams have ``header_bytes``.
+    A multicast is one copy on its sender's link and one on each member's: records of it name one
+    side only, and ``by`` whom it was sent; their datagrams have ``header_bytes``.
     """
     if not sockets:
         return {}
@@ -107,7 +108,8 @@ Made = Mapping[str, Any]
 
 
 def nodes_seen(asked: Iterable[NodeChange], made: Iterable[Made], until_s: float) -> NodesSeen:
-    """``made``: the ``node`` records of ``links.jsonl``; what was due after ``until_s`` is not expected."""
+    """``made``: the ``node`` records of ``links.jsonl``; what was due after ``until_s`` is not
+    expected."""
     left = {
         (record["node"], record["action"], round(float(record["due_s"]), 6)): record
         for record in made
@@ -151,8 +153,9 @@ def node_findings(nodes: NodesSeen | None, limits: Thresholds) -> Iterator[Check
     yield CheckResult(
         "node_lateness_ms",
         f"an event of a node was done {most:.1f} ms late; at most {limits.node_lateness_ms:g} ms is right",
-        most, limits.node_lateness_ms,
-    )  # fmt: skip
+        most,
+        limits.node_lateness_ms,
+    )
 
 
 def run_findings(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
@@ -195,8 +198,10 @@ def _drops(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
             "foreign_drops",
             f"{drops} packets were dropped at {place}, outside the emulated queues; "
             f"at most {limits.foreign_drops} may be",
-            float(drops), limits.foreign_drops, place,
-        )  # fmt: skip
+            float(drops),
+            limits.foreign_drops,
+            place,
+        )
 
 
 def _stolen(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
@@ -208,8 +213,9 @@ def _stolen(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
         "stolen_share",
         f"{share:.1%} of this host's processor time was taken by others on the same hardware; "
         f"at most {limits.stolen_share:.1%} may be",
-        share, limits.stolen_share,
-    )  # fmt: skip
+        share,
+        limits.stolen_share,
+    )
 
 
 def _starved(evidence: Evidence, limits: Thresholds) -> CheckResult:
@@ -225,8 +231,9 @@ def _starved(evidence: Evidence, limits: Thresholds) -> CheckResult:
         "starved_share",
         f"in {found.share:.1%} of the time in which traffic was under way no processor was free and something "
         f"waited for one; at most {limits.starved_share:.1%} is right",
-        found.share, limits.starved_share,
-    )  # fmt: skip
+        found.share,
+        limits.starved_share,
+    )
 
 
 def _processor(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
@@ -243,16 +250,18 @@ def _processor(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
         "overrun_share",
         f"the computation of {overran} of {len(steps)} steps ({overran / len(steps):.1%}) took longer "
         f"than its pace; at most {limits.overrun_share:.1%} may",
-        overran / len(steps), limits.overrun_share,
-    )  # fmt: skip
+        overran / len(steps),
+        limits.overrun_share,
+    )
     phases = 2 * len(steps)
     yield CheckResult(
         "contended_share",
         f"{waited} of {phases} compress and apply phases ({waited / phases:.1%}) took over "
         f"{limits.contended_ratio:g} times their CPU time and lost more than "
         f"{limits.contended_loss:.0%} of their step by it; at most {limits.contended_share:.1%} may",
-        waited / phases, limits.contended_share,
-    )  # fmt: skip
+        waited / phases,
+        limits.contended_share,
+    )
 
 
 def _waited(step: Mapping[str, Any], phase: str, limits: Thresholds) -> bool:
@@ -277,8 +286,9 @@ def _completion(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]
         f"messages completed at least {error:.2%} ({found['error_ms']['p99_at_least']:.1f} ms) off the "
         f"service curve of the asked rates (p99, 95 % confidence), {used:.1f} times the tolerance of "
         f"{limits.completion_share:.0%} and {limits.completion_packets} packet times",
-        used, 1.0,
-    )  # fmt: skip
+        used,
+        1.0,
+    )
 
 
 def _identity(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
@@ -297,8 +307,10 @@ def _identity(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
             f"{place} carried {held} B, the sockets sent {high:.0f} B through it: "
             f"{off / max(1.0, high):.2%} off; at most {limits.identity_deviation:.2%} and {uncounted} B is "
             "right",
-            off / max(1.0, high), limit, place,
-        )  # fmt: skip
+            off / max(1.0, high),
+            limit,
+            place,
+        )
     if not (evidence.steps and evidence.rounds):
         yield CheckResult("frame_identity", "there are no rounds")
         return

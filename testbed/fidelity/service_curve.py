@@ -2,17 +2,20 @@
 
 What links could carry at best: a fluid through links whose rate changes, and no time lost anywhere.
 
-With ``C(a, b)`` the integral of a link's asked rate and ``A(t)`` the bits that had come to it by ``t``, a
-link that always works when something waits finishes ``W`` bits at the latest ``t`` for which
-``C(s, t) = W - A(s)`` for some ``s`` (network calculus: the link is busy from that ``s`` to the end).
+With ``C(a, b)`` the integral of a link's asked rate and ``A(t)`` the bits that had come to it by
+``t``, a link that always works when something waits finishes ``W`` bits at the latest ``t`` for
+which ``C(s, t) = W - A(s)`` for some ``s`` (network calculus: the link is busy from that ``s`` to
+the end).
 
 Messages that travel together: one step's gradients to a server, and its replies. Pure.
 
-Messages of any pattern as groups that can be held against a service curve: those that have one end in common. Pure.
+Messages of any pattern as groups that can be held against a service curve: those that have one end
+in common. Pure.
 
-Messages that are under way at the same time on a link direction belong together. If all of such a cluster go to one node,
-or all come from one, it is a group; if not, links are shared in a way that no service curve here describes. So it is where
-a node sends while it receives: acknowledgements of what comes, 2 to 4 % of it, share its up link with what it sends.
+Messages that are under way at the same time on a link direction belong together. If all of such a
+cluster go to one node, or all come from one, it is a group; if not, links are shared in a way that
+no service curve here describes. So it is where a node sends while it receives: acknowledgements of
+what comes, 2 to 4 % of it, share its up link with what it sends.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ _Turn = tuple[OfferedLoad, float]
 
 
 def serve(bits: Bits, end: LinkDirection, start_s: float, amount: float) -> float:
-    """When ``end``, working from ``start_s`` on, has carried ``amount`` bits; at most a day later."""
+    """When ``end``, working from ``start_s`` on, has carried ``amount`` bits; at most a day
+    later."""
     span = 1e-3
     while bits(end, start_s, start_s + span) < amount:
         span *= 2
@@ -64,7 +68,8 @@ def serve(bits: Bits, end: LinkDirection, start_s: float, amount: float) -> floa
 
 
 def uploads_done(bits: Bits, loads: Sequence[OfferedLoad], server: str) -> float:
-    """When the last byte of all ``loads`` has come to ``server``: over each up link, then its down link.
+    """When the last byte of all ``loads`` has come to ``server``: over each up link, then its down
+    link.
 
     What one link has to carry it carries one after the other, first in, first out.
     """
@@ -86,8 +91,9 @@ def uploads_done(bits: Bits, loads: Sequence[OfferedLoad], server: str) -> float
 def downloads_done(bits: Bits, loads: Sequence[OfferedLoad], server: str) -> float:
     """When all ``loads`` have come from ``server``: over its up link, then each down link.
 
-    Those that begin at one time are a volley. Volleys leave one after the other; the server's link is shared in
-    proportion to what each of a volley is still to be sent, so all of it leaves together.
+    Those that begin at one time are a volley. Volleys leave one after the other; the server's link
+    is shared in proportion to what each of a volley is still to be sent, so all of it leaves
+    together.
     """
     amounts: dict[float, float] = {}
     for load in loads:
@@ -104,11 +110,12 @@ def _delivered(bits: Bits, loads: Sequence[OfferedLoad], turns: Mapping[float, _
 
     def arrived(time_s: float) -> float:
         return sum(
-            load.bits / volley.bits
+            load.bits
+            / volley.bits
             * min(volley.bits, bits(LinkDirection(volley.link, "up"), volley.start_s, time_s))
             for load, volley, _ in mine
             if time_s > volley.start_s
-        )  # fmt: skip
+        )
 
     times = [volley.start_s for _, volley, _ in mine], [left_s for _, _, left_s in mine]
     total = sum(load.bits for load in loads)
@@ -160,7 +167,8 @@ def _through(
     begin = starts[0]
 
     def backlog_from(time_s: float) -> float:
-        """Bits that the link must have been asked for since ``begin`` if it is busy since ``time_s``."""
+        """Bits that the link must have been asked for since ``begin`` if it is busy since
+        ``time_s``."""
         return bits(end, begin, time_s) + total - arrived(time_s)
 
     step = (last - begin) / _GRID
@@ -246,7 +254,8 @@ class MessageGroup:
 
 
 def followed(events: Mapping[str, Records]) -> tuple[Records, Records]:
-    """Select the records of a run that ``groups`` takes: rounds and steps, or buckets as both sides saw them."""
+    """Select the records of a run that ``groups`` takes: rounds and steps, or buckets as both sides
+    saw them."""
     if served := events.get("served"):
         return served, events.get("bucket", [])
     return events.get("round", []), Joined(events.get("step", []), events.get("rest", []))
@@ -260,10 +269,11 @@ def groups(
     *,
     apart: bool = False,
 ) -> Iterator[MessageGroup]:
-    """The groups of all finished rounds, step by step. ``links``: each peer number's link (its node's name).
+    """The groups of all finished rounds, step by step. ``links``: each peer number's link (its
+    node's name).
 
-    ``rounds`` and ``steps`` as ``followed`` has them: a step's buckets are one group each way, or, ``apart``, each its
-    own. ``every``: of so many workers, one has its steps recorded.
+    ``rounds`` and ``steps`` as ``followed`` has them: a step's buckets are one group each way, or,
+    ``apart``, each its own. ``every``: of so many workers, one has its steps recorded.
     """
     for of_step, came in by_number(rounds, steps):
         yield from _groups(of_step, came, links, every, apart)
@@ -292,7 +302,8 @@ def _groups(
 
 
 def answered(round_: Mapping[str, Any]) -> list[int]:
-    """The peers that a server's reply went to: those that had sent something, and those that rested."""
+    """The peers that a server's reply went to: those that had sent something, and those that
+    rested."""
     return [*(int(m["sender"]) for m in round_["messages"]), *round_.get("others", [])]
 
 
@@ -327,7 +338,8 @@ def _download(parts: Records, came: Records, links: Mapping[int, str]) -> Messag
 
 
 BURST_WINDOW_S = 0.002
-"""A time window: messages that a node begins to send to several others within it are sent side by side."""
+"""A time window: messages that a node begins to send to several others within it are sent side by
+side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,11 +363,15 @@ def flights(messages: Iterable[Mapping[str, Any]]) -> list[MessageInFlight]:
     """Convert ``MessageRecord`` objects, in the order of their beginning."""
     found = [
         MessageInFlight(
-            str(m["sender"]), str(m["node"]), int(m["bytes"]), float(m["sent_s"]),
-            float(m["arrived_s"]), int(m["step"]),
+            str(m["sender"]),
+            str(m["node"]),
+            int(m["bytes"]),
+            float(m["sent_s"]),
+            float(m["arrived_s"]),
+            int(m["step"]),
         )
         for m in messages
-    ]  # fmt: skip
+    ]
     return sorted(found, key=lambda one: one.sent_s)
 
 

@@ -2,12 +2,13 @@
 
 How long a step takes if only its computation's pace and its bits on the wire take time. Pure.
 
-What a run's records say of gradients that were stale, of those that were dropped, and of workers that were lost.
+What a run's records say of gradients that were stale, of those that were dropped, and of workers
+that were lost.
 
 What a run came to, from its files alone. Times in model time unless a name says ``wall``.
 
-What a job that is somebody else's came to, from its run directory alone. Times in model time unless a name says
-``wall``.
+What a job that is somebody else's came to, from its run directory alone. Times in model time unless
+a name says ``wall``.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ def expected_step_s(manifest: Mapping[str, Any], steps: StoredRecords, rounds: S
                     history: LinkLog) -> float | None:  # fmt: skip
     """Wall seconds that a step takes if only its pace and its bits on the wire take time.
 
-    Pace + Σ over phases (up, down) of max over links of wire bits ÷ mean asked rate in that phase, as a
-    mean over steps (of those of which not all workers are recorded, over every so-many-th). Without a pace the
-    mean time of the computation stands for it. In buckets, what goes up and what comes down share their time: the
-    longer of both counts; with overlap, the longest of these and the pace. Where paces differ, the slowest worker's
-    counts, and what others have sent before it has computed does not. ``steps``: also those in which workers rested.
-    None: unknown.
+    Pace + Σ over phases (up, down) of max over links of wire bits ÷ mean asked rate in that phase,
+    as a mean over steps (of those of which not all workers are recorded, over every so-many-th).
+    Without a pace the mean time of the computation stands for it. In buckets, what goes up and what
+    comes down share their time: the longer of both counts; with overlap, the longest of these and
+    the pace. Where paces differ, the slowest worker's counts, and what others have sent before it
+    has computed does not. ``steps``: also those in which workers rested. None: unknown.
     """
     row = manifest["algorithm"]
     every = recorded_every(manifest)
@@ -85,7 +86,8 @@ def expected_step_s(manifest: Mapping[str, Any], steps: StoredRecords, rounds: S
 def _pairs(
     found: Iterable[MessageGroup], history: LinkLog
 ) -> Iterator[tuple[int, Mapping[str, Sequence[MessageGroup]] | None]]:
-    """Yield, for every step with both, its uploads and its downloads; None: links were not sampled."""
+    """Yield, for every step with both, its uploads and its downloads; None: links were not
+    sampled."""
     for step, own in groupby(found, key=lambda group: group.step):
         pair: dict[str, list[MessageGroup]] = {}
         for group in own:
@@ -102,7 +104,8 @@ def _computed_s(steps: StoredRecords) -> float:
 
 
 def _paces(steps: StoredRecords) -> Iterator[tuple[int, Mapping[str, float]]]:
-    """Steps in their order, each with the wall seconds that workers' computation was to take; others are left out."""
+    """Steps in their order, each with the wall seconds that workers' computation was to take;
+    others are left out."""
     for (own,) in by_number(steps):
         paces = {
             str(step["node"]): float(pace_s)
@@ -119,8 +122,8 @@ def _unequal_s(
     paces: Mapping[str, float],
     pair: Mapping[str, Sequence[MessageGroup]],
 ) -> float:
-    """Return the time of one step where paces differ. Whatever the order, from any time on links have to carry what is
-    computed only then."""
+    """Return the time of one step where paces differ. Whatever the order, from any time on links
+    have to carry what is computed only then."""
     slowest, down_s = max(paces.values()), _needed_s(history, pair["down"])
     if row.get("bucket_bytes"):
         both = max(_needed_s(history, pair["up"]), down_s)
@@ -135,13 +138,15 @@ def _unequal_s(
 
 
 def _since(group: MessageGroup, paces: Mapping[str, float], time_s: float) -> MessageGroup | None:
-    """Those messages of ``group`` that are computed at ``time_s`` or later; of unknown workers all."""
+    """Those messages of ``group`` that are computed at ``time_s`` or later; of unknown workers
+    all."""
     loads = tuple(load for load in group.loads if paces.get(load.link, time_s) >= time_s)
     return replace(group, loads=loads) if loads else None
 
 
 def _needed_s(history: LinkLog, servers: Sequence[MessageGroup]) -> float:
-    """Seconds in which the busiest link carries what goes one way in a step, to or from all ``servers``."""
+    """Seconds in which the busiest link carries what goes one way in a step, to or from all
+    ``servers``."""
     bits: dict[LinkDirection, float] = {}
     for group in servers:
         for end, more in group.link_bits().items():
@@ -165,13 +170,15 @@ def lost_reasons(events: Events) -> list[str]:
 
 
 def dropped(events: Events, names: Mapping[int, str]) -> dict[str, int]:
-    """Count the gradients that came too late to be of use, by sender. ``names``: names of peers, by number."""
+    """Count the gradients that came too late to be of use, by sender. ``names``: names of peers, by
+    number."""
     found = Counter(names[int(event["seen"]["sender"])] for event in events.get("dropped", []))
     return dict(sorted(found.items()))
 
 
 def staleness(events: Events) -> dict[str, float | int | None]:
-    """``mean_staleness`` and ``max_staleness`` of the gradients applied one by one; None where means are applied."""
+    """``mean_staleness`` and ``max_staleness`` of the gradients applied one by one; None where
+    means are applied."""
     found = array("q", (int(event["staleness"]) for event in events.get("gradient", [])))
     return {
         "mean_staleness": fmean(found) if found else None,
@@ -180,7 +187,8 @@ def staleness(events: Events) -> dict[str, float | int | None]:
 
 
 def led_steps(events: Events, workers: int) -> int | None:
-    """Steps of a run in which workers make different numbers of them, as its server counts; None for other runs."""
+    """Steps of a run in which workers make different numbers of them, as its server counts; None
+    for other runs."""
     if gradients := events.get("gradient"):
         return len(gradients) // workers
     skipped = any(step.get("skipped") for step in events.get("step", []))
@@ -204,10 +212,12 @@ ENTRY = (
 """The keys of a run's entry in ``--json`` and ``comparison.json``."""
 
 SELECTION = ("mean_achieved_k", "mean_passes")
-"""The keys that say how well ``mean_k`` was met, and at what cost; they follow it in summaries and tables."""
+"""The keys that say how well ``mean_k`` was met, and at what cost; they follow it in summaries and
+tables."""
 
 STALENESS = ("mean_staleness", "max_staleness")
-"""The keys that say how old an asynchronous server's gradients were; without a value in other runs."""
+"""The keys that say how old an asynchronous server's gradients were; without a value in other
+runs."""
 
 UNFINISHED = Verdict(
     "invalid", ["The run was cut short before its verdict was found."], ended=False
@@ -220,8 +230,8 @@ Records = Sequence[Mapping[str, Any]]
 def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]:
     """The object that becomes ``summary.json``; without ``verdict`` the one already there is kept.
 
-    A run with neither was cut short: it is summed up as far as it came, and invalid. Raises InputError
-    when the directory has no manifest.
+    A run with neither was cut short: it is summed up as far as it came, and invalid. Raises
+    InputError when the directory has no manifest.
     """
     manifest = read_json(directory / MANIFEST)
     events = read_events(directory)
@@ -255,7 +265,8 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
 
 
 def finished(directory: Path) -> dict[str, Any] | None:
-    """The summary of a run that came to its end, whatever its verdict; None of one that was cut short or failed."""
+    """The summary of a run that came to its end, whatever its verdict; None of one that was cut
+    short or failed."""
     if not (directory / SUMMARY).exists():
         return None
     summary = read_json(directory / SUMMARY)
@@ -263,7 +274,8 @@ def finished(directory: Path) -> dict[str, Any] | None:
 
 
 def mean_density(directory: Path) -> float:
-    """``mean_k`` of a finished run. Raises InputError where it is not one, or has no usable mean."""
+    """``mean_k`` of a finished run. Raises InputError where it is not one, or has no usable
+    mean."""
     summary = read_json(directory / SUMMARY)
     mean = summary.get("mean_k")
     if not summary.get("ended"):
@@ -282,7 +294,8 @@ def entry(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ended_s(events: Events) -> float:
-    """When the last update was applied: by a worker, or by an asynchronous server, whose parameters are the model's."""
+    """When the last update was applied: by a worker, or by an asynchronous server, whose parameters
+    are the model's."""
     gradients = events.get("gradient", [])
     if gradients:
         return max(float(gradient["applied_s"]) for gradient in gradients)
@@ -321,7 +334,8 @@ def phase_means(steps: Records, dilation: float) -> dict[str, float]:
 
 
 def selection_means(steps: Records) -> dict[str, float | None]:
-    """Mean share of elements sent, and mean passes over the vector of those steps that tell them."""
+    """Mean share of elements sent, and mean passes over the vector of those steps that tell
+    them."""
     shares, passes = array("d"), array("d")
     for step in steps:
         shares.append(int(step["sent_count"]) / int(step["size"]))
@@ -358,7 +372,8 @@ def _bytes(manifest: Mapping[str, Any], steps: Records, rounds: Records) -> tupl
 
 def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, taken: Records, rounds: Records,
                 dilation: float) -> dict[str, float | None]:  # fmt: skip
-    """``taken``: steps, and those in which workers rested. How long a step took, how long it should have, and its share of communication."""
+    """``taken``: steps, and those in which workers rested. How long a step took, how long it should
+    have, and its share of communication."""
     if not steps:
         return dict.fromkeys(("step_s", "expected_step_s", "communication_share"))
     history = LinkLog(read_jsonl(directory / LINKS))
@@ -375,7 +390,8 @@ def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, ta
 
 
 def verdict_of(directory: Path, verdict: Verdict | None) -> dict[str, Any]:
-    """A summary's keys of its verdict; without one, those of the summary already there, or of a run cut short."""
+    """A summary's keys of its verdict; without one, those of the summary already there, or of a run
+    cut short."""
     if verdict is None and (directory / SUMMARY).exists():
         before = read_json(directory / SUMMARY)
         return {key: before.get(key) for key in ("verdict", "reasons", "measures", "ended")}
@@ -416,7 +432,8 @@ def summarise_job(
 ) -> dict[str, Any]:
     """The object that becomes ``summary.json``; without ``verdict`` the one already there is kept.
 
-    ``traffic``: what its links carried, where that has been read already. Raises InputError when the directory has no manifest.
+    ``traffic``: what its links carried, where that has been read already. Raises InputError when
+    the directory has no manifest.
     """
     manifest = read_json(directory / MANIFEST)
     events = read_events(directory)
@@ -447,7 +464,8 @@ def summarise_job(
 
 
 def share_of(steps: Sequence[JobStep], traffic: LinkTraffic, wall_s: float) -> float | None:
-    """The share of the steps' time in which the busiest link was busy; of the whole run where there are no steps."""
+    """The share of the steps' time in which the busiest link was busy; of the whole run where there
+    are no steps."""
     first = next((step.start_s for step in steps if step.start_s is not None), None)
     if first is None:
         return traffic.share(0.0, wall_s)
@@ -470,7 +488,8 @@ def _ended_s_job_summary(events: Events, steps: Sequence[JobStep], traffic: Link
 
 
 def _node(name: str, events: Events, traffic: LinkTraffic) -> dict[str, Any]:
-    """Bytes on its link, or at its data interface where its link was not sampled; its processes' exit statuses."""
+    """Bytes on its link, or at its data interface where its link was not sampled; its processes'
+    exit statuses."""
     found = traffic.bytes_of(name)
     if found is None:
         own = [c for c in events.get("carried", []) if c["node"] == name and c["role"] == "data"]

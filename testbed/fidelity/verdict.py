@@ -2,7 +2,8 @@
 
 Whether a run may be believed: measures against one table of thresholds, each with its reason.
 
-Pure. Within a threshold a measure is *valid*, up to ``degraded_factor`` times it *degraded*, beyond it
+Pure. Within a threshold a measure is *valid*, up to ``degraded_factor`` times it *degraded*, beyond
+it
 *invalid*; a run is as good as its worst measure. What could not be measured is said, and counts for nothing.
 
 The times in which this machine could not be relied upon to emulate. Pure.
@@ -64,7 +65,8 @@ class Verdict:
 
 
 def judge(evidence: Evidence, thresholds: Thresholds = THRESHOLDS) -> Verdict:
-    """Find the verdict. Reasons come worst first; ``measures`` holds the worst place of each measure."""
+    """Find the verdict. Reasons come worst first; ``measures`` holds the worst place of each
+    measure."""
     found = run_checks(evidence, thresholds)
     states = [finding.state(thresholds.degraded_factor) for finding in found]
     judged = sorted(zip(found, states, strict=True), key=lambda pair: -_ORDER.index(pair[1]))
@@ -79,9 +81,11 @@ def judge(evidence: Evidence, thresholds: Thresholds = THRESHOLDS) -> Verdict:
 
 
 def judge_filled(evidence: Evidence, thresholds: Thresholds = THRESHOLDS) -> Verdict:
-    """The verdict on links that were to be filled, as a replay does: what was too seldom full is said at the end.
+    """The verdict on links that were to be filled, as a replay does: what was too seldom full is
+    said at the end.
 
-    The state is that of ``judge``: what was not measured is no fault, but whoever reads the result must know.
+    The state is that of ``judge``: what was not measured is no fault, but whoever reads the result
+    must know.
     """
     verdict = judge(evidence, thresholds)
     unjudged = [
@@ -102,16 +106,21 @@ def _measures(found: list[CheckResult], factor: float) -> dict[str, Any]:
             continue
         worst = max(measured, key=lambda finding: finding.deviation or 0.0)
         measures[name] = {
-            "deviation": worst.deviation, "limit": worst.limit, "state": worst.state(factor),
-            "place": worst.place, "judged": len(measured), "not_judged": len(same) - len(measured),
-        }  # fmt: skip
+            "deviation": worst.deviation,
+            "limit": worst.limit,
+            "state": worst.state(factor),
+            "place": worst.place,
+            "judged": len(measured),
+            "not_judged": len(same) - len(measured),
+        }
     return measures
 
 
 def disturbed(
     history: LinkLog, under_way: IntervalSet, limits: Thresholds
 ) -> list[UnreliableInterval]:
-    """All of them by time. A processor that nobody could have counts only while traffic was ``under_way``."""
+    """All of them by time. A processor that nobody could have counts only while traffic was
+    ``under_way``."""
     found = [
         *_of("stolen", history.host.stolen()),
         *_of("starved", history.host.starved(under_way, limits)),

@@ -2,7 +2,8 @@
 
 ``python3 -m testbed.host [--yes] [all|environment|engine|images|guest|stop|capabilities]``
 
-They say what is about to be done to this machine, and ask whether it may be, where somebody is there to answer.
+They say what is about to be done to this machine, and ask whether it may be, where somebody is
+there to answer.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ STOP = "make setup-stop"
 
 
 def ask(needs: tuple[Need, ...], *, yes: bool, with_engine: bool) -> None:
-    """Say what root's setup will install and start, and ask. Raises MachineError where the answer is no.
+    """Say what root's setup will install and start, and ask. Raises MachineError where the answer
+    is no.
 
-    Without a terminal, with ``yes``, and where ``CI`` is set, nobody is asked: it is said, and done.
+    Without a terminal, with ``yes``, and where ``CI`` is set, nobody is asked: it is said, and
+    done.
     """
     lines = intended(needs, with_engine=with_engine)
     if os.geteuid() != 0 or not lines:
@@ -98,7 +101,8 @@ def capabilities() -> None:
 
 
 def stop() -> None:
-    """Stop the engine that was started here, and restore what it changed. Raises MachineError while containers run in it."""
+    """Stop the engine that was started here, and restore what it changed. Raises MachineError while
+    containers run in it."""
     running = answer(["docker", "ps", "--quiet"])
     if host_docker_engine.STATE.exists() and running:
         raise MachineError(

@@ -46,7 +46,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class HostCheck:
-    """A need of this project. ``mend`` is what ``doctor --fix`` does about it; None: nothing it can do.
+    """A need of this project. ``mend`` is what ``doctor --fix`` does about it; None: nothing it can
+    do.
 
     Without an optional need everything but what its ``detail`` names works.
     """
@@ -110,7 +111,8 @@ _NETEM_FIX = (
 
 
 def control_port() -> Finding:
-    """Nobody listens on every address at the port of the control network; runs listen on their own."""
+    """Nobody listens on every address at the port of the control network; runs listen on their
+    own."""
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         lines = table.read_text().splitlines()[1:] if table.exists() else []
         for address, _, state in (line.split()[1:4] for line in lines):
@@ -194,7 +196,8 @@ def _optional(needs: tuple[str, ...], otherwise: str) -> Finding:
 
 @functools.cache
 def _kernel() -> Capabilities:
-    """Tried out here, or, without root, in a user namespace. Raises MachineError where that is forbidden."""
+    """Tried out here, or, without root, in a user namespace. Raises MachineError where that is
+    forbidden."""
     from testbed.links.capabilities import probe
 
     return probe() if user_namespace.privileged() else user_namespace.try_out()
@@ -403,7 +406,8 @@ def routed(table: Path = _ROUTES) -> list[IPv4Network]:
 
 
 def parse_route(line: str) -> IPv4Network:
-    """A line of ``/proc/net/route``: destination and mask are hexadecimal, in little-endian order."""
+    """A line of ``/proc/net/route``: destination and mask are hexadecimal, in little-endian
+    order."""
     fields = line.split()
     destination, mask = (bytes.fromhex(fields[column])[::-1] for column in (1, 7))
     prefix = int.from_bytes(mask).bit_count()

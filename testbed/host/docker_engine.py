@@ -1,8 +1,10 @@
-"""An engine that ``make setup`` starts: what it changes on the host is written down before, and undone when it is stopped.
+"""An engine that ``make setup`` starts: what it changes on the host is written down before, and
+undone when it is stopped.
 
-Where an init system manages Docker, the distribution's service is started as the host has configured it: by default it turns
-on forwarding and adds filters. Elsewhere the engine is our own process, with flags by which it leaves both alone as far as
-that is safe: the project's containers need bridges without a way out, and nothing else.
+Where an init system manages Docker, the distribution's service is started as the host has
+configured it: by default it turns on forwarding and adds filters. Elsewhere the engine is our own
+process, with flags by which it leaves both alone as far as that is safe: the project's containers
+need bridges without a way out, and nothing else.
 
 The Docker engine and Compose: found, judged, started where none answers.
 """
@@ -48,8 +50,8 @@ _END_S, _LOOK_S = 60.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class EngineHost:
-    """Settings of a host that an engine may change: those below /proc/sys by path, policies of FORWARD by program,
-    whether there are rules and a bridge of Docker's."""
+    """Settings of a host that an engine may change: those below /proc/sys by path, policies of
+    FORWARD by program, whether there are rules and a bridge of Docker's."""
 
     settings: dict[str, str]
     policies: dict[str, str]
@@ -60,8 +62,9 @@ class EngineHost:
 def flags() -> tuple[str, ...]:
     """Those of an engine that is started now.
 
-    On a host that forwards packets only Docker's filters keep containers from the outside (their networks are internal,
-    but have a gateway). On others nothing gets out, and the filters are left alone, too.
+    On a host that forwards packets only Docker's filters keep containers from the outside (their
+    networks are internal, but have a gateway). On others nothing gets out, and the filters are left
+    alone, too.
     """
     return _FLAGS if _forwards() else (*_FLAGS, _NO_FILTERS)
 
@@ -101,8 +104,8 @@ def start(
     state: Path = STATE,
     log: Path = LOG,
 ) -> subprocess.Popen[bytes]:
-    """Start an engine of our own, and write down what the host was like. ``options``: where it has its files;
-    ``given``: in place of ``flags()``."""
+    """Start an engine of our own, and write down what the host was like. ``options``: where it has
+    its files; ``given``: in place of ``flags()``."""
     before, mounted = host(), False
     if " cgroup" not in Path("/proc/mounts").read_text(errors="replace") and have("cgroupfs-mount"):
         run(["cgroupfs-mount"])
@@ -139,10 +142,11 @@ def note_up(*, state: Path = STATE) -> None:
 
 
 def stop(*, state: Path = STATE) -> list[str]:
-    """Stop the engine that was started here, and restore what it changed; returns what was done, in words.
+    """Stop the engine that was started here, and restore what it changed; returns what was done, in
+    words.
 
-    What somebody else has changed since the engine was up is left as it is found. Raises MachineError where the engine
-    does not end.
+    What somebody else has changed since the engine was up is left as it is found. Raises
+    MachineError where the engine does not end.
     """
     noted = _read(state)
     if noted is None:
@@ -196,7 +200,8 @@ def _save(state: Path, noted: dict[str, Any]) -> None:
 
 
 def _restore(before: EngineHost, up: EngineHost) -> list[str]:
-    """Undo the engine's changes: what differs from ``before`` as it did while the engine was ``up``.
+    """Undo the engine's changes: what differs from ``before`` as it did while the engine was
+    ``up``.
 
     Returns what was done, a phrase each.
     """

@@ -4,8 +4,9 @@ Wheels for the image's Python, fetched by the host's pip: images are built witho
 
 The images, each named by the content it was made from: what is there need not be made again.
 
-``base`` (Debian and Python) ◀ ``runtime`` (what a node imports) ◀ ``node`` (the package itself). A change of the
-code remakes the last one only. The shaper's service is the ``node`` image run as another user.
+``base`` (Debian and Python) ◀ ``runtime`` (what a node imports) ◀ ``node`` (the package itself). A
+change of the code remakes the last one only. The shaper's service is the ``node`` image run as
+another user.
 
 Images that users bring: looked for, and pulled only where that is wanted.
 """
@@ -78,7 +79,8 @@ def make(tag: str) -> None:
 
 
 def _pull(wanted: ImageRecipe, tag: str) -> bool:
-    """Pull an image; return whether a registry gave it. One that is here already is taken as it is."""
+    """Pull an image; return whether a registry gave it. One that is here already is taken as it
+    is."""
     try:
         if answer(["docker", "image", "inspect", "--format", "{{.Id}}", wanted.image]) is None:
             run(["docker", "pull", "-q", wanted.image], timeout=_PULL_SECONDS)
@@ -135,7 +137,8 @@ def _import(root: Path, wanted: ImageRecipe, tag: str) -> None:
 
 
 def archive(root: Path) -> str:
-    """Which state of Debian's archive a new system is from: the date of its signed list, and that list's SHA-256."""
+    """Which state of Debian's archive a new system is from: the date of its signed list, and that
+    list's SHA-256."""
     lists = sorted((root / "var/lib/apt/lists").glob("*_Release"))
     text = lists[0].read_bytes() if lists else b""
     date = re.search(r"^Date: *(.*)$", text.decode(errors="replace"), re.MULTILINE)
@@ -180,7 +183,8 @@ def made_from(recipe: ImageRecipe) -> str:
 
 
 def fetch(recipe: ImageRecipe) -> Path:
-    """Fill ``build/wheels`` and return it. It holds ``requirements.txt`` for the installation too."""
+    """Fill ``build/wheels`` and return it. It holds ``requirements.txt`` for the installation
+    too."""
     stamp = paths.Stamp(WHEELS / ".made-from", made_from(recipe))
     if stamp.fresh():
         return WHEELS
@@ -297,7 +301,8 @@ def _archive(dockerfile: Path, folders: dict[str, Path]) -> bytes:
 def remove_outdated(wanted: Tags) -> None:
     """Remove this checkout's older node images, and what no node image of any checkout stands on.
 
-    The engine keeps what containers still use. What was made just now may be another checkout's, at work as well.
+    The engine keeps what containers still use. What was made just now may be another checkout's, at
+    work as well.
     """
     for node in _listed("node", f"--filter=label={checkout_label()}"):
         if node != wanted.node:
@@ -327,7 +332,8 @@ def checkout_label() -> str:
 
 
 def require_own_images(images: Iterable[str], *, pull: bool = False) -> None:
-    """Have the engine hold ``images``; those that it lacks are pulled if ``pull``. Raises MachineError."""
+    """Have the engine hold ``images``; those that it lacks are pulled if ``pull``. Raises
+    MachineError."""
     docker_engine.require()
     for image in dict.fromkeys(images):
         if answer(["docker", "image", "inspect", "--format", "{{.Id}}", "--", image]) is not None:

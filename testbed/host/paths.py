@@ -4,19 +4,23 @@ Where the parts of a checkout lie.
 
 Content hashes: what was made from the same content need not be made again.
 
-The lock files: exact versions of all that is installed, with the hashes of their files. `make lock` writes them.
+The lock files: exact versions of all that is installed, with the hashes of their files. `make lock`
+writes them.
 
 pip takes nothing else then, wherever it finds it.
 
 Which build of PyTorch: without a GPU the CPU build, ten times smaller than the CUDA one.
 
-Asked for in this order, and the first that pip can satisfy is taken: the CPU build where pip looks anyway,
-the CPU build from PyTorch's own index, the CUDA build. With a GPU, the CUDA build, if there is one. The version is that of
-``constraints.txt`` in every case, and the files are those whose hashes are in ``locks/``.
+Asked for in this order, and the first that pip can satisfy is taken: the CPU build where pip looks
+anyway, the CPU build from PyTorch's own index, the CUDA build. With a GPU, the CUDA build, if there
+is one. The version is that of ``constraints.txt`` in every case, and the files are those whose
+hashes are in ``locks/``.
 
-The virtual environment ``.venv``: the package (editable), its dependencies and the developers' tools.
+The virtual environment ``.venv``: the package (editable), its dependencies and the developers'
+tools.
 
-Compiled kernels: made once here, so that the first run of all does not begin with half a minute of compiling.
+Compiled kernels: made once here, so that the first run of all does not begin with half a minute of
+compiling.
 """
 
 from __future__ import annotations
@@ -56,7 +60,8 @@ def in_checkout(*parts: str) -> Path:
 
 
 def cache(name: str) -> Path:
-    """A folder for what is made once: in ``build/`` of a checkout that may be written to, else the user's own."""
+    """A folder for what is made once: in ``build/`` of a checkout that may be written to, else the
+    user's own."""
     beside = (ROOT / "pyproject.toml").exists() and os.access(ROOT, os.W_OK)
     users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = (BUILD if beside else users / "narrows") / name
@@ -162,7 +167,8 @@ def attempts(*, gpu: bool) -> list[tuple[Path, list[str]]]:
 
 
 def install_torch(pip: list[str]) -> Path:
-    """Run ``pip`` (``… pip install`` or ``… pip download``) with the first attempt that works; returns its lock file."""
+    """Run ``pip`` (``… pip install`` or ``… pip download``) with the first attempt that works;
+    returns its lock file."""
     tries = attempts(gpu=has_gpu())
     for number, (lock, more) in enumerate(tries, start=1):
         try:
@@ -181,7 +187,8 @@ def project() -> dict[str, Any]:
 
 
 def stamp() -> Stamp:
-    """Return the stamp of what the environment is made from: the package's description, lock files and this Python."""
+    """Return the stamp of what the environment is made from: the package's description, lock files
+    and this Python."""
     described = project()
     wanted = [described["project"], described["build-system"]]
     made_from = of(repr(wanted), FOLDER, sys.version, str(ROOT))
@@ -206,7 +213,8 @@ def ensure() -> None:
     with step("installing narrows and its tools into .venv"):
         pip = [str(VENV_PYTHON), "-m", "pip", "install", "-q"]
         run([*pip, *EXACTLY, "-r", str(PACKAGES)])
-        # What builds it was among them: an environment of pip's own for that would take whatever there is.
+        # What builds it was among them: an environment of pip's own for that would take whatever
+        # there is.
         run([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
     stamp().write()
 

@@ -1,8 +1,8 @@
 """The netns fabric without root: a process that becomes root in a world of its own, and only there.
 
 A user without CAP_NET_ADMIN and CAP_SYS_ADMIN moves this process into a new user, network and mount
-namespace before anything else is done. Inside it is root over what it makes; outside it stays the user it
-was, and so do the files that it writes. Nothing of it outlives its last process.
+namespace before anything else is done. Inside it is root over what it makes; outside it stays the
+user it was, and so do the files that it writes. Nothing of it outlives its last process.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def enter_own_world() -> None:
 
 
 def forbidden(error: OSError, setting: Callable[[str], str | None] | None = None) -> MachineError:
-    """Return the error for a user whose user namespace could not be made. ``setting`` reads one by its name."""
+    """Return the error for a user whose user namespace could not be made. ``setting`` reads one by
+    its name."""
     read = setting or _setting
     guilty = [
         f"{name}={allows}" for name, (forbids, allows) in _SETTINGS.items() if read(name) == forbids
@@ -229,7 +230,8 @@ def _private_run(run: Path = Path("/run")) -> None:
 
 
 def _show(source: str, target: Path) -> None:
-    """Show the folder ``source`` at ``target``; leave it out where it may not be looked into from here."""
+    """Show the folder ``source`` at ``target``; leave it out where it may not be looked into from
+    here."""
     try:
         mount(source, target, None, BIND | RECURSIVE)
     except PermissionError:

@@ -1,1 +1,2 @@
-"""Link shapes into the kernel: the only part that knows traffic control's units, handles and traps."""
+"""Link shapes into the kernel: the only part that knows traffic control's units, handles and
+traps."""

@@ -2,12 +2,13 @@
 
 The kernel's capabilities for links are tried out in a namespace that lives for milliseconds.
 
-The rate that this machine moves through an unshaped cable is measured, and rates beyond it are refused.
+The rate that this machine moves through an unshaped cable is measured, and rates beyond it are
+refused.
 
-A link is shaped by making its packets wait; where the machine itself is slower than the rate that was asked
-for, what is measured is the machine. So a run whose rates come near to what a plain veth carries with the
-same offload bundles (``gso_max_segs``) gets longer ones, as far as its links allow them, or is
-refused before anything is made. Slow scenarios are not measured.
+A link is shaped by making its packets wait; where the machine itself is slower than the rate that
+was asked for, what is measured is the machine. So a run whose rates come near to what a plain veth
+carries with the same offload bundles (``gso_max_segs``) gets longer ones, as far as its links allow
+them, or is refused before anything is made. Slow scenarios are not measured.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Capabilities:
     """The capabilities that were found. ``"netem" in capabilities`` asks for one kind."""
 
     kinds: frozenset[str]
-    """The kinds that work, of veth, bridge, htb, htb-charge, bfifo, netem, netem-seed, ifb, ingress, u32, mirred."""
+    """The kinds that work, of veth, bridge, htb, htb-charge, bfifo, netem, netem-seed, ifb,
+    ingress, u32, mirred."""
     realtime: bool
     """SCHED_FIFO is permitted."""
     congestion: tuple[str, ...]
@@ -71,8 +73,8 @@ class Capabilities:
         return kind in self.kinds
 
     def missing(self, needs: Iterable[str] = REQUIRED) -> MachineError | None:
-        """Return what to raise if a need is not met: its first word is the kind (``seed`` for netem-seed, ``charge``
-        for htb-charge). None if all are met."""
+        """Return what to raise if a need is not met: its first word is the kind (``seed`` for
+        netem-seed, ``charge`` for htb-charge). None if all are met."""
         if not self.privileged:
             return MachineError(
                 "network namespaces cannot be made without root's privileges",
@@ -113,7 +115,8 @@ def needs_of_network() -> tuple[str, ...]:
 def needs_of_lines(
     ends: Sequence[LinkDirection] = (), seeded: Sequence[LinkDirection] = ()
 ) -> tuple[str, ...]:
-    """Return what delay, loss and the like need beyond ``REQUIRED``; ``seeded``: with random numbers of a seed."""
+    """Return what delay, loss and the like need beyond ``REQUIRED``; ``seeded``: with random
+    numbers of a seed."""
     words = f"for {_listed(ends)}" if ends else "for delay, loss and the like"
     needs = [f"{kind} ({words})" for kind in ("netem", *_NEEDED_FOR_NETWORK)]
     return (*needs, f"netem-seed (for {_listed(seeded)})") if seeded else tuple(needs)
@@ -215,10 +218,10 @@ def check_capacity(
 
     Raises MachineError for what it cannot carry in any, with asked, measured, and what fits.
 
-    ``highest``: the highest rate of every link direction, wall bit/s; ``at_once_bits``: the most that can
-    be under way at one instant (``busy_at_once``); ``sizes``: the bundles that the run may have,
-    ascending, the preferred one first, if it were slowed down by a factor more (``sizes(1)``: as it
-    is); ``dilation``: the scenario's own, which the rates have in them. Costs nothing up to
+    ``highest``: the highest rate of every link direction, wall bit/s; ``at_once_bits``: the most
+    that can be under way at one instant (``busy_at_once``); ``sizes``: the bundles that the run may
+    have, ascending, the preferred one first, if it were slowed down by a factor more (``sizes(1)``:
+    as it is); ``dilation``: the scenario's own, which the rates have in them. Costs nothing up to
     ``FLOOR_BITS``.
     """
     end = max(highest, key=lambda each: highest[each], default=None)
@@ -246,9 +249,11 @@ def check_capacity(
 def busy_at_once(
     highest: Mapping[LinkDirection, int], servers: Iterable[str], others: Iterable[str]
 ) -> int:
-    """The most bits per second that training on a star can have under way, all links at their highest.
+    """The most bits per second that training on a star can have under way, all links at their
+    highest.
 
-    Workers send to servers and servers to workers; ``others`` (hosts with traffic of their own) to anyone.
+    Workers send to servers and servers to workers; ``others`` (hosts with traffic of their own) to
+    anyone.
     """
     serving, apart = set(servers), set(others)
     nodes = {end.link for end in highest}
@@ -268,10 +273,11 @@ def busy_at_once(
 
 
 def measured(segments: int, *, fresh: bool = False) -> tuple[int, int]:
-    """Bit/s of one flow through a veth, and of a flow per processor, in bundles of ``segments`` packets.
+    """Bit/s of one flow through a veth, and of a flow per processor, in bundles of ``segments``
+    packets.
 
-    Remembered by this process, and on disk until the next boot; ``fresh``: measured again, the higher kept.
-    Raises MachineError where namespaces cannot be made.
+    Remembered by this process, and on disk until the next boot; ``fresh``: measured again, the
+    higher kept. Raises MachineError where namespaces cannot be made.
     """
     known = _known.get(segments) or _read(segments)
     if known is None or fresh:
@@ -325,7 +331,8 @@ def _fitting(
     sizes: Callable[[float], Sequence[int]],
     dilation: float,
 ) -> str:
-    """The least dilation with which it fits; bundles may shrink with the rates, and cost more then."""
+    """The least dilation with which it fits; bundles may shrink with the rates, and cost more
+    then."""
     for factor in DILATIONS:
         one, machine = measured(sizes(factor)[-1])
         if highest_bits <= factor * SHARE * one and at_once_bits <= factor * SHARE * machine:

@@ -1,4 +1,5 @@
-"""The delay line of one link direction: a netem one hop behind the queue, so that the two never mix."""
+"""The delay line of one link direction: a netem one hop behind the queue, so that the two never
+mix."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from testbed.scenario.link_state import Impairments, LinkDirection, LinkState
 
 
 class NetemConfig(NamedTuple):
-    """A state of a line, with the prepared message that brings it about. ``number``: how many came before."""
+    """A state of a line, with the prepared message that brings it about. ``number``: how many came
+    before."""
 
     asked: Impairments
     held: NetemState
@@ -29,9 +31,11 @@ class PacketCounts(NamedTuple):
     packets: int
     """Packets that came. Where the line is a sender's own device its duplicates are among them."""
     lost: int
-    """Packets lost by the loss model; with ``ecn`` those that were marked instead are counted too."""
+    """Packets lost by the loss model; with ``ecn`` those that were marked instead are counted
+    too."""
     refused: int | None
-    """Packets lost for want of room: there must be none. None: not known, at a sender's own device."""
+    """Packets lost for want of room: there must be none. None: not known, at a sender's own
+    device."""
 
 
 class NetemStage(RootQdisc):
@@ -46,7 +50,8 @@ class NetemStage(RootQdisc):
         self._read = netem.read(where.index)
 
     def install(self, shape: LinkState) -> None:
-        """Bring the line to what ``shape`` asks of it: a new one, or in place if nothing is on its way.
+        """Bring the line to what ``shape`` asks of it: a new one, or in place if nothing is on its
+        way.
 
         Raises LinkError for a root that is not ours, and for what the kernel does not take.
         """
@@ -66,7 +71,8 @@ class NetemStage(RootQdisc):
     def following(self, before: NetemConfig, shape: LinkState) -> NetemConfig | None:
         """The state that comes after another one; None if that stays.
 
-        A line only ever grows longer: so a rate that goes up and down changes it a few times at most.
+        A line only ever grows longer: so a rate that goes up and down changes it a few times at
+        most.
         """
         limit = limit_packets(shape.rate_bits, shape.queue_bytes, shape.impairments)
         limit = max(limit, before.held.limit_packets)
@@ -101,7 +107,8 @@ class NetemStage(RootQdisc):
         return redirect
 
     def verify(self) -> dict[str, Any]:
-        """Read the line back. Returns what is held; raises LinkError where it is not what was told."""
+        """Read the line back. Returns what is held; raises LinkError where it is not what was
+        told."""
         setting, held, right = self._compared()
         if held is None or not right:
             raise self._mismatch(describe(setting.held), describe(held))
@@ -113,7 +120,8 @@ class NetemStage(RootQdisc):
         }
 
     def look(self) -> tuple[str, str]:
-        """Return the setting told and the kernel's, in words; the same twice if they agree. Raises KernelRefused."""
+        """Return the setting told and the kernel's, in words; the same twice if they agree. Raises
+        KernelRefused."""
         setting, held, right = self._compared()
         return describe(setting.held), describe(setting.held if right else held)
 
@@ -141,8 +149,8 @@ class NetemStage(RootQdisc):
 def seed_of(end: LinkDirection, seed: int | None, number: int) -> int | None:
     """The seed that the kernel gets with the ``number``-th state of an end; None: its own choice.
 
-    The kernel begins its random numbers anew at every change: with the same seed a changing link would
-    see the same few over and over, and links that share a seed the same as each other.
+    The kernel begins its random numbers anew at every change: with the same seed a changing link
+    would see the same few over and over, and links that share a seed the same as each other.
     """
     if seed is None:
         return None

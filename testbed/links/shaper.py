@@ -58,8 +58,8 @@ class ShapedQueue(RootQdisc):
     def install(self, shape: LinkState) -> None:
         """Bring the device to ``shape``: a new tree the first time, in place afterwards.
 
-        A queue that still holds packets, or a class that must not send yet, is what an earlier run left:
-        then the tree is made anew. Raises LinkError for a root that is not ours.
+        A queue that still holds packets, or a class that must not send yet, is what an earlier run
+        left: then the tree is made anew. Raises LinkError for a root that is not ours.
         """
         self._put(shape)
         self.zero, self._flushed_packets = self.read(), 0
@@ -120,7 +120,8 @@ class ShapedQueue(RootQdisc):
         return self._direct() - self._direct_before
 
     def verify(self, shape: LinkState) -> dict[str, Any]:
-        """Read everything back. Returns what is held; raises LinkError where it is not ``shape``."""
+        """Read everything back. Returns what is held; raises LinkError where it is not
+        ``shape``."""
         rate, limit = _installable(shape)
         held = htb.decode_class(self._channel.ask(self._read))
         wanted = pace(rate, shape.overhead_bytes)
@@ -200,7 +201,8 @@ class Shaper:
     ) -> dict[str, Any]:
         """Bring every end to its shape and check it. Returns what the kernel holds, read back.
 
-        Raises LinkError for a link that is not as asked, MachineError for what the kernel does not know.
+        Raises LinkError for a link that is not as asked, MachineError for what the kernel does not
+        know.
         """
         delayed = {end for end, shape in shapes.items() if shape.impairments or end in impaired}
         _require(delayed, shapes)
@@ -262,7 +264,8 @@ class Shaper:
             self.lines[end].install(shape)
 
     def _where(self, end: LinkDirection, hop: QueuePoint) -> QdiscDevice:
-        """The device of a hop, made if it must be. Raises LinkError where its name is somebody else's."""
+        """The device of a hop, made if it must be. Raises LinkError where its name is somebody
+        else's."""
         netns, index, name = hop.interface.netns, hop.interface.index, hop.device
         if hop.passing == "leaving":
             return QdiscDevice(netns, index, name)

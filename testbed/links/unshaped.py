@@ -1,4 +1,5 @@
-"""How much TCP moves through a plain veth between two scratch namespaces, in a fifth of a second."""
+"""How much TCP moves through a plain veth between two scratch namespaces, in a fifth of a
+second."""
 
 from __future__ import annotations
 
@@ -41,9 +42,11 @@ def _receive(receiver: socket.socket, sizes: list[int]) -> None:
 
 
 def measure(flows: int, segments: int) -> int:
-    """Bit/s, frames counted, that so many flows move through a veth in bundles of ``segments`` packets.
+    """Bit/s, frames counted, that so many flows move through a veth in bundles of ``segments``
+    packets.
 
-    Nothing on the host is touched, nothing is left. Raises MachineError where that is not permitted.
+    Nothing on the host is touched, nothing is left. Raises MachineError where that is not
+    permitted.
     """
     try:
         return apart(lambda: _attempt(min(flows, _MOST_FLOWS), segments))
@@ -76,7 +79,8 @@ def _attempt(count: int, segments: int) -> int:
 
 @contextmanager
 def _fresh() -> Iterator[str]:
-    """A namespace that lives for the length of a ``with`` block; the calling thread is in it then."""
+    """A namespace that lives for the length of a ``with`` block; the calling thread is in it
+    then."""
     leave_for_new()
     with opened(OWN) as descriptor:
         yield f"/proc/self/fd/{descriptor}"
@@ -111,7 +115,8 @@ def _connect(far: str, count: int) -> list[tuple[socket.socket, socket.socket]]:
 
 
 def _patiently() -> socket.socket:
-    """The kernel opens a cable a moment after it was switched on: what was sent before it is lost."""
+    """The kernel opens a cable a moment after it was switched on: what was sent before it is
+    lost."""
     give_up = time.monotonic() + _OPEN_S
     while True:
         try:

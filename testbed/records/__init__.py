@@ -1,1 +1,2 @@
-"""Records of a run: events, run directory, manifest, verdict, metrics. Figures are drawn from nothing else."""
+"""Records of a run: events, run directory, manifest, verdict, metrics. Figures are drawn from
+nothing else."""

@@ -1,10 +1,12 @@
 """Prometheus.
 
-Names of the Prometheus metrics. Dashboards and other people's queries rest on them: they do not change.
+Names of the Prometheus metrics. Dashboards and other people's queries rest on them: they do not
+change.
 
 Base units, ``_total`` on counters, bytes even for rates. Every metric bears the labels ``LABELS``.
 
-A node's Prometheus endpoint, fed by the same events that are recorded. For watching, not for papers.
+A node's Prometheus endpoint, fed by the same events that are recorded. For watching, not for
+papers.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ DENSITY = "testbed_density_ratio"
 """Density requested for the latest step: k."""
 
 ACCURACY = "testbed_accuracy_ratio"
-"""Latest accuracy; label ``data``: ``train`` (a worker's mini-batch) or ``test`` (the server's replica)."""
+"""Latest accuracy; label ``data``: ``train`` (a worker's mini-batch) or ``test`` (the server's
+replica)."""
 
 LINK_RATE = "testbed_link_rate_bytes_per_second"
 """Rate of the node's link; labels ``direction`` and ``source``: ``asked`` or ``delivered``."""
@@ -59,8 +62,23 @@ BUILD = "testbed_build_info"
 METRICS = (PHASE, DELAY, BYTES, STEPS, DENSITY, ACCURACY, LINK_RATE, BUILD)
 
 BUCKETS = (
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
-)  # fmt: skip
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    20.0,
+    50.0,
+    100.0,
+)
 """Upper bounds of all histograms in seconds: 1 ms to 100 s, three to a decade."""
 
 
@@ -78,7 +96,8 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingWSGIServer):
-    """A thread for every scrape, but no more than ``MOST_SCRAPES``: anybody on the control network may connect."""
+    """A thread for every scrape, but no more than ``MOST_SCRAPES``: anybody on the control network
+    may connect."""
 
     def __init__(self, *given: Any) -> None:
         self._places = threading.BoundedSemaphore(MOST_SCRAPES)
@@ -128,9 +147,15 @@ class Exporter:
         self._rate = gauge(LINK_RATE, "Rate of this node's link.", "direction", "source")
         self._build = gauge(BUILD, "Version of the testbed.", "version", "python")
         self._metrics = (
-            self._phase, self._delay, self._bytes, self._steps, self._density, self._accuracy,
-            self._rate, self._build,
-        )  # fmt: skip
+            self._phase,
+            self._delay,
+            self._bytes,
+            self._steps,
+            self._density,
+            self._accuracy,
+            self._rate,
+            self._build,
+        )
         self.begin({})
 
     def begin(self, labels: Mapping[str, str]) -> None:
@@ -169,7 +194,8 @@ class Exporter:
         return generate_latest(self.registry).decode()
 
     def serve(self, address: str, port: int) -> Callable[[], None]:
-        """Answer scrapes from a thread; the returned function ends that. Raises MachineError if taken."""
+        """Answer scrapes from a thread; the returned function ends that. Raises MachineError if
+        taken."""
         try:
             server = make_server(
                 address, port, make_wsgi_app(self.registry), _Server, handler_class=_Handler

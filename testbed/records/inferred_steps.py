@@ -2,14 +2,16 @@
 
 When the links paused, told by how many bits had been carried by then. Pure.
 
-A synchronous job sends (nearly) the same bytes in every step, however long the links take for them. So on an axis of
-bits its pauses come at equal distances, where on an axis of time they would follow the links' rates.
+A synchronous job sends (nearly) the same bytes in every step, however long the links take for them.
+So on an axis of bits its pauses come at equal distances, where on an axis of time they would follow
+the links' rates.
 
 Steps of a job that marks none, inferred from what its links carried. Pure.
 
-Synchronous training sends (nearly) the same bytes in every step, whatever the links' rates, and pauses while it
-computes. So a step ends where the sum of bytes has grown by one step's and the links pause: the bytes of a step are
-found by the autocorrelation of the pauses over bytes, then its pauses are followed one by one.
+Synchronous training sends (nearly) the same bytes in every step, whatever the links' rates, and
+pauses while it computes. So a step ends where the sum of bytes has grown by one step's and the
+links pause: the bytes of a step are found by the autocorrelation of the pauses over bytes, then its
+pauses are followed one by one.
 """
 
 from __future__ import annotations
@@ -26,14 +28,16 @@ PAUSED = 0.15
 _UNLIKE = 0.1
 """Neighbours whose use differs by more than this are not alike."""
 _HARDLY = 0.002
-"""A share of all bits: bits before the first such share, and after all but the last, are no part of the job's steps."""
+"""A share of all bits: bits before the first such share, and after all but the last, are no part of
+the job's steps."""
 
 _AFTER_S = 0.5
 """So much of what follows the last bits is the last step's pause."""
 
 
 class Pauses:
-    """Points (bits, paused seconds, time) in between which bits flow evenly; all of shape (n,), ascending."""
+    """Points (bits, paused seconds, time) in between which bits flow evenly; all of shape (n,),
+    ascending."""
 
     def __init__(self, traffic: LinkTraffic, shares: Array) -> None:
         """Find the pauses of ``traffic``, which has at least one sample that carried something.
@@ -71,20 +75,24 @@ class Pauses:
         return np.interp(bits, self.bits, self.times_s)
 
     def middle(self, most: int) -> tuple[float, float]:
-        """From and to how many bits: all of them, or in their middle what about ``most`` samples carry."""
+        """From and to how many bits: all of them, or in their middle what about ``most`` samples
+        carry."""
         left = 0.5 * self.length_bits * max(0.0, 1 - most / len(self.use))
         return float(self.bits[0] + left), float(self.bits[-1] - left)
 
     def density(self, count: int, from_bits: float, to_bits: float) -> Array:
-        """Seconds paused in each of ``count`` equal parts of the bits between the two, shape (count,)."""
+        """Seconds paused in each of ``count`` equal parts of the bits between the two, shape
+        (count,)."""
         edges = np.linspace(from_bits, to_bits, count + 1)
         return self.between(edges[:-1], edges[1:])
 
 
 def _points(times: Array, bits: Array, use: Array) -> tuple[Array, Array, Array]:
-    """Within a sample that was used in part, bits lie beside those of the neighbour that was used more.
+    """Within a sample that was used in part, bits lie beside those of the neighbour that was used
+    more.
 
-    So a burst that ends in it ends where its bits are done; where both neighbours are alike they are spread evenly.
+    So a burst that ends in it ends where its bits are done; where both neighbours are alike they
+    are spread evenly.
     """
     lengths = np.diff(times)
     around = np.concatenate([use[:1], use, use[-1:]])
@@ -100,7 +108,7 @@ def _points(times: Array, bits: Array, use: Array) -> tuple[Array, Array, Array]
             np.stack([bits[:-1], np.where(begins, paused[1:], paused[:-1]), times[:-1] + opens]),
             np.stack([bits[1:], np.where(ends, paused[:-1], paused[1:]), times[:-1] + closes]),
         ]
-    )  # fmt: skip
+    )
     points = rows.transpose(2, 0, 1).reshape(-1, 3)
     points = np.concatenate([points, [[bits[-1], paused[-1], times[-1]]]])
     # strictly ascending, or a pause would be at no one place: by no more than a bit in a million
@@ -128,9 +136,11 @@ _BEGUN = 0.2
 _LEAST_PAUSED = 0.01
 _LEAST_CORRELATION = 0.2
 _ALIKE = 0.8
-"""A shorter distance counts as the step's where it correlates at least so well as the best, times this."""
+"""A shorter distance counts as the step's where it correlates at least so well as the best, times
+this."""
 _LAGS = np.arange(12, 26)
-"""In parts: at each fineness distances of so many parts are tried, an octave, and a little to find its maxima."""
+"""In parts: at each fineness distances of so many parts are tried, an octave, and a little to find
+its maxima."""
 _MOST_SAMPLES = 150_000
 """The most samples from which a step's bytes are found, in the middle of a longer run: transforms
 of a day would take a gigabyte."""
@@ -153,8 +163,9 @@ class Inferred:
 
 
 def infer(traffic: LinkTraffic) -> Inferred:
-    """Find the steps in what a run's links carried: in the pauses of them all or, where a slow link hardly pauses since
-    computation hides behind it, in those of any, or in those of each as far as others pause, too."""
+    """Find the steps in what a run's links carried: in the pauses of them all or, where a slow link
+    hardly pauses since computation hides behind it, in those of any, or in those of each as far as
+    others pause, too."""
     if len(traffic) < LEAST_STEPS * LEAST_SAMPLES or traffic.total_bits[-1] <= 0:
         return _nothing("the links' records are too few")
     uses = traffic.uses()
@@ -202,8 +213,8 @@ def _nothing(why: str, confidence: float | None = None) -> Inferred:
 def _blurred(pauses: Pauses, ends: Array, ends_s: Array) -> bool:
     """Return whether an apparent step may be several steps, the beat of steps with the samples.
 
-    Steps shorter than two samples leave no two in a row without traffic. Where there are none either, the links must
-    have been full between the pauses, and a step's pause its only one.
+    Steps shorter than two samples leave no two in a row without traffic. Where there are none
+    either, the links must have been full between the pauses, and a step's pause its only one.
     """
     if np.median(np.diff(ends_s)) < LEAST_SAMPLES * pauses.sample_s:
         return True
@@ -223,7 +234,8 @@ def _paused_within(pauses: Pauses, ends: Array) -> bool:
 
 
 def _period(pauses: Pauses) -> float | None:
-    """Bits from pause to pause: the shortest distance at which they recur nearly as well as at the best one."""
+    """Bits from pause to pause: the shortest distance at which they recur nearly as well as at the
+    best one."""
     found = [candidate for parts in _finenesses(pauses) for candidate in _recurring(pauses, parts)]
     best = max((strength for _, strength in found), default=0.0)
     if best < _LEAST_CORRELATION:
@@ -232,7 +244,8 @@ def _period(pauses: Pauses) -> float | None:
 
 
 def _finenesses(pauses: Pauses) -> Iterator[int]:
-    """Numbers of parts: from those of which the longest step that could be told has ``_LAGS``, in octaves."""
+    """Numbers of parts: from those of which the longest step that could be told has ``_LAGS``, in
+    octaves."""
     parts = LEAST_STEPS * int(_LAGS[-1])
     most = min(len(pauses.use), _MOST_SAMPLES) / LEAST_SAMPLES * int(_LAGS[-1])
     while parts <= 2 * most:
@@ -241,7 +254,8 @@ def _finenesses(pauses: Pauses) -> Iterator[int]:
 
 
 def _recurring(pauses: Pauses, parts: int) -> Iterator[tuple[float, float]]:
-    """Distances in bits at which pauses recur, of ``_LAGS`` parts, each with its autocorrelation."""
+    """Distances in bits at which pauses recur, of ``_LAGS`` parts, each with its
+    autocorrelation."""
     from_bits, to_bits = pauses.middle(_MOST_SAMPLES)
     density = _levelled(pauses.density(parts, from_bits, to_bits))
     density -= density.mean()
@@ -258,7 +272,8 @@ def _recurring(pauses: Pauses, parts: int) -> Iterator[tuple[float, float]]:
 
 
 def _levelled(density: Array) -> Array:
-    """Long pauses (an evaluation) count as usual ones; then each part with a share of its neighbours'."""
+    """Long pauses (an evaluation) count as usual ones; then each part with a share of its
+    neighbours'."""
     there = np.sort(density[density > 0])
     half = np.searchsorted(np.cumsum(there), 0.5 * there.sum())
     level = np.minimum(density, 2 * there[min(half, len(there) - 1)])
@@ -274,7 +289,8 @@ def _follow(pauses: Pauses, period: float) -> list[float]:
 
 
 def _anchor(pauses: Pauses, period: float) -> tuple[float, float]:
-    """A place from which four pauses in a row are as long as can be, and how long: near the middle."""
+    """A place from which four pauses in a row are as long as can be, and how long: near the
+    middle."""
     middle = pauses.bits[0] + 0.5 * pauses.length_bits
     starts = middle + np.linspace(-2.0, -1.0, 100) * period
     places = starts[:, None] + np.arange(4)[None, :] * period
@@ -287,7 +303,8 @@ def _anchor(pauses: Pauses, period: float) -> tuple[float, float]:
 
 
 def _walk(pauses: Pauses, at: float, period: float, usual_s: float) -> Iterator[float]:
-    """From pause to pause while they come; ``period`` is negative backwards, and follows what is found."""
+    """From pause to pause while they come; ``period`` is negative backwards, and follows what is
+    found."""
     missed: list[float] = []
     size, bits = abs(period), pauses.bits
     while bits[0] <= (expected := at + np.copysign(size, period)) <= bits[-1]:
@@ -311,7 +328,8 @@ def _walk(pauses: Pauses, at: float, period: float, usual_s: float) -> Iterator[
 
 
 def _begin(pauses: Pauses, place: float, size: float) -> float:
-    """Bits carried when the pause around ``place`` began, or a little of it had passed: it may be interrupted."""
+    """Bits carried when the pause around ``place`` began, or a little of it had passed: it may be
+    interrupted."""
     at = place + np.linspace(-_HALF, _HALF, 81) * size
     paused = pauses.between(np.full_like(at, at[0]), at)
     return float(at[np.searchsorted(paused, _BEGUN * paused[-1])])

@@ -25,7 +25,8 @@ _AT_ONCE = 4096
 
 
 class IntervalSet:
-    """Made from ``(from_s, to_s)`` in any order; those that touch become one, whatever the order. 16 bytes each."""
+    """Made from ``(from_s, to_s)`` in any order; those that touch become one, whatever the order.
+    16 bytes each."""
 
     def __init__(self, spans: Iterable[tuple[float, float]] = ()) -> None:
         self._from, self._to = array("d"), array("d")
@@ -82,10 +83,11 @@ class IntervalSet:
 
 
 def spread(values: Sequence[float], fewest: int = 1) -> dict[str, float | None]:
-    """``{"p50", "p99", "p99_at_least", "max"}``, each one of the values (nearest rank); None of nothing.
+    """``{"p50", "p99", "p99_at_least", "max"}``, each one of the values (nearest rank); None of
+    nothing.
 
-    ``p99_at_least``: what the p99 is not below, with 95 % confidence; ``fewest`` values must be as large, so
-    of fewer it is None.
+    ``p99_at_least``: what the p99 is not below, with 95 % confidence; ``fewest`` values must be as
+    large, so of fewer it is None.
     """
     ordered = sorted(values)
     if not ordered:
@@ -101,10 +103,11 @@ def spread(values: Sequence[float], fewest: int = 1) -> dict[str, float | None]:
 
 
 def significant(count: int, share: float = 0.01, confidence: float = 0.95) -> int:
-    """The fewest of ``count`` values above a limit that show that more than ``share`` of all are above it.
+    """The fewest of ``count`` values above a limit that show that more than ``share`` of all are
+    above it.
 
-    Fewer are likely enough (over 1 - ``confidence``) where exactly ``share`` is: the second largest of
-    160 values says little about their p99.
+    Fewer are likely enough (over 1 - ``confidence``) where exactly ``share`` is: the second largest
+    of 160 values says little about their p99.
     """
     fewer, above = 0.0, 0
     while fewer < confidence and above < count:
@@ -120,7 +123,8 @@ def _exactly(above: int, count: int, share: float) -> float:
 
 
 _WIDEN_S = 0.1
-"""The kernel counts stolen time in whole ticks: what is seen in one interval may have begun in the one before."""
+"""The kernel counts stolen time in whole ticks: what is seen in one interval may have begun in the
+one before."""
 
 
 class Moment(NamedTuple):
@@ -205,8 +209,8 @@ class HostLog:
         )
 
     def starved_share(self, under_way: IntervalSet, limits: Thresholds) -> tuple[float, float]:
-        """Seconds watched while traffic was ``under_way`` from one end of a moment to the other, and
-        the share of them without an idle processor."""
+        """Seconds watched while traffic was ``under_way`` from one end of a moment to the other,
+        and the share of them without an idle processor."""
         watched: float = 0
         starved: float = 0
         for moment in self.moments:

@@ -1,13 +1,15 @@
 """Marked steps, and steps inferred from traffic.
 
-Steps of a job that marked them (``testbed.mark``): of each process, and of the job as a whole. Pure.
+Steps of a job that marked them (``testbed.mark``): of each process, and of the job as a whole.
+Pure.
 
 Times in wall seconds after t0, as in the records.
 
-Records of a job that is somebody else's (``testbed exec``): its processes, what it said of itself, what it moved.
+Records of a job that is somebody else's (``testbed exec``): its processes, what it said of itself,
+what it moved.
 
-Times in seconds after t0, wall clock, as in ``testbed.records.events``. All are in ``events/<role>-<rank>.jsonl`` of
-the node that they tell of.
+Times in seconds after t0, wall clock, as in ``testbed.records.events``. All are in
+``events/<role>-<rank>.jsonl`` of the node that they tell of.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ class MarkedStep:
     rank: int
     number: int
     start_s: float | None
-    """The end of the process's step before; of its first, when it said that it was ready, or when the step's first
-    phase began. None: nothing was said of that."""
+    """The end of the process's step before; of its first, when it said that it was ready, or when
+    the step's first phase began. None: nothing was said of that."""
     end_s: float
     phases_s: Mapping[str, float]
     """Seconds by phase, in their order; what is left of the step was in none."""
@@ -46,7 +48,8 @@ class MarkedStep:
 
 @dataclass(frozen=True, slots=True)
 class JobStep:
-    """One step of the whole job: it ends when the last process has ended it, and begins when the one before ends."""
+    """One step of the whole job: it ends when the last process has ended it, and begins when the
+    one before ends."""
 
     number: int
     start_s: float | None
@@ -152,9 +155,11 @@ def marked_steps(marks: Records) -> MarkedSteps:
 
 
 def job_steps(steps: MarkedSteps, processes: Records = ()) -> JobSteps:
-    """The job's steps in their order. ``processes``: its ``process`` records, of those that have ended.
+    """The job's steps in their order. ``processes``: its ``process`` records, of those that have
+    ended.
 
-    A step that a process was still at when the records end is left out, and with it those that follow.
+    A step that a process was still at when the records end is left out, and with it those that
+    follow.
     """
     ended = {int(process["rank"]): float(process["ended_s"]) for process in processes}
     last: dict[int, int] = {}
@@ -192,7 +197,8 @@ def last_values(steps: Iterable[JobStep]) -> dict[str, float]:
 def _job_step(
     number: int, own: Mapping[int, MarkedStep], before_s: float | None, end_s: float
 ) -> JobStep:
-    """``before_s``: the end of the step before; without one, the first begin that was told counts."""
+    """``before_s``: the end of the step before; without one, the first begin that was told
+    counts."""
     starts = [step.start_s for step in own.values() if step.start_s is not None]
     start_s = before_s if before_s is not None else min(starts, default=None)
     steps = list(own.values())
@@ -207,7 +213,8 @@ def _job_step(
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Also where the sum is larger than any number: what a job says its values are is its matter."""
+    """Also where the sum is larger than any number: what a job says its values are is its
+    matter."""
     try:
         return fmean(values)
     except OverflowError:
@@ -256,8 +263,15 @@ class _Process:
             for name, value in (mark.get("values") or {}).items()
             if value is not None and isfinite(float(value))
         }
-        step = MarkedStep(str(mark["node"]), int(mark["rank"]), number, self._start_s, now_s,
-                          dict(self._phases), told)  # fmt: skip
+        step = MarkedStep(
+            str(mark["node"]),
+            int(mark["rank"]),
+            number,
+            self._start_s,
+            now_s,
+            dict(self._phases),
+            told,
+        )
         self._start_s, self._number, self._phases = now_s, number, {}
         return step
 
@@ -277,7 +291,8 @@ class ProcessRecord(Event):
     status: int
     """Its exit status; negative: the signal that killed it."""
     asked: bool
-    """It was told to end: by a time limit, an event of the scenario, or since another process had failed."""
+    """It was told to end: by a time limit, an event of the scenario, or since another process had
+    failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +304,8 @@ class MarkRecord(Event):
     rank: int
     local_rank: int
     what: str
-    """``step``: a step has ended; ``phase``: the phase ``name`` has begun; ``end``: it has ended; ``begin``: the
-    process was ready, before t0 where the others were waited for."""
+    """``step``: a step has ended; ``phase``: the phase ``name`` has begun; ``end``: it has ended;
+    ``begin``: the process was ready, before t0 where the others were waited for."""
     name: str | None
     """The name of a phase."""
     number: int | None
@@ -302,7 +317,8 @@ class MarkRecord(Event):
 
 @dataclass(frozen=True, slots=True)
 class CarriedRecord(Event):
-    """Bytes that an interface of a node carried from before the first process's start to the end, headers counted."""
+    """Bytes that an interface of a node carried from before the first process's start to the end,
+    headers counted."""
 
     kind = "carried"
     node: str
@@ -317,7 +333,8 @@ class CarriedRecord(Event):
 
 @dataclass(frozen=True, slots=True)
 class SocketRecord(Event):
-    """A TCP connection of a node's, from its beginning to its end or to that of the run, as the kernel counted it."""
+    """A TCP connection of a node's, from its beginning to its end or to that of the run, as the
+    kernel counted it."""
 
     kind = "socket"
     node: str
@@ -325,7 +342,8 @@ class SocketRecord(Event):
     """``address:port``."""
     peer: str
     peer_node: str | None
-    """Whose address that is, its own node's for what stays there; None: of no node (the switch, or another network)."""
+    """Whose address that is, its own node's for what stays there; None: of no node (the switch, or
+    another network)."""
     interface: str
     """``data``, ``control`` or ``loopback``: by its own address and its peer's."""
     bytes_sent: int

@@ -2,11 +2,13 @@
 
 The changes that were made to one link direction, packed: there may be a million. Pure.
 
-What links were asked for, what they dropped and what the host did, from the records in ``links.jsonl``.
+What links were asked for, what they dropped and what the host did, from the records in
+``links.jsonl``.
 
 What a run's links carried, on one axis of time: all of them together, and each node's own. Pure.
 
-Times in wall seconds after t0. A sample's bits and its use count as even over its time, or between the looks that it tells.
+Times in wall seconds after t0. A sample's bits and its use count as even over its time, or between
+the looks that it tells.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Change(NamedTuple):
 
 
 class Changes:
-    """Packed ``change`` records, in the order in which they were taken in. Impairments that recur are kept once."""
+    """Packed ``change`` records, in the order in which they were taken in. Impairments that recur
+    are kept once."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
         self._due, self._applied = array("d"), array("d")
@@ -97,9 +100,10 @@ _ADJOINING_S, _EQUAL = 1e-9, 1e-9
 class LinkLog:
     """Integrals of the asked rate of every link direction, in wall seconds after t0.
 
-    Between two samples the asked rate counts as even; before the first and after the last sample it is
-    that sample's. Records are taken in one by one and kept packed: 24 bytes of a sample with another rate than the one before,
-    and none where ``rates`` are not wanted; 48 of a moment of the host; 28 of a change.
+    Between two samples the asked rate counts as even; before the first and after the last sample it
+    is that sample's. Records are taken in one by one and kept packed: 24 bytes of a sample with
+    another rate than the one before, and none where ``rates`` are not wanted; 48 of a moment of the
+    host; 28 of a change.
     """
 
     def __init__(self, records: Iterable[Mapping[str, Any]], *, rates: bool = True) -> None:
@@ -142,7 +146,8 @@ class LinkLog:
         return self.host.stolen_s
 
     def bits(self, end: LinkDirection, start_s: float, stop_s: float) -> float:
-        """Bits that ``end`` was asked to carry from ``start_s`` to ``stop_s``. KeyError: never sampled."""
+        """Bits that ``end`` was asked to carry from ``start_s`` to ``stop_s``. KeyError: never
+        sampled."""
         return self._asked[end].by(stop_s) - self._asked[end].by(start_s)
 
     def mean_rate(self, end: LinkDirection, start_s: float, stop_s: float) -> float:
@@ -150,7 +155,8 @@ class LinkLog:
         return self.bits(end, start_s, stop_s) / (stop_s - start_s)
 
     def dropped(self, ends: Iterable[LinkDirection], start_s: float, stop_s: float) -> bool:
-        """Return whether the queue of one of ``ends`` may have dropped packets between the two times."""
+        """Return whether the queue of one of ``ends`` may have dropped packets between the two
+        times."""
         found = (self._dropping.get(end) for end in ends)
         return any(spans is not None and spans.touches(start_s, stop_s) for spans in found)
 
@@ -236,11 +242,13 @@ Array = NDArray[np.float64]
 LOOK_S = 0.02
 """From look to look."""
 LOOKS_S = 4 * 3600.0
-"""Length of a run beyond which looks within samples are left out: a day of them would take gigabytes."""
+"""Length of a run beyond which looks within samples are left out: a day of them would take
+gigabytes."""
 _MOST_LOOKS = 2_000_000
 """The most looks for a link direction; ``LOOKS_S`` has no more than a third of it."""
 _LEAST_BITS = 4 * 8 * FRAME_BYTES
-"""The least bits that a link must be able to carry from look to look: below, packets could not be told from pauses."""
+"""The least bits that a link must be able to carry from look to look: below, packets could not be
+told from pauses."""
 
 
 class TrafficRows:
@@ -281,7 +289,8 @@ class TrafficRows:
         self._finer = self._finer or bool(looks)
 
     def tables(self) -> Iterator[tuple[LinkDirection, Array]]:
-        """Yield, for each link direction, rows of from when to when, bits, and busy seconds; shape (n, 4), by time."""
+        """Yield, for each link direction, rows of from when to when, bits, and busy seconds; shape
+        (n, 4), by time."""
         for end, samples in self._samples.items():
             yield end, _by_time(self._looks.get(end, samples))
 
@@ -293,7 +302,8 @@ class TrafficRows:
 
     @property
     def axis(self) -> Array:
-        """As the link direction with most samples has them; with looks, which are each link's own, at equal distances."""
+        """As the link direction with most samples has them; with looks, which are each link's own,
+        at equal distances."""
         tables = (table for _, table in self.tables())
         longest = max(tables, key=len, default=np.zeros((0, 4)))
         if not self._finer:
@@ -302,7 +312,8 @@ class TrafficRows:
 
 
 class LinkTraffic:
-    """Cumulated over ``times_s``, of shape (n,): ascending, empty without samples. ``TrafficRows`` are used up."""
+    """Cumulated over ``times_s``, of shape (n,): ascending, empty without samples. ``TrafficRows``
+    are used up."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]] | TrafficRows) -> None:
         rows = records if isinstance(records, TrafficRows) else TrafficRows(records)
@@ -328,9 +339,9 @@ class LinkTraffic:
     def use(self, link: str | None = None) -> Array:
         """Share of each time between two of ``times_s`` in which a link was busy, shape (n - 1,).
 
-        That is the time which the bits carried take at the rate asked, or all of it where a queue stood throughout; of
-        both directions the larger counts, for in a full-duplex link they can run at once. Of all links (no ``link``)
-        the busiest counts.
+        That is the time which the bits carried take at the rate asked, or all of it where a queue
+        stood throughout; of both directions the larger counts, for in a full-duplex link they can
+        run at once. Of all links (no ``link``) the busiest counts.
         """
         shares = [
             np.diff(used) / np.diff(self.times_s)
@@ -360,7 +371,8 @@ class LinkTraffic:
         return float(last - first) / (to_s - from_s)
 
     def bytes_of(self, link: str) -> tuple[int, int] | None:
-        """Bytes that a link has carried up and down, Ethernet headers counted; None: it was never sampled."""
+        """Bytes that a link has carried up and down, Ethernet headers counted; None: it was never
+        sampled."""
         found = {end.direction: own[-1] / 8 for end, own in self.bits.items() if end.link == link}
         if not found:
             return None
@@ -377,7 +389,8 @@ def _by_time(rows: array[float]) -> Array:
 def _rows(
     sample: Mapping[str, Any], looks: Sequence[Sequence[float]]
 ) -> Iterator[tuple[float, ...]]:
-    """From when to when, bits, and seconds in which the link was busy: between ``looks``, where packets can be told from pauses."""
+    """From when to when, bits, and seconds in which the link was busy: between ``looks``, where
+    packets can be told from pauses."""
     from_s, to_s = float(sample["from_s"]), float(sample["to_s"])
     rate, total = float(sample["asked_bits"]) / (to_s - from_s), float(sample["delivered_bits"])
     looks = looks if rate * LOOK_S >= _LEAST_BITS else ()

@@ -1,4 +1,5 @@
-"""Where a run's records live, and how they get there so that a kill at any instant costs at most a line.
+"""Where a run's records live, and how they get there so that a kill at any instant costs at most a
+line.
 
 runs/<utc>_<scenario>_<algorithm>_s<seed>_<hash8>/
 ├─ manifest.json   scenario.yaml   compose.yaml (docker)   profile.json (if named)   summary.json (at the end)
@@ -58,7 +59,8 @@ class RunDirectory:
     def create(
         cls, out: Path, *, scenario_name: str, algorithm: str, seed: int, content_hash: str
     ) -> Self:
-        """Make a new, empty directory under ``out/runs``. Raises InputError when ``out`` is unusable."""
+        """Make a new, empty directory under ``out/runs``. Raises InputError when ``out`` is
+        unusable."""
         stem = f"{_utc()}_{scenario_name}_{algorithm}_s{seed}_{content_hash[:8]}"
         path = _by_no_link(fresh(out / "runs", stem))
         (path / EVENTS).mkdir()
@@ -66,7 +68,8 @@ class RunDirectory:
         return cls(path)
 
     def identity(self, name: str = ".") -> tuple[int, int]:
-        """Device and inode number of the directory that was made, or of what is in it by ``name``. Raises OSError."""
+        """Device and inode number of the directory that was made, or of what is in it by ``name``.
+        Raises OSError."""
         found = os.stat(name, dir_fd=self._place, follow_symlinks=False)
         return found.st_dev, found.st_ino
 
@@ -109,7 +112,8 @@ class RunDirectory:
     def close(self) -> None:
         """Have everything on disk and close all files; later records are refused.
 
-        Raises OSError where the disk did not take what it was given before, such as one that is somewhere else.
+        Raises OSError where the disk did not take what it was given before, such as one that is
+        somewhere else.
         """
         with self._lock, ExitStack() as closing:
             self._closed = True
@@ -190,14 +194,15 @@ def write_data_atomically(path: Path, data: bytes) -> Path:
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSON-lines file; none if it does not exist.
 
-    A last line without its newline was cut off by a kill and is left out. Anything else that is not a
-    JSON object raises InputError with file and line.
+    A last line without its newline was cut off by a kill and is left out. Anything else that is not
+    a JSON object raises InputError with file and line.
     """
     return (value for _, value in _lines(path))
 
 
 def read_links(directory: Path) -> Sequence[dict[str, Any]]:
-    """The records of a run's links in their order; of a long run they stay in their file, as events do."""
+    """The records of a run's links in their order; of a long run they stay in their file, as events
+    do."""
     path = directory / LINKS
     if not path.exists() or path.stat().st_size <= 4 * IN_MEMORY_BYTES:
         return list(read_jsonl(path))
@@ -233,9 +238,11 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_events(
     directory: Path, kinds: Collection[str] | None = None
 ) -> dict[str, Sequence[dict[str, Any]]]:
-    """Events of a run by kind (all, or only ``kinds``), in the order of the nodes' file names and then of their lines.
+    """Events of a run by kind (all, or only ``kinds``), in the order of the nodes' file names and
+    then of their lines.
 
-    Where there are more than ``IN_MEMORY_BYTES`` of them they stay in their files, and are read again whenever they are wanted.
+    Where there are more than ``IN_MEMORY_BYTES`` of them they stay in their files, and are read
+    again whenever they are wanted.
     """
     files = _event_files(directory)
     if sum(path.stat().st_size for path in files) > IN_MEMORY_BYTES:
@@ -259,7 +266,8 @@ def every_event(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def _check_regular(path: Path) -> None:
-    """A pipe would be waited for, and a device never ends. What is not there is for its reader to say."""
+    """A pipe would be waited for, and a device never ends. What is not there is for its reader to
+    say."""
     if path.exists() and not path.is_file():
         raise InputError("this is no regular file", where=str(path))
 
@@ -274,8 +282,8 @@ def _object(raw: bytes) -> dict[str, Any] | None:
 
 
 def _with_odd_names(raw: bytes) -> Any:
-    """JSON with names of files that are in another encoding than this system's: halves of pairs, which orjson
-    refuses. None where it is no such JSON either."""
+    """JSON with names of files that are in another encoding than this system's: halves of pairs,
+    which orjson refuses. None where it is no such JSON either."""
     if b"\\ud" not in raw:
         return None
     try:
@@ -318,7 +326,8 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Numbers and paths that know how to become plain ones; anything else is a programming error."""
+    """Numbers and paths that know how to become plain ones; anything else is a programming
+    error."""
     if hasattr(value, "item"):
         return value.item()
     if isinstance(value, Path):
@@ -329,7 +338,8 @@ def _plain(value: object) -> object:
 def _write_all(handle: int, data: bytes) -> None:
     """One system call for whole lines; the loop is for a disk that takes less at a time.
 
-    Of lines that it does not take nothing is left: the next ones would be appended to a part of one.
+    Of lines that it does not take nothing is left: the next ones would be appended to a part of
+    one.
     """
     view = memoryview(data)
     try:
@@ -363,7 +373,8 @@ def fresh(parent: Path, stem: str) -> Path:
 
 
 def _by_no_link(path: Path) -> Path:
-    """The same folder without symbolic links on the way, which a job could replace; unchanged where there are none."""
+    """The same folder without symbolic links on the way, which a job could replace; unchanged where
+    there are none."""
     real = path.resolve()
     return path if real == path.absolute() else real
 
@@ -387,8 +398,8 @@ _LONGEST = 200
 def readable(paths: Iterable[Path]) -> Iterator[None]:
     """Raise InputError in place of any error that comes of using the records in ``paths``.
 
-    The sentence names the line of code that could not use them, so that a fault of the code can be told from theirs.
-    A full disk, or a library that is missing, stays what it is.
+    The sentence names the line of code that could not use them, so that a fault of the code can be
+    told from theirs. A full disk, or a library that is missing, stays what it is.
     """
     try:
         yield
@@ -409,8 +420,8 @@ def readable(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def equal_parts(start_s: float, stop_s: float, width_s: float, most: int) -> NDArray[np.float64]:
-    """Edges of parts of a time, as ``numpy.arange`` has them. Raises InputError where they are more than ``most``:
-    records of a few lines may speak of any time."""
+    """Edges of parts of a time, as ``numpy.arange`` has them. Raises InputError where they are more
+    than ``most``: records of a few lines may speak of any time."""
     count = (stop_s - start_s) / width_s
     if not count <= most:
         raise InputError(

@@ -1,6 +1,7 @@
 """Records that stay in their files or are packed, for runs of a day.
 
-Records that are left in their files and read again whenever they are wanted: of a day's run there are millions.
+Records that are left in their files and read again whenever they are wanted: of a day's run there
+are millions.
 
 Small objects of numbers by name, packed: of a day's steps there are a million.
 """
@@ -81,7 +82,8 @@ def stored(
     lines: Callable[[Path], Iterable[tuple[int, dict[str, Any]]]],
     kinds: Collection[str] | None,
 ) -> dict[str, Sequence[dict[str, Any]]]:
-    """Return the records of files by kind (all, or only ``kinds``). ``lines``: every line's length, and its object."""
+    """Return the records of files by kind (all, or only ``kinds``). ``lines``: every line's length,
+    and its object."""
     files, by_kind = Files(paths), dict[str, Stored]()
     for number, path in enumerate(paths):
         offset = 0

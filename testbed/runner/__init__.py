@@ -1,1 +1,2 @@
-"""One ``testbed run``: nodes are brought up, given one algorithm after the other, listened to, judged."""
+"""One ``testbed run``: nodes are brought up, given one algorithm after the other, listened to,
+judged."""

@@ -1,7 +1,9 @@
-"""Bulk TCP flows that fill a link: ``python -m testbed.runner.bulk_flow serve|blast ADDRESS PORT STOP_AT_NS``.
+"""Bulk TCP flows that fill a link: ``python -m testbed.runner.bulk_flow serve|blast ADDRESS PORT
+STOP_AT_NS``.
 
-Times are nanoseconds of the monotonic clock. Nothing here needs a privilege. A flow connects as soon as it can and
-begins to send at a time of its own, so that all flows of a replay find idle links to measure the round trip on.
+Times are nanoseconds of the monotonic clock. Nothing here needs a privilege. A flow connects as
+soon as it can and begins to send at a time of its own, so that all flows of a replay find idle
+links to measure the round trip on.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _RETRY_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class FlowSent:
-    """Bytes that a flow sent. ``least_rtt_us``: before it began to send, on links that were idle; None: not known."""
+    """Bytes that a flow sent. ``least_rtt_us``: before it began to send, on links that were idle;
+    None: not known."""
 
     bytes: int
     least_rtt_us: int | None = None
@@ -49,10 +52,12 @@ def serve(listen_address: str, port: int, stop_at_ns: int) -> int:
 
 
 def blast(address: str, port: int, stop_at_ns: int, begin_at_ns: int = 0) -> FlowSent:
-    """From ``begin_at_ns`` on send as fast as the network takes it until the time comes; waits for a listener.
+    """From ``begin_at_ns`` on send as fast as the network takes it until the time comes; waits for
+    a listener.
 
-    The bytes are the payload that the network took; what is still under way then is thrown away, so that
-    nothing of one flow is left in a queue for the next. A connection that breaks ends the flow.
+    The bytes are the payload that the network took; what is still under way then is thrown away, so
+    that nothing of one flow is left in a queue for the next. A connection that breaks ends the
+    flow.
     """
     connection = _connect(address, port, stop_at_ns)
     if connection is None:

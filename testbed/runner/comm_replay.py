@@ -21,7 +21,8 @@ MESSAGES = "messages.jsonl"
 def replay_messages(
     play: CommReplay, fabric: str, out: Path, *, quiet: bool = False, keep_failed: bool = False
 ) -> dict[str, Any]:
-    """Play a trace; returns the run's summary. Raises what ended it before its time; its records are kept."""
+    """Play a trace; returns the run's summary. Raises what ended it before its time; its records
+    are kept."""
     loaded, least = play.loaded, 1
     if fabric != VIRTUAL:
         from testbed.runner.preflight import check
@@ -29,9 +30,12 @@ def replay_messages(
         least = check(loaded, fabric)
     progress = Progress(quiet, play.experiment.dilation, play.experiment.specs[0].name)
     directory = RunDirectory.create(
-        out, scenario_name=loaded.scenario.name, algorithm=play.label, seed=play.seed,
+        out,
+        scenario_name=loaded.scenario.name,
+        algorithm=play.label,
+        seed=play.seed,
         content_hash=loaded.hash,
-    )  # fmt: skip
+    )
     with ExitStack() as stack:
         stack.enter_context(interruptible())
         stack.enter_context(directory)
@@ -61,7 +65,8 @@ def _trial(
     quiet: bool,
     keep: bool,
 ) -> Performance:
-    """Return the replay as ``fabric`` performs it. Real nodes are started, and gone again when ``stack`` is left."""
+    """Return the replay as ``fabric`` performs it. Real nodes are started, and gone again when
+    ``stack`` is left."""
     if fabric == VIRTUAL:
         from testbed.runner.comm_replay_trial import VirtualPlay
 

@@ -1,6 +1,7 @@
 """One replay of a communication trace, and the same in virtual time.
 
-The replay of a trace of messages on a scenario's nodes and links: who plays what, and what it comes to.
+The replay of a trace of messages on a scenario's nodes and links: who plays what, and what it comes
+to.
 
 The replay of a trace of messages in virtual time.
 """
@@ -36,7 +37,8 @@ from testbed.scenario.node_timeline import nobody_leaves
 
 @dataclass(frozen=True)
 class CommReplay:
-    """``trace`` on the nodes of ``loaded``. ``timed``: what is sent begins when it did, whatever it waited for.
+    """``trace`` on the nodes of ``loaded``. ``timed``: what is sent begins when it did, whatever it
+    waited for.
 
     Raises InputError where the trace does not fit.
     """
@@ -65,7 +67,8 @@ class CommReplay:
         return made.for_seed(self.seed)
 
     def parts(self, run: int) -> dict[str, NodeScript]:
-        """Return scripts, keyed by node; ``run`` marks the frames. Hosts, and nodes not in the trace, play nothing."""
+        """Return scripts, keyed by node; ``run`` marks the frames. Hosts, and nodes not in the
+        trace, play nothing."""
         specs = sorted(self.experiment.specs, key=lambda spec: spec.peer)
         taking_part = [spec for spec in specs if spec.role != "host"]
         played = mapped(self.trace, [spec.name for spec in taking_part])
@@ -79,12 +82,18 @@ class CommReplay:
                 seed=self.seed,
                 names=tuple(one.name for one in taking_part),
                 peer_timeout_s=float(scenario.peer_timeout),
-                acts=() if spec.name not in played else acts_of(
-                    self.trace, played[spec.name], numbers, self.experiment.dilation, timed=self.timed
+                acts=()
+                if spec.name not in played
+                else acts_of(
+                    self.trace,
+                    played[spec.name],
+                    numbers,
+                    self.experiment.dilation,
+                    timed=self.timed,
                 ),
             )
             for spec in specs
-        }  # fmt: skip
+        }
 
     def row(self) -> dict[str, Any]:
         """Return what the manifest says in place of an algorithm."""
@@ -110,7 +119,8 @@ def look(events: Events, names: Mapping[int, str], lockstep: bool) -> MessageAct
 
 
 def summed_up(directory: Path, verdict: Verdict, done: Mapping[str, Any]) -> dict[str, Any]:
-    """The object that becomes ``summary.json``; times in model time. ``done``: the nodes' last messages."""
+    """The object that becomes ``summary.json``; times in model time. ``done``: the nodes' last
+    messages."""
     manifest = read_json(directory / MANIFEST)
     messages = read_events(directory).get("message", [])
     served = {name for name, node in manifest["nodes"].items() if node["role"] == "server"}

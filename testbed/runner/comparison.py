@@ -1,12 +1,14 @@
 """Order, resume, sweep.
 
-The runs of one ``testbed run`` or ``compare``: in which order, how far they are, where that is written down.
+The runs of one ``testbed run`` or ``compare``: in which order, how far they are, where that is
+written down.
 
 A comparison that was begun earlier: what it is made of, and which of its runs are finished.
 
 Fixed densities of exact top-k: the best of them is what an adaptive algorithm has to beat.
 
-What ``testbed compare`` was asked for: algorithms, seeds and order, anew or as an earlier comparison has them.
+What ``testbed compare`` was asked for: algorithms, seeds and order, anew or as an earlier
+comparison has them.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class Listed(Protocol):
 class Comparison:
     """Runs in their order and where their common results go; written down at every change.
 
-    ``earlier``: by its place in ``order``, the entry of a run that is finished already, and the seconds that it took.
+    ``earlier``: by its place in ``order``, the entry of a run that is finished already, and the
+    seconds that it took.
     """
 
     def __init__(
@@ -147,7 +150,8 @@ def interleaved(algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> Order:
 
 FLAG = "--resume"
 BEGUN = "begun.jsonl"
-"""A file of runs side by side: who has begun where, written by each process, so that none depends on another's life."""
+"""A file of runs side by side: who has begun where, written by each process, so that none depends
+on another's life."""
 _NEEDED = ("hash", "fabric", "algorithms", "seeds", "order")
 
 
@@ -184,7 +188,8 @@ class Recorded:
             )
 
     def check(self, loaded: Loaded) -> None:
-        """Raises InputError where the scenario is not the one that the comparison was begun with."""
+        """Raises InputError where the scenario is not the one that the comparison was begun
+        with."""
         if loaded.hash != self.hash:
             raise InputError(
                 f"the scenario's hash is {loaded.hash[:8]}, but the comparison in {self.directory} was begun "
@@ -202,7 +207,8 @@ class Recorded:
         )
 
     def _finished(self) -> Iterator[tuple[int, tuple[dict[str, Any], float | None]]]:
-        """Yield the place and entry of each finished run, from its own summary, and how long it took."""
+        """Yield the place and entry of each finished run, from its own summary, and how long it
+        took."""
         begun = [*self.runs, *read_jsonl(self.directory / BEGUN)]
         where: dict[tuple[str, int], dict[Path, dict[str, Any]]] = {}
         for said in begun:
@@ -216,7 +222,8 @@ class Recorded:
 
 
 def recorded(path: Path, out: Path | None = None) -> Recorded:
-    """Read the comparison in ``path``, which may be relative to ``out`` too. Raises InputError when it is none."""
+    """Read the comparison in ``path``, which may be relative to ``out`` too. Raises InputError when
+    it is none."""
     near = [path] if out is None else [path, out / path]
     directory = next((each for each in near if (each / COMPARISON).exists()), None)
     if directory is None:
@@ -280,8 +287,13 @@ SEEDS = "1-3"
 
 
 def asked(
-    scenario: Path, algorithms: Sequence[str], seed: str | None, *, sweep: bool, earlier: Recorded | None
-) -> Experiment:  # fmt: skip
+    scenario: Path,
+    algorithms: Sequence[str],
+    seed: str | None,
+    *,
+    sweep: bool,
+    earlier: Recorded | None,
+) -> Experiment:
     """The experiment. Raises InputError for flags, or a scenario, that contradict ``earlier``."""
     loaded = load(scenario)
     names = wanted(loaded, algorithms, sweep=sweep)
@@ -296,7 +308,8 @@ def asked(
 
 
 def wanted(loaded: Loaded, algorithms: Sequence[str], *, sweep: bool) -> list[str]:
-    """Names of the algorithms: those given or the scenario's, then the densities of a sweep that are not there."""
+    """Names of the algorithms: those given or the scenario's, then the densities of a sweep that
+    are not there."""
     own = [each if isinstance(each, str) else each.name for each in loaded.scenario.algorithms]
     names = list(algorithms) or own
     return swept(names) if sweep else names

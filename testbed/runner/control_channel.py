@@ -2,16 +2,17 @@
 
 JSON objects over a socket, one a line: the control network's whole protocol.
 
-From a node: hello {node, token, pid}, up, ready, event {event}, burst {record}, done {summary, counters}, ended,
+From a node: hello {node, token, pid}, up, ready, event {event}, burst {record}, done {summary,
+counters}, ended,
              error {…}, alive.
 To a node:   job {job, peers, traffic, …}, start {t0_ns}, end, link {sample}, flow {…}, keep.
 
 Where nodes report: the session's end of the control network.
 
-Every node's messages arrive in one queue. A closed connection or ``SILENCE_S`` without a sign of life is
-the loss of that node, whatever its data connections do: an emulated outage is not a crash. Before it is
-told to start it may be silent for ``PREPARING_S``. Whoever connects has to say who it is, soon, in few bytes, and from
-that node's address where it is known.
+Every node's messages arrive in one queue. A closed connection or ``SILENCE_S`` without a sign of
+life is the loss of that node, whatever its data connections do: an emulated outage is not a crash.
+Before it is told to start it may be silent for ``PREPARING_S``. Whoever connects has to say who it
+is, soon, in few bytes, and from that node's address where it is known.
 """
 
 from __future__ import annotations
@@ -35,9 +36,16 @@ MAX_LINE = 16 << 20
 """Longest line in bytes that is accepted."""
 _Needs = dict[str, type | tuple[type, ...]]
 _SAYS: dict[str, _Needs] = {
-    "hello": {}, "up": {}, "ready": {}, "alive": {}, "event": {"event": dict}, "burst": {"record": dict},
-    "done": {"summary": dict}, "ended": {"part": str}, "error": {"message": str, "exit_code": int},
-}  # fmt: skip
+    "hello": {},
+    "up": {},
+    "ready": {},
+    "alive": {},
+    "event": {"event": dict},
+    "burst": {"record": dict},
+    "done": {"summary": dict},
+    "ended": {"part": str},
+    "error": {"message": str, "exit_code": int},
+}
 """Fields that a node's message has at least, keyed by its type."""
 _NUMBER = (int, type(None))
 _EVENTS: dict[str, _Needs] = {
@@ -69,7 +77,8 @@ def _check(fields: dict[str, Any], needs: _Needs, kind: str) -> None:
 
 
 class JsonLines:
-    """A connected socket that speaks in lines; sending is safe from any thread. ``most_bytes``: of a line that comes.
+    """A connected socket that speaks in lines; sending is safe from any thread. ``most_bytes``: of
+    a line that comes.
 
     ``patience_s``: how long the other side may read nothing of a line that is sent; None: for ever.
     """
@@ -85,7 +94,8 @@ class JsonLines:
         self._lock = threading.Lock()
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Send one object; raises OSError when the other side is gone, TimeoutError when it does not read.
+        """Send one object; raises OSError when the other side is gone, TimeoutError when it does
+        not read.
 
         Nothing can be sent after that: part of a line is out.
         """
@@ -97,7 +107,8 @@ class JsonLines:
                 self._send_soon(line, self._patience_s)
 
     def _send_soon(self, line: bytes, patience_s: float) -> None:
-        """The socket itself has no time limit: whoever reads from it waits for as long as there is nothing to say."""
+        """The socket itself has no time limit: whoever reads from it waits for as long as there is
+        nothing to say."""
         rest = memoryview(line)
         give_up = time.monotonic() + patience_s
         while rest:
@@ -149,14 +160,16 @@ class JsonLines:
 
 SILENCE_S = 6.0
 PREPARING_S = 60.0
-"""A node that has not been told to start may be silent for so long: while it loads a library, none of its threads
-may speak, and on a slow machine several nodes load at once. That its process ended is heard of all the same."""
+"""A node that has not been told to start may be silent for so long: while it loads a library, none
+of its threads may speak, and on a slow machine several nodes load at once. That its process ended
+is heard of all the same."""
 HEARTBEAT_S = 1.0
 UNREAD_S = 60.0
-"""A node may leave what it is sent unread for so long, when the kernel has no room for more: as long as it may prepare."""
+"""A node may leave what it is sent unread for so long, when the kernel has no room for more: as
+long as it may prepare."""
 MOST_WAITING, MOST_WAITING_BYTES = 50_000, 64 << 20
-"""Messages that may wait to be received, and bytes of their lines. Beyond them nodes are read no further until some have been:
-their own sends block."""
+"""Messages that may wait to be received, and bytes of their lines. Beyond them nodes are read no
+further until some have been: their own sends block."""
 _LOOK_S, _PAUSE_S = 0.5, 0.01
 """Between two looks for strangers that say nothing; after somebody could not be let in."""
 
@@ -168,7 +181,8 @@ _Waiting = tuple[str, dict[str, Any], int]
 class ControlServer:
     """Accepts the nodes called ``names`` on ``address``; ``token`` is what a node must show.
 
-    ``addresses``: where nodes connect from, by name, as far as that is known. ``netns``: the namespace to listen in.
+    ``addresses``: where nodes connect from, by name, as far as that is known. ``netns``: the
+    namespace to listen in.
     """
 
     def __init__(
@@ -181,7 +195,8 @@ class ControlServer:
         netns: str | None = None,
     ) -> None:
         self.strangers = 0
-        """Connections that were closed because whoever connected was no node of this run, or said nothing."""
+        """Connections that were closed because whoever connected was no node of this run, or said
+        nothing."""
         self._token, self._names, self._addresses = token, frozenset(names), addresses or {}
         self._counting = threading.Lock()
         with inside(netns):
@@ -212,7 +227,8 @@ class ControlServer:
     def receive(self, timeout_s: float) -> Inbound | None:
         """The next message as (node, message); None after ``timeout_s``.
 
-        Raises NodeLost for a node that has gone or fallen silent; its step is for the caller to fill in.
+        Raises NodeLost for a node that has gone or fallen silent; its step is for the caller to
+        fill in.
         """
         if time.monotonic() - self._looked > HEARTBEAT_S:
             self._check_silence()  # also while others have much to say
@@ -309,7 +325,8 @@ class ControlServer:
                     node = self._admit(lines, message, address)
                     continue
                 if self._nodes.get(node) is not lines:
-                    continue  # dismissed: it is killed in a moment, and must not end by itself before
+                    # dismissed: it is killed in a moment, and must not end by itself before
+                    continue
                 self._heard[node] = time.monotonic()
                 check_said(message)
                 if message["type"] != "alive":
@@ -339,7 +356,8 @@ class ControlServer:
         self._inbox.put((node, message, size))
 
     def _admit(self, lines: JsonLines, hello: dict[str, Any], address: str) -> str:
-        """Raises WireError for whoever does not know the run's token, or comes from another node's place."""
+        """Raises WireError for whoever does not know the run's token, or comes from another node's
+        place."""
         name, token = hello.get("node"), str(hello.get("token")).encode(errors="replace")
         if hello["type"] != "hello" or not hmac.compare_digest(token, self._token.encode()):
             raise WireError("a stranger on the control network")

@@ -1,6 +1,7 @@
 """Cross traffic of one trial: who sends to whom, when, and what came of it.
 
-The bursts of every flow are the scenario's and count from the trial's own t0: each algorithm meets the same.
+The bursts of every flow are the scenario's and count from the trial's own t0: each algorithm meets
+the same.
 
 Cross traffic of one run on real links, from its nodes' parts to its last test's end.
 """
@@ -30,7 +31,8 @@ _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 
 def check(flows: Sequence[Flow], fabric: str, congestion: str | None) -> None:
-    """Raises MachineError for cross traffic that this machine cannot make. ``congestion``: the scenario's."""
+    """Raises MachineError for cross traffic that this machine cannot make. ``congestion``: the
+    scenario's."""
     if flows and fabric != "docker" and shutil.which(PROGRAM) is None:
         raise missing()
     for name in {flow.congestion for flow in flows if flow.congestion not in {None, congestion}}:
@@ -114,7 +116,8 @@ def failure(
     timeline: Timeline,
     changes: Iterable[NodeChange],
 ) -> ExperimentError | None:
-    """Return the error for a burst that came to nothing, unless the scenario itself is the reason."""
+    """Return the error for a burst that came to nothing, unless the scenario itself is the
+    reason."""
     if record["kind"] == "stopped":
         return _named(record, ends, f"the server ended with status {record['code']}")
     if record["kind"] == "received" or record["bytes"] or not _serious(record):
@@ -205,7 +208,8 @@ class TrialCrossTraffic:
         return self._traffic.part(node)
 
     def take(self, record: dict[str, Any]) -> None:
-        """A burst. Raises ExperimentError when it came to nothing and the scenario is not the reason."""
+        """A burst. Raises ExperimentError when it came to nothing and the scenario is not the
+        reason."""
         self._traffic.take(record)
         ends = self._traffic.ends(record["flow"])
         if error := failure(record, ends, self._racks, self._timeline, self._changes):

@@ -1,14 +1,16 @@
 """iperf3 as cross traffic: its command lines, and what its JSON says of one test.
 
-Starting a program at an instant: ``python -m testbed.runner.cross_traffic_node --parent PID --at-ns N -- COMMAND…``.
+Starting a program at an instant: ``python -m testbed.runner.cross_traffic_node --parent PID --at-ns
+N -- COMMAND…``.
 
-An interpreter takes a while to start, and longer on a busy machine; so it is started early, waits for the
-instant on the host's monotonic clock, and becomes the command. It dies with its parent thread.
+An interpreter takes a while to start, and longer on a busy machine; so it is started early, waits
+for the instant on the host's monotonic clock, and becomes the command. It dies with its parent
+thread.
 
 A node's part in cross traffic: iperf3 servers for the flows it sinks, clients for those it sends.
 
-Every program is a child of a thread of its own, which waits for it: it dies with that thread, and so with
-the node.
+Every program is a child of a thread of its own, which waits for it: it dies with that thread, and
+so with the node.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ DATAGRAM_BYTES = 1400
 _DATAGRAM_HEADERS = 42
 """Ethernet 14, IPv4 20, UDP 8."""
 _LONGEST_S = 86_400
-"""The longest test that iperf3 accepts; a test is ended by a signal, since iperf3 counts whole seconds."""
+"""The longest test that iperf3 accepts; a test is ended by a signal, since iperf3 counts whole
+seconds."""
 _CONNECT_MS = 3_000
 _ENDED = "interrupt"
 """How iperf3's message begins when a signal has ended it."""
@@ -96,7 +99,8 @@ def client(ends: FlowEnds) -> list[str]:
 
 
 def payload_bits(link_bits: int) -> int:
-    """The payload rate of UDP packets that take ``link_bits`` at the link layer; at least 1, 0 is no limit."""
+    """The payload rate of UDP packets that take ``link_bits`` at the link layer; at least 1, 0 is
+    no limit."""
     return max(1, link_bits * DATAGRAM_BYTES // (DATAGRAM_BYTES + _DATAGRAM_HEADERS))
 
 
@@ -120,7 +124,8 @@ def sent(output: str) -> IperfSent:
 
 
 def received(told: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a server's report of one test: bytes, and of UDP packets, lost and jitter. None: there was no test.
+    """Return a server's report of one test: bytes, and of UDP packets, lost and jitter. None: there
+    was no test.
 
     Not ``complete``: the client was killed, and what came in the last second is not counted.
     """
@@ -153,7 +158,8 @@ def documents(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 def launch_command(command: Sequence[str], at_ns: int = 0) -> list[str]:
-    """The command line that becomes ``command`` at ``at_ns`` (0: at once), for a child of this process."""
+    """The command line that becomes ``command`` at ``at_ns`` (0: at once), for a child of this
+    process."""
     options = ["--parent", str(os.getpid()), "--at-ns", str(at_ns)]
     return module_command("testbed.runner.cross_traffic_node", *options, "--", *command)
 
@@ -278,7 +284,8 @@ class TrafficSource:
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
-        # Ended before it had begun: a burst may be shorter than a busy machine takes to start a program.
+        # Ended before it had begun: a burst may be shorter than a busy machine takes to start a
+        # program.
         return IperfSent() if ended and not output else sent(output)
 
     def _over(self, burst: Burst) -> bool:
@@ -303,7 +310,8 @@ class TrafficSource:
 
 
 class NodeTraffic:
-    """All flows that a node takes part in. Raises MachineError where iperf3 is missing and wanted."""
+    """All flows that a node takes part in. Raises MachineError where iperf3 is missing and
+    wanted."""
 
     def __init__(self, message: Mapping[str, Any], clock: HostClock, say: Say) -> None:
         self._clock, self._say = clock, say

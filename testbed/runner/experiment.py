@@ -79,7 +79,8 @@ _SEED_BOUND, _MOST_SEEDS = 2**31, 1000
 
 @dataclass(frozen=True)
 class Experiment:
-    """The work of ``testbed run``. ``scenario`` is in wall time, ``loaded.scenario`` in model time."""
+    """The work of ``testbed run``. ``scenario`` is in wall time, ``loaded.scenario`` in model
+    time."""
 
     loaded: Loaded
     scenario: Scenario
@@ -90,7 +91,8 @@ class Experiment:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Folders that nodes must be able to read: the task's data. Raises InputError when it is not there."""
+        """Folders that nodes must be able to read: the task's data. Raises InputError when it is
+        not there."""
         data = self.scenario.train.data
         if data is None:
             return ()
@@ -103,7 +105,8 @@ class Experiment:
         return (Path(data),)
 
     def for_seed(self, seed: int) -> Experiment:
-        """This experiment as runs with ``seed`` meet it: links may begin elsewhere in their traces."""
+        """This experiment as runs with ``seed`` meet it: links may begin elsewhere in their
+        traces."""
         loaded = for_seed(self.loaded, seed)
         if loaded is self.loaded:
             return self
@@ -164,7 +167,8 @@ def from_loaded(
 
 
 def _located(scenario: Scenario, folder: Path) -> Scenario:
-    """The task's data directory and recorded runs are relative to the scenario file, as a trace is."""
+    """The task's data directory and recorded runs are relative to the scenario file, as a trace
+    is."""
     train = scenario.train
     named = {name: getattr(train, name) for name in ("data", "recorded")}
     found = {name: str((folder / path).resolve()) for name, path in named.items() if path}
@@ -172,7 +176,8 @@ def _located(scenario: Scenario, folder: Path) -> Scenario:
 
 
 def _at_mean(entry: str | Derived, source: Path) -> str | Derived:
-    """``mean_of`` as the density that it stands for. Raises InputError at ``source`` where there is none."""
+    """``mean_of`` as the density that it stands for. Raises InputError at ``source`` where there is
+    none."""
     if isinstance(entry, str) or entry.mean_of is None:
         return entry
     try:
@@ -275,7 +280,8 @@ _UNSENT = 32 << 10
 
 
 def expected_bytes(job: Job) -> float:
-    """Bytes of the larger ones of a job's messages: exact where nothing is trained, else from its density.
+    """Bytes of the larger ones of a job's messages: exact where nothing is trained, else from its
+    density.
 
     A controller may choose any density, so that of the dense gradient stands for what it does.
     """
@@ -292,7 +298,8 @@ def most_bytes(job: Job) -> int:
 
 
 def unsent_bytes(job: Job) -> int | None:
-    """How much of what has not left yet a job's nodes hand over; None: whatever their network stacks take.
+    """How much of what has not left yet a job's nodes hand over; None: whatever their network
+    stacks take.
 
     Where the most urgent bucket goes first: what has been handed over, no other can overtake.
     """
@@ -301,7 +308,8 @@ def unsent_bytes(job: Job) -> int | None:
 
 
 def _per_element(job: Job) -> float:
-    """Return bytes for an element of the mean of all workers' gradients, which is less sparse than any of them."""
+    """Return bytes for an element of the mean of all workers' gradients, which is less sparse than
+    any of them."""
     density = job.algorithm.options.get("density")
     compressed = exchange_kind(job).carries == "payload" and job.algorithm.controller == "fixed"
     if not compressed or not isinstance(density, int | float):

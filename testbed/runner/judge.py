@@ -49,7 +49,8 @@ _REFUSED = 0.005
 """Share of its bytes, in whole segments, that a node's own queue may have refused at first."""
 
 Messages = Mapping[str, Mapping[str, Any]]
-"""Every node's ``done`` message by its name: ``{"summary", "counters", "multicast", "strangers"}``."""
+"""Every node's ``done`` message by its name: ``{"summary", "counters", "multicast",
+"strangers"}``."""
 Records = Iterable[Mapping[str, Any]]
 
 
@@ -63,8 +64,8 @@ def faults(
 ) -> list[str]:
     """Everything that does not agree; nothing, in a sound run that came to its end.
 
-    ``recorded``: the workers whose steps are recorded; None: all. ``lost``: a worker was lost, and what was
-    under way between it and a server with it: the server's frames are not counted.
+    ``recorded``: the workers whose steps are recorded; None: all. ``lost``: a worker was lost, and
+    what was under way between it and a server with it: the server's frames are not counted.
     """
     workers = [node for node, message in done.items() if message["summary"]["role"] == "worker"]
     return [
@@ -85,7 +86,8 @@ def _final(node: str, message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replicas(hashed: Records) -> Iterator[str]:
-    """A sentence for every step at whose end some nodes' parameters had another hash than others'."""
+    """A sentence for every step at whose end some nodes' parameters had another hash than
+    others'."""
     hashes: dict[int, dict[str, set[str]]] = {}
     for record in hashed:
         if record["parameters"] is None:
@@ -108,7 +110,8 @@ def _missing(done: Messages, steps: Records, workers: Iterable[str]) -> Iterator
 
 
 def _bypassed(done: Messages) -> Iterator[str]:
-    """Yield a sentence for each direction in which a node's interface carried less than its library moved."""
+    """Yield a sentence for each direction in which a node's interface carried less than its library
+    moved."""
     for node, message in done.items():
         if (seen := message.get("interface")) is None:
             continue
@@ -122,7 +125,8 @@ def _bypassed(done: Messages) -> Iterator[str]:
 
 
 def _frames(done: Messages) -> Iterator[str]:
-    """The application's own bytes are the frames it counted, HELLO and BYE among them, and those of its endpoint."""
+    """The application's own bytes are the frames it counted, HELLO and BYE among them, and those of
+    its endpoint."""
     for node, message in done.items():
         sockets = message["counters"].values()
         sent = sum(s["bytes_sent"] - s["bytes_retransmitted"] for s in sockets)
@@ -133,9 +137,11 @@ def _frames(done: Messages) -> Iterator[str]:
         counted = message["summary"]
         excuses_out, excuses_in = message.get("excuses", (0, 0))
         sent, received = sent - excuses_out, received - excuses_in
-        # The kernel counts the end of a stream as a byte, and a peer may have ended its own already.
+        # The kernel counts the end of a stream as a byte, and a peer may have ended its own
+        # already.
         ends = received - counted["bytes_received"]
-        # What its own queue refuses the kernel counts as sent, and again when it goes (to the byte right: the peers' counts).
+        # What its own queue refuses the kernel counts as sent, and again when it goes (to the byte
+        # right: the peers' counts).
         again = sent - counted["bytes_sent"]
         alike = 0 <= again <= _REFUSED * counted["bytes_sent"] and again % SEGMENT_BYTES == 0
         if not alike or not 0 <= ends <= len(sockets):
@@ -146,12 +152,14 @@ def _frames(done: Messages) -> Iterator[str]:
 
 
 EVIDENCE = "evidence.json"
-"""Evidence for a verdict besides the records: the links' report, the kernel's count of every socket."""
+"""Evidence for a verdict besides the records: the links' report, the kernel's count of every
+socket."""
 
 
 @dataclass(frozen=True)
 class MessageActivity:
-    """A run's messages as its records have them, for its verdict. Times in wall seconds after t0."""
+    """A run's messages as its records have them, for its verdict. Times in wall seconds after
+    t0."""
 
     under_way: IntervalSet
     """When there were messages under way."""
@@ -162,7 +170,8 @@ class MessageActivity:
     steps: StoredRecords = ()
     rounds: StoredRecords = ()
     entangled: int = 0
-    """Groups of messages for which there is no service curve: they share links with others that go elsewhere."""
+    """Groups of messages for which there is no service curve: they share links with others that go
+    elsewhere."""
 
 
 Look = Callable[[Events, Mapping[int, str], bool], MessageActivity]
@@ -197,7 +206,8 @@ def write_certificate(
     verdict: Verdict | None = None,
     not_replayed: Sequence[str] = (),
 ) -> Verdict:
-    """Judge by ``evidence`` (unless the verdict is known), and write ``certificate.json`` and the disturbed times.
+    """Judge by ``evidence`` (unless the verdict is known), and write ``certificate.json`` and the
+    disturbed times.
 
     ``not_replayed``: what the scenario asks for and a replay leaves out.
     """
@@ -218,7 +228,8 @@ def write_certificate(
 
 
 def training_activity(events: Events, names: Mapping[int, str], lockstep: bool) -> MessageActivity:
-    """Rounds with servers, and gradients that no mean waits for, which alone say nothing of a link."""
+    """Rounds with servers, and gradients that no mean waits for, which alone say nothing of a
+    link."""
     steps = events.get("step", [])
     every = groups(*followed(events), names, apart=True)
     spans = ((group.start_s, group.last_s) for group in every)
@@ -324,7 +335,8 @@ def _with_groups(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _uncounted(lost: Sequence[str], trial: Trial) -> dict[str, str]:
-    """Return why counts are missing, keyed by place: a lost worker's sockets, and their counts, are gone with it."""
+    """Return why counts are missing, keyed by place: a lost worker's sockets, and their counts, are
+    gone with it."""
     servers = [spec.name for spec in trial.experiment.specs if spec.role == "server"]
     racks_of = [rack.name for rack in racks(trial.experiment.scenario)]
     return {

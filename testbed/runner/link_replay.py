@@ -2,10 +2,11 @@
 
 A replay's traffic: per node one TCP flow to the switch's own address and one from it.
 
-So each direction of each link is filled by itself and shared with nobody. All flows connect on idle links, where
-the least round-trip time is to be seen, and begin to send together before t0.
+So each direction of each link is filled by itself and shared with nobody. All flows connect on idle
+links, where the least round-trip time is to be seen, and begin to send together before t0.
 
-``testbed replay``: bulk traffic on every link direction while it follows its history, and its certificate.
+``testbed replay``: bulk traffic on every link direction while it follows its history, and its
+certificate.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ from testbed.units import Rate
 SWITCH_PORT = 7100
 """The switch listens for peer n's flow at this port + n."""
 START_S, START_EACH_S = 1.5, 0.4
-"""From asking for the flows until they may send: their processes start, and connect on idle links."""
+"""From asking for the flows until they may send: their processes start, and connect on idle
+links."""
 FILL_S, FILL_TRIPS = 1.0, 12
 """From then until t0, and so many round trips besides: the flows fill the queues."""
 _END_S = 2.0
@@ -67,7 +69,8 @@ class Flowed:
 def fill(
     session: Session, loaded: Loaded, wall_s: float, progress: Progress, directory: RunDirectory
 ) -> Flowed:
-    """Start every flow before t0, so that the links are full from the beginning, and end them after."""
+    """Start every flow before t0, so that the links are full from the beginning, and end them
+    after."""
     begin_ns = time.monotonic_ns() + int((START_S + START_EACH_S * len(session.places)) * 1e9)
     t0_ns = begin_ns + int((FILL_S + FILL_TRIPS * _longest_trip_s(loaded)) * 1e9)
     stop_ns = t0_ns + int(wall_s * 1e9)
@@ -146,7 +149,8 @@ def _at_switch(session: Session, *arguments: str) -> list[str]:
 
 
 def _wait(session: Session, until_ns: int, done: dict[str, Any], enough: int | None = None) -> None:
-    """Until then, or until ``enough`` nodes are done; raises when a node or the agent is lost meanwhile."""
+    """Until then, or until ``enough`` nodes are done; raises when a node or the agent is lost
+    meanwhile."""
     left_s = (until_ns - time.monotonic_ns()) / 1e9
     if enough is not None and len(done) >= enough:
         return
@@ -179,13 +183,28 @@ def _end(
 
 
 FLOW_CONGESTION = "cubic"
-"""Keeps a queue filled; bbr, where it is the default, lets it run dry for 200 ms every ten seconds."""
+"""Keeps a queue filled; bbr, where it is the default, lets it run dry for 200 ms every ten
+seconds."""
 QUEUE_S, LEAST_QUEUE_PACKETS = 0.05, 20
 """A queue shorter than so many packets cannot be kept filled: slow traces have that."""
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
-REPORTED = ("link", "direction", "asked_bits", "delivered_bits", "ratio", "mape_step", "mape_1s",
-            "worst_1s", "busy_share", "busy_ratio", "busy_mape_1s", "busy_worst_1s", "busy_mape_step",
-            "excess_share", "lateness_ms")  # fmt: skip
+REPORTED = (
+    "link",
+    "direction",
+    "asked_bits",
+    "delivered_bits",
+    "ratio",
+    "mape_step",
+    "mape_1s",
+    "worst_1s",
+    "busy_share",
+    "busy_ratio",
+    "busy_mape_1s",
+    "busy_worst_1s",
+    "busy_mape_step",
+    "excess_share",
+    "lateness_ms",
+)
 """Fields of a link direction that ``--json`` prints."""
 
 
@@ -200,7 +219,8 @@ class ReplayedLinks:
     """Parts of the scenario that only a run carries out."""
 
     def to_json(self) -> dict[str, Any]:
-        """``{"verdict", "reasons": [...], "measures": {...}, "not_replayed": [...], "links": [...]}``."""
+        """``{"verdict", "reasons": [...], "measures": {...}, "not_replayed": [...], "links":
+        [...]}``."""
         links = [asdict(end) for end in self.report.links]
         return {
             **self.verdict.to_json(),
@@ -210,9 +230,11 @@ class ReplayedLinks:
 
 
 def trace_scenario(path: Path, form: str | None = None, column: str | None = None) -> Loaded:
-    """A server and a worker whose links follow the trace at ``path`` in both directions, again and again.
+    """A server and a worker whose links follow the trace at ``path`` in both directions, again and
+    again.
 
-    ``form`` and ``column`` as ``read`` takes them. Raises InputError for a trace that cannot be read or followed.
+    ``form`` and ``column`` as ``read`` takes them. Raises InputError for a trace that cannot be
+    read or followed.
     """
     trace = read(path, format=form, column=column)
     fastest = max(trace.rates_bits)
@@ -289,7 +311,8 @@ def replay(
 
 
 def not_replayed(scenario: Scenario) -> list[str]:
-    """Return what a scenario asks for besides links, in its own words: bulk traffic takes the place of all of it."""
+    """Return what a scenario asks for besides links, in its own words: bulk traffic takes the place
+    of all of it."""
     kinds = dict.fromkeys(event.kind for event in scenario.events if isinstance(event, NodeEvent))
     return [*(["traffic"] if scenario.traffic else []), *kinds]
 

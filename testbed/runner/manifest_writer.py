@@ -1,12 +1,14 @@
 """Conditions of a run: manifest, paces, profiles.
 
-The paces of a scenario's workers: what their jobs are told of them, and what a manifest and people are.
+The paces of a scenario's workers: what their jobs are told of them, and what a manifest and people
+are.
 
 Whether a model can be spread over a scenario's servers, as each of its algorithms parts it.
 
 A scenario's profile against the model it trains, and both in words.
 
-What a run directory says of a run's conditions before its t0: the manifest and the resolved scenario.
+What a run directory says of a run's conditions before its t0: the manifest and the resolved
+scenario.
 
 Making a profile: of a model on this machine, or for an accelerator that is not here.
 """
@@ -179,7 +181,8 @@ def overlaps(loaded: Loaded) -> bool:
 
 
 def check_fits(loaded: Loaded) -> None:
-    """Check what only the model's layers tell, where torch is installed. Raises InputError as a run does."""
+    """Check what only the model's layers tell, where torch is installed. Raises InputError as a run
+    does."""
     scenario = loaded.scenario
     with suppress(ImportError):  # without torch it is not known what they are
         check_layers(loaded)
@@ -189,8 +192,8 @@ def check_fits(loaded: Loaded) -> None:
 def pacing(loaded: Loaded, *, by_layer: bool, virtual: bool = False) -> dict[str, Any] | None:
     """How computation is held, in model time; None: not at all.
 
-    ``by_layer``: with overlap; without, nothing is shared, and so nothing is measured. ``virtual``: computation takes no
-    time of its own there.
+    ``by_layer``: with overlap; without, nothing is shared, and so nothing is measured. ``virtual``:
+    computation takes no time of its own there.
     """
     train, file = loaded.scenario.train, loaded.profile
     if (usual_s := usual_pace_s(loaded)) is None:
@@ -284,7 +287,8 @@ def describe(
 
 
 def _kept(directory: RunDirectory, loaded: Loaded) -> Scenario:
-    """The scenario with its profile and recorded paces beside it: the files they were read from may change, or be elsewhere."""
+    """The scenario with its profile and recorded paces beside it: the files they were read from may
+    change, or be elsewhere."""
     scenario, profile = keep_paces(directory, loaded), loaded.profile
     if profile is None:
         return scenario
@@ -296,7 +300,8 @@ def _kept(directory: RunDirectory, loaded: Loaded) -> Scenario:
 
 
 def measured_file(train: Train, device: str, threads: int, passes: int) -> ProfileFile:
-    """Measure a profile on random samples: what they show does not matter. Raises MachineError without that device."""
+    """Measure a profile on random samples: what they show does not matter. Raises MachineError
+    without that device."""
     import torch
 
     from testbed.training.models.base import build
@@ -347,8 +352,14 @@ def _samples(train: Train, device: torch.device) -> tuple[torch.Tensor, torch.Te
 def _file(train: Train, found: Profile, device: str) -> ProfileFile:
     sizes = {layer.name: layer.end - layer.begin for layer in layers_of(train)}
     return file_of(
-        found, sizes, device=device, model=train.model, task=train.task, width=train.width, batch=train.batch,
-    )  # fmt: skip
+        found,
+        sizes,
+        device=device,
+        model=train.model,
+        task=train.task,
+        width=train.width,
+        batch=train.batch,
+    )
 
 
 def _device(device: str, threads: int) -> str:

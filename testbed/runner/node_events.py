@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class NodeEventScheduler:
-    """Carries out ``changes`` (by time) from ``t0_ns`` on, in a thread; ``write`` gets their records.
+    """Carries out ``changes`` (by time) from ``t0_ns`` on, in a thread; ``write`` gets their
+    records.
 
     What goes wrong becomes an error of the node that it concerned.
     """
@@ -77,7 +78,8 @@ class NodeEventScheduler:
 
 EVERY_S = 0.1
 _IDLE, _WAITING, _STEAL, _LAST = 4, 5, 8, 9
-"""Places of the ticks in the first line of /proc/stat; what follows the last is contained in others."""
+"""Places of the ticks in the first line of /proc/stat; what follows the last is contained in
+others."""
 
 _STAT, _PRESSURE = Path("/proc/stat"), Path("/proc/pressure/cpu")
 

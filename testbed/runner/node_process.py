@@ -4,8 +4,8 @@ A node's part in one run: endpoint, role, barrier, result.
 
 A node's process: ``python -m testbed.runner.node_process --name worker-0 --control 10.0.0.1:7077``.
 
-It lives for a whole ``testbed run`` (torch is imported once) and takes one job after the other over the
-control network. When that connection closes, it ends: nothing survives its run.
+It lives for a whole ``testbed run`` (torch is imported once) and takes one job after the other over
+the control network. When that connection closes, it ends: nothing survives its run.
 
 A node's part in the replay of a trace: endpoint, player, barrier, result. It needs no PyTorch.
 
@@ -151,9 +151,13 @@ def _train(assignment: Assignment, job: Job) -> None:
         unsent_bytes=unsent_bytes(job),
     )
     node = assignment.node = HostNode(
-        job.node, job.seed, endpoint, assignment.clock, assignment.record,
+        job.node,
+        job.seed,
+        endpoint,
+        assignment.clock,
+        assignment.record,
         DataNetwork(job.peer, assignment.peers, assignment.addresses),
-    )  # fmt: skip
+    )
     multicaster = None
     try:
         multicaster = _multicaster(assignment, job, endpoint)
@@ -192,7 +196,8 @@ def counters(assignment: Assignment, endpoint: ThreadedEndpoint | EpollEndpoint)
 
 
 def _way(job: Job, role: str) -> EndpointKind:
-    """Threads or one loop, by whom this node has connections with and how much is sent over them."""
+    """Threads or one loop, by whom this node has connections with and how much is sent over
+    them."""
     kind = exchange_kind(job)
     if kind.multicasts or not kind.lockstep:
         return (
@@ -208,7 +213,8 @@ def _way(job: Job, role: str) -> EndpointKind:
 def _multicaster(
     assignment: Assignment, job: Job, endpoint: ThreadedEndpoint | EpollEndpoint
 ) -> Multicaster | None:
-    """Return the multicaster that carries a worker's messages to groups; None where the exchange has none."""
+    """Return the multicaster that carries a worker's messages to groups; None where the exchange
+    has none."""
     multicasts = exchange_kind(job).multicasts and assignment.role == "worker"
     if not multicasts or not isinstance(endpoint, ThreadedEndpoint):
         return None
@@ -234,7 +240,8 @@ def _counted(assignment: Assignment, multicaster: Multicaster) -> dict[str, Any]
 
 
 def _connect(assignment: Assignment, job: Job, endpoint: ThreadedEndpoint | EpollEndpoint) -> None:
-    """Servers listen; workers connect to them. Without servers everybody listens, and connects to those before it."""
+    """Servers listen; workers connect to them. Without servers everybody listens, and connects to
+    those before it."""
     addresses = assignment.addresses
     alone = exchange_kind(job).server is None
     if alone or assignment.role == "server":
@@ -303,7 +310,8 @@ class NodeProcess:
             self._report(error, f"{type(error).__name__}: {error}")
 
     def _end_traffic(self, message: dict[str, Any]) -> None:
-        """In a thread of its own: the role may still be at work, and links are to be heard of meanwhile."""
+        """In a thread of its own: the role may still be at work, and links are to be heard of
+        meanwhile."""
         traffic = self.assignment.traffic if self.assignment is not None else None
         try:
             if traffic is not None and message["part"] == "sources":
@@ -429,7 +437,8 @@ def _connect_play_node(
 def run_flows(message: dict[str, Any]) -> dict[str, int | None]:
     """Send to and receive from the switch until ``stop_at_ns``; sending begins at ``begin_at_ns``.
 
-    Returns payload bytes each way, and the least round-trip time to the switch before (µs; None: not known).
+    Returns payload bytes each way, and the least round-trip time to the switch before (µs; None:
+    not known).
     """
     moved = {"up": FlowSent(0), "down": FlowSent(0)}
 

@@ -24,8 +24,8 @@ from testbed.scenario.timeline import Timeline
 from testbed.scenario.validate_links import kernel_needs
 
 FILES, FILES_OF_NODE, FILES_OF_PROCESS = 64, 6, 3
-"""Open files that a process of ours has in any case; the agent for every node, whose connections it follows; and this
-one for every node and every process of a job, which it hears and watches."""
+"""Open files that a process of ours has in any case; the agent for every node, whose connections it
+follows; and this one for every node and every process of a job, which it hears and watches."""
 
 
 def check(loaded: Loaded, fabric: str, *, filled: bool = False, processes: int = 0) -> int:
@@ -33,10 +33,11 @@ def check(loaded: Loaded, fabric: str, *, filled: bool = False, processes: int =
 
     Raises MachineError for what is missing and how to get it, InputError for an unknown fabric.
 
-    ``filled``: every link direction is filled by itself, as in a replay, which has no cross traffic; else
-    training shares them. ``processes``: of a job, in every node.
+    ``filled``: every link direction is filled by itself, as in a replay, which has no cross
+    traffic; else training shares them. ``processes``: of a job, in every node.
     """
-    # Made for nothing but its complaints, which come before any directory, and before waiting for other runs.
+    # Made for nothing but its complaints, which come before any directory, and before waiting for
+    # other runs.
     fabrics.get(fabric, where="--fabric")(RunContext("preflight", Path(), "")).destroy()
     _check_open_files(len(expand(loaded.scenario)), processes)
     scenario, timeline = loaded.wall(), loaded.timeline()
@@ -56,7 +57,8 @@ def check(loaded: Loaded, fabric: str, *, filled: bool = False, processes: int =
 
 
 def _check_open_files(nodes: int, processes: int) -> None:
-    """The agent and this process have files open for every node, and this kernel lets a process have so many."""
+    """The agent and this process have files open for every node, and this kernel lets a process
+    have so many."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     each = max(FILES_OF_NODE, FILES_OF_PROCESS * (1 + processes))
     needed = FILES + each * nodes
@@ -74,7 +76,8 @@ def _needs_of_outages(timeline: Timeline) -> list[str]:
 
 
 def _check_congestion(wanted: str | None) -> None:
-    """Only root's own processes have the kernel load one; elsewhere the agent's may be one of those."""
+    """Only root's own processes have the kernel load one; elsewhere the agent's may be one of
+    those."""
     if wanted is None or (os.geteuid() != 0 and _can_be_loaded(wanted)):
         return
     require_congestion(wanted)

@@ -20,7 +20,8 @@ from testbed.errors import printable
 
 
 class Remaining:
-    """Time left for runs of ``algorithms`` (a name each, in order), ``processes`` at a time. Seconds of real time."""
+    """Time left for runs of ``algorithms`` (a name each, in order), ``processes`` at a time.
+    Seconds of real time."""
 
     def __init__(self, algorithms: Sequence[str], processes: int = 1) -> None:
         self._algorithms, self._processes = algorithms, processes
@@ -43,7 +44,8 @@ class Remaining:
         return None if self._begun is None else now - self._begun
 
     def left_s(self, now: float) -> float | None:
-        """Return the time left: each algorithm's mean, of an unknown one the mean of all; None when no run is over."""
+        """Return the time left: each algorithm's mean, of an unknown one the mean of all; None when
+        no run is over."""
         known: dict[str, list[float]] = {}
         for name, took_s in zip(self._algorithms, self.took_s, strict=True):
             if took_s is not None:

@@ -2,9 +2,11 @@
 
 The seam between a comparison and whoever carries out its trials: real nodes, or a virtual clock.
 
-``testbed run``: algorithms × seeds one after the other, each on the same link history from its own t0.
+``testbed run``: algorithms × seeds one after the other, each on the same link history from its own
+t0.
 
-Trials in virtual time side by side, each in a process of its own: they have nothing in common but the disk.
+Trials in virtual time side by side, each in a process of its own: they have nothing in common but
+the disk.
 """
 
 from __future__ import annotations
@@ -93,9 +95,10 @@ def run(
 ) -> Comparison:
     """Carry out every trial in ``order`` (default: seeds outer, algorithms inner).
 
-    ``parallel``: how many at a time, in virtual time only. ``earlier``: go on with this comparison, whose order
-    it is then. ``resuming``: the command that goes on with the comparison in a directory, told when this is cut
-    short. Raises what ended a trial; what was finished before it, and its own records, are on disk.
+    ``parallel``: how many at a time, in virtual time only. ``earlier``: go on with this comparison,
+    whose order it is then. ``resuming``: the command that goes on with the comparison in a
+    directory, told when this is cut short. Raises what ended a trial; what was finished before it,
+    and its own records, are on disk.
     """
     least = _check(experiment, fabric, parallel)
     progress = Progress(quiet, experiment.dilation, watched_link=experiment.specs[0].name)
@@ -120,8 +123,13 @@ def run(
 
 @contextmanager
 def _opened(
-    experiment: Experiment, fabric: str, out: Path, order: Order, parallel: int, earlier: Recorded | None
-) -> Iterator[Comparison]:  # fmt: skip
+    experiment: Experiment,
+    fabric: str,
+    out: Path,
+    order: Order,
+    parallel: int,
+    earlier: Recorded | None,
+) -> Iterator[Comparison]:
     """A new comparison, or the earlier one with its finished runs, held as long as this lasts."""
     loaded = experiment.loaded
     if earlier is not None:
@@ -153,7 +161,8 @@ def _check(experiment: Experiment, fabric: str, parallel: int) -> int:
 
 
 def _check_virtual(experiment: Experiment) -> None:
-    """In virtual time a computation that is measured is one instant, and then the time that it took."""
+    """In virtual time a computation that is measured is one instant, and then the time that it
+    took."""
     row = next((row for row in experiment.algorithms if row.overlap), None)
     if row is not None and experiment.scenario.train.pace is None:
         raise InputError(
@@ -228,7 +237,8 @@ def one(
     progress: Progress,
     listed: Listed,
 ) -> None:
-    """One trial with its directory; a trial that fails leaves its finished records and its entry too."""
+    """One trial with its directory; a trial that fails leaves its finished records and its entry
+    too."""
     loaded = experiment.loaded
     directory = RunDirectory.create(
         out,
@@ -323,8 +333,8 @@ class _Unlisted:
 def side_by_side(tasks: Sequence[ParallelTask], out: Path, processes: int) -> Iterator[Finished]:
     """Carry out ``tasks``; yields what became of each, as they come to their end.
 
-    Raises ExperimentError for a trial that failed, once those that had begun have ended. An interruption ends
-    all at once.
+    Raises ExperimentError for a trial that failed, once those that had begun have ended. An
+    interruption ends all at once.
     """
     # a fork would share the threads of libraries, which it does not have
     context = get_context("spawn")
@@ -349,7 +359,8 @@ def side_by_side(tasks: Sequence[ParallelTask], out: Path, processes: int) -> It
 
 
 def _alone(told: Connection) -> None:
-    """Leave it to the parent what a signal to the whole group means, and end with the parent, or when its pipe ends."""
+    """Leave it to the parent what a signal to the whole group means, and end with the parent, or
+    when its pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent, closed = parent_process(), partial(told.poll, None)
     for ended in (closed, parent.join if parent else closed):

@@ -8,7 +8,8 @@ Nodes up, connected and ready for work; everything gone again at the end.
 
 ``keep_failed`` leaves a failed session standing for inspection until ``testbed clean --all``.
 
-The conditions of a run on real links: what is asked of the agent, and links brought to their state at t0.
+The conditions of a run on real links: what is asked of the agent, and links brought to their state
+at t0.
 """
 
 from __future__ import annotations
@@ -150,8 +151,8 @@ class Session:
     def messages(self, timeout_s: float) -> Iterator[tuple[str, dict[str, Any]]]:
         """Messages of nodes until ``timeout_s`` has passed; at most one every call of ``next``.
 
-        Raises NodeLost for a dead or silent node, ExperimentError for what a node reports, and for a dead
-        agent: of several that come together, the cause and not its consequences.
+        Raises NodeLost for a dead or silent node, ExperimentError for what a node reports, and for
+        a dead agent: of several that come together, the cause and not its consequences.
         """
         give_up = time.monotonic() + timeout_s
         while (left := give_up - time.monotonic()) > 0:
@@ -179,7 +180,8 @@ class Session:
         timeout_s: float = float("inf"),
         take: Callable[[str, dict[str, Any]], None] | None = None,
     ) -> None:
-        """Until all of ``nodes`` but those that the run goes on without have sent ``kind``; ``take`` gets all that comes.
+        """Until all of ``nodes`` but those that the run goes on without have sent ``kind``;
+        ``take`` gets all that comes.
 
         Raises ExperimentError after ``timeout_s``, and what ``messages`` raises.
         """
@@ -198,10 +200,11 @@ class Session:
         raise ExperimentError(f"after {timeout_s:g} s not {what}: {', '.join(sorted(missing))}")
 
     def forgive(self, lost: NodeLost, reporter: str | None = None) -> NodeLost | None:
-        """Go on without a node, if the run can: its processes are ended, so that it does not come back half-way.
+        """Go on without a node, if the run can: its processes are ended, so that it does not come
+        back half-way.
 
-        ``reporter``: the node that misses another; a worker that does is itself what was cut off. None: the
-        run cannot.
+        ``reporter``: the node that misses another; a worker that does is itself what was cut off.
+        None: the run cannot.
         """
         name = lost.node if reporter is None or reporter not in self.spare.nodes else reporter
         if name not in self.spare.lost and not self.spare.lose(name):
@@ -232,7 +235,8 @@ class Session:
         self.paused.discard(node)
 
     def kill(self, node: str, time_s: float) -> None:
-        """Kill a node's processes, as the scenario's event at ``time_s`` wants; of a host it is no loss."""
+        """Kill a node's processes, as the scenario's event at ``time_s`` wants; of a host it is no
+        loss."""
         self.killed[node] = f"the scenario's event at {time_s:g} s killed it"
         self.killed_ns[node] = time.monotonic_ns()
         self.paused.discard(node)

@@ -1,8 +1,10 @@
 """Interrupts, machine lock (``filelock``), gc pause.
 
-Ctrl-C, SIGTERM and a closed terminal end a run in order: what is finished is kept, and nothing is left behind.
+Ctrl-C, SIGTERM and a closed terminal end a run in order: what is finished is kept, and nothing is
+left behind.
 
-One run at a time where the machine is not big enough for two: they would disturb each other's timing.
+One run at a time where the machine is not big enough for two: they would disturb each other's
+timing.
 
 Garbage collection, made rare for what should not wait for it.
 
@@ -40,7 +42,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """The first signal raises Interrupted; later ones are ignored, so that cleaning up is not cut short."""
+    """The first signal raises Interrupted; later ones are ignored, so that cleaning up is not cut
+    short."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         for each in _SIGNALS:
@@ -124,9 +127,11 @@ def only_one(directory: Path) -> Iterator[None]:
 
 
 def _opened() -> int:
-    """The file that is locked. Raises MachineError where somebody has put something else in its place."""
+    """The file that is locked. Raises MachineError where somebody has put something else in its
+    place."""
     path = _path()
-    # Not to be created here: of a file that is another user's, systems refuse that in shared folders.
+    # Not to be created here: of a file that is another user's, systems refuse that in shared
+    # folders.
     try:
         return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -137,7 +142,8 @@ def _opened() -> int:
 
 
 def _locked(descriptor: int) -> bool:
-    """Lock the open file if nobody else has it, without waiting; False if somebody has. Closing it unlocks it."""
+    """Lock the open file if nobody else has it, without waiting; False if somebody has. Closing it
+    unlocks it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -146,7 +152,8 @@ def _locked(descriptor: int) -> bool:
 
 
 def _holder(descriptor: int) -> str:
-    """The process that has locked the open file, in words, as far as this user may know it: any user can hold it."""
+    """The process that has locked the open file, in words, as far as this user may know it: any
+    user can hold it."""
     inode = os.fstat(descriptor).st_ino
     with suppress(OSError, KeyError, ValueError):
         for row in Path("/proc/locks").read_text().splitlines():
@@ -171,8 +178,8 @@ def _path() -> Path:
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """With few collections of garbage: on real links a pause of some milliseconds would be measured as network, and in
-    virtual time they would look through ten thousand nodes again and again."""
+    """With few collections of garbage: on real links a pause of some milliseconds would be measured
+    as network, and in virtual time they would look through ten thousand nodes again and again."""
     _set_aside(len(sys.modules))
     gc.collect()
     with rarely_collected():
@@ -181,7 +188,8 @@ def seldom_collected() -> Iterator[None]:
 
 @cache
 def _set_aside(modules: int) -> None:
-    """Have collections pass over what was there when so many modules were imported: to look through them takes 0.3 s."""
+    """Have collections pass over what was there when so many modules were imported: to look through
+    them takes 0.3 s."""
     del modules
     gc.freeze()
 
@@ -190,12 +198,13 @@ _BY_EXIT_CODE: dict[int, type[NarrowsError]] = {
     InputError.exit_code: InputError,
     MachineError.exit_code: MachineError,
 }
-"""Errors keyed by exit code: a fault of the input or of its machine that a node reports is no failed experiment."""
+"""Errors keyed by exit code: a fault of the input or of its machine that a node reports is no
+failed experiment."""
 
 
 class Failures:
-    """Failures in the order they came. A dead process outranks what nodes report of their own work, and
-    that outranks what they report of each other."""
+    """Failures in the order they came. A dead process outranks what nodes report of their own work,
+    and that outranks what they report of each other."""
 
     def __init__(self, first: NarrowsError, reporter: str | None = None) -> None:
         self._ranked: list[tuple[int, NarrowsError]] = []
@@ -205,13 +214,15 @@ class Failures:
     def add(
         self, error: NarrowsError, *, certain: bool = False, reporter: str | None = None
     ) -> None:
-        """Take in one more; ``certain``: the fabric saw the process end; ``reporter``: the node that says it."""
+        """Take in one more; ``certain``: the fabric saw the process end; ``reporter``: the node
+        that says it."""
         hearsay = isinstance(error, NodeLost) and error.hearsay
         self._ranked.append((0 if certain else 2 if hearsay else 1, error))
         self._reporters.add(reporter)
 
     def cause(self) -> NarrowsError:
-        """The first of the highest rank; a node that tells of another's loss was not lost before it.
+        """The first of the highest rank; a node that tells of another's loss was not lost before
+        it.
 
         Of a lost node, others may know in what phase they missed it.
         """
@@ -244,7 +255,8 @@ class Failures:
 
 
 def located(lost: NodeLost, steps: Mapping[str, int]) -> NodeLost:
-    """The same loss with the step that the node was at; ``steps``: the last that each has finished."""
+    """The same loss with the step that the node was at; ``steps``: the last that each has
+    finished."""
     if lost.step is not None:
         return lost
     step = steps.get(lost.node, 0) + 1

@@ -1,10 +1,12 @@
 """One trial in virtual time.
 
-The nodes of a trial in virtual time that take part, and what they record. It is written once in a while, and by ``flush``.
+The nodes of a trial in virtual time that take part, and what they record. It is written once in a
+while, and by ``flush``.
 
 The nodes of a trial in virtual time that train: their roles, and what these record.
 
-Trials in virtual time: the same roles and records on modelled links. Nothing waits, and nothing is measured.
+Trials in virtual time: the same roles and records on modelled links. Nothing waits, and nothing is
+measured.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ class SimNodes:
         self._records.setdefault((spec.role, spec.rank), []).append(event)
 
     def counters(self, name: str) -> dict[str, dict[str, int]]:
-        """Return the network's counts of a node's frames, keyed by peer; what it multicast is nobody's alone."""
+        """Return the network's counts of a node's frames, keyed by peer; what it multicast is
+        nobody's alone."""
         endpoint = self._endpoints[name]
         peers = endpoint.sent.keys() | endpoint.received.keys()
         counted = {
@@ -129,7 +132,8 @@ class SimNodes:
 
 
 MAX_PRIVATE_REPLICAS = 32
-"""So many workers have models of their own, and the very gradients of other fabrics; more share one model."""
+"""So many workers have models of their own, and the very gradients of other fabrics; more share one
+model."""
 _RUN = 1
 """Marks the frames of a run on real fabrics; here no others can come between."""
 

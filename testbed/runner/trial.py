@@ -28,7 +28,8 @@ from testbed.topology import NodeSpec
 PREPARE_S = 120.0
 """How long nodes may take to load data, build the model and connect."""
 QUIET_AFTER_S = 0.2
-"""From the last node's ``done`` to the last look at the links: acknowledgements are still under way."""
+"""From the last node's ``done`` to the last look at the links: acknowledgements are still under
+way."""
 
 
 @dataclass
@@ -93,7 +94,8 @@ class Trial:
         return self.algorithm.to_json()
 
     def run(self) -> None:
-        """Train from t0 to the last node's end. Raises what made it fail, with the step filled in."""
+        """Train from t0 to the last node's end. Raises what made it fail, with the step filled
+        in."""
         agent = self.session.fabric.agent
         started, dropped = False, backlog_drops()
         watch: HostWatch | None = None
@@ -223,7 +225,8 @@ class Trial:
         self.progress.event(event)
 
     def _give_up(self, event: dict[str, Any]) -> None:
-        """The server goes on without a worker: so does the session. Raises NodeLost where it cannot."""
+        """The server goes on without a worker: so does the session. Raises NodeLost where it
+        cannot."""
         lost = NodeLost(event["lost"], event.get("step"), event["reason"])
         if event["lost"] in self.outcome.done:
             return
@@ -234,7 +237,8 @@ class Trial:
     def _samples(self, samples: list[dict[str, Any]]) -> None:
         """Called in the agent client's reader thread.
 
-        A node that is paused reads nothing: what was sent to it would fill up, and then hold up everybody.
+        A node that is paused reads nothing: what was sent to it would fill up, and then hold up
+        everybody.
         """
         self.directory.link(samples)
         for sample in samples:

@@ -83,7 +83,8 @@ def named_nodes(scenario: Scenario, names: tuple[str, ...], groups: Mapping[str,
 
 
 def end_settings(scenario: Scenario) -> dict[LinkDirection, LinkEnd]:
-    """Every link direction with its settings: of nodes (default, group, node merged), then of racks.
+    """Every link direction with its settings: of nodes (default, group, node merged), then of
+    racks.
 
     A node's ``up`` has ``at`` filled in (``nic`` unless the scenario says otherwise). Racks inherit
     nothing.

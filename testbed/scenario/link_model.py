@@ -82,7 +82,8 @@ class GilbertElliottLoss(Model):
 
 
 class FourStateLoss(Model):
-    """Loss by a chain of four states: 1 gap, 2 within a burst, 3 lost in a burst, 4 lost in a gap."""
+    """Loss by a chain of four states: 1 gap, 2 within a burst, 3 lost in a burst, 4 lost in a
+    gap."""
 
     model: Literal["four-state"] = Field(description="The model.")
     p13: Fraction = Field(description="From gap to lost in a burst.")
@@ -142,7 +143,8 @@ def _share_tag(value: Any) -> str:
 
 
 UNION_TAGS = frozenset({"Fraction", "Mapping", *_LOSSES.values()})
-"""Tags that pydantic puts behind `loss`, `reorder`, `duplicate` and `corrupt` in the place of an error."""
+"""Tags that pydantic puts behind `loss`, `reorder`, `duplicate` and `corrupt` in the place of an
+error."""
 
 Loss = Annotated[
     Annotated[Fraction, Tag("Fraction")]
@@ -434,7 +436,8 @@ class KillEvent(_Event):
 
 
 class AbsentEvent(_Event):
-    """Workers leave, and return after a while; the run goes on without them, and they take its parameters."""
+    """Workers leave, and return after a while; the run goes on without them, and they take its
+    parameters."""
 
     kind: Literal["absent"] = Field(description="What happens.")
     nodes: NodeNames

@@ -2,7 +2,8 @@
 
 What a link does to packets besides queueing and pacing them: plain numbers in base units.
 
-The models are those of Linux's netem. Shares and correlations are fractions, times whole nanoseconds.
+The models are those of Linux's netem. Shares and correlations are fractions, times whole
+nanoseconds.
 
 What a link direction is at one instant, and one change of it: plain numbers in base units.
 
@@ -25,7 +26,8 @@ Above, netem's random number hardly ever changes, and the share is not kept.
 
 @dataclass(frozen=True, slots=True)
 class GilbertElliott:
-    """Loss in two states: ``p`` good to bad, ``r`` bad to good, per packet; what each state loses."""
+    """Loss in two states: ``p`` good to bad, ``r`` bad to good, per packet; what each state
+    loses."""
 
     p: float
     r: float
@@ -46,7 +48,8 @@ class GilbertElliott:
 
 @dataclass(frozen=True, slots=True)
 class FourState:
-    """Loss in four states (gap, burst gap, burst loss, gap loss); ``pxy``: from state x to state y."""
+    """Loss in four states (gap, burst gap, burst loss, gap loss); ``pxy``: from state x to state
+    y."""
 
     p13: float
     p31: float = 1.0
@@ -70,7 +73,8 @@ class FourState:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Packets leave together in slots: ``shortest_ns`` to ``longest_ns`` apart, so many at most (0: any)."""
+    """Packets leave together in slots: ``shortest_ns`` to ``longest_ns`` apart, so many at most (0:
+    any)."""
 
     shortest_ns: int
     longest_ns: int
@@ -150,7 +154,8 @@ FRAME_BYTES = MTU_BYTES + 14
 """A full-size packet as the queueing disciplines count it: Ethernet header included."""
 
 SEGMENT_HEADER_BYTES = 66
-"""Ethernet 14, IPv4 20, TCP 20, timestamps 12: what each TCP segment adds to its payload on a link."""
+"""Ethernet 14, IPv4 20, TCP 20, timestamps 12: what each TCP segment adds to its payload on a
+link."""
 
 SEGMENT_BYTES = FRAME_BYTES - SEGMENT_HEADER_BYTES
 """Payload of a full segment: 1448."""
@@ -173,7 +178,8 @@ class LinkDirection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """The state of a link direction. ``rate_bits`` 0 is an outage; ``drop``: packets are lost in it.
+    """The state of a link direction. ``rate_bits`` 0 is an outage; ``drop``: packets are lost in
+    it.
 
     ``overhead_bytes`` are charged for every packet on top of what it has at the link layer.
     """

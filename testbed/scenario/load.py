@@ -86,7 +86,8 @@ MAX_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Loaded:
-    """A valid scenario as it was written: model time, dilation not applied. A profile's time is its pace."""
+    """A valid scenario as it was written: model time, dilation not applied. A profile's time is its
+    pace."""
 
     scenario: Scenario
     source: Path
@@ -94,7 +95,8 @@ class Loaded:
     """Traces, keyed by the event's ``key``: its file, and the column where one is named."""
     text: str
     hash: str
-    """SHA-256 over the resolved scenario, its traces, profile and recorded paces; spelling and comments do not count."""
+    """SHA-256 over the resolved scenario, its traces, profile and recorded paces; spelling and
+    comments do not count."""
     profile: ProfileFile | None = None
     """The profile that ``train.profile`` names, if that is a file."""
     step_times: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -214,7 +216,8 @@ def _neighbours(path: Path) -> str:
 
 
 def for_seed(loaded: Loaded, seed: int) -> Loaded:
-    """``loaded`` as runs with ``seed`` meet it: every algorithm the same. Its hash stays the file's."""
+    """``loaded`` as runs with ``seed`` meet it: every algorithm the same. Its hash stays the
+    file's."""
     events = tuple(
         _begun(event, loaded.traces[event.key].duration_s, seed)
         if isinstance(event, TraceEvent) and event.offset_per_seed

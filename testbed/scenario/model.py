@@ -1,12 +1,15 @@
 """Pydantic models of the file.
 
-What of the training is whose: samples that are alike or not, and steps in which only some take part.
+What of the training is whose: samples that are alike or not, and steps in which only some take
+part.
 
-What may be written for a pace: a time, a distribution, or recorded times; and how it becomes a worker's own.
+What may be written for a pace: a time, a distribution, or recorded times; and how it becomes a
+worker's own.
 
 The scenario file as frozen models. Every field is what the user may write; units are mandatory.
 
-Times, rates and sizes are those of the file: ``dilation`` is applied once, by ``dilate``, after loading.
+Times, rates and sizes are those of the file: ``dilation`` is applied once, by ``dilate``, after
+loading.
 """
 
 from __future__ import annotations
@@ -27,8 +30,9 @@ class Split(Model):
     """How the training set is dealt to workers."""
 
     name: Literal["iid", "dirichlet"] = Field(
-        "iid", description="All draw from the whole set anew every epoch; or labels differ by worker, for good."
-    )  # fmt: skip
+        "iid",
+        description="All draw from the whole set anew every epoch; or labels differ by worker, for good.",
+    )
     alpha: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = Field(
         None,
         description="`dirichlet`: its concentration; small: few labels each, large: all alike.",
@@ -44,7 +48,8 @@ class Split(Model):
 
 
 class Participation(Model):
-    """How many workers take part in a step: drawn anew for each, all alike likely. The others rest."""
+    """How many workers take part in a step: drawn anew for each, all alike likely. The others
+    rest."""
 
     workers: Annotated[int, Field(ge=1)] | None = Field(None, description="So many of them.")
     share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = Field(
@@ -68,7 +73,8 @@ Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 
 
 class LogNormalPace(Model):
-    """Drawn for every step and worker: ln T is normal, with the mean ln `median` and the deviation `sigma`."""
+    """Drawn for every step and worker: ln T is normal, with the mean ln `median` and the deviation
+    `sigma`."""
 
     name: Literal["lognormal"] = Field(description="The distribution.")
     median: Duration | None = Field(None, description="Half of all steps take less.")
@@ -107,8 +113,9 @@ class RecordedPace(Model):
     )
     scale: Positive = Field(1.0, description="Factor on its times.")
     begin: Literal["drawn", "first"] = Field(
-        "drawn", description="Where in the file a worker begins: at a place of its own, or all with the first."
-    )  # fmt: skip
+        "drawn",
+        description="Where in the file a worker begins: at a place of its own, or all with the first.",
+    )
     at_end: Literal["loop"] = Field("loop", description="After the last: start over.")
 
     @property
@@ -145,7 +152,8 @@ Pace = Annotated[
 def pace_of(
     node: str, group: str, general: Pace | None, own: Mapping[str, Pace], slow: Mapping[str, float]
 ) -> Pace | None:
-    """The pace of ``node``: its own, its group's or the general one, times its factor or its group's."""
+    """The pace of ``node``: its own, its group's or the general one, times its factor or its
+    group's."""
     pace = own.get(node, own.get(group, general))
     factor = slow.get(node, slow.get(group, 1.0))
     if pace is None or factor == 1.0:
@@ -160,7 +168,8 @@ CongestionControl = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")]
 
 
 class NodeLimits(Model):
-    """Limits of a node in a container; absent: twice its share of this machine, see docs/scenario-format.md."""
+    """Limits of a node in a container; absent: twice its share of this machine, see
+    docs/scenario-format.md."""
 
     processes: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(
         None, description="Processes and threads at the same time."
@@ -197,7 +206,8 @@ class NodeGroup(Model):
 
 
 class Rack(Model):
-    """Nodes behind one link that they share: `up` leads from the rack to the rest of the network."""
+    """Nodes behind one link that they share: `up` leads from the rack to the rest of the
+    network."""
 
     members: Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="Nodes or groups.")
     up: LinkEnd = Field(LinkEnd(), description="From the rack to the rest of the network.")
@@ -364,12 +374,15 @@ class Derived(Model):
         others = {"density": self.density, "rule": self.rule, "controller": self.controller}
         given = [key for key, value in others.items() if value is not None and value != {}]
         if self.mean_of is not None and given:
-            raise ValueError(f"`mean_of` says how much is sent, so that `{given[0]}` cannot stand beside it")  # fmt: skip
+            raise ValueError(
+                f"`mean_of` says how much is sent, so that `{given[0]}` cannot stand beside it"
+            )
         return self
 
 
 class Sim(Model):
-    """Costs of hosts that the fabric `sim` assumes; absent: as measured where all nodes share two processors."""
+    """Costs of hosts that the fabric `sim` assumes; absent: as measured where all nodes share two
+    processors."""
 
     send: Duration | None = Field(None, description="Of a processor, to hand a message over.")
     receive: Duration | None = Field(None, description="Of a processor, to take a message in.")

@@ -4,7 +4,8 @@ How long each layer of a model computes: forward and backward, in seconds of mod
 
 Profiles as files: JSON with all that is needed to know what was timed, of what, and where.
 
-``train.profile`` of a scenario: the file it names, and the pace that it gives where the scenario gives none.
+``train.profile`` of a scenario: the file it names, and the pace that it gives where the scenario
+gives none.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class Profile:
         return Profile(layers, self.source, self.about)
 
     def of(self, names: Sequence[str]) -> Profile:
-        """The same, checked. Raises InputError unless it is of exactly the layers ``names``, in their order."""
+        """The same, checked. Raises InputError unless it is of exactly the layers ``names``, in
+        their order."""
         own = [layer.name for layer in self.layers]
         if own == list(names):
             return self
@@ -114,7 +116,8 @@ class FileLayer(_Strict):
 
 
 class ProfileFile(_Strict):
-    """The contents of a profile file. Times are those of one step of ``batch`` samples, not scaled, not dilated."""
+    """The contents of a profile file. Times are those of one step of ``batch`` samples, not scaled,
+    not dilated."""
 
     format: Literal["narrows-profile"] = "narrows-profile"
     version: Literal[1] = 1
@@ -178,9 +181,15 @@ def file_of(
         for one in profile.layers
     )
     return ProfileFile(
-        source=profile.source, about=profile.about, device=device, model=model, task=task, width=width,
-        batch=batch, layers=layers,
-    )  # fmt: skip
+        source=profile.source,
+        about=profile.about,
+        device=device,
+        model=model,
+        task=task,
+        width=width,
+        batch=batch,
+        layers=layers,
+    )
 
 
 def read_profile(path: Path) -> ProfileFile:
@@ -205,7 +214,8 @@ def _first(error: ValidationError) -> str:
 
 
 def _brief(text: str) -> str:
-    """So much of a file's own words as a message may have, and nothing that a terminal would obey."""
+    """So much of a file's own words as a message may have, and nothing that a terminal would
+    obey."""
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return short if short.isprintable() else ascii(short)
 
@@ -216,7 +226,8 @@ def shipped() -> dict[str, Path]:
 
 
 def find(name: str, folder: Path) -> Path:
-    """The file that a scenario in ``folder`` means: one that ships, by its name, or a path. Raises InputError."""
+    """The file that a scenario in ``folder`` means: one that ships, by its name, or a path. Raises
+    InputError."""
     if name in (known := shipped()):
         return known[name]
     if name.endswith(".json") or "/" in name:

@@ -1,6 +1,7 @@
 """Recorded step times as paces, and their file format.
 
-Recorded step times: a column of a CSV file with a header, or a list in a JSON object. Pure but for the reading.
+Recorded step times: a column of a CSV file with a header, or a list in a JSON object. Pure but for
+the reading.
 
 A column's name ends in its unit: ``step_ms``, ``step_s``, ``step_us``.
 
@@ -124,7 +125,8 @@ def _time(path: Path, name: str, place: int, value: Any, unit: float) -> float:
 def recorded_paces(
     scenario: Scenario, folder: Path
 ) -> tuple[dict[str, tuple[float, ...]], list[Problem]]:
-    """Step times in seconds by ``key``, and what is wrong with their files; ``folder``: where paths start."""
+    """Step times in seconds by ``key``, and what is wrong with their files; ``folder``: where paths
+    start."""
     found: dict[str, tuple[float, ...]] = {}
     problems: list[Problem] = []
     for place, pace in _written(scenario):

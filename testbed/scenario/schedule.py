@@ -42,7 +42,8 @@ class FileSource(Protocol):
         ...
 
     def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
-        """``start`` and the rate there, then when and to what it is set anew, before ``stop``. Lazy."""
+        """``start`` and the rate there, then when and to what it is set anew, before ``stop``.
+        Lazy."""
         ...
 
     def count(self, start: int, stop: int) -> int:
@@ -81,7 +82,8 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """From ``start`` to ``stop`` in ``steps`` equal steps; the last is reached after ``over`` ns."""
+    """From ``start`` to ``stop`` in ``steps`` equal steps; the last is reached after ``over``
+    ns."""
 
     begin: int
     start: int
@@ -129,7 +131,8 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded rate, again and again. ``times`` (ns) begin with 0, increase, and end before ``period``.
+    """A recorded rate, again and again. ``times`` (ns) begin with 0, increase, and end before
+    ``period``.
 
     ``begin`` is where in time its first point lies, which may be long before it rules.
     """
@@ -188,7 +191,8 @@ class LinkAttributes:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """From ``begin`` (ns) on one source rules the rate, or an outage: ``drop`` says what packets do."""
+    """From ``begin`` (ns) on one source rules the rate, or an outage: ``drop`` says what packets
+    do."""
 
     begin: int
     source: FileSource
@@ -220,7 +224,8 @@ class ScheduleSummary:
 
 @dataclass(frozen=True)
 class Schedule:
-    """``segments`` one after the other; the first begins at 0, the last has no end and is no outage."""
+    """``segments`` one after the other; the first begins at 0, the last has no end and is no
+    outage."""
 
     segments: tuple[Segment, ...]
 
@@ -246,7 +251,8 @@ class Schedule:
         return total + held * (stop - since)
 
     def lines(self, start: int, stop: int | None) -> list[LinkAttributes]:
-        """Return the attributes besides the rate, in turn, from ``start`` up to ``stop`` (None: for good)."""
+        """Return the attributes besides the rate, in turn, from ``start`` up to ``stop`` (None: for
+        good)."""
         first = bisect_right(self._begins, start) - 1
         within = (s for s in self.segments[first:] if stop is None or s.begin < stop)
         return list(dict.fromkeys(segment.line for segment in within))
@@ -254,8 +260,8 @@ class Schedule:
     def condensed(self) -> Iterator[tuple[int, LinkState]]:
         """All changes, with repetitions left out of which nothing new can be learnt. Ends.
 
-        Whole periods of a repeating source, but for the first three, are cut out of the time between
-        two events, so that every neighbourhood of a change is still there.
+        Whole periods of a repeating source, but for the first three, are cut out of the time
+        between two events, so that every neighbourhood of a change is still there.
         """
         schedule, end = self._shortened
         return schedule.changes(0, end + 1)
@@ -300,7 +306,8 @@ class Schedule:
         return tuple(segment.begin for segment in self.segments)
 
     def _pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int, Segment]]:
-        """``start``, then whenever something may change before ``stop``: the rate, and its segment."""
+        """``start``, then whenever something may change before ``stop``: the rate, and its
+        segment."""
         first = bisect_right(self._begins, start) - 1
         for i in range(first, len(self.segments)):
             segment = self.segments[i]

@@ -129,8 +129,12 @@ def _absent(scenario: Scenario, i: int, nodes: list[str], names: Names) -> Itera
         yield Problem(
             ("events", i, "nodes"), f"{other!r} is no worker: only workers leave and return"
         )
-    ever = {n for one in scenario.events if isinstance(one, AbsentEvent)
-            for n in named_nodes(scenario, one.nodes, names.nodes)}  # fmt: skip
+    ever = {
+        n
+        for one in scenario.events
+        if isinstance(one, AbsentEvent)
+        for n in named_nodes(scenario, one.nodes, names.nodes)
+    }
     workers = {n for n, group in names.nodes.items() if scenario.nodes[group].role == "worker"}
     if workers <= ever:
         yield Problem(
@@ -201,7 +205,8 @@ class RoundTrip(NamedTuple):
 
 
 def longest_round_trip(scenario: Scenario, timeline: Timeline) -> RoundTrip:
-    """The longest of all, every link at its slowest; in a rack both nodes do without the rack's link."""
+    """The longest of all, every link at its slowest; in a rack both nodes do without the rack's
+    link."""
     delays = timeline.longest_delays_s()
     rack_of = {node: rack.name for rack in racks(scenario) for node in rack.members}
 
@@ -239,7 +244,8 @@ MAX_CHANGES = 20_000_000
 def check(
     scenario: Scenario, traces: Mapping[str, RateTrace], *, trains: bool = True
 ) -> list[Problem]:
-    """Return the problems, up to ``MAX_PROBLEMS``; ``traces`` are those that could be read, by ``key``.
+    """Return the problems, up to ``MAX_PROBLEMS``; ``traces`` are those that could be read, by
+    ``key``.
 
     ``trains``: whether algorithms and training matter; to somebody's own job they do not.
     """
@@ -277,7 +283,8 @@ def _network(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Pr
 
 
 def _concerned(scenario: Scenario) -> int:
-    """How many times something happens to a link, links alike counted once; of traces the beginning."""
+    """How many times something happens to a link, links alike counted once; of traces the
+    beginning."""
     times = [event.times if isinstance(event, FlapEvent) else 1 for event in scenario.events]
     return sum(times[i] for group in alike(scenario) for i in group.events)
 

@@ -2,15 +2,17 @@
 
 What the name of a column says: a rate, an amount, a time or a length of time, and in which unit.
 
-Columns of numbers out of lines of cells: whole blocks at once, cell by cell only where something is wrong.
+Columns of numbers out of lines of cells: whole blocks at once, cell by cell only where something is
+wrong.
 
 The header of a CSV file: which column is the rate, and which the time.
 
 CSV of many makes: which column is the rate, which the time, and in what units, told by the header.
 
-Separators are ``,`` ``;`` or tab. Columns whose names end in a unit of rate (``rate_mbit_s``, ``DL kbps``,
-``Mbits/sec``) hold rates, those that end in one of size (``bytes``, ``kB``) what arrived in a step. Times are
-found by name; without any, rows are a second apart. NYU-METS files, ``0.57,Mbits/sec``, have no header.
+Separators are ``,`` ``;`` or tab. Columns whose names end in a unit of rate (``rate_mbit_s``, ``DL
+kbps``, ``Mbits/sec``) hold rates, those that end in one of size (``bytes``, ``kB``) what arrived in
+a step. Times are found by name; without any, rows are a second apart. NYU-METS files,
+``0.57,Mbits/sec``, have no header.
 """
 
 from __future__ import annotations
@@ -41,18 +43,28 @@ Kind = Literal["rate", "bytes", "time", "length"]
 
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
-_TIME_WORDS = {"second": "s", "sec": "s", "millisecond": "ms", "msec": "ms", "minute": "min", "hour": "h"}  # fmt: skip
+_TIME_WORDS = {
+    "second": "s",
+    "sec": "s",
+    "millisecond": "ms",
+    "msec": "ms",
+    "minute": "min",
+    "hour": "h",
+}
 _KNOWN = {"dl_bitrate": 1e3, "ul_bitrate": 1e3}
 """Names without a unit whose meaning is known: G-NetTrack's, in kbit/s."""
 
-# Units are read at the end of a name, behind a separator or in brackets, or alone. Big B means bytes, small b bits.
+# Units are read at the end of a name, behind a separator or in brackets, or alone. Big B means
+# bytes, small b bits.
 _BEGIN, _END = r"(?:^|(?<=[\s_.\-(\[/]))", r"[)\]\s]*$"
 _PER_SECOND = r"(?P<per>ps|(?:\s*/\s*|_per_|\s+per\s+|_|\s+)s(?:ec(?:ond)?)?)"
 _RATE = re.compile(
     rf"{_BEGIN}(?P<prefix>[kKmMgG]?)(?P<unit>[Bb]|[Bb]its?|[Bb]ytes?)(?:{_PER_SECOND}){_END}"
 )
 _BARE = re.compile(rf"{_BEGIN}(?P<prefix>[kKmMgG]?)(?P<unit>[Bb]its?|[Bb]ytes?|(?<=[kKMG])B){_END}")
-_UNIT_OF_TIME = re.compile(rf"{_BEGIN}(ns|us|µs|ms|s|min|h|m?sec|(?:milli)?seconds?|minutes?|hours?){_END}")  # fmt: skip
+_UNIT_OF_TIME = re.compile(
+    rf"{_BEGIN}(ns|us|µs|ms|s|min|h|m?sec|(?:milli)?seconds?|minutes?|hours?){_END}"
+)
 _TIME = re.compile(
     r"^(time|timestamp|elapsed|t|date|datetime|second|sec|millisecond|ms|s)s?(?![a-z])"
 )
@@ -109,7 +121,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where the numbers stand (from 0), what they are called in messages, and whether they are dates."""
+    """Where the numbers stand (from 0), what they are called in messages, and whether they are
+    dates."""
 
     index: int
     what: str
@@ -118,7 +131,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """How lines fall into cells. ``separator`` None is any white space; ``skip`` lines hold no numbers."""
+    """How lines fall into cells. ``separator`` None is any white space; ``skip`` lines hold no
+    numbers."""
 
     separator: str | None
     width: int
@@ -127,7 +141,8 @@ class TableLayout:
 
 
 def read_columns(source: TraceSource, layout: TableLayout) -> list[list[float]]:
-    """The numbers of every column asked for. Raises InputError with the line of the first that is none."""
+    """The numbers of every column asked for. Raises InputError with the line of the first that is
+    none."""
     found: list[list[float]] = [[] for _ in layout.columns]
     for block in source.blocks(layout.skip):
         first = layout.skip + len(found[0])
@@ -191,9 +206,10 @@ def _row(source: TraceSource, layout: TableLayout, line: str, index: int) -> lis
     if len(cells) != layout.width:
         columns = f"{layout.width} column{'s' * (layout.width > 1)}"
         raise source.error(
-            source.line_of(index), f"{brief(line)} has {len(cells)}, not {columns}",
+            source.line_of(index),
+            f"{brief(line)} has {len(cells)}, not {columns}",
             "Every line has as many as the first",
-        )  # fmt: skip
+        )
     return cells
 
 
@@ -210,7 +226,8 @@ def _at_once(column: Column, cells: Sequence[str]) -> list[float] | None:
 def _one_by_one(
     source: TraceSource, layout: TableLayout, by_column: list[list[str]], first: int
 ) -> list[list[float]]:
-    """The numbers of some cells that are not all good: raises at the first line that has a bad one."""
+    """The numbers of some cells that are not all good: raises at the first line that has a bad
+    one."""
     order = sorted(range(len(layout.columns)), key=lambda i: layout.columns[i].index)
     for row in range(len(by_column[0])):
         for i in order:
@@ -237,7 +254,8 @@ def _value(source: TraceSource, line: int | None, cell: str, column: Column) -> 
 
 
 def _date(text: str) -> float:
-    """Seconds since 1970 of an ISO 8601 date and time, or one as G-NetTrack writes it; without zone: UTC."""
+    """Seconds since 1970 of an ISO 8601 date and time, or one as G-NetTrack writes it; without
+    zone: UTC."""
     day, underscore, clock = text.strip().partition("_")
     if underscore:
         day = f"{day.replace('.', '-')}T{clock.replace('.', ':')}"
@@ -291,9 +309,10 @@ def rate_column(source: TraceSource, header: CsvHeader) -> tuple[int, Meaning]:
         return _named(source, header, source.column)
     if header.missing:
         raise source.error(
-            header.line, f"{brief(','.join(header.names))} is no header that names columns",
+            header.line,
+            f"{brief(','.join(header.names))} is no header that names columns",
             f"Write one such as time_s,rate_mbit_s above it, or {_CHOOSE.format(2)}",
-        )  # fmt: skip
+        )
     meanings = [meaning(name) for name in header.names]
     for kind in ("rate", "bytes"):
         found = [(i, what) for i, what in enumerate(meanings) if what and what.kind == kind]
@@ -305,9 +324,10 @@ def rate_column(source: TraceSource, header: CsvHeader) -> tuple[int, Meaning]:
         if found:
             return found[0]
     raise source.error(
-        header.line, f"header {brief(','.join(header.names))} does not state the units of a rate",
+        header.line,
+        f"header {brief(','.join(header.names))} does not state the units of a rate",
         f"{_UNITS}; or {_CHOOSE.format(header.names[-1][:40] or len(header.names))}",
-    )  # fmt: skip
+    )
 
 
 def _named(source: TraceSource, header: CsvHeader, column: str) -> tuple[int, Meaning]:
@@ -320,9 +340,10 @@ def _named(source: TraceSource, header: CsvHeader, column: str) -> tuple[int, Me
         if what and what.kind in ("rate", "bytes"):
             return index, what
         raise source.error(
-            header.line, f"column {brief(wanted)} does not state the unit of a rate",
+            header.line,
+            f"column {brief(wanted)} does not state the unit of a rate",
             f"{_UNITS}; or {_CHOOSE.format(wanted[:40])}",
-        )  # fmt: skip
+        )
     known = f"1 to {len(header.names)}" if header.missing else _listed(header.names)
     raise source.error(header.line, f"there is no column {brief(column)}", f"There are {known}")
 
@@ -399,7 +420,8 @@ def _trace(
 def _merged(
     times: list[float], values: list[float], what: Meaning
 ) -> tuple[list[float], list[float], list[int]]:
-    """Rows of the same date and time, as loggers write them, are one: the mean rate, or all the bytes."""
+    """Rows of the same date and time, as loggers write them, are one: the mean rate, or all the
+    bytes."""
     groups: list[tuple[float, list[float], int]] = []
     for i, (time, value) in enumerate(zip(times, values, strict=True)):
         if groups and groups[-1][0] == time:
@@ -412,7 +434,8 @@ def _merged(
 
 
 def _per_second(amounts: list[float], times: list[float], duration: float | None) -> list[float]:
-    """Bit/s from bytes that arrived from one time to the next; the last step is as long as that before."""
+    """Bit/s from bytes that arrived from one time to the next; the last step is as long as that
+    before."""
     lengths = list(map(sub, times[1:], times))
     last = lengths[-1] if lengths else 1.0
     lengths.append(duration - (times[-1] - times[0]) if duration else last)

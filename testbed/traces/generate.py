@@ -1,9 +1,10 @@
 """Synthetic traces.
 
-Synthetic traces. The same arguments give the same trace, everywhere; its name is the call that made it.
+Synthetic traces. The same arguments give the same trace, everywhere; its name is the call that made
+it.
 
-Rates are Mbit/s, times seconds. Randomness comes from a private ``random.Random(seed)``. Arguments that make
-no trace raise ValueError.
+Rates are Mbit/s, times seconds. Randomness comes from a private ``random.Random(seed)``. Arguments
+that make no trace raise ValueError.
 
 Writing a trace: in the project's own format, and in others that read or replay bandwidth.
 """
@@ -90,7 +91,8 @@ def ramp(*, start: float, end: float, seconds: float, every_s: float) -> RateTra
 
 @_named
 def sawtooth(*, low: float, high: float, seconds: float, every_s: float) -> RateTrace:
-    """Down in a straight line and back at once, as a backlog builds and clears; meant to be looped."""
+    """Down in a straight line and back at once, as a backlog builds and clears; meant to be
+    looped."""
     _check_span(low, high)
     count = _count(seconds, every_s)
     return _trace([high - (high - low) * i / count for i in range(count)], every_s)
@@ -114,7 +116,8 @@ def random_walk(
 def markov(
     *, levels: Sequence[float], stay: float, seconds: float, every_s: float, seed: int
 ) -> RateTrace:
-    """A chain over ``levels``: it stays with probability ``stay``, else goes to another one, any alike."""
+    """A chain over ``levels``: it stays with probability ``stay``, else goes to another one, any
+    alike."""
     if not levels:
         raise ValueError("a chain needs a level at least")
     _check_share("stay", stay)
@@ -141,8 +144,8 @@ def token_bucket(
     """A cloud instance's link: ``peak`` while there are tokens, ``base`` when they are spent.
 
     The bucket, full at first, holds ``budget_s`` seconds of ``peak`` above ``base`` and refills at
-    ``base`` whenever the tenant rests, which it does in a share ``1 - busy`` of the intervals.
-    An interval in which the tokens run out has the mean of both rates, so that no bits are given away.
+    ``base`` whenever the tenant rests, which it does in a share ``1 - busy`` of the intervals. An
+    interval in which the tokens run out has the mean of both rates, so that no bits are given away.
     ``noise`` is the relative spread that neighbours cause; the rate never exceeds ``peak``.
     """
     _check_span(base, peak)
@@ -173,10 +176,12 @@ def diurnal(
     every_s: float,
     seed: int,
 ) -> RateTrace:
-    """A day's tide: ``high`` when others sleep, ``low`` at ``busiest_s`` into every period, a cosine between.
+    """A day's tide: ``high`` when others sleep, ``low`` at ``busiest_s`` into every period, a
+    cosine between.
 
-    On it lies noise with standard deviation ``noise`` × the tide, of which a share ``persistence`` lasts
-    from step to step (AR(1)); the rate never exceeds ``high``. A day is 86400 s, a short one does as well.
+    On it lies noise with standard deviation ``noise`` × the tide, of which a share ``persistence``
+    lasts from step to step (AR(1)); the rate never exceeds ``high``. A day is 86400 s, a short one
+    does as well.
     """
     _check_span(low, high)
     _check_share("persistence", persistence)
@@ -204,7 +209,8 @@ MAHIMAHI_MOST_LINES = 8_000_000
 def write_csv(trace: RateTrace, *, comment: str | None = None) -> str:
     """The trace as CSV text with units in the header; read back, it is the same trace.
 
-    ``comment`` (default: the trace's name) goes in front. Raises ValueError for what could not be read back.
+    ``comment`` (default: the trace's name) goes in front. Raises ValueError for what could not be
+    read back.
     """
     _check(trace)
     said = trace.name if comment is None else comment
@@ -217,8 +223,8 @@ def write_pairs(trace: RateTrace) -> str:
     """Seconds and Mbit/s; read back, it is the same rate at every time.
 
     The format does not say how long the last line lasts. Readers take it to last as long as the one
-    before, so it is written as two halves where that would be wrong. Raises ValueError for what could not be
-    read back.
+    before, so it is written as two halves where that would be wrong. Raises ValueError for what
+    could not be read back.
     """
     _check(trace)
     lengths = trace.lengths_s()

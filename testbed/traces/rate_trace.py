@@ -30,7 +30,8 @@ _SLIVER_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class RateTrace:
-    """From ``times_s[i]`` on the rate is ``rates_bits[i]`` (bit/s; 0 is an outage), until ``duration_s``.
+    """From ``times_s[i]`` on the rate is ``rates_bits[i]`` (bit/s; 0 is an outage), until
+    ``duration_s``.
 
     ``times_s`` begins with 0 and increases; ``duration_s``, the period when looped, lies behind its
     last entry. ``name`` says where it comes from. Raises ValueError if it is none of this.
@@ -74,7 +75,8 @@ class RateTrace:
         )
 
     def scaled(self, factor: float) -> RateTrace:
-        """Every rate times ``factor`` (0 or more). What is no outage does not become one by rounding."""
+        """Every rate times ``factor`` (0 or more). What is no outage does not become one by
+        rounding."""
         if not 0 <= factor < math.inf:
             raise ValueError(f"rates cannot be scaled by {factor:g}")
         least = 1 if factor else 0
@@ -94,7 +96,8 @@ class RateTrace:
         return RateTrace(tuple(times), self.rates_bits * count, self.duration_s * count, self.name)
 
     def cut(self, start_s: float, stop_s: float) -> RateTrace:
-        """Return the part between two instants of the trace, 0 ≤ ``start_s`` < ``stop_s`` ≤ ``duration_s``."""
+        """Return the part between two instants of the trace, 0 ≤ ``start_s`` < ``stop_s`` ≤
+        ``duration_s``."""
         if not 0 <= start_s < stop_s <= self.duration_s:
             length = f"{self.duration_s:g} s"
             raise ValueError(f"nothing lies from {start_s:g} s to {stop_s:g} s of {length}")
@@ -153,7 +156,8 @@ class TraceSource:
                 yield number, content
 
     def blocks(self, skip: int = 0) -> Iterator[list[str]]:
-        """The contents of the same lines without the first ``skip``, some ten thousand at a time."""
+        """The contents of the same lines without the first ``skip``, some ten thousand at a
+        time."""
         start, text = 0, self.text
         while start < len(text):
             stop = text.find("\n", start + _BLOCK_CHARACTERS)
@@ -167,7 +171,8 @@ class TraceSource:
             skip = max(0, skip - len(block))
 
     def line_of(self, index: int) -> int:
-        """The number of the line that is the ``index``-th of those that are neither blank nor comments."""
+        """The number of the line that is the ``index``-th of those that are neither blank nor
+        comments."""
         return next(line for i, (line, _) in enumerate(self.numbered()) if i == index)
 
     def error(self, line: int | None, message: str, hint: str | None = None) -> InputError:
@@ -227,10 +232,12 @@ def build(
     line_of: LineOf,
     duration_s: float | None = None,
 ) -> RateTrace:
-    """A trace that begins with the first point, whatever its time; times and rates are not negative.
+    """A trace that begins with the first point, whatever its time; times and rates are not
+    negative.
 
-    Without ``duration_s`` the last point lasts as long as the one before it; a single one, a second.
-    Raises InputError when there is no point, or times do not increase, or something is too large.
+    Without ``duration_s`` the last point lasts as long as the one before it; a single one, a
+    second. Raises InputError when there is no point, or times do not increase, or something is too
+    large.
     """
     _check_count(source, len(times_s), line_of)
     _check_order(source, times_s, line_of)
@@ -275,9 +282,10 @@ def _check_order(source: TraceSource, times: Sequence[float], line_of: LineOf) -
             )
         if length < SHORTEST_S:
             raise source.error(
-                line_of(i), f"time {times[i]:.15g} s comes only {length:g} s after the one before",
+                line_of(i),
+                f"time {times[i]:.15g} s comes only {length:g} s after the one before",
                 f"No link can be changed that often: {SHORTEST_S:g} s is the shortest",
-            )  # fmt: skip
+            )
         if times[i] - times[0] > LONGEST_S:
             raise source.error(line_of(i), f"time {times[i]:g} s is too large")
 
@@ -293,7 +301,8 @@ PERCENTILES = (5, 25, 50, 75, 95)
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """Times in s, rates in bit/s; ``percentiles_bits``: the rate that is not exceeded in n % of the time."""
+    """Times in s, rates in bit/s; ``percentiles_bits``: the rate that is not exceeded in n % of the
+    time."""
 
     duration_s: float
     points: int
@@ -335,7 +344,8 @@ def summary(trace: RateTrace) -> TraceSummary:
 
 
 def percentiles(trace: RateTrace, percents: Sequence[int]) -> dict[int, int]:
-    """For each of ``percents``, rising, the lowest rate that is not exceeded in that share of the time."""
+    """For each of ``percents``, rising, the lowest rate that is not exceeded in that share of the
+    time."""
     pieces = sorted(zip(trace.rates_bits, trace.lengths_s(), strict=True))
     ends = accumulate(length for _, length in pieces)
     found, wanted = {}, list(percents)

@@ -79,8 +79,9 @@ def read_sabre(source: TraceSource) -> RateTrace:
 def read_iperf3(source: TraceSource) -> RateTrace:
     """The intervals of a report: TCP or UDP payload. What iperf3 was told to omit is left out.
 
-    iperf3 begins an interval where the last one ended. One that begins elsewhere says that a part of the report
-    is missing, and is refused: nobody knows what passed meanwhile. After what is omitted it counts from 0 again.
+    iperf3 begins an interval where the last one ended. One that begins elsewhere says that a part
+    of the report is missing, and is refused: nobody knows what passed meanwhile. After what is
+    omitted it counts from 0 again.
     """
     report = _parsed(source)
     intervals = report.get("intervals") if isinstance(report, dict) else None
@@ -115,7 +116,8 @@ def read_iperf3(source: TraceSource) -> RateTrace:
 def _follows(
     source: TraceSource, entry: dict[str, Any], at: str, before: float | None, length: float
 ) -> float | None:
-    """When an interval ends, if it says when it began: right at the end of the one ``before`` it."""
+    """When an interval ends, if it says when it began: right at the end of the one ``before``
+    it."""
     if entry.get("start") is None:
         return None
     start = number(source, None, entry["start"], f"the time {at}.start")
@@ -245,9 +247,10 @@ def _stamps(source: TraceSource) -> array[int]:
         if not all(map(_is_stamp, block)):
             i = next(i for i, text in enumerate(block) if not _is_stamp(text))
             raise source.error(
-                source.line_of(len(stamps) + i), f"{brief(block[i])} is not a time in ms",
+                source.line_of(len(stamps) + i),
+                f"{brief(block[i])} is not a time in ms",
                 "A Mahimahi trace has one whole number of milliseconds a line",
-            )  # fmt: skip
+            )
         stamps.extend(map(int, block))
     if not all(map(le, stamps, stamps[1:])):
         i = next(i for i in range(1, len(stamps)) if stamps[i] < stamps[i - 1])
@@ -293,8 +296,12 @@ def read(path: Path, *, format: str | None = None, column: str | None = None) ->
 
 
 def parse(
-    text: str, path: str, *, format: str | None = None, column: str | None = None  # noqa: A002
-) -> RateTrace:  # fmt: skip
+    text: str,
+    path: str,
+    *,
+    format: str | None = None,
+    column: str | None = None,  # noqa: A002
+) -> RateTrace:
     """The trace written in ``text``; ``path`` is what errors call it. See ``read``."""
     if format is not None and format not in READERS:
         raise InputError(f"unknown trace format {format!r}", hint=f"Known: {', '.join(READERS)}")

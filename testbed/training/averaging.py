@@ -1,9 +1,11 @@
 """Payloads -> mean -> reply.
 
-What workers tell each other so that their controllers decide alike: the largest delay, the mean accuracy.
+What workers tell each other so that their controllers decide alike: the largest delay, the mean
+accuracy.
 
-Where an algorithm asks for it (``agree``), a worker's gradient message ends with 16 bytes about its last step, and the
-server's reply with what all of them come to. So controllers see every step one step later, all the same.
+Where an algorithm asks for it (``agree``), a worker's gradient message ends with 16 bytes about its
+last step, and the server's reply with what all of them come to. So controllers see every step one
+step later, all the same.
 
     offset from the end   size  field
     −16                   8     communication delay in seconds of model time, IEEE 754 double, little-endian; NaN: none yet
@@ -11,7 +13,8 @@ server's reply with what all of them come to. So controllers see every step one 
 
 The server's reply: the mean of a round, as the algorithm writes it on the way down.
 
-The mean of all workers' payloads for one shard, wherever it is taken: on its server, or by every peer.
+The mean of all workers' payloads for one shard, wherever it is taken: on its server, or by every
+peer.
 """
 
 from __future__ import annotations
@@ -104,14 +107,16 @@ class UpdateEncoder:
         self._payload = PayloadBuffer()
 
     def aggregate(self) -> Aggregate:
-        """A place for the sums of rounds, whose means are whole where that is what this sends best."""
+        """A place for the sums of rounds, whose means are whole where that is what this sends
+        best."""
         values = self._values
         return Aggregate(
             self._layout.size, value_bytes=values.section_bytes, keeps_zero=values.keeps_zero
         )
 
     def encode(self, mean: Sparse, rng: Random) -> memoryview:
-        """The payload of ``mean`` (on the host); it holds until the next one. Randomness from ``rng``.
+        """The payload of ``mean`` (on the host); it holds until the next one. Randomness from
+        ``rng``.
 
         Raises GradientError where finite gradients add up to more than float32 holds.
         """
@@ -127,7 +132,8 @@ class UpdateEncoder:
         return encoded.payload
 
     def state(self) -> dict[str, Any]:
-        """Everything that is carried from round to round: what was left out by parameter, what values know."""
+        """Everything that is carried from round to round: what was left out by parameter, what
+        values know."""
         left_out = {} if self._memory is None else self._memory.state()
         return {"memory": left_out, "values": as_tensors(self._values.state())}
 
@@ -165,10 +171,11 @@ class PayloadAverager:
     def of(
         self, messages: Sequence[Message], rng: Random
     ) -> tuple[memoryview, int, ControllerStats | None]:
-        """The payload, which holds until the next one; how many elements it has; what workers agree upon.
+        """The payload, which holds until the next one; how many elements it has; what workers agree
+        upon.
 
-        Gradients are added up in the order of ``messages``, so that the sum is the same everywhere. Raises
-        WireError naming whose message is no gradient.
+        Gradients are added up in the order of ``messages``, so that the sum is the same everywhere.
+        Raises WireError naming whose message is no gradient.
         """
         gradients, note = self._apart(messages)
         self._aggregate.reset()
@@ -183,7 +190,8 @@ class PayloadAverager:
         return self._reply.encode(mean, rng), mean.count, note
 
     def _apart(self, messages: Sequence[Message]) -> tuple[list[Buffer], ControllerStats | None]:
-        """Gradients, and what workers agree upon; None where they do not, or it goes with another shard."""
+        """Gradients, and what workers agree upon; None where they do not, or it goes with another
+        shard."""
         if not self._job.algorithm.agree or self._shard.number:
             return [message.body for message in messages], None
         parts = [detached(message.body) for message in messages]

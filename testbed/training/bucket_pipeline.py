@@ -1,11 +1,14 @@
 """Compress, send, receive beside the computation.
 
-Work that goes on beside its owner's: one piece after the other, and of those that wait the most urgent first.
+Work that goes on beside its owner's: one piece after the other, and of those that wait the most
+urgent first.
 
-What goes on beside a worker's computation: buckets are packed and sent as they are ready, and taken in as they come.
+What goes on beside a worker's computation: buckets are packed and sent as they are ready, and taken
+in as they come.
 
-Packing goes in the order in which buckets are ready; of those that are packed the most urgent is sent first; what has
-come is decoded at once. Each is an activity of its own, and the computation waits for none of them but for its parameters.
+Packing goes in the order in which buckets are ready; of those that are packed the most urgent is
+sent first; what has come is decoded at once. Each is an activity of its own, and the computation
+waits for none of them but for its parameters.
 """
 
 from __future__ import annotations
@@ -37,12 +40,14 @@ class PriorityExecutor:
         node.spawn(self._run)
 
     def put(self, work: Callable[[], None], urgency: int = 0) -> None:
-        """Have ``work`` done: before all that wait with a greater ``urgency``, after those with the same."""
+        """Have ``work`` done: before all that wait with a greater ``urgency``, after those with the
+        same."""
         heappush(self._waiting, (urgency, next(self._order), work))
         self._tokens.put(True)
 
     def end(self) -> None:
-        """Nothing more is begun. Never blocks: what is under way may wait for somebody who is lost."""
+        """Nothing more is begun. Never blocks: what is under way may wait for somebody who is
+        lost."""
         self._over = True
         self._tokens.put(False)
 
@@ -88,12 +93,14 @@ class BucketPipeline:
         self._carrier.open()
 
     def ready(self, place: int) -> None:
-        """The gradients of a bucket are there, and stay as they are until ``freight`` has returned."""
+        """The gradients of a bucket are there, and stay as they are until ``freight`` has
+        returned."""
         self.ways[place] = BucketTimings(self._shards[place], self._node.now())
         self._packing.put(lambda: self._pack(place))
 
     def until(self, place: int) -> Iterator[int]:
-        """Buckets whose updates are decoded, each once: others while that of ``place`` is not, then that.
+        """Buckets whose updates are decoded, each once: others while that of ``place`` is not, then
+        that.
 
         Raises what packing, sending or taking in have raised.
         """
@@ -113,7 +120,8 @@ class BucketPipeline:
         return self._freight
 
     def end(self) -> None:
-        """There is no step any more. Never blocks: what is under way may be so for as long as somebody lost is waited for."""
+        """There is no step any more. Never blocks: what is under way may be so for as long as
+        somebody lost is waited for."""
         self._packing.end()
         self._sending.end()
         self._sent.put(False)

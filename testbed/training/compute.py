@@ -2,7 +2,8 @@
 
 A worker's computation: forward and backward pass over its part of a mini-batch.
 
-A step's whole way, walked before t0: nothing is compiled, imported or read for the first time after it.
+A step's whole way, walked before t0: nothing is compiled, imported or read for the first time after
+it.
 
 What a worker works with: a replica and its computation, of its own or kept once for many workers.
 """
@@ -67,7 +68,8 @@ class Computation:
         return Computed(float(loss.detach()), int(correct) / len(y))
 
     def blocks(self, step: int, places: Sequence[slice], rows: Floats) -> Computed:
-        """Set each of ``rows`` to the sum of the gradients of samples ``places`` of all workers' batches of ``step``."""
+        """Set each of ``rows`` to the sum of the gradients of samples ``places`` of all workers'
+        batches of ``step``."""
         chosen = self.batches.whole(step).to(self._device)
         parts = [chosen[place] for place in places]
         return sum_blocks(self._flat, (self._x, self._y), parts, rows, self.batches.batch)
@@ -76,9 +78,11 @@ class Computation:
 def sum_blocks(
     flat: FlatModel, data: tuple[Tensor, Tensor], chosen: Sequence[Tensor], rows: Floats, batch: int
 ) -> Computed:
-    """For each block of samples ``chosen``, the sum of their gradients in its row; bit by bit the same on every worker.
+    """For each block of samples ``chosen``, the sum of their gradients in its row; bit by bit the
+    same on every worker.
 
-    ``data``: all samples and labels. Loss and accuracy are means over all blocks, ``batch`` samples are one worker's share.
+    ``data``: all samples and labels. Loss and accuracy are means over all blocks, ``batch`` samples
+    are one worker's share.
     """
     (x, y), loss_sum, correct, samples = data, 0.0, 0, 0
     for indices, row in zip(chosen, rows, strict=True):
@@ -98,7 +102,8 @@ _MESSAGES = 2
 
 
 def warm_up(job: Job, replica: Replica, gradient: Tensor | None = None) -> None:
-    """Compress ``gradient`` as ``job``'s workers do, write the reply as its server does, and apply it.
+    """Compress ``gradient`` as ``job``'s workers do, write the reply as its server does, and apply
+    it.
 
     Workers and server do the same, so that each has done what it will do. ``gradient``: float32
     (size,) on the replica's device; random numbers stand for it where there is none. Compressor,
@@ -179,7 +184,8 @@ class ReplicaView(Protocol):
         ...
 
     def apply_shard(self, shard: Shard, epoch: int) -> None:
-        """Make the step for what was decoded of ``shard``; ``all_applied`` follows when it was made for all."""
+        """Make the step for what was decoded of ``shard``; ``all_applied`` follows when it was made
+        for all."""
         ...
 
     def all_applied(self, epoch: int) -> None:
@@ -220,7 +226,8 @@ class PrivateReplicaProvider:
     """Everything of its own, as on a host of its own."""
 
     def equip(self, job: Job) -> tuple[Replica, Computation]:
-        """One step's work is done on the side: memories, generators and parameters stay as they are."""
+        """One step's work is done on the side: memories, generators and parameters stay as they
+        are."""
         replica = Replica(job)
         computation = Computation(job, replica.flat)
         gradients = replica.flat.gradients

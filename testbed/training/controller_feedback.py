@@ -2,12 +2,14 @@
 
 Between a step and its controller: it is asked for densities before, and shown what became of them.
 
-How well a Laplace distribution fits what a worker compresses: what selector ``laplace`` takes for granted.
+How well a Laplace distribution fits what a worker compresses: what selector ``laplace`` takes for
+granted.
 
-A report is made of p = g + e, the very vector that is compressed right after, before the computation is
-held to its pace: it is in no phase of communication nor in that of compression, and with a pace that
-leaves time for it no phase grows. With overlap it is made beside the computation, and its bucket leaves
-that much later. It draws from randomness of its own: reports change no payload.
+A report is made of p = g + e, the very vector that is compressed right after, before the
+computation is held to its pace: it is in no phase of communication nor in that of compression, and
+with a pace that leaves time for it no phase grows. With overlap it is made beside the computation,
+and its bucket leaves that much later. It draws from randomness of its own: reports change no
+payload.
 """
 
 from __future__ import annotations
@@ -52,8 +54,13 @@ class ControllerAdapter:
     """One worker's side of its controller."""
 
     def __init__(
-        self, node: Node, job: Job, controller: Controller, replica: ReplicaView, compressor: Compressor
-    ) -> None:  # fmt: skip
+        self,
+        node: Node,
+        job: Job,
+        controller: Controller,
+        replica: ReplicaView,
+        compressor: Compressor,
+    ) -> None:
         self._node, self._job = node, job
         self._controller, self._replica = controller, replica
         self._watched = watched(controller)
@@ -90,7 +97,8 @@ class ControllerAdapter:
         return "curves" in self._watched and (self._looked - 1) % self._every == 0
 
     def look(self, shard: Shard, given: Iterable[tuple[str, AccumulatedGradient]]) -> None:
-        """Take the error curves of what ``shard`` will be compressed from, by the name of its first parameter."""
+        """Take the error curves of what ``shard`` will be compressed from, by the name of its first
+        parameter."""
         layered = self._job.algorithm.buckets == "layer"
         for name, one in given:
             self._curves[name if layered else shard.name] = error_curve(one.flat, LEVELS)
@@ -109,10 +117,18 @@ class ControllerAdapter:
         )
 
     def observe(
-        self, step: int, epoch: int, result: Computed, density: float, travel: TransferTiming, sent: SentMass, step_s: float,
+        self,
+        step: int,
+        epoch: int,
+        result: Computed,
+        density: float,
+        travel: TransferTiming,
+        sent: SentMass,
+        step_s: float,
         buckets: dict[str, dict[str, float]] | None = None,
-    ) -> Observation | None:  # fmt: skip
-        """Show the controller a finished step, in model time: dilation makes delays longer and rates lower.
+    ) -> Observation | None:
+        """Show the controller a finished step, in model time: dilation makes delays longer and
+        rates lower.
 
         Returns what it was shown.
         """
@@ -181,7 +197,8 @@ class ControllerAdapter:
 
 
 EVERY = "fit_every"
-"""Option of a selector: a report at every so many steps, from the first on; 0, the default: none."""
+"""Option of a selector: a report at every so many steps, from the first on; 0, the default:
+none."""
 
 
 class ObservableCompressor(Compressor):
@@ -202,7 +219,8 @@ class ObservableCompressor(Compressor):
         """Yield the vectors that ``compress`` of ``flat`` would choose from, by the name of a
         bucket's first parameter.
 
-        Nothing is kept yet; each is void when its bucket is used again. Raises what ``compress`` does.
+        Nothing is kept yet; each is void when its bucket is used again. Raises what ``compress``
+        does.
         """
         flat, end = self._flat(name, flat), 0
         for bucket in self._buckets_of(name):

@@ -8,9 +8,10 @@ Which samples a worker sees at a step: a pure function of seed, step and rank.
 
 Which samples are whose where workers' labels differ: a pure function of labels and seed.
 
-Hsu, Qi and Brown 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification":
-worker i's labels are drawn from q_i ~ Dir(α·p), p being the labels' shares in the training set, and its samples of each
-label without replacement. All workers have equally many, so that the mean of their gradients counts every sample alike.
+Hsu, Qi and Brown 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated
+Visual Classification": worker i's labels are drawn from q_i ~ Dir(α·p), p being the labels' shares
+in the training set, and its samples of each label without replacement. All workers have equally
+many, so that the mean of their gradients counts every sample alike.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
 
 def derive(seed: int, *purpose: str | int) -> int:
-    """A 63-bit seed for ``purpose`` (``derive(1, "batches", epoch)``), the same on every machine."""
+    """A 63-bit seed for ``purpose`` (``derive(1, "batches", epoch)``), the same on every
+    machine."""
     text = "/".join(map(str, (seed, *purpose))).encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") >> 1
 
@@ -75,8 +77,9 @@ def subset(samples: Samples, most: int) -> Samples:
 
 
 class Batches:
-    """Every epoch all nodes draw the same permutation of the training set; worker ``rank`` of ``workers``
-    takes its own ``batch`` of every ``workers · batch`` samples, so no two share a sample in an epoch.
+    """Every epoch all nodes draw the same permutation of the training set; worker ``rank`` of
+    ``workers`` takes its own ``batch`` of every ``workers · batch`` samples, so no two share a
+    sample in an epoch.
 
     Steps and epochs count from 1. The last, incomplete mini-batch of an epoch is left out.
     """
@@ -110,7 +113,8 @@ class Batches:
         return self._permutation(self.epoch(step))[start : start + self.batch]
 
     def labels(self, rank: int) -> dict[int, int] | None:  # noqa: ARG002
-        """How many samples of each label worker ``rank`` has of its own; None: all workers draw from all."""
+        """How many samples of each label worker ``rank`` has of its own; None: all workers draw
+        from all."""
         return None
 
     def whole(self, step: int) -> Tensor:
@@ -180,7 +184,8 @@ def batches_of(job: Job, labels: Tensor) -> Batches:
 def split_by_label(labels: Sequence[int], workers: int, alpha: float, seed: int) -> list[list[int]]:
     """Positions of each worker's samples, len(labels) // workers each; none is there twice.
 
-    Workers draw in turn, a sample each. Of a label that has run out nobody draws: its weight goes to the others, in proportion.
+    Workers draw in turn, a sample each. Of a label that has run out nobody draws: its weight goes
+    to the others, in proportion.
     """
     rng = Random(derive(seed, "split"))
     pools = _pools(labels, rng)
@@ -201,7 +206,8 @@ def split_by_label(labels: Sequence[int], workers: int, alpha: float, seed: int)
 
 @lru_cache(maxsize=1)
 def _split_once(labels: tuple[int, ...], workers: int, alpha: float, seed: int) -> list[list[int]]:
-    """Split as ``split_by_label`` does; workers of one process, as in virtual time, share what nobody changes."""
+    """Split as ``split_by_label`` does; workers of one process, as in virtual time, share what
+    nobody changes."""
     return split_by_label(labels, workers, alpha, seed)
 
 
@@ -216,7 +222,8 @@ def _pools(labels: Sequence[int], rng: Random) -> list[list[int]]:
 
 
 def _dirichlet(rng: Random, concentrations: Sequence[float]) -> list[float]:
-    """Shares that add up to 1. In logarithms: Gamma(a) = Gamma(a + 1) · U^(1/a) is below any float for a small a."""
+    """Shares that add up to 1. In logarithms: Gamma(a) = Gamma(a + 1) · U^(1/a) is below any float
+    for a small a."""
     logs = [log(rng.gammavariate(a + 1, 1)) + log(1 - rng.random()) / a for a in concentrations]
     largest = max(logs)
     shares = [exp(one - largest) for one in logs]
@@ -237,7 +244,8 @@ def _chances(weights: Sequence[float], pools: Sequence[list[int]]) -> _Chances:
 
 
 def _drawn(rng: Random, chances: _Chances, pools: Sequence[list[int]]) -> list[int]:
-    """A pool that is not empty. Who has no weight on any draws as if all samples that are left were alike."""
+    """A pool that is not empty. Who has no weight on any draws as if all samples that are left were
+    alike."""
     if not chances.whole:
         chances = _chances([float(len(pool)) for pool in pools], pools)
     reach = rng.random() * chances.whole

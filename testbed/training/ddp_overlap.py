@@ -1,12 +1,14 @@
 """Buckets of PyTorch's DDP, sent while the backward pass goes on.
 
-Which gradients are there while the backward pass goes on: in buckets, as DistributedDataParallel forms them.
+Which gradients are there while the backward pass goes on: in buckets, as DistributedDataParallel
+forms them.
 
 A worker's step in which gradients travel while others are still computed.
 
-A bucket is submitted as soon as its gradients are there. Where computation is held to a pace, it is there at its share of
-that: shares are those of this node's own computation, measured before t0. So the pace's forward and backward passes
-are as long against each other, and layer against layer, as they are here.
+A bucket is submitted as soon as its gradients are there. Where computation is held to a pace, it is
+there at its share of that: shares are those of this node's own computation, measured before t0. So
+the pace's forward and backward passes are as long against each other, and layer against layer, as
+they are here.
 """
 
 from __future__ import annotations
@@ -44,17 +46,19 @@ _WIDTH = 4
 
 @dataclass(frozen=True, slots=True)
 class BackwardBucket:
-    """Parameters that follow one another: their numbers in the layout, and their elements of the flat vector."""
+    """Parameters that follow one another: their numbers in the layout, and their elements of the
+    flat vector."""
 
     parts: range
     place: slice
 
 
 def buckets(layout: Layout, first_bytes: int, most_bytes: int) -> list[BackwardBucket]:
-    """The parameters from the last to the first, which is about the order in which gradients are there.
+    """The parameters from the last to the first, which is about the order in which gradients are
+    there.
 
-    A bucket is full when it has ``most_bytes`` (the first one: ``first_bytes``) or more, so that a parameter is
-    never parted: as PyTorch's ``_compute_bucket_assignment_by_size`` does it.
+    A bucket is full when it has ``most_bytes`` (the first one: ``first_bytes``) or more, so that a
+    parameter is never parted: as PyTorch's ``_compute_bucket_assignment_by_size`` does it.
     """
     found: list[BackwardBucket] = []
     end = len(layout.parts)
@@ -84,7 +88,8 @@ class Backward:
                 tensor.register_post_accumulate_grad_hook(self._hook(number))
 
     def begin(self, tell: Callable[[int], None]) -> None:
-        """``tell`` is called with every bucket's number, once, in their order, until the next ``begin``."""
+        """``tell`` is called with every bucket's number, once, in their order, until the next
+        ``begin``."""
         self._missing = [len(bucket.parts) for bucket in self._formed]
         self._next, self._tell = 0, tell
 
@@ -158,7 +163,8 @@ class OverlappingStepper(SequentialStep):
         self._mean = np.empty(replica.flat.size, np.float32)
 
     def _rehearsed(self) -> list[float]:
-        """When buckets are there. A first computation, which pays first-time costs, has been made."""
+        """When buckets are there. A first computation, which pays first-time costs, has been
+        made."""
         computation, gradients = self._tools.computation, self._tools.replica.flat.gradients
         found = shares(
             self._backward,

@@ -2,9 +2,11 @@
 
 What does not depend on the order in which buckets are there, and the order in which they go.
 
-What a worker sends of its gradient, and what it makes of what comes back: one class per ``ExchangeKind.carries``.
+What a worker sends of its gradient, and what it makes of what comes back: one class per
+``ExchangeKind.carries``.
 
-Gradients of blocks of the mini-batch, each by itself: for exchanges in which several workers compute the same ones.
+Gradients of blocks of the mini-batch, each by itself: for exchanges in which several workers
+compute the same ones.
 """
 
 from __future__ import annotations
@@ -77,12 +79,18 @@ class GradientCodec(Protocol):
 
 
 class CompressedCodec:
-    """Compressed payloads, one for each shard; the mean comes as such too, or is taken here of everybody's."""
+    """Compressed payloads, one for each shard; the mean comes as such too, or is taken here of
+    everybody's."""
 
     def __init__(
-        self, node: Node, job: Job, replica: ReplicaView,
-        controller: Controller, compressor: ObservableCompressor, observer: ControllerAdapter,
-    ) -> None:  # fmt: skip
+        self,
+        node: Node,
+        job: Job,
+        replica: ReplicaView,
+        controller: Controller,
+        compressor: ObservableCompressor,
+        observer: ControllerAdapter,
+    ) -> None:
         self._node, self._job, self._replica = node, job, replica
         self._controller, self._compressor, self._observer = controller, compressor, observer
         self._looks = False
@@ -170,7 +178,8 @@ class DenseCodec:
         self._sent: Buffer = b""
 
     def pack(self) -> list[tuple[int, Buffer]]:
-        """The gradient's own memory, where it is on the host. Raises GradientError for NaN or infinity."""
+        """The gradient's own memory, where it is on the host. Raises GradientError for NaN or
+        infinity."""
         refuse(self._replica.flat.gradients, self._replica.flat.layout)
         self._sent = self._replica.flat.gradients.cpu().numpy().data.cast("B")
         return [(0, self._sent)]
@@ -188,7 +197,8 @@ class DenseCodec:
 
 
 def _thinned(row: Algorithm, layout: Layout, density: float | list[float]) -> tuple[int, int]:
-    """How many things are made sparse by themselves, and their elements; what is sent dense is none of them."""
+    """How many things are made sparse by themselves, and their elements; what is sent dense is none
+    of them."""
     sizes = [part.size for part in layout] if row.buckets == "layer" else [layout.size]
     shares = density if isinstance(density, list) else [density] * len(sizes)
     thinned = [
@@ -203,7 +213,8 @@ class BlockComputation:
     """The computation that ``exchange`` asks this worker for, in place of its own batch (see
     ``compute.Computation``).
 
-    Blocks are computed one by one and on one thread: whoever computes the same one gets the same bits.
+    Blocks are computed one by one and on one thread: whoever computes the same one gets the same
+    bits.
     """
 
     def __init__(

@@ -30,7 +30,8 @@ class SharedLink(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One algorithm with one seed. All nodes of a run get the same, but for ``node``, ``rank``, ``peer``.
+    """One algorithm with one seed. All nodes of a run get the same, but for ``node``, ``rank``,
+    ``peer``.
 
     Times inside ``train`` are wall times: dilation has been applied.
     """
@@ -68,7 +69,8 @@ class Job:
     absences: tuple[tuple[float, float], ...] = ()
     """When its worker is away, wall seconds after t0; of a server, all its workers' absences."""
     profile: Profile | None = None
-    """How long layers compute, where the scenario has that from a file: in proportion, the whole is ``train.pace``."""
+    """How long layers compute, where the scenario has that from a file: in proportion, the whole is
+    ``train.pace``."""
 
     def peer_name(self, peer: int) -> str:
         """Return the name of peer number ``peer``."""
@@ -134,7 +136,8 @@ def _profile(data: dict[str, Any] | None) -> Profile | None:
 class PayloadSizes:
     """Sizes that stand for gradients and means: payload bytes ``up`` and ``down``, and elements.
 
-    ``size``: of the model; ``sent``: of a gradient's message; ``union``: of the mean that is sent. ``density``: asked for.
+    ``size``: of the model; ``sent``: of a gradient's message; ``union``: of the mean that is sent.
+    ``density``: asked for.
     """
 
     up: int
@@ -158,7 +161,8 @@ def seen(node: Node, message: Message) -> dict[str, float]:
 
 
 def bucket_observations(travel: TransferTiming, computed_s: float) -> dict[str, Any]:
-    """Phases, bytes and arrival, as they stand in a ``StepRecord``; computation ended at ``computed_s``."""
+    """Phases, bytes and arrival, as they stand in a ``StepRecord``; computation ended at
+    ``computed_s``."""
     return {
         "compress_s": travel.start_s - computed_s,
         "send_s": travel.sent_s - travel.start_s,

@@ -2,14 +2,15 @@
 
 Forward and backward pass of a step, layer by layer, as whoever keeps their time sees it.
 
-The computation itself goes on beside: a layer of the forward pass begins when it is permitted (its parameters are
-there), and a layer of the backward pass has ended when its gradients are there.
+The computation itself goes on beside: a layer of the forward pass begins when it is permitted (its
+parameters are there), and a layer of the backward pass has ended when its gradients are there.
 
 When each layer computes, told by the model itself: hooks at its modules and its parameters.
 
-A layer is the parameters that one module owns (``compress.layout.Layer``). What is computed between two layers, such as
-an activation or a sum, is counted to the one before it; what comes before the first layer to that, the loss to the
-backward pass of the last. So the layers' times add up to the whole from its begin to the last gradient.
+A layer is the parameters that one module owns (``compress.layout.Layer``). What is computed between
+two layers, such as an activation or a sum, is counted to the one before it; what comes before the
+first layer to that, the loss to the backward pass of the last. So the layers' times add up to the
+whole from its begin to the last gradient.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ Spans = dict[str, list[float]]
 class Passes(Protocol):
     """The forward and backward passes of one worker.
 
-    Calls come in this order: ``begin``; ``permit`` by layer; ``computed`` from the last to the first;
-    ``result``; and ``end`` at any time.
+    Calls come in this order: ``begin``; ``permit`` by layer; ``computed`` from the last to the
+    first; ``result``; and ``end`` at any time.
     """
 
     @property
@@ -55,7 +56,8 @@ class Passes(Protocol):
         ...
 
     def computed(self, layer: int) -> float:
-        """Block until the gradients of ``layer`` are there; since when they are. Raises what the computation raised."""
+        """Block until the gradients of ``layer`` are there; since when they are. Raises what the
+        computation raised."""
         ...
 
     def result(self) -> Computed:
@@ -63,7 +65,8 @@ class Passes(Protocol):
         ...
 
     def spans(self) -> tuple[Spans, Spans]:
-        """When the forward and the backward pass of each layer went on; empty where nobody can tell."""
+        """When the forward and the backward pass of each layer went on; empty where nobody can
+        tell."""
         ...
 
     def end(self) -> None:
@@ -72,7 +75,8 @@ class Passes(Protocol):
 
 
 class WholePasses:
-    """For computation that cannot be parted: all of it when the last layer is permitted, at one instant."""
+    """For computation that cannot be parted: all of it when the last layer is permitted, at one
+    instant."""
 
     waited_s = 0.0
 
@@ -116,8 +120,9 @@ _NONE = -1
 class HookedPasses:
     """The module's own passes, told of by hooks on the modules that own parameters.
 
-    On an accelerator a layer has ended when the device has done all it was given: so each is waited for, which parts the
-    device's work from the host's by as much as a launch takes, and lets a bucket be packed between two layers.
+    On an accelerator a layer has ended when the device has done all it was given: so each is waited
+    for, which parts the device's work from the host's by as much as a launch takes, and lets a
+    bucket be packed between two layers.
     """
 
     def __init__(
@@ -158,7 +163,8 @@ class HookedPasses:
         self._permits.put(layer)
 
     def computed(self, layer: int) -> float:
-        """Layers that the loss does not depend on have no gradient: theirs is there when all has ended."""
+        """Layers that the loss does not depend on have no gradient: theirs is there when all has
+        ended."""
         while layer not in self._there and self._result is None:
             self._hear()
         return self._there.get(layer, self._ended)
@@ -267,7 +273,8 @@ class TimedPasses:
 
         Layers are in the order of the forward pass.
 
-        Raises InputError for a model whose layers do not follow one another, forward and, in reverse, backward.
+        Raises InputError for a model whose layers do not follow one another, forward and, in
+        reverse, backward.
         """
         self._entered, self._left, self._ready = [], 0, []
         with self._hooked():
@@ -318,7 +325,8 @@ class TimedPasses:
         _in_order(last, range(many - 1, -1, -1), names, "backward")
 
     def _between(self, marks_s: Sequence[float]) -> list[LayerTimes]:
-        """The marks are: the begin, every layer's forward pass, its end, every parameter's gradient."""
+        """The marks are: the begin, every layer's forward pass, its end, every parameter's
+        gradient."""
         many = len(self.layers)
         forward_s = [marks_s[0], *marks_s[2 : many + 2]]
         ready_s = {number: marks_s[many + 2 + i] for i, number in enumerate(self._ready)}

@@ -1,6 +1,7 @@
 """Peers, participation, absences, lost workers.
 
-Who takes part in a step where not all do: a pure function of seed and step, which workers and servers know alike.
+Who takes part in a step where not all do: a pure function of seed and step, which workers and
+servers know alike.
 
 Who a job's node exchanges gradients with, and how.
 
@@ -51,7 +52,8 @@ def non_participants(job: Job, step: int) -> list[int]:
 
 
 def absent_until(job: Job, now_s: float) -> float | None:
-    """When the worker of ``job`` returns, if it is to be away at ``now_s``; wall seconds after t0."""
+    """When the worker of ``job`` returns, if it is to be away at ``now_s``; wall seconds after
+    t0."""
     ends = (to_s for from_s, to_s in job.absences if from_s <= now_s < to_s)
     return next(ends, None)
 
@@ -92,7 +94,8 @@ def worker_class(job: Job) -> Callable[[Node, Membership], WorkerSide]:
 
 
 def exchange_kind(job: Job) -> ExchangeSpec:
-    """The exchange of ``job``'s algorithm. Raises InputError for one that is not known, or cannot carry it."""
+    """The exchange of ``job``'s algorithm. Raises InputError for one that is not known, or cannot
+    carry it."""
     row = job.algorithm
     if row.buckets not in BUCKETS or (row.overlap and not row.bucket_bytes):
         raise InputError(
@@ -112,7 +115,8 @@ def multicasts(algorithm: Algorithm) -> bool:
 
 
 def peers(job: Job, last_step: int | None = None) -> Membership:
-    """All peers of ``job``. A worker is silent while it computes, so the longest pace adds to the timeout.
+    """All peers of ``job``. A worker is silent while it computes, so the longest pace adds to the
+    timeout.
 
     ``last_step``: where it is known by numbers.
     """

@@ -2,10 +2,12 @@
 
 The time that layers compute in: as they do, or as long as a profile says, one after the other.
 
-A worker's step, layer by layer: buckets leave while earlier layers still compute, and the next step begins as they come back.
+A worker's step, layer by layer: buckets leave while earlier layers still compute, and the next step
+begins as they come back.
 
-A step lasts from when its first layer has its parameters until the next step's has. What a step sends comes back during the
-next one's forward pass too, so its record is complete only at the end of that.
+A step lasts from when its first layer has its parameters until the next step's has. What a step
+sends comes back during the next one's forward pass too, so its record is complete only at the end
+of that.
 """
 
 from __future__ import annotations
@@ -36,13 +38,16 @@ from testbed.training.step import (
 )
 
 _LATE_S = 1e-3
-"""Computation that ends so much later than it is held to has overrun: less is the scheduler's doing."""
+"""Computation that ends so much later than it is held to has overrun: less is the scheduler's
+doing."""
 
 
 class LayerClock:
-    """``held``: whether there is a profile. Deadlines are absolute, so that lateness does not add up.
+    """``held``: whether there is a profile. Deadlines are absolute, so that lateness does not add
+    up.
 
-    ``at_s``: until when the accelerator is busy, if there is one; ``stall_s``: it waited for parameters for so long.
+    ``at_s``: until when the accelerator is busy, if there is one; ``stall_s``: it waited for
+    parameters for so long.
     """
 
     def __init__(self, node: Node, *, held: bool) -> None:
@@ -77,7 +82,8 @@ class LayerClock:
 
 
 _PASSES, _WARM_UP = 5, 2
-"""Computations before t0 by which a profile is measured: of large models they take long, and all nodes wait."""
+"""Computations before t0 by which a profile is measured: of large models they take long, and all
+nodes wait."""
 
 
 @dataclass(slots=True)
@@ -184,7 +190,8 @@ class OverlappedStep(SequentialStep):
         made.freight.append(self._beside.freight())
 
     def _apply_one(self, made: StepInProgress, bucket: int) -> float:
-        """When the parameters of a bucket were as ``made`` leaves them: now, if they have not been before.
+        """When the parameters of a bucket were as ``made`` leaves them: now, if they have not been
+        before.
 
         While it has not come, what has is applied: the forward pass need not wait for that later.
         """
@@ -217,16 +224,24 @@ class OverlappedStep(SequentialStep):
         self._finished(self._record_of(made, buckets))
 
     def _record_of(self, made: StepInProgress, buckets: Buckets) -> StepRecord:
-        """Phases after the computation are those of the bucket that the next step waits for first; of all in the end.
+        """Phases after the computation are those of the bucket that the next step waits for first;
+        of all in the end.
 
-        Its turn to be sent is waited for in sending: what the links are busy with is no compression.
+        Its turn to be sent is waited for in sending: what the links are busy with is no
+        compression.
         """
         job, tools, (result,), (freight,) = self._job, self._tools, made.result, made.freight
         travel = merge_timings([way.travel for way in made.ways.values()])
         seen = tools.observer.observe(
-            made.step, made.epoch, result, freight.density, travel, freight.sent,
-            made.end_s - made.start_s, buckets,
-        )  # fmt: skip
+            made.step,
+            made.epoch,
+            result,
+            freight.density,
+            travel,
+            freight.sent,
+            made.end_s - made.start_s,
+            buckets,
+        )
         awaited = made.ways[made.awaited]
         left = replace(awaited.travel, start_s=awaited.packed_s).after(made.computed_s)
         decoded_s = max(awaited.decoded_s, made.computed_s)
@@ -263,7 +278,8 @@ class OverlappedStep(SequentialStep):
         return None if found is None else found.layers
 
     def _measured(self) -> Profile:
-        """Here and now, before t0. Of workers that share a model none has passes of its own: nothing is measured."""
+        """Here and now, before t0. Of workers that share a model none has passes of its own:
+        nothing is measured."""
         replica, computation = self._tools.replica, self._tools.computation
         if not isinstance(replica, Replica):
             layers = tuple(LayerTimes(layer.name, 0.0, 0.0) for layer in self._layers)

@@ -1,6 +1,7 @@
 """Hold computation to a pace.
 
-How long each of a worker's steps is to compute: a pure function of seed, node and step. Wall seconds.
+How long each of a worker's steps is to compute: a pure function of seed, node and step. Wall
+seconds.
 
 Holding computation to a given time, so that nodes that share a processor behave like accelerators.
 """
@@ -26,7 +27,8 @@ _NORMAL, _DRAWS = NormalDist(), 2.0**63
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """``at``: by step, counted from 1. ``usual_s``: what a profile's times add up to. ``longest_s``: whom others wait for."""
+    """``at``: by step, counted from 1. ``usual_s``: what a profile's times add up to.
+    ``longest_s``: whom others wait for."""
 
     at: Callable[[int], float]
     usual_s: float
@@ -53,7 +55,8 @@ def times_of(
     recorded: Sequence[float] = (),
     dilation: float = 1.0,
 ) -> StepTimes | None:
-    """``pace`` in wall time; ``recorded``: seconds of model time, where it is from a file. Raises InputError without them."""
+    """``pace`` in wall time; ``recorded``: seconds of model time, where it is from a file. Raises
+    InputError without them."""
     if pace is None:
         return None
     if isinstance(pace, LogNormalPace):
@@ -109,7 +112,8 @@ class Pace:
         return None if self._times is None else self._times.at(step) * share
 
     def hold(self, step: int, start_s: float, share: float = 1.0) -> bool:
-        """Wait until ``step``, which began at ``start_s``, has computed for its time, or for ``share`` of it.
+        """Wait until ``step``, which began at ``start_s``, has computed for its time, or for
+        ``share`` of it.
 
         The deadline is absolute, so that lateness does not add up. True when it had passed already.
         """

@@ -4,10 +4,11 @@ How large messages would be: for runs that ask about networks alone, in which no
 
 Workers and a server without a model: they wait as long and send as much as if they trained.
 
-For questions about networks alone (``train: {gradients: none}``). The exchange, the frames and the records are those of
-real training; there is no loss, no accuracy, and no content.
+For questions about networks alone (``train: {gradients: none}``). The exchange, the frames and the
+records are those of real training; there is no loss, no accuracy, and no content.
 
-How large the messages of an earlier run were, step by step: what a run without gradients sends again.
+How large the messages of an earlier run were, step by step: what a run without gradients sends
+again.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ _MESSAGES = 2
 
 
 def check_sizes(train: Train, controller: str, where: str) -> None:
-    """Raises InputError for what only a real gradient can decide: when to stop, and how much to send."""
+    """Raises InputError for what only a real gradient can decide: when to stop, and how much to
+    send."""
     if train.gradients == "real":
         return
     if train.stop.steps is None or train.stop.accuracy is not None or train.stop.epochs is not None:
@@ -64,8 +66,8 @@ def check_sizes(train: Train, controller: str, where: str) -> None:
 def sizes(job: Job) -> tuple[PayloadSizes, ...]:
     """Sizes of the messages of ``job``'s algorithm to each server, for gradients of random numbers.
 
-    The workers' choices are taken to be independent of each other: of n elements of which each sends a share k,
-    n · (1 − (1 − k)^workers) are in the mean.
+    The workers' choices are taken to be independent of each other: of n elements of which each
+    sends a share k, n · (1 − (1 − k)^workers) are in the mean.
     """
     import torch
 
@@ -256,7 +258,8 @@ _NOTHING: Mapping[str, Any] = {"size": 0, "sent_count": 0, "density": 1.0}
 
 
 class RecordedSizes:
-    """A run directory, as a source of sizes. Workers and steps beyond those recorded begin again with the first."""
+    """A run directory, as a source of sizes. Workers and steps beyond those recorded begin again
+    with the first."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -318,8 +321,11 @@ class RecordedSizes:
 
     def _nodes(self, role: str) -> list[tuple[str, int]]:
         """Names and numbers, by rank."""
-        nodes = [(n["rank"], name, n["peer"]) for name, n in self._manifest["nodes"].items()
-                 if n["role"] == role]  # fmt: skip
+        nodes = [
+            (n["rank"], name, n["peer"])
+            for name, n in self._manifest["nodes"].items()
+            if n["role"] == role
+        ]
         return [(name, int(peer)) for _, name, peer in sorted(nodes)]
 
     @cached_property

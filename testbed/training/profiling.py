@@ -1,12 +1,15 @@
 """Measured and roofline profiles.
 
-A profile of a real model, measured here: the median of several passes, after first-time costs are paid.
+A profile of a real model, measured here: the median of several passes, after first-time costs are
+paid.
 
-A profile that nobody measured: from the operations and the bytes of every kernel, on an accelerator's data sheet.
+A profile that nobody measured: from the operations and the bytes of every kernel, on an
+accelerator's data sheet.
 
-A kernel takes as long as its arithmetic or its memory traffic, whichever is longer (the roofline of Williams, Waterman and
-Patterson 2009), and the time to launch it. The kernels are those that PyTorch would launch: the model's forward and
-backward pass is made on tensors without contents, and every operation on them is counted.
+A kernel takes as long as its arithmetic or its memory traffic, whichever is longer (the roofline of
+Williams, Waterman and Patterson 2009), and the time to launch it. The kernels are those that
+PyTorch would launch: the model's forward and backward pass is made on tensors without contents, and
+every operation on them is counted.
 
 The profile that a worker is held to: what its scenario asks for, in wall seconds.
 """
@@ -93,9 +96,10 @@ def measure(
     """Measure the profile of ``compute``, which makes one forward and one backward pass of
     ``flat``'s model; ``now`` in seconds.
 
-    Whatever else ``compute`` does before is the first layer's. Gradients are added to ``flat.gradients``, as ``compute`` does it.
-    One pass is enough where it takes no time, on a virtual clock: all times are 0 then.
-    ``of_passes``: the time that counts of a layer's. Raises InputError for a model whose layers do not follow one another.
+    Whatever else ``compute`` does before is the first layer's. Gradients are added to
+    ``flat.gradients``, as ``compute`` does it. One pass is enough where it takes no time, on a
+    virtual clock: all times are 0 then. ``of_passes``: the time that counts of a layer's. Raises
+    InputError for a model whose layers do not follow one another.
     """
     device = flat.parameters.device
     watched = TimedPasses(flat, CudaStopwatch() if device.type == "cuda" else HostStopwatch(now))
@@ -129,7 +133,8 @@ class Accelerator:
     efficiency: float
     """Share of ``flops`` that matrix products and direct convolutions reach."""
     winograd: float
-    """The same for 3 × 3 convolutions of stride 1, which need up to 2.25 times fewer multiplications: above 1."""
+    """The same for 3 × 3 convolutions of stride 1, which need up to 2.25 times fewer
+    multiplications: above 1."""
     streaming: float
     """Share of ``bandwidth`` that kernels reach that only read and write."""
     launch_s: float
@@ -143,14 +148,21 @@ ACCELERATORS: Mapping[str, Accelerator] = {
 published throughput (docs/profiles.md)."""
 
 _READS_AGAIN = {
-    "native_group_norm": 1.5, "native_group_norm_backward": 5 / 3,
-    "native_batch_norm": 1.5, "native_batch_norm_backward": 5 / 3, "cudnn_batch_norm": 1.5,
-}  # fmt: skip
-"""Normalisations read their input once for the statistics (backward: for two sums) and once more to use them."""
+    "native_group_norm": 1.5,
+    "native_group_norm_backward": 5 / 3,
+    "native_batch_norm": 1.5,
+    "native_batch_norm_backward": 5 / 3,
+    "cudnn_batch_norm": 1.5,
+}
+"""Normalisations read their input once for the statistics (backward: for two sums) and once more to
+use them."""
 _KERNELS = {
-    "convolution_backward": 2, "native_group_norm": 3, "native_group_norm_backward": 4,
-    "native_batch_norm": 2, "native_batch_norm_backward": 2,
-}  # fmt: skip
+    "convolution_backward": 2,
+    "native_group_norm": 3,
+    "native_group_norm_backward": 4,
+    "native_batch_norm": 2,
+    "native_batch_norm_backward": 2,
+}
 """Operations of more than one kernel."""
 _FREE = {
     "detach",
@@ -165,7 +177,8 @@ _FREE = {
 
 
 class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, every operation takes its time on ``accelerator``: ``elapsed_s`` grows by it."""
+    """While it is entered, every operation takes its time on ``accelerator``: ``elapsed_s`` grows
+    by it."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -242,9 +255,10 @@ def accelerator_of(name: str, where: str = "--estimate") -> Accelerator:
 def profile_of(job: Job, names: Sequence[str], measure: Callable[[], Profile]) -> Profile | None:
     """How long each of the layers ``names`` is to compute; None where nothing is held.
 
-    ``names``: of the model's ``Layout.layers()``. ``measure``: called only where the scenario says `measured`, or nothing.
-    In all it takes what a usual step takes by ``job.train.pace``, which a profile from a file has set where the scenario does not.
-    Raises InputError for a profile of another model.
+    ``names``: of the model's ``Layout.layers()``. ``measure``: called only where the scenario says
+    `measured`, or nothing. In all it takes what a usual step takes by ``job.train.pace``, which a
+    profile from a file has set where the scenario does not. Raises InputError for a profile of
+    another model.
     """
     if (times := step_times(job)) is None:
         return None
@@ -259,7 +273,8 @@ def profile_of(job: Job, names: Sequence[str], measure: Callable[[], Profile]) -
 
 
 def _timed(found: Profile, names: Sequence[str], pace_s: float) -> Profile:
-    """Scaled. On a virtual clock computation takes no time, so that nothing can be measured: all layers alike then."""
+    """Scaled. On a virtual clock computation takes no time, so that nothing can be measured: all
+    layers alike then."""
     if found.total_s > 0:
         return found.scaled(pace_s)
     constant = Profile.constant(names, pace_s)

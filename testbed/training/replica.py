@@ -48,7 +48,8 @@ def configure_torch(device: str, threads: int) -> torch.device:
                 fix="Use `device: cpu`, or install a CUDA build of PyTorch and give the node a GPU",
             )
     torch.set_num_threads(threads)
-    # ``use_deterministic_algorithms`` does the same for us, and imports the whole compiler for several seconds
+    # ``use_deterministic_algorithms`` does the same for us, and imports the whole compiler for
+    # several seconds
     torch.set_deterministic_debug_mode("error")
     # costs time, and nothing reads it
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -57,7 +58,8 @@ def configure_torch(device: str, threads: int) -> torch.device:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until ``device`` has done all it was given, so that a clock read after it tells the truth."""
+    """Wait until ``device`` has done all it was given, so that a clock read after it tells the
+    truth."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -68,8 +70,8 @@ _ALL = slice(None)
 class DeviceStaging:
     """Where a received vector is decoded: page-locked host memory in front of an accelerator.
 
-    ``host``: float32 (size,), to be written; ``deliver`` gives its contents on the device. On the CPU
-    both are the same tensor.
+    ``host``: float32 (size,), to be written; ``deliver`` gives its contents on the device. On the
+    CPU both are the same tensor.
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
@@ -85,7 +87,8 @@ class DeviceStaging:
 
 
 class FlatModel:
-    """``module`` on ``device``, its parameters and their gradients being views into two flat vectors.
+    """``module`` on ``device``, its parameters and their gradients being views into two flat
+    vectors.
 
     ``parameters``, ``gradients``: float32 (size,), contiguous, in the order of
     ``module.named_parameters()``. Nothing is allocated per step: backward adds into the views.
@@ -120,10 +123,11 @@ _OPTIMIZER_ALL = slice(None)
 
 
 class Sgd:
-    """g ← g + λ·x;  v ← μ·v + g;  x ← x − η·v (with Nesterov: x − η·(g + μ·v)); as ``torch.optim.SGD``.
+    """g ← g + λ·x;  v ← μ·v + g;  x ← x − η·v (with Nesterov: x − η·(g + μ·v)); as
+    ``torch.optim.SGD``.
 
-    Products are rounded before they are added, never fused into one instruction, so that replicas stay
-    equal bit by bit on different processors and accelerators.
+    Products are rounded before they are added, never fused into one instruction, so that replicas
+    stay equal bit by bit on different processors and accelerators.
     """
 
     def __init__(self, settings: Optimizer, parameters: Tensor) -> None:
@@ -137,7 +141,8 @@ class Sgd:
         return self._velocity
 
     def apply(self, gradient: Tensor, epoch: int, place: slice = _OPTIMIZER_ALL) -> None:
-        """One step with ``gradient`` (float32 (size,), consumed) for the elements ``place``; ``epoch`` counts from 1."""
+        """One step with ``gradient`` (float32 (size,), consumed) for the elements ``place``;
+        ``epoch`` counts from 1."""
         settings, scratch = self._settings, self._scratch[place]
         parameters = self._parameters[place]
         if settings.weight_decay:
@@ -165,7 +170,8 @@ def learning_rate(settings: Optimizer, epoch: int) -> float:
 
 
 class Replica:
-    """Model, optimizer, and the way from a payload to a step. Initial parameters follow from the seed."""
+    """Model, optimizer, and the way from a payload to a step. Initial parameters follow from the
+    seed."""
 
     def __init__(self, job: Job) -> None:
         train = job.train
@@ -188,7 +194,8 @@ class Replica:
         return Compressor(job.algorithm.recipe, {s.name: s.layout for s in self.shards})
 
     def decode(self, shard: Shard, payload: Buffer) -> None:
-        """Take in a shard's update; when all are there, ``apply`` makes the step. Raises WireError."""
+        """Take in a shard's update; when all are there, ``apply`` makes the step. Raises
+        WireError."""
         self._codec.decompress(shard.name, payload, self._landing.host[shard.place])
 
     def take(self, mean: Buffer) -> None:
@@ -209,7 +216,8 @@ class Replica:
         synchronise(self.device)
 
     def state(self) -> bytes:
-        """All that another replica needs to go on as this one: x, and v where there is momentum, as float32."""
+        """All that another replica needs to go on as this one: x, and v where there is momentum, as
+        float32."""
         velocity = self._optimizer.velocity
         parts = [self.flat.parameters, *([] if velocity is None else [velocity])]
         return b"".join(part.cpu().numpy().tobytes() for part in parts)
@@ -241,7 +249,8 @@ class Replica:
         """Every shard has been: nothing is left to do."""
 
     def rehearse(self, shard: Shard, payload: Buffer) -> None:
-        """Do what ``decode`` and ``apply`` do once, so that first-time costs are paid, changing nothing."""
+        """Do what ``decode`` and ``apply`` do once, so that first-time costs are paid, changing
+        nothing."""
         self.decode(shard, payload)
         Sgd(self._settings, self.flat.parameters.clone()).apply(self._landing.deliver(), epoch=1)
         synchronise(self.device)

@@ -2,7 +2,8 @@
 
 A server of the scenario in a run whose workers exchange gradients among themselves.
 
-Which class plays a role, by the job. Each is imported when it is wanted: those without a model need no PyTorch.
+Which class plays a role, by the job. Each is imported when it is wanted: those without a model need
+no PyTorch.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Role(Protocol):
 
 
 def role(node: Node, job: Job, name: str, workshop: ReplicaProvider | None = None) -> Role:
-    """The role ``name`` (server or worker) of ``job``. ``workshop``: what equips workers, if not their own."""
+    """The role ``name`` (server or worker) of ``job``. ``workshop``: what equips workers, if not
+    their own."""
     if name == "server" and exchange_kind(job).server is None:
         return IdleServer(node, job)
     if job.sizes:

@@ -1,10 +1,12 @@
 """Synchronous server and shard servers.
 
-What a server does in a round: gathers its shards of all workers' gradients, averages them, answers everybody.
+What a server does in a round: gathers its shards of all workers' gradients, averages them, answers
+everybody.
 
 The parameter server: averages the workers' gradients, answers all of them, and measures accuracy.
 
-The asynchronous parameter server: applies each gradient when it comes, and answers its sender with parameters.
+The asynchronous parameter server: applies each gradient when it comes, and answers its sender with
+parameters.
 """
 
 from __future__ import annotations
@@ -32,14 +34,16 @@ from testbed.training.replica import Replica
 from testbed.training.worker import RunEvaluator, Stopping
 
 _FIRST = -(1 << 16)
-"""More urgent than any bucket, whose numbers have 16 bits: the reply that says which step is the last."""
+"""More urgent than any bucket, whose numbers have 16 bits: the reply that says which step is the
+last."""
 
 Answers = dict[int, Buffer]
 """Payloads of replies by shard number, which hold until the next round."""
 
 
 class ServerRound:
-    """Answers rounds of ``shards`` over ``exchange``. ``bytes_down``: frame bytes of all replies."""
+    """Answers rounds of ``shards`` over ``exchange``. ``bytes_down``: frame bytes of all
+    replies."""
 
     def __init__(self, node: Node, job: Job, exchange: ServerSide, shards: Sequence[Shard]) -> None:
         self._node, self._job, self._exchange = node, job, exchange
@@ -73,7 +77,8 @@ class ServerRound:
 
 
 class BucketedServerRound(ServerRound):
-    """Answers every bucket as soon as all workers' parts of it are there, beside gathering the others."""
+    """Answers every bucket as soon as all workers' parts of it are there, beside gathering the
+    others."""
 
     def __init__(self, node: Node, job: Job, exchange: ServerSide, shards: Sequence[Shard]) -> None:
         super().__init__(node, job, exchange, shards)
@@ -166,10 +171,12 @@ def _join(whole: dict[str, Any], message: dict[str, float]) -> None:
 
 
 class ShardServer:
-    """One of several servers: averages its shards, and keeps no parameters. ``prepare``, then ``run`` from t0 on.
+    """One of several servers: averages its shards, and keeps no parameters. ``prepare``, then
+    ``run`` from t0 on.
 
-    Its rank says which: they go round. It decides which step is the last, as the others do, by numbers alone: a run
-    with several servers has no accuracy to stop at, and the first worker measures it.
+    Its rank says which: they go round. It decides which step is the last, as the others do, by
+    numbers alone: a run with several servers has no accuracy to stop at, and the first worker
+    measures it.
     """
 
     def __init__(self, node: Node, job: Job) -> None:
@@ -179,7 +186,8 @@ class ShardServer:
     def prepare(self) -> None:
         """Load data, build the model, pay first-time costs, and wait for every worker's greeting.
 
-        Raises InputError or MachineError when the job cannot be done here, NodeLost for a missing worker.
+        Raises InputError or MachineError when the job cannot be done here, NodeLost for a missing
+        worker.
         """
         job = self._job
         self._exchange = server_class(job)(self._node, peers(job))
@@ -252,7 +260,8 @@ class ShardServer:
 class Server(ShardServer):
     """The only server of a run.
 
-    It applies every update to a replica of its own, on which it measures test accuracy while the workers compute.
+    It applies every update to a replica of its own, on which it measures test accuracy while the
+    workers compute.
     """
 
     def _equip(self, replica: Replica) -> None:
@@ -263,8 +272,8 @@ class Server(ShardServer):
         self._watch.rehearse()
 
     def _ends(self, step: int) -> bool:
-        """A run that stops at an accuracy waits for evaluations: which step is the last must not depend on
-        how fast this machine evaluates."""
+        """A run that stops at an accuracy waits for evaluations: which step is the last must not
+        depend on how fast this machine evaluates."""
         for accuracy in self._watch.accuracies(wait=self._job.train.stop.accuracy is not None):
             self._stopping.saw(accuracy)
         return super()._ends(step)
@@ -291,8 +300,8 @@ class Server(ShardServer):
 
 
 class AsyncServer:
-    """x ← x − η·g of one worker after the other. Its version counts the gradients applied; as many as there are
-    workers are a step of the run. ``prepare``, then ``run`` from t0 on."""
+    """x ← x − η·g of one worker after the other. Its version counts the gradients applied; as many
+    as there are workers are a step of the run. ``prepare``, then ``run`` from t0 on."""
 
     def __init__(self, node: Node, job: Job) -> None:
         self._node, self._job = node, job
@@ -301,7 +310,8 @@ class AsyncServer:
     def prepare(self) -> None:
         """Load data, build the model, pay first-time costs, and wait for every worker's greeting.
 
-        Raises InputError or MachineError when the job cannot be done here, NodeLost for a missing worker.
+        Raises InputError or MachineError when the job cannot be done here, NodeLost for a missing
+        worker.
         """
         job = self._job
         self._hub = AsyncPsServer(self._node, peers(job))

@@ -1,9 +1,10 @@
 """Many workers in one process: one model for all of them, and their gradients computed together.
 
-In a bulk-synchronous run all workers' parameters are equal, and nobody has the update of a step before everybody has
-sent the gradient that it was made from. So the parameters are kept once, an update is applied by whoever gets it first,
-and the first to ask for its gradient has everybody's computed: as one batch with a gradient per worker. Each worker
-keeps what is its own: its gradient, its memory, its controller, its randomness.
+In a bulk-synchronous run all workers' parameters are equal, and nobody has the update of a step
+before everybody has sent the gradient that it was made from. So the parameters are kept once, an
+update is applied by whoever gets it first, and the first to ask for its gradient has everybody's
+computed: as one batch with a gradient per worker. Each worker keeps what is its own: its gradient,
+its memory, its controller, its randomness.
 """
 
 from __future__ import annotations

@@ -3,11 +3,13 @@
 One step of a worker, phase by phase.
 
 The phases follow one another without a gap: computation ends where compression begins, compression
-where sending begins, decompression begins when the reply's last byte has come. So they add up to the step.
+where sending begins, decompression begins when the reply's last byte has come. So they add up to
+the step.
 
 A bucket's way from gradient to parameters, noted while it goes on, and its records.
 
-A worker's step in which what is compressed by itself has records of its own. Phases follow one another.
+A worker's step in which what is compressed by itself has records of its own. Phases follow one
+another.
 """
 
 from __future__ import annotations
@@ -115,7 +117,8 @@ class SequentialStep:
         self._pace = Pace(node, self._times)
 
     def step(self, step: int, epoch: int) -> int:
-        """Compute, exchange, apply; then the controller learns how it went, and ``finished`` is told.
+        """Compute, exchange, apply; then the controller learns how it went, and ``finished`` is
+        told.
 
         Returns the number of the last step that was made: a later one where some were skipped.
         """
@@ -131,7 +134,8 @@ class SequentialStep:
         return step + applied.skipped
 
     def rest(self, step: int, epoch: int) -> int:
-        """As ``step`` where this worker does not take part: it takes in what comes of the others' gradients.
+        """As ``step`` where this worker does not take part: it takes in what comes of the others'
+        gradients.
 
         Its memory, its controller and its randomness know nothing of such a step.
         """
@@ -200,8 +204,14 @@ class SequentialStep:
         return {}
 
     def _record(
-        self, step: int, epoch: int, seen: Observation | None, compute: ComputeResult, trip: ExchangeOutcome, applied: ApplyResult
-    ) -> StepRecord:  # fmt: skip
+        self,
+        step: int,
+        epoch: int,
+        seen: Observation | None,
+        compute: ComputeResult,
+        trip: ExchangeOutcome,
+        applied: ApplyResult,
+    ) -> StepRecord:
         travel, freight = trip.travel, trip.freight
         return StepRecord(
             node=self._job.node,
@@ -307,7 +317,8 @@ class BucketTimings:
 def told(
     job: Job, ways: Iterable[tuple[BucketTimings, BucketRecord]], begun_s: float, computed_s: float
 ) -> dict[str, dict[str, float]]:
-    """``Observation.buckets`` of a step that began at ``begun_s`` and whose computation ended at ``computed_s``."""
+    """``Observation.buckets`` of a step that began at ``begun_s`` and whose computation ended at
+    ``computed_s``."""
     found: dict[str, dict[str, float]] = {}
     layered, dilation = job.algorithm.buckets == "layer", job.dilation
     for way, one in ways:

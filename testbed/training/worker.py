@@ -65,8 +65,8 @@ if TYPE_CHECKING:
 
 
 class Stopping:
-    """Decides which step is the last: by number of steps or epochs, or the one after an evaluation has
-    reached the accuracy (while that is measured, workers compute the next step already)."""
+    """Decides which step is the last: by number of steps or epochs, or the one after an evaluation
+    has reached the accuracy (while that is measured, workers compute the next step already)."""
 
     def __init__(self, stop: Stop, steps_per_epoch: int) -> None:
         limits = [stop.steps, stop.epochs and stop.epochs * steps_per_epoch]
@@ -113,8 +113,8 @@ class Evaluation:
         self._evaluate(self._some, step=0, applied_s=0.0, final=False)
 
     def begin(self, step: int, applied_s: float, parameters: Tensor) -> None:
-        """Evaluate ``parameters`` (float32 (size,), copied), the result of ``step``, on at most 2,000
-        samples, the same ones every time. Waits for an evaluation that is still under way."""
+        """Evaluate ``parameters`` (float32 (size,), copied), the result of ``step``, on at most
+        2,000 samples, the same ones every time. Waits for an evaluation that is still under way."""
         self._finish()
         self._flat.parameters.copy_(parameters)
         self._task = self._node.spawn(
@@ -170,7 +170,8 @@ class Evaluation:
 
 
 class RunEvaluator:
-    """Evaluates a replica every ``train.evaluate_every`` steps and at the end; records what it finds."""
+    """Evaluates a replica every ``train.evaluate_every`` steps and at the end; records what it
+    finds."""
 
     def __init__(self, node: Node, job: Job, replica: ReplicaView) -> None:
         self._node, self._every, self._replica = node, job.train.evaluate_every, replica
@@ -203,7 +204,8 @@ class RunEvaluator:
 
 
 class Worker:
-    """One worker in one run. ``prepare``, then ``run`` from t0 on. Steps and epochs count from 1."""
+    """One worker in one run. ``prepare``, then ``run`` from t0 on. Steps and epochs count from
+    1."""
 
     def __init__(self, node: Node, job: Job, workshop: ReplicaProvider | None = None) -> None:
         self._node, self._job = node, job

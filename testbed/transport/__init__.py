@@ -1,14 +1,17 @@
-"""Which endpoint suits a node: threads or one loop, by the sizes of its messages and the number of its peers.
+"""Which endpoint suits a node: threads or one loop, by the sizes of its messages and the number of
+its peers.
 
-Measured on two processors, rounds of a server with its workers, a process each (``testbed bench exchange``): rounds/s
-of one loop over those of a thread per peer. Where there is no figure the crossing is a guess.
+Measured on two processors, rounds of a server with its workers, a process each (``testbed bench
+exchange``): rounds/s of one loop over those of a thread per peer. Where there is no figure the
+crossing is a guess.
 
 | peers | 1 KB | 100 KB | 5 MB | 44 MB |
 | --- | --- | --- | --- | --- |
 | 4 | | 1.58 | 0.96 | 0.90 |
 | 16 | 1.57 | | | |
 
-A loop saves the switches between threads, which small messages consist of; threads copy large ones side by side.
+A loop saves the switches between threads, which small messages consist of; threads copy large ones
+side by side.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ class SocketCounters:
     bytes_retransmitted: int
     retransmits: int
     least_rtt_us: int | None
-    """The least round-trip time of the last five minutes (``net.ipv4.tcp_min_rtt_wlen``); None: not measured."""
+    """The least round-trip time of the last five minutes (``net.ipv4.tcp_min_rtt_wlen``); None: not
+    measured."""
 
     @property
     def wire_bytes(self) -> int:
@@ -90,7 +91,8 @@ def silent_s(connected: socket.socket) -> float:
 
 
 class Moved(NamedTuple):
-    """Bytes of a connected TCP socket: received, acknowledged by the other side, and handed over but not yet that."""
+    """Bytes of a connected TCP socket: received, acknowledged by the other side, and handed over
+    but not yet that."""
 
     received: int
     acknowledged: int
@@ -134,13 +136,15 @@ class ConnectionConfig:
     most_bytes: int = MAX_BODY
     """Greatest length of a body, as far as peers of this run have a reason to send one."""
     lockstep: bool = True
-    """Nobody has more than two messages of a bucket under way, so that buffers can be used again."""
+    """Nobody has more than two messages of a bucket under way, so that buffers can be used
+    again."""
     unsent_bytes: int | None = None
     """Most bytes that may be handed over and not have left; None: whatever the kernel takes."""
 
 
 class FramedSocket:
-    """One connection. Frames of several threads that send do not mix while they hold ``sending``."""
+    """One connection. Frames of several threads that send do not mix while they hold
+    ``sending``."""
 
     def __init__(self, connected: socket.socket, terms: ConnectionConfig, most_bytes: int) -> None:
         self.socket, self.sending = connected, threading.Lock()
@@ -152,7 +156,8 @@ class FramedSocket:
         self.delivered = self.taken = 0
         """Messages handed to the endpoint, and those of them that the role has received."""
         self.excused = 0.0, 0.0
-        """When its peer said last that it waits, and when whom it waits for was last heard of (monotonic clock)."""
+        """When its peer said last that it waits, and when whom it waits for was last heard of
+        (monotonic clock)."""
         self.excuses_in = self.excuses_out = 0
         """Bytes of frames that say so."""
         self._moved, self._moved_s = Moved(0, 0, 0), 0.0
@@ -180,9 +185,11 @@ class FramedSocket:
             return float("inf")
 
     def moved_s(self, now_s: float) -> float:
-        """When bytes of messages were last seen to have come, or to have been taken in; ``now_s`` if now.
+        """When bytes of messages were last seen to have come, or to have been taken in; ``now_s``
+        if now.
 
-        What is short is taken in by the peer's kernel, whatever its process does: that is no sign of life.
+        What is short is taken in by the peer's kernel, whatever its process does: that is no sign
+        of life.
         """
         with suppress(OSError):
             before, now = self._moved, moved(self.socket)
@@ -201,12 +208,14 @@ class FramedSocket:
         self._moved_s = max(self._moved_s, at_s)
 
     def excuse(self, message: Message, now_s: float) -> None:
-        """Its peer waits itself: ``step`` of the message is for how long without a sign of life, ms."""
+        """Its peer waits itself: ``step`` of the message is for how long without a sign of life,
+        ms."""
         self.excuses_in += HEADER_BYTES
         self.excused = now_s, now_s - message.step / 1e3
 
     def say(self, message: Message) -> None:
-        """Send a frame without a body if the kernel takes it at once and nobody is sending; else there is no need for it."""
+        """Send a frame without a body if the kernel takes it at once and nobody is sending; else
+        there is no need for it."""
         if not self.sending.acquire(blocking=False):
             return
         try:
@@ -237,10 +246,12 @@ class FramedSocket:
 
 
 def _tune(connected: socket.socket, silence_s: float) -> None:
-    """No waiting for more data to send; a peer that does not answer is an error after ``silence_s``, or soon after.
+    """No waiting for more data to send; a peer that does not answer is an error after
+    ``silence_s``, or soon after.
 
-    The kernel counts from the last answer, which on an idle connection came up to a probe's distance before the
-    peer fell silent: an outage that is shorter than ``silence_s`` must not end it.
+    The kernel counts from the last answer, which on an idle connection came up to a probe's
+    distance before the peer fell silent: an outage that is shorter than ``silence_s`` must not end
+    it.
     """
     ask_for_stamps(connected)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -270,7 +281,8 @@ class BlockingConnection(FramedSocket):
             _send_all(self.socket, header, body)
 
     def send_later(self, message: Message) -> Callable[[], None]:
-        """Begin to send in this connection's own thread; call the result to wait for the end of it."""
+        """Begin to send in this connection's own thread; call the result to wait for the end of
+        it."""
         if self._later is None:
             self._later = queue.SimpleQueue()
             threading.Thread(target=self._write, args=(self._later,), daemon=True).start()
@@ -326,7 +338,8 @@ _JOINED_BYTES = 1 << 14
 
 
 class NonBlockingConnection(FramedSocket):
-    """Frames over one socket that never blocks. At most one frame is on its way out, and none is copied for it."""
+    """Frames over one socket that never blocks. At most one frame is on its way out, and none is
+    copied for it."""
 
     def __init__(self, connected: socket.socket, terms: ConnectionConfig, most_bytes: int) -> None:
         connected.setblocking(False)
@@ -351,7 +364,8 @@ class NonBlockingConnection(FramedSocket):
         return self._inflow.staged
 
     def read(self) -> Message | None:
-        """The next frame as far as it is there; see ``Inflow.read``, but None where nothing is there."""
+        """The next frame as far as it is there; see ``Inflow.read``, but None where nothing is
+        there."""
         try:
             return self._inflow.read()
         except BlockingIOError:
@@ -374,7 +388,8 @@ class NonBlockingConnection(FramedSocket):
         return False
 
     def flush(self) -> bool:
-        """Hand over more of what is left; whether that is all of it. Raises OSError as ``begin``."""
+        """Hand over more of what is left; whether that is all of it. Raises OSError as
+        ``begin``."""
         sent = self._send(self._out)
         while self._out and sent >= len(self._out[0]):
             sent -= len(self._out.pop(0))

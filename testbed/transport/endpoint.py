@@ -2,12 +2,14 @@
 
 Connections that have not said who they are: few of one address, none for long.
 
-Whoever has a reason to connect introduces itself; a stranger that says nothing holds nothing up, and a flood of
-strangers takes a bounded number of sockets. Of too many, the oldest of the same address goes first.
+Whoever has a reason to connect introduces itself; a stranger that says nothing holds nothing up,
+and a flood of strangers takes a bounded number of sockets. Of too many, the oldest of the same
+address goes first.
 
 What endpoints on sockets share: who the peers are, who is none, what the kernel counted.
 
-Frames that are not ours are counted and their connection is dropped; nobody but a peer has memory taken for a body.
+Frames that are not ours are counted and their connection is dropped; nobody but a peer has memory
+taken for a body.
 """
 
 from __future__ import annotations
@@ -90,11 +92,11 @@ _BACKLOG = 1024
 class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
     """The common part of ``TcpEndpoint`` and ``LoopEndpoint``.
 
-    ``clock`` turns nanoseconds of the host's monotonic clock into the run's seconds; ``names`` gives
-    peers their names for error messages, ``addresses`` says where they connect from, as far as that is
-    known: a greeting from elsewhere is a stranger's. ``silence_s`` is how long unanswered data is waited for,
-    ``greeting_s`` how long somebody who has connected may say nothing; ``most_bytes``: of a peer's body;
-    ``lockstep`` and ``unsent_bytes``: see ``Terms``.
+    ``clock`` turns nanoseconds of the host's monotonic clock into the run's seconds; ``names``
+    gives peers their names for error messages, ``addresses`` says where they connect from, as far
+    as that is known: a greeting from elsewhere is a stranger's. ``silence_s`` is how long
+    unanswered data is waited for, ``greeting_s`` how long somebody who has connected may say
+    nothing; ``most_bytes``: of a peer's body; ``lockstep`` and ``unsent_bytes``: see ``Terms``.
     """
 
     def __init__(
@@ -113,7 +115,8 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
     ) -> None:
         self.number, self.run = number, run
         self.strangers = 0
-        """Connections dropped because what came over them was not a frame of this run, or nothing."""
+        """Connections dropped because what came over them was not a frame of this run, or
+        nothing."""
         self._names, self._addresses = names, addresses or {}
         self._terms = ConnectionConfig(run, clock, silence_s, most_bytes, lockstep, unsent_bytes)
         self._vigil = LivenessMonitor()
@@ -125,7 +128,8 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
         self._set_up()
 
     def connect(self, peer: int, address: str, port: int, timeout_s: float) -> None:
-        """Connect to ``peer``, again and again until it listens. Raises NodeLost after ``timeout_s``."""
+        """Connect to ``peer``, again and again until it listens. Raises NodeLost after
+        ``timeout_s``."""
         give_up = time.monotonic() + timeout_s
         while True:
             try:
@@ -154,14 +158,16 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
     def counters(self) -> dict[int, SocketCounters]:
         """Return the kernel's counts on each peer's connection so far.
 
-        The kernel forgets a least round-trip time after minutes; that of connecting, on idle links, is kept here.
+        The kernel forgets a least round-trip time after minutes; that of connecting, on idle links,
+        is kept here.
         """
         now = {peer: stream.counters() for peer, stream in list(self._peers.items())}
         return {peer: self._with_least(peer, counted) for peer, counted in now.items()}
 
     @property
     def excuses(self) -> tuple[int, int]:
-        """Bytes of frames, sent and received, by which nodes that wait told each other so; no role counts them."""
+        """Bytes of frames, sent and received, by which nodes that wait told each other so; no role
+        counts them."""
         streams = list(self._peers.values())
         return sum(s.excuses_out for s in streams), sum(s.excuses_in for s in streams)
 
@@ -196,7 +202,8 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
         return self._listener
 
     def _let_in(self, accepted: socket.socket, address: str) -> SOCKET_ENDPOINT_S:
-        """Somebody who has to introduce itself; when there are too many, another one is shut out for it."""
+        """Somebody who has to introduce itself; when there are too many, another one is shut out
+        for it."""
         stream = self._wrap(accepted, GREETING_BYTES)
         stream.address = address
         if (out := self._doorway.admit(stream, address, time.monotonic())) is not None:

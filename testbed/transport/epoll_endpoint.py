@@ -1,15 +1,18 @@
 """One loop for all peers.
 
-Who turns the loop: one thread at a time, and whoever waits for something takes it over when it is free.
+Who turns the loop: one thread at a time, and whoever waits for something takes it over when it is
+free.
 
-The role's own thread does so inside ``receive`` and ``send``: no thread switch lies between the network and the role.
-While the role is busy with something else for long, a caretaker does, so that peers are read from all the time.
+The role's own thread does so inside ``receive`` and ``send``: no thread switch lies between the
+network and the role. While the role is busy with something else for long, a caretaker does, so that
+peers are read from all the time.
 
 Framed TCP between peers: all connections in one loop, which the role's own thread turns.
 
-For small messages, or many peers: there is no thread to switch to between the network and the role. While a role
-sends, the loop goes on reading, so two peers that send to each other at the same time both get on; what is read is
-held in buffers that are used again, two per peer and bucket, as in ``testbed.transport.threaded_endpoint``.
+For small messages, or many peers: there is no thread to switch to between the network and the role.
+While a role sends, the loop goes on reading, so two peers that send to each other at the same time
+both get on; what is read is held in buffers that are used again, two per peer and bucket, as in
+``testbed.transport.threaded_endpoint``.
 """
 
 from __future__ import annotations
@@ -45,12 +48,14 @@ class LoopOwner:
         self._busy = self._cared = self._ended = False
         self._count = self._wanting = 0
         self.waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Readable when ``once`` shall return: to be waited for by it, and ``calm`` to be called then."""
+        """Readable when ``once`` shall return: to be waited for by it, and ``calm`` to be called
+        then."""
         self._caretaker = threading.Thread(target=self._care, name="caretaker", daemon=True)
         self._caretaker.start()
 
     def until(self, done: Callable[[], object], end_s: float) -> bool:
-        """Turn the loop until ``done``, or until ``end_s`` of the monotonic clock; whether it is done."""
+        """Turn the loop until ``done``, or until ``end_s`` of the monotonic clock; whether it is
+        done."""
         while not done():
             left_s = end_s - time.monotonic()
             if left_s <= 0 or self._ended:
@@ -77,7 +82,8 @@ class LoopOwner:
         os.close(self.waker)
 
     def _take(self, done: Callable[[], object], left_s: float) -> bool:
-        """Become the one who turns it; False after waiting for another one's turn to end, or if it is ``done`` already.
+        """Become the one who turns it; False after waiting for another one's turn to end, or if it
+        is ``done`` already.
 
         A turn that ended before this one held the lock may have done it, and told nobody.
         """
@@ -88,8 +94,8 @@ class LoopOwner:
                 self._busy = True
                 return True
             self._wanting += 1
-            # others end their turn when something has happened; calling them back for nothing, two who wait would
-            # go on calling each other
+            # others end their turn when something has happened; calling them back for nothing, two
+            # who wait would go on calling each other
             if self._cared:
                 os.eventfd_write(self.waker, 1)
             self._free.wait(left_s)
@@ -279,7 +285,8 @@ class EpollEndpoint(SocketEndpoint[NonBlockingConnection]):
             self._deliver(channel.peer, channel, message)
 
     def _end(self, channel: NonBlockingConnection, reason: str) -> None:
-        """Nothing more is read. What is on its way to a peer goes on until the kernel says that it cannot."""
+        """Nothing more is read. What is on its way to a peer goes on until the kernel says that it
+        cannot."""
         channel.ended = True
         self._watch(channel)
         if channel.peer is None:

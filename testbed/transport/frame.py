@@ -48,7 +48,8 @@ def _packed(fields: Fields) -> bytes:
 
 
 def fields_of(raw: bytes | bytearray | memoryview, most_bytes: int = MAX_BODY) -> Fields:
-    """Read the 40 bytes of a header. Raises WireError naming what is wrong; nothing is allocated from the length.
+    """Read the 40 bytes of a header. Raises WireError naming what is wrong; nothing is allocated
+    from the length.
 
     ``most_bytes``: of a body, where less than ``MAX_BODY`` can have been sent.
     """

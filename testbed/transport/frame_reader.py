@@ -4,10 +4,10 @@ When bytes came to the host's network stack: the kernel's own time stamps of wha
 
 Frames out of a stream, with as few calls into the kernel as their sizes allow.
 
-A small frame that is as long as the one before comes with a single call, header and body; of a large one the
-body is read to where it stays. Nothing is read beyond the end that is expected, so that a frame's time of arrival
-is that of its own last byte; where a frame is shorter than the one before, a next one that waits already may be read
-with it, and both bear the later time.
+A small frame that is as long as the one before comes with a single call, header and body; of a
+large one the body is read to where it stays. Nothing is read beyond the end that is expected, so
+that a frame's time of arrival is that of its own last byte; where a frame is shorter than the one
+before, a next one that waits already may be read with it, and both bear the later time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _TIMESPEC = struct.Struct("@ll")
 STAMP_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
 """Room for a stamp in what ``recvmsg_into`` brings beside the bytes."""
 _APART_NS, _READINGS = 10_000, 5
-"""Clocks that are read within so little time of each other are read at once; how often that is tried."""
+"""Clocks that are read within so little time of each other are read at once; how often that is
+tried."""
 
 
 def ask_for_stamps(connected: socket.socket) -> None:
@@ -49,9 +50,11 @@ def stamp(ancillary: Ancillary) -> int:
 
 
 def _wall_ahead_ns() -> int:
-    """The kernel stamps with the wall clock, whose distance from ours is read anew each time: it is set, now and then.
+    """The kernel stamps with the wall clock, whose distance from ours is read anew each time: it is
+    set, now and then.
 
-    Of several readings the one counts between which the least time has passed: a thread may be held up there.
+    Of several readings the one counts between which the least time has passed: a thread may be held
+    up there.
     """
     readings = []
     for _ in range(_READINGS):
@@ -93,14 +96,16 @@ class FrameReader:
 
     @property
     def staged(self) -> bool:
-        """Return whether something is at hand already that a poll of the socket knows nothing of."""
+        """Return whether something is at hand already that a poll of the socket knows nothing
+        of."""
         return self._staged > 0 and self._header is None
 
     def read(self) -> Message | None:
-        """One call into the kernel at most; the frame that it completed, or None while there is more to come.
+        """One call into the kernel at most; the frame that it completed, or None while there is
+        more to come.
 
-        Raises EOFError at the end of the stream, BlockingIOError where nothing is there, WireError for bytes
-        that are not a frame of this run or end inside one, OSError when the peer is lost.
+        Raises EOFError at the end of the stream, BlockingIOError where nothing is there, WireError
+        for bytes that are not a frame of this run or end inside one, OSError when the peer is lost.
         """
         if self._header is None:
             if self._staged < HEADER_BYTES:
@@ -143,9 +148,16 @@ class FrameReader:
         self._header, clock = None, self._clock
         arrived_s = clock(stamp(self._ancillary))
         return Message(
-            kind, step, bucket, sender, self._body, clock(sent_ns),
-            self._first_s, arrived_s, clock(time.monotonic_ns()),
-        )  # fmt: skip
+            kind,
+            step,
+            bucket,
+            sender,
+            self._body,
+            clock(sent_ns),
+            self._first_s,
+            arrived_s,
+            clock(time.monotonic_ns()),
+        )
 
     def _receive(self, into: memoryview, flags: int) -> int:
         count, self._ancillary, _, _ = self._socket.recvmsg_into([into], STAMP_SPACE, flags)
@@ -156,7 +168,8 @@ class FrameReader:
         return count
 
     def _buffer(self, step: int, bucket: int, length: int) -> bytearray:
-        """The buffer that the message two steps before used, if it is long enough and may be used again."""
+        """The buffer that the message two steps before used, if it is long enough and may be used
+        again."""
         if not self.reuses:
             return bytearray(length)
         slot = (bucket, step % 2)

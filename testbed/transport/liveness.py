@@ -1,9 +1,10 @@
 """Who is waited for, and since when nothing has been heard of them.
 
-Bytes of a peer's messages are a sign of life, as they come or as it takes in what it is sent, however slowly. One that
-waits itself for a third has none to send. It says so now and then (``Kind.WAITING``), and for how long whom it waits for
-has been silent: so whoever is at the end of such a chain does not take it for lost, and it is the one next to a lost peer
-that finds out. If nobody in a circle has anything to say, all of them know at about the same time.
+Bytes of a peer's messages are a sign of life, as they come or as it takes in what it is sent,
+however slowly. One that waits itself for a third has none to send. It says so now and then
+(``Kind.WAITING``), and for how long whom it waits for has been silent: so whoever is at the end of
+such a chain does not take it for lost, and it is the one next to a lost peer that finds out. If
+nobody in a circle has anything to say, all of them know at about the same time.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class LivenessMonitor:
         return max(0.0, min([timeout_s / LOOKS, *left_s]))
 
     def lasts(self, timeout_s: float, now_s: float) -> bool:
-        """Return whether somebody is waited for so long that those who wait for this node are to be told."""
+        """Return whether somebody is waited for so long that those who wait for this node are to be
+        told."""
         return any(now_s >= since_s + timeout_s / LOOKS for since_s in self._since.values())
 
     def silent_s(self, heard: Mapping[int, HeardFrom], now_s: float) -> float:

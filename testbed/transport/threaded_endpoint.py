@@ -1,7 +1,8 @@
 """Framed TCP between peers: one connection and one reader thread per peer.
 
-Bytes are received straight into buffers that are used again: two per peer and bucket, so a peer may have
-two messages of a bucket under way. For large messages of few peers; for others there is ``testbed.transport.epoll_endpoint``.
+Bytes are received straight into buffers that are used again: two per peer and bucket, so a peer may
+have two messages of a bucket under way. For large messages of few peers; for others there is
+``testbed.transport.epoll_endpoint``.
 """
 
 from __future__ import annotations

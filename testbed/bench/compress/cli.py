@@ -1,6 +1,8 @@
-"""``testbed bench select``, ``threshold``, …: what compression costs, and how well it hits its mark.
+"""``testbed bench select``, ``threshold``, …: what compression costs, and how well it hits its
+mark.
 
-One function for each, listed in ``COMMANDS``. Data go to standard output, progress to standard error.
+One function for each, listed in ``COMMANDS``. Data go to standard output, progress to standard
+error.
 """
 
 from __future__ import annotations

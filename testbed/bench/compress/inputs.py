@@ -1,13 +1,16 @@
 """Vectors and timing.
 
-Real trainings in this process, for the gradients that they have to compress: one worker, no network.
+Real trainings in this process, for the gradients that they have to compress: one worker, no
+network.
 
-Vectors to select from: drawn from a Laplace distribution, or recorded from a training in this process.
+Vectors to select from: drawn from a Laplace distribution, or recorded from a training in this
+process.
 
-Every turn of a measurement has its own vector, as every step of a training has, so that nothing can be
-learnt from one turn that a training would not show as well.
+Every turn of a measurement has its own vector, as every step of a training has, so that nothing can
+be learnt from one turn that a training would not show as well.
 
-Reading memory and doing next to nothing with it: the limit that every other pass is measured against.
+Reading memory and doing next to nothing with it: the limit that every other pass is measured
+against.
 
 Times of alternatives, taken in turns; and the time that merely reading the memory takes.
 """
@@ -67,7 +70,8 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step before it is made: p = g + e, and what was selected of it. Both hold until the next step."""
+    """One step before it is made: p = g + e, and what was selected of it. Both hold until the next
+    step."""
 
     number: int
     given: AccumulatedGradient
@@ -120,15 +124,22 @@ def _job(training: Training, seed: int) -> Job:
         stop=Stop(steps=1),
     )
     return Job(
-        run=0, algorithm=Algorithm("none"), train=train, seed=seed, workers=1, node="worker-0",
-        rank=0, peer=1, peer_timeout_s=1.0,
-    )  # fmt: skip
+        run=0,
+        algorithm=Algorithm("none"),
+        train=train,
+        seed=seed,
+        workers=1,
+        node="worker-0",
+        rank=0,
+        peer=1,
+        peer_timeout_s=1.0,
+    )
 
 
 SOURCES = ("laplace", "recorded")
 _SCALE, _DRIFT = 1e-3, 0.1
-"""Mean magnitude of the first vector drawn, and by how much (standard deviation, as a factor of e) every
-later one's differs."""
+"""Mean magnitude of the first vector drawn, and by how much (standard deviation, as a factor of e)
+every later one's differs."""
 _WIDTHS = (1.0, 0.5, 0.25, 0.125)
 _WARM = 10
 """Steps of a training before its vectors are taken."""
@@ -175,11 +186,12 @@ def recorded(
     say: Callable[[str], None],
     training: Training | None = None,
 ) -> Vectors:
-    """p = g + e of consecutive steps of a training whose gradients are compressed by top-k at ``density``.
+    """p = g + e of consecutive steps of a training whose gradients are compressed by top-k at
+    ``density``.
 
-    Without ``training``: ResNet-18 on ``synthetic``, as wide as fits. A model shorter than ``elements``
-    gives several steps' vectors one after the other, and every turn begins one step later than the one
-    before; a longer one is cut off.
+    Without ``training``: ResNet-18 on ``synthetic``, as wide as fits. A model shorter than
+    ``elements`` gives several steps' vectors one after the other, and every turn begins one step
+    later than the one before; a longer one is cut off.
     """
     training = training or _fitting(elements)
     size = training.elements()
@@ -245,7 +257,8 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Timed(Generic[T]):
-    """One alternative's turns, without those that were for warming up: seconds, and what it returned."""
+    """One alternative's turns, without those that were for warming up: seconds, and what it
+    returned."""
 
     seconds: list[float] = field(default_factory=list)
     results: list[T] = field(default_factory=list)
@@ -264,9 +277,9 @@ def timed(
 ) -> dict[str, Timed[T]]:
     """Call every alternative ``warm + repeat`` times, in turns: A B C, C B A, A B C, …
 
-    Each is given the number of its turn, from 0 on, so that every turn can have another vector; what it
-    returns is kept (of the last ``repeat`` turns), and should be small. The collector of garbage rests
-    during a call.
+    Each is given the number of its turn, from 0 on, so that every turn can have another vector;
+    what it returns is kept (of the last ``repeat`` turns), and should be small. The collector of
+    garbage rests during a call.
     """
     outcomes: dict[str, Timed[T]] = {name: Timed() for name in alternatives}
     gc.collect()
@@ -289,7 +302,8 @@ def stated(elements: int, threads: int) -> bool:
 
 
 def read_once(memory: NDArray[Any]) -> int:
-    """Read every byte of a contiguous array once, as fast as can be, with PyTorch's number of threads."""
+    """Read every byte of a contiguous array once, as fast as can be, with PyTorch's number of
+    threads."""
     words = memory.view(np.uint8)[: memory.nbytes // 8 * 8].view(np.int64)
     sums = cpu.over(words.size, lambda _, first, last: read(words[first:last]))
     return sum(sums)

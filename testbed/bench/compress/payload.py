@@ -1,9 +1,12 @@
-"""``testbed bench wire``: every index coding, its time and its size, against plain numpy and plain PyTorch.
+"""``testbed bench wire``: every index coding, its time and its size, against plain numpy and plain
+PyTorch.
 
-What is timed is a whole message with float32 values: from indices and values to bytes, and back. The
-selection that comes before it is timed in the same run, with what it has learnt of the same vector.
+What is timed is a whole message with float32 values: from indices and values to bytes, and back.
+The selection that comes before it is timed in the same run, with what it has learnt of the same
+vector.
 
-``testbed bench quantize``: every value coding against PyTorch alone, over the same vectors, in turns.
+``testbed bench quantize``: every value coding against PyTorch alone, over the same vectors, in
+turns.
 
 Writing a section also gives what its receiver will read, which error feedback needs; the version in
 PyTorch (``values.reference``) is timed without that, and with PyTorch's own random numbers.
@@ -58,7 +61,8 @@ CHOSEN = "encode"
 _WARM, _SEED = 2, 1
 _LARGEST, _LONGEST = 1.10, 0.5
 Way = tuple[Callable[[], int], Callable[[], int]]
-"""Write a message, which returns its length in bytes; read it, which returns how many elements it has."""
+"""Write a message, which returns its length in bytes; read it, which returns how many elements it
+has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,8 @@ class PayloadResult:
     results: list[Coded]
 
     def to_json(self) -> dict[str, Any]:
-        """``{"elements", "threads", "references", "results"}``; seconds, and bits per element sent."""
+        """``{"elements", "threads", "references", "results"}``; seconds, and bits per element
+        sent."""
         return {
             "elements": self.elements,
             "threads": self.threads,
@@ -109,7 +114,8 @@ class PayloadResult:
         }
 
     def suite(self) -> Suite:
-        """As a table, with its checks: of sizes always, of times where limits are stated for them."""
+        """As a table, with its checks: of sizes always, of times where limits are stated for
+        them."""
         rows = [
             {
                 **one.to_json(),
@@ -273,7 +279,8 @@ def _plain(
 
 
 def _torch(sent: Sparse) -> Way:
-    """Return the way written without a library: indices of 32 bits and values, one after the other."""
+    """Return the way written without a library: indices of 32 bits and values, one after the
+    other."""
     assert sent.indices is not None
     indices, values = sent.indices, sent.values
 
@@ -308,15 +315,16 @@ _QUANTIZE_WARM = 1
 _DENSITY = 0.01
 """At which recorded gradients were sparsified."""
 _ROWS, _COLUMNS = 512, 4608
-"""The matrices that a vector is made of, for codings that look at shapes: ResNet-18's greatest; the rest
-of the vector is a vector."""
+"""The matrices that a vector is made of, for codings that look at shapes: ResNet-18's greatest; the
+rest of the vector is a vector."""
 _RANK = 2
 _MOST_BITS, _LEAST_GAIN = 1.01, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A coding with its options; ``bits``: what its formula asks for, for a vector of that length."""
+    """A coding with its options; ``bits``: what its formula asks for, for a vector of that
+    length."""
 
     coding: str
     bits: Callable[[int], float] | None = None
@@ -349,7 +357,8 @@ METHODS: dict[str, Method] = {
     "maxmin": Method("maxmin", lambda _: 4 + 64 / 512),
     "lowrank": Method("lowrank", _factor_bits, {"rank": _RANK}, shapes=True),
 }
-"""Our methods that are measured; others that are registered are measured with their own defaults."""
+"""Our methods that are measured; others that are registered are measured with their own
+defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +383,8 @@ class QuantizeResult:
         }
 
     def suite(self) -> Suite:
-        """As a table, with its checks: of sizes always, of times where limits are stated for them."""
+        """As a table, with its checks: of sizes always, of times where limits are stated for
+        them."""
         rows = [{"method": READ, "median_s": self.read_once_s}]
         rows += [{**self._result(name), **self._ratios(name)} for name in self._names()]
         title = f"{self.elements:,} elements, threads {self.threads}: {self.about}"
@@ -456,7 +466,8 @@ def _layout(elements: int) -> Layout:
 def _ours_quantize(
     name: str, method: Method, layout: Layout, flats: list[Tensor]
 ) -> dict[str, Callable[[int], int]]:
-    """Writing and reading, as nodes do it: in memory that is used again, the last vector that was written."""
+    """Writing and reading, as nodes do it: in memory that is used again, the last vector that was
+    written."""
     kind = codings.get(method.coding)
     made: Values = kind(layout, **method.options)
     section, rng = np.empty(made.section_bytes(layout.size), np.uint8), Random(1)

@@ -1,9 +1,12 @@
-"""``testbed bench select``: every selector against what everybody has, over the same vectors, in turns.
+"""``testbed bench select``: every selector against what everybody has, over the same vectors, in
+turns.
 
-What is timed is the library's whole way from a gradient to indices and values, without error feedback: the
-pass for the statistics that every message begins with (``Forget``), used or not, and the selection.
+What is timed is the library's whole way from a gradient to indices and values, without error
+feedback: the pass for the statistics that every message begins with (``Forget``), used or not, and
+the selection.
 
-``testbed bench threshold``: whether the Laplacian threshold hits its mark in real trainings, and in how many passes.
+``testbed bench threshold``: whether the Laplacian threshold hits its mark in real trainings, and in
+how many passes.
 """
 
 from __future__ import annotations
@@ -81,7 +84,8 @@ class SelectResult:
     left_out: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """``{"elements", "density", "threads", "source", "references", "results"}``; times in seconds."""
+        """``{"elements", "density", "threads", "source", "references", "results"}``; times in
+        seconds."""
         return {
             "elements": self.elements,
             "density": self.density,
@@ -182,7 +186,8 @@ def _measured(
 
 
 def _selectors(first: Tensor, density: float) -> tuple[dict[str, Selector], dict[str, str]]:
-    """One of each that is registered, and those that cannot be made without options, with the reason."""
+    """One of each that is registered, and those that cannot be made without options, with the
+    reason."""
     usual = float(
         first.abs().kthvalue(first.numel() - element_count(first.numel(), density) + 1).values
     )
@@ -205,7 +210,8 @@ def _selecting(
     *,
     statistics: bool = True,
 ) -> Callable[[int], SelectTurn]:
-    """One call of ``selector``, with the pass before it, on ``operations`` in place of what it would take."""
+    """One call of ``selector``, with the pass before it, on ``operations`` in place of what it
+    would take."""
     rng = Random(1)
 
     def select(turn: int) -> SelectTurn:
@@ -238,8 +244,8 @@ def _torch_topk(flat: Tensor, density: float) -> SelectTurn:
 def _np_partition(
     flat: NDArray[np.float32], room: NDArray[np.int32], chosen: NDArray[np.bool_], density: float
 ) -> SelectTurn:
-    """A fair opponent: its memory is made beforehand, and magnitudes are compared as integers, which numpy
-    partitions faster than floats and which are in the same order."""
+    """A fair opponent: its memory is made beforehand, and magnitudes are compared as integers,
+    which numpy partitions faster than floats and which are in the same order."""
     count = element_count(flat.size, density)
     bits, mask = flat.view(np.int32), np.int32(MAGNITUDE)
     np.bitwise_and(bits, mask, out=room)
@@ -255,7 +261,8 @@ TRAININGS = (
     Training("digits", "mlp", 60.0),
     Training("synthetic", "resnet18", 0.25, batch=16),
 )
-"""Each has 500,000 parameters at least; all of them are one vector, whose layers differ in scale."""
+"""Each has 500,000 parameters at least; all of them are one vector, whose layers differ in
+scale."""
 DENSITIES = (0.1, 0.01, 0.001)
 WARM = 20
 """First steps, which do not count."""
@@ -272,7 +279,8 @@ class CountedSelection:
     ratios: list[float] = field(default_factory=list)
     """Elements sent over those asked for, or over those that are not 0 where these are fewer."""
     one_shot: list[float] = field(default_factory=list)
-    """Elements at or above −b·ln k over those asked for: what the estimate alone would have sent."""
+    """Elements at or above −b·ln k over those asked for: what the estimate alone would have
+    sent."""
     passes: list[float] = field(default_factory=list)
     ties: int = 0
     """Steps in which equal magnitudes left no threshold within the tolerance."""

@@ -2,7 +2,8 @@
 
 What is compared: a row for each exchange. Imported where it is wanted: some need PyTorch.
 
-What is measured: an exchange among so many nodes, of gradients of one size, on links of one rate. Pure.
+What is measured: an exchange among so many nodes, of gradients of one size, on links of one rate.
+Pure.
 
 What one measurement of a cell came to, and the row that several of them make. Pure.
 """
@@ -34,8 +35,8 @@ SERVER = 0
 class BenchTask:
     """Rounds of one exchange, as a node is told of them.
 
-    ``nodes``: those that have gradients; ``bytes``: of a gradient, float32; ``address``: of every node by number, the
-    server's among them; ``device``: of the network, in every node's namespace.
+    ``nodes``: those that have gradients; ``bytes``: of a gradient, float32; ``address``: of every
+    node by number, the server's among them; ``device``: of the network, in every node's namespace.
     """
 
     exchange: str
@@ -69,7 +70,8 @@ class BenchPart(Protocol):
     """Ready for rounds once it is made: connections exist."""
 
     def round(self, step: int) -> None:
-        """One round, counted from 1: every node sends its gradient, and has the sum (or all of them) at the end."""
+        """One round, counted from 1: every node sends its gradient, and has the sum (or all of
+        them) at the end."""
         ...
 
     def close(self) -> None:
@@ -91,7 +93,8 @@ def add(vectors: Sequence[Vector], total: Vector) -> Vector:
 
 
 Loads = Callable[[int, int], Sequence[float]]
-"""Function of nodes and a gradient's bytes to bytes on the busiest link direction, in each phase of a round."""
+"""Function of nodes and a gradient's bytes to bytes on the busiest link direction, in each phase of
+a round."""
 
 
 def through_server(nodes: int, size: int) -> Sequence[float]:
@@ -111,7 +114,8 @@ def around(nodes: int, size: int) -> Sequence[float]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An exchange. ``make``: ``module:function`` that returns a node's part; its further arguments are ``options``."""
+    """An exchange. ``make``: ``module:function`` that returns a node's part; its further arguments
+    are ``options``."""
 
     name: str
     make: str
@@ -119,7 +123,8 @@ class Entry:
     served: bool = True
     """True if a server takes part."""
     copies: Callable[[int], tuple[float, float]] = lambda _nodes: (1.0, 1.0)
-    """Multiples of a gradient's size that one of so many nodes receives and sends in a round: else it went elsewhere."""
+    """Multiples of a gradient's size that one of so many nodes receives and sends in a round: else
+    it went elsewhere."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def part(self, task: BenchTask) -> BenchPart:
@@ -246,7 +251,8 @@ class ExchangeCell:
 
     @property
     def least_s(self) -> float | None:
-        """Return the least time of a round on these links, if its phases follow each other; None: nothing limits it.
+        """Return the least time of a round on these links, if its phases follow each other; None:
+        nothing limits it.
 
         The busiest link of every phase counts, with the headers of full segments.
         """
@@ -277,8 +283,9 @@ def check_bytes(sizes: list[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeSample:
-    """``rounds_s``: how long each took; ``cpu_s_per_gb``: processor seconds of all nodes' processes per 10⁹ bytes of gradients
-    and sums; ``carried``: bytes over what had to be carried, at the interface where least was."""
+    """``rounds_s``: how long each took; ``cpu_s_per_gb``: processor seconds of all nodes' processes
+    per 10⁹ bytes of gradients and sums; ``carried``: bytes over what had to be carried, at the
+    interface where least was."""
 
     rounds_s: Sequence[float]
     cpu_s_per_gb: float | None
@@ -291,7 +298,8 @@ class ExchangeSample:
 
 
 def bypass(cell: ExchangeCell, rounds: int, counted: Mapping[int, tuple[int, int]]) -> float:
-    """Bytes that interfaces received and sent over those that had to pass them: the least of all nodes and both ways."""
+    """Bytes that interfaces received and sent over those that had to pass them: the least of all
+    nodes and both ways."""
     shares = []
     for own, (received, sent) in counted.items():
         due = cell.entry.carried(own, cell.nodes, cell.bytes)

@@ -2,15 +2,20 @@
 
 Rounds of the project's own exchanges, over the endpoints that runs use.
 
-Rounds of torch.distributed's gloo: point-to-point ``isend`` and ``irecv``, as a parameter server has to use them.
+Rounds of torch.distributed's gloo: point-to-point ``isend`` and ``irecv``, as a parameter server
+has to use them.
 
-A receive buffer that is shorter than its message ends the process, so the length travels ahead, in a message of its own.
+A receive buffer that is shorter than its message ends the process, so the length travels ahead, in
+a message of its own.
 
-Rounds of torch.distributed.rpc: workers call the server, which answers all of them when the last one has called.
+Rounds of torch.distributed.rpc: workers call the server, which answers all of them when the last
+one has called.
 
-Its transports are forced onto the network: left alone, processes of one host pass tensors through memory.
+Its transports are forced onto the network: left alone, processes of one host pass tensors through
+memory.
 
-What the links carry at best: iperf3 between every node and the server, all at once, up and then down.
+What the links carry at best: iperf3 between every node and the server, all at once, up and then
+down.
 """
 
 from __future__ import annotations
@@ -71,7 +76,8 @@ def make(
     way: EndpointKind | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> BenchPart:
-    """A node's part in rounds of the exchange ``kind`` with ``options``. ``way``: None for the one that a run would take."""
+    """A node's part in rounds of the exchange ``kind`` with ``options``. ``way``: None for the one
+    that a run would take."""
     exchange = exchanges.get(kind)
     way = "threads" if exchange.multicasts else way or endpoint_for(task.nodes, task.bytes)
     endpoint = _connected(task, exchange, way)
@@ -144,18 +150,30 @@ class _Server:
 def _connected(
     task: BenchTask, exchange: ExchangeSpec, way: EndpointKind
 ) -> ThreadedEndpoint | EpollEndpoint:
-    """As nodes of a run connect: workers to the server, or to those before them where there is none."""
+    """As nodes of a run connect: workers to the server, or to those before them where there is
+    none."""
     clock = HostClock()
     endpoint = ENDPOINTS[way](
-        task.own, task.run, names=_names(task), clock=clock.seconds, silence_s=task.timeout_s,
-        greeting_s=_CONNECT_S, lockstep=exchange.lockstep,
-    )  # fmt: skip
+        task.own,
+        task.run,
+        names=_names(task),
+        clock=clock.seconds,
+        silence_s=task.timeout_s,
+        greeting_s=_CONNECT_S,
+        lockstep=exchange.lockstep,
+    )
     if exchange.multicasts and isinstance(endpoint, ThreadedEndpoint):
         endpoint.multicaster = Multicaster(
-            task.own, task.run, names=_names(task), clock=clock.seconds, silence_s=task.timeout_s,
-            addresses={peer: task.addresses[peer] for peer in task.workers}, port=task.port,
-            most_bytes=MAX_BODY, deliver=endpoint.deliver,
-        )  # fmt: skip
+            task.own,
+            task.run,
+            names=_names(task),
+            clock=clock.seconds,
+            silence_s=task.timeout_s,
+            addresses={peer: task.addresses[peer] for peer in task.workers},
+            port=task.port,
+            most_bytes=MAX_BODY,
+            deliver=endpoint.deliver,
+        )
     alone = exchange.server is None
     if alone or task.own == SERVER:
         endpoint.listen(task.addresses[task.own], task.port)
@@ -332,7 +350,8 @@ _PATIENCE_S, _OMITTED_S = 30.0, 1
 
 
 def measure(lab: Lab, cell: ExchangeCell, seconds: int) -> ExchangeSample:
-    """Rounds as they would be if each phase went at the speed of the flows. Raises ExperimentError."""
+    """Rounds as they would be if each phase went at the speed of the flows. Raises
+    ExperimentError."""
     began_s = _children_s()
     with ExitStack() as stack:
         for number in cell.numbers[1:]:

@@ -1,9 +1,11 @@
-"""The processes of a benchmark's nodes, each in its own namespace, without privileges; told what to do in lines of JSON.
+"""The processes of a benchmark's nodes, each in its own namespace, without privileges; told what to
+do in lines of JSON.
 
 A node's process: ``python -m testbed.bench.exchange.nodes``; tasks and answers are lines of JSON.
 
-Told a task, it connects; told ``warm``, it makes a few rounds and says how long one took; told ``go N``, it makes N and says
-how long each took, and the processor's time; told ``count``, what its interface has carried meanwhile.
+Told a task, it connects; told ``warm``, it makes a few rounds and says how long one took; told ``go
+N``, it makes N and says how long each took, and the processor's time; told ``count``, what its
+interface has carried meanwhile.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class BenchProcesses:
                 raise ExperimentError(f"{node_name(number)} is gone: {error}") from error
 
     def answers(self, numbers: Iterable[int], timeout_s: float) -> dict[int, dict[str, Any]]:
-        """One from each of ``numbers``. Raises ExperimentError for a complaint, a death, or silence."""
+        """One from each of ``numbers``. Raises ExperimentError for a complaint, a death, or
+        silence."""
         missing, got = set(numbers), dict[int, dict[str, Any]]()
         give_up = time.monotonic() + timeout_s
         early, self._early = self._early, []
@@ -108,7 +111,8 @@ class BenchProcesses:
 
 @contextmanager
 def crew(lab: Lab, numbers: Iterable[int], log: Path) -> Iterator[BenchProcesses]:
-    """Processes for the length of a ``with`` block; ``log`` is the folder of what they complain about."""
+    """Processes for the length of a ``with`` block; ``log`` is the folder of what they complain
+    about."""
     made = BenchProcesses(lab, numbers, log)
     try:
         yield made
@@ -187,7 +191,8 @@ def carried(device: str) -> tuple[int, int]:
 
 
 def _told(word: str) -> str:
-    """Return the text after ``word``, which is due. Raises ValueError for another, EOFError when nobody is there."""
+    """Return the text after ``word``, which is due. Raises ValueError for another, EOFError when
+    nobody is there."""
     line = sys.stdin.readline()
     if not line:
         raise EOFError("nobody says anything any more")

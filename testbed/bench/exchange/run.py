@@ -1,6 +1,8 @@
-"""One repetition of one cell: connect, a few rounds, as many rounds as fit into the time, and what the wires say of it.
+"""One repetition of one cell: connect, a few rounds, as many rounds as fit into the time, and what
+the wires say of it.
 
-``testbed bench exchange``: all cells, the exchanges of each in turns; what was found is on disk after every cell.
+``testbed bench exchange``: all cells, the exchanges of each in turns; what was found is on disk
+after every cell.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ _LEAST_CARRIED = 0.99
 
 
 def shape(lab: Lab, names: Iterable[str], link: BenchLink) -> None:
-    """Both directions of all links by the agent, as runs have it. Without a rate the cables stay as they are."""
+    """Both directions of all links by the agent, as runs have it. Without a rate the cables stay as
+    they are."""
     if link.rate_bits is None:
         return
     history = [(0.0, link.rate_bits)]
@@ -158,7 +161,8 @@ _SECONDS, _QUICK_SECONDS = 2.0, 0.3
 
 @dataclass(frozen=True, slots=True)
 class ExchangePlan:
-    """Measurements to make: every combination. ``longest_s``: rounds that cannot be faster are left out."""
+    """Measurements to make: every combination. ``longest_s``: rounds that cannot be faster are left
+    out."""
 
     exchanges: Sequence[str]
     links: Sequence[BenchLink]

@@ -2,13 +2,14 @@
 
 The benchmark's own eyes: a class's or discipline's byte counter, read at fixed times.
 
-All alternatives are looked at in this one way, none by what it says of itself. The counters are those that
-``tc -s`` shows: bytes at the link layer, Ethernet headers of every packet of a bundle counted.
+All alternatives are looked at in this one way, none by what it says of itself. The counters are
+those that ``tc -s`` shows: bytes at the link layer, Ethernet headers of every packet of a bundle
+counted.
 
 Links by the ``tc`` program, as somebody sets them up who knows it.
 
-An explicit queue in bytes, the same for all, a burst that neither stalls nor floods, and one ``tc -batch``
-process kept open, so that a change costs no start of a program.
+An explicit queue in bytes, the same for all, a burst that neither stalls nor floods, and one ``tc
+-batch`` process kept open, so that a change costs no start of a program.
 
 Ways to make a link: ours through the agent, the usual ones through the ``tc`` program, and none.
 """
@@ -69,7 +70,8 @@ def busy_s() -> float:
 
 
 class Observer(Thread):
-    """Looks from ``t0_ns`` to ``stop_ns``, every ``every_s``. ``question`` None: only the processor is watched."""
+    """Looks from ``t0_ns`` to ``stop_ns``, every ``every_s``. ``question`` None: only the processor
+    is watched."""
 
     def __init__(
         self, netns: str, question: bytes | None, t0_ns: int, stop_ns: int, every_s: float
@@ -120,7 +122,8 @@ DEAD_BITS = 1000
 
 
 class WithTc:
-    """Common part of the set-ups with ``tc``. Subclasses say what is installed, and what a change is."""
+    """Common part of the set-ups with ``tc``. Subclasses say what is installed, and what a change
+    is."""
 
     name, node, needs = "tc", PLAIN, ""
 
@@ -211,7 +214,8 @@ class TcHtb(WithTc):
 
 
 class TcTbf(WithTc):
-    """A token bucket of 1 ms, and at least ``largest_bytes``, one offload bundle, so that it never stalls."""
+    """A token bucket of 1 ms, and at least ``largest_bytes``, one offload bundle, so that it never
+    stalls."""
 
     name = "tc-tbf"
 
@@ -311,9 +315,10 @@ class Ours:
         self._running = False
         cable = lab.places[OURS].cable
         lab.agent.prepare(
-            {OURS: cable}, {self._end: self._shape(history[0][1])},
+            {OURS: cable},
+            {self._end: self._shape(history[0][1])},
             LinkSettings(segments=segments([history]), congestion=CONGESTION),
-        )  # fmt: skip
+        )
         return class_question(cable.nic.index, htb.CLASS, htb.ROOT_HANDLE)
 
     def start(self, t0_ns: int) -> None:

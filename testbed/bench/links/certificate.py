@@ -59,15 +59,18 @@ EVERY_S = 0.25
 LEAST_CHANGE = 3 * MBIT
 RATE_OFF = 1.03
 RADIO = (0.0, 1.0, 4.0, 10.0, 20.0)
-"""Rates of a radio link, Mbit/s, a step every 100 ms; every other session with faults on links, or none, has such."""
+"""Rates of a radio link, Mbit/s, a step every 100 ms; every other session with faults on links, or
+none, has such."""
 _RADIO_LASTING_S, _RADIO_LEAST = 0.2, 4 * MBIT
-"""Least time and rate of a radio link's step with a fault: looks see it, and it is not set anew meanwhile."""
+"""Least time and rate of a radio link's step with a fault: looks see it, and it is not set anew
+meanwhile."""
 _BEFORE_CHANGE_S, _AFTER_CHANGE_S = 20e-3, 4e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One link direction in one session: its history, and what is done to it when (None: nothing)."""
+    """One link direction in one session: its history, and what is done to it when (None:
+    nothing)."""
 
     end: LinkDirection
     history: tuple[Step, ...]
@@ -77,7 +80,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class FaultSession:
-    """All cases of one session. ``fault`` concerns the whole of it; ``stop_s``: how long the agent stands still."""
+    """All cases of one session. ``fault`` concerns the whole of it; ``stop_s``: how long the agent
+    stands still."""
 
     cases: tuple[Case, ...]
     fault: HostFault | None = None
@@ -137,7 +141,8 @@ def _on_host(random: Random, nodes: Sequence[str], seconds: float, kind: HostFau
 
 
 def _case(random: Random, end: LinkDirection, seconds: float, fault: LinkFault | None) -> Case:
-    """Rates that are off and wrong queues are put on links that never change, or the next change mends them."""
+    """Rates that are off and wrong queues are put on links that never change, or the next change
+    mends them."""
     if fault == "dropped" or (fault is None and random.random() < 0.5):
         history = _changing(random, seconds)
         return Case(end, history, fault, history[random.randrange(2, len(history) - 4)][0])
@@ -237,12 +242,14 @@ def _sleep_until(t0_ns: int, time_s: float) -> None:
 
 Histories = Mapping[LinkDirection, Sequence[Step]]
 Meanwhile = Callable[[int], None]
-"""Called with t0 (monotonic ns) when it has been set; what it does must end before the session does."""
+"""Called with t0 (monotonic ns) when it has been set; what it does must end before the session
+does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The findings of one session; ``alarms`` are those that are not valid. ``verdict``: what a replay would be given for them."""
+    """The findings of one session; ``alarms`` are those that are not valid. ``verdict``: what a
+    replay would be given for them."""
 
     report: LinkReport
     findings: Sequence[CheckResult]
@@ -250,7 +257,8 @@ class Judged:
 
     @property
     def alarms(self) -> list[CheckResult]:
-        """Return the findings that keep the session from being valid; all links are filled, so each must be judged."""
+        """Return the findings that keep the session from being valid; all links are filled, so each
+        must be judged."""
         return [
             one
             for one in self.findings
@@ -285,7 +293,8 @@ def session(
     loops: int = 0,
     meanwhile: Meanwhile = _nothing,
 ) -> Judged:
-    """Have every end follow its history for ``seconds`` under load, then judge it as runs are judged."""
+    """Have every end follow its history for ``seconds`` under load, then judge it as runs are
+    judged."""
     nodes = sorted({end.link for end in histories})
     initial, changes = _asked(histories)
     records: list[dict[str, Any]] = []
@@ -407,9 +416,10 @@ def run(setup: Setup) -> Suite:
 def judge(tally: Tally, planned: FaultSession, judged: Judged) -> None:
     """Count every case of a session. Pure.
 
-    A faulty link must be pointed at itself; a fault of the host is a single case, and any alarm catches
-    it but that of stolen time, which is somebody else's. On a clean link an alarm of the host is as false as one of its own, unless the host has a fault: one
-    that was put in, or a hypervisor that gave its processors to others. Then the link is not clean.
+    A faulty link must be pointed at itself; a fault of the host is a single case, and any alarm
+    catches it but that of stolen time, which is somebody else's. On a clean link an alarm of the
+    host is as false as one of its own, unless the host has a fault: one that was put in, or a
+    hypervisor that gave its processors to others. Then the link is not clean.
     """
     ends = [case.end for case in planned.cases]
     clean = _DISTURBED if any(one.measure == STOLEN for one in judged.alarms) else _CLEAN

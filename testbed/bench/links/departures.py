@@ -2,9 +2,10 @@
 
 When each packet of a link that always has one to send leaves it, against an exact queue.
 
-A process in a node sends datagrams that fill frames, as fast as its socket's buffer is emptied: some always wait, none is dropped. Packets
-are timed by the kernel where they arrive, at the other end of the node's cable:
-``python -m testbed.bench.links.departures ADDRESS WAITING --parent PID`` is that process.
+A process in a node sends datagrams that fill frames, as fast as its socket's buffer is emptied:
+some always wait, none is dropped. Packets are timed by the kernel where they arrive, at the other
+end of the node's cable: ``python -m testbed.bench.links.departures ADDRESS WAITING --parent PID``
+is that process.
 
 Rates of a radio link, with outages: when each packet leaves, against an exact queue.
 """
@@ -57,7 +58,8 @@ Departure = tuple[float, int]
 
 
 class Departures:
-    """Frames that come out of a node's cable until ``end``. Times are of the real-time clock, ns."""
+    """Frames that come out of a node's cable until ``end``. Times are of the real-time clock,
+    ns."""
 
     def __init__(self, lab: Lab, node: str) -> None:
         self.came: list[tuple[int, int]] = []
@@ -103,7 +105,8 @@ class Departures:
 
 @contextmanager
 def filled(lab: Lab, node: str, history: Sequence[Step]) -> Iterator[None]:
-    """Keep some frames waiting at a node's link for the length of a ``with`` block, fewer than its queue takes."""
+    """Keep some frames waiting at a node's link for the length of a ``with`` block, fewer than its
+    queue takes."""
     waiting = min(_MOST_WAITING, queue_bytes(history) * 3 // 4 // FRAME_BYTES)
     parent = os.getpid()
     arguments = (lab.networks.switch_address, str(waiting), "--parent", str(parent))
@@ -121,8 +124,9 @@ def errors_s(
 ) -> list[float]:
     """How much later than from an exact queue each packet has left. Pure.
 
-    The queue starts a packet when the rates have carried all before it, from the first departure on: nothing is forgiven, so what is lost once
-    delays all that follow. Packets that it would have sent by ``until_s`` and that have not left by then are as late as they can be said to be.
+    The queue starts a packet when the rates have carried all before it, from the first departure
+    on: nothing is forgiven, so what is lost once delays all that follow. Packets that it would have
+    sent by ``until_s`` and that have not left by then are as late as they can be said to be.
     """
     errors, ideal_s = [], departures[0][0] if departures else 0.0
     for at_s, size in departures:
@@ -214,7 +218,8 @@ def _through(
 
 
 def _row(highest: float, name: str, seen: list[dict[str, float | None]]) -> dict[str, Any]:
-    """Medians over the repetitions; of the error of the last packet that left, or the first that did not, its size. ``missing``: an exact queue had sent them by the end."""
+    """Medians over the repetitions; of the error of the last packet that left, or the first that
+    did not, its size. ``missing``: an exact queue had sent them by the end."""
     return {
         "highest_mbit": highest,
         "alternative": name,

@@ -1,12 +1,14 @@
 """Namespaces and load under test.
 
-Nodes for benchmarks: namespaces on one switch, made and removed as runs make them, without processes.
+Nodes for benchmarks: namespaces on one switch, made and removed as runs make them, without
+processes.
 
 Load for links under test: iperf3 between a node and its switch, and processors kept busy.
 
 All of it ends by itself, and dies with the thread that started it: nothing outlives a benchmark.
 
-A TCP stream whose arrivals are timed, one reading after the other: for suites that ask when, not how much.
+A TCP stream whose arrivals are timed, one reading after the other: for suites that ask when, not
+how much.
 """
 
 from __future__ import annotations
@@ -108,7 +110,8 @@ def lead_s(nodes: int) -> float:
 
 
 class BenchFlow:
-    """One node's TCP flow to the switch (``up``), from it, or both; it lasts ``seconds`` from ``begin`` on."""
+    """One node's TCP flow to the switch (``up``), from it, or both; it lasts ``seconds`` from
+    ``begin`` on."""
 
     def __init__(self, lab: Lab, node: str, seconds: float, way: Way) -> None:
         self._lab, self._node, self._lasting = lab, node, ceil(seconds)
@@ -129,10 +132,12 @@ class BenchFlow:
         self._client = _start(self._lab.netns(self._node), self._ask, subprocess.DEVNULL)
 
     def wire_bits(self) -> float | None:
-        """Wait for its end; what the receiver got (with ``both`` on the way up), bit/s at the link layer.
+        """Wait for its end; what the receiver got (with ``both`` on the way up), bit/s at the link
+        layer.
 
-        Payload counted where it arrived, with the headers of full segments added: independent of all
-        counters on the way. None where iperf3 does not say. Raises ExperimentError where it failed.
+        Payload counted where it arrived, with the headers of full segments added: independent of
+        all counters on the way. None where iperf3 does not say. Raises ExperimentError where it
+        failed.
         """
         assert self._client is not None
         try:
@@ -158,7 +163,8 @@ class BenchFlow:
 def bulk(
     lab: Lab, nodes: Sequence[str], seconds: float, way: Way = "up"
 ) -> Iterator[list[BenchFlow]]:
-    """A flow for each of these nodes, for ``seconds`` after ``lead_s``, ended with the ``with`` block."""
+    """A flow for each of these nodes, for ``seconds`` after ``lead_s``, ended with the ``with``
+    block."""
     lasting = lead_s(len(nodes)) + seconds + _TAIL_S
     with ExitStack() as stack:
         flows = []
@@ -172,7 +178,8 @@ def bulk(
 
 @contextmanager
 def busy(loops: int, seconds: float) -> Iterator[None]:
-    """So many processes that only compute, for at most ``seconds``, ended with the ``with`` block."""
+    """So many processes that only compute, for at most ``seconds``, ended with the ``with``
+    block."""
     parent = str(os.getpid())
     command = module_command("testbed.bench.busy", f"{seconds:.3f}", "--parent", parent)
     processes = [subprocess.Popen(command, env=environment()) for _ in range(loops)]

@@ -2,7 +2,8 @@
 
 Links by pyroute2's calls: ``IPRoute.tc`` for every change.
 
-Its HTB plugin is ours, which leaves out the rate tables: that makes these messages shorter than those of pyroute2 alone.
+Its HTB plugin is ours, which leaves out the rate tables: that makes these messages shorter than
+those of pyroute2 alone.
 
 How late changes take effect: on an idle host, and with four processes that only compute.
 
@@ -127,7 +128,8 @@ Late = dict[str, float | None]
 
 
 def run(setup: Setup) -> Suite:
-    """Ours against changes made by ``tc`` and by pyroute2's ``IPRoute.tc``; the later of the kernel's notices and the agent's own word."""
+    """Ours against changes made by ``tc`` and by pyroute2's ``IPRoute.tc``; the later of the
+    kernel's notices and the agent's own word."""
     others: list[Alternative] = [Ours(), TcHtb(), IPRouteHtb()]
     found: dict[tuple[int, int, str], list[Late]] = {}
     with lab([OURS, PLAIN], setup) as made:

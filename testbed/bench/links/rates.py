@@ -62,7 +62,8 @@ from testbed.scenario.link_state import FRAME_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """``marks`` is empty where nothing on the way counts; ``says`` is the alternative's word on itself."""
+    """``marks`` is empty where nothing on the way counts; ``says`` is the alternative's word on
+    itself."""
 
     history: Sequence[Step]
     seconds: float
@@ -97,7 +98,8 @@ def measure(
     every_s: float = 0.1,
     loops: int = 0,
 ) -> Measured:
-    """Load the alternative's link with one TCP flow for ``seconds`` from t0 on, the host with ``loops``.
+    """Load the alternative's link with one TCP flow for ``seconds`` from t0 on, the host with
+    ``loops``.
 
     Raises ExperimentError where it cannot be set up or the flow breaks.
     """
@@ -172,7 +174,8 @@ def _rows(
 def _row(
     rate_mbit: int | str, name: str, measured: list[Measured], bare_cost: float | None
 ) -> dict[str, Any]:
-    """``delivered/asked`` at the link's counter; ``payload/asked`` the same by what the receiver got."""
+    """``delivered/asked`` at the link's counter; ``payload/asked`` the same by what the receiver
+    got."""
     asked = float(measured[0].history[0][1])
     shaped = name != Unshaped.name
     wire = median(one.wire_bits for one in measured)
@@ -291,7 +294,8 @@ def _errors(one: Measured, width_s: float) -> list[float]:
 
 RATE, LENGTH_S, LEAD_S, AFTER_S = 100 * MBIT, 2.0, 1.0, 3.0
 GRACE_S = 5e-3
-"""Time in which frames that had left the link, and the one bundle that carries the debt, may still arrive, s."""
+"""Time in which frames that had left the link, and the one bundle that carries the debt, may still
+arrive, s."""
 BACK_MS = 20.0
 Seen = dict[str, float | None]
 
@@ -345,7 +349,8 @@ def _through(made: Lab, other: Alternative, length_s: float) -> Seen:
 
 
 def arrivals(came: list[tuple[float, int]], begin_s: float, end_s: float) -> Seen:
-    """Return what came while the link should have been dead, and when the first came after it. Pure."""
+    """Return what came while the link should have been dead, and when the first came after it.
+    Pure."""
     within = [(at, count) for at, count in came if begin_s <= at < end_s]
     first = next((at for at, _ in came if at >= end_s), None)
     return {
@@ -356,7 +361,8 @@ def arrivals(came: list[tuple[float, int]], begin_s: float, end_s: float) -> See
 
 
 def _row_outage(name: str, seen: list[Seen]) -> dict[str, Any]:
-    """``inside_bytes``: the most of all repetitions. ``never_back``: outages after which nothing came for 3 s."""
+    """``inside_bytes``: the most of all repetitions. ``never_back``: outages after which nothing
+    came for 3 s."""
     back = [one["first_byte_ms"] for one in seen]
     first = [one["at_its_beginning"] or 0.0 for one in seen]
     return {
@@ -416,7 +422,8 @@ class Witness(Thread):
 
 @contextmanager
 def witness(netns: str, index: int, of_class: bool) -> Iterator[Witness]:
-    """Listen for the length of a ``with`` block to changes of a device's class, or of its disciplines."""
+    """Listen for the length of a ``with`` block to changes of a device's class, or of its
+    disciplines."""
     listening = Witness(netns, index, RTM_NEWTCLASS if of_class else RTM_NEWQDISC)
     listening.start()
     try:
@@ -428,8 +435,8 @@ def witness(netns: str, index: int, of_class: bool) -> Iterator[Witness]:
 def lateness_s(due_s: Iterable[float], seen_s: Iterable[float]) -> tuple[list[float], int]:
     """How late each change was seen, in order, and how many never were. Pure.
 
-    A change is taken for seen by the first notice that no earlier change has, and that comes no more than
-    6 ms before it is due.
+    A change is taken for seen by the first notice that no earlier change has, and that comes no
+    more than 6 ms before it is due.
     """
     late, missing = [], 0
     notices = iter(sorted(seen_s))

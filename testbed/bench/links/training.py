@@ -2,7 +2,8 @@
 
 Training runs for suites: a scenario as a file, run as ``testbed run`` runs it, and what it came to.
 
-Messages of a training run against the service curves of their links, queues at the sender and one hop on.
+Messages of a training run against the service curves of their links, queues at the sender and one
+hop on.
 
 The same scenario at dilation 1, 2 and 4: its steps, in model time, must take the same.
 
@@ -44,7 +45,8 @@ QUICK_STEPS = 6
 
 
 def scenario(**changes: Any) -> dict[str, Any]:
-    """Four workers on links of 100 Mbit/s, the server's following a trace; ``changes`` replace keys."""
+    """Four workers on links of 100 Mbit/s, the server's following a trace; ``changes`` replace
+    keys."""
     end = {"rate": "100 Mbit/s", "queue": "50 ms"}
     return {
         "name": "bench",
@@ -68,7 +70,8 @@ def scenario(**changes: Any) -> dict[str, Any]:
 
 
 def sized(setup: Setup, usual: int, **changes: Any) -> dict[str, Any]:
-    """``scenario`` with ``usual`` steps; where it need only work, with two workers and few steps."""
+    """``scenario`` with ``usual`` steps; where it need only work, with two workers and few
+    steps."""
     count = QUICK_STEPS if setup.quick else usual
     train = {**scenario()["train"], "stop": {"steps": count}, "evaluate_every": count}
     found = scenario(train=train, **changes)
@@ -78,7 +81,8 @@ def sized(setup: Setup, usual: int, **changes: Any) -> dict[str, Any]:
 
 
 def written(setup: Setup, name: str, content: Mapping[str, Any]) -> Path:
-    """The scenario as a file beside its trace: 60 s between 50 and 100 Mbit/s, a step every 500 ms."""
+    """The scenario as a file beside its trace: 60 s between 50 and 100 Mbit/s, a step every 500
+    ms."""
     trace = random_walk(low=50, high=100, deviation=10, seconds=60, every_s=0.5, seed=1)
     (setup.directory / TRACE).write_text(write_csv(trace), encoding="utf-8")
     path = setup.directory / f"{name}.yaml"
@@ -98,7 +102,8 @@ def summary(setup: Setup, path: Path) -> dict[str, Any]:
 def run_all(
     setup: Setup, experiment: Experiment, order: Sequence[tuple[Algorithm, int]] | None = None
 ) -> list[dict[str, Any]]:
-    """The ``summary.json`` of every run in the order of running, for an experiment that is in memory already."""
+    """The ``summary.json`` of every run in the order of running, for an experiment that is in
+    memory already."""
     done = run_run(experiment, _FABRIC, setup.directory, quiet=True, order=order)
     return [read_json(Path(entry["dir"]) / SUMMARY) for entry in done.runs]
 
@@ -107,7 +112,8 @@ PLACES = ("nic", "network")
 USED = 1.0
 """Error over its tolerance of 1 % and two packet times."""
 JUDGED = 0.5
-"""So large a share of the messages has to be judged: a figure for a few says nothing of the others."""
+"""So large a share of the messages has to be judged: a figure for a few says nothing of the
+others."""
 
 
 def run(setup: Setup) -> Suite:

@@ -43,7 +43,8 @@ class User:
 
 
 def user() -> User:
-    """Who called sudo, or else nobody. Raises MachineError without root, or where they have no Python."""
+    """Who called sudo, or else nobody. Raises MachineError without root, or where they have no
+    Python."""
     if os.geteuid() != 0:
         raise MachineError("only root can be somebody else as well", fix="Run as root (sudo).")
     entry = pwd.getpwnam(_NAME)
@@ -52,8 +53,10 @@ def user() -> User:
     for python in _interpreters():
         tried = subprocess.run(
             [*_become(uid, gid), python, "-c", _CAN_RUN],
-            env=_environment(Path(tempfile.gettempdir())), capture_output=True, check=False,
-        )  # fmt: skip
+            env=_environment(Path(tempfile.gettempdir())),
+            capture_output=True,
+            check=False,
+        )
         if tried.returncode == 0:
             return User(uid, gid, python)
     raise MachineError(
@@ -64,7 +67,8 @@ def user() -> User:
 
 @contextmanager
 def folder_unprivileged(whose: User, content: Path) -> Iterator[Path]:
-    """A folder of that user's with copies of the files in ``content``; gone with the ``with`` block."""
+    """A folder of that user's with copies of the files in ``content``; gone with the ``with``
+    block."""
     made = Path(tempfile.mkdtemp(prefix="narrows-"))
     try:
         for file in content.iterdir():
@@ -78,7 +82,8 @@ def folder_unprivileged(whose: User, content: Path) -> Iterator[Path]:
 
 
 def replay(whose: User | None, where: Path, scenario: str, seconds: float) -> dict[str, Any]:
-    """Return what ``testbed replay --json`` says as that user, or as root. Raises ExperimentError."""
+    """Return what ``testbed replay --json`` says as that user, or as root. Raises
+    ExperimentError."""
     arguments = [
         "-m",
         "testbed",
@@ -92,9 +97,14 @@ def replay(whose: User | None, where: Path, scenario: str, seconds: float) -> di
     arguments += ["--out", "user" if whose else "root"]
     command = [sys.executable, *arguments] if whose is None else whose.command(*arguments)
     done = subprocess.run(
-        command, cwd=where, env=_environment(where) if whose else environment(),
-        capture_output=True, text=True, timeout=_PATIENCE_S + seconds, check=False,
-    )  # fmt: skip
+        command,
+        cwd=where,
+        env=_environment(where) if whose else environment(),
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_S + seconds,
+        check=False,
+    )
     try:
         said: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
@@ -131,7 +141,8 @@ RATIO_APART, MAPE_APART, LATE_APART_MS = 0.005, 0.005, 2.5
 
 
 def run(setup: Setup) -> Suite:
-    """``testbed replay`` by either in turn. Raises MachineError where there is nobody else to be."""
+    """``testbed replay`` by either in turn. Raises MachineError where there is nobody else to
+    be."""
     seconds = setup.seconds(20.0, 3.0)
     path = written(setup, "agreement", _scenario())
     somebody = user()
@@ -188,7 +199,8 @@ def _medians(runs: list[dict[str, Any]], place: str) -> dict[str, float | None]:
 
 
 def checks(found: dict[str, list[dict[str, Any]]]) -> list[ResultCheck]:
-    """The largest differences over all link directions, and whether the verdicts are the same, and not invalid. Pure."""
+    """The largest differences over all link directions, and whether the verdicts are the same, and
+    not invalid. Pure."""
     apart = {key: _apart(found, key) for key in ("ratio", "mape_1s", "late_p99_ms")}
     verdicts = [[run["verdict"] for run in found[who]] for who in WHO]
     differ = float(set(verdicts[0]) != set(verdicts[1]))
@@ -203,7 +215,8 @@ def checks(found: dict[str, list[dict[str, Any]]]) -> list[ResultCheck]:
 
 
 def _apart(found: dict[str, list[dict[str, Any]]], key: str) -> float | None:
-    """The largest difference; None where it is known of nothing, or of a link direction for one of them alone."""
+    """The largest difference; None where it is known of nothing, or of a link direction for one of
+    them alone."""
     places = dict.fromkeys(place for who in WHO for place in _places(found[who]))
     pairs = [tuple(_medians(found[who], place)[key] for who in WHO) for place in places]
     if any((one is None) != (other is None) for one, other in pairs):

@@ -33,12 +33,14 @@ class Moments:
 
 @dataclass(slots=True)
 class Workspace:
-    """Buffers that a caller keeps between its calls, by name, grown when needed and never shrunk."""
+    """Buffers that a caller keeps between its calls, by name, grown when needed and never
+    shrunk."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def tensor(self, name: str, count: int, like: Tensor) -> Tensor:
-        """The first ``count`` elements of a buffer of ``like``'s dtype and device; contents undefined."""
+        """The first ``count`` elements of a buffer of ``like``'s dtype and device; contents
+        undefined."""
         return self.whole(name, count, like)[:count]
 
     def whole(self, name: str, least: int, like: Tensor) -> Tensor:
@@ -50,7 +52,8 @@ class Workspace:
         return held
 
     def grown(self, name: str, least: int, kept: int) -> Tensor:
-        """All of a buffer that is there, made ``least`` long at least; its first ``kept`` elements stay."""
+        """All of a buffer that is there, made ``least`` long at least; its first ``kept`` elements
+        stay."""
         held = self.tensors[name]
         if held.numel() < least:
             longer = self.tensors[name] = held.new_empty(least + least // 8)
@@ -62,8 +65,8 @@ class Workspace:
 class Operations(Protocol):
     """All tensors contiguous and on one device; vectors float32 (n,), indices int64 (m,) ascending.
 
-    Magnitudes are compared with a threshold as float32; that of NaN is at or above none. Results are
-    the same for any number of threads.
+    Magnitudes are compared with a threshold as float32; that of NaN is at or above none. Results
+    are the same for any number of threads.
     """
 
     def measure(self, flat: Tensor) -> GradientStatistics:
@@ -71,7 +74,8 @@ class Operations(Protocol):
         ...
 
     def add(self, first: Tensor, second: Tensor, out: Tensor) -> GradientStatistics:
-        """``out`` ← ``first`` + ``second`` (may be one of them), and its statistics, in one pass."""
+        """``out`` ← ``first`` + ``second`` (may be one of them), and its statistics, in one
+        pass."""
         ...
 
     def moments(self, flat: Tensor, threshold: float = 0.0) -> Moments:
@@ -85,14 +89,16 @@ class Operations(Protocol):
     def choose_from(
         self, flat: Tensor, threshold: float, space: Workspace
     ) -> tuple[Tensor, Tensor]:
-        """Indices and values of all |x| ≥ ``threshold``, in ``space`` (valid until its next use); one pass."""
+        """Indices and values of all |x| ≥ ``threshold``, in ``space`` (valid until its next use);
+        one pass."""
         ...
 
     def digit_counts(self, flat: Tensor, digit: int = 0, prefix: int = 0) -> Tensor:
         """int64 on the host: how many |x| have each value of a digit of their 31 bits; one pass.
 
-        Digits 0, 1, 2 are the upper 11 bits, the next 11 and the last 9 (``grid.DIGITS``): results have
-        shape (2048,), (2048,), (512,). Only elements whose bits above the digit are ``prefix`` count.
+        Digits 0, 1, 2 are the upper 11 bits, the next 11 and the last 9 (``grid.DIGITS``): results
+        have shape (2048,), (2048,), (512,). Only elements whose bits above the digit are ``prefix``
+        count.
         """
         ...
 

@@ -1,8 +1,8 @@
 """Small numbers in few bits, and back. Codes are uint8, one for each element, a block at a time.
 
-In ``bits`` bits each: code j of a vector lies in bits j·bits to (j + 1)·bits − 1 of its bytes, from the
-lowest bit of the first byte on. Eight codes are one word, which is squeezed in three steps: neighbouring
-bytes, then pairs of them, then halves move together.
+In ``bits`` bits each: code j of a vector lies in bits j·bits to (j + 1)·bits − 1 of its bytes, from
+the lowest bit of the first byte on. Eight codes are one word, which is squeezed in three steps:
+neighbouring bytes, then pairs of them, then halves move together.
 
 In base 3: five codes d₀ … d₄ below 3 are the byte d₀ + 3·d₁ + 9·d₂ + 27·d₃ + 81·d₄.
 """
@@ -19,7 +19,8 @@ Codes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
 
 BLOCK = 2048
-"""Codes that are at hand at once: few enough for the nearest cache, with all that belongs to them."""
+"""Codes that are at hand at once: few enough for the nearest cache, with all that belongs to
+them."""
 TRITS = 5
 """Digits of base 3 in a byte."""
 BLOCK_3 = BLOCK // TRITS * TRITS
@@ -34,7 +35,8 @@ _ONE = np.uint64(1)
 
 @compiled
 def _squeeze(words: Words, bits: int) -> None:
-    """Eight codes of ``bits`` bits in the lowest bits of each word, in place of one in each byte."""
+    """Eight codes of ``bits`` bits in the lowest bits of each word, in place of one in each
+    byte."""
     gap_8, gap_16, gap_32 = np.uint64(8 - bits), np.uint64(16 - 2 * bits), np.uint64(32 - 4 * bits)
     for i in range(words.size):
         word = words[i]
@@ -59,7 +61,8 @@ def _spread(words: Words, bits: int) -> None:
 
 @compiled
 def pack(codes: Codes, count: int, bits: int, out: Bytes) -> None:
-    """The first ``count`` of ``codes`` (at most ``BLOCK``, each below 2^``bits``) into all of ``out``.
+    """The first ``count`` of ``codes`` (at most ``BLOCK``, each below 2^``bits``) into all of
+    ``out``.
 
     ``out``: ⌈count·bits/8⌉ bytes; the bits that are left over are 0. ``codes`` is void afterwards.
     """
@@ -89,7 +92,8 @@ def pack(codes: Codes, count: int, bits: int, out: Bytes) -> None:
 
 @compiled
 def unpack(body: Bytes, count: int, bits: int, codes: Codes) -> None:
-    """Set the first ``count`` of ``codes`` (at most ``BLOCK``) to what ``pack`` made ``body`` of."""
+    """Set the first ``count`` of ``codes`` (at most ``BLOCK``) to what ``pack`` made ``body``
+    of."""
     words = codes.view(np.uint64)[: (count + 7) // 8]
     if bits == 8:
         codes[:count] = body
@@ -132,7 +136,8 @@ def pack_3(codes: Codes, count: int, out: Bytes) -> None:
 
 @compiled
 def unpack_3(body: Bytes, codes: Codes) -> bool:
-    """Set the first 5 of ``codes`` for each byte; whether every byte is one that ``pack_3`` makes."""
+    """Set the first 5 of ``codes`` for each byte; whether every byte is one that ``pack_3``
+    makes."""
     greatest = np.uint8(0)
     for i in range(body.size):
         greatest = max(greatest, body[i])

@@ -9,14 +9,17 @@ The first of these that can be written to:
     the user's cache directory
     a fresh temporary one, which lasts as long as the process
 
-Within it every state of the sources has a folder of its own: numba looks at one file's content alone, not
-at those whose functions it calls. A new folder begins with what another of these places already holds: an
-image comes with loops compiled beside the source, which a container cannot write to, and numba reads no
-cache that it could not write. Entries are made for a processor; another one compiles afresh.
+Within it every state of the sources has a folder of its own: numba looks at one file's content
+alone, not at those whose functions it calls. A new folder begins with what another of these places
+already holds: an image comes with loops compiled beside the source, which a container cannot write
+to, and numba reads no cache that it could not write. Entries are made for a processor; another one
+compiles afresh.
 
-Every kernel compiled, or read from the disk, before it is needed: ``python -m testbed.compress.kernels.compilation``.
+Every kernel compiled, or read from the disk, before it is needed: ``python -m
+testbed.compress.kernels.compilation``.
 
-How vectors are cut up. Results depend on these numbers and on nothing else, least of all on threads.
+How vectors are cut up. Results depend on these numbers and on nothing else, least of all on
+threads.
 """
 
 from __future__ import annotations
@@ -61,7 +64,8 @@ def alone() -> Iterator[None]:
 
 
 def is_filled() -> bool:
-    """Return whether there is compiled code to be read: nothing has to be compiled, or not all of it."""
+    """Return whether there is compiled code to be read: nothing has to be compiled, or not all of
+    it."""
     return next(directory().rglob("*.nbi"), None) is not None
 
 
@@ -137,7 +141,8 @@ MODULES = (
     "index_codecs",
     "random_loops",
 )
-"""Each has a tuple ``WARM`` of functions without arguments, which call its loops once on tiny arrays."""
+"""Each has a tuple ``WARM`` of functions without arguments, which call its loops once on tiny
+arrays."""
 
 
 @cache
@@ -150,9 +155,11 @@ def all() -> None:  # noqa: A001
 
 
 CHUNK = 1 << 18
-"""Elements that one partial sum covers; the unit that threads share out. A multiple of ``PIECE``."""
+"""Elements that one partial sum covers; the unit that threads share out. A multiple of
+``PIECE``."""
 PIECE = 1 << 13
-"""Elements that are worked on while they are in the nearest cache. A multiple of ``LANES`` and ``BLOCK``."""
+"""Elements that are worked on while they are in the nearest cache. A multiple of ``LANES`` and
+``BLOCK``."""
 LANES = 32
 """Sums that run beside each other within a chunk: element i belongs to lane i mod ``LANES``."""
 BLOCK = 64
@@ -173,7 +180,8 @@ def chunks(size: int) -> int:
 
 
 def as_float32(threshold: float) -> np.float32:
-    """Rounded to the nearest, as everything is that elements are compared with; beyond the range infinite."""
+    """Rounded to the nearest, as everything is that elements are compared with; beyond the range
+    infinite."""
     with np.errstate(over="ignore"):
         return np.float32(threshold)
 

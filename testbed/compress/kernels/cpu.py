@@ -1,9 +1,10 @@
 """Numba operations over threads.
 
-Several threads for one pass over a big vector: the only place in ``compress`` that knows of threads.
+Several threads for one pass over a big vector: the only place in ``compress`` that knows of
+threads.
 
-Parts are whole chunks, and what is made of them is put together in their order, so that the number of
-threads, which is PyTorch's, shows in the time alone. Loops run without the interpreter's lock.
+Parts are whole chunks, and what is made of them is put together in their order, so that the number
+of threads, which is PyTorch's, shows in the time alone. Loops run without the interpreter's lock.
 
 Buffers for what a thread chooses, grown as they fill, and put together in the end.
 
@@ -70,12 +71,14 @@ def _executor(process: int) -> ThreadPoolExecutor:
 
 
 _FIRST_SHARE = 32
-"""A buffer begins with room for one in so many; what a training needs is known after its first step."""
+"""A buffer begins with room for one in so many; what a training needs is known after its first
+step."""
 _INDICES, _VALUES = torch.empty(0, dtype=torch.int64), torch.empty(0)
 
 
 class Chosen:
-    """Elements that thread ``number`` found among ``size``: indices and values, ``count`` of them."""
+    """Elements that thread ``number`` found among ``size``: indices and values, ``count`` of
+    them."""
 
     def __init__(self, space: Workspace, number: int, size: int) -> None:
         self._space, self._names = space, (f"indices {number}", f"values {number}")
@@ -213,7 +216,8 @@ class CpuKernels:
 
 
 def floats(tensor: Tensor) -> Floats:
-    """The memory of a float32 vector. Raises TypeError for anything else: loops are compiled for it alone."""
+    """The memory of a float32 vector. Raises TypeError for anything else: loops are compiled for it
+    alone."""
     if tensor.dtype != torch.float32 or tensor.dim() != 1 or not tensor.is_contiguous():
         raise TypeError(f"a contiguous float32 vector is needed, not {tensor.dtype} {tensor.shape}")
     view: Floats = tensor.detach().numpy()

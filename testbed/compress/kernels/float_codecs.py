@@ -5,27 +5,27 @@ Fewer bits of each number's own form: binary16, bfloat16 and powers of two.
 ``words`` are the uint32 bits of float32 numbers (m,), ``halves`` uint16 (m,), ``codes`` uint8 (m,).
 Functions that read binary16 or bfloat16 say whether every number is finite.
 
-Eight-bit levels of each bucket's greatest magnitude. A bucket's scale, its levels and what is read from
-them are made while the bucket is in the cache.
+Eight-bit levels of each bucket's greatest magnitude. A bucket's scale, its levels and what is read
+from them are made while the bucket is in the cache.
 
-``values`` and ``kept`` are float32 (m,), scales float32 (⌈m/bucket⌉,); parts of
-a vector begin at a multiple of the bucket. Levels are worked out in float64: no scale is too small for
-it, and whatever the rounding, the greatest level is kept exactly. Reading returns the first bucket that
-nobody would have written, or −1.
+``values`` and ``kept`` are float32 (m,), scales float32 (⌈m/bucket⌉,); parts of a vector begin at a
+multiple of the bucket. Levels are worked out in float64: no scale is too small for it, and whatever
+the rounding, the greatest level is kept exactly. Reading returns the first bucket that nobody would
+have written, or −1.
 
 Levels from the least to the greatest element of each bucket, in few bits.
 
-``values`` and ``kept`` are float32 (m,), scales float32 (⌈m/bucket⌉,), ``body`` the packed codes; parts of
-a vector begin at a multiple of the bucket. Levels are worked out in float64: no scale is too small for
-it, and whatever the rounding, the greatest level is kept exactly. Reading returns the first bucket that
-nobody would have written, or −1.
+``values`` and ``kept`` are float32 (m,), scales float32 (⌈m/bucket⌉,), ``body`` the packed codes;
+parts of a vector begin at a multiple of the bucket. Levels are worked out in float64: no scale is
+too small for it, and whatever the rounding, the greatest level is kept exactly. Reading returns the
+first bucket that nobody would have written, or −1.
 
 Stochastic levels of each bucket's 2-norm, in few bits.
 
-``values`` and ``kept`` are float32 (m,), scales float32 (⌈m/bucket⌉,), ``body`` the packed codes; parts of
-a vector begin at a multiple of the bucket. Levels are worked out in float64: no scale is too small for
-it, and whatever the rounding, the greatest level is kept exactly. Reading returns the first bucket that
-nobody would have written, or −1.
+``values`` and ``kept`` are float32 (m,), scales float32 (⌈m/bucket⌉,), ``body`` the packed codes;
+parts of a vector begin at a multiple of the bucket. Levels are worked out in float64: no scale is
+too small for it, and whatever the rounding, the greatest level is kept exactly. Reading returns the
+first bucket that nobody would have written, or −1.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def natural_write(
 ) -> None:
     """Up or down to a power of two; the biased exponent less ``floor`` is the code, 0 stands for 0.
 
-    2^e·(1 + f) becomes 2^(e+1) with probability f. Below the least power there is, x becomes that power
-    with probability x/power, and else 0. The expected value is x in both cases.
+    2^e·(1 + f) becomes 2^(e+1) with probability f. Below the least power there is, x becomes that
+    power with probability x/power, and else 0. The expected value is x in both cases.
     """
     shares = np.empty(BLOCK, np.float32)
     per_least = np.float32(2.0 ** (126 - floor))
@@ -301,7 +301,8 @@ def write_loops_maxmin(
 def read_loops_maxmin(
     body: Bytes, bucket: int, bits: int, lows: Floats, highs: Floats, out: Floats
 ) -> int:
-    """A bucket has levels 0 and the greatest, unless all its elements are equal: then all have level 0."""
+    """A bucket has levels 0 and the greatest, unless all its elements are equal: then all have
+    level 0."""
     codes = np.empty(BLOCK, np.uint8)
     top = (1 << bits) - 1
     for b in range(lows.size):

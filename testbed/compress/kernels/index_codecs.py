@@ -1,7 +1,8 @@
 """Indices in bits, one core, one pass each. 64-bit words, lowest bit first.
 
-Indices are int64 (m,), strictly ascending in [0, size): what writes them says whether they were. Nothing is
-written outside the arrays given, whatever is in them: they must only have the lengths that are stated.
+Indices are int64 (m,), strictly ascending in [0, size): what writes them says whether they were.
+Nothing is written outside the arrays given, whatever is in them: they must only have the lengths
+that are stated.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ Indices = NDArray[np.int64]
 
 @compiled
 def misplaced(indices: Indices, size: int) -> int:
-    """Place of the first index that does not ascend strictly, or is outside [0, ``size``); −1 if none is."""
+    """Place of the first index that does not ascend strictly, or is outside [0, ``size``); −1 if
+    none is."""
     last = -1
     for place in range(indices.size):
         index = indices[place]

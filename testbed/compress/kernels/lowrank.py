@@ -1,4 +1,5 @@
-"""Products of a matrix M (rows, cols) with r vectors, kept as the rows of float64 or float32 arrays.
+"""Products of a matrix M (rows, cols) with r vectors, kept as the rows of float64 or float32
+arrays.
 
 Sums are float64: no entry is too great or too small for them.
 """

@@ -2,21 +2,21 @@
 
 Sums and greatest magnitudes, and the addition that comes before them.
 
-Sums are kept in lanes (``grid``): each adds up its elements of a chunk in order, lanes are then added up
-in pairs. Bits instead of numbers give the maximum, which thus sees NaN as well.
+Sums are kept in lanes (``grid``): each adds up its elements of a chunk in order, lanes are then
+added up in pairs. Bits instead of numbers give the maximum, which thus sees NaN as well.
 
 Count, sum, sum of squares and sum of logarithms of magnitudes, in one pass.
 
-A logarithm for each element would take longer than all the rest. Here a lane multiplies its elements'
-significands, in [1, 2), and adds up their exponents: Σ ln x = ln Π significands + ln 2 · Σ exponents. One
-logarithm then does for all elements that a lane has in a chunk.
+A logarithm for each element would take longer than all the rest. Here a lane multiplies its
+elements' significands, in [1, 2), and adds up their exponents: Σ ln x = ln Π significands + ln 2 ·
+Σ exponents. One logarithm then does for all elements that a lane has in a chunk.
 
 Counts of the values of some bits of each magnitude: what a radix select asks for.
 
 What is at or above a threshold: how much, and where.
 
-A block of elements is compared at once (``vectors``); its hits are then taken from the lowest bit to the
-highest, so that elements that are not chosen cost next to nothing, whatever the density.
+A block of elements is compared at once (``vectors``); its hits are then taken from the lowest bit
+to the highest, so that elements that are not chosen cost next to nothing, whatever the density.
 
 Adding a few elements to a vector, and taking them away again.
 """
@@ -130,7 +130,8 @@ def _settle(products: Sums, exponents: Counts) -> None:
 
 @compiled
 def _logarithms(products: Sums, exponents: Counts, nonzero: int) -> float:
-    """The sum over all lanes; exponents come with float64's bias, once for each element that is not 0."""
+    """The sum over all lanes; exponents come with float64's bias, once for each element that is not
+    0."""
     total, power = 0.0, -_BIAS * nonzero
     for lane in range(LANES):
         total += log(products[lane])
@@ -140,7 +141,8 @@ def _logarithms(products: Sums, exponents: Counts, nonzero: int) -> float:
 
 @compiled
 def moments(flat: Floats, threshold: np.float32, counts: Counts, sums: Sums) -> None:
-    """Fill a row of ``counts`` and of ``sums`` per chunk for the magnitudes at or above the threshold."""
+    """Fill a row of ``counts`` and of ``sums`` per chunk for the magnitudes at or above the
+    threshold."""
     lanes, exponents = np.empty((3, LANES), np.float64), np.empty(LANES, np.int64)
     total, squares, products = lanes[ABS], lanes[SQUARES], lanes[LOG]
     for chunk in range(len(counts)):
@@ -197,7 +199,8 @@ def first(bits: Bits, shift: int, counts: LoopsDigitsCounts) -> None:
 
 @compiled
 def below(bits: Bits, shift: int, width: int, prefix: int, counts: LoopsDigitsCounts) -> None:
-    """Add to ``counts`` (1, values) those of ``width`` bits from ``shift`` on, below the bits ``prefix``."""
+    """Add to ``counts`` (1, values) those of ``width`` bits from ``shift`` on, below the bits
+    ``prefix``."""
     by, above, wanted = np.uint32(shift), np.uint32(shift + width), np.uint32(prefix)
     mask = np.uint32((1 << width) - 1)
     for i in range(bits.size):
@@ -271,7 +274,8 @@ _WARM_LOOPS_CHOOSE = (_warm_loops_choose,)
 
 @compiled
 def add_at(flat: Floats, indices: Indices, values: Floats) -> int:
-    """``flat[indices] += values`` up to the first index that is outside; returns how many were inside."""
+    """``flat[indices] += values`` up to the first index that is outside; returns how many were
+    inside."""
     size = np.uint64(flat.size)
     for i in range(indices.size):
         at = np.uint64(indices[i])  # below 0 becomes huge

@@ -49,7 +49,8 @@ Indices = NDArray[np.int64]
 
 @compiled
 def fill_loops_seeded(keys: Words, size: int, out: Indices) -> None:
-    """Set ``out`` (at most ``size`` elements) to the permutation's values at 0, 1, 2, … ``size`` ≥ 2.
+    """Set ``out`` (at most ``size`` elements) to the permutation's values at 0, 1, 2, … ``size`` ≥
+    2.
 
     ``keys``: one for each round, an even number.
     """

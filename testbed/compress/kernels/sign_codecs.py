@@ -2,8 +2,8 @@
 
 Signs, one bit each, and the means of both groups of them.
 
-A vector is cut into segments by ``edges`` (int64 (s + 1,), ascending): rows of matrices, cut once more
-where chunks begin. Parts of a vector begin at an edge, and at a multiple of 8.
+A vector is cut into segments by ``edges`` (int64 (s + 1,), ascending): rows of matrices, cut once
+more where chunks begin. Parts of a vector begin at an edge, and at a multiple of 8.
 
 −1, 0 and 1 times a scale, five to a byte.
 """
@@ -40,7 +40,8 @@ _LANES = 64
 
 @compiled
 def _take_in(row: Floats, place: int, above: Sums, below: Sums) -> None:
-    """Add the elements of ``row``, the first of which has ``place`` in its part, to the lanes of both groups."""
+    """Add the elements of ``row``, the first of which has ``place`` in its part, to the lanes of
+    both groups."""
     lane = place % _LANES
     head = min(-place % _LANES, row.size)
     for i in range(head):

@@ -1,14 +1,15 @@
 """LLVM vector intrinsics.
 
-The building blocks of ``vectors``: each writes some of LLVM's instructions where ``builder`` stands.
+The building blocks of ``vectors``: each writes some of LLVM's instructions where ``builder``
+stands.
 
 A "row" is ``LANES`` consecutive elements, held in one LLVM vector.
 
 Loops over whole vectors of elements, written in LLVM's own terms: what no plain loop turns into.
 
-Accumulators are ``LANES`` numbers that LLVM keeps in the processor's registers, however wide these are.
-Element i goes to accumulator i mod ``LANES``, in order, without any reordering: results have the same
-bits on every processor. Nothing is checked here; arrays are contiguous.
+Accumulators are ``LANES`` numbers that LLVM keeps in the processor's registers, however wide these
+are. Element i goes to accumulator i mod ``LANES``, in order, without any reordering: results have
+the same bits on every processor. Nothing is checked here; arrays are contiguous.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def load(builder: Any, array: Any, start: Any, of: Any, count: int = LANES) -> A
 
 
 def fetch(builder: Any, array: Any, start: Any, count: int = LANES) -> None:
-    """Have the memory ``AHEAD`` of ``start`` brought near: processors do not look beyond a page by themselves.
+    """Have the memory ``AHEAD`` of ``start`` brought near: processors do not look beyond a page by
+    themselves.
 
     Half the time of a pass that does little else but read. What is beyond the end is not touched.
     """
@@ -129,7 +131,8 @@ def count(builder: Any, variable: Any, mask: Any) -> None:
 
 
 def multiply(builder: Any, sizes: Any, products: Any, exponents: Any) -> None:
-    """Multiply by the significands, in [1, 2), and add the exponents. 0 has significand 1, exponent 0."""
+    """Multiply by the significands, in [1, 2), and add the exponents. 0 has significand 1, exponent
+    0."""
     longs = lanes(LONG)
     bits = builder.bitcast(sizes, longs)
     add_to(builder, exponents, builder.lshr(bits, longs([_SIGNIFICAND_BITS] * LANES)))
@@ -163,7 +166,8 @@ def take_in(typing: Any, flat: Any, sums: Any, tops: Any) -> Any:
 
 @intrinsic
 def add(typing: Any, first: Any, second: Any, out: Any, sums: Any, tops: Any) -> Any:
-    """``out`` ← ``first`` + ``second``, float32, and ``take_in`` of it. ``out`` may be one of them."""
+    """``out`` ← ``first`` + ``second``, float32, and ``take_in`` of it. ``out`` may be one of
+    them."""
     del typing
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -191,8 +195,9 @@ def add_moments(
 ) -> Any:
     """Add, for each |x| ≥ threshold, |x|, x² and its exponent, and multiply by its significand.
 
-    ``flat``: float32, a multiple of ``LANES`` elements; threshold: float32; the rest float64, exponents
-    int64, of ``LANES``. Returns (int64, int64): how many there are, and how many are not 0.
+    ``flat``: float32, a multiple of ``LANES`` elements; threshold: float32; the rest float64,
+    exponents int64, of ``LANES``. Returns (int64, int64): how many there are, and how many are not
+    0.
     """
     del typing
     counts = typeof((0, 0))
@@ -225,10 +230,11 @@ def add_moments(
 
 @intrinsic
 def hits(typing: Any, flat: Any, start: Any, threshold: Any) -> Any:
-    """uint64: bit j says whether |flat[start + j]| ≥ threshold; NaN's is 0. Reads ``BLOCK`` elements.
+    """uint64: bit j says whether |flat[start + j]| ≥ threshold; NaN's is 0. Reads ``BLOCK``
+    elements.
 
-    ``flat``, ``threshold``: float32. On x86-64 it is a comparison and a move of its mask for every few
-    elements; LLVM does the same with what other processors have.
+    ``flat``, ``threshold``: float32. On x86-64 it is a comparison and a move of its mask for every
+    few elements; LLVM does the same with what other processors have.
     """
     del typing
 

@@ -80,7 +80,8 @@ class Reference:
 
 
 _PIECE = 1 << 24
-"""Elements that are summed at once: PyTorch makes a float64 copy of what it is to sum in float64."""
+"""Elements that are summed at once: PyTorch makes a float64 copy of what it is to sum in
+float64."""
 
 
 class CudaKernels(Reference):
@@ -126,7 +127,8 @@ def _moments(piece: Tensor, chosen: Tensor) -> Tensor:
 
 
 class Staging:
-    """Keeps one page-locked buffer per dtype, grown when needed; tensors on the CPU pass untouched."""
+    """Keeps one page-locked buffer per dtype, grown when needed; tensors on the CPU pass
+    untouched."""
 
     def __init__(self) -> None:
         self._buffers: dict[torch.dtype, Tensor] = {}

@@ -2,12 +2,14 @@
 
 A threshold from a sample of the vector, and how it is lowered where it left too few.
 
-Deep Gradient Compression (Lin et al., ICLR 2018): 1 % of the elements at equal distances from a random
-start; the threshold is the sample's own top-k; while too few reach it, it is multiplied by 0.8.
+Deep Gradient Compression (Lin et al., ICLR 2018): 1 % of the elements at equal distances from a
+random start; the threshold is the sample's own top-k; while too few reach it, it is multiplied by
+0.8.
 
 Deep Gradient Compression's selection (Lin et al., ICLR 2018; its public code for the constants).
 
-Hierarchical selection (Lin et al., ICLR 2018, §3.3): a sample's threshold, then exact top-k of what reaches it.
+Hierarchical selection (Lin et al., ICLR 2018, §3.3): a sample's threshold, then exact top-k of what
+reaches it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def check_sample(share: float) -> float:
 
 
 def take(pool: Pool, share: float, count: int, rng: Random) -> Tensor:
-    """A copy, float32 (s,), of ``share`` of the elements; of enough for two of the ``count`` largest.
+    """A copy, float32 (s,), of ``share`` of the elements; of enough for two of the ``count``
+    largest.
 
     The distance is a prime (or 1): an even one would see the same few columns of every matrix whose
     rows it divides.
@@ -50,7 +53,8 @@ def take(pool: Pool, share: float, count: int, rng: Random) -> Tensor:
 
 
 def rank_for(expected: float, available: int, margin: float = 0.0) -> int:
-    """Which place of a sample's order stands for ``expected`` of its elements, in [1, ``available``].
+    """Which place of a sample's order stands for ``expected`` of its elements, in [1,
+    ``available``].
 
     ``margin``: standard errors (√expected) further down, so that too few are left but rarely.
     """
@@ -65,7 +69,8 @@ def threshold_of(pool: Pool, share: float, count: int, rng: Random, margin: floa
 
 
 def lower_until(pool: Pool, threshold: float, least: float) -> int:
-    """Cut ``pool``, with ever lower thresholds until ``least`` elements are left; how many there are."""
+    """Cut ``pool``, with ever lower thresholds until ``least`` elements are left; how many there
+    are."""
     found = pool.cut(threshold)
     for _ in range(ATTEMPTS):
         if found >= least or not pool.floor or pool.floor <= LEAST:
@@ -103,7 +108,8 @@ class Dgc(ThresholdEstimator):
 
 
 MARGIN = 3.0
-"""Standard errors by which the sample's threshold is put lower, so that hardly ever too few reach it."""
+"""Standard errors by which the sample's threshold is put lower, so that hardly ever too few reach
+it."""
 
 
 class Hierarchical(ThresholdEstimator):

@@ -1,7 +1,7 @@
 """Adaptive quantization's selection (Dryden et al., MLHPC 2016): equal proportions of both signs.
 
-Positive and negative elements have thresholds of their own, so that the same proportion of each is sent.
-With values ``onebit``, each group is read as its mean, as in the paper.
+Positive and negative elements have thresholds of their own, so that the same proportion of each is
+sent. With values ``onebit``, each group is read as its mean, as in the paper.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Dryden(ThresholdEstimator):
         self._sample = check_sample(sample)
 
     def narrow(self, pool: Pool, count: int, rng: Random) -> None:
-        """Fewer than ``count`` are left only where a sign has fewer than the sample made believe."""
+        """Fewer than ``count`` are left only where a sign has fewer than the sample made
+        believe."""
         sample = take(pool, self._sample, count, rng)
         shares = _signs(sample)
         if not sum(shares):  # the sample met zeros only
@@ -57,7 +58,8 @@ def _split(count: int, shares: tuple[int, int]) -> tuple[int, int]:
 
 
 def _floor(sample: Tensor, shares: tuple[int, int], wanted: tuple[int, int], scale: float) -> float:
-    """The lower of both signs' thresholds, with a margin; ``sample`` is put in another order and negated."""
+    """The lower of both signs' thresholds, with a margin; ``sample`` is put in another order and
+    negated."""
     found = []
     for available, one in zip(shares, wanted, strict=True):
         if one:

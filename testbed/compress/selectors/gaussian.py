@@ -1,4 +1,5 @@
-"""GaussianK (Shi et al., 2019): a threshold from a normal distribution, corrected at most three times."""
+"""GaussianK (Shi et al., 2019): a threshold from a normal distribution, corrected at most three
+times."""
 
 from __future__ import annotations
 

@@ -1,19 +1,21 @@
 """Where the threshold of a density will lie, from what earlier steps have shown. Pure arithmetic.
 
-Thresholds are in units of b = mean |p|, so that a gradient that grows or shrinks as a whole changes nothing.
+Thresholds are in units of b = mean |p|, so that a gradient that grows or shrinks as a whole changes
+nothing.
 
 The Laplacian threshold (Chen, Liu, Han 2021): estimate, then correct until the count is right.
 
-Gradients after error feedback are close to a Laplace distribution, whose maximum-likelihood scale is
-b = mean |p|, so that t = −b·ln k is about the threshold of density k. On real gradients that alone finds
-0.01 to 40 times as many elements as it should: the correction is the method. Here it takes
+Gradients after error feedback are close to a Laplace distribution, whose maximum-likelihood scale
+is b = mean |p|, so that t = −b·ln k is about the threshold of density k. On real gradients that
+alone finds 0.01 to 40 times as many elements as it should: the correction is the method. Here it
+takes
 
     one pass    takes out all elements above a threshold somewhat lower than expected (``aim``);
     the rest    is looked for among these few (``probing``), and is as good as free.
 
-The pass that made p has given b. From the second step on, the last step's threshold over b takes the
-place of the estimate. Where the pass finds too few, one that counts leading bits tells exactly where to
-look, and a third takes them out: never more than that, whatever the distribution.
+The pass that made p has given b. From the second step on, the last step's threshold over b takes
+the place of the estimate. Where the pass finds too few, one that counts leading bits tells exactly
+where to look, and a third takes them out: never more than that, whatever the distribution.
 """
 
 from __future__ import annotations
@@ -50,19 +52,22 @@ if TYPE_CHECKING:
 
 _LEAST_SLACK, _MOST_SLACK = 0.1, 31.0
 _FREE, _MOST_FREE = 0.0025, 4.0
-"""A share of the vector that costs next to nothing to take out besides; at most so many times the target."""
+"""A share of the vector that costs next to nothing to take out besides; at most so many times the
+target."""
 _EAGER, _CALM = 0.85, 0.98
-"""The slack becomes so much smaller with every step that has enough: until the first miss, and after it. A
-miss doubles it, so that in the long run 3 steps in 100 miss: 1 / (1 + ln 2 / −ln 0.98)."""
+"""The slack becomes so much smaller with every step that has enough: until the first miss, and
+after it. A miss doubles it, so that in the long run 3 steps in 100 miss: 1 / (1 + ln 2 / −ln
+0.98)."""
 
 
 @dataclass(slots=True)
 class ThresholdPredictor:
-    """``ratio``: the last step's threshold over b, above which the share ``density`` of all elements was.
+    """``ratio``: the last step's threshold over b, above which the share ``density`` of all
+    elements was.
 
-    ``slope``: how much further up there were e times fewer; 1 for a Laplace distribution. ``slack``:
-    how many more than wanted are taken out, over those wanted; ``fall``: its factor after a step that
-    had enough. ``density`` 0: nothing is known yet.
+    ``slope``: how much further up there were e times fewer; 1 for a Laplace distribution.
+    ``slack``: how many more than wanted are taken out, over those wanted; ``fall``: its factor
+    after a step that had enough. ``density`` 0: nothing is known yet.
     """
 
     ratio: float = 0.0
@@ -74,9 +79,9 @@ class ThresholdPredictor:
     def expected(self, density: float) -> float:
         """The threshold for ``density`` in (0, 1), over b.
 
-        At first that of a Laplace distribution: P(|p| > t) = exp(−t/b), so t = −b·ln k. Later ln k is
-        taken to fall in straight lines: from 0 at threshold 0 to the last one, and on from there with
-        the slope that was found there.
+        At first that of a Laplace distribution: P(|p| > t) = exp(−t/b), so t = −b·ln k. Later ln k
+        is taken to fall in straight lines: from 0 at threshold 0 to the last one, and on from there
+        with the slope that was found there.
         """
         if not self.density:
             return -log(density)
@@ -123,10 +128,10 @@ _SMALL = 512
 class Laplace:
     """``density · n`` elements of greatest magnitude, give or take the share ``tolerance`` of them.
 
-    Zeros are never sent for their own sake: where fewer elements than asked for are not 0, these are
-    sent. Where equal magnitudes leave no threshold within the tolerance, exactly ``density · n`` are sent,
-    of equal ones the first. ``fit_every``: every so many steps, from the first on, ``fit`` is set to how
-    well the distribution fits (``fit.report``); 0: never.
+    Zeros are never sent for their own sake: where fewer elements than asked for are not 0, these
+    are sent. Where equal magnitudes leave no threshold within the tolerance, exactly ``density ·
+    n`` are sent, of equal ones the first. ``fit_every``: every so many steps, from the first on,
+    ``fit`` is set to how well the distribution fits (``fit.report``); 0: never.
     """
 
     def __init__(self, tolerance: float = 0.05, fit_every: int = 0) -> None:
@@ -203,7 +208,8 @@ class Laplace:
         scale: float,
         window: ProbeWindow,
     ) -> tuple[Candidates, float, int, int]:
-        """Return what is sent of more than enough, its least magnitude, ties at that, and readings of ``left``."""
+        """Return what is sent of more than enough, its least magnitude, ties at that, and readings
+        of ``left``."""
         slope = self._aim.slope * scale
         threshold = guessed(left, low, slope, window.aim)
         sent = chosen(operations, left, threshold, self._kept)

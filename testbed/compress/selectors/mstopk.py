@@ -1,8 +1,8 @@
 """MSTop-k (Shi et al., MLSys 2021): approximate top-k of exactly the count asked for, by bisection.
 
-Between the mean and the maximum of the magnitudes, two thresholds close in on the one that is wanted: too
-few elements reach the upper one, too many the lower. All of the first kind are sent, and a run of those
-between the two, from a random place.
+Between the mean and the maximum of the magnitudes, two thresholds close in on the one that is
+wanted: too few elements reach the upper one, too many the lower. All of the first kind are sent,
+and a run of those between the two, from a random place.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from testbed.compress.base import whole_number
 from testbed.compress.selectors.threshold_search import Pool, ThresholdEstimator
 
 SHRINK = 4
-"""Elements below the lower threshold are out for good: those above it are copied when they are at most a
-quarter of what is left, and counted there from then on."""
+"""Elements below the lower threshold are out for good: those above it are copied when they are at
+most a quarter of what is left, and counted there from then on."""
 
 
 class MsTopK(ThresholdEstimator):

@@ -12,11 +12,12 @@ from testbed.errors import InputError
 
 
 class RandK(Stateless):
-    """``round(density · n)`` elements without replacement, each set of so many as likely as any other.
+    """``round(density · n)`` elements without replacement, each set of so many as likely as any
+    other.
 
     Sender and receiver work the indices out from a seed (``seeded``), which travels in their place.
-    ``scale``: values are multiplied by n/k, which makes the message unbiased, E C(x) = x; it is meant
-    for use without error feedback.
+    ``scale``: values are multiplied by n/k, which makes the message unbiased, E C(x) = x; it is
+    meant for use without error feedback.
     """
 
     def __init__(self, scale: bool = False) -> None:

@@ -1,4 +1,5 @@
-"""RedSync (Fang et al., JPDC 2019): thresholds mean + t·(max − mean) of the magnitudes, t in [0, 1]."""
+"""RedSync (Fang et al., JPDC 2019): thresholds mean + t·(max − mean) of the magnitudes, t in [0,
+1]."""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ class Trimmed(ThresholdEstimator):
 
 
 class Search(ThresholdEstimator):
-    """Threshold binary search: halves t's interval [0, 1] until one to two times as many elements as
-    asked for reach it, or the interval is no wider than ``width``; then all that reach it are sent.
+    """Threshold binary search: halves t's interval [0, 1] until one to two times as many elements
+    as asked for reach it, or the interval is no wider than ``width``; then all that reach it are
+    sent.
 
     ``reuse``: calls with equal density that one search serves.
     """

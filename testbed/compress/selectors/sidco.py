@@ -1,12 +1,13 @@
 """Where the tail of a fitted distribution begins: SIDCo (Abdelmoniem et al., MLSys 2021).
 
-Every function gives the t with P(X > t) = ``share``, in (0, 1), for magnitudes X ≥ 0 with the moments given.
+Every function gives the t with P(X > t) = ``share``, in (0, 1), for magnitudes X ≥ 0 with the
+moments given.
 
 SIDCo (Abdelmoniem et al., MLSys 2021): a threshold from a fitted distribution, in several stages.
 
-The first stage is to leave a quarter of the elements. Every further one fits what the last one left, as
-excess over its threshold, and leaves an equal ratio of it. After every fifth call the number of stages
-follows what came of it.
+The first stage is to leave a quarter of the elements. Every further one fits what the last one
+left, as excess over its threshold, and leaves an equal ratio of it. After every fifth call the
+number of stages follows what came of it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def exponential(mean: float, share: float) -> float:
 
 
 def pareto(mean: float, variance: float, share: float) -> float:
-    """Generalised Pareto by its moments: with q = mean²/variance, c = (q − 1)/2 and a = mean·(q + 1)/2,
+    """Generalised Pareto by its moments: with q = mean²/variance, c = (q − 1)/2 and a = mean·(q +
+    1)/2,
 
     t = a·(1 − shareᶜ)/c, which for c → 0 is the exponential and for variance → 0 the mean itself (a
     variance below 0 is a rounding error).
@@ -43,9 +45,11 @@ def pareto(mean: float, variance: float, share: float) -> float:
 
 
 def gamma(mean: float, mean_log: float, share: float) -> float:
-    """Gamma by Minka's closed form near maximum likelihood: with s = ln(mean) − mean of the logarithms,
+    """Gamma by Minka's closed form near maximum likelihood: with s = ln(mean) − mean of the
+    logarithms,
 
-    shape = (3 − s + √((s − 3)² + 24 s))/(12 s), scale = mean/shape. For s → 0 all values are the mean.
+    shape = (3 − s + √((s − 3)² + 24 s))/(12 s), scale = mean/shape. For s → 0 all values are the
+    mean.
     """
     from scipy.special import gammainccinv
 
@@ -76,15 +80,16 @@ def stage_shares(share: float, stages: int) -> list[float]:
 
 
 class Stages:
-    """How many there are: one fewer when more than 1.2 times as much as asked for was sent on average
-    of five calls, one more when less than 0.8 times.
+    """How many there are: one fewer when more than 1.2 times as much as asked for was sent on
+    average of five calls, one more when less than 0.8 times.
     """
 
     def __init__(self) -> None:
         self.count, self._calls, self._sum = 1, 0, 0.0
 
     def adapt(self, achieved: float, share: float) -> None:
-        """``achieved``: elements sent over elements asked for in one call, which were ``share`` of all."""
+        """``achieved``: elements sent over elements asked for in one call, which were ``share`` of
+        all."""
         self._calls += 1
         self._sum += achieved
         if self._calls < EVERY:
@@ -144,7 +149,8 @@ class Sidco(ThresholdEstimator):
 
 
 def _gamma_threshold(pool: Pool, share: float) -> float:
-    """Return the threshold, from the elements that are not zero: the logarithm of the others is infinite."""
+    """Return the threshold, from the elements that are not zero: the logarithm of the others is
+    infinite."""
     seen = pool.moments()
     share = share * seen.count / seen.nonzero
     if share >= 1:

@@ -1,6 +1,7 @@
 """Shared by all threshold estimators.
 
-Exact selection among candidates by the digits of their magnitudes, and what is needed to narrow them down.
+Exact selection among candidates by the digits of their magnitudes, and what is needed to narrow
+them down.
 
 Finding a threshold for about so many elements, once a first pass has left few candidates.
 
@@ -38,7 +39,8 @@ LEAST_MAGNITUDE = float(np.finfo(np.float32).smallest_subnormal)
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """All elements at or above some magnitude: ``indices`` int64 (c,) ascending, ``values`` float32 (c,)."""
+    """All elements at or above some magnitude: ``indices`` int64 (c,) ascending, ``values`` float32
+    (c,)."""
 
     indices: Tensor
     values: Tensor
@@ -51,7 +53,8 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class ThresholdPosition:
-    """Where some rank lies, the greatest magnitude having rank 1: the leading bits of its magnitude.
+    """Where some rank lies, the greatest magnitude having rank 1: the leading bits of its
+    magnitude.
 
     ``above`` elements have greater leading bits, ``tied`` have the same.
     """
@@ -68,7 +71,8 @@ class ThresholdPosition:
 def narrowed(
     operations: Operations, flat: Tensor, rank: int, digit: int, place: ThresholdPosition
 ) -> ThresholdPosition:
-    """``place`` of ``rank`` with one digit more: number ``digit`` of the radix select. One pass over ``flat``."""
+    """``place`` of ``rank`` with one digit more: number ``digit`` of the radix select. One pass
+    over ``flat``."""
     counts = operations.digit_counts(flat, digit, place.bits).numpy()
     from_above = counts[::-1].cumsum()
     steps = int(from_above.searchsorted(rank - place.above))
@@ -90,7 +94,8 @@ def chosen(
 
 
 def parted(given: Candidates, place: ThresholdPosition, count: int) -> Candidates:
-    """The first ``count`` of ``given`` (all at or above ``place``), were ties ordered by their index."""
+    """The first ``count`` of ``given`` (all at or above ``place``), were ties ordered by their
+    index."""
     surplus = place.above + place.tied - count
     if not surplus:
         return given
@@ -116,7 +121,8 @@ class ProbeWindow:
 
     @classmethod
     def around(cls, count: int, tolerance: float) -> ProbeWindow:
-        """Those that differ from ``count`` by less than the share ``tolerance`` of it, and ``count``."""
+        """Those that differ from ``count`` by less than the share ``tolerance`` of it, and
+        ``count``."""
         tolerance = max(0.0, tolerance - _ROUNDING)
         return cls(max(1, ceil(count * (1 - tolerance))), count, floor(count * (1 + tolerance)))
 
@@ -136,8 +142,8 @@ class Probed:
 def guessed(given: Candidates, low: float, slope: float, aim: int) -> float:
     """A threshold that about ``aim`` of ``given``, which are all from ``low`` on, are above.
 
-    Of many, that of a sample, one in so many (at most twice ``_SAMPLE``); of few, where the logarithm of
-    their number has come down to that of ``aim``, falling by 1 in ``slope``.
+    Of many, that of a sample, one in so many (at most twice ``_SAMPLE``); of few, where the
+    logarithm of their number has come down to that of ``aim``, falling by 1 in ``slope``.
     """
     stride = given.count // _SAMPLE
     if stride < 2:
@@ -156,8 +162,8 @@ def probed(
 ) -> Probed:
     """A threshold between two at or above which there are too ``many`` elements and too ``few``.
 
-    Both are given with these numbers. False position: the logarithm of the number is taken to fall in a
-    straight line between them, or, before one with too few is known, by 1 in ``slope``.
+    Both are given with these numbers. False position: the logarithm of the number is taken to fall
+    in a straight line between them, or, before one with too few is known, by 1 in ``slope``.
     """
     for probes in range(_PROBES):
         threshold = rounded(_between(many, few, slope, window.aim))
@@ -176,7 +182,8 @@ def probed(
 def _between(
     many: tuple[float, int], few: tuple[float, int] | None, slope: float, aim: int
 ) -> float:
-    """Where the line has come down to ``aim``; half an element stands for none, which has no logarithm."""
+    """Where the line has come down to ``aim``; half an element stands for none, which has no
+    logarithm."""
     drop = log(many[1] / aim)
     if few is None:
         return many[0] + slope * drop
@@ -203,8 +210,9 @@ class Buffers:
 class Pool:
     """All elements of ``given`` at first; ``cut`` leaves those that reach a threshold.
 
-    ``values`` float32 (m,), ``indices`` int64 (m,) ascending (None: all); both may view the buffers.
-    ``passes`` counts full reads of the vector, the one that made ``given``'s statistics included.
+    ``values`` float32 (m,), ``indices`` int64 (m,) ascending (None: all); both may view the
+    buffers. ``passes`` counts full reads of the vector, the one that made ``given``'s statistics
+    included.
     """
 
     def __init__(self, given: AccumulatedGradient, buffers: Buffers) -> None:
@@ -214,7 +222,8 @@ class Pool:
         self.values: Tensor = given.flat
         self.indices: Tensor | None = None
         self.floor: float | None = 0.0
-        """The magnitude that all elements reach; None where they were not chosen by one threshold."""
+        """The magnitude that all elements reach; None where they were not chosen by one
+        threshold."""
 
     @property
     def count(self) -> int:
@@ -303,7 +312,8 @@ class Pool:
         return max(0, self.count - self._operations.count_from(self.values, above) - 1)
 
     def _reach(self, threshold: float) -> float:
-        """``threshold`` in float32 and in bounds; those that were cut off come back where it is lower."""
+        """``threshold`` in float32 and in bounds; those that were cut off come back where it is
+        lower."""
         largest = self.given.max_abs
         threshold = max(LEAST, threshold) if threshold < largest else largest  # NaN: the largest
         threshold = min(largest, float(np.float32(threshold)))
@@ -324,7 +334,8 @@ class Pool:
 
 
 def kth_largest(values: Tensor, count: int) -> float:
-    """The ``count``-th largest of ``values`` (float32, 1 ≤ ``count`` ≤ length), which are put in another order."""
+    """The ``count``-th largest of ``values`` (float32, 1 ≤ ``count`` ≤ length), which are put in
+    another order."""
     if values.device.type != "cpu":
         return float(values.topk(count, sorted=False).values.min())
     array, place = values.numpy(), values.numel() - count
@@ -335,8 +346,8 @@ def kth_largest(values: Tensor, count: int) -> float:
 class ThresholdEstimator(Stateless, ABC):
     """A selector whose ``narrow`` leaves about as many elements as are asked for.
 
-    At least one element of a vector is sent, and no zeros as long as it has anything else. An element
-    below the smallest normal float32 counts as zero.
+    At least one element of a vector is sent, and no zeros as long as it has anything else. An
+    element below the smallest normal float32 counts as zero.
     """
 
     exact_below: ClassVar[int] = 1024
@@ -363,7 +374,8 @@ class ThresholdEstimator(Stateless, ABC):
 
     @abstractmethod
     def narrow(self, pool: Pool, count: int, rng: Random) -> None:
-        """Leave in ``pool``, which has more than ``count`` elements, what is to be sent; at least one."""
+        """Leave in ``pool``, which has more than ``count`` elements, what is to be sent; at least
+        one."""
 
 
 def _first_of(given: AccumulatedGradient) -> Sparse:

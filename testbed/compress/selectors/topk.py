@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 
 
 PASSES = 3.0
-"""Magnitudes, ``torch.topk`` (which reads them more than once), and the scan; statistics are not used."""
+"""Magnitudes, ``torch.topk`` (which reads them more than once), and the scan; statistics are not
+used."""
 
 
 class TopK(Stateless):
-    """The ``round(density · n)`` elements of greatest magnitude; of equal ones the first in the vector.
+    """The ``round(density · n)`` elements of greatest magnitude; of equal ones the first in the
+    vector.
 
     The rule for ties makes the choice a function of the vector alone, on every device.
     """
@@ -77,12 +79,13 @@ class Dense(Stateless):
 
 
 class Radix(Stateless):
-    """The ``round(density · n)`` elements of greatest magnitude; of equal ones the first, as ``TopK``.
+    """The ``round(density · n)`` elements of greatest magnitude; of equal ones the first, as
+    ``TopK``.
 
-    As integers, the 31 bits of magnitudes are ordered as the numbers are. They are taken in digits of
-    11, 11 and 9 bits: one pass counts the values of the first digit, which tells the one that the least
-    chosen element has; one pass takes out all elements from there up; what is left of the digits is
-    looked for among these.
+    As integers, the 31 bits of magnitudes are ordered as the numbers are. They are taken in digits
+    of 11, 11 and 9 bits: one pass counts the values of the first digit, which tells the one that
+    the least chosen element has; one pass takes out all elements from there up; what is left of the
+    digits is looked for among these.
     """
 
     def __init__(self) -> None:

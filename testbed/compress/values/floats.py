@@ -111,7 +111,8 @@ class Fp16(_Half):
 class Bf16(_Half):
     """bfloat16: a relative error of 2⁻⁸ or less.
 
-    What is beyond its greatest finite number, 3.3895e38, is sent as that: the rest counts as not sent.
+    What is beyond its greatest finite number, 3.3895e38, is sent as that: the rest counts as not
+    sent.
     """
 
     code: ClassVar[int] = 2

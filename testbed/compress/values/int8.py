@@ -18,9 +18,9 @@ _HEAD = WORD
 class Int8(Stateless):
     """Level q = round(127·x/max|x|), ties to even, within each bucket; read as q·max|x|/127.
 
-    8 + 32/bucket bits each. An element is off by max|x|/254 at most, and the greatest of a bucket by
-    nothing. Buckets keep one great element from making all others 0 (block-wise quantization: Dettmers et
-    al., ICLR 2022; there with uneven levels).
+    8 + 32/bucket bits each. An element is off by max|x|/254 at most, and the greatest of a bucket
+    by nothing. Buckets keep one great element from making all others 0 (block-wise quantization:
+    Dettmers et al., ICLR 2022; there with uneven levels).
 
     Section: bucket uint32; max|x| of each bucket, float32; q of each value, int8 from −127 to 127.
     """

@@ -29,7 +29,8 @@ from testbed.errors import InputError, WireError
 MOST = 64
 """Greatest rank."""
 LIMIT = 1.5e38
-"""Limit of the entries of Q together that one entry of P·Qᵀ is made of: no sum of theirs overflows."""
+"""Limit of the entries of Q together that one entry of P·Qᵀ is made of: no sum of theirs
+overflows."""
 _LONGEST = 1 << 32
 _HEAD = WORD
 _SHAPE = 3 * WORD
@@ -45,7 +46,8 @@ class Shape:
 
     @classmethod
     def of(cls, part: Part, rank: int) -> Shape:
-        """``rank`` where factors are shorter. Raises InputError for dimensions that do not fit 32 bits."""
+        """``rank`` where factors are shorter. Raises InputError for dimensions that do not fit 32
+        bits."""
         rows, columns = part.rows
         if max(rows, columns) >= _LONGEST:
             raise InputError(f"parameter {part.name!r} is too long for value coding 'lowrank'")
@@ -75,7 +77,8 @@ def put_shapes(section: Bytes, shapes: list[Shape]) -> int:
 
 
 def read_shapes(section: Bytes, count: int) -> list[Shape]:
-    """Raises WireError unless they have ``count`` elements and the section is as long as they say."""
+    """Raises WireError unless they have ``count`` elements and the section is as long as they
+    say."""
     (matrices,) = numbers(section, 0, 1)
     if section.size < _HEAD + _SHAPE * matrices:
         raise WireError(f"{matrices} matrices in a value section of {section.size} B")
@@ -90,7 +93,8 @@ def read_shapes(section: Bytes, count: int) -> list[Shape]:
 
 
 def read_factors(section: Bytes, at: int, shape: Shape) -> tuple[Floats, Floats]:
-    """P (rank, rows) and Q (rank, columns). Raises WireError for entries of which no sum need be finite."""
+    """P (rank, rows) and Q (rank, columns). Raises WireError for entries of which no sum need be
+    finite."""
     middle = at + WORD * shape.rank * shape.rows
     left = section[at:middle].view("<f4").astype(np.float32)
     right = section[middle : at + WORD * shape.numbers].view("<f4").astype(np.float32)
@@ -108,18 +112,20 @@ def read_whole(section: Bytes, at: int, shape: Shape) -> Floats:
 
 
 class LowRank:
-    """M ≈ P·Qᵀ of rank r, by one power iteration from the last step's Q (Vogels et al., NeurIPS 2019).
+    """M ≈ P·Qᵀ of rank r, by one power iteration from the last step's Q (Vogels et al., NeurIPS
+    2019).
 
         P ← M·Q,  P ← Gram–Schmidt of P,  Q ← Mᵀ·P
 
-    A parameter is the matrix ``Part.rows``; vectors, and matrices that would be no shorter, are sent as
-    float32. 32·r·(rows + columns)/(rows·columns) bits each. Biased: it needs ``memory="feedback"``.
+    A parameter is the matrix ``Part.rows``; vectors, and matrices that would be no shorter, are
+    sent as float32. 32·r·(rows + columns)/(rows·columns) bits each. Biased: it needs
+    ``memory="feedback"``.
 
-    The original all-reduces P, then Q: all workers work on one Q, and the result is one iteration for the
-    mean gradient. Here, in one round of a parameter server, each worker sends factors of its own gradient
-    and keeps a Q of its own. So the mean of W workers has a rank of up to r·W and keeps more of each, the
-    server multiplies out before it adds, the way down is as long as without factors, and one round trip
-    is saved.
+    The original all-reduces P, then Q: all workers work on one Q, and the result is one iteration
+    for the mean gradient. Here, in one round of a parameter server, each worker sends factors of
+    its own gradient and keeps a Q of its own. So the mean of W workers has a rank of up to r·W and
+    keeps more of each, the server multiplies out before it adds, the way down is as long as without
+    factors, and one round trip is saved.
 
     Section: ``factors``. Every element of the bucket must be sent.
     """
@@ -184,7 +190,8 @@ class LowRank:
         return out
 
     def state(self) -> dict[str, Any]:
-        """The last Q of every matrix, float32 (rank, columns), its rows of length 1, by parameter."""
+        """The last Q of every matrix, float32 (rank, columns), its rows of length 1, by
+        parameter."""
         return {name: right.copy() for name, right in self._rights.items()}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -218,7 +225,8 @@ class LowRank:
         return left, right
 
     def _start(self, name: str, shape: tuple[int, ...], drawn: tuple[int, int]) -> Floats:
-        """The last Q; numbers from [−1, 1) in the place of rows that are missing, or that became 0."""
+        """The last Q; numbers from [−1, 1) in the place of rows that are missing, or that became
+        0."""
         from testbed.compress.kernels import random_loops
 
         held = self._rights.setdefault(name, np.zeros(shape, np.float32))

@@ -25,12 +25,13 @@ _HEAD = 2 * WORD
 
 
 class MaxMin(Stateless):
-    """2^bits levels, evenly from the least to the greatest element of each bucket (CGX: Markov et al.,
-    Middleware 2022).
+    """2^bits levels, evenly from the least to the greatest element of each bucket (CGX: Markov et
+    al., Middleware 2022).
 
-    bits + 64/bucket bits each. ``rounding="stochastic"``, as CGX has it: up or down so that the expected
-    value is the element, off by less than a level. ``"nearest"``: off by half a level at most, which suits
-    error feedback. Both ends of a bucket are kept exactly; 0 is in general not a level.
+    bits + 64/bucket bits each. ``rounding="stochastic"``, as CGX has it: up or down so that the
+    expected value is the element, off by less than a level. ``"nearest"``: off by half a level at
+    most, which suits error feedback. Both ends of a bucket are kept exactly; 0 is in general not a
+    level.
 
     Section: bucket and bits, uint32; least element of each bucket, then greatest, float32; codes of
     ``bits`` bits (``kernels.loops_pack``).
@@ -76,9 +77,17 @@ class MaxMin(Stateless):
         def part(_: int, a: int, b: int) -> None:
             own = slice(a // bucket, pieces(b, bucket))
             float_codecs.write_loops_maxmin(
-                given[a:b], bucket, bits, self._draw, seed, a, lows[own], highs[own],
-                body[a * bits // 8 : pieces(b * bits, 8)], kept[a:b],
-            )  # fmt: skip
+                given[a:b],
+                bucket,
+                bits,
+                self._draw,
+                seed,
+                a,
+                lows[own],
+                highs[own],
+                body[a * bits // 8 : pieces(b * bits, 8)],
+                kept[a:b],
+            )
 
         cpu.over(given.size, part)
         put(section, 0, np.array([bucket, bits], np.uint32))

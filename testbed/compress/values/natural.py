@@ -22,12 +22,13 @@ _GREATEST = 254
 class Natural(Stateless):
     """2^e·(1 + f) becomes 2^(e+1) with probability f, else 2^e (Horváth et al., 2019).
 
-    The expected value is x, and E|C(x)|² ≤ 9/8·x². Sign and exponent are 9 bits; here they are 8, for a
-    message's powers reach from above its greatest element down by a factor of 2¹²⁶. Whatever is smaller
-    (or denormal) becomes the least power with probability x/power, else 0: still unbiased. Above
-    2¹²⁷ nothing can be rounded up: the rest counts as not sent.
+    The expected value is x, and E|C(x)|² ≤ 9/8·x². Sign and exponent are 9 bits; here they are 8,
+    for a message's powers reach from above its greatest element down by a factor of 2¹²⁶. Whatever
+    is smaller (or denormal) becomes the least power with probability x/power, else 0: still
+    unbiased. Above 2¹²⁷ nothing can be rounded up: the rest counts as not sent.
 
-    Section: biased exponent of the least power less 1, uint8; sign and number of the power, uint8 each.
+    Section: biased exponent of the least power less 1, uint8; sign and number of the power, uint8
+    each.
     """
 
     code: ClassVar[int] = 8

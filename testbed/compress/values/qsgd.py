@@ -26,11 +26,12 @@ _MOST = 127
 
 
 class Qsgd(Stateless):
-    """s levels of each bucket's 2-norm (Alistarh et al., NIPS 2017, section 3.1), packed in fixed length.
+    """s levels of each bucket's 2-norm (Alistarh et al., NIPS 2017, section 3.1), packed in fixed
+    length.
 
-    s·|x|/‖x‖ is rounded up with a probability of its fraction, else down: the expected value is x, and
-    E‖Q(x) − x‖² ≤ min(N/s², √N/s)·‖x‖² for a bucket of N. ⌈log₂(2s + 1)⌉ + 32/bucket bits each; the
-    paper's Elias codes need fewer where most levels are 0 (s near 1, or much below √N).
+    s·|x|/‖x‖ is rounded up with a probability of its fraction, else down: the expected value is x,
+    and E‖Q(x) − x‖² ≤ min(N/s², √N/s)·‖x‖² for a bucket of N. ⌈log₂(2s + 1)⌉ + 32/bucket bits each;
+    the paper's Elias codes need fewer where most levels are 0 (s near 1, or much below √N).
 
     Section: bucket and s, uint32; norm of each bucket, float32; codes s ± level of so many bits
     (``kernels.loops_pack``).
@@ -62,9 +63,16 @@ class Qsgd(Stateless):
 
         def part(_: int, a: int, b: int) -> None:
             float_codecs.write_loops_qsgd(
-                given[a:b], bucket, self._levels, bits, seed, a, norms[a // bucket : pieces(b, bucket)],
-                body[a * bits // 8 : pieces(b * bits, 8)], kept[a:b],
-            )  # fmt: skip
+                given[a:b],
+                bucket,
+                self._levels,
+                bits,
+                seed,
+                a,
+                norms[a // bucket : pieces(b, bucket)],
+                body[a * bits // 8 : pieces(b * bits, 8)],
+                kept[a:b],
+            )
 
         cpu.over(given.size, part)
         put(section, 0, np.array([bucket, self._levels], np.uint32))

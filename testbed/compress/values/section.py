@@ -18,7 +18,8 @@ LARGEST_BUCKET = 1 << 18
 
 
 def bucket_size(coding: str, value: object) -> int:
-    """An option. Raises InputError unless it is a power of two from 8 on: buckets begin with a byte."""
+    """An option. Raises InputError unless it is a power of two from 8 on: buckets begin with a
+    byte."""
     size = whole_number(f"value coding {coding!r}: bucket", value, 8, LARGEST_BUCKET)
     if size & (size - 1):
         raise InputError(
@@ -29,7 +30,8 @@ def bucket_size(coding: str, value: object) -> int:
 
 
 def pieces(count: int, size: int) -> int:
-    """How many buckets of ``size`` (or bytes of so many) hold ``count``; the last one may be short."""
+    """How many buckets of ``size`` (or bytes of so many) hold ``count``; the last one may be
+    short."""
     return -(-count // size)
 
 
@@ -42,7 +44,8 @@ def numbers(section: Bytes, at: int, count: int) -> list[int]:
 
 
 def bucket_in(section: Bytes) -> int:
-    """The size of buckets, which the section begins with. Raises WireError for an impossible one."""
+    """The size of buckets, which the section begins with. Raises WireError for an impossible
+    one."""
     (size,) = numbers(section, 0, 1)
     if not 8 <= size <= LARGEST_BUCKET or size & (size - 1):
         raise WireError(f"buckets of {size} values")
@@ -56,14 +59,16 @@ def expect(section: Bytes, length: int, count: int) -> None:
 
 
 def put(section: Bytes, at: int, array: NDArray[Any]) -> int:
-    """Write float32 or uint32 from byte ``at`` on, wherever that lies in memory; returns the end."""
+    """Write float32 or uint32 from byte ``at`` on, wherever that lies in memory; returns the
+    end."""
     end = at + array.nbytes
     section[at:end].view(array.dtype.newbyteorder("<"))[:] = array
     return end
 
 
 def scales(section: Bytes, at: int, count: int, *, signed: bool = False) -> Floats:
-    """``count`` float32 from byte ``at`` on. Raises WireError for NaN, infinity, −0, and below 0 if not ``signed``."""
+    """``count`` float32 from byte ``at`` on. Raises WireError for NaN, infinity, −0, and below 0 if
+    not ``signed``."""
     found = section[at : at + WORD * count].view("<f4").astype(np.float32)
     if not np.isfinite(found).all():
         raise WireError("a scale is not finite")
@@ -74,12 +79,14 @@ def scales(section: Bytes, at: int, count: int, *, signed: bool = False) -> Floa
 
 
 def usable(array: NDArray[Any], kind: DTypeLike) -> NDArray[Any]:
-    """The same elements as loops are compiled for: contiguous, aligned, writable. Copied only if need be."""
+    """The same elements as loops are compiled for: contiguous, aligned, writable. Copied only if
+    need be."""
     return np.require(array, kind, ["C", "A", "W"])
 
 
 def no_remainder(body: Bytes, bits: int) -> None:
-    """Raise WireError unless all bits of ``body`` after the first ``bits`` are 0; it has no byte too many."""
+    """Raise WireError unless all bits of ``body`` after the first ``bits`` are 0; it has no byte
+    too many."""
     if bits % 8 and body[-1] >> bits % 8:
         raise WireError("bits after the last value are set")
 

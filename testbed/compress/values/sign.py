@@ -54,7 +54,8 @@ class ValueGroups:
     def measure(self, values: Floats, body: Bytes) -> tuple[Floats, NDArray[np.float64]]:
         """Write one sign bit for each value; means float32 (g, 2) and sums float64 (g, 2).
 
-        Column 0 is of the values that are not below 0, column 1 of those that are; the mean of none is 0.
+        Column 0 is of the values that are not below 0, column 1 of those that are; the mean of none
+        is 0.
         """
         from testbed.compress.kernels import cpu, sign_codecs
 
@@ -63,9 +64,13 @@ class ValueGroups:
         def part(_: int, a: int, b: int) -> None:
             first, last = np.searchsorted(self.edges, (a, b))
             sign_codecs.measure(
-                values[a:b], a, self.edges[first : last + 1],
-                sums[first:last], negative[first:last], body[a // 8 : -(-b // 8)],
-            )  # fmt: skip
+                values[a:b],
+                a,
+                self.edges[first : last + 1],
+                sums[first:last],
+                negative[first:last],
+                body[a // 8 : -(-b // 8)],
+            )
 
         cpu.over(values.size, part)
         totals = np.zeros((self.count, 2))
@@ -74,7 +79,8 @@ class ValueGroups:
         return (totals / np.maximum(counts, 1)).astype(np.float32) + np.float32(0.0), totals
 
     def both_counts(self, negative: Lengths) -> Lengths:
-        """int64 (g, 2): how many values of each group are not below 0, and are, from the segments' counts."""
+        """int64 (g, 2): how many values of each group are not below 0, and are, from the segments'
+        counts."""
         counts = np.zeros((self.count, 2), np.int64)
         np.add.at(counts[:, 1], self.owners, negative)
         counts[:, 0] = self.lengths - counts[:, 1]
@@ -90,16 +96,21 @@ class ValueGroups:
         def part(_: int, a: int, b: int) -> None:
             first, last = np.searchsorted(self.edges, (a, b))
             loops_signs.read(
-                body[a // 8 : -(-b // 8)], a, self.edges[first : last + 1],
-                own[first:last], negative[first:last], out[a:b],
-            )  # fmt: skip
+                body[a // 8 : -(-b // 8)],
+                a,
+                self.edges[first : last + 1],
+                own[first:last],
+                negative[first:last],
+                out[a:b],
+            )
 
         pool.over(out.size, part)
         return self.both_counts(negative)
 
 
 def check_shapes(rows: NDArray[np.uint64], columns: NDArray[np.uint64], count: int) -> None:
-    """Raise WireError unless matrices of these shapes have ``count`` elements in all, and none is empty."""
+    """Raise WireError unless matrices of these shapes have ``count`` elements in all, and none is
+    empty."""
     sizes = rows * columns  # of 32 bits each: the product fits
     if not sizes.all() or int(sizes.sum(dtype=np.float64)) != count:  # exact as far as counts go
         raise WireError(f"matrices that are not of {count} values in all")
@@ -111,11 +122,12 @@ _HEAD = WORD
 class Sign(Stateless):
     """The sign of each value, that of 0 being +, times a scale: 1 + 32/N bits each.
 
-    ``scale="mean"``: ‖p‖₁/N (EF-signSGD, Karimireddy et al., ICML 2019). ``"one"``: 1 (signSGD, Bernstein
-    et al., ICML 2018). A number: Strom's τ (Interspeech 2015), for use with the selector ``threshold``.
-    Where the scale is 0 every value is read as 0.
+    ``scale="mean"``: ‖p‖₁/N (EF-signSGD, Karimireddy et al., ICML 2019). ``"one"``: 1 (signSGD,
+    Bernstein et al., ICML 2018). A number: Strom's τ (Interspeech 2015), for use with the selector
+    ``threshold``. Where the scale is 0 every value is read as 0.
 
-    Section: scale, float32; one bit for each value, 1 for those below 0, lowest bit of the first byte first.
+    Section: scale, float32; one bit for each value, 1 for those below 0, lowest bit of the first
+    byte first.
     """
 
     code: ClassVar[int] = 5
@@ -188,15 +200,16 @@ _MEANS = 2 * WORD
 
 
 class OneBit(Stateless):
-    """Values that are not below 0 become their mean, the others theirs (Seide et al., Interspeech 2014).
+    """Values that are not below 0 become their mean, the others theirs (Seide et al., Interspeech
+    2014).
 
-    ``per="tensor"``: over all that is sent, 1 + 64/N bits each. ``per="row"``: over each row of every
-    parameter's matrix (``Part.rows``; the paper's columns: all weights into one unit), 1 + 64/columns
-    bits; where only some elements are sent, over all of them. The paper finds error feedback
-    indispensable: ``memory="feedback"``.
+    ``per="tensor"``: over all that is sent, 1 + 64/N bits each. ``per="row"``: over each row of
+    every parameter's matrix (``Part.rows``; the paper's columns: all weights into one unit), 1 +
+    64/columns bits; where only some elements are sent, over all of them. The paper finds error
+    feedback indispensable: ``memory="feedback"``.
 
-    Section: number of matrices, uint32, 0 for one group; rows and columns of each, uint32; for each group
-    the mean of what is not below 0 and of what is, float32; bits as in ``sign``.
+    Section: number of matrices, uint32, 0 for one group; rows and columns of each, uint32; for each
+    group the mean of what is not below 0 and of what is, float32; bits as in ``sign``.
     """
 
     code: ClassVar[int] = 4
@@ -256,7 +269,8 @@ class OneBit(Stateless):
 
 
 def _read_groups(section: Bytes, count: int) -> tuple[ValueGroups, int]:
-    """And where their means begin. Nothing is made of them before the section is known to be long enough."""
+    """And where their means begin. Nothing is made of them before the section is known to be long
+    enough."""
     (matrices,) = values_section.numbers(section, 0, 1)
     end = _HEAD + _SHAPE * matrices
     if not matrices:

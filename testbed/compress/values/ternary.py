@@ -20,9 +20,10 @@ _HEAD = WORD
 class Ternary(Stateless):
     """x becomes s·sign(x) with probability |x|/s, else 0; s = max|x| (Wen et al., NIPS 2017).
 
-    Before that, values are cut off at ±``clip``·σ, without which one great element makes all others 0
-    nearly always; None: not at all. The expected value is the value cut off. σ is taken about 0, where
-    gradients have their mean: a vector of equal elements, or of one, is not cut off to nothing.
+    Before that, values are cut off at ±``clip``·σ, without which one great element makes all others
+    0 nearly always; None: not at all. The expected value is the value cut off. σ is taken about 0,
+    where gradients have their mean: a vector of equal elements, or of one, is not cut off to
+    nothing.
 
     Five values are one byte in base 3: 1.6 + 32/N bits each, where log₂ 3 = 1.585 is the least.
 

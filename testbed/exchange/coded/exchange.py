@@ -4,12 +4,14 @@ Which redundancy makes a step shortest: more of it is more to compute and less t
 
 What a coded exchange can be asked for, and whether a run's workers and batches allow it.
 
-The redundancy of every step: the one that was asked for, or the one that the first steps let expect most of.
+The redundancy of every step: the one that was asked for, or the one that the first steps let expect
+most of.
 
 A worker's side of a coded exchange (``testbed.exchange.base.WorkerSide``).
 
-Frames of a run: HELLO and BYE as among peers; per step, packets as GRADIENT with the packet's number in place of the
-bucket. Packets for several nodes are multicast, others sent. A packet says itself which phase it belongs to.
+Frames of a run: HELLO and BYE as among peers; per step, packets as GRADIENT with the packet's
+number in place of the bucket. Packets for several nodes are multicast, others sent. A packet says
+itself which phase it belongs to.
 """
 
 from __future__ import annotations
@@ -71,10 +73,12 @@ class SchemeChoice(NamedTuple):
 def predict(
     scheme: str, nodes: int, t_calc_s: float, t_comm_s: float, bottleneck: Way = "down"
 ) -> tuple[Prediction, ...]:
-    """For every r below ``nodes``: work(r)·T_calc + T_comm·load(r)/load(1), with the times measured at r = 1.
+    """For every r below ``nodes``: work(r)·T_calc + T_comm·load(r)/load(1), with the times measured
+    at r = 1.
 
-    The paper's r·T_calc + T_comm/r, with what the scheme really computes and sends. ``bottleneck``: load is what all send
-    where links are slower ``up``; where they are not, it is what comes down to one node, which is more.
+    The paper's r·T_calc + T_comm/r, with what the scheme really computes and sends. ``bottleneck``:
+    load is what all send where links are slower ``up``; where they are not, it is what comes down
+    to one node, which is more.
     """
     load = total_load if bottleneck == "up" else most_received
     least = load(scheme, nodes, 1)
@@ -104,13 +108,15 @@ def choose_r(
 
 AUTO = "auto"
 _MOST_BLOCKS = 4096
-"""Most blocks of a mini-batch: with more, packets would be smaller than what it takes to send one."""
+"""Most blocks of a mini-batch: with more, packets would be smaller than what it takes to send
+one."""
 _MOST_GROUPS, _MOST_OF_ONE = 4000, 1000
 """Bridges keep a table of all; and what a node may be in (``net.ipv4.igmp_max_memberships``)."""
 
 
 class CodedOptions(Options):
-    """``scheme``: see ``schemes``. ``r``: how many workers compute each sample; ``auto``: what is best is found out.
+    """``scheme``: see ``schemes``. ``r``: how many workers compute each sample; ``auto``: what is
+    best is found out.
 
     ``bottleneck``: for ``auto``, the direction of the links that limits.
     """
@@ -172,7 +178,8 @@ def _check_blocks(name: str, workers: int, r: int, batch: int) -> None:
 
 
 TRIAL_STEPS = 3
-"""With ``auto``, steps without redundancy. The packets of the last of them tell how long the one before took."""
+"""With ``auto``, steps without redundancy. The packets of the last of them tell how long the one
+before took."""
 
 
 class Redundancy:
@@ -207,7 +214,8 @@ def _times(note: CodedNote) -> tuple[float, float]:
 
 
 class CodedExchange:
-    """Steps follow one another: a ticket is waited for before the next step's blocks are asked for."""
+    """Steps follow one another: a ticket is waited for before the next step's blocks are asked
+    for."""
 
     def __init__(self, node: Node, peers: Membership) -> None:
         self._node, self._peers = node, peers
@@ -240,7 +248,8 @@ class CodedExchange:
         self._company.greet()
 
     def samples(self, count: int) -> list[slice]:
-        """Where this node's blocks of the coming step are in the mini-batch of ``count`` samples."""
+        """Where this node's blocks of the coming step are in the mini-batch of ``count``
+        samples."""
         plan, self._samples = self._redundancy.scheme, count
         return [plan.samples(block, count) for block in plan.blocks[self._rank]]
 
@@ -254,8 +263,8 @@ class CodedExchange:
         self._saturated = saturated
 
     def submit(self, step: int, bucket: int, payload: Buffer) -> CodedTicket:
-        """Send the first phase; ``payload``: int32 (blocks, size), blocks as ``samples`` has them. It must stay as it
-        is until the ticket has been waited for."""
+        """Send the first phase; ``payload``: int32 (blocks, size), blocks as ``samples`` has them.
+        It must stay as it is until the ticket has been waited for."""
         start_s = self._node.now()
         plan = self._redundancy.scheme
         blocks = np.frombuffer(payload, np.int32).reshape(len(plan.blocks[self._rank]), -1)
@@ -282,14 +291,16 @@ class CodedExchange:
             seen.sent(frame_bytes)
 
     def receive(self, step: int, round_: Round, seen: PacketLog) -> None:
-        """Take in the next packet of ``step``, from whomever. Raises NodeLost, WireError, ExperimentError."""
+        """Take in the next packet of ``step``, from whomever. Raises NodeLost, WireError,
+        ExperimentError."""
         missing = [self._peers.workers[rank] for rank in sorted(round_.missing())]
         message = self._company.gathering.any(Kind.GRADIENT, step, missing, self._peers.timeout_s)
         note = round_.take(self._ranks[message.sender], message.body)
         seen.came(message, note)
 
     def total(self, step: int, round_: Round, seen: PacketLog) -> memoryview:
-        """The mean as float32 bytes; what was seen is recorded, and with ``auto`` the redundancy may change."""
+        """The mean as float32 bytes; what was seen is recorded, and with ``auto`` the redundancy
+        may change."""
         found = mean(round_.total(), len(self._redundancy.scheme.holders))
         record = seen.record(self._node.name, self._redundancy.scheme.r, self._peers.names)
         self._node.record(record.to_json())

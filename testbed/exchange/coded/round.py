@@ -1,12 +1,14 @@
 """One step: encode, decode, fixed point.
 
-Gradients as 32-bit fixed point, in which sums are exact whatever their order (Li et al., CSSGD, section 3.1).
+Gradients as 32-bit fixed point, in which sums are exact whatever their order (Li et al., CSSGD,
+section 3.1).
 
     ±10  ↔  0x7FFFFFFF / 0x80000001        a step is 20 / (2³² − 2) = 4.66e-9
 
-Rounded to nearest, ties to even; what is beyond ±10 is cut off there and counted. 0x80000000 stands for no number.
-The paper bounds the sum over a block, so that larger blocks are cut off sooner. Here sums are divided by the mean number of
-samples in a block, the same for all blocks: what is bounded is about the gradient of a mean sample, whatever the redundancy.
+Rounded to nearest, ties to even; what is beyond ±10 is cut off there and counted. 0x80000000 stands
+for no number. The paper bounds the sum over a block, so that larger blocks are cut off sooner. Here
+sums are divided by the mean number of samples in a block, the same for all blocks: what is bounded
+is about the gradient of a mean sample, whatever the redundancy.
 
 The vectors that a node lacks, put together piece by piece, and what is claimed of all vectors.
 
@@ -69,7 +71,8 @@ class QuantizerCounts:
 def quantize(gradient: Floats, into: Fixed, over: float = 1.0) -> QuantizerCounts:
     """Write ``gradient`` / ``over`` (float32 (size,)) to ``into`` (int32 (size,)).
 
-    The caller refuses a gradient of which elements were poisoned: here nobody knows its parameters' names.
+    The caller refuses a gradient of which elements were poisoned: here nobody knows its parameters'
+    names.
     """
     scratch = np.empty(min(_CHUNK, len(gradient)), np.float64)
     saturated = poisoned = 0
@@ -86,7 +89,8 @@ def quantize(gradient: Floats, into: Fixed, over: float = 1.0) -> QuantizerCount
 
 
 def mean(total: Sums, many: float) -> Floats:
-    """The mean gradient, float32 (size,), of which ``total`` (int64 (size,)) is ``many`` times as much."""
+    """The mean gradient, float32 (size,), of which ``total`` (int64 (size,)) is ``many`` times as
+    much."""
     found = np.empty(len(total), np.float32)
     scale = LIMIT / MOST / many
     for begin in range(0, len(total), _CHUNK):
@@ -95,7 +99,8 @@ def mean(total: Sums, many: float) -> Floats:
 
 
 def narrowed(sums: Sums, bits: int) -> Fixed:
-    """``sums`` (int64, of at most 2**bits blocks) divided by 2**bits, halves up: these fit into 32 bits again."""
+    """``sums`` (int64, of at most 2**bits blocks) divided by 2**bits, halves up: these fit into 32
+    bits again."""
     if not bits:
         return sums.astype(np.int32)
     return ((sums + (1 << (bits - 1))) >> bits).astype(np.int32)
@@ -111,14 +116,16 @@ def _cut_off(values: Floats, scaled: NDArray[np.float64]) -> QuantizerCounts:
 
 
 class BlockChecksums:
-    """CRC-32 of every vector, as the first who knew it had it. Nodes that compute a block must agree bit by bit."""
+    """CRC-32 of every vector, as the first who knew it had it. Nodes that compute a block must
+    agree bit by bit."""
 
     def __init__(self, name: Callable[[int], str]) -> None:
         self._name = name
         self._claimed: dict[Vector, tuple[int, int]] = {}
 
     def hear(self, vector: Vector, crc: int, node: int) -> None:
-        """``node`` has ``vector`` with that CRC-32. Raises ExperimentError where another has a different one."""
+        """``node`` has ``vector`` with that CRC-32. Raises ExperimentError where another has a
+        different one."""
         first, other = self._claimed.setdefault(vector, (crc, node))
         if crc != first:
             raise ExperimentError(
@@ -149,7 +156,8 @@ class MissingVectors:
         return self._open[piece.vector][0][piece.within(self._size)]
 
     def finish(self, piece: Piece, sender: int) -> Fixed | None:
-        """The vector, if this was its last piece. Raises WireError for one that is not what was sent."""
+        """The vector, if this was its last piece. Raises WireError for one that is not what was
+        sent."""
         values, senders = self._open[piece.vector]
         senders.append(sender)
         if len(senders) < piece.of:
@@ -222,8 +230,8 @@ _ELEMENT = np.dtype("<i4")
 
 
 class Round:
-    """``own``: int32 (blocks, size), in the order of ``scheme.blocks[node]``; it must stay as it is. ``name``: of a node,
-    for errors."""
+    """``own``: int32 (blocks, size), in the order of ``scheme.blocks[node]``; it must stay as it
+    is. ``name``: of a node, for errors."""
 
     def __init__(
         self,
@@ -258,7 +266,8 @@ class Round:
         return self._scheme.phases
 
     def packets(self, phase: int) -> Iterator[tuple[Packet, memoryview]]:
-        """Yield the packets that this node sends in ``phase``, each with its body; phases before must be complete."""
+        """Yield the packets that this node sends in ``phase``, each with its body; phases before
+        must be complete."""
         if phase and not self.complete(phase - 1):
             raise RuntimeError(f"phase {phase} before all packets of the phase before have come")
         if phase:
@@ -270,8 +279,8 @@ class Round:
     def take(self, sender: int, body: Buffer) -> CodedNote:
         """Take in a packet of ``sender``; returns what it tells of itself.
 
-        Raises WireError for one that has no place here, ExperimentError naming the block that two nodes have computed
-        differently.
+        Raises WireError for one that has no place here, ExperimentError naming the block that two
+        nodes have computed differently.
         """
         header, rest = CodedHeader.unpack(body)
         packet = self._expected(sender, header)
@@ -298,7 +307,8 @@ class Round:
         return {sender for sender, _ in self._due}
 
     def total(self) -> Sums:
-        """The sum over all samples of the mini-batch, int64 (size,): the same on every node, bit by bit."""
+        """The sum over all samples of the mini-batch, int64 (size,): the same on every node, bit by
+        bit."""
         if not self.complete(self._scheme.phases - 1):
             raise RuntimeError("the total before all packets have come")
         self._add_up()
@@ -421,12 +431,14 @@ class PacketLog:
 
     @property
     def t_comm_s(self) -> float:
-        """From when the last of those one hears of began to send, until all had come and been sent."""
+        """From when the last of those one hears of began to send, until all had come and been
+        sent."""
         began_s = max([self._start_s, *self._began_s.values()])
         return max(0.0, max(self._last_s, self._sent_s) - began_s)
 
     def travel(self) -> TransferTiming:
-        """From the first packet's start to the last one's end; phases after the first are part of receiving."""
+        """From the first packet's start to the last one's end; phases after the first are part of
+        receiving."""
         sent_s = self._first_sent_s
         first_s = max(sent_s, sent_s if self._first_s is None else self._first_s)
         return TransferTiming(

@@ -4,11 +4,13 @@ What a scheme consists of: who computes which blocks, and every packet that anyb
 
 The four schemes, each as the table of its packets.
 
-n nodes, redundancy r, gradients of D elements; a block's gradient has D elements however few samples the block has.
-``literal`` is CSSGD as published (Li et al., algorithms 2–4); ``replicated`` does as much computation and codes nothing;
-``grouped`` and ``combined`` code in clusters, the latter as Compressed CDC does (Li, Maddah-Ali, Avestimehr, ISIT 2018).
+n nodes, redundancy r, gradients of D elements; a block's gradient has D elements however few
+samples the block has. ``literal`` is CSSGD as published (Li et al., algorithms 2–4); ``replicated``
+does as much computation and codes nothing; ``grouped`` and ``combined`` code in clusters, the
+latter as Compressed CDC does (Li, Maddah-Ali, Avestimehr, ISIT 2018).
 
-How much a scheme sends and computes, in closed form; see the schemes for where the formulas come from.
+How much a scheme sends and computes, in closed form; see the schemes for where the formulas come
+from.
 
 The multicast groups that a scheme's packets go to.
 """
@@ -27,7 +29,8 @@ from testbed.errors import InputError
 
 
 class Vector(NamedTuple):
-    """Columns of a block's gradient, or of a cluster's sum: what one node knows and another lacks."""
+    """Columns of a block's gradient, or of a cluster's sum: what one node knows and another
+    lacks."""
 
     kind: Literal["block", "sum"]
     number: int
@@ -76,12 +79,14 @@ class Packet(NamedTuple):
     pieces: tuple[Piece, ...]
 
     def elements(self, size: int) -> int:
-        """How many it has: as many as its longest piece. Shorter ones count as filled up with zeros."""
+        """How many it has: as many as its longest piece. Shorter ones count as filled up with
+        zeros."""
         return max(length(piece.columns(size)) for piece in self.pieces)
 
 
 class Sum(NamedTuple):
-    """A vector that ``holders`` make of ``blocks``, all of which they have after the first phase."""
+    """A vector that ``holders`` make of ``blocks``, all of which they have after the first
+    phase."""
 
     vector: Vector
     blocks: tuple[int, ...]
@@ -89,16 +94,19 @@ class Sum(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """Return the bits that it is shifted right by, so that it is 32 bits wide again: ⌈log₂ blocks⌉."""
+        """Return the bits that it is shifted right by, so that it is 32 bits wide again: ⌈log₂
+        blocks⌉."""
         return (len(self.blocks) - 1).bit_length()
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """A way to share out a mini-batch among ``nodes`` (by rank), each sample to about ``r`` of them.
+    """A way to share out a mini-batch among ``nodes`` (by rank), each sample to about ``r`` of
+    them.
 
-    ``holders``: by block, who computes it. ``packets``: by sender, in the order of sending. ``sums``: where blocks are
-    added up before they leave their cluster; without any, the total is that of all blocks.
+    ``holders``: by block, who computes it. ``packets``: by sender, in the order of sending.
+    ``sums``: where blocks are added up before they leave their cluster; without any, the total is
+    that of all blocks.
     """
 
     name: str
@@ -133,13 +141,15 @@ class Scheme:
 
     @cached_property
     def terms(self) -> Mapping[Vector, int]:
-        """Return the vectors that add up to the total, each with the bits that it is shifted left by."""
+        """Return the vectors that add up to the total, each with the bits that it is shifted left
+        by."""
         if self.sums:
             return {one.vector: one.bits for one in self.sums}
         return {Vector("block", number): 0 for number in range(len(self.holders))}
 
     def samples(self, block: int, count: int) -> slice:
-        """Where ``block`` is in a mini-batch of ``count`` samples; blocks differ by at most one sample."""
+        """Where ``block`` is in a mini-batch of ``count`` samples; blocks differ by at most one
+        sample."""
         return part(0, count, block, len(self.holders))
 
     def work(self, node: int, count: int) -> int:
@@ -148,7 +158,8 @@ class Scheme:
 
 
 def part(begin: int, end: int, index: int, of: int) -> slice:
-    """The ``index``-th of ``of`` parts of what lies from ``begin`` to ``end``; they differ by at most one."""
+    """The ``index``-th of ``of`` parts of what lies from ``begin`` to ``end``; they differ by at
+    most one."""
     many = end - begin
     return slice(begin + many * index // of, begin + many * (index + 1) // of)
 
@@ -164,13 +175,15 @@ _Draft = tuple[int, frozenset[int], tuple[Piece, ...]]
 
 
 def literal(nodes: int, r: int) -> Scheme:
-    """C(n,r) blocks, one for every r-subset of nodes. For every (r+1)-subset S, each i in S sends the sum of the parts
-    numbered rank(i) of the blocks S∖{k}, k ≠ i, to S∖{i}: n·C(n−1,r)/r·D in all."""
+    """C(n,r) blocks, one for every r-subset of nodes. For every (r+1)-subset S, each i in S sends
+    the sum of the parts numbered rank(i) of the blocks S∖{k}, k ≠ i, to S∖{i}: n·C(n−1,r)/r·D in
+    all."""
     subsets = list(combinations(range(nodes), r))
     numbers = {subset: number for number, subset in enumerate(subsets)}
 
     def drafts(node: int) -> Iterator[_Draft]:
-        # everybody's n-th packet goes equally far round: at any time all links have as much to carry
+        # everybody's n-th packet goes equally far round: at any time all links have as much to
+        # carry
         for steps in combinations(range(1, nodes), r):
             others = frozenset((node + step) % nodes for step in steps)
             yield 0, others, _coded(node, tuple(sorted(others | {node})), numbers)
@@ -179,7 +192,8 @@ def literal(nodes: int, r: int) -> Scheme:
 
 
 def replicated(nodes: int, r: int) -> Scheme:
-    """⌈n/r⌉ groups of at most r, a block for each. Its members each send a slice of it to all others: ⌈n/r⌉·D in all."""
+    """⌈n/r⌉ groups of at most r, a block for each. Its members each send a slice of it to all
+    others: ⌈n/r⌉·D in all."""
     groups = _clusters(nodes, -(-nodes // r))
 
     def drafts(node: int) -> Iterator[_Draft]:
@@ -190,8 +204,9 @@ def replicated(nodes: int, r: int) -> Scheme:
 
 
 def grouped(nodes: int, r: int) -> Scheme:
-    """⌈n/(r+1)⌉ clusters of at most r+1, a block for each node that lacks just it; coded inside as in ``literal``. Then
-    members each send a slice of the cluster's sum to all others: (m/(m−1) + 1)·D for a cluster of m.
+    """⌈n/(r+1)⌉ clusters of at most r+1, a block for each node that lacks just it; coded inside as
+    in ``literal``. Then members each send a slice of the cluster's sum to all others: (m/(m−1) +
+    1)·D for a cluster of m.
 
     Of a single cluster nobody is outside: blocks add up as they are.
     """
@@ -214,8 +229,9 @@ def grouped(nodes: int, r: int) -> Scheme:
 
 
 def combined(nodes: int, r: int) -> Scheme:
-    """Clusters as ``grouped`` has them, but the k-th member needs just the k-th slice of the block it lacks: it adds up
-    that slice of the cluster's sum and sends it to everybody: D·m/(m−1) for a cluster of m, n·D/r where all are full."""
+    """Clusters as ``grouped`` has them, but the k-th member needs just the k-th slice of the block
+    it lacks: it adds up that slice of the cluster's sum and sends it to everybody: D·m/(m−1) for a
+    cluster of m, n·D/r where all are full."""
     clusters = _clusters(nodes, -(-nodes // (r + 1)))
 
     def drafts(node: int) -> Iterator[_Draft]:
@@ -235,13 +251,17 @@ def combined(nodes: int, r: int) -> Scheme:
 
 
 SCHEMES: dict[str, Callable[[int, int], Scheme]] = {
-    "literal": literal, "replicated": replicated, "grouped": grouped, "combined": combined,
-}  # fmt: skip
+    "literal": literal,
+    "replicated": replicated,
+    "grouped": grouped,
+    "combined": combined,
+}
 
 
 @lru_cache(maxsize=64)
 def scheme(name: str, nodes: int, r: int) -> Scheme:
-    """The scheme called ``name``. Raises InputError for an unknown one and for numbers that make none."""
+    """The scheme called ``name``. Raises InputError for an unknown one and for numbers that make
+    none."""
     check(name, nodes, r)
     return SCHEMES[name](nodes, r)
 
@@ -295,7 +315,8 @@ def _coded(
 
 
 def _inside(node: int, cluster: Sequence[int], *, sliced: bool = False) -> tuple[Piece, ...]:
-    """The same where blocks have the numbers of those that lack them. ``sliced``: of their slices of it only."""
+    """The same where blocks have the numbers of those that lack them. ``sliced``: of their slices
+    of it only."""
     pieces = []
     for place, lacking in enumerate(cluster):
         if lacking != node:
@@ -311,7 +332,8 @@ def _slice(vector: Vector, node: int, members: Sequence[int]) -> tuple[Piece, ..
 
 
 def _lacking(clusters: Sequence[Sequence[int]]) -> list[frozenset[int]]:
-    """Return who computes each block: all of the cluster but one; a cluster of one has nobody else to."""
+    """Return who computes each block: all of the cluster but one; a cluster of one has nobody else
+    to."""
     return [
         frozenset(cluster) - {node} if len(cluster) > 1 else frozenset(cluster)
         for cluster in clusters
@@ -337,7 +359,8 @@ ELEMENT_BYTES = 4
 
 
 class CodedLoad(NamedTuple):
-    """A node's step: packets that it sends, elements sent and received in sizes of a gradient, samples in own batches."""
+    """A node's step: packets that it sends, elements sent and received in sizes of a gradient,
+    samples in own batches."""
 
     packets: int
     sent: Fraction
@@ -345,7 +368,8 @@ class CodedLoad(NamedTuple):
     work: Fraction
 
     def bytes(self, size: int) -> Fraction:
-        """Bytes of the elements sent, for gradients of ``size`` elements; parts are rounded up to whole ones."""
+        """Bytes of the elements sent, for gradients of ``size`` elements; parts are rounded up to
+        whole ones."""
         return self.sent * size * ELEMENT_BYTES
 
 
@@ -394,7 +418,8 @@ def _grouped(m: int, clusters: int) -> CodedLoad:
 
 
 def _combined(m: int, clusters: int) -> CodedLoad:
-    """Return a node's load. What comes inside is as much as the node's own slice, which does not come."""
+    """Return a node's load. What comes inside is as much as the node's own slice, which does not
+    come."""
     inside = Fraction(1, m * (m - 1)) if m > 1 else Fraction(0)
     received = Fraction(clusters if m > 1 else clusters - 1)
     return CodedLoad(1 + (m > 1), inside + Fraction(1, m), received, Fraction(max(1, m - 1)))
@@ -406,10 +431,11 @@ def _sizes(nodes: int, many: int) -> list[int]:
 
 
 class CodedGroups:
-    """``workers``: peers' numbers, by rank. ``sets``: the groups in the order that all nodes name them, of peers' numbers.
+    """``workers``: peers' numbers, by rank. ``sets``: the groups in the order that all nodes name
+    them, of peers' numbers.
 
-    Senders are in the groups that they send to; so the members of an (r+1)-subset share one. A single destination needs
-    none.
+    Senders are in the groups that they send to; so the members of an (r+1)-subset share one. A
+    single destination needs none.
     """
 
     def __init__(self, schemes: Iterable[Scheme], workers: Sequence[int]) -> None:

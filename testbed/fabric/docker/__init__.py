@@ -1,4 +1,5 @@
-"""Nodes as containers, made by Docker Compose. ``DockerFabric`` is imported when it is asked for."""
+"""Nodes as containers, made by Docker Compose. ``DockerFabric`` is imported when it is asked
+for."""
 
 from __future__ import annotations
 

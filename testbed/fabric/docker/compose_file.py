@@ -100,7 +100,8 @@ def render(specs: Sequence[NodeSpec], plan: ComposePlan, templates: Templates) -
 
 
 def to_yaml(document: Document) -> str:
-    """The file's text. Every string is quoted: to YAML 1.1, which some versions read, a bare ``no`` is false.
+    """The file's text. Every string is quoted: to YAML 1.1, which some versions read, a bare ``no``
+    is false.
 
     A ``$`` is doubled: Compose would put a variable in its place.
     """
@@ -162,7 +163,8 @@ def _staff(service: Document, spec: NodeSpec, plan: ComposePlan) -> None:
 
 
 def _offer(service: Document, spec: NodeSpec, plan: ComposePlan, premises: ExecEnvironment) -> None:
-    """A container that waits for commands. Its first process takes no signal: it ends with the container."""
+    """A container that waits for commands. Its first process takes no signal: it ends with the
+    container."""
     own = premises.images.get(spec.name)
     service["image"] = own or service["image"]
     service["read_only"] = own is None or not premises.writable_root
@@ -176,7 +178,8 @@ def _offer(service: Document, spec: NodeSpec, plan: ComposePlan, premises: ExecE
     # Sockets can be connected to where nothing can be written.
     folders = dict.fromkeys((*plan.folders, premises.meeting), True) | {premises.directory: False}
     if plan.records is not None and premises.directory in plan.records.parents:
-        # Folders on the way are mounts, too: else they could be renamed, and others put in their place.
+        # Folders on the way are mounts, too: else they could be renamed, and others put in their
+        # place.
         folders |= dict.fromkeys(between(premises.directory, plan.records), False)
         folders[plan.records] = True
     service["volumes"] = [_mount(folder, read_only=only) for folder, only in folders.items()]
@@ -206,7 +209,8 @@ def _shaper(plan: ComposePlan, templates: Templates) -> Document:
     service["container_name"] = f"{project(plan.id)}-{SHAPER}"
     service["labels"] = {RUN_LABEL: plan.id}
     if plan.racks:
-        # AppArmor's own profile for containers forbids the mount that keeps the racks' network namespace.
+        # AppArmor's own profile for containers forbids the mount that keeps the racks' network
+        # namespace.
         service["security_opt"] = [*service["security_opt"], "apparmor:unconfined"]
     return service
 

@@ -1,8 +1,10 @@
-"""The first process of a host's or worker's container: it outlives the node's process, and with it the links do.
+"""The first process of a host's or worker's container: it outlives the node's process, and with it
+the links do.
 
-A container's network ends with its last process. So that a node can be killed and started again with the
-same links, its node is a child of this process, which does both when it is told by a signal.
-``python -m testbed.fabric.docker.container_init`` takes the options of ``testbed.runner.node_process``.
+A container's network ends with its last process. So that a node can be killed and started again
+with the same links, its node is a child of this process, which does both when it is told by a
+signal. ``python -m testbed.fabric.docker.container_init`` takes the options of
+``testbed.runner.node_process``.
 """
 
 from __future__ import annotations

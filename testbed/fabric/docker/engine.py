@@ -2,7 +2,8 @@
 
 What a run has in the engine, found by the run's label: containers, networks; read, saved, removed.
 
-Calling Compose for one run. It reads its file from a pipe: who owns a folder could replace a file in it meanwhile.
+Calling Compose for one run. It reads its file from a pipe: who owns a folder could replace a file
+in it meanwhile.
 
 Removing what a run left in the engine, or with the engine's help, from its journal.
 """
@@ -41,7 +42,8 @@ _SIGNAL_OFFSET = 128
 
 
 class Objects:
-    """The engine's objects that bear one run's label. Raises MachineError when no engine answers."""
+    """The engine's objects that bear one run's label. Raises MachineError when no engine
+    answers."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -53,7 +55,8 @@ class Objects:
         return {c.labels[NODE_LABEL]: c for c in self._containers() if NODE_LABEL in c.labels}
 
     def dead(self) -> dict[str, str]:
-        """Nodes whose container has been started and has ended, each with how. One question when none."""
+        """Nodes whose container has been started and has ended, each with how. One question when
+        none."""
         ended = {**self._mine, "status": ["exited", "dead"]}
         dead = {}
         for found in self.client.api.containers(all=True, filters=ended):
@@ -65,8 +68,8 @@ class Objects:
     def pause(self, name: str) -> None:
         """Freeze a node's container. Raises MachineError when the engine refuses.
 
-        A process that waits for a disk cannot be frozen before it has what it waits for; the engine's runtime
-        soon gives up on it, so we ask again for up to ten seconds.
+        A process that waits for a disk cannot be frozen before it has what it waits for; the
+        engine's runtime soon gives up on it, so we ask again for up to ten seconds.
         """
         deadline = time.monotonic() + _FREEZE_S
         with _forgiving():
@@ -79,7 +82,8 @@ class Objects:
             self._paused.add(name)
 
     def _frozen(self, name: str) -> bool:
-        """Freeze a node's container; return whether the engine could. Raises docker's APIError for other refusals."""
+        """Freeze a node's container; return whether the engine could. Raises docker's APIError for
+        other refusals."""
         import docker
 
         try:
@@ -103,7 +107,8 @@ class Objects:
             self.client.api.kill(container_name(self.run, name), signal)
 
     def save_logs(self, folder: PinnedFolder, nodes: Container[str]) -> None:
-        """Write ``<node>.log`` for every one of ``nodes``, standard output and error together. Raises OSError."""
+        """Write ``<node>.log`` for every one of ``nodes``, standard output and error together.
+        Raises OSError."""
         for name, container in self.containers().items():
             if name not in nodes:
                 continue
@@ -183,7 +188,8 @@ def how_ended(state: dict[str, Any]) -> str:
 
 @contextmanager
 def _forgiving() -> Iterator[None]:
-    """Ignore refusals for what has gone, or is going. Raises MachineError with what else the engine says."""
+    """Ignore refusals for what has gone, or is going. Raises MachineError with what else the engine
+    says."""
     import docker
 
     try:
@@ -208,7 +214,8 @@ class Compose:
         self._text = ""
 
     def write(self, text: str, folder: PinnedFolder) -> None:
-        """Take what is to be made; a copy for readers, which nothing reads again, goes into ``folder``."""
+        """Take what is to be made; a copy for readers, which nothing reads again, goes into
+        ``folder``."""
         self._text = text
         folder.write(FILE, text.encode())
 
@@ -236,7 +243,8 @@ class Compose:
 
 
 KIND = "docker"
-"""The kind of journal entries: ``{"kind": "docker", "run": <id>}`` stands for everything with that run's label."""
+"""The kind of journal entries: ``{"kind": "docker", "run": <id>}`` stands for everything with that
+run's label."""
 
 _CLEAN_LINK = """
 import json, sys
@@ -255,7 +263,8 @@ def clean(entry: dict[str, Any]) -> list[str]:
 
 
 def clean_link(entry: dict[str, Any]) -> list[str]:
-    """As ``netns_clean.clean_link``; a device that a shaper made for a user without rights needs another one.
+    """As ``netns_clean.clean_link``; a device that a shaper made for a user without rights needs
+    another one.
 
     Raises OSError or MachineError when it could not be removed.
     """

@@ -1,8 +1,10 @@
-"""The docker fabric: every node a container of one Compose project, on a shaped and an unshaped bridge.
+"""The docker fabric: every node a container of one Compose project, on a shaped and an unshaped
+bridge.
 
-Containers are checked for those folders of the host's that they were to have. The engine looks for them by
-their paths when a container starts. Whoever owns a folder on the way may have put another, or a link, in its
-place, and the engine is root: so what is mounted is compared with what was there when the run began.
+Containers are checked for those folders of the host's that they were to have. The engine looks for
+them by their paths when a container starts. Whoever owns a folder on the way may have put another,
+or a link, in its place, and the engine is root: so what is mounted is compared with what was there
+when the run began.
 
 Commands in containers that wait for them are started by the engine's own client.
 """
@@ -60,13 +62,15 @@ _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def wanted(service: Document, pins: Mapping[Path, Identity]) -> Mounts:
-    """Return the mounts that a service is to have: by ``pins``, else what is there now. Raises OSError."""
+    """Return the mounts that a service is to have: by ``pins``, else what is there now. Raises
+    OSError."""
     sources = [Path(volume["source"]) for volume in service.get("volumes", ())]
     return Counter(pins[path] if path in pins else _identity(path) for path in sources)
 
 
 def check(node: str, process: int, expected: Mounts) -> None:
-    """Raises ExperimentError where a container lacks any of it. ``process``: any of the container's, on the host."""
+    """Raises ExperimentError where a container lacks any of it. ``process``: any of the
+    container's, on the host."""
     if expected - _mounted(process):
         raise ExperimentError(
             f"{node}'s container was given another folder than the run began with: somebody put one in its place"
@@ -74,7 +78,8 @@ def check(node: str, process: int, expected: Mounts) -> None:
 
 
 def pins_below(folder: Path, below: Path) -> dict[Path, Identity]:
-    """The working directory, whose path is ``folder``, and the folders from there to ``below``, which it does not count.
+    """The working directory, whose path is ``folder``, and the folders from there to ``below``,
+    which it does not count.
 
     No link is followed, so all of them are in it. Raises OSError.
     """
@@ -143,10 +148,11 @@ _LINE_BYTES = 60_000
 def launch(
     container: str, command: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a command; the client's status is the command's. It does not end with its client: ``send`` ends it.
+    """Start a command; the client's status is the command's. It does not end with its client:
+    ``send`` ends it.
 
-    Variables are handed over in a file that has no name, and what fits no line of one in the client's own environment:
-    everybody may read a command line.
+    Variables are handed over in a file that has no name, and what fits no line of one in the
+    client's own environment: everybody may read a command line.
     """
     lines = {name: value for name, value in environment.items() if _fits_a_line(name, value)}
     others = {name: value for name, value in environment.items() if name not in lines}
@@ -184,7 +190,8 @@ def _unnamed(text: str) -> Iterator[int]:
 
 
 def send(container: str, number: int) -> None:
-    """A signal to all processes of a container but its first; nothing happens where there is none, or no shell.
+    """A signal to all processes of a container but its first; nothing happens where there is none,
+    or no shell.
 
     Raises MachineError where the engine does not answer.
     """
@@ -207,7 +214,8 @@ _ATTEMPTS = 5
 
 
 class DockerFabric:
-    """Containers made by Compose. Raises MachineError when engine, Compose or images are missing."""
+    """Containers made by Compose. Raises MachineError when engine, Compose or images are
+    missing."""
 
     agent: AgentClient
 
@@ -263,7 +271,8 @@ class DockerFabric:
         return places
 
     def dead(self) -> dict[str, str]:
-        """Nodes whose container has ended, each with how; what they wrote is then in the log folder."""
+        """Nodes whose container has ended, each with how; what they wrote is then in the log
+        folder."""
         dead = self.objects.dead()
         if dead:
             self.save_logs()

@@ -2,10 +2,10 @@
 
 A virtual clock with cooperative activities: exactly one runs at any time.
 
-An activity runs until it waits; the clock then goes to what is due next, in order of time and, at the same
-time, of being asked for. Nothing depends on the operating system's scheduling, so that runs are repeatable.
-Code between two waits takes no virtual time. Activities are greenlets: ten thousand are nothing, and a
-switch costs no more than a call.
+An activity runs until it waits; the clock then goes to what is due next, in order of time and, at
+the same time, of being asked for. Nothing depends on the operating system's scheduling, so that
+runs are repeatable. Code between two waits takes no virtual time. Activities are greenlets: ten
+thousand are nothing, and a switch costs no more than a call.
 
 A queue between activities on a virtual clock.
 """
@@ -29,7 +29,8 @@ class Deadlock(ExperimentError):
 
 
 class Activity:
-    """One thread of control on a virtual clock (``testbed.node.NodeTask``). ``owner``: who can be held."""
+    """One thread of control on a virtual clock (``testbed.node.NodeTask``). ``owner``: who can be
+    held."""
 
     def __init__(
         self, clock: VirtualClock, name: str, body: Callable[[], Any], owner: str = ""
@@ -114,9 +115,9 @@ class VirtualClock:
     ) -> dict[str, Any]:
         """Run ``bodies`` side by side until all have returned; their results by name.
 
-        The first error of one of them ends the run and is raised. What they have spawned and is still
-        waiting at the end is unwound. Raises Deadlock when nothing can go on. ``owners``: by name. Who was killed
-        has no result.
+        The first error of one of them ends the run and is raised. What they have spawned and is
+        still waiting at the end is unwound. Raises Deadlock when nothing can go on. ``owners``: by
+        name. Who was killed has no result.
         """
         owners, self._hub = owners or {}, getcurrent()
         mains = [self.spawn(name, body, owners.get(name, "")) for name, body in bodies.items()]
@@ -173,7 +174,8 @@ class VirtualClock:
         self._held.setdefault(owner, [])
 
     def kill(self, owner: str) -> None:
-        """From now on no activity of ``owner`` gets its turn, and nobody waits for the end of it."""
+        """From now on no activity of ``owner`` gets its turn, and nobody waits for the end of
+        it."""
         self.hold(owner)
         self._killed.add(owner)
         self._lost |= {activity for activity in self._missing if activity.owner == owner}

@@ -2,10 +2,12 @@
 
 Between two nodes: messages over TCP, and in which order messages are taken, however they were sent.
 
-What a node multicasts on modelled links: one copy on every link that leads to members, one message at a time.
+What a node multicasts on modelled links: one copy on every link that leads to members, one message
+at a time.
 
-The sender's window is that of its slowest member: all of a message goes at the rate of the tightest of those
-links. What a link loses is asked for as soon as it is missed, and sent again to the members behind that link.
+The sender's window is that of its slowest member: all of a message goes at the rate of the tightest
+of those links. What a link loses is asked for as soon as it is missed, and sent again to the
+members behind that link.
 
 ``testbed.node.Endpoint`` on modelled links.
 """
@@ -33,7 +35,8 @@ _PIECES = 2
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A message on its way out: ``to_go`` of its ``size`` bytes are not yet, ``first_s``: when its first packet arrives."""
+    """A message on its way out: ``to_go`` of its ``size`` bytes are not yet, ``first_s``: when its
+    first packet arrives."""
 
     message: Message
     size: int
@@ -73,7 +76,8 @@ class Connection:
     def send(self, message: Message, size: int, left: Callable[[], None] | None = None) -> None:
         """Send a frame of ``size`` bytes over TCP.
 
-        ``left`` is called when its last byte has left; or when no more than ``unsent_bytes`` are left, if there are any such.
+        ``left`` is called when its last byte has left; or when no more than ``unsent_bytes`` are
+        left, if there are any such.
         """
         now_s, place = self._network.clock.now, self.enter()
         if self._room is not None and left is not None:
@@ -99,7 +103,8 @@ class Connection:
         first_s: float,
         arrived_s: float,
     ) -> None:
-        """The message at ``place`` will have come then; all that were sent before it are taken first."""
+        """The message at ``place`` will have come then; all that were sent before it are taken
+        first."""
         if place > self._arrived:
             self._early[place] = message, size, sent_s, first_s, arrived_s
             return
@@ -146,7 +151,8 @@ class Connection:
 
 
 _HEADER_BYTES = 42 + 20
-"""Header bytes of a packet: Ethernet 14, IPv4 20, UDP 8, and 20 that say which part of which message it is."""
+"""Header bytes of a packet: Ethernet 14, IPv4 20, UDP 8, and 20 that say which part of which
+message it is."""
 _PAYLOAD_BYTES = FRAME_BYTES - _HEADER_BYTES
 
 
@@ -169,7 +175,8 @@ class Multicasts:
         left: Callable[[], None] | None,
         members: Sequence[Connection],
     ) -> None:
-        """Send a frame of ``size`` bytes to all ``members`` as one copy; ``left``: see ``Connection.send``."""
+        """Send a frame of ``size`` bytes to all ``members`` as one copy; ``left``: see
+        ``Connection.send``."""
         self._waiting.append(_Delivery(self._network, message, size, left, members))
         if len(self._waiting) == 1:
             self._begin()
@@ -187,7 +194,8 @@ class Multicasts:
 
 @dataclass(slots=True)
 class _Share:
-    """The part of a message that one member has. ``place``: position of the message among all that it is sent."""
+    """The part of a message that one member has. ``place``: position of the message among all that
+    it is sent."""
 
     place: int
     missing: int = 0
@@ -212,7 +220,8 @@ class _Delivery:
         self._shares = {member: _Share(member.enter()) for member in members}
 
     def begin(self, left: Callable[[], None]) -> None:
-        """Send all of it to everybody; ``left`` is called when it has been sent, whatever was lost."""
+        """Send all of it to everybody; ``left`` is called when it has been sent, whatever was
+        lost."""
         members = list(self._shares)
         self._expect(members)
         self._send(members, 8.0 * packet_bytes(self._frame[1]), left)
@@ -246,7 +255,8 @@ class _Delivery:
                 member.arrive(share.place, *self._frame, share.first_s, share.arrived_s)
 
     def _repair(self, flow: SimFlow, members: Sequence[Connection]) -> None:
-        """Send again what links have lost of ``flow``, a round trip after the last of it was lost."""
+        """Send again what links have lost of ``flow``, a round trip after the last of it was
+        lost."""
         network, losses = self._network, self._network.flows.losses
         took_s, packets = network.clock.now - flow.start_s, ceil(flow.bits / PACKET_BITS)
         for link in flow.way.there if network.board.impaired else ():
@@ -265,7 +275,8 @@ HANDED_OVER_BYTES = 4 << 20
 
 
 class VirtualEndpoint:
-    """A node's place on the network. What is sent is copied, as a network would: buffers can be used again."""
+    """A node's place on the network. What is sent is copied, as a network would: buffers can be
+    used again."""
 
     def __init__(
         self,
@@ -315,11 +326,13 @@ class VirtualEndpoint:
         return size * len(numbers)
 
     def form_groups(self, groups: Sequence[frozenset[int]]) -> None:
-        """From now on messages can be multicast to these sets of peers, by their numbers in this order."""
+        """From now on messages can be multicast to these sets of peers, by their numbers in this
+        order."""
         self.groups = list(groups)
 
     def multicast(self, group: int, message: Message) -> int:
-        """To all of a group side by side, as one copy; returns when all of it has been sent once."""
+        """To all of a group side by side, as one copy; returns when all of it has been sent
+        once."""
         message, size = _copied(message), self.frame_bytes(message)
         members = sorted(self.groups[group] - {self._number})
         if not members:
@@ -340,7 +353,8 @@ class VirtualEndpoint:
         awaited: Collection[int] = (),
         waiting: Collection[int] = (),  # noqa: ARG002
     ) -> Message:
-        """The next message. Raises NodeLost when for ``timeout`` of virtual time nothing has been coming in."""
+        """The next message. Raises NodeLost when for ``timeout`` of virtual time nothing has been
+        coming in."""
         while True:
             try:
                 item = self._inbox.get(timeout)
@@ -376,9 +390,16 @@ class VirtualEndpoint:
         cost_s = self.network.costs.receive_s
         self._free_s = max(now_s, self._free_s) + cost_s
         read = Message(
-            message.kind, message.step, message.bucket, sender, message.body,
-            sent_s - t0_s, first_s - t0_s, now_s - t0_s, self._free_s - t0_s,
-        )  # fmt: skip
+            message.kind,
+            message.step,
+            message.bucket,
+            sender,
+            message.body,
+            sent_s - t0_s,
+            first_s - t0_s,
+            now_s - t0_s,
+            self._free_s - t0_s,
+        )
         if cost_s:
             self._clock.at(self._free_s, self._inbox.put, read)
         else:

@@ -1,8 +1,9 @@
 """Everything that is under way on the modelled links, and who gets how much of them when.
 
-A flow is what one connection has to send at a time, or one node to a group. Between two events (a flow begins
-or ends, a link changes, a round trip is over) all rates are constant, so nothing is computed in between. What
-happens at one instant is taken in together: a thousand flows that begin at once are shared out once.
+A flow is what one connection has to send at a time, or one node to a group. Between two events (a
+flow begins or ends, a link changes, a round trip is over) all rates are constant, so nothing is
+computed in between. What happens at one instant is taken in together: a thousand flows that begin
+at once are shared out once.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ ROUND_TRIP_S = 100e-6
 _PUSHING = 1e3
 """How much more than others a flow gets that does not care for congestion."""
 _EXACT_ENDS, _TOGETHER_S = 512, 0.4e-6
-"""In networks of more link directions, what happens within so long for each of them is taken in together."""
+"""In networks of more link directions, what happens within so long for each of them is taken in
+together."""
 _EMPTY_BITS = 0.5
 """A flow with less than this left has been sent."""
 
 
 class Flows:
-    """The flows on a ``Board``. ``seed``: of what chance decides. ``bundle``: packets handed down at a time."""
+    """The flows on a ``Board``. ``seed``: of what chance decides. ``bundle``: packets handed down
+    at a time."""
 
     def __init__(
         self, clock: VirtualClock, board: LinkArrays, seed: int = 0, bundle: int = 1
@@ -308,7 +311,13 @@ class Flows:
     @property
     def _columns(self) -> tuple[NDArray[Any], ...]:
         return (
-            self._there, self._back, self._left, self._rate, self._fixed, self._tightest, self._small,
+            self._there,
+            self._back,
+            self._left,
+            self._rate,
+            self._fixed,
+            self._tightest,
+            self._small,
             self._last,
             *self._windows.columns,
-        )  # fmt: skip
+        )

@@ -2,9 +2,10 @@
 
 How flows share links: weighted max-min fairness by progressive filling. Pure.
 
-A flow gets what its tightest link gives it: links divide what they have in proportion to the weights (the
-congestion windows) of the flows that are not held up elsewhere, as a first-in first-out queue does. A flow
-may have a limit of its own besides. (Bertsekas and Gallager, *Data Networks*, 6.5.2.)
+A flow gets what its tightest link gives it: links divide what they have in proportion to the
+weights (the congestion windows) of the flows that are not held up elsewhere, as a first-in
+first-out queue does. A flow may have a limit of its own besides. (Bertsekas and Gallager, *Data
+Networks*, 6.5.2.)
 
 The state of every modelled link direction: arrays by a number that each has.
 
@@ -37,7 +38,8 @@ _SLACK = 1 + 1e-12
 
 
 class RateShares(NamedTuple):
-    """``rate``: bit/s of every flow. ``tightest``: its tightest link; -1: the flow's own limit holds it."""
+    """``rate``: bit/s of every flow. ``tightest``: its tightest link; -1: the flow's own limit
+    holds it."""
 
     rate: Floats
     tightest: Indices
@@ -46,8 +48,9 @@ class RateShares(NamedTuple):
 def share(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> RateShares:
     """Divide ``capacity`` (links,) in bit/s among flows.
 
-    ``paths`` (flows, hops): indices of links; shorter ones are filled up with that of a link that never is
-    a bottleneck (infinite capacity). ``weight``, ``limit`` (flows,): limits in bit/s, may be infinite.
+    ``paths`` (flows, hops): indices of links; shorter ones are filled up with that of a link that
+    never is a bottleneck (infinite capacity). ``weight``, ``limit`` (flows,): limits in bit/s, may
+    be infinite.
     """
     if paths.size < len(capacity):  # most links have nothing to carry
         used, numbers = np.unique(paths, return_inverse=True)
@@ -58,7 +61,8 @@ def share(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> Ra
 
 
 def evened(weight: Floats, windowed: NDArray[np.bool_]) -> Floats:
-    """Weights (flows,) with which flows that have no window get as much as those that have one, on average."""
+    """Weights (flows,) with which flows that have no window get as much as those that have one, on
+    average."""
     mean = weight[windowed].mean() if windowed.any() else 1.0
     even: Floats = np.where(windowed, weight, mean)
     return even
@@ -98,11 +102,13 @@ PACKET_BITS = 8.0 * FRAME_BYTES
 """Bits of a packet of full size."""
 
 HOPS = 4
-"""The longest way between two nodes: the one's link, its rack's, the other rack's, the other node's."""
+"""The longest way between two nodes: the one's link, its rack's, the other rack's, the other
+node's."""
 
 
 class Route(NamedTuple):
-    """The link directions from one node to another, and back, as numbers; filled up with the free one."""
+    """The link directions from one node to another, and back, as numbers; filled up with the free
+    one."""
 
     there: tuple[int, ...]
     back: tuple[int, ...]
@@ -111,9 +117,9 @@ class Route(NamedTuple):
 class LinkArrays:
     """Link directions by number; the last number is a link that is no link: free, and never full.
 
-    ``capacity`` bit/s of full frames, ``queue_bits``, ``delay_s``: as asked now. ``asked_bits``: the rate as the
-    scenario writes it. ``carried_bits``, ``drops`` (packets): since t0. ``own``: uplinks in their sender's stack, which
-    sees how full they are; not so those of ``elsewhere``.
+    ``capacity`` bit/s of full frames, ``queue_bits``, ``delay_s``: as asked now. ``asked_bits``:
+    the rate as the scenario writes it. ``carried_bits``, ``drops`` (packets): since t0. ``own``:
+    uplinks in their sender's stack, which sees how full they are; not so those of ``elsewhere``.
     """
 
     def __init__(
@@ -176,7 +182,8 @@ class LinkArrays:
         return self._ways[source, sink]
 
     def tree(self, ways: Iterable[Route]) -> Route:
-        """Every link of ``ways`` from one node to several, each once, the sender's first; no way back."""
+        """Every link of ``ways`` from one node to several, each once, the sender's first; no way
+        back."""
         links = dict.fromkeys(hop for way in ways for hop in way.there if hop != self.free)
         nothing = (self.free,) * HOPS
         return Route((*links, *nothing[len(links) :]), nothing)
@@ -190,12 +197,14 @@ class LinkArrays:
         return total
 
     def round_trip_s(self, way: Route) -> float:
-        """Return the time that the links of ``way`` take there and back, for one packet, just now."""
+        """Return the time that the links of ``way`` take there and back, for one packet, just
+        now."""
         both = [*way.there, *way.back]
         return self.one_way_s(both) + float(self.wait_s(np.array([both]))[0])
 
     def narrowest_bits(self, hops: Indices) -> Floats:
-        """The capacity in bit/s of the narrowest link along ``hops`` (flows, hops), and 1 in an outage."""
+        """The capacity in bit/s of the narrowest link along ``hops`` (flows, hops), and 1 in an
+        outage."""
         least: Floats = np.maximum(self.capacity[hops].min(1), 1.0)
         return least
 
@@ -214,7 +223,8 @@ _SHAPE = 3.0
 
 
 def extra_s(asked: Impairments, packets: float, random: Random) -> float:
-    """Return what the last of about ``packets`` packets that are under way together adds to the delay, in s.
+    """Return what the last of about ``packets`` packets that are under way together adds to the
+    delay, in s.
 
     Packets stay in order, so the slowest of them holds up those behind it: its delay is drawn.
     """
@@ -228,7 +238,8 @@ def extra_s(asked: Impairments, packets: float, random: Random) -> float:
 
 
 def _quantile(distribution: str, level: float) -> float:
-    """Return a quantile of the jitter, in units of what is asked (netem: half the width, or the standard deviation)."""
+    """Return a quantile of the jitter, in units of what is asked (netem: half the width, or the
+    standard deviation)."""
     level = min(max(level, 1e-9), 1 - 1e-9)
     if distribution == "uniform":
         return 2 * level - 1

@@ -4,8 +4,9 @@ All nodes of a run on modelled links, and how long what they send is on its way.
 
 The constants that no paper gives: what a host takes for a message.
 
-Found by ``testbed bench agreement --calibrate`` on one half of its runs, and judged by the other half
-(docs/simulation.md). There all nodes share two processors, and what they wait for each other is in it.
+Found by ``testbed bench agreement --calibrate`` on one half of its runs, and judged by the other
+half (docs/simulation.md). There all nodes share two processors, and what they wait for each other
+is in it.
 
 What the modelled links were asked for and carried, as records of the same form as a real link's.
 """
@@ -39,8 +40,8 @@ _GREETING_BITS = 1_000_000_000
 
 
 class _Fixed(NamedTuple):
-    """Links of a route, the position of the tightest, their delay, what storing packets adds to the last and to
-    the first packet, and the rate of the tightest."""
+    """Links of a route, the position of the tightest, their delay, what storing packets adds to the
+    last and to the first packet, and the rate of the tightest."""
 
     hops: list[int]
     tight: int
@@ -58,7 +59,8 @@ class Attached(Protocol):
     """The numbers of the members of each multicast group, as this node knows them."""
 
     def take(self, message: Message, size: int, sent_s: float, first_s: float) -> None:
-        """Receive a message of ``size`` bytes that was sent, and began to arrive, at these times of the clock."""
+        """Receive a message of ``size`` bytes that was sent, and began to arrive, at these times of
+        the clock."""
         ...
 
     def lose(self, number: int, name: str) -> None:
@@ -68,7 +70,8 @@ class Attached(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Processor time in s that a host takes for one message, besides the time of its links, and to compress."""
+    """Processor time in s that a host takes for one message, besides the time of its links, and to
+    compress."""
 
     send_s: float = 0.0
     receive_s: float = 0.0
@@ -79,10 +82,12 @@ class Costs:
 
 
 class VirtualNetwork:
-    """The links as ``initial`` says until ``start``; from then on as ``changes`` (by time after t0) say.
+    """The links as ``initial`` says until ``start``; from then on as ``changes`` (by time after t0)
+    say.
 
-    ``racks``: members by name. ``elsewhere``: nodes whose uplinks are shaped one hop on. ``bundle``: packets of
-    full size that hosts hand down at a time. ``seed``: of what chance decides.
+    ``racks``: members by name. ``elsewhere``: nodes whose uplinks are shaped one hop on.
+    ``bundle``: packets of full size that hosts hand down at a time. ``seed``: of what chance
+    decides.
     """
 
     def __init__(
@@ -184,7 +189,8 @@ FLOAT_BITS = 32
 
 
 def costs_of(asked: Sim) -> Costs:
-    """Return the costs that a scenario gives for its hosts, and ``COSTS`` for what it does not give."""
+    """Return the costs that a scenario gives for its hosts, and ``COSTS`` for what it does not
+    give."""
     return Costs(
         COSTS.send_s if asked.send is None else float(asked.send),
         COSTS.receive_s if asked.receive is None else float(asked.receive),
@@ -195,12 +201,13 @@ def costs_of(asked: Sim) -> Costs:
 
 EVERY_S = 0.1
 SAMPLED_ENDS = 64
-"""Most link directions that are all sampled all the time. Of larger networks only racks, servers and what
-changes are, and the rest as a whole."""
+"""Most link directions that are all sampled all the time. Of larger networks only racks, servers
+and what changes are, and the rest as a whole."""
 
 
 class SimSampler:
-    """Writes a sample of every direction in ``often`` every 100 ms, and one of all others at the end."""
+    """Writes a sample of every direction in ``often`` every 100 ms, and one of all others at the
+    end."""
 
     def __init__(
         self,
@@ -225,9 +232,14 @@ class SimSampler:
         """A link has changed, on time."""
         asked = change.shape.impairments
         record = LinkChanged(
-            change.end.link, change.end.direction, change.time_s, change.time_s,
-            change.shape.rate_bits, change.shape.queue_bytes, asked.to_json() if asked else None,
-        )  # fmt: skip
+            change.end.link,
+            change.end.direction,
+            change.time_s,
+            change.time_s,
+            change.shape.rate_bits,
+            change.shape.queue_bytes,
+            asked.to_json() if asked else None,
+        )
         self._write([record.to_json()])
 
     def finish(self) -> None:

@@ -30,9 +30,11 @@ T = TypeVar("T")
 
 
 class VirtualNode:
-    """A role's whole world, simulated. ``records`` holds what it recorded, unless ``record`` takes it.
+    """A role's whole world, simulated. ``records`` holds what it recorded, unless ``record`` takes
+    it.
 
-    ``seed`` is the run's. ``measured``: computation takes as long as it takes here; else none, beside its pace.
+    ``seed`` is the run's. ``measured``: computation takes as long as it takes here; else none,
+    beside its pace.
     """
 
     def __init__(

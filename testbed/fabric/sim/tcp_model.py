@@ -2,18 +2,20 @@
 
 TCP's congestion windows, of many flows at once: slow start, HyStart, CUBIC, restart after idleness.
 
-A window changes once a round trip. What it is after loss and in between follows RFC 9438 and Linux's
-tcp_cubic.c: factor 0.7 at a loss, C = 0.4, growth at least Reno's, slow start left as soon as round trips get
-longer. Windows are in packets of full size.
+A window changes once a round trip. What it is after loss and in between follows RFC 9438 and
+Linux's tcp_cubic.c: factor 0.7 at a loss, C = 0.4, growth at least Reno's, slow start left as soon
+as round trips get longer. Windows are in packets of full size.
 
-Linux's TCP Small Queues: a host's own flows take turns at its uplink, each with little in that queue. Pure.
+Linux's TCP Small Queues: a host's own flows take turns at its uplink, each with little in that
+queue. Pure.
 
-A flow has two bundles there, or what its pace is for 1/1024 s, if that is more; a bundle counts for 768 bytes more
-than its payload (``tcp_small_queue_check`` in the kernel's tcp_output.c).
+A flow has two bundles there, or what its pace is for 1/1024 s, if that is more; a bundle counts for
+768 bytes more than its payload (``tcp_small_queue_check`` in the kernel's tcp_output.c).
 
 What one connection has to send at a time, or one node to a group.
 
-What packets that are lost cost a flow: time, and being sent again. Random loss, and outages that drop.
+What packets that are lost cost a flow: time, and being sent again. Random loss, and outages that
+drop.
 """
 
 from __future__ import annotations
@@ -36,12 +38,14 @@ _BETA, _C = 0.7, 0.4
 _RENO = 3 * (1 - _BETA) / (1 + _BETA)
 """Packets a round trip by which CUBIC grows at least."""
 _HYSTART_WINDOW = 16.0
-"""For the delay as many must be under way: it takes eight answers in a round trip to tell that it has got longer."""
+"""For the delay as many must be under way: it takes eight answers in a round trip to tell that it
+has got longer."""
 _TRAIN_MORE_S, _TRAIN_APART_S = 1e-3, 2e-3
-"""Answers that follow one another so closely, for longer than half of the least round trip and this, end it too.
-They come as the queue mixes them: half of the mean apart to one and a half."""
+"""Answers that follow one another so closely, for longer than half of the least round trip and
+this, end it too. They come as the queue mixes them: half of the mean apart to one and a half."""
 _PER_ANSWER, _SMOOTHING = 2, 7 / 8
-"""Packets that are acknowledged together; what an answer leaves of the smoothed round-trip time before."""
+"""Packets that are acknowledged together; what an answer leaves of the smoothed round-trip time
+before."""
 _PACE_AT_FIRST, _PACE = 2.0, 1.2
 """Linux's pacing ratios, in slow start below half the threshold and from there on."""
 _HYSTART_LEAST_S, _HYSTART_MOST_S = 0.004, 0.016
@@ -66,7 +70,8 @@ class WindowMemory:
     round_trip_s: float = 0.0
 
     def restart(self, now_s: float) -> None:
-        """A connection that was idle for long begins more carefully (RFC 2861, as Linux does it)."""
+        """A connection that was idle for long begins more carefully (RFC 2861, as Linux does
+        it)."""
         timeout_s = TIMEOUT_S + self.round_trip_s
         idle_s = now_s - self.sent_s
         if idle_s <= timeout_s:
@@ -77,7 +82,8 @@ class WindowMemory:
 
 
 class Windows:
-    """The windows of all flows that have something to send, by row; rows are moved by their owner."""
+    """The windows of all flows that have something to send, by row; rows are moved by their
+    owner."""
 
     def __init__(self, rows: int) -> None:
         self.window: Floats = np.zeros(rows)
@@ -97,9 +103,15 @@ class Windows:
     def columns(self) -> tuple[Floats, ...]:
         """All arrays, for whoever moves rows."""
         return (
-            self.window, self.threshold, self.origin, self.epoch_s, self.least_s, self.round_s,
-            self.cut_s, self.smooth_s,
-        )  # fmt: skip
+            self.window,
+            self.threshold,
+            self.origin,
+            self.epoch_s,
+            self.least_s,
+            self.round_s,
+            self.cut_s,
+            self.smooth_s,
+        )
 
     def open(self, rows: slice, memories: Sequence[WindowMemory], least_s: Floats) -> None:
         """Connections begin to send; when their first round trip ends is for ``round_s`` to say."""
@@ -117,9 +129,12 @@ class Windows:
         for memory, *values in zip(memories, *columns, strict=True):
             if memory is not None:
                 (
-                    memory.window, memory.threshold, memory.origin, memory.epoch_s,
+                    memory.window,
+                    memory.threshold,
+                    memory.origin,
+                    memory.epoch_s,
                     memory.round_trip_s,
-                ) = values  # fmt: skip
+                ) = values
                 memory.sent_s = now_s
 
     def grow(
@@ -134,7 +149,8 @@ class Windows:
         """A round trip of ``rows`` has ended without loss; it took ``round_trip_s`` (rows,).
 
         ``out`` (rows,): packets that were under way. A window that is not used up does not grow.
-        ``train_s`` (rows,): from the first of their answers to the last; ``luck`` (rows,): random, from 0 to 1.
+        ``train_s`` (rows,): from the first of their answers to the last; ``luck`` (rows,): random,
+        from 0 to 1.
         """
         window, threshold = self.window[rows], self.threshold[rows]
         slow = window < threshold
@@ -165,7 +181,8 @@ class Windows:
     def hit(
         self, rows: Indices, lost: float, now_s: float, round_trip_s: Floats, luck: Floats
     ) -> Indices:
-        """Who of ``rows`` is among those that lose ``lost`` packets, and has not been so for a round trip."""
+        """Who of ``rows`` is among those that lose ``lost`` packets, and has not been so for a
+        round trip."""
         windows = self.window[rows]
         missed = (1 - min(1.0, lost / max(windows.sum(), 1.0))) ** windows
         again = now_s - self.cut_s[rows] > round_trip_s
@@ -173,7 +190,8 @@ class Windows:
         return hit
 
     def cut(self, rows: Indices, now_s: float) -> None:
-        """``rows`` have lost packets. (Fast convergence: who has not come back to where it was gives way.)"""
+        """``rows`` have lost packets. (Fast convergence: who has not come back to where it was
+        gives way.)"""
         window, origin = self.window[rows], self.origin[rows]
         self.origin[rows] = np.where(window < origin, window * (1 + _BETA) / 2, window)
         self.window[rows] = self.threshold[rows] = np.maximum(_LEAST, _BETA * window)
@@ -197,7 +215,8 @@ _BUNDLES, _FOR_S, _BUFFER_BYTES = 2, 1 / 1024, 768
 
 
 def allowed_bits(pace: Floats, bundle: int) -> Floats:
-    """Return the bits on the wire that flows of ``pace`` (packets a second) may have in their hosts' queues."""
+    """Return the bits on the wire that flows of ``pace`` (packets a second) may have in their
+    hosts' queues."""
     counted = bundle * SEGMENT_BYTES + _BUFFER_BYTES
     bundles = np.ceil(_FOR_S * pace * SEGMENT_BYTES / counted)
     allowed: Floats = np.maximum(_BUNDLES, bundles) * bundle * PACKET_BITS
@@ -205,9 +224,11 @@ def allowed_bits(pace: Floats, bundle: int) -> Floats:
 
 
 def weights(first: Indices, own: NDArray[np.bool_], window: Floats, allowed: Floats) -> Floats:
-    """How flows share links: by their windows; those of one host by what each may have in its queue.
+    """How flows share links: by their windows; those of one host by what each may have in its
+    queue.
 
-    ``first`` (flows,): the link that each passes first, ``own``: whether its host sees how full that is.
+    ``first`` (flows,): the link that each passes first, ``own``: whether its host sees how full
+    that is.
     """
     small = np.minimum(window, allowed)
     total, queued = np.bincount(first, window), np.bincount(first, small)
@@ -216,15 +237,16 @@ def weights(first: Indices, own: NDArray[np.bool_], window: Floats, allowed: Flo
 
 
 FAIR_SHARE = nan
-"""``limit_bits`` of a flow that takes what is its fair share at any time, and neither starts slowly nor queues."""
+"""``limit_bits`` of a flow that takes what is its fair share at any time, and neither starts slowly
+nor queues."""
 
 
 @dataclass(eq=False, slots=True)
 class SimFlow:
     """``bits`` on the wire along ``way``; ``done`` is called when the last has been sent.
 
-    ``memory``: the connection's; None for a flow that has no window: it ignores congestion and sends at
-    ``limit_bits``, or takes its ``FAIR_SHARE``.
+    ``memory``: the connection's; None for a flow that has no window: it ignores congestion and
+    sends at ``limit_bits``, or takes its ``FAIR_SHARE``.
     """
 
     way: Route
@@ -236,7 +258,8 @@ class SimFlow:
     waited_s: float = 0.0
     """How long the queues on the way were when it began."""
     begun_bits: Sequence[float] = ()
-    """Bits that each link of the way will have served (``LinkArrays.served_bits``) before this flow's first bit."""
+    """Bits that each link of the way will have served (``LinkArrays.served_bits``) before this
+    flow's first bit."""
     tightest: int = -1
     """The link that held it up last."""
     late_s: float = 0.0
@@ -246,7 +269,8 @@ class SimFlow:
 
 
 def ways(flows: Sequence[SimFlow], hops: int, free: int) -> tuple[Indices, Indices]:
-    """The links of ``flows`` there (flows, hops), filled up with ``free``, and back (flows, HOPS)."""
+    """The links of ``flows`` there (flows, hops), filled up with ``free``, and back (flows,
+    HOPS)."""
     there, back = [flow.way.there for flow in flows], [flow.way.back for flow in flows]
     if hops > HOPS:
         there = [(*links, *[free] * (hops - len(links))) for links in there]
@@ -254,7 +278,8 @@ def ways(flows: Sequence[SimFlow], hops: int, free: int) -> tuple[Indices, Indic
 
 
 def note_queues(board: LinkArrays, flows: Sequence[SimFlow], there: Indices) -> None:
-    """``flows`` along ``there`` (flows, hops) begin now: each remembers what is before it on its way."""
+    """``flows`` along ``there`` (flows, hops) begin now: each remembers what is before it on its
+    way."""
     waited_s = board.wait_s(there)
     begun = board.served_bits[there] + waited_s[:, None] * board.finite[there]
     for flow, wait, bits in zip(flows, waited_s.tolist(), begun.tolist(), strict=True):
@@ -264,7 +289,8 @@ def note_queues(board: LinkArrays, flows: Sequence[SimFlow], there: Indices) -> 
 
 
 _TAIL = 3
-"""Packets at the end of a message whose loss no later ones give away: a probe has to find it out."""
+"""Packets at the end of a message whose loss no later ones give away: a probe has to find it
+out."""
 _PROBED, _REPAIRED = 3, 1
 """Round trips until the one and the other has been repaired (RFC 8985: two until the probe)."""
 
@@ -291,7 +317,8 @@ class LinkLosses:
         return lost
 
     def at_end(self, flow: SimFlow, window: float) -> int:
-        """Round trips that ``flow`` still takes after all has been sent, since some of the last was lost."""
+        """Round trips that ``flow`` still takes after all has been sent, since some of the last was
+        lost."""
         if not self._board.impaired or flow.memory is None:
             return 0
         last = int(min(window, np.ceil(flow.bits / PACKET_BITS)))
@@ -309,7 +336,8 @@ class LinkLosses:
         return lost
 
     def last_of(self, number: int, lost: int) -> float:
-        """Where among the packets of a message, from 0 to 1, the last of ``lost`` ones was that are anywhere in it."""
+        """Where among the packets of a message, from 0 to 1, the last of ``lost`` ones was that are
+        anywhere in it."""
         return float(self._random[number].random() ** (1 / lost))
 
     def stall(self, number: int, now_s: float) -> None:
@@ -317,7 +345,8 @@ class LinkLosses:
         self._stalled[number] = now_s
 
     def resume(self, flows: Iterable[SimFlow], now_s: float) -> None:
-        """A direction serves again. A sender finds out when it tries next: intervals between tries double."""
+        """A direction serves again. A sender finds out when it tries next: intervals between tries
+        double."""
         for number in [n for n in self._stalled if not self._board.dropping[n]]:
             since_s = self._stalled.pop(number)
             for flow in flows:

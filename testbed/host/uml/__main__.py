@@ -1,4 +1,5 @@
-"""``python -m testbed.host.uml [--memory GIB] [--limit SECONDS] [--writable DIR] [--docker] -- COMMAND…``."""
+"""``python -m testbed.host.uml [--memory GIB] [--limit SECONDS] [--writable DIR] [--docker] --
+COMMAND…``."""
 
 from __future__ import annotations
 

@@ -1,16 +1,20 @@
 """A Docker engine inside the guest.
 
-The disk of a guest with a Docker engine: an ext4 image that holds the node image, made once for each of them.
+The disk of a guest with a Docker engine: an ext4 image that holds the node image, made once for
+each of them.
 
-It is filled by a second engine on this host, which works on the mounted image: some ten seconds, where loading the
-node image inside the guest would take minutes. Guests share it; what they change goes to a file of their own.
+It is filled by a second engine on this host, which works on the mounted image: some ten seconds,
+where loading the node image inside the guest would take minutes. Guests share it; what they change
+goes to a file of their own.
 
 A Docker engine inside the guest, on the disk that the guest was given.
 
-``python -m testbed.host.uml.docker_engine DISK FOLDER TAG``: load an image of this host's engine onto a disk image.
+``python -m testbed.host.uml.docker_engine DISK FOLDER TAG``: load an image of this host's engine
+onto a disk image.
 
-A second engine does it, with its data on the mounted disk. Mounts and network are in namespaces of this process, and
-the engine dies with it: nothing stays, whatever happens, and the first engine is not disturbed.
+A second engine does it, with its data on the mounted disk. Mounts and network are in namespaces of
+this process, and the engine dies with it: nothing stays, whatever happens, and the first engine is
+not disturbed.
 """
 
 from __future__ import annotations
@@ -55,7 +59,8 @@ def ensure() -> Path:
 
 
 def _name(tag: str) -> str:
-    """Return the disk's name, from the image's tag: it says what the image is made from, and needs no engine to ask."""
+    """Return the disk's name, from the image's tag: it says what the image is made from, and needs
+    no engine to ask."""
     return f"docker-{tag.rpartition(':')[2]}{_SUFFIX}"
 
 
@@ -108,7 +113,8 @@ _DATA = Path("/run/docker-data")
 _LOG = Path("/run/dockerd.log")
 _CGROUPS = Path("/sys/fs/cgroup")
 _SETTINGS = Path("/etc/docker")
-"""The host's engine's: they are not meant for this one, and its key is not for everybody to read."""
+"""The host's engine's: they are not meant for this one, and its key is not for everybody to
+read."""
 _WAIT_S = 120.0
 _TAIL = 1500
 OPTIONS = (
@@ -159,7 +165,8 @@ _FILL_WAIT_S = 60.0
 
 
 def main(disk: Path, folder: Path, tag: str) -> None:
-    """Mount ``disk`` below ``folder``, and have an engine load ``tag`` there. Raises CommandFailed."""
+    """Mount ``disk`` below ``folder``, and have an engine load ``tag`` there. Raises
+    CommandFailed."""
     die_with(os.getppid())
     unshare(NEW_MOUNTS)
     leave_for_new()  # an engine without a default bridge would take off the other one's

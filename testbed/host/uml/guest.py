@@ -2,7 +2,8 @@
 
 How much memory a guest gets, and in which folder it lies.
 
-A small library that goes before User-mode Linux on processors that are newer than it (``xstate.c``).
+A small library that goes before User-mode Linux on processors that are newer than it
+(``xstate.c``).
 
 Whether User-mode Linux and what it needs are on this machine.
 
@@ -57,7 +58,8 @@ def available(info: Path = _INFO) -> int:
 
 
 def size_memory(asked: int | None) -> int:
-    """Bytes for the guest: what was asked for, else up to 4 GiB of what is free. Raises MachineError."""
+    """Bytes for the guest: what was asked for, else up to 4 GiB of what is free. Raises
+    MachineError."""
     spare = int(available() * _SHARE)
     if asked is None and spare >= LEAST:
         return min(ENOUGH, spare)
@@ -186,8 +188,8 @@ _FIXED = (
 def booted(folder: Path, memory: int, disk: Path | None) -> Iterator[subprocess.Popen[bytes]]:
     """A kernel that boots, and does not outlive this process; killed at the end if it still runs.
 
-    ``folder`` is shared with it, ``memory`` in bytes, ``disk`` an image whose changes go to ``folder``.
-    Raises MachineError when it is not installed.
+    ``folder`` is shared with it, ``memory`` in bytes, ``disk`` an image whose changes go to
+    ``folder``. Raises MachineError when it is not installed.
     """
     command = _command(folder, memory, disk)
     with (folder / CONSOLE).open("wb") as console:
@@ -248,7 +250,8 @@ class Relay:
             os.close(self._source)
 
     def move(self) -> None:
-        """Pass on everything that came since the last time. Raises OSError where nobody reads it."""
+        """Pass on everything that came since the last time. Raises OSError where nobody reads
+        it."""
         while chunk := os.read(self._source, _CHUNK):
             while chunk:
                 chunk = chunk[os.write(self._target, chunk) :]
@@ -273,10 +276,11 @@ def run(
 ) -> int:
     """Boot, run, switch off; returns the command's exit status (128 + n: killed by signal n).
 
-    ``size`` is the memory in bytes (None: what this machine can spare), ``limit_s`` seconds of wall time for all of
-    it, ``disk`` an ext4 image that the guest sees as ``/dev/ubda`` and whose changes are dropped; ``output`` and
-    ``errors`` are descriptors. Raises MachineError when the guest cannot boot, breaks down, or lacks the program,
-    ExperimentError when the command takes longer than its limit.
+    ``size`` is the memory in bytes (None: what this machine can spare), ``limit_s`` seconds of wall
+    time for all of it, ``disk`` an ext4 image that the guest sees as ``/dev/ubda`` and whose
+    changes are dropped; ``output`` and ``errors`` are descriptors. Raises MachineError when the
+    guest cannot boot, breaks down, or lacks the program, ExperimentError when the command takes
+    longer than its limit.
     """
     size = size_memory(size)
     with tempfile.TemporaryDirectory(prefix="narrows-guest-", dir=folder_memory(size)) as name:

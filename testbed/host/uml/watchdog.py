@@ -1,7 +1,9 @@
-"""Stands between the host's process and the guest's kernel: when the former dies, nothing of the latter stays.
+"""Stands between the host's process and the guest's kernel: when the former dies, nothing of the
+latter stays.
 
-The kernel has helpers of its own, which would outlive it if it were killed. So the keeper, which nobody signals,
-waits for the kernel's end or for news on its standard input, and in the latter case ends them all.
+The kernel has helpers of its own, which would outlive it if it were killed. So the keeper, which
+nobody signals, waits for the kernel's end or for news on its standard input, and in the latter case
+ends them all.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from contextlib import suppress
 from testbed.process import die_with
 
 END = b"."
-"""Byte that the host writes to have the guest ended; when the host's process dies, it writes nothing."""
+"""Byte that the host writes to have the guest ended; when the host's process dies, it writes
+nothing."""
 
 
 def main(folder: str, command: list[str]) -> int:
-    """Run ``command`` to its end; ``folder`` is removed when there is no host any more. Returns the exit code."""
+    """Run ``command`` to its end; ``folder`` is removed when there is no host any more. Returns the
+    exit code."""
     keeper = os.getpid()
     process = subprocess.Popen(
         command,

@@ -1,4 +1,5 @@
-"""The controller's end of the links agent: one process, spoken to over its standard input and output."""
+"""The controller's end of the links agent: one process, spoken to over its standard input and
+output."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ __all__ = ["AgentClient", "LinkReport", "LinkSettings"]
 
 
 _ANSWER_S, _LATEST_S = 60.0, 600.0
-"""An agent that says nothing for so long does not answer; one that still hands over records has until then: of
-hundreds of links there may be many before its answer."""
+"""An agent that says nothing for so long does not answer; one that still hands over records has
+until then: of hundreds of links there may be many before its answer."""
 _END_S = 15.0
 AHEAD_S, EVERY_S = 45.0, 5.0
 """The agent knows at least 40 s ahead: an outage's end is known long before it comes."""
@@ -66,10 +67,10 @@ class AgentGone(ExperimentError):
 class AgentClient:
     """Starts ``command``, which must be a links agent, and speaks to it.
 
-    ``on_sample`` gets link records (``LinkSample`` and ``LinkChanged`` as JSON objects) in the thread that
-    reads; it may be set at any time. ``journal`` learns of devices that outlive an agent that is killed.
-    Every call raises the agent's own error (MachineError, LinkError, InputError), or ExperimentError when
-    the agent is gone.
+    ``on_sample`` gets link records (``LinkSample`` and ``LinkChanged`` as JSON objects) in the
+    thread that reads; it may be set at any time. ``journal`` learns of devices that outlive an
+    agent that is killed. Every call raises the agent's own error (MachineError, LinkError,
+    InputError), or ExperimentError when the agent is gone.
     """
 
     def __init__(
@@ -163,11 +164,11 @@ class AgentClient:
     ) -> dict[str, Any]:
         """Shape every end; later calls change in place. Returns what the kernel holds, read back.
 
-        ``impaired``: ends that will have impairments though they begin with none.
-        ``{"links": [{"link", "direction", "at", "device", "rate_bits", "limit_bytes", "line", …}], …}``;
-        ``line``: ``{"device", "impairments", "limit_packets", "read_back"}``, or None for an end without any.
-        A rate of 0 lets nothing pass until t0 and is an outage from then on.
-        Raises LinkError (asked for, held) and MachineError (congestion control, no netem).
+        ``impaired``: ends that will have impairments though they begin with none. ``{"links":
+        [{"link", "direction", "at", "device", "rate_bits", "limit_bytes", "line", …}], …}``;
+        ``line``: ``{"device", "impairments", "limit_packets", "read_back"}``, or None for an end
+        without any. A rate of 0 lets nothing pass until t0 and is an outage from then on. Raises
+        LinkError (asked for, held) and MachineError (congestion control, no netem).
         """
         self._journal_ifbs(cables, shapes, settings, impaired)
         held: dict[str, Any] = self._call(
@@ -180,7 +181,8 @@ class AgentClient:
         return held
 
     def start(self, t0_ns: int, changes: Iterator[LinkChange]) -> None:
-        """Replay ``changes`` (in order of time, possibly endless) from ``t0_ns`` of the monotonic clock."""
+        """Replay ``changes`` (in order of time, possibly endless) from ``t0_ns`` of the monotonic
+        clock."""
         self._feeder = ScheduleFeeder(t0_ns, changes, self._call)
         self._feeder.begin()
 
@@ -196,7 +198,8 @@ class AgentClient:
         return report
 
     def watch(self, nodes: Mapping[str, str]) -> dict[str, list[InterfaceSeen]]:
-        """Follow all TCP connections of nodes, given their namespaces; returns their interfaces' counters."""
+        """Follow all TCP connections of nodes, given their namespaces; returns their interfaces'
+        counters."""
         return read(dict[str, list[InterfaceSeen]], self._call("watch", nodes=dict(nodes)))
 
     def watched(self) -> dict[str, Watched]:

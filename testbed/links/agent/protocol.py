@@ -30,11 +30,12 @@ _ERRORS: dict[type[Exception], tuple[str, ...]] = {
 class LinkSettings:
     """The settings of all links of a run.
 
-    ``segments``: frames per offload bundle on every node's interface. ``at``: by node, where ``up`` is
-    shaped; ``nic`` where nothing is said. None leaves TCP's congestion control or least retransmission
-    time-out to the host's default. ``ecn``: TCP asks for explicit congestion notification, without which
-    a line has nothing that it could mark. ``gapped``: traffic may pause more shortly than looks are apart, so
-    that a queue seen at two looks does not say that one stood in between.
+    ``segments``: frames per offload bundle on every node's interface. ``at``: by node, where ``up``
+    is shaped; ``nic`` where nothing is said. None leaves TCP's congestion control or least
+    retransmission time-out to the host's default. ``ecn``: TCP asks for explicit congestion
+    notification, without which a line has nothing that it could mark. ``gapped``: traffic may pause
+    more shortly than looks are apart, so that a queue seen at two looks does not say that one stood
+    in between.
     """
 
     segments: int
@@ -71,9 +72,9 @@ class InterfaceSeen:
 
 @dataclass(frozen=True, slots=True)
 class SocketSeen:
-    """One connection. ``cookie`` names a socket for as long as the machine runs; ``own`` and ``peer``:
-    ``address:port``, ``[address]:port`` where the address is IPv6. ``ended_ns``: of the monotonic clock.
-    The kernel counts the peer's end as one of ``bytes_received``."""
+    """One connection. ``cookie`` names a socket for as long as the machine runs; ``own`` and
+    ``peer``: ``address:port``, ``[address]:port`` where the address is IPv6. ``ended_ns``: of the
+    monotonic clock. The kernel counts the peer's end as one of ``bytes_received``."""
 
     cookie: int
     own: str
@@ -114,7 +115,8 @@ def lines_of(pipe: IO[str], most: int = MOST_CHARACTERS) -> Iterator[str]:
 
 
 def read(kind: type[T], given: Any) -> T:
-    """A value of a type out of what ``dump`` made of it: of dataclasses, and of collections of them.
+    """A value of a type out of what ``dump`` made of it: of dataclasses, and of collections of
+    them.
 
     Raises WireError where it lacks a field, or has another form.
     """

@@ -1,8 +1,10 @@
-"""The links agent: ``python -m testbed.links.agent.server``, the only part that changes the network.
+"""The links agent: ``python -m testbed.links.agent.server``, the only part that changes the
+network.
 
-It takes requests as JSON lines on standard input, ``{"id": 1, "op": "stop", …}``, and answers each on
-standard output, ``{"id": 1, "ok": …}`` or ``{"id": 1, "error": …}``; between them come records as
-``{"records": [...]}``. When its input closes, or on SIGTERM or SIGINT, it undoes everything it made.
+It takes requests as JSON lines on standard input, ``{"id": 1, "op": "stop", …}``, and answers each
+on standard output, ``{"id": 1, "ok": …}`` or ``{"id": 1, "error": …}``; between them come records
+as ``{"records": [...]}``. When its input closes, or on SIGTERM or SIGINT, it undoes everything it
+made.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class AgentServer:
         self.keep = False
 
     def hear(self, line: str) -> Object:
-        """Carry out a request as it came; what is none is answered with an error that names no request."""
+        """Carry out a request as it came; what is none is answered with an error that names no
+        request."""
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
@@ -240,8 +243,8 @@ def _leave(*_: Any) -> None:
 def main() -> None:
     """Serve standard input.
 
-    All threads are real-time where that is permitted, the replay above the others: one that held the
-    interpreter's lock while ordinary processes keep it from running would make the replay late.
+    All threads are real-time where that is permitted, the replay above the others: one that held
+    the interpreter's lock while ordinary processes keep it from running would make the replay late.
     """
     raise_open_files()
     become_realtime(_ATTENDANT)

@@ -1,13 +1,14 @@
 """Bridges that ask nobody anything, so that nobody's questions and answers are counted as traffic.
 
-Who is where on a data network is told to everyone beforehand; and a bridge that knows behind which port an address is
-never has to send a packet to every port.
+Who is where on a data network is told to everyone beforehand; and a bridge that knows behind which
+port an address is never has to send a packet to every port.
 
-A multicast goes to the members of its group alone, as on a real switch with IGMP snooping.
-Who joins a group says so (an IGMP report), and the bridge notes it per port. Linux goes by its notes only where somebody
-asks for members from time to time, since it might have missed some. Here nothing is missed: the bridge sees one question
-before anybody is there, and is told to believe for a week that there is somebody who asks. So nobody does, and nothing
-is said on links that would be counted as traffic.
+A multicast goes to the members of its group alone, as on a real switch with IGMP snooping. Who
+joins a group says so (an IGMP report), and the bridge notes it per port. Linux goes by its notes
+only where somebody asks for members from time to time, since it might have missed some. Here
+nothing is missed: the bridge sees one question before anybody is there, and is told to believe for
+a week that there is somebody who asks. So nobody does, and nothing is said on links that would be
+counted as traffic.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def add_neighbour(channel: NetlinkChannel, index: int, neighbour: Neighbour) -> 
 
 
 def prune(netns: str | None, bridge: int) -> None:
-    """Have the bridge of that index send multicasts to members only. Raises OSError where it cannot."""
+    """Have the bridge of that index send multicasts to members only. Raises OSError where it
+    cannot."""
     with NetlinkChannel(netns) as channel:
         devices.set_bridge(
             channel,
@@ -107,7 +109,8 @@ def prune(netns: str | None, bridge: int) -> None:
 
 
 def _ask_itself(netns: str | None, bridge: int) -> None:
-    """Where an agent may not send frames (without CAP_NET_RAW) the bridge asks: each port once when it is plugged in."""
+    """Where an agent may not send frames (without CAP_NET_RAW) the bridge asks: each port once when
+    it is plugged in."""
     with NetlinkChannel(netns) as channel:
         devices.set_bridge(
             channel,

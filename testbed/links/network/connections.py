@@ -2,12 +2,15 @@
 
 TCP connections as the kernel describes them over ``NETLINK_SOCK_DIAG``.
 
-Of pyroute2 the message classes are used: its ``DiagSocket`` announces that its calls will change, and hears no errors.
+Of pyroute2 the message classes are used: its ``DiagSocket`` announces that its calls will change,
+and hears no errors.
 
-Every TCP connection of some namespaces, followed to its end, and what their interfaces carried meanwhile.
+Every TCP connection of some namespaces, followed to its end, and what their interfaces carried
+meanwhile.
 
-A socket that is destroyed tells its counters once, to whoever listens in its namespace; those still open at the end
-are listed then. Together they are all there were, however short they lived, and the counts are the kernel's own.
+A socket that is destroyed tells its counters once, to whoever listens in its namespace; those still
+open at the end are listed then. Together they are all there were, however short they lived, and the
+counts are the kernel's own.
 """
 
 from __future__ import annotations
@@ -71,7 +74,8 @@ def query(family: int) -> NetlinkMessage:
 
 
 def decode(message: bytes, ended_ns: int | None = None) -> SocketSeen | None:
-    """Read a description; None for a socket that never sent a segment. Raises OSError on an old kernel."""
+    """Read a description; None for a socket that never sent a segment. Raises OSError on an old
+    kernel."""
     family, own, own_port, peer, peer_port, cookie, info = _SEEN(message)
     if info is None:
         return None
@@ -105,7 +109,8 @@ def _end(family: int, address: bytes, port: bytes) -> str:
 _BUFFER_BYTES = 8 << 20
 _MESSAGE_BYTES = 1 << 16
 _QUIET_S, _LONGEST_S = 0.05, 1.0
-"""A socket's end is told by a queue of the kernel's: it is over when nothing has come for so long."""
+"""A socket's end is told by a queue of the kernel's: it is over when nothing has come for so
+long."""
 MOST = 200_000
 """Connections that are kept, of all nodes together: of each the kernel tells some hundred bytes."""
 
@@ -148,7 +153,8 @@ class Listening:
 
 
 class SocketWatch:
-    """Follows the namespaces at ``nodes``' paths from now until ``end``. Raises OSError where it cannot."""
+    """Follows the namespaces at ``nodes``' paths from now until ``end``. Raises OSError where it
+    cannot."""
 
     def __init__(self, nodes: Mapping[str, str]) -> None:
         self._stack = ExitStack()

@@ -4,8 +4,9 @@ Network devices: what there is, what is made, what is set on them, and what they
 
 Per-route TCP settings of a subnet: congestion control, least retransmission time-out, and ECN.
 
-A route's setting holds for every socket that uses it, whoever opened it and on either side of accepting:
-no privilege is needed in the processes that talk, and no other traffic of the machine is touched.
+A route's setting holds for every socket that uses it, whoever opened it and on either side of
+accepting: no privilege is needed in the processes that talk, and no other traffic of the machine is
+touched.
 """
 
 from __future__ import annotations
@@ -158,15 +159,17 @@ def set_up(channel: NetlinkChannel, index: int) -> None:
 def set_link(channel: NetlinkChannel, index: int, **values: int | str) -> None:
     """Change attributes of a device, by the ends of their names.
 
-    ``MASTER``: the bridge that it is plugged into; ``IFALIAS``: whose it is; ``ADDRESS``: a link-layer address, which it
-    keeps; ``GSO_MAX_SEGS``: how many frames the stack may hand to it as one bundle.
+    ``MASTER``: the bridge that it is plugged into; ``IFALIAS``: whose it is; ``ADDRESS``: a
+    link-layer address, which it keeps; ``GSO_MAX_SEGS``: how many frames the stack may hand to it
+    as one bundle.
     """
     attributes = ((f"IFLA_{name}", value) for name, value in values.items())
     channel.request(link(*attributes, index=index), RTM_SETLINK)
 
 
 def move(channel: NetlinkChannel, index: int, netns: str) -> None:
-    """Move a device into another namespace. It arrives switched off, and its index may be another."""
+    """Move a device into another namespace. It arrives switched off, and its index may be
+    another."""
     with opened(netns) as descriptor:
         set_link(channel, index, NET_NS_FD=descriptor)
 
@@ -180,8 +183,9 @@ def set_bridge(channel: NetlinkChannel, index: int, **values: int) -> None:
 def set_port(channel: NetlinkChannel, index: int, **values: int) -> None:
     """Change attributes of a bridge's port, by the ends of their names.
 
-    ``UNICAST_FLOOD=0``: the bridge sends there only what it knows to be behind it, but for broadcasts;
-    ``MULTICAST_ROUTER=0``: a switch is behind it, which needs no multicasts that nobody behind it has joined.
+    ``UNICAST_FLOOD=0``: the bridge sends there only what it knows to be behind it, but for
+    broadcasts; ``MULTICAST_ROUTER=0``: a switch is behind it, which needs no multicasts that nobody
+    behind it has joined.
     """
     attributes = ((f"IFLA_BRPORT_{name}", value) for name, value in values.items())
     settings = nest("IFLA_PROTINFO", *attributes)
@@ -211,7 +215,8 @@ def _namespace_number(channel: NetlinkChannel, netns: str) -> int | None:
 
 
 def locate(netns: str, mac: str) -> tuple[Interface, Interface]:
-    """Find a container's interface by numbers, never by names: the device of that address inside ``netns``, and its peer in the agent's own namespace.
+    """Find a container's interface by numbers, never by names: the device of that address inside
+    ``netns``, and its peer in the agent's own namespace.
 
     Both ends must name each other: the peer by index and by the number of the other's namespace.
     Raises ExperimentError where there is no such cable.
@@ -276,7 +281,8 @@ _KEPT = ("RTA_DST", "RTA_OIF", "RTA_PRIORITY", "RTA_PREFSRC", "RTA_TABLE")
 
 
 class TcpSettings(NamedTuple):
-    """TCP settings of a route; None: the host's. ``ecn``: who connects asks for it, and who is asked agrees."""
+    """TCP settings of a route; None: the host's. ``ecn``: who connects asks for it, and who is
+    asked agrees."""
 
     congestion: str | None
     rto_min_ms: int | None

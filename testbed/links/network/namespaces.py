@@ -1,11 +1,13 @@
-"""Network namespaces: entering one for a moment, making a named one, and how TCP and multicast are set in each.
+"""Network namespaces: entering one for a moment, making a named one, and how TCP and multicast are
+set in each.
 
-A namespace is given by a path (``/run/netns/x``, ``/proc/PID/ns/net``); ``None`` is one's own. Entering
-concerns the calling thread alone.
+A namespace is given by a path (``/run/netns/x``, ``/proc/PID/ns/net``); ``None`` is one's own.
+Entering concerns the calling thread alone.
 
-What one algorithm's connections have learned about a link must not be where the next one's begin. And a whole
-message must fit into the kernel at either end: else a link falls silent whenever the process that should hand
-over the rest, or make room for it, waits for a processor, which it shares with nodes that compute already.
+What one algorithm's connections have learned about a link must not be where the next one's begin.
+And a whole message must fit into the kernel at either end: else a link falls silent whenever the
+process that should hand over the rest, or make room for it, waits for a processor, which it shares
+with nodes that compute already.
 """
 
 from __future__ import annotations
@@ -35,16 +37,19 @@ SETTINGS = {
     "net.ipv4.tcp_no_metrics_save": "1",
     "net.ipv4.tcp_rmem": "4096 4194304 16777216",
     "net.ipv4.tcp_wmem": "4096 4194304 16777216",
-    # A node may be in many multicast groups, and says so several times: it is not asked again. Bridges say nothing.
+    # A node may be in many multicast groups, and says so several times: it is not asked again.
+    # Bridges say nothing.
     "net.ipv4.igmp_max_memberships": "1024",
     "net.ipv4.igmp_qrv": "3",
     "net.ipv4.conf.default.igmpv3_unsolicited_report_interval": "100",
     "net.ipv4.igmp_link_local_mcast_reports": "0",
 }
-"""As sysctl(8) calls them; a network namespace has its own. Compose sets the same (``compose/base.yaml``)."""
+"""As sysctl(8) calls them; a network namespace has its own. Compose sets the same
+(``compose/base.yaml``)."""
 
 FILTERS = ("iptables", "ip6tables", "arptables")
-"""Filters that bridges hand every packet to, where br_netfilter is loaded by a host's engine: our switches use none."""
+"""Filters that bridges hand every packet to, where br_netfilter is loaded by a host's engine: our
+switches use none."""
 
 
 @contextmanager
@@ -64,7 +69,8 @@ def enter(netns: str) -> None:
 
 
 def without_ipv6(*names: str) -> None:
-    """Keep devices of the calling thread's namespace (``all``, ``default``: also those to come) from IPv6's chatter."""
+    """Keep devices of the calling thread's namespace (``all``, ``default``: also those to come)
+    from IPv6's chatter."""
     for name in names:
         switch = _IPV6 / name / "disable_ipv6"
         if switch.exists():
@@ -91,7 +97,8 @@ def leave_for_new() -> None:
 
 
 def apart(action: Callable[[], T]) -> T:
-    """Run ``action`` in a thread of its own, whose namespace and priority end with it; return or raise what it does."""
+    """Run ``action`` in a thread of its own, whose namespace and priority end with it; return or
+    raise what it does."""
     with ThreadPoolExecutor(1) as own:
         return own.submit(action).result()
 
@@ -125,7 +132,8 @@ def make(name: str) -> str:
 
 
 def identity(path: str | Path) -> tuple[int, int]:
-    """Which namespace, of any kind, ``path`` leads to: the same for all paths to it. Raises OSError."""
+    """Which namespace, of any kind, ``path`` leads to: the same for all paths to it. Raises
+    OSError."""
     found = os.stat(path)  # noqa: PTH116 - of strings, too
     return found.st_dev, found.st_ino
 
@@ -198,7 +206,8 @@ def available_congestion(netns: str | None = None) -> tuple[str, ...]:
 
 
 def require_congestion(congestion: str) -> None:
-    """Raises MachineError for a congestion control that the kernel neither has nor loads for this process.
+    """Raises MachineError for a congestion control that the kernel neither has nor loads for this
+    process.
 
     A socket is asked: that takes no privilege, and loads what root may have loaded.
     """

@@ -1,13 +1,14 @@
-"""Nodes as network namespaces: a switch, a cable from every node to it, and a control network beside it; and racks.
+"""Nodes as network namespaces: a switch, a cable from every node to it, and a control network
+beside it; and racks.
 
-The data switch and the control network have namespaces of their own: no firewall of the host sees training traffic, and
-neither do nodes reach the host's services nor the host's processes the nodes. Nothing here has IPv6: its own chatter would
-be counted as traffic.
+The data switch and the control network have namespaces of their own: no firewall of the host sees
+training traffic, and neither do nodes reach the host's services nor the host's processes the nodes.
+Nothing here has IPv6: its own chatter would be counted as traffic.
 
-A rack is some nodes behind a bridge of their own, whose one cable to the core they share. Its bridge stands in a
-namespace where no firewall of the host looks at bridged frames: the switch's own where nodes are namespaces, one made
-for the racks where they are containers. There the members' ports move from the engine's bridge to the rack's, and back
-when it is undone.
+A rack is some nodes behind a bridge of their own, whose one cable to the core they share. Its
+bridge stands in a namespace where no firewall of the host looks at bridged frames: the switch's own
+where nodes are namespaces, one made for the racks where they are containers. There the members'
+ports move from the engine's bridge to the rack's, and back when it is undone.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def build(plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
 def remove(plan: TopologyPlan) -> list[str]:
     """Remove whatever of a plan there is; returns what could not be removed, in words.
 
-    Cables go before namespaces: a namespace that a process is still in lives on, its cables must not.
+    Cables go before namespaces: a namespace that a process is still in lives on, its cables must
+    not.
     """
     switch, middle = map(namespaces.path_of, (plan.switch_netns, plan.control_netns))
     return undone(
@@ -74,7 +76,8 @@ def remove(plan: TopologyPlan) -> list[str]:
 
 
 def remove_devices(netns: str | None, names: list[str], alias: str | None) -> list[str]:
-    """Delete devices of these names (and of this alias, where one is given); returns which there were."""
+    """Delete devices of these names (and of this alias, where one is given); returns which there
+    were."""
     if netns is not None and not Path(netns).exists():
         return []
     removed = []
@@ -181,7 +184,8 @@ def _build_rack(alias: str, rack: RackWires, home: str, inner: NetlinkChannel, m
 
 
 def _yield_address(channel: NetlinkChannel, port: int, switch_mac: str) -> None:
-    """A bridge may have the address of one of its ports; elsewhere that port would keep what is for the bridge."""
+    """A bridge may have the address of one of its ports; elsewhere that port would keep what is for
+    the bridge."""
     if devices.device(channel, port).mac == switch_mac:
         last = int(switch_mac[-2:], 16) ^ 0xFF
         devices.set_link(channel, port, ADDRESS=f"{switch_mac[:-2]}{last:02x}")
@@ -190,7 +194,8 @@ def _yield_address(channel: NetlinkChannel, port: int, switch_mac: str) -> None:
 def _direct(
     nic: Interface, own: tuple[NetlinkChannel, int], shared: tuple[NetlinkChannel, int]
 ) -> None:
-    """Both bridges know where a member is; the rack's sends what it knows nothing of to the core alone."""
+    """Both bridges know where a member is; the rack's sends what it knows nothing of to the core
+    alone."""
     with NetlinkChannel(nic.netns) as inside:
         mac = devices.device(inside, nic.index).mac
     add_forwarding(*own, mac)
@@ -230,7 +235,8 @@ def _move(
 
 
 def _connect(channel: NetlinkChannel, index: int, bridge: int | None) -> None:
-    """Switch a device on, plugged into a bridge where one is given, and have it say nothing of its own."""
+    """Switch a device on, plugged into a bridge where one is given, and have it say nothing of its
+    own."""
     devices.silence(channel, index)
     if bridge is not None:
         devices.set_link(channel, index, MASTER=bridge)

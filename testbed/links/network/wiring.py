@@ -1,9 +1,10 @@
-"""The plan of a run's network: nodes as namespaces, their addresses, and racks; and where links are shaped in it.
+"""The plan of a run's network: nodes as namespaces, their addresses, and racks; and where links are
+shaped in it.
 
-Where a packet is queued and where it is delayed is never the same device. Delay and loss come after the queue, on a
-device one hop on: so the queue holds what waits and nothing else, its drops and the line's losses are counted apart,
-and a sender's TCP sees its packets leave when they do. Where the queue is one hop on already (``up`` with
-``at: network``), the line comes before it.
+Where a packet is queued and where it is delayed is never the same device. Delay and loss come after
+the queue, on a device one hop on: so the queue holds what waits and nothing else, its drops and the
+line's losses are counted apart, and a sender's TCP sees its packets leave when they do. Where the
+queue is one hop on already (``up`` with ``at: network``), the line comes before it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class TopologyPlan:
 
 @dataclass(frozen=True, slots=True)
 class RackWires:
-    """One rack: its bridge and its end of the cable, the core's end, and its members' cables to the core."""
+    """One rack: its bridge and its end of the cable, the core's end, and its members' cables to the
+    core."""
 
     name: str
     bridge: str
@@ -66,7 +68,8 @@ class RackWires:
 
 @dataclass(frozen=True, slots=True)
 class RackPlan:
-    """All racks of one run. ``own``: the namespace ``netns`` is made for them, and removed with them."""
+    """All racks of one run. ``own``: the namespace ``netns`` is made for them, and removed with
+    them."""
 
     alias: str
     netns: str
@@ -76,7 +79,8 @@ class RackPlan:
 
 @dataclass(frozen=True, slots=True)
 class Racks:
-    """The racks that were made: each rack's cable by its name, and where each member's port is now."""
+    """The racks that were made: each rack's cable by its name, and where each member's port is
+    now."""
 
     cables: dict[str, Cable]
     ports: dict[str, Interface]
@@ -87,7 +91,8 @@ DeviceKey = tuple[str | None, int]
 
 
 class QueuePoint(NamedTuple):
-    """Place of a queue: for what leaves a device, or arrives at it (through an intermediate device of ours)."""
+    """Place of a queue: for what leaves a device, or arrives at it (through an intermediate device
+    of ours)."""
 
     interface: Interface
     passing: Literal["leaving", "arriving"]

@@ -1,15 +1,17 @@
 """Delivered against requested, per direction.
 
-What left in outages, and how soon service was back after them, from looks at a link direction. Pure.
+What left in outages, and how soon service was back after them, from looks at a link direction.
+Pure.
 
 Delivered against asked: the arithmetic of a link direction's report. Pure.
 
-Bits are those that the class counts against its rate: Ethernet headers, and the overhead per packet that was asked
-for. A *mark* is ``(seconds after t0, bytes so far)``.
+Bits are those that the class counts against its rate: Ethernet headers, and the overhead per packet
+that was asked for. A *mark* is ``(seconds after t0, bytes so far)``.
 
-The reference is a FIFO queue that sends whole bundles (packets, where bundles have one) at exactly the asked rates. While something
-waits, the bytes that it has sent between two marks differ from the integral of the rates by less than one bundle: where in a
-bundle it was at the first mark is not known. So an error is what lies beyond one bundle.
+The reference is a FIFO queue that sends whole bundles (packets, where bundles have one) at exactly
+the asked rates. While something waits, the bytes that it has sent between two marks differ from the
+integral of the rates by less than one bundle: where in a bundle it was at the first mark is not
+known. So an error is what lies beyond one bundle.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from testbed.links.replay.interval_errors import (
 from testbed.records.intervals import spread
 
 _LEAVING_S = 1e-3
-"""Time whose traffic, at the rate before an outage, may leave after the outage was set: it was on its way."""
+"""Time whose traffic, at the rate before an outage, may leave after the outage was set: it was on
+its way."""
 
 _SOON_S, _CLOSE_S = 0.2, 5e-3
 
@@ -44,13 +47,16 @@ class OutageSeen:
     """One outage of a link direction."""
 
     leaked_bytes: int = 0
-    """Bytes that left in it: what the rate before it explains is not counted, nor what the rate after does."""
+    """Bytes that left in it: what the rate before it explains is not counted, nor what the rate
+    after does."""
     resume_s: float | None = None
-    """How long after a FIFO queue's first bundle ours had left; None: nothing waited for it, or it did not last so long."""
+    """How long after a FIFO queue's first bundle ours had left; None: nothing waited for it, or it
+    did not last so long."""
 
 
 class Outages:
-    """Gets the bytes so far (``carried``) and the queue at every look; times are seconds after t0."""
+    """Gets the bytes so far (``carried``) and the queue at every look; times are seconds after
+    t0."""
 
     def __init__(self) -> None:
         self.seen: list[OutageSeen] = []
@@ -61,7 +67,8 @@ class Outages:
         self._looked_s = 0.0
 
     def resuming(self, now_s: float) -> bool:
-        """Return whether service should have returned just now, so that looks should follow closely."""
+        """Return whether service should have returned just now, so that looks should follow
+        closely."""
         return self.resumed_s is not None and now_s - self.resumed_s < _SOON_S
 
     def begin(self, carried: int, rate_before_bits: int) -> None:
@@ -72,8 +79,8 @@ class Outages:
     def end(
         self, due_s: float, last: tuple[int, int], now: tuple[int, float], rate_bits: int
     ) -> None:
-        """It was over at ``due_s``. ``last``: bytes so far and queue at the last look before; ``now``: bytes
-        so far at the first look after, and when that was."""
+        """It was over at ``due_s``. ``last``: bytes so far and queue at the last look before;
+        ``now``: bytes so far at the first look after, and when that was."""
         if self._open is None:
             return
         carried, now_s = now
@@ -95,9 +102,10 @@ class Outages:
     def look(self, now_s: float, carried: int, due_s: Callable[[float, int], float]) -> None:
         """Find out how late service was back, as soon as something has left.
 
-        ``due_s(from_s, size)``: when the packet after ``size`` bytes leaves at the latest that could from ``from_s`` on. Time
-        since then is lost if all of them waited at the end of the outage, or if the look before was not long ago; else the link may have
-        been idle meanwhile, and all that is known is that nothing had left at the look before.
+        ``due_s(from_s, size)``: when the packet after ``size`` bytes leaves at the latest that
+        could from ``from_s`` on. Time since then is lost if all of them waited at the end of the
+        outage, or if the look before was not long ago; else the link may have been idle meanwhile,
+        and all that is known is that nothing had left at the look before.
         """
         if self.resumed_s is None:
             return
@@ -122,8 +130,9 @@ MOST_LATENESS = 10_000
 class EndReport:
     """How a link direction followed its history, from t0 to the end. None: nothing to judge by.
 
-    Errors are relative (0.01 is 1 %), beyond one bundle; ``mape`` is their mean. Bins end at the marks nearest to whole
-    seconds after t0, or to changes; the last partial one is left out. Intervals in which nothing was asked for are in no error.
+    Errors are relative (0.01 is 1 %), beyond one bundle; ``mape`` is their mean. Bins end at the
+    marks nearest to whole seconds after t0, or to changes; the last partial one is left out.
+    Intervals in which nothing was asked for are in no error.
     """
 
     link: str
@@ -139,7 +148,8 @@ class EndReport:
     """Share of the time in which the link was backlogged at every look."""
     busy_ratio: float | None
     busy_ratio_slack: float
-    """Change of that ratio by a bundle more or less, in each time that the link was backlogged without a break."""
+    """Change of that ratio by a bundle more or less, in each time that the link was backlogged
+    without a break."""
     busy_mape_1s: float | None
     """Over the bins in which it was backlogged throughout; likewise the two that follow."""
     busy_worst_1s: float | None
@@ -147,13 +157,14 @@ class EndReport:
     busy_bins_1s: int
     """How many whole seconds that were."""
     excess_share: float | None
-    """Share of the delivered bits that is beyond what was asked and one bundle in a whole second, backlogged or not."""
+    """Share of the delivered bits that is beyond what was asked and one bundle in a whole second,
+    backlogged or not."""
     drops: int
     """Drops of the emulated queue, since the links were prepared."""
     changes: int
     lateness_ms: dict[str, float | None] | None
-    """``p50``, ``p99``, ``p99_at_least`` (95 % confidence) and ``max`` of when changes were in the kernel
-    against when they were meant to be."""
+    """``p50``, ``p99``, ``p99_at_least`` (95 % confidence) and ``max`` of when changes were in the
+    kernel against when they were meant to be."""
     class_bytes: int
     """Since the links were prepared, so that connecting before t0 is counted too."""
     class_packets: int
@@ -172,14 +183,16 @@ class EndReport:
     """Time between looks beyond the longest that looks are apart when nothing delays them."""
     largest_backlog_bytes: int
     mismatches: list[dict[str, Any]]
-    """Times at which the kernel held another rate or queue than was asked: the fields of ``Mismatch``."""
+    """Times at which the kernel held another rate or queue than was asked: the fields of
+    ``Mismatch``."""
     gso_max_segs: int
     realtime: bool
     """True if changes were made by a real-time thread."""
     failure: str | None = None
     """Description of what went wrong on this end after t0."""
     line_packets: int | None = None
-    """Packets that came to the line after the queue, where delay and loss are; None: there is no line."""
+    """Packets that came to the line after the queue, where delay and loss are; None: there is no
+    line."""
     line_lost: int | None = None
     """Packets among them that its loss model took."""
     line_limit: int | None = None
@@ -258,8 +271,8 @@ class DeliveryLog:
     def fold(self, until_s: float, rates_from_s: float = inf) -> None:
         """Judge what was until then, and forget it. There is a mark later than ``until_s``.
 
-        A change that was due before ``until_s`` and comes after this no longer changes what was judged. ``rates_from_s``:
-        rates are wanted from then on.
+        A change that was due before ``until_s`` and comes after this no longer changes what was
+        judged. ``rates_from_s``: rates are wanted from then on.
         """
         after = bisect_right(self.marks, until_s, key=_time)
         if not after:
@@ -369,7 +382,8 @@ def measures(record: DeliveryLog) -> dict[str, Any]:
 
 
 def _slack(whole: Folded, bundle_bytes: int) -> float:
-    """The share of the asked bits that a bundle more or less in each row of busy looks may come to."""
+    """The share of the asked bits that a bundle more or less in each row of busy looks may come
+    to."""
     asked, rows = whole.busy.asked_bits, whole.rows
     # errors of which none knows of the others add up as the root of their number
     return 8 * bundle_bytes * min(rows, 2 * sqrt(rows)) / asked if asked else 0.0
@@ -380,7 +394,8 @@ def _time(entry: tuple[float, int]) -> float:
 
 
 def lateness_ms(lateness_s: Iterable[float]) -> dict[str, float | None] | None:
-    """Percentiles in milliseconds (see ``spread``); None of nothing. One late change alone shows no p99."""
+    """Percentiles in milliseconds (see ``spread``); None of nothing. One late change alone shows no
+    p99."""
     found = spread(list(lateness_s), fewest=2)
     if found["max"] is None:
         return None

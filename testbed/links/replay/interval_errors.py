@@ -2,12 +2,15 @@
 
 Errors of a link direction in the bins between edges in time, taken in while it is watched. Pure.
 
-What a day's worth of samples takes in memory would be gigabytes. So bins are judged when they have closed, and only counts, sums
-and extremes of them are kept: the same numbers, added in the same order, as of all bins at the end.
+What a day's worth of samples takes in memory would be gigabytes. So bins are judged when they have
+closed, and only counts, sums and extremes of them are kept: the same numbers, added in the same
+order, as of all bins at the end.
 
-How late very many changes were, counted instead of kept: of a day there are a million on every link. Pure.
+How late very many changes were, counted instead of kept: of a day there are a million on every
+link. Pure.
 
-What the kernel should hold against what it holds, look by look: the intervals in which they differ. Pure.
+What the kernel should hold against what it holds, look by look: the intervals in which they differ.
+Pure.
 """
 
 from __future__ import annotations
@@ -56,13 +59,15 @@ class Errors:
 
 @dataclass(slots=True)
 class IntervalErrors:
-    """The bins of one kind. Each ends at the marks nearest to two edges; edges with the same mark have none between them."""
+    """The bins of one kind. Each ends at the marks nearest to two edges; edges with the same mark
+    have none between them."""
 
     all: Errors = field(default_factory=Errors)
     busy: Errors = field(default_factory=Errors)
     """Errors of the bins in which the link was backlogged throughout."""
     excess_bits: float = 0.0
-    """Delivered beyond what was asked and one bundle, backlogged or not, in bins in which something was asked."""
+    """Delivered beyond what was asked and one bundle, backlogged or not, in bins in which something
+    was asked."""
     edge_s: float = -inf
     """The last edge so far."""
     begin: Mark | None = None
@@ -78,7 +83,8 @@ class IntervalErrors:
         rates: Sequence[Rate],
         bundle_bytes: int,
     ) -> None:
-        """Judge the bins that end at ``edges``, ascending; looks and marks around them must all be there."""
+        """Judge the bins that end at ``edges``, ascending; looks and marks around them must all be
+        there."""
         for edge_s in edges:
             self.edge_s, end = edge_s, nearest(marks, edge_s)
             if self.begin is not None and end[0] <= self.begin[0]:
@@ -144,7 +150,8 @@ def served_at(rates: Sequence[Rate], from_s: float, bits: float) -> float:
 
 
 _PARTS = 1024
-"""An octave has half as many: values that differ by less than 0.2 % may count as the larger of them."""
+"""An octave has half as many: values that differ by less than 0.2 % may count as the larger of
+them."""
 _LEAST_S = 1e-6
 
 
@@ -177,7 +184,8 @@ def _place(value: float) -> tuple[int, int]:
 
 
 class Mismatch(NamedTuple):
-    """The kernel held ``held`` where ``asked`` was asked for, at some time between the two looks."""
+    """The kernel held ``held`` where ``asked`` was asked for, at some time between the two
+    looks."""
 
     from_s: float
     to_s: float
@@ -187,7 +195,8 @@ class Mismatch(NamedTuple):
 
 
 class ReadBack:
-    """One value that the kernel holds for a link direction. ``what``: ``rate``, ``queue`` or ``line``."""
+    """One value that the kernel holds for a link direction. ``what``: ``rate``, ``queue`` or
+    ``line``."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -207,7 +216,8 @@ class ReadBack:
         return ended
 
     def end(self, now_s: float) -> Mismatch | None:
-        """No more looks, or other values: returns the interval of disagreement under way, if any."""
+        """No more looks, or other values: returns the interval of disagreement under way, if
+        any."""
         if self._wrong is None:
             return None
         wrong, self._wrong = self._wrong, None

@@ -1,20 +1,25 @@
 """One direction under replay.
 
-Charging packets right where a low rate changes, and where there is none for a while. Pure arithmetic.
+Charging packets right where a low rate changes, and where there is none for a while. Pure
+arithmetic.
 
-HTB charges a packet when it leaves, at the rate in force, keeps the debt as a time, and never thinks again: at
-1 kbit/s one full frame would keep a link dead for 12 s, whatever its rate has become meanwhile. So where a
-frame takes longer than the next change, the class is *eased*: it charges what the service curve says, over
-all the changes that are known to come. An outage is the lowest of all rates: the one bundle that still leaves in it
-puts the class in debt until the outage is over and the bundle's own time has passed, to the kernel's own timer's precision.
+HTB charges a packet when it leaves, at the rate in force, keeps the debt as a time, and never
+thinks again: at 1 kbit/s one full frame would keep a link dead for 12 s, whatever its rate has
+become meanwhile. So where a frame takes longer than the next change, the class is *eased*: it
+charges what the service curve says, over all the changes that are known to come. An outage is the
+lowest of all rates: the one bundle that still leaves in it puts the class in debt until the outage
+is over and the bundle's own time has passed, to the kernel's own timer's precision.
 
-Bytes charged on top of a packet's length make a full frame and, before a rise, a bare acknowledgement both come out right;
-before a fall an acknowledgement costs its share of a full frame. The setting is right for one instant of leaving, and is
-renewed every few milliseconds until a packet has left.
+Bytes charged on top of a packet's length make a full frame and, before a rise, a bare
+acknowledgement both come out right; before a fall an acknowledgement costs its share of a full
+frame. The setting is right for one instant of leaving, and is renewed every few milliseconds until
+a packet has left.
 
-One link direction while its history is replayed: prepared changes, and how the kernel is told of them.
+One link direction while its history is replayed: prepared changes, and how the kernel is told of
+them.
 
-What became of one link direction in a replay: its counters, and a last look at what the kernel holds.
+What became of one link direction in a replay: its counters, and a last look at what the kernel
+holds.
 """
 
 from __future__ import annotations
@@ -60,7 +65,8 @@ Step = tuple[int, int]
 
 @dataclass(slots=True)
 class LowRateDebt:
-    """A class at a low rate: when it can next send. Times are nanoseconds of the monotonic clock."""
+    """A class at a low rate: when it can next send. Times are nanoseconds of the monotonic
+    clock."""
 
     packets: int = -1
     looked_ns: int = 0
@@ -70,7 +76,8 @@ class LowRateDebt:
     """Half of how much later than that it may be."""
 
     def saw(self, now_ns: int, packets: int, debt_ns: int) -> None:
-        """Take note of the class; a debt counts from the packet that made it, of which only the order is known."""
+        """Take note of the class; a debt counts from the packet that made it, of which only the
+        order is known."""
         if 0 <= self.packets < packets:
             if self.awake_ns <= self.looked_ns:
                 self.spread_ns = min(RENEW_NS, now_ns - self.looked_ns) // 2
@@ -98,7 +105,8 @@ def is_slow(shape: LinkState) -> bool:
 
 
 def ends_ns(leaves_ns: int, bits: float, rate_bits: int, coming: Iterable[Step]) -> int | None:
-    """When ``bits`` from ``leaves_ns`` on have been served; None: after all that is known, at rate 0."""
+    """When ``bits`` from ``leaves_ns`` on have been served; None: after all that is known, at rate
+    0."""
     at_ns = leaves_ns
     for from_ns, following in coming:
         if from_ns > at_ns:
@@ -119,11 +127,13 @@ def pace_at(
     *,
     early: bool = False,
 ) -> LinkPace:
-    """The class's setting for what leaves at ``leaves_ns``: the plain one where nothing changes soon enough.
+    """The class's setting for what leaves at ``leaves_ns``: the plain one where nothing changes
+    soon enough.
 
-    ``coming`` gives the changes after ``shape``, known up to ``known_ns``: nothing is charged beyond that. ``bundle_bytes``: the most
-    that leaves at once; bundles of several frames are all charged the same. ``early``: the kernel is told before the
-    change is due, so that a packet of any length costs what a full frame does.
+    ``coming`` gives the changes after ``shape``, known up to ``known_ns``: nothing is charged
+    beyond that. ``bundle_bytes``: the most that leaves at once; bundles of several frames are all
+    charged the same. ``early``: the kernel is told before the change is due, so that a packet of
+    any length costs what a full frame does.
     """
     latest_ns = max(min(known_ns, leaves_ns + LONGEST_NS), leaves_ns)
     rate = _rate_at(leaves_ns, shape.rate_bits, coming())
@@ -168,7 +178,8 @@ def _told_apart(full_ns: int, small_ns: int) -> bool:
 
 
 def charging(full_ns: int, small_ns: int, overhead_bytes: int = 0) -> LinkPace:
-    """The setting under which a full frame costs ``full_ns`` and, where it can, a bare acknowledgement ``small_ns``."""
+    """The setting under which a full frame costs ``full_ns`` and, where it can, a bare
+    acknowledgement ``small_ns``."""
     full_ns = max(full_ns, _SHORTEST_NS)
     least = (FRAME_BYTES + overhead_bytes) * 1e9 / full_ns
     most = (FRAME_BYTES + MOST_OVERHEAD_BYTES) * 1e9 / full_ns
@@ -185,7 +196,8 @@ EARLIEST_NS = 5_000_000
 TELLING_NS = 150_000
 """The kernel is told of an outage this much earlier: so late it usually has the message."""
 NEAR_NS = 100_000_000
-"""An outage's message is prepared this long before: earlier, less of what follows it might be known."""
+"""An outage's message is prepared this long before: earlier, less of what follows it might be
+known."""
 _FARTHEST = 1000
 """So many changes ahead are looked at where a low rate changes."""
 
@@ -205,7 +217,8 @@ class PreparedChange(NamedTuple):
 
 
 class LinkPlayer:
-    """Belongs to the replay's thread, but for ``due``: the history is prepared by whoever feeds it."""
+    """Belongs to the replay's thread, but for ``due``: the history is prepared by whoever feeds
+    it."""
 
     def __init__(
         self,
@@ -237,11 +250,12 @@ class LinkPlayer:
     def due(self, change: LinkChange, due_ns: int) -> PreparedChange:
         """Prepare a change; they must come in order of time.
 
-        A busy class takes on a new rate at the end of the bundle that it has just sent. That is half a
-        bundle's time late on average, which on rises would never be made up: so the kernel is told that much
-        before the change is due. Before an outage it is a whole one and ``TELLING_NS``: the bundle by which the
-        link falls silent leaves before the outage is due; where packets are lost instead, none is needed. No
-        packet of the delay line would see the difference. A low rate looks ahead itself (``slow``).
+        A busy class takes on a new rate at the end of the bundle that it has just sent. That is
+        half a bundle's time late on average, which on rises would never be made up: so the kernel
+        is told that much before the change is due. Before an outage it is a whole one and
+        ``TELLING_NS``: the bundle by which the link falls silent leaves before the outage is due;
+        where packets are lost instead, none is needed. No packet of the delay line would see the
+        difference. A low rate looks ahead itself (``slow``).
         """
         before, shape = self._told, change.shape
         early_ns = 0
@@ -305,7 +319,8 @@ class LinkPlayer:
         self.shaped.send(plain)
 
     def prepare_outage(self, now_ns: int, known_ns: int) -> None:
-        """Prepare the message for an outage that is near. What leaves before it is due costs the same whenever that is."""
+        """Prepare the message for an outage that is near. What leaves before it is due costs the
+        same whenever that is."""
         if self._outage is not None or self.slow is not None or not self.coming:
             return
         first = self.coming[0]
@@ -340,7 +355,8 @@ class LinkPlayer:
         self.shaped.send(self.shaped.limit_message(self.shape.queue_bytes))
 
     def hold(self, now_ns: int, known_ns: int) -> None:
-        """Keep an outage going, or a low rate right, until the next change; those before ``known_ns`` are known."""
+        """Keep an outage going, or a low rate right, until the next change; those before
+        ``known_ns`` are known."""
         if self.slow is not None and self._matters(self.slow, now_ns):
             self._look_after(self.slow, now_ns)
             if not self._ease(self._leaving(self.slow, now_ns), known_ns):
@@ -364,7 +380,8 @@ class LinkPlayer:
         return self.coming[0].due_ns - now_ns <= reach_ns or self.eased is not None
 
     def _leaving(self, slow: LowRateDebt, now_ns: int) -> int:
-        """When something is likely to leave: what is awake may do so at any time until the next look or change.
+        """When something is likely to leave: what is awake may do so at any time until the next
+        look or change.
 
         In an outage that is taken for the earliest, or the link would be back before it ends.
         """
@@ -387,7 +404,8 @@ class LinkPlayer:
         slow.saw(now_ns, seen.packets, seen.debt_ns)
 
     def _ease(self, leaves_ns: int, known_ns: int) -> bool:
-        """Set the class for what leaves then; False if the plain setting is right, which is left to others."""
+        """Set the class for what leaves then; False if the plain setting is right, which is left to
+        others."""
         before = replace(self.shape, rate_bits=self._rate_before)
         early = not self.shape.rate_bits
         pace = pace_at(before, leaves_ns, known_ns, self._steps, self._bundle_bytes, early=early)
@@ -418,7 +436,8 @@ def _pacing(shape: LinkState) -> tuple[int, int]:
 
 
 def end_report(track: LinkPlayer, segments: int, realtime: bool) -> EndReport:
-    """The report of a track whose replay has ended; what cannot be read any more becomes its failure."""
+    """The report of a track whose replay has ended; what cannot be read any more becomes its
+    failure."""
     failure, counted = track.failure, dict[str, Any](dict.fromkeys(_COUNTED, 0))
     try:
         counted = {**_counters(track), **_passage(track)}

@@ -1,4 +1,5 @@
-"""Samples of a link direction: what was asked of it, what it carried, and what the kernel held, look by look."""
+"""Samples of a link direction: what was asked of it, what it carried, and what the kernel held,
+look by look."""
 
 from __future__ import annotations
 
@@ -17,19 +18,22 @@ WATCHED_S = 0.05
 """Looks are 20 ms apart; nobody vouches for what is beyond so much between two of them."""
 
 LIMIT_LOOKS = 50
-"""Number of looks between two at which queue length and delay line are read back: about once a second."""
+"""Number of looks between two at which queue length and delay line are read back: about once a
+second."""
 
 FOLD_S, FOLD_SAMPLES = 60.0, 10
-"""Age from which data are folded, and the samples between two folds. A change that comes so late has no
-longer any part in earlier bins' errors; its lateness is far beyond what a verdict allows."""
+"""Age from which data are folded, and the samples between two folds. A change that comes so late
+has no longer any part in earlier bins' errors; its lateness is far beyond what a verdict allows."""
 
 
 class LinkSampler:
-    """Belongs to the replay's thread. Times are seconds after t0. ``phase``: which looks read queue and line back.
+    """Belongs to the replay's thread. Times are seconds after t0. ``phase``: which looks read queue
+    and line back.
 
-    ``bundle_bytes``: the most that leaves at once. A link counts as busy where a queue stood at every look; ``gapped``: where
-    none could have run dry between two, either. Messages that are shorter than the time between looks may leave gaps that
-    nobody sees, and yet a queue at most looks.
+    ``bundle_bytes``: the most that leaves at once. A link counts as busy where a queue stood at
+    every look; ``gapped``: where none could have run dry between two, either. Messages that are
+    shorter than the time between looks may leave gaps that nobody sees, and yet a queue at most
+    looks.
     """
 
     def __init__(
@@ -87,7 +91,8 @@ class LinkSampler:
     def look(
         self, now_s: float, shape: LinkState, eased: LinkPace | None = None
     ) -> htb.ClassCounters:
-        """Read counters and settings; the kernel has been asked for ``shape``. Raises KernelRefused.
+        """Read counters and settings; the kernel has been asked for ``shape``. Raises
+        KernelRefused.
 
         ``eased``: what the class was set to instead of the rate's plain setting.
         """
@@ -115,7 +120,8 @@ class LinkSampler:
         return self._outages.resuming(now_s)
 
     def close(self) -> list[Event]:
-        """End the sample at the last look, and open the next; no sample where no time has passed."""
+        """End the sample at the last look, and open the next; no sample where no time has
+        passed."""
         where = self._shaped.end
         told: list[Event] = [
             LinkMismatch(where.link, where.direction, **wrong._asdict()) for wrong in self._untold
@@ -160,7 +166,8 @@ class LinkSampler:
         return self.close()
 
     def _read_back(self, shape: LinkState, eased: LinkPace | None) -> None:
-        """Hold what the kernel holds against ``shape``; in an outage the class's rate means nothing."""
+        """Hold what the kernel holds against ``shape``; in an outage the class's rate means
+        nothing."""
         if shape.rate_bits:
             asked = 8 * (eased or pace(shape.rate_bits)).rate_bytes
             self._note(self._rate.see(self._now_s, asked, 8 * self._now.rate_bytes))
@@ -182,7 +189,8 @@ class LinkSampler:
         self._outages.look(self._now_s, self._charged, self._due_s)
 
     def _due_s(self, from_s: float, size: int) -> float:
-        """When so many bytes have been served, and the one bundle at least that was on its way, or has left, before them."""
+        """When so many bytes have been served, and the one bundle at least that was on its way, or
+        has left, before them."""
         return served_at(self.record.rates, from_s, 8 * max(size, self.record.bundle_bytes))
 
     def _mark(self) -> None:
@@ -190,7 +198,8 @@ class LinkSampler:
             self.record.marks.append((self._now_s, self._charged))
 
     def _looks_within(self) -> tuple[tuple[float, int], ...]:
-        """Return the bits carried at each look but the last, where a line between the sample's ends would be wrong."""
+        """Return the bits carried at each look but the last, where a line between the sample's ends
+        would be wrong."""
         if self._busy or self._charged == self._from_charged:
             return ()
         return tuple(

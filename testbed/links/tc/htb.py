@@ -2,8 +2,8 @@
 
 The queueing tree of a link direction: an HTB root, one class, a ``bfifo`` leaf.
 
-Rates are bit/s outside and byte/s in messages; times inside the kernel's messages are ticks of 64 ns.
-The link layer is declared Ethernet, so that no rate table has to be sent.
+Rates are bit/s outside and byte/s in messages; times inside the kernel's messages are ticks of 64
+ns. The link layer is declared Ethernet, so that no rate table has to be sent.
 
 A device's root queueing discipline: whose it is, room for ours, and the way in for what arrives.
 """
@@ -61,17 +61,29 @@ _MAX32 = 0xFFFFFFFF
 _PARAMETERS = "TCA_OPTIONS.TCA_HTB_PARMS."
 _COUNTERS = AttributeReader(
     tcmsg,
-    "TCA_STATS2.TCA_STATS_BASIC.bytes", "TCA_STATS2.TCA_STATS_BASIC.packets", "TCA_STATS2.TCA_STATS_PKT64.value",
-    "TCA_STATS2.TCA_STATS_QUEUE.qlen", "TCA_STATS2.TCA_STATS_QUEUE.backlog", "TCA_STATS2.TCA_STATS_QUEUE.drops",
-    "TCA_XSTATS.tokens", "TCA_XSTATS.ctokens",
-    f"{_PARAMETERS}rate", "TCA_OPTIONS.TCA_HTB_RATE64.value",
-)  # fmt: skip
+    "TCA_STATS2.TCA_STATS_BASIC.bytes",
+    "TCA_STATS2.TCA_STATS_BASIC.packets",
+    "TCA_STATS2.TCA_STATS_PKT64.value",
+    "TCA_STATS2.TCA_STATS_QUEUE.qlen",
+    "TCA_STATS2.TCA_STATS_QUEUE.backlog",
+    "TCA_STATS2.TCA_STATS_QUEUE.drops",
+    "TCA_XSTATS.tokens",
+    "TCA_XSTATS.ctokens",
+    f"{_PARAMETERS}rate",
+    "TCA_OPTIONS.TCA_HTB_RATE64.value",
+)
 _SETTINGS = AttributeReader(
     tcmsg,
-    f"{_PARAMETERS}rate", "TCA_OPTIONS.TCA_HTB_RATE64.value", f"{_PARAMETERS}buffer",
-    f"{_PARAMETERS}rate_mpu", f"{_PARAMETERS}rate_overhead",
-    f"{_PARAMETERS}ceil", "TCA_OPTIONS.TCA_HTB_CEIL64.value", f"{_PARAMETERS}cbuffer", f"{_PARAMETERS}quantum",
-)  # fmt: skip
+    f"{_PARAMETERS}rate",
+    "TCA_OPTIONS.TCA_HTB_RATE64.value",
+    f"{_PARAMETERS}buffer",
+    f"{_PARAMETERS}rate_mpu",
+    f"{_PARAMETERS}rate_overhead",
+    f"{_PARAMETERS}ceil",
+    "TCA_OPTIONS.TCA_HTB_CEIL64.value",
+    f"{_PARAMETERS}cbuffer",
+    f"{_PARAMETERS}quantum",
+)
 _LIMIT = AttributeReader(tcmsg, "TCA_KIND", "TCA_OPTIONS.limit")
 _INDEX = AttributeReader(tcmsg, "index")
 
@@ -254,7 +266,8 @@ class QdiscDevice:
 
 
 class RootQdisc:
-    """The root queueing discipline of a device. Holds a socket in the device's namespace for as long as it lives."""
+    """The root queueing discipline of a device. Holds a socket in the device's namespace for as
+    long as it lives."""
 
     def __init__(self, end: LinkDirection, where: QdiscDevice) -> None:
         self.end, self.where = end, where
@@ -265,7 +278,8 @@ class RootQdisc:
     def remove(self) -> None:
         """Take away what was installed and close; what has vanished with its device is no error."""
         try:
-            # The redirect first: what arrives must not be sent to a device that has no queue any more.
+            # The redirect first: what arrives must not be sent to a device that has no queue any
+            # more.
             if self.where.redirect is not None and self._led_in:
                 with tolerating(*_GONE):
                     undo_redirect(self._channel, self.where.redirect)
@@ -285,7 +299,8 @@ class RootQdisc:
         raise NotImplementedError
 
     def _make_room(self) -> None:
-        """Remove a root of ours that an earlier run left. Raises LinkError for one that is not ours."""
+        """Remove a root of ours that an earlier run left. Raises LinkError for one that is not
+        ours."""
         root = self._root()
         if root is None:
             return
@@ -298,7 +313,8 @@ class RootQdisc:
             )
 
     def _lead_in(self) -> None:
-        """Have arrivals go through this device, where they are to. Raises KernelRefused and LinkError."""
+        """Have arrivals go through this device, where they are to. Raises KernelRefused and
+        LinkError."""
         source = self.where.redirect
         if source is None:
             return
@@ -323,7 +339,8 @@ class RootQdisc:
 
 
 def redirect(channel: NetlinkChannel, index: int, target: int) -> None:
-    """Send all that arrives at device ``index`` through ``target``'s queue. Raises KernelRefused."""
+    """Send all that arrives at device ``index`` through ``target``'s queue. Raises
+    KernelRefused."""
     ingress = traffic_control(index, _INGRESS, TC_H_INGRESS, "ingress")
     channel.request(ingress, RTM_NEWQDISC, _NEW)
     channel.request(filter_to(index, target), RTM_NEWTFILTER, _NEW)
@@ -349,7 +366,8 @@ def undo_redirect(channel: NetlinkChannel, index: int) -> None:
 
 
 class Passed(NamedTuple):
-    """Counters of a redirect: packets that came, and those for which the other device had no room."""
+    """Counters of a redirect: packets that came, and those for which the other device had no
+    room."""
 
     target: int
     packets: int
@@ -357,7 +375,8 @@ class Passed(NamedTuple):
 
 
 def passed(channel: NetlinkChannel, index: int) -> list[Passed]:
-    """The redirects of what arrives at device ``index``, with their counters. Raises KernelRefused."""
+    """The redirects of what arrives at device ``index``, with their counters. Raises
+    KernelRefused."""
     filters = channel.dump(traffic_control(index, 0, _INGRESS), RTM_GETTFILTER)
     return [one for found in filters for one in _redirects(found)]
 

@@ -1,10 +1,12 @@
 """A netem with every option of the kernel's, always all of them; and what the kernel tells of one.
 
-A change of a netem merges: of what is left out some goes back to nothing and some stays, so everything is
-sent every time, zeros too. Only the table of delays may be left out when it is the one that is held.
+A change of a netem merges: of what is left out some goes back to nothing and some stays, so
+everything is sent every time, zeros too. Only the table of delays may be left out when it is the
+one that is held.
 
-What comes back is what was sent, but for this: shares are counted in 2**-32, times of kernels without 64-bit
-ones in ticks of 64 ns, the table of delays is never told, and the seed only by kernels since 6.6.
+What comes back is what was sent, but for this: shares are counted in 2**-32, times of kernels
+without 64-bit ones in ticks of 64 ns, the table of delays is never told, and the seed only by
+kernels since 6.6.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ class LineCounters(NamedTuple):
     """Packets sent on; duplicates are counted, lost packets are not."""
     bytes: int
     lost: int
-    """Packets lost by the loss model (with ``ecn`` those marked instead count too), and any that found it full."""
+    """Packets lost by the loss model (with ``ecn`` those marked instead count too), and any that
+    found it full."""
     backlog_packets: int
     """Packets on their way."""
 
@@ -117,11 +120,20 @@ def _options(told: NetemState, with_table: bool) -> Fields:
         ("TCA_NETEM_RATE", {"rate": _MAX32 if chosen.ordered else 0}),
         *([("TCA_NETEM_RATE64", ORDER_BYTES_S)] if chosen.ordered else []),
         ("TCA_NETEM_ECN", int(chosen.ecn)),
-        ("TCA_NETEM_SLOT", dict(zip(_SLOT, (slot.shortest_ns, slot.longest_ns, slot.packets, slot.bytes), strict=True))),
+        (
+            "TCA_NETEM_SLOT",
+            dict(
+                zip(
+                    _SLOT,
+                    (slot.shortest_ns, slot.longest_ns, slot.packets, slot.bytes),
+                    strict=True,
+                )
+            ),
+        ),
         *_loss_model(chosen.loss),
         *([("TCA_NETEM_DELAY_DIST", table(chosen.distribution))] if with_table else []),
         *([("TCA_NETEM_PRNG_SEED", chosen.seed)] if chosen.seed is not None else []),
-    ]  # fmt: skip
+    ]
     return tree(
         *attributes,
         delay=_ticks(chosen.delay_ns),
@@ -142,7 +154,8 @@ def _chances(chosen: Impairments) -> list[Attribute]:
 
 def _loss_model(loss: float | GilbertElliott | FourState) -> list[Attribute]:
     if isinstance(loss, FourState):
-        # The kernel adds p13 and p14, and p31 and p32, in 32 bits: rounded up they would be nothing.
+        # The kernel adds p13 and p14, and p31 and p32, in 32 bits: rounded up they would be
+        # nothing.
         p14, p32 = _share(loss.p14), _share(loss.p32)
         p13, p31 = min(_share(loss.p13), ALL - p14), min(_share(loss.p31), ALL - p32)
         numbers = (p13, p31, p32, _share(loss.p23), p14)
@@ -172,7 +185,8 @@ def decode_counters(answer: bytes) -> LineCounters:
 
 
 def decode(answer: bytes) -> NetemState | None:
-    """Settings out of the answer to ``read``; None if that is no netem. ``distribution`` is always uniform."""
+    """Settings out of the answer to ``read``; None if that is no netem. ``distribution`` is always
+    uniform."""
     if _KIND(answer) != (b"netem\0",):
         return None
     delay, limit, loss, gap, duplicate, jitter, delay64, jitter64, *others = _HELD(answer)

@@ -2,15 +2,18 @@
 
 Netlink messages, encoded and decoded by pyroute2, quickly from the second of a structure on.
 
-pyroute2 takes 0.1 ms to encode a class or to decode one, and leaves a cycle of references for the garbage collector, which hardly works
-during a replay. So where the numbers of a message are is asked of it once, by the message's structure; from then on they are put there, and
-read from there, with ``struct``. Which bytes those are, and how wide, is known from pyroute2's own description alone.
+pyroute2 takes 0.1 ms to encode a class or to decode one, and leaves a cycle of references for the
+garbage collector, which hardly works during a replay. So where the numbers of a message are is
+asked of it once, by the message's structure; from then on they are put there, and read from there,
+with ``struct``. Which bytes those are, and how wide, is known from pyroute2's own description
+alone.
 
 Netlink by pyroute2's message classes, over a socket that is asked and read at once.
 
-pyroute2 knows how messages are laid out; here they are sent. Its own sockets are not used: each brings an event loop along
-(2 ms to begin with, 0.6 ms a request against 0.01 ms here), has no time limit, does not notice a list that changed while it was read, and
-opens a second socket, in another namespace, for a thread that has none. One that is opened inside a namespace here stays there,
+pyroute2 knows how messages are laid out; here they are sent. Its own sockets are not used: each
+brings an event loop along (2 ms to begin with, 0.6 ms a request against 0.01 ms here), has no time
+limit, does not notice a list that changed while it was read, and opens a second socket, in another
+namespace, for a thread that has none. One that is opened inside a namespace here stays there,
 whatever the thread that holds it does later.
 """
 
@@ -44,9 +47,11 @@ from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 from testbed.links.network.namespaces import inside
 
 Fields = dict[str, Any]
-"""A message as pyroute2 takes it: its own fields by name, and under ``attrs`` pairs of a name and a number, a text or such fields.
+"""A message as pyroute2 takes it: its own fields by name, and under ``attrs`` pairs of a name and a
+number, a text or such fields.
 
-What is no number must be hashable. A third thing in a pair is ``NLA_F_NESTED``."""
+What is no number must be hashable. A third thing in a pair is ``NLA_F_NESTED``.
+"""
 Attribute = tuple[str, Any] | tuple[str, Any, int]
 
 _MOST = 1024
@@ -60,7 +65,8 @@ def tree(*attributes: Attribute, **fields: int) -> Fields:
 
 
 def nest(name: str, *attributes: Attribute) -> Attribute:
-    """An attribute made of attributes that says so, which pyroute2 leaves out of some and older kernels want of none."""
+    """An attribute made of attributes that says so, which pyroute2 leaves out of some and older
+    kernels want of none."""
     return name, tree(*attributes), NLA_F_NESTED
 
 
@@ -94,7 +100,8 @@ def encode(message: NetlinkMessage, command: int, flags: int) -> bytes:
 
 
 def _members(fields: Fields, before: str = "") -> Iterator[tuple[str, Any]]:
-    """All that it holds, by the names of ``_places``; of an attribute made of attributes its flags."""
+    """All that it holds, by the names of ``_places``; of an attribute made of attributes its
+    flags."""
     yield from ((before + name, value) for name, value in fields.items() if name != "attrs")
     for name, value, *flags in fields.get("attrs", ()):
         if isinstance(value, dict):
@@ -105,7 +112,8 @@ def _members(fields: Fields, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class _Template(NamedTuple):
-    """One structure: what is the same in all messages of it, and what puts its numbers where they belong."""
+    """One structure: what is the same in all messages of it, and what puts its numbers where they
+    belong."""
 
     data: bytes
     packers: list[tuple[Callable[..., None], int]]
@@ -133,10 +141,11 @@ def _template(
 
 
 class AttributeReader:
-    """Reads some numbers out of messages of one class, by names such as ``TCA_OPTIONS.TCA_HTB_PARMS.rate``.
+    """Reads some numbers out of messages of one class, by names such as
+    ``TCA_OPTIONS.TCA_HTB_PARMS.rate``.
 
-    The name of an attribute alone stands for its bytes, and so does one of a number in network byte order. What a message
-    does not have is None.
+    The name of an attribute alone stands for its bytes, and so does one of a number in network byte
+    order. What a message does not have is None.
     """
 
     def __init__(self, kind: type[nlmsg], *names: str) -> None:
@@ -157,7 +166,8 @@ class AttributeReader:
 
 
 def text(message: Any, name: str) -> str:
-    """A text attribute of a decoded message, whatever bytes are in it; empty where there is none."""
+    """A text attribute of a decoded message, whatever bytes are in it; empty where there is
+    none."""
     found = message.get_attr(name) or ""
     return found.decode(errors="replace") if isinstance(found, bytes) else found
 
@@ -183,7 +193,8 @@ def _layout(decoded: nlmsg, message: bytes, names: Sequence[str]) -> _Layout:
 
 
 def _struct(places: Sequence[tuple[int, str]]) -> struct.Struct:
-    """A ``Struct`` that reads values at these offsets, which rise. It has one order: numbers in the other are bytes."""
+    """A ``Struct`` that reads values at these offsets, which rise. It has one order: numbers in the
+    other are bytes."""
     layout, at = "=", 0
     for offset, one in places:
         size = struct.calcsize(one)
@@ -228,11 +239,13 @@ _SO_RCVBUFFORCE = 33
 _BUFFER_BYTES = 1 << 16
 _DUMP_ATTEMPTS = 5
 _TIMEOUT = struct.pack("@ll", 10, 0)
-"""No answer is waited for longer than 10 s. (The kernel does most of its work while it is asked, which nothing bounds.)"""
+"""No answer is waited for longer than 10 s. (The kernel does most of its work while it is asked,
+which nothing bounds.)"""
 
 
 class KernelRefused(OSError):
-    """The kernel said no: ``errno`` as always, ``strerror`` in the kernel's words where it has any."""
+    """The kernel said no: ``errno`` as always, ``strerror`` in the kernel's words where it has
+    any."""
 
 
 @contextmanager
@@ -246,7 +259,8 @@ def tolerating(*codes: int) -> Iterator[None]:
 
 
 def undone(steps: Iterable[Callable[[], object]], *gone: int) -> list[str]:
-    """Carry out every step, whatever became of those before; returns what failed, in words, but for these errors."""
+    """Carry out every step, whatever became of those before; returns what failed, in words, but for
+    these errors."""
     failures = []
     for step in steps:
         try:
@@ -258,9 +272,11 @@ def undone(steps: Iterable[Callable[[], object]], *gone: int) -> list[str]:
 
 
 class NetlinkChannel:
-    """A netlink socket in a namespace (``None``: the caller's own). One owner at a time: it is not locked.
+    """A netlink socket in a namespace (``None``: the caller's own). One owner at a time: it is not
+    locked.
 
-    ``family``: of netlink's protocols, routing or ``SOCK_DIAG``, whose messages only ``dump_raw`` takes.
+    ``family``: of netlink's protocols, routing or ``SOCK_DIAG``, whose messages only ``dump_raw``
+    takes.
     """
 
     def __init__(self, netns: str | None = None, family: int = ROUTE) -> None:
@@ -294,7 +310,8 @@ class NetlinkChannel:
         self.send(encode(message, kind, flags | NLM_F_ACK))
 
     def send(self, *prepared: bytes) -> None:
-        """Have messages carried out, one after the other, that were encoded with ``NLM_F_ACK``. Raises KernelRefused."""
+        """Have messages carried out, one after the other, that were encoded with ``NLM_F_ACK``.
+        Raises KernelRefused."""
         for one in prepared:
             self.ask(one)
 
@@ -321,7 +338,8 @@ class NetlinkChannel:
         self._socket.send(prepared)
 
     def dump(self, message: NetlinkMessage, kind: int) -> list[nlmsg]:
-        """All objects of a kind; asked again when they changed while being listed. Raises KernelRefused."""
+        """All objects of a kind; asked again when they changed while being listed. Raises
+        KernelRefused."""
         return [one for data in self.dump_raw(message, kind) for one in self._parsed(data)]
 
     def _parsed(self, data: bytes) -> Iterator[nlmsg]:
@@ -360,7 +378,8 @@ class NetlinkChannel:
 def listener(
     netns: str, groups: Sequence[int], buffer_bytes: int, family: int = SOCK_DIAG
 ) -> socket.socket:
-    """A socket that hears what a namespace's kernel tells groups of listeners. It does not block. Raises OSError."""
+    """A socket that hears what a namespace's kernel tells groups of listeners. It does not block.
+    Raises OSError."""
     with inside(netns):
         made = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, family)
     try:
@@ -389,7 +408,8 @@ def split(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _check(answer: bytes) -> None:
-    """Raises KernelRefused for what says so: an error, or the end of a list that could not be ended."""
+    """Raises KernelRefused for what says so: an error, or the end of a list that could not be
+    ended."""
     kind = _HEADER.unpack_from(answer)[1]
     if kind not in (NLMSG_ERROR, NLMSG_DONE) or len(answer) < _HEADER.size + _CODE.size:
         return

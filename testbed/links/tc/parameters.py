@@ -2,18 +2,20 @@
 
 What a shape means to traffic control: handles and names, bursts, offload bundles.
 
-How netem draws: tables of delays, and what to tell it so that a share with a correlation is that share.
+How netem draws: tables of delays, and what to tell it so that a share with a correlation is that
+share.
 
-A packet's delay is ``delay + jitter * x``, where ``x`` is an entry of the table, in 1/8192: so the jitter is
-half the width of a uniform spread and the standard deviation of a normal one. The other two are those that
-the ``tc`` program ships: a Pareto distribution of shape 3, shifted by its mean and stretched by 4/3 (its
-standard deviation is 0.82 of the jitter, since entries end at 4), and a quarter of the normal one plus three
-quarters of that.
+A packet's delay is ``delay + jitter * x``, where ``x`` is an entry of the table, in 1/8192: so the
+jitter is half the width of a uniform spread and the standard deviation of a normal one. The other
+two are those that the ``tc`` program ships: a Pareto distribution of shape 3, shifted by its mean
+and stretched by 4/3 (its standard deviation is 0.82 of the jitter, since entries end at 4), and a
+quarter of the normal one plus three quarters of that.
 
-Where a share has a correlation, netem draws for every packet ``x = (1 - c) * v + c * x'`` with a fresh uniform ``v`` and
-the last ``x'``, and acts where ``x`` is below the share that it was told. But such an ``x`` keeps to the middle: told
-10 % with a correlation of 25 % it would act on 1.7 %. So it is told the value below which ``x`` lies as often as was
-asked. A correlation of delays changes nothing: netem takes an entry of its table by the lowest bits of ``x``.
+Where a share has a correlation, netem draws for every packet ``x = (1 - c) * v + c * x'`` with a
+fresh uniform ``v`` and the last ``x'``, and acts where ``x`` is below the share that it was told.
+But such an ``x`` keeps to the middle: told 10 % with a correlation of 25 % it would act on 1.7 %.
+So it is told the value below which ``x`` lies as often as was asked. A correlation of delays
+changes nothing: netem takes an entry of its table by the lowest bits of ``x``.
 """
 
 from __future__ import annotations
@@ -37,19 +39,21 @@ if TYPE_CHECKING:
 
 
 BURST_S = 0.5e-3
-"""A class may send this much time's worth at once. It makes up for timers that are late by less, and it lets
-every message after a pause arrive that much too early. Timers of a host that computes beside are late by
-some 0.2 to 1 ms: with 0.25 ms one message of 100 in training is 1.2 ms late and at 5 Gbit/s up to 1 % of the
-rate is lost; with 1 ms all messages are 1 ms early."""
+"""A class may send this much time's worth at once. It makes up for timers that are late by less,
+and it lets every message after a pause arrive that much too early. Timers of a host that computes
+beside are late by some 0.2 to 1 ms: with 0.25 ms one message of 100 in training is 1.2 ms late and
+at 5 Gbit/s up to 1 % of the rate is lost; with 1 ms all messages are 1 ms early."""
 
 QUANTUM_BYTES = 60_000
-"""Explicit, since the kernel's own choice warns above 16 Mbit/s; with one class it has no effect."""
+"""Explicit, since the kernel's own choice warns above 16 Mbit/s; with one class it has no
+effect."""
 
 LARGEST_CHARGE_BYTES = 65_535
 """The largest least-packet-size that a class can be given."""
 
 MAX_SEGMENTS = LARGEST_CHARGE_BYTES // FRAME_BYTES
-"""43: as many as fit a charge, so that an outage costs any bundle the same. 64 KiB bundles have 45."""
+"""43: as many as fit a charge, so that an outage costs any bundle the same. 64 KiB bundles have
+45."""
 
 _BUNDLE_SHARE = 0.01
 _PREFERRED_BUNDLE_S = 0.25e-3
@@ -62,7 +66,8 @@ TICK_NS = 64
 """In what the kernel counts bursts and, where it is old, delays."""
 
 MOST_TICKS = 0xFFFFFFFF
-"""The longest burst that a class can be given, 275 s: at 40 bit/s and below a frame takes longer."""
+"""The longest burst that a class can be given, 275 s: at 40 bit/s and below a frame takes
+longer."""
 
 ROOT, CLASS_MINOR = 0x4E57, 0x10
 """Our handles: a root of this number is ours, any other is not."""
@@ -73,8 +78,8 @@ LEAVES = (0x4E58, 0x4E59)
 LINE_HANDLE = 0x4E5A << 16
 """Our handle of a delay line."""
 ORDER_BYTES_S = 10**15
-"""A rate at which no packet takes any time. A netem with a rate sends packets in the order in which they
-came; without one it sorts them by the time at which each is due."""
+"""A rate at which no packet takes any time. A netem with a rate sends packets in the order in which
+they came; without one it sorts them by the time at which each is due."""
 
 FEWEST_PACKETS, MOST_PACKETS, SMALLEST_FRAME = 1000, 1 << 31, 64
 
@@ -85,7 +90,8 @@ ALIAS = "narrows"
 class LinkPace(NamedTuple):
     """The setting of a class. ``mpu_bytes``: every packet is charged at least so many bytes.
 
-    ``overhead_bytes`` are charged for every packet on top of its length. Counters of bytes know of neither.
+    ``overhead_bytes`` are charged for every packet on top of its length. Counters of bytes know of
+    neither.
     """
 
     rate_bytes: int
@@ -95,12 +101,14 @@ class LinkPace(NamedTuple):
 
 
 def ifb_name(port_index: int) -> str:
-    """Name of the intermediate device for what arrives at a port; unique in the port's namespace."""
+    """Name of the intermediate device for what arrives at a port; unique in the port's
+    namespace."""
     return f"nwi{port_index}"
 
 
 def burst_bytes(rate_bits: int) -> int:
-    """Bytes that may leave at once at a rate: ``BURST_S`` of it, and at least one full-size frame."""
+    """Bytes that may leave at once at a rate: ``BURST_S`` of it, and at least one full-size
+    frame."""
     return max(FRAME_BYTES, ceil(rate_bits / 8 * BURST_S))
 
 
@@ -125,13 +133,14 @@ def bundle_segments(
 ) -> int:
     """Frames that the stack may hand down as one bundle (``gso_max_segs``), 1 to 43.
 
-    With ``per_packet`` it is 1: a loss, a duplicate or an overhead must hit packets, not bundles of them.
+    With ``per_packet`` it is 1: a loss, a duplicate or an overhead must hit packets, not bundles of
+    them.
 
-    A bundle's wait is computed at the rate in force when it leaves, so one that lasts long against the
-    time between two changes makes the class deliver too little; and the last bundle of a message leaves
-    on credit, so that the message ends early by as much. At the lowest rate other than 0 it may last
-    ``lasting_s``, and at most 1 % of the shortest step (``shortest_step_s``; None: nothing
-    changes).
+    A bundle's wait is computed at the rate in force when it leaves, so one that lasts long against
+    the time between two changes makes the class deliver too little; and the last bundle of a
+    message leaves on credit, so that the message ends early by as much. At the lowest rate other
+    than 0 it may last ``lasting_s``, and at most 1 % of the shortest step (``shortest_step_s``;
+    None: nothing changes).
     """
     if per_packet:
         return 1
@@ -170,8 +179,8 @@ def segments(timeline: Timeline, least: int = 1) -> int:
 def limit_packets(rate_bits: int, queue_bytes: int, impairments: Impairments) -> int:
     """A length at which a delay line never fills up, in packets: a power of two, or 1000 at least.
 
-    So many packets are on their way at most: what a rate brings in the longest delay, and a queue's worth
-    that came at once, all in frames of the smallest size; twice that if there are duplicates.
+    So many packets are on their way at most: what a rate brings in the longest delay, and a queue's
+    worth that came at once, all in frames of the smallest size; twice that if there are duplicates.
     """
     slot_ns = impairments.slot.longest_ns if impairments.slot else 0
     longest_s = (impairments.delay_ns + 4 * impairments.jitter_ns + slot_ns) / 1e9
@@ -227,7 +236,8 @@ def netem_probabilities(impairments: Impairments) -> Impairments:
 def threshold(share: float, correlation: float) -> float:
     """The value below which netem's correlated random number lies with probability ``share``.
 
-    Scenarios are refused a correlation above ``HIGHEST_CORRELATION``; with one the share is told as it is.
+    Scenarios are refused a correlation above ``HIGHEST_CORRELATION``; with one the share is told as
+    it is.
     """
     if not 0 < share < 1 or not 0 < correlation <= HIGHEST_CORRELATION:
         return share
@@ -241,7 +251,8 @@ def threshold(share: float, correlation: float) -> float:
 def _distribution(correlation: float) -> tuple[Values, Values]:
     """Values, and how often ``x`` is below each: a Fourier series.
 
-    ``x`` is a sum of uniform numbers of the widths ``(1-c) * c**n``: a wave's height is the product of theirs.
+    ``x`` is a sum of uniform numbers of the widths ``(1-c) * c**n``: a wave's height is the product
+    of theirs.
     """
     import numpy as np
 

@@ -1,4 +1,5 @@
-"""Plugins for what pyroute2 0.9 lacks of traffic control: ``bfifo``, all of netem's options, HTB without rate tables, packets counted in 64 bits.
+"""Plugins for what pyroute2 0.9 lacks of traffic control: ``bfifo``, all of netem's options, HTB
+without rate tables, packets counted in 64 bits.
 
 They are like those in ``pyroute2.netlink.rtnl.tcmsg``: importing this module registers them.
 """
@@ -18,7 +19,8 @@ ETHERNET = 1
 
 
 class Statistics(common.stats2):
-    """``TCA_STATS2``, to its last attribute; what is told of one discipline in particular is not read."""
+    """``TCA_STATS2``, to its last attribute; what is told of one discipline in particular is not
+    read."""
 
     nla_map = (
         ("TCA_STATS_UNSPEC", "none"),
@@ -40,7 +42,8 @@ class ByteQueue(nla):
 
 
 class HtbOptions(nla):
-    """``TCA_OPTIONS`` of HTB. Of an Ethernet link (``rate_linklayer`` 1) the kernel wants no rate table."""
+    """``TCA_OPTIONS`` of HTB. Of an Ethernet link (``rate_linklayer`` 1) the kernel wants no rate
+    table."""
 
     nla_flags = NLA_F_NESTED
     nla_map = tuple(
@@ -60,7 +63,8 @@ class HtbOptions(nla):
 
 
 def class_parameters(asked: dict[str, Any]) -> dict[str, Any]:
-    """Options of ``IPRoute.tc("add-class", "htb", …)`` without rate tables, bursts exact to a tick."""
+    """Options of ``IPRoute.tc("add-class", "htb", …)`` without rate tables, bursts exact to a
+    tick."""
     made = sched_htb.get_class_parameters(asked)
     (_, parameters), *others = made["attrs"]
     for way, burst in (("rate", "buffer"), ("ceil", "cbuffer")):
@@ -107,7 +111,8 @@ class NetemOptions(sched_netem.options):
             fields = (("p13", "I"), ("p31", "I"), ("p32", "I"), ("p14", "I"), ("p23", "I"))
 
         class two_states(nla):  # noqa: N801 - pyroute2 looks it up by this name
-            """Gilbert and Elliott's: ``h`` is what the bad state lets pass, ``k1`` what the good one loses."""
+            """Gilbert and Elliott's: ``h`` is what the bad state lets pass, ``k1`` what the good
+            one loses."""
 
             fields = (("p", "I"), ("r", "I"), ("h", "I"), ("k1", "I"))
 

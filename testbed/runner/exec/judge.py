@@ -1,6 +1,7 @@
 """The same of a foreign job; bytes that bypassed the links.
 
-What a job moved from node to node without its links, out of its records: each way in words, with what to set. Pure.
+What a job moved from node to node without its links, out of its records: each way in words, with
+what to set. Pure.
 
 From a job's records to its verdict, its certificate and its summary.
 """
@@ -53,7 +54,8 @@ def bypass_findings(
     processes: int,
     limits: Thresholds = THRESHOLDS,
 ) -> list[str]:
-    """A sentence for every way that bytes took around the shaped interfaces; records as in ``job_events``.
+    """A sentence for every way that bytes took around the shaped interfaces; records as in
+    ``job_events``.
 
     ``processes``: of each node. Where there are several, they may use its loopback.
     """
@@ -82,7 +84,8 @@ def socket_counts(sockets: Records) -> list[dict[str, Any]]:
 def unattributed_bytes(
     carried: Records, sockets: Records, limits: Thresholds = THRESHOLDS
 ) -> dict[str, str]:
-    """Return why connections leave bytes of a link unaccounted, keyed by place: not TCP's, or of no node."""
+    """Return why connections leave bytes of a link unaccounted, keyed by place: not TCP's, or of no
+    node."""
     nodes = {one["node"] for one in carried}
     tcp = Counter[str]()
     found: dict[str, str] = {}
@@ -91,7 +94,8 @@ def unattributed_bytes(
         if socket["peer"] is None:
             found[f"{socket['node']} down"] = "it has spoken with somebody who is no node"
     for one in carried:
-        # An interface counts a bundle's headers once, so that it never counts more than the packets had.
+        # An interface counts a bundle's headers once, so that it never counts more than the packets
+        # had.
         node, more = one["node"], one["sent_bytes"] - tcp[one["node"]]
         slack = limits.identity_slack_bytes + limits.identity_deviation * one["sent_bytes"]
         if one["role"] == "data" and more > slack:
@@ -111,7 +115,8 @@ def round_trips(sockets: Records) -> list[Trip]:
 
 
 def _allowed(carried: Records, limits: Thresholds) -> Callable[[str], float]:
-    """Return a function of the node for the bytes that may go elsewhere: a meeting's messages are no training."""
+    """Return a function of the node for the bytes that may go elsewhere: a meeting's messages are
+    no training."""
     linked = _linked(carried)
     return lambda node: max(limits.around_floor_bytes, limits.around_share * linked[node])
 
@@ -126,7 +131,8 @@ def _linked(carried: Records) -> Counter[str]:
 
 
 def _control(carried: Records, sockets: Records, allowed: Callable[[str], float]) -> Iterator[str]:
-    """Yield a finding for what left by the control network, save connections to others than nodes: no link is there."""
+    """Yield a finding for what left by the control network, save connections to others than nodes:
+    no link is there."""
     sent = Counter[str]()
     for one in carried:
         if one["role"] == "control":
@@ -144,7 +150,8 @@ def _control(carried: Records, sockets: Records, allowed: Callable[[str], float]
 
 
 def _loopback(carried: Records, limits: Thresholds) -> Iterator[str]:
-    """Yield a finding where a node says more to itself than to all others: less is no sign, as it misses no link."""
+    """Yield a finding where a node says more to itself than to all others: less is no sign, as it
+    misses no link."""
     if len({one["node"] for one in carried}) == 1:
         return  # there is nobody else
     sent, linked = Counter[str](), _linked(carried)

@@ -2,19 +2,22 @@
 
 What is to be run in every node, and what its processes find in their environment. Pure.
 
-Rank and world are told under the names that torchrun (``PET_…``), PyTorch, gloo, NCCL, TensorPipe and programs made for
-Open MPI's ``mpirun`` read.
+Rank and world are told under the names that torchrun (``PET_…``), PyTorch, gloo, NCCL, TensorPipe
+and programs made for Open MPI's ``mpirun`` read.
 
 Variables of a job that its user names, as Docker's ``--env`` and ``--env-file`` read them.
 
 What a command line has everybody may read: secrets are given in a file, or by their names alone.
 
-A line is ``NAME=VALUE``, the value taken as it is, or ``NAME`` for a variable that this process has; empty lines and
-those that begin with ``#`` say nothing. No message shows what a line holds: it may be a secret.
+A line is ``NAME=VALUE``, the value taken as it is, or ``NAME`` for a variable that this process
+has; empty lines and those that begin with ``#`` say nothing. No message shows what a line holds: it
+may be a secret.
 
-Whose the processes of a job's containers are, and a folder that this user can write to: never root, who may call us.
+Whose the processes of a job's containers are, and a folder that this user can write to: never root,
+who may call us.
 
-Whether somebody's command can run on the nodes of a scenario: what the scenario's own checks leave open.
+Whether somebody's command can run on the nodes of a scenario: what the scenario's own checks leave
+open.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}")
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """A command for all nodes that are not hosts. ``processes``: of each node; ``seconds``: the most, in wall time."""
+    """A command for all nodes that are not hosts. ``processes``: of each node; ``seconds``: the
+    most, in wall time."""
 
     command: tuple[str, ...]
     name: str = "job"
@@ -76,7 +80,8 @@ class LaunchSpec:
         return max(1, processors // (nodes * self.processes))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a manifest says of it, as the row of an algorithm: of variables their names alone."""
+        """Return what a manifest says of it, as the row of an algorithm: of variables their names
+        alone."""
         row = {"name": self.name, "command": list(self.command), "nproc": self.processes}
         names = sorted(dict(self.environment))
         return {**row, "variables": names} if names else row
@@ -84,7 +89,8 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSlot:
-    """One process's place: ``nodes`` are all nodes' names, by rank; addresses and interface are the data network's."""
+    """One process's place: ``nodes`` are all nodes' names, by rank; addresses and interface are the
+    data network's."""
 
     nodes: Sequence[str]
     node_rank: int
@@ -100,8 +106,8 @@ class ProcessSlot:
 
 
 def variables(order: LaunchSpec, seat: ProcessSlot, marks: str, threads: int) -> dict[str, str]:
-    """The environment of the process in ``seat``. ``marks``: where ``testbed.mark`` finds its listener;
-    ``threads``: that it should compute with."""
+    """The environment of the process in ``seat``. ``marks``: where ``testbed.mark`` finds its
+    listener; ``threads``: that it should compute with."""
     return {
         **dict(_ranks(order, seat)),
         **_network(seat, alone=order.processes == 1),
@@ -140,7 +146,8 @@ def _ranks(order: LaunchSpec, seat: ProcessSlot) -> Iterator[tuple[str, str]]:
 
 
 def _network(seat: ProcessSlot, *, alone: bool) -> dict[str, str]:
-    """Libraries left to themselves take the address of the host's name, or pass data through memory.
+    """Libraries left to themselves take the address of the host's name, or pass data through
+    memory.
 
     ``alone``: a node's only process has nobody whom memory would be the right way to.
     """
@@ -156,13 +163,15 @@ def _network(seat: ProcessSlot, *, alone: bool) -> dict[str, str]:
 
 
 MOST_BYTES = 1 << 16
-"""Most bytes of a job's variables in all: the kernel takes no longer environment than twice that in one piece."""
+"""Most bytes of a job's variables in all: the kernel takes no longer environment than twice that in
+one piece."""
 _FILE_BYTES = 1 << 20
 _NAME = re.compile(r"[^\s=\0]+")
 
 
 def read_env_file(path: Path, own: Mapping[str, str] = os.environ) -> tuple[tuple[str, str], ...]:
-    """The variables that a file lists, in its order. ``own``: where those without a value are taken from, if there.
+    """The variables that a file lists, in its order. ``own``: where those without a value are taken
+    from, if there.
 
     Raises InputError with the line that is none.
     """
@@ -239,7 +248,8 @@ class Tenant:
         return f"{self.user}:{self.group}"
 
     def may(self, folder: Path, bits: int) -> bool:
-        """Return whether the folder's mode permits it ``bits`` (as others' in a mode), wherever the folder is."""
+        """Return whether the folder's mode permits it ``bits`` (as others' in a mode), wherever the
+        folder is."""
         found = folder.stat()
         shift = 6 if found.st_uid == self.user else 3 if found.st_gid == self.group else 0
         return stat.S_IMODE(found.st_mode) >> shift & bits == bits
@@ -250,8 +260,8 @@ class Tenant:
 
 
 def tenant(folder: Path, environ: Mapping[str, str] = os.environ) -> Tenant:
-    """Who is to work in ``folder``: whoever calls us; instead of root the folder's owner, else who became root by sudo
-    (``SUDO_UID``), else ``NOBODY``.
+    """Who is to work in ``folder``: whoever calls us; instead of root the folder's owner, else who
+    became root by sudo (``SUDO_UID``), else ``NOBODY``.
 
     Raises InputError where that user cannot read the folder.
     """
@@ -267,7 +277,8 @@ def tenant(folder: Path, environ: Mapping[str, str] = os.environ) -> Tenant:
 
 
 def make_output(run: Path, owner: Tenant) -> Path:
-    """Make the folder for what a job makes, the tenant's own; returns its absolute path. Raises OSError."""
+    """Make the folder for what a job makes, the tenant's own; returns its absolute path. Raises
+    OSError."""
     above = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         os.mkdir(FOLDER, 0o755, dir_fd=above)
@@ -283,8 +294,8 @@ def make_output(run: Path, owner: Tenant) -> Path:
 
 
 def make_home_of_root(directory: Path, at: Path) -> Path | None:
-    """Make a folder that can stand for ``/root`` where ``directory`` is below: empty but for the way there, which all may
-    go. None where it is elsewhere. Raises OSError."""
+    """Make a folder that can stand for ``/root`` where ``directory`` is below: empty but for the
+    way there, which all may go. None where it is elsewhere. Raises OSError."""
     if _HOME_OF_ROOT not in directory.parents:
         return None
     folder = at / "root"
@@ -388,7 +399,8 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
 
 
 def _others_use(folder: Path) -> bool:
-    """Return whether a folder is or has a home, or is the system's: others execute or read what a job writes there."""
+    """Return whether a folder is or has a home, or is the system's: others execute or read what a
+    job writes there."""
     root, owner = Path("/"), folder.stat().st_uid
     homes = [Path.home()]
     with suppress(KeyError):  # a user without an entry

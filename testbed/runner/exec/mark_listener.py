@@ -1,7 +1,9 @@
-"""The listening end of ``testbed.mark``: a Unix socket for each node, in a folder that only the nodes' user can enter.
+"""The listening end of ``testbed.mark``: a Unix socket for each node, in a folder that only the
+nodes' user can enter.
 
-The nodes' user may be another than this process's, who keeps the folder: he cannot put anything else in a socket's
-place. Whoever connects and is somebody else (``SO_PEERCRED``) is not listened to.
+The nodes' user may be another than this process's, who keeps the folder: he cannot put anything
+else in a socket's place. Whoever connects and is somebody else (``SO_PEERCRED``) is not listened
+to.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from pydantic import BaseModel, Field, model_validator
 MOST_BYTES = 1 << 16
 """Most bytes of one mark."""
 MOST_WAITING, MOST_WAITING_BYTES = 100_000, 256 << 20
-"""Marks of all nodes that nobody has taken yet, and about the memory that they take; what comes then is left out."""
+"""Marks of all nodes that nobody has taken yet, and about the memory that they take; what comes
+then is left out."""
 MOST_NONSENSE = 1000
 """So many lines that are no marks end a connection."""
 MOST_CONNECTIONS = 256
@@ -97,11 +100,13 @@ class _Waiting(queue.Queue[HeardMark]):
 
 
 class MarkListener:
-    """Hears every node. ``heard`` fills from any thread; whoever asked to begin waits for ``release``.
+    """Hears every node. ``heard`` fills from any thread; whoever asked to begin waits for
+    ``release``.
 
-    ``user``: whose the nodes' processes are, as (user, group); this process's if not given. ``processes``: of a node,
-    that may connect at the same time. ``left_out`` counts, by node, lines that were no marks, and marks that came faster
-    than they were taken; ``strangers``: connections of other users.
+    ``user``: whose the nodes' processes are, as (user, group); this process's if not given.
+    ``processes``: of a node, that may connect at the same time. ``left_out`` counts, by node, lines
+    that were no marks, and marks that came faster than they were taken; ``strangers``: connections
+    of other users.
     """
 
     def __init__(
@@ -199,7 +204,8 @@ class MarkListener:
         places.release()
 
     def _hear(self, one: socket.socket, node: str, places: threading.Semaphore) -> None:
-        """A process's marks until it ends. Who says who it is in no way, or much nonsense, is not listened to any more."""
+        """A process's marks until it ends. Who says who it is in no way, or much nonsense, is not
+        listened to any more."""
         nonsense = 0
         try:
             with one, suppress(ValueError, OSError), one.makefile("rb") as lines:

@@ -1,4 +1,5 @@
-"""The processes of a job: started in their nodes, heard to their end, and ended when they should."""
+"""The processes of a job: started in their nodes, heard to their end, and ended when they
+should."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 GRACE_S = 5.0
-"""How long the others may take to end by themselves when one has failed, and then when they were asked to."""
+"""How long the others may take to end by themselves when one has failed, and then when they were
+asked to."""
 _ATTEMPTS, _LOOK_S = 3, 0.02
 _LAST_WORDS_S = 1.0
 """From a process's end to that of its output, which children of it may hold open."""
@@ -79,14 +81,16 @@ class ProcessGroup:
         return sorted(bad, key=lambda member: member.ended_ns or 0)
 
     def excuse(self, killed_ns: Mapping[str, int]) -> None:
-        """Excuse processes of nodes that the scenario killed (``killed_ns``), unless they had ended by then."""
+        """Excuse processes of nodes that the scenario killed (``killed_ns``), unless they had ended
+        by then."""
         for member in self.members:
             at_ns = killed_ns.get(member.seat.node)
             if at_ns is not None and (member.ended_ns is None or member.ended_ns >= at_ns):
                 member.asked = True
 
     def tend(self) -> None:
-        """When one has failed, the others get ``GRACE_S`` to notice, then a signal, then another that nobody survives."""
+        """When one has failed, the others get ``GRACE_S`` to notice, then a signal, then another
+        that nobody survives."""
         if self._end_at is None and self.failed:
             self._end_at = time.monotonic() + GRACE_S
         if self._end_at is not None and time.monotonic() > self._end_at and self.running:
@@ -113,7 +117,8 @@ class ProcessGroup:
                 time.sleep(_LOOK_S)
 
     def _follow(self, member: Member) -> None:
-        """In a thread of its own: until the process has ended, and a little longer for its last words.
+        """In a thread of its own: until the process has ended, and a little longer for its last
+        words.
 
         What it has started may hold its output open for good: nobody waits for that.
         """

@@ -1,4 +1,5 @@
-"""``testbed exec``: somebody's command on all nodes, with links, records and certificate as of every run."""
+"""``testbed exec``: somebody's command on all nodes, with links, records and certificate as of
+every run."""
 
 from __future__ import annotations
 
@@ -58,12 +59,14 @@ def execute(
     pull: bool = False,
     writable_root: bool = False,
 ) -> Executed:
-    """Run ``order`` once on the nodes of ``loaded``. ``shown``: whether output goes to standard output.
+    """Run ``order`` once on the nodes of ``loaded``. ``shown``: whether output goes to standard
+    output.
 
-    ``read``: folders and files that nodes have besides, read-only. ``pull``: images that the engine lacks may be fetched. ``writable_root``: of images that are not ours.
+    ``read``: folders and files that nodes have besides, read-only. ``pull``: images that the engine
+    lacks may be fetched. ``writable_root``: of images that are not ours.
 
-    Raises InputError and MachineError before anything is started, and ExperimentError when a process fails. The
-    records are kept in every case.
+    Raises InputError and MachineError before anything is started, and ExperimentError when a
+    process fails. The records are kept in every case.
     """
     scenario = loaded.wall()
     specs = expand(scenario)
@@ -126,7 +129,8 @@ def _premises(
     images: Mapping[str, str],
     writable_root: bool,
 ) -> ExecEnvironment:
-    """Return what nodes offer to the job. ``owner``: whose it is in containers, where nodes are some."""
+    """Return what nodes offer to the job. ``owner``: whose it is in containers, where nodes are
+    some."""
     here, run = Path.cwd(), directory.path
     if owner is None:
         found = here.stat() if account() is not None else None

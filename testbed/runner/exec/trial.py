@@ -4,7 +4,8 @@ The hosts beside a job: nodes with processes of ours, which make the scenario's 
 
 From what was seen of a node's connections and interfaces to its records. Pure.
 
-A job's connections, and what its nodes' interfaces carry, watched from before its start until after its end.
+A job's connections, and what its nodes' interfaces carry, watched from before its start until after
+its end.
 
 One job from its links' t0 to its last process's end.
 """
@@ -77,7 +78,8 @@ class TrafficHosts:
             self._session.tell(name, "start", t0_ns=t0_ns)
 
     def take(self, node: str, message: dict[str, Any]) -> None:
-        """A host's message; one that was restarted joins in again. Raises ExperimentError for traffic that failed."""
+        """A host's message; one that was restarted joins in again. Raises ExperimentError for
+        traffic that failed."""
         kind = message["type"]
         if kind == "burst":
             self._crossing.take(message["record"])
@@ -97,15 +99,27 @@ class TrafficHosts:
         """A host trains nothing: of its job only its name matters."""
         scenario, spec = self._scenario, self._hosts[name]
         job = Job(
-            run=1, algorithm=resolve("none"), train=scenario.train, seed=0, workers=0, node=name,
-            rank=spec.rank, peer=spec.peer, peer_timeout_s=float(scenario.peer_timeout),
-        )  # fmt: skip
+            run=1,
+            algorithm=resolve("none"),
+            train=scenario.train,
+            seed=0,
+            workers=0,
+            node=name,
+            rank=spec.rank,
+            peer=spec.peer,
+            peer_timeout_s=float(scenario.peer_timeout),
+        )
         labels = {"run": self._session.directory.name, "scenario": scenario.name}
         self._session.tell(
-            name, "job", job=job.to_json(), role="host", peers={}, addresses={},
+            name,
+            "job",
+            job=job.to_json(),
+            role="host",
+            peers={},
+            addresses={},
             traffic=self._crossing.part(name),
             labels={**labels, "algorithm": "none", "role": "host", "node": name},
-        )  # fmt: skip
+        )
 
 
 DATA, CONTROL, LOOPBACK = "data", "control", "loopback"
@@ -159,7 +173,8 @@ def carried(
 def connection(
     node: str, seen: SocketSeen, known: Mapping[str, Owner], seconds: Callable[[int], float]
 ) -> SocketRecord:
-    """A connection with the names of both ends. ``known``: whose addresses are; ``seconds``: of the run's clock."""
+    """A connection with the names of both ends. ``known``: whose addresses are; ``seconds``: of the
+    run's clock."""
     peer, role = _other_end(node, seen, known)
     return SocketRecord(
         node=node,
@@ -178,7 +193,8 @@ def connection(
 
 
 def _other_end(node: str, seen: SocketSeen, known: Mapping[str, Owner]) -> tuple[str | None, str]:
-    """Whose the other end is, and the interface on the way there: where it is, unless it is of no node."""
+    """Whose the other end is, and the interface on the way there: where it is, unless it is of no
+    node."""
     own, peer = known.get(address_of(seen.own)), known.get(address_of(seen.peer))
     if own is None or (peer is not None and peer.node == node):
         return node, LOOPBACK  # an address that no other interface has, or its own
@@ -193,7 +209,8 @@ def address_of(end: str) -> str:
 
 
 class BypassMonitor:
-    """Watches the nodes at ``places`` until ``end``. Raises ExperimentError where the agent cannot."""
+    """Watches the nodes at ``places`` until ``end``. Raises ExperimentError where the agent
+    cannot."""
 
     def __init__(self, agent: AgentClient, places: Mapping[str, NodePlacement]) -> None:
         netns = {node: place.nic.netns or OWN for node, place in places.items()}
@@ -201,10 +218,12 @@ class BypassMonitor:
         self._data = {node: place.nic.index for node, place in places.items()}
         self._before = agent.watch(netns)
         self.missed: list[str] = []
-        """Why connections are missing, a sentence for each node of which some are; known at the end."""
+        """Why connections are missing, a sentence for each node of which some are; known at the
+        end."""
 
     def end(self, seconds: Callable[[int], float]) -> Iterator[tuple[str, Event]]:
-        """Yield a node and a record, for everything that was seen. ``seconds``: an instant in the run's seconds."""
+        """Yield a node and a record, for everything that was seen. ``seconds``: an instant in the
+        run's seconds."""
         watched = self._agent.watched()
         known = owners({node: found.interfaces for node, found in watched.items()}, self._data)
         for node, found in watched.items():
@@ -328,7 +347,8 @@ class ExecTrial:
             time.sleep(left)
 
     def _await_begin(self) -> None:
-        """Raises ExperimentError when processes end, or too much time passes, before all are ready."""
+        """Raises ExperimentError when processes end, or too much time passes, before all are
+        ready."""
         nodes = len(working(self._session.specs))
         everybody = set(range(nodes * self._order.processes))
         give_up = time.monotonic() + BEGIN_S
@@ -364,7 +384,8 @@ class ExecTrial:
         self._take_marks()
 
     def _take_marks(self) -> None:
-        """Take marks that have come, once there is a t0, and no more at a time than leaves time to look at the rest."""
+        """Take marks that have come, once there is a t0, and no more at a time than leaves time to
+        look at the rest."""
         if self._t0_ns is None:
             return
         with suppress(queue.Empty):

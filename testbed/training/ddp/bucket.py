@@ -1,8 +1,9 @@
 """Parameters that no rank used in a step.
 
-DistributedDataParallel leaves their gradients alone, whatever a hook returns for them: what was sent of
-their residuals would be lost. Each message therefore marks the parameters whose gradient is all zeros at
-its sender. What all ranks have marked is taken out of the messages, and goes back to who sent it.
+DistributedDataParallel leaves their gradients alone, whatever a hook returns for them: what was
+sent of their residuals would be lost. Each message therefore marks the parameters whose gradient is
+all zeros at its sender. What all ranks have marked is taken out of the messages, and goes back to
+who sent it.
 
 Marks are one bit each, the first parameter's the lowest of the first byte, filled up to 8 bytes.
 
@@ -55,7 +56,8 @@ def idle_marks(gradients: Sequence[Tensor], parts: int) -> bytes:
 
 
 def idle_everywhere(marks: Sequence[memoryview], layout: Layout) -> list[Part]:
-    """The parameters that all messages have marked. Raises WireError for a message that ends before."""
+    """The parameters that all messages have marked. Raises WireError for a message that ends
+    before."""
     if any(len(one) != marks_bytes(len(layout.parts)) for one in marks):
         raise WireError(f"a message ends within the marks of {len(layout.parts)} parameters")
     common = np.bitwise_and.reduce([np.frombuffer(one, np.uint8) for one in marks])
@@ -143,15 +145,22 @@ class BucketTurn:
 
 
 class DdpBucket:
-    """Compresses, sends, receives and averages; one for each of DDP's buckets, for as long as it lasts.
+    """Compresses, sends, receives and averages; one for each of DDP's buckets, for as long as it
+    lasts.
 
     ``find_unused``: gradients that are all zeros may be of parameters that were not used.
     """
 
     def __init__(
-        self, layout: Layout, row: Algorithm, group: dist.ProcessGroup, device: torch.device,
-        *, find_unused: bool, seed: int,
-    ) -> None:  # fmt: skip
+        self,
+        layout: Layout,
+        row: Algorithm,
+        group: dist.ProcessGroup,
+        device: torch.device,
+        *,
+        find_unused: bool,
+        seed: int,
+    ) -> None:
         self.layout = layout
         self._find_unused, self._rank = find_unused, group.rank()
         self._compressor = Compressor(row.recipe, {_NAME: layout})
@@ -189,10 +198,12 @@ class DdpBucket:
         return self._future
 
     def land(self, turn: BucketTurn) -> None:
-        """Receive everybody's message, and set the gradient to their mean, the same bits on all ranks.
+        """Receive everybody's message, and set the gradient to their mean, the same bits on all
+        ranks.
 
         Raises, on all ranks alike, GradientError naming rank and parameter when one refused its
-        gradient; ExperimentError naming the rank when one failed otherwise, there what it failed with.
+        gradient; ExperimentError naming the rank when one failed otherwise, there what it failed
+        with.
         """
         received = self._channel.receive()
         self._check(received)
@@ -281,8 +292,9 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 class Parameters:
     """Names for the tensors that a bucket tells of, and the order of their elements in it.
 
-    A bucket holds a parameter's elements as they lie in memory: in ``channels_last`` that is not the
-    order of its dimensions. Layouts have the order of memory, checkpoints that of the dimensions.
+    A bucket holds a parameter's elements as they lie in memory: in ``channels_last`` that is not
+    the order of its dimensions. Layouts have the order of memory, checkpoints that of the
+    dimensions.
     """
 
     def __init__(self, named: Iterable[tuple[str, Tensor]]) -> None:
@@ -344,7 +356,8 @@ def _checked(name: str, tensor: Tensor) -> Tensor:
 
 
 def _order(tensor: Tensor) -> tuple[int, ...]:
-    """Dimensions from the one of the longest stride on; as they are where a bucket keeps them so."""
+    """Dimensions from the one of the longest stride on; as they are where a bucket keeps them
+    so."""
     straight = tuple(range(tensor.dim()))
     if tensor.is_contiguous():
         return straight

@@ -2,14 +2,17 @@
 
 One bucket's messages, from every rank to every rank.
 
-Lengths differ from rank to rank and from step to step, and an all-gather needs equal ones. So the first
-all-gather of a step carries a header and as much of the message as the longest one of the last steps took.
-Where one is longer, all ranks see that in its header, and a second all-gather carries the rest.
+Lengths differ from rank to rank and from step to step, and an all-gather needs equal ones. So the
+first all-gather of a step carries a header and as much of the message as the longest one of the
+last steps took. Where one is longer, all ranks see that in its header, and a second all-gather
+carries the rest.
 
-Ranks must make their collectives in one order. The first ones are made as gradients become ready, the
-second ones after all of them: nothing is made in a future's callback, which ranks run when they like.
+Ranks must make their collectives in one order. The first ones are made as gradients become ready,
+the second ones after all of them: nothing is made in a future's callback, which ranks run when they
+like.
 
-A header, little-endian: magic "NRWD", version (1), kind, 2 reserved bytes, step (8), bucket (8), length (8).
+A header, little-endian: magic "NRWD", version (1), kind, 2 reserved bytes, step (8), bucket (8),
+length (8).
 
 The mean of all ranks' messages, as each rank works it out for itself.
 """
@@ -73,7 +76,8 @@ class Received:
 
 
 class GatherChannel:
-    """A bucket's messages; ``mark`` is its number, the same on all ranks, and ``most`` bounds a length.
+    """A bucket's messages; ``mark`` is its number, the same on all ranks, and ``most`` bounds a
+    length.
 
     ``send`` and ``receive`` follow each other.
     """
@@ -90,7 +94,8 @@ class GatherChannel:
         """Bytes of the last message, header and padding included."""
 
     def send(self, kind: GatherKind, step: int, body: Sequence[Buffer]) -> None:
-        """Begin to send the pieces of ``body``, which stay as they are until ``receive`` returns."""
+        """Begin to send the pieces of ``body``, which stay as they are until ``receive``
+        returns."""
         self._step, self._body = step, body
         length, capacity = sum(map(len, body)), max(self._lengths)
         mine = self._first.outgoing(HEADER_BYTES + capacity)
@@ -102,7 +107,8 @@ class GatherChannel:
     def receive(self) -> list[Received]:
         """All messages, in order of rank. All ranks call this for their buckets in one order.
 
-        Raises WireError when a rank sent something else, as it does when ranks train different models.
+        Raises WireError when a rank sent something else, as it does when ranks train different
+        models.
         """
         messages = self._first.wait()
         headers = [self._header(rank, row) for rank, row in enumerate(messages)]
@@ -169,7 +175,8 @@ class _Round:
 
 
 def message_device(group: dist.ProcessGroup, device: torch.device) -> torch.device:
-    """Where messages lie: on the host, where payloads are made, if ``group`` can send from there."""
+    """Where messages lie: on the host, where payloads are made, if ``group`` can send from
+    there."""
     carried = {pair.split(":")[0] for pair in dist.get_backend_config(group).split(",")}
     return torch.device("cpu") if "cpu" in carried else device
 
@@ -188,7 +195,8 @@ class HookAverager:
     """Messages added up in order of rank and divided by their number, as the parameter server does.
 
     Where the algorithm's server writes its reply in another way than exactly (a majority vote, half
-    precision), every rank does so too: all read the same mean, and go on as workers of a server would.
+    precision), every rank does so too: all read the same mean, and go on as workers of a server
+    would.
     """
 
     def __init__(self, row: Algorithm, layout: Layout, ranks: int) -> None:

@@ -4,8 +4,9 @@
     state = CompressionState.of(model, "laplace-0.01")
     model.register_comm_hook(state, compressed_hook)
 
-Every rank compresses its gradients bucket by bucket, while the backward pass goes on, sends them to all
-others, and works out the mean of what it received: the same bits everywhere. ``docs/ddp-hook.md``.
+Every rank compresses its gradients bucket by bucket, while the backward pass goes on, sends them to
+all others, and works out the mean of what it received: the same bits everywhere.
+``docs/ddp-hook.md``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -43,13 +44,14 @@ class CompressionState:
 
     One per model.
 
-    ``parameters``: names and tensors of the module that is wrapped. ``algorithm``: a row or a pattern of
-    ``testbed algorithms``, an ``Algorithm``, or a ``Recipe``, whose density is 1 unless given.
-    ``density``: instead of the algorithm's, if that has a fixed one. ``seed``: the same on all ranks.
-    ``clock``: gives seconds, e.g. ``time.perf_counter``; without it no delays are measured.
+    ``parameters``: names and tensors of the module that is wrapped. ``algorithm``: a row or a
+    pattern of ``testbed algorithms``, an ``Algorithm``, or a ``Recipe``, whose density is 1 unless
+    given. ``density``: instead of the algorithm's, if that has a fixed one. ``seed``: the same on
+    all ranks. ``clock``: gives seconds, e.g. ``time.perf_counter``; without it no delays are
+    measured.
 
-    Raises InputError for an algorithm that is not known or does not suit, and for parameters that are
-    not float32, float16 or bfloat16.
+    Raises InputError for an algorithm that is not known or does not suit, and for parameters that
+    are not float32, float16 or bfloat16.
     """
 
     def __init__(
@@ -110,8 +112,8 @@ class CompressionState:
     def exchange(self, bucket: GradBucket) -> Future[Tensor]:
         """Run the hook: begin with ``bucket``'s gradient; after the last one of a step, end all.
 
-        The last bucket's gradients end the backward pass, so nothing is held up by waiting there, and
-        an error is raised where the caller of ``backward`` meets it, on all ranks.
+        The last bucket's gradients end the backward pass, so nothing is held up by waiting there,
+        and an error is raised where the caller of ``backward`` meets it, on all ranks.
         """
         if bucket.index() == 0:
             self._begin()
@@ -133,8 +135,8 @@ class CompressionState:
     def observe(self, *, accuracy: float, epoch: int = 1, delay_s: float | None = None) -> None:
         """Tell the controller how the last step went, so that it can choose the next density.
 
-        ``accuracy``: of this rank's mini-batch. ``delay_s``: the clock's unless given. Raises InputError
-        where there is neither.
+        ``accuracy``: of this rank's mini-batch. ``delay_s``: the clock's unless given. Raises
+        InputError where there is neither.
         """
         if delay_s is None and self._clock is None:
             raise InputError(
@@ -160,8 +162,8 @@ class CompressionState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state_dict`` of this rank gave, whatever the buckets were.
 
-        Raises InputError when the residuals are those of other parameters, or of another memory, or the
-        controller is another; then all is as before.
+        Raises InputError when the residuals are those of other parameters, or of another memory, or
+        the controller is another; then all is as before.
         """
         Checkpoint.read(state, self.algorithm.memory)
         known, controller = dict(state), self._make_controller()
@@ -184,7 +186,8 @@ class CompressionState:
         return make(seed=controller_seed(self._seed, self._group.rank()), **self.algorithm.options)
 
     def _next_turn(self, step: int) -> BucketTurn:
-        """The same randomness for a step in every run, also in one that went on from a checkpoint."""
+        """The same randomness for a step in every run, also in one that went on from a
+        checkpoint."""
         own = derive(self._seed, "ddp", self._group.rank(), step)
         common = derive(self._seed, "ddp reply", step)
         return BucketTurn(step, self.controller.density(), Random(own), Random(common))

@@ -6,8 +6,8 @@ What compressed steps of DistributedDataParallel cost, as one rank sees it.
 
 What buckets know, on its way to others.
 
-DistributedDataParallel makes new buckets of the same parameters after its first backward pass, and a
-process that goes on from a checkpoint begins with other buckets than those that were saved.
+DistributedDataParallel makes new buckets of the same parameters after its first backward pass, and
+a process that goes on from a checkpoint begins with other buckets than those that were saved.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from testbed.errors import InputError
 
 
 def row_of(algorithm: str | Algorithm | Recipe, density: float | None) -> Algorithm:
-    """The checked row. Raises InputError where ``density``, its exchange or its controller do not suit."""
+    """The checked row. Raises InputError where ``density``, its exchange or its controller do not
+    suit."""
     if isinstance(algorithm, str):
         row = resolve(algorithm)
     elif isinstance(algorithm, Recipe):
@@ -136,7 +137,8 @@ class CarriedState:
     def take(self, layout: Layout) -> dict[str, Any]:
         """Hand over what belongs to the parameters of ``layout``.
 
-        What other bucketings of them have learnt stays here as well: buckets like theirs may yet come.
+        What other bucketings of them have learnt stays here as well: buckets like theirs may yet
+        come.
         """
         order = [part.name for part in layout]
         names = {*order}

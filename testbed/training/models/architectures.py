@@ -27,13 +27,15 @@ def scaled(channels: int, width: float) -> int:
 
 
 def normalisation(channels: int) -> nn.GroupNorm:
-    """Group normalisation in place of batch normalisation: no running statistics that replicas would
-    not share, and no dependence on how a mini-batch is cut into workers' parts. As many parameters."""
+    """Group normalisation in place of batch normalisation: no running statistics that replicas
+    would not share, and no dependence on how a mini-batch is cut into workers' parts. As many
+    parameters."""
     return nn.GroupNorm(channels // _GROUP, channels)
 
 
 class GlobalMean(nn.Module):
-    """(batch, channels, height, width) to (batch, channels): a mean with a deterministic gradient."""
+    """(batch, channels, height, width) to (batch, channels): a mean with a deterministic
+    gradient."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Mean over height and width."""
@@ -45,7 +47,8 @@ _VGG19 = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
 
 
 def cnn(inputs: Inputs, classes: int, width: float) -> nn.Module:
-    """Two 3 × 3 convolutions (16 and 32 channels) and one hidden layer (104 units), times ``width``.
+    """Two 3 × 3 convolutions (16 and 32 channels) and one hidden layer (104 units), times
+    ``width``.
 
     59,202 parameters for 8 × 8 digits. Inputs of 16 pixels and more are halved after either
     convolution, smaller ones only after the second.
@@ -56,10 +59,17 @@ def cnn(inputs: Inputs, classes: int, width: float) -> nn.Module:
     size = second * (height >> halvings) * (breadth >> halvings)
     early = [nn.MaxPool2d(2)] if halvings == 2 else []
     return nn.Sequential(
-        nn.Conv2d(channels, first, 3, padding=1), nn.ReLU(), *early,
-        nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, classes),
-    )  # fmt: skip
+        nn.Conv2d(channels, first, 3, padding=1),
+        nn.ReLU(),
+        *early,
+        nn.Conv2d(first, second, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(size, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, classes),
+    )
 
 
 def vgg19(inputs: Inputs, classes: int, width: float) -> nn.Module:
@@ -96,9 +106,11 @@ def dnn(inputs: Inputs, classes: int, width: float) -> nn.Module:
 
 
 def mlp12(inputs: Inputs, classes: int, width: float) -> nn.Module:
-    """Twelve layers with 64 · width units between them, for experiments on when which layer is sent.
+    """Twelve layers with 64 · width units between them, for experiments on when which layer is
+    sent.
 
-    Inputs are pooled, or repeated, to as many values: all layers but the last are of one size, with every task.
+    Inputs are pooled, or repeated, to as many values: all layers but the last are of one size, with
+    every task.
     """
     del inputs
     units = scaled(64, width)
@@ -146,15 +158,18 @@ class Residual(nn.Module):
         self.channels = narrow * 4 if bottleneck else narrow
         if bottleneck:
             layers = [
-                *_normalised(channels, narrow, 1), nn.ReLU(),
-                *_normalised(narrow, narrow, 3, stride), nn.ReLU(),
+                *_normalised(channels, narrow, 1),
+                nn.ReLU(),
+                *_normalised(narrow, narrow, 3, stride),
+                nn.ReLU(),
                 *_normalised(narrow, self.channels, 1),
-            ]  # fmt: skip
+            ]
         else:
             layers = [
-                *_normalised(channels, narrow, 3, stride), nn.ReLU(),
+                *_normalised(channels, narrow, 3, stride),
+                nn.ReLU(),
                 *_normalised(narrow, narrow, 3),
-            ]  # fmt: skip
+            ]
         self.layers = nn.Sequential(*layers)
         same = channels == self.channels and stride == 1
         self.shortcut = nn.Sequential(

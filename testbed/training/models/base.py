@@ -24,7 +24,8 @@ Inputs = tuple[int, int, int]
 class ModelBuilder(Protocol):
     """How a model is made. It maps (batch, *inputs) float32 to logits (batch, classes).
 
-    It is called with torch's default device set to ``meta``: shapes only, nothing is drawn or allocated.
+    It is called with torch's default device set to ``meta``: shapes only, nothing is drawn or
+    allocated.
     """
 
     def __call__(self, inputs: Inputs, classes: int, width: float) -> nn.Module:
@@ -38,7 +39,8 @@ models: Registry[ModelBuilder] = Registry("model", "narrows.models")
 def build(model: str, task: str, width: float, seed: int) -> nn.Module:
     """The model with its initial parameters: float32, on the CPU, the same on every node.
 
-    Raises InputError when the model does not fit the task, or keeps state that replicas would not share.
+    Raises InputError when the model does not fit the task, or keeps state that replicas would not
+    share.
     """
     module = _allocated(outline(model, task, width))
     _initialise(module, derive(seed, "parameters"))
@@ -51,7 +53,8 @@ def parameter_count(model: str, task: str, width: float) -> int:
 
 
 def outline(model: str, task: str, width: float) -> nn.Module:
-    """The model without contents, on torch's device ``meta``. Raises InputError as ``build`` does."""
+    """The model without contents, on torch's device ``meta``. Raises InputError as ``build``
+    does."""
     import torch
 
     shape = tasks.get(task, where="train.task")

@@ -60,8 +60,8 @@ def read(
 ) -> bytes:
     """Contents of file ``name`` (or ``name.gz``) in ``data`` or one of its usual ``folders``.
 
-    Raises InputError that says which file to put where, and where it comes from (``source``); also for what is there
-    and no regular file.
+    Raises InputError that says which file to put where, and where it comes from (``source``); also
+    for what is there and no regular file.
     """
     if data is None:
         raise InputError(

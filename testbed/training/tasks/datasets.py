@@ -10,9 +10,10 @@ The Python version is a pickle, which can run anything when it is read, so it is
 
 Made-up images that can be learned, in the shape of MNIST or CIFAR.
 
-Each class has four prototypes: smooth random patterns. A sample is one of its class's prototypes, plus a
-random mixture of smooth disturbances common to all classes, plus noise in every pixel. A share of the
-training labels is wrong, so that fitting the training set completely costs accuracy on the test set.
+Each class has four prototypes: smooth random patterns. A sample is one of its class's prototypes,
+plus a random mixture of smooth disturbances common to all classes, plus noise in every pixel. A
+share of the training labels is wrong, so that fitting the training set completely costs accuracy on
+the test set.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ def _part(*, test: bool) -> Samples:
 
 
 def _read() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """All images (1797, 8, 8), 0 to 16, and labels (1797,): scikit-learn's file, read without importing the library,
-    which takes over a second; by the library where the file is elsewhere."""
+    """All images (1797, 8, 8), 0 to 16, and labels (1797,): scikit-learn's file, read without
+    importing the library, which takes over a second; by the library where the file is elsewhere."""
     found = importlib.util.find_spec("sklearn")
     folders = [] if found is None else list(found.submodule_search_locations or [])
     file = Path(*folders[:1], "datasets", "data", "digits.csv.gz")
@@ -96,7 +97,8 @@ _UNSIGNED_BYTES = 8
 
 
 class Mnist:
-    """70,000 handwritten digits: 60,000 to learn from, 10,000 to test on; standardised grey values."""
+    """70,000 handwritten digits: 60,000 to learn from, 10,000 to test on; standardised grey
+    values."""
 
     name = "mnist"
     inputs = (1, 28, 28)
@@ -137,7 +139,8 @@ class Mnist:
 
 
 def _idx(name: str, raw: bytes, dimensions: int) -> Tensor:
-    """An idx file's array: two zero bytes, element type, number of dimensions, their sizes, elements."""
+    """An idx file's array: two zero bytes, element type, number of dimensions, their sizes,
+    elements."""
     import torch
 
     start = 4 + 4 * dimensions
@@ -224,8 +227,9 @@ _PROTOTYPES = 4
 _COARSE = 7
 """Side of the random grid that is enlarged to a smooth pattern."""
 _DISTURBANCE, _NOISE = 0.26, 0.7
-"""Standard deviation of a pixel that comes from disturbances (times the root of the number of values on
-the grid, so that images of any size are about as hard to tell apart), and from noise; a prototype's is 1."""
+"""Standard deviation of a pixel that comes from disturbances (times the root of the number of
+values on the grid, so that images of any size are about as hard to tell apart), and from noise; a
+prototype's is 1."""
 _WRONG = 0.05
 """Share of training labels drawn at random."""
 

@@ -1,6 +1,7 @@
 """A node's multicasts: groups are joined, messages are sent and delivered, silent peers are named.
 
-One thread of its own moves all packets; ``send`` waits until that thread has handed the last one to the kernel.
+One thread of its own moves all packets; ``send`` waits until that thread has handed the last one to
+the kernel.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ _LINGER_S = 0.3
 class Multicaster:
     """Made where its sockets shall be: in the calling thread's network namespace. Raises OSError.
 
-    ``clock`` turns nanoseconds of the host's monotonic clock into the run's seconds; ``addresses`` are the peers'
-    on the data network, by number; ``deliver`` is called in this object's thread; ``most_bytes``: of a peer's body.
+    ``clock`` turns nanoseconds of the host's monotonic clock into the run's seconds; ``addresses``
+    are the peers' on the data network, by number; ``deliver`` is called in this object's thread;
+    ``most_bytes``: of a peer's body.
     """
 
     def __init__(
@@ -104,7 +106,8 @@ class Multicaster:
                 self._sockets.join(address)
 
     def send(self, group: int, message: Message) -> int:
-        """Hand ``message`` to all others in a group; returns its frame bytes once the kernel has all of it.
+        """Hand ``message`` to all others in a group; returns its frame bytes once the kernel has
+        all of it.
 
         Raises NodeLost when one of them does not answer any more.
         """
@@ -112,9 +115,14 @@ class Multicaster:
         self._check(members)
         body = memoryview(message.body).cast("B")
         header = FrameHeader(
-            message.kind, message.sender, self.run, message.step, message.bucket, len(body),
+            message.kind,
+            message.sender,
+            self.run,
+            message.step,
+            message.bucket,
+            len(body),
             time.monotonic_ns(),
-        ).pack()  # fmt: skip
+        ).pack()
         if members:
             with self._lock:
                 number = self._numbers.get(group, 0)
@@ -152,7 +160,8 @@ class Multicaster:
         return time.monotonic() - self._receiving.heard_s
 
     def abandon(self) -> None:
-        """``close`` is not to wait for anybody: something went wrong, and others are to hear of it soon."""
+        """``close`` is not to wait for anybody: something went wrong, and others are to hear of it
+        soon."""
         self._abandoned = True
 
     def close(self) -> None:
@@ -272,11 +281,17 @@ class Multicaster:
         body = memoryview(part.stream)[HEADER_BYTES:]
         self._deliver(
             Message(
-                header.kind, header.step, header.bucket, header.sender, body,
-                self._clock(header.sent_ns), self._clock(part.first_ns),
-                self._clock(part.arrived_ns), self._clock(now_ns),
+                header.kind,
+                header.step,
+                header.bucket,
+                header.sender,
+                body,
+                self._clock(header.sent_ns),
+                self._clock(part.first_ns),
+                self._clock(part.arrived_ns),
+                self._clock(now_ns),
             )
-        )  # fmt: skip
+        )
 
     def _look(self, now_s: float) -> None:
         """Now and then, for senders that have gone in the middle of a message."""

@@ -1,6 +1,7 @@
 """Datagram format and counters.
 
-What is in a datagram: a little-endian header of 20 bytes, then a part of a frame, or a receiver's report.
+What is in a datagram: a little-endian header of 20 bytes, then a part of a frame, or a receiver's
+report.
 
 offset size field
 0      1    magic and version, 0xB1
@@ -12,9 +13,11 @@ offset size field
 12     4    index of this packet in its message; in a probe and a report see there
 16     4    the sender's clock when it was sent, µs modulo 2**32; in a report that of the packet it answers
 
-A message is a frame (``testbed.transport.frame``), cut into packets of ``PAYLOAD`` bytes; the last may be shorter.
+A message is a frame (``testbed.transport.frame``), cut into packets of ``PAYLOAD`` bytes; the last
+may be shorter.
 
-What a multicaster has sent and received: datagrams and their bytes, without the headers of UDP and below.
+What a multicaster has sent and received: datagrams and their bytes, without the headers of UDP and
+below.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ class Flag(IntFlag):
     """The message ends with this packet."""
     REPAIR = 4
     REST = 8
-    """The sender has been at its least rate for long: what delay there is now, is not of its making."""
+    """The sender has been at its least rate for long: what delay there is now, is not of its
+    making."""
     PROBE = 16
     """No data: a question after a message of ``index`` packets."""
     REPORT = 32
@@ -64,8 +68,9 @@ class Flag(IntFlag):
 class ReceiverReport:
     """Report of a receiver on a message.
 
-    ``queued_us``: how long packets have waited on their way; ``held_us``: how long the receiver has had the packet
-    that it answers; ``missing``: ranges ``(first, count)`` below the highest index received.
+    ``queued_us``: how long packets have waited on their way; ``held_us``: how long the receiver has
+    had the packet that it answers; ``missing``: ranges ``(first, count)`` below the highest index
+    received.
     """
 
     queued_us: int
@@ -81,7 +86,8 @@ class ReceiverReport:
 
     @classmethod
     def unpack(cls, raw: bytes) -> ReceiverReport:
-        """Read what follows the header. Raises WireError; there are at most ``MOST_RANGES`` ranges."""
+        """Read what follows the header. Raises WireError; there are at most ``MOST_RANGES``
+        ranges."""
         ranges, rest = divmod(len(raw) - _REPORT.size, _RANGE.size)
         if rest or not 0 <= ranges <= MOST_RANGES:
             raise WireError(f"a report of {len(raw)} B")
@@ -119,7 +125,8 @@ def clock_us(time_ns: int) -> int:
 
 
 def since(earlier_us: int, later_us: int) -> int:
-    """µs from one such time to another, negative if it was before, as long as it is less than 35 minutes."""
+    """µs from one such time to another, negative if it was before, as long as it is less than 35
+    minutes."""
     return (later_us - earlier_us + _CLOCK // 2) % _CLOCK - _CLOCK // 2
 
 
@@ -152,11 +159,13 @@ class MulticastCounters:
     received: Amount = field(default_factory=Amount)
     """Datagrams received, of every kind, strangers' included."""
     to: dict[int, Amount] = field(default_factory=dict)
-    """Amount that should come to each peer, of every kind; a copy to a group counts for all its members."""
+    """Amount that should come to each peer, of every kind; a copy to a group counts for all its
+    members."""
     frame_bytes_sent: int = 0
     frame_bytes_received: int = 0
     strangers: int = 0
-    """Datagrams dropped because they were not of this run, or cannot have been sent by a peer of ours."""
+    """Datagrams dropped because they were not of this run, or cannot have been sent by a peer of
+    ours."""
     duplicates: int = 0
 
     @property

@@ -1,6 +1,7 @@
 """Reassembly, reports.
 
-Messages as they come together at a receiver. Memory is taken for what has come, and for checked lengths only.
+Messages as they come together at a receiver. Memory is taken for what has come, and for checked
+lengths only.
 
 A sender's messages to one group, in their order; and what its packets meet on their way here.
 
@@ -59,7 +60,8 @@ class Incoming:
     def put(
         self, index: int, payload: memoryview, last: bool, arrived_ns: int, now_ns: int
     ) -> bool:
-        """Take a packet in; False if it was here already. Raises WireError for one that cannot be of this message."""
+        """Take a packet in; False if it was here already. Raises WireError for one that cannot be
+        of this message."""
         if index < self.reached and index not in self.missing:
             return False
         self._check(index, len(payload), last)
@@ -135,7 +137,8 @@ _LAG_ALLOWED_US = 10_000
 
 @dataclass
 class PathDelay:
-    """Delay of one sender's packets on their way here: how much longer they take than the quickest did."""
+    """Delay of one sender's packets on their way here: how much longer they take than the quickest
+    did."""
 
     _least_us: int | None = None
     _queued_us: int | None = None
@@ -150,7 +153,8 @@ class PathDelay:
             self._queued_us = queued_us
 
     def queued_us(self, lag_us: int) -> int:
-        """The least delay since this was last asked; a receiver that is far behind with reading counts as a queue."""
+        """The least delay since this was last asked; a receiver that is far behind with reading
+        counts as a queue."""
         queued, self._queued_us = self._queued_us or 0, None
         return max(queued, lag_us - _LAG_ALLOWED_US)
 
@@ -167,7 +171,8 @@ class MulticastStream:
     heard_s: float = 0.0
 
     def find(self, folded: int) -> tuple[int, Incoming | None]:
-        """A message by its number modulo 2**16; no Incoming where it has been delivered. Raises WireError."""
+        """A message by its number modulo 2**16; no Incoming where it has been delivered. Raises
+        WireError."""
         ahead = (folded - self.next + 0x8000) % 0x10000 - 0x8000
         if not -_BEHIND <= ahead < AHEAD:
             raise WireError(f"message {folded} while {self.next} is due")
@@ -250,10 +255,14 @@ class Receiving:
             missing = () if part is None or done else part.ranges_missing()
             reached = 0 if part is None else part.reached
             self._transmitter.word(
-                Flag.REPORT | (Flag.DONE if done else 0), (group, number), reached,
-                datagram.stamp_us, ReceiverReport(max(0, queued_us), held_us, missing).pack(),
-                self._addresses[sender], [sender],
-            )  # fmt: skip
+                Flag.REPORT | (Flag.DONE if done else 0),
+                (group, number),
+                reached,
+                datagram.stamp_us,
+                ReceiverReport(max(0, queued_us), held_us, missing).pack(),
+                self._addresses[sender],
+                [sender],
+            )
         self._due.clear()
 
     def silent(self, before_s: float) -> set[int]:
@@ -274,7 +283,8 @@ class Receiving:
         return self._ways.setdefault(sender, PathDelay())
 
     def _put(self, part: Incoming | None, datagram: Datagram) -> bool:
-        """Take a datagram; return whether the sender should hear of a gap, or of completion, at once."""
+        """Take a datagram; return whether the sender should hear of a gap, or of completion, at
+        once."""
         if len(datagram.payload) == PAYLOAD:
             rest = bool(datagram.flags & Flag.REST)
             self._way(datagram.sender).passed(datagram.stamp_us, datagram.arrived_ns // 1000, rest)

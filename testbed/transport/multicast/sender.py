@@ -1,12 +1,14 @@
 """Window, repairs.
 
-How many packets a sender may have under way: kept where queues on the way hold ``TARGET_US`` of delay.
+How many packets a sender may have under way: kept where queues on the way hold ``TARGET_US`` of
+delay.
 
-As in LEDBAT (RFC 6817), what is held constant is the delay that packets meet in queues, measured at the receivers and
-one way, so that what happens on the way back does not matter. Loss counts where it comes with delay, or is
-heavy: loss on an idle link is the link's own.
+As in LEDBAT (RFC 6817), what is held constant is the delay that packets meet in queues, measured at
+the receivers and one way, so that what happens on the way back does not matter. Loss counts where
+it comes with delay, or is heavy: loss on an idle link is the link's own.
 
-A sender's side: whose turn it is, how much may be under way, what is sent again, who is asked, who is lost.
+A sender's side: whose turn it is, how much may be under way, what is sent again, who is asked, who
+is lost.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class SendWindow:
     _above_least_s: float | None = None
 
     def progressed(self, packets: int, queued_us: int, now_s: float, limited: bool) -> None:
-        """The slowest member has that many more; ``limited``: the window, not a want of data, has held us up."""
+        """The slowest member has that many more; ``limited``: the window, not a want of data, has
+        held us up."""
         if self.packets > LEAST or self._above_least_s is None:
             self._above_least_s = now_s
         change = self._change(packets, queued_us)
@@ -50,7 +53,8 @@ class SendWindow:
             self._set(self.packets + change)
 
     def lost(self, share: float, queued_us: int, now_s: float, round_trip_s: float) -> None:
-        """Note that ``share`` of the packets sent lately did not come to some member; one cut every round trip."""
+        """Note that ``share`` of the packets sent lately did not come to some member; one cut every
+        round trip."""
         blamed = queued_us > TARGET_US / 2 or share > _HEAVY_LOSS
         if blamed and now_s - self._cut_s > round_trip_s:
             self.starting = False
@@ -58,7 +62,8 @@ class SendWindow:
             self._set(self.packets * _CUT)
 
     def resting(self, now_s: float) -> bool:
-        """Return whether it has been at its least for so long that the delay measured cannot be its own."""
+        """Return whether it has been at its least for so long that the delay measured cannot be its
+        own."""
         above_s = self._above_least_s
         return self.packets <= LEAST and above_s is not None and now_s - above_s > _REST_S
 
@@ -186,7 +191,8 @@ class Sending:
             self._advance(self._turns[0], allowed, now_s)
 
     def ask(self, now_s: float) -> None:
-        """Ask about messages of which too long nothing was heard, and give up members that never answer."""
+        """Ask about messages of which too long nothing was heard, and give up members that never
+        answer."""
         for message in list(self._active.values()):
             if message.sent:
                 self._give_up(message, now_s)
@@ -226,7 +232,8 @@ class Sending:
         return sum(message.sent - message.reached() for message in self._active.values())
 
     def _may_begin(self, message: Outgoing) -> bool:
-        """Receivers keep room for so many messages of a group after the first that is not complete."""
+        """Receivers keep room for so many messages of a group after the first that is not
+        complete."""
         first = min(number for group, number in self._active if group == message.group)
         return message.number < first + AHEAD // 2
 
@@ -294,7 +301,12 @@ class Sending:
         one_by_one = [(self._addresses[member], [member]) for member in waiting]
         for to, members in [group] if len(waiting) > _FEW else one_by_one:
             self._transmitter.word(
-                Flag.PROBE | Flag.ASK, (message.group, message.number), message.sent,
-                clock_us(time.monotonic_ns()), b"", to, members,
-            )  # fmt: skip
+                Flag.PROBE | Flag.ASK,
+                (message.group, message.number),
+                message.sent,
+                clock_us(time.monotonic_ns()),
+                b"",
+                to,
+                members,
+            )
         self._wait(message, now_s, message.asked + 1)

@@ -2,12 +2,13 @@
 
 Many datagrams per system call: ``sendmmsg`` and ``recvmmsg`` over arrays that are made once.
 
-Each datagram is handed over as a packet of its own: a bundle (``UDP_SEGMENT``) would take its place in a shaped queue,
-and be lost, as one.
+Each datagram is handed over as a packet of its own: a bundle (``UDP_SEGMENT``) would take its place
+in a shaped queue, and be lost, as one.
 
 The three sockets of a multicaster, and the addresses of groups.
 
-One message on its way to the members of a group: what each has, what is to be sent again, who is silent.
+One message on its way to the members of a group: what each has, what is to be sent again, who is
+silent.
 
 Datagrams of one sender: headers filled in, handed to the kernel, counted.
 """
@@ -50,9 +51,17 @@ from testbed.transport.multicast.packet import (
 
 SLOTS = 64
 HEADER = np.dtype(
-    [("magic", "u1"), ("flags", "u1"), ("sender", "<u2"), ("run", "<u4"),
-     ("group", "<u2"), ("message", "<u2"), ("index", "<u4"), ("stamp", "<u4")]
-)  # fmt: skip
+    [
+        ("magic", "u1"),
+        ("flags", "u1"),
+        ("sender", "<u2"),
+        ("run", "<u4"),
+        ("group", "<u2"),
+        ("message", "<u2"),
+        ("index", "<u4"),
+        ("stamp", "<u4"),
+    ]
+)
 _MESSAGE = np.dtype(
     {
         "names": [
@@ -123,7 +132,8 @@ class Sender:
     def send(
         self, descriptor: int, to: Address, offsets: Indices, lengths: Indices, stream: Bytes
     ) -> int:
-        """Hand over ``len(offsets)`` datagrams, whose headers have been filled in; returns how many were taken."""
+        """Hand over ``len(offsets)`` datagrams, whose headers have been filled in; returns how many
+        were taken."""
         count = len(offsets)
         self._parts[:count, 1, 0] = address_of(stream) + offsets
         self._parts[:count, 1, 1] = lengths
@@ -157,7 +167,8 @@ class Receiver:
         return _call("recvmmsg", descriptor, self._messages, SLOTS, None)
 
     def lengths(self, count: int) -> list[int]:
-        """Bytes of each; longer ones than ``DATAGRAM`` were longer than a sender of ours makes them."""
+        """Bytes of each; longer ones than ``DATAGRAM`` were longer than a sender of ours makes
+        them."""
         lengths: list[int] = self._messages["length"][:count].tolist()
         return lengths
 
@@ -180,7 +191,8 @@ assert DATAGRAM < _SLOT
 
 
 _MULTICAST_ALL = 49
-"""Switched off, a socket has only what goes to groups it has joined itself; Python has no name for it."""
+"""Switched off, a socket has only what goes to groups it has joined itself; Python has no name for
+it."""
 _RECEIVE_BYTES = 8 << 20
 _LEAST_ROOM = 32 << 10
 _PACKET_ROOM = 1152
@@ -196,7 +208,8 @@ def group_address(run: int, group: int) -> str:
 
 
 class Sockets:
-    """``groups`` and ``own`` receive; ``own`` sends reports and questions, ``out`` all that may fill a link.
+    """``groups`` and ``own`` receive; ``own`` sends reports and questions, ``out`` all that may
+    fill a link.
 
     Made in the network namespace of the calling thread. Raises OSError.
     """
@@ -218,8 +231,9 @@ class Sockets:
     def make_room(self, packets: int) -> None:
         """Let so many packets, but at least about 28, wait in one's own link's queue.
 
-        A sender that is late to fill the link up must have left it something to do; and what may not be under way
-        shall not wait there either: a short queue would drop it without a word to the socket.
+        A sender that is late to fill the link up must have left it something to do; and what may
+        not be under way shall not wait there either: a short queue would drop it without a word to
+        the socket.
         """
         room = max(_LEAST_ROOM, packets * _PACKET_ROOM)
         if not self._room / 2 <= room <= self._room:
@@ -227,7 +241,8 @@ class Sockets:
             self.out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._room)
 
     def join(self, group: str) -> None:
-        """Become a member of a group. Raises MachineError where the kernel allows no more memberships."""
+        """Become a member of a group. Raises MachineError where the kernel allows no more
+        memberships."""
         membership = socket.inet_aton(group) + socket.inet_aton(self.address)
         try:
             self.groups.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
@@ -261,7 +276,8 @@ def _receiver(address: str, port: int) -> socket.socket:
 
 
 GATHER_S = 0.002
-"""A packet that one member misses may be missed by others, whose reports are waited for this long."""
+"""A packet that one member misses may be missed by others, whose reports are waited for this
+long."""
 
 
 @dataclass
@@ -340,8 +356,8 @@ class Outgoing:
     ) -> int:
         """Take a member's report in; returns how many of its packets turn out to be lost.
 
-        Packets keep their order on the way. So what was sent before the packet that is answered, and has not come, is
-        lost. Raises ValueError for a report of what was never sent.
+        Packets keep their order on the way. So what was sent before the packet that is answered,
+        and has not come, is lost. Raises ValueError for a report of what was never sent.
         """
         if reached > self.sent:
             raise ValueError(f"a report of {reached} packets of {self.sent}")
@@ -411,7 +427,8 @@ class Transmitter:
         to: Address,
         members: Iterable[int],
     ) -> tuple[int, int]:
-        """Send these packets of a message, at most ``SLOTS``; the kernel may take only the first of them.
+        """Send these packets of a message, at most ``SLOTS``; the kernel may take only the first of
+        them.
 
         Returns how many it took, and the time that is written on them.
         """
@@ -445,7 +462,8 @@ class Transmitter:
         to: Address,
         members: Iterable[int],
     ) -> None:
-        """Send a question or a report; one that the kernel does not take is lost, as it may be on the way."""
+        """Send a question or a report; one that the kernel does not take is lost, as it may be on
+        the way."""
         group, number = place
         header = LAYOUT.pack(
             MAGIC, flags, self._own, self._run, group, number % 0x10000, index, stamp_us
