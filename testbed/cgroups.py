@@ -1,9 +1,9 @@
 """A control group for every node: what all of its processes together may use (cgroups(7)).
 
-    base = find()                                   # raises MachineError with the reason where none can be made
+    base = find()      # raises MachineError with the reason where none can be made
     group = make(base, run, node, limits, journal)
-    group.enter()                                   # this process, and all that it starts
-    group.remove()                                  # ends who is left in it
+    group.enter()      # this process, and all that it starts
+    group.remove()     # ends who is left in it
 
 In version 1 every controller has a hierarchy of its own, and a group is made in each below the
 group of this process. In version 2 there is one hierarchy, in which groups that hold processes have
@@ -48,7 +48,10 @@ class Base:
     folders: dict[str, Path]
 
     def __str__(self) -> str:
-        return f"version {self.version}, below {' and '.join(map(str, dict.fromkeys(self.folders.values())))}"
+        return (
+            f"version {self.version}, below "
+            f"{' and '.join(map(str, dict.fromkeys(self.folders.values())))}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,8 @@ def _handing_on(top: Path, own: Path) -> Path:
             return folder
         if folder == top:
             raise MachineError(
-                f"no control group from {own} up to {top} may be written to and hands on {' and '.join(CONTROLLERS)}",
+                f"no control group from {own} up to {top} may be written to and hands on "
+                f"{' and '.join(CONTROLLERS)}",
                 fix="On systemd: have them delegated to this user (`Delegate=pids memory`)",
             )
         folder = folder.parent

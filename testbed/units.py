@@ -38,12 +38,14 @@ class _Quantity:
             raise ValueError(f"{cls.NOUN} {text!r} has no unit: write for example '{cls.EXAMPLE}'")
         if not isinstance(text, str) or not (match := _QUANTITY.match(text)):
             raise ValueError(
-                f"{text!r} is not a {cls.NOUN}: write a number and a unit, for example '{cls.EXAMPLE}'"
+                f"{text!r} is not a {cls.NOUN}: write a number and a unit, for example "
+                f"'{cls.EXAMPLE}'"
             )
         number, unit = float(match[1]), match[2]
         if unit not in cls.UNITS:
             raise ValueError(
-                f"unknown unit {unit!r} for a {cls.NOUN} in {text!r}: use one of {', '.join(cls.UNITS)}"
+                f"unknown unit {unit!r} for a {cls.NOUN} in {text!r}: use one of "
+                f"{', '.join(cls.UNITS)}"
             )
         value = number * cls.UNITS[unit]
         cls._check(text, value)

@@ -256,7 +256,10 @@ class Output:
             begin = os.fstat(file.fileno()).st_size
             if begin + len(line) > self._most_bytes:
                 self._full.add(node)
-                self.failure = f"{node} printed more than {self._most_bytes} bytes: what came after them was not kept"
+                self.failure = (
+                    f"{node} printed more than {self._most_bytes} bytes: what came after them was "
+                    "not kept"
+                )
             elif file.write(line) != len(line):  # as much as there was room for
                 file.truncate(begin)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -156,8 +156,8 @@ def _check_sums(worker: str, record: Record, messages: list[TraceOperation]) -> 
         made = sum(one.bytes for one in messages if one.kind == kind)
         if made != int(record[name]):
             raise InputError(
-                f"step {record['step']} of {worker}: its messages come to {made} B, and the records have "
-                f"{record[name]} B as {name}"
+                f"step {record['step']} of {worker}: its messages come to {made} B, and the "
+                f"records have {record[name]} B as {name}"
             )
 
 
@@ -276,10 +276,15 @@ _MAKE: Mapping[str, Callable[[RunRecords], dict[str, list[TraceOperation]]]] = {
     "ring": ring_operations,
 }
 _WHY_NOT = {
-    "ps-async": "its server answers each gradient by itself, and its records do not say which answer went out when",
+    "ps-async": (
+        "its server answers each gradient by itself, and its records do not say which answer went "
+        "out when"
+    ),
     "ps-backup": "it goes on without some of its messages",
     "multicast": "one copy goes to several nodes, and an operation of a trace has one receiver",
-    "coded": "its packets are for several nodes at once, and an operation of a trace has one receiver",
+    "coded": (
+        "its packets are for several nodes at once, and an operation of a trace has one receiver"
+    ),
 }
 """Exchanges that leave records of their messages which a trace cannot hold."""
 _LIBRARY = "a library's own connections carry its messages, and the records have their sums alone"
@@ -340,7 +345,10 @@ def _by_rank(nodes: Mapping[str, Mapping[str, Any]], role: str) -> list[str]:
 def _not_ours(row: Mapping[str, Any]) -> str:
     """Why a run without an exchange of ours has no messages."""
     if "command" in row:
-        return "a job's own connections are counted as a whole, and where one message ends no record says"
+        return (
+            "a job's own connections are counted as a whole, and where one message ends no record "
+            "says"
+        )
     if "messages" in row:
         return "the run replayed messages itself: its messages.jsonl is the trace"
     return "nothing was trained: there were no messages but those that filled the links"

@@ -126,8 +126,8 @@ def acts_of(
     waits = sum(len(one.after) for one in own)
     if len(own) > MOST_OPERATIONS or waits > MOST_WAITS:
         raise InputError(
-            f"{node} has {len(own)} operations that wait for {waits}; a node plays at most {MOST_OPERATIONS}, "
-            f"which wait for {MOST_WAITS}"
+            f"{node} has {len(own)} operations that wait for {waits}; a node plays at most "
+            f"{MOST_OPERATIONS}, which wait for {MOST_WAITS}"
         )
     counted = _numbers(trace)
     acts = (_act(trace.of(p), counted.get(p, 0), numbers, dilation) for p in _places(node, own))
@@ -361,7 +361,8 @@ class ReplayRole:
             return place
         name = self._part.names[message.sender]
         raise WireError(
-            f"{name} sent {message.kind.name} {message.step} of {size} B, which nothing here receives"
+            f"{name} sent {message.kind.name} {message.step} of {size} B, which nothing here "
+            "receives"
         )
 
     def _record(self, place: int, message: Message) -> None:

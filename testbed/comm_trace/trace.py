@@ -90,7 +90,8 @@ class MessageTrace:
             if len(out) != len(came):
                 sender, receiver, tag = way
                 raise InputError(
-                    f"{sender} sends {receiver} {len(out)} messages with tag {tag}, and {len(came)} are received"
+                    f"{sender} sends {receiver} {len(out)} messages with tag {tag}, and "
+                    f"{len(came)} are received"
                 )
             for there, here in zip(out, came, strict=True):
                 self._check_bytes(there, here)
@@ -156,8 +157,8 @@ class MessageTrace:
         sent, came = self.of(there).bytes, self.of(here).bytes
         if sent != came:
             raise InputError(
-                f"operation {there[1]} of {there[0]} sends {sent} B, which operation {here[1]} of {here[0]} "
-                f"receives as {came} B"
+                f"operation {there[1]} of {there[0]} sends {sent} B, which operation {here[1]} of "
+                f"{here[0]} receives as {came} B"
             )
 
 

@@ -112,7 +112,8 @@ class PsWorkerExchange:
         else:
             raise WireError(
                 f"{self._peers.names[message.sender]} sent {message.kind.name} of step "
-                f"{message.step}, bucket {message.bucket}, while an update of step {step} was waited for"
+                f"{message.step}, bucket {message.bucket}, while an update of step {step} was "
+                "waited for"
             )
 
     def _due(self, message: Message, step: int) -> bool:
@@ -331,8 +332,8 @@ class ElasticPsWorker(PsWorkerExchange):
             self._last_step = message.step
         if message.kind is not Kind.UPDATE or message.step < step:
             raise WireError(
-                f"{self._peers.names[message.sender]} sent {message.kind.name} of step {message.step} "
-                f"where parameters of step {step} or later were asked for"
+                f"{self._peers.names[message.sender]} sent {message.kind.name} of step "
+                f"{message.step} where parameters of step {step} or later were asked for"
             )
         return message
 

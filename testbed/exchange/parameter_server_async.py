@@ -62,8 +62,8 @@ class AsyncWorker(PsWorkerExchange):
             self._last_step = step
         if message.kind is not Kind.UPDATE or message.step < self._version:
             raise WireError(
-                f"{self._peers.names[message.sender]} sent {message.kind.name} of version {message.step} "
-                f"to a worker that has version {self._version}"
+                f"{self._peers.names[message.sender]} sent {message.kind.name} of version "
+                f"{message.step} to a worker that has version {self._version}"
             )
         self._version = message.step
         return message
@@ -174,8 +174,9 @@ class AsyncPsServer:
         due = message.kind is Kind.GRADIENT and message.bucket == bucket
         if not due or message.sender in self._owed or message.step != given:
             raise WireError(
-                f"{name} sent {message.kind.name} of version {message.step}, bucket {message.bucket}, "
-                f"while GRADIENT of version {given}, bucket {bucket} was due from it"
+                f"{name} sent {message.kind.name} of version {message.step}, bucket "
+                f"{message.bucket}, while GRADIENT of version {given}, bucket {bucket} was due "
+                "from it"
             )
 
 

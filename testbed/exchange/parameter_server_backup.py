@@ -200,7 +200,8 @@ class BackupPsServer:
         if message.kind is Kind.BYE:
             return NodeLost(name, step, "it said goodbye before the end")
         return WireError(
-            f"{name} sent {message.kind.name} of step {message.step} while GRADIENT of step {step} was due"
+            f"{name} sent {message.kind.name} of step {message.step} while GRADIENT of step {step} "
+            "was due"
         )
 
 

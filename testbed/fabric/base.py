@@ -225,7 +225,8 @@ for _name, _place in _FABRICS.items():
 
 def _no_processes(context: RunContext) -> Fabric:  # noqa: ARG001
     raise InputError(
-        "the fabric 'sim' has neither processes nor links: `run` and `compare` can be carried out on it",
+        "the fabric 'sim' has neither processes nor links: `run` and `compare` can be carried out "
+        "on it",
         where="--fabric",
         hint="Real links have 'netns' and 'docker'",
     )

@@ -197,9 +197,11 @@ def check(shown: Iterable[Shown]) -> None:
         needed = os.R_OK | (os.X_OK if Path(path).is_dir() else 0) | (os.W_OK if writable else 0)
         if not os.access(path, needed):
             raise MachineError(
-                f"nodes run as an unprivileged user, who may not {'write to' if writable else 'read'} {path}, and its file "
-                "system cannot show it as that user's",
-                fix=f"Move it to another file system, or `chmod -R o+{'rwX' if writable else 'rX'} {path}`",
+                "nodes run as an unprivileged user, who may not "
+                f"{'write to' if writable else 'read'} {path}, and its file system cannot show it "
+                "as that user's",
+                fix=f"Move it to another file system, or `chmod -R o+{'rwX' if writable else 'rX'} "
+                f"{path}`",
             )
 
 

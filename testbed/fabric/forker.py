@@ -304,4 +304,6 @@ class NodeLogs:
 
     @property
     def _end(self) -> bytes:
-        return f"\ntestbed: more than {self._most_bytes} bytes: what came after them was not kept\n".encode()
+        return (
+            f"\ntestbed: more than {self._most_bytes} bytes: what came after them was not kept\n"
+        ).encode()

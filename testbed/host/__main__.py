@@ -44,7 +44,8 @@ def ask(needs: tuple[Need, ...], *, yes: bool, with_engine: bool) -> None:
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise MachineError(
             "nothing was installed or started",
-            fix="Install and start by yourself what is listed; without an engine: --fabric netns or sim",
+            fix="Install and start by yourself what is listed; without an engine: --fabric netns "
+            "or sim",
         )
 
 
@@ -63,13 +64,15 @@ def intended(needs: tuple[Need, ...], *, with_engine: bool) -> list[str]:
 def _of_the_engine() -> list[str]:
     if host_docker_engine.is_managed():
         return [
-            "starts Docker's service as this host has configured it: by default that turns on IP forwarding, sets the "
-            "policy of forwarded packets to DROP, and adds rules to the filters",
+            "starts Docker's service as this host has configured it: by default that turns on IP "
+            "forwarding, sets the policy of forwarded packets to DROP, and adds rules to the "
+            "filters",
             f"`{STOP}` stops it, and restores forwarding and filters as they are now",
         ]
     return [
-        f"starts a Docker engine (dockerd {' '.join(host_docker_engine.flags())}; log: {host_docker_engine.LOG}): "
-        f"{host_docker_engine.description()}; containers that others start in it have no network but the host's",
+        f"starts a Docker engine (dockerd {' '.join(host_docker_engine.flags())}; log: "
+        f"{host_docker_engine.LOG}): {host_docker_engine.description()}; containers that others "
+        "start in it have no network but the host's",
         f"`{STOP}` stops it, and restores what it changed",
     ]
 

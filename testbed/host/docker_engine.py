@@ -72,7 +72,10 @@ def flags() -> tuple[str, ...]:
 def description() -> str:
     """Return what an engine that is started now changes, as a part of a sentence."""
     if _forwards():
-        return "this host forwards packets already, so it adds Docker's rules to the filters, for its own networks"
+        return (
+            "this host forwards packets already, so it adds Docker's rules to the filters, for its "
+            "own networks"
+        )
     return "it changes neither forwarding nor filters"
 
 

@@ -172,8 +172,8 @@ def _how_to_get(absent: set[str]) -> str:
         hints.append("Seeds of delay lines need Linux 6.6 or later: leave out `seed` on others.")
     if "htb-charge" in absent:
         hints.append(
-            "Outages need a kernel whose HTB charges a least packet size (`mpu`): Linux 5.17 or later, or an "
-            "update of an older one. Or leave out outages, partitions and rates of 0."
+            "Outages need a kernel whose HTB charges a least packet size (`mpu`): Linux 5.17 or "
+            "later, or an update of an older one. Or leave out outages, partitions and rates of 0."
         )
     return " ".join(hints)
 
@@ -239,9 +239,9 @@ def check_capacity(
     else:
         asked, can, what, where = at_once_bits, machine, "all links together", "all processors"
     raise MachineError(
-        f"{what} would have {_rate(asked)}, but {where} here can move {_rate(can)} through an unshaped "
-        f"veth in bundles of {bundle} packets, the longest that the scenario allows, and only "
-        f"{SHARE:.0%} of that can be emulated",
+        f"{what} would have {_rate(asked)}, but {where} here can move {_rate(can)} through an "
+        f"unshaped veth in bundles of {bundle} packets, the longest that the scenario allows, and "
+        f"only {SHARE:.0%} of that can be emulated",
         fix=_fitting(highest[end], at_once_bits, sizes, dilation),
     )
 

@@ -182,7 +182,8 @@ class Recorded:
         """Raises InputError where a flag says something else than the comparison."""
         if given != recorded:
             raise InputError(
-                f"{_said(given)} was given, but the comparison in {self.directory} was begun with {_said(recorded)}",
+                f"{_said(given)} was given, but the comparison in {self.directory} was begun with "
+                f"{_said(recorded)}",
                 where=flag,
                 hint=f"Leave the flag out to go on with it, or {FLAG} to begin another",
             )
@@ -192,10 +193,11 @@ class Recorded:
         with."""
         if loaded.hash != self.hash:
             raise InputError(
-                f"the scenario's hash is {loaded.hash[:8]}, but the comparison in {self.directory} was begun "
-                f"with {self.hash[:8]}: the file, or a trace of it, has changed",
+                f"the scenario's hash is {loaded.hash[:8]}, but the comparison in {self.directory} "
+                f"was begun with {self.hash[:8]}: the file, or a trace of it, has changed",
                 where=str(loaded.source),
-                hint=f"Give the scenario as it was, or leave {FLAG} out to begin another comparison",
+                hint=f"Give the scenario as it was, or leave {FLAG} out to begin another "
+                "comparison",
             )
 
     def resumed(self, experiment: Experiment, processes: int = 1) -> Comparison:

@@ -50,7 +50,8 @@ def _check_congestion(name: str) -> None:
         return
     if name not in available:
         raise MachineError(
-            f"cross traffic asks for the congestion control {name!r}, which this kernel has not loaded",
+            f"cross traffic asks for the congestion control {name!r}, which this kernel has not "
+            "loaded",
             fix=f"Available: {', '.join(available)}; others may come with 'modprobe tcp_{name}'",
         )
     setting = " ".join([*allowed, name])

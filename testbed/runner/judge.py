@@ -119,8 +119,8 @@ def _bypassed(done: Messages) -> Iterator[str]:
             least = message["summary"][name]
             if seen[way] < least:
                 yield (
-                    f"the interface {seen['interface']} of {node} {way} {seen[way]} B, but gradients alone are "
-                    f"{least} B: they went another way"
+                    f"the interface {seen['interface']} of {node} {way} {seen[way]} B, but "
+                    f"gradients alone are {least} B: they went another way"
                 )
 
 

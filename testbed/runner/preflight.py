@@ -65,8 +65,8 @@ def _check_open_files(nodes: int, processes: int) -> None:
     if most != resource.RLIM_INFINITY and needed > most:
         raise MachineError(
             f"{nodes} nodes need some {needed} open files, and a process may have {most} here",
-            fix=f"Use at most {max(0, most - FILES) // each} nodes or --fabric sim, or have the hard limit "
-            "raised (`ulimit -Hn`; `nofile` in limits.conf)",
+            fix=f"Use at most {max(0, most - FILES) // each} nodes or --fabric sim, or have the "
+            "hard limit raised (`ulimit -Hn`; `nofile` in limits.conf)",
         )
 
 

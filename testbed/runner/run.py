@@ -147,7 +147,8 @@ def _check(experiment: Experiment, fabric: str, parallel: int) -> int:
     if fabric != VIRTUAL:
         if parallel > 1:
             raise InputError(
-                f"trials on the fabric {fabric!r} share this machine's processors and would disturb each other",
+                f"trials on the fabric {fabric!r} share this machine's processors and would "
+                "disturb each other",
                 where="--parallel",
                 hint="Only trials in virtual time (--fabric sim) can be carried out side by side",
             )
@@ -166,7 +167,8 @@ def _check_virtual(experiment: Experiment) -> None:
     row = next((row for row in experiment.algorithms if row.overlap), None)
     if row is not None and experiment.scenario.train.pace is None:
         raise InputError(
-            f"algorithm {row.name!r} overlaps communication with layers, whose times nobody knows in virtual time",
+            f"algorithm {row.name!r} overlaps communication with layers, whose times nobody knows "
+            "in virtual time",
             where=f"{experiment.loaded.source}: train",
             hint="Give `pace`, or a `profile` from a file; or take --fabric netns or docker",
         )

@@ -136,7 +136,8 @@ def _opened() -> int:
         return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise MachineError(
-            f"the file by which all users' runs wait for each other cannot be opened: {path}: {error.strerror}",
+            f"the file by which all users' runs wait for each other cannot be opened: {path}: "
+            f"{error.strerror}",
             fix="Have whoever it belongs to, or root, remove it",
         ) from error
 

@@ -174,13 +174,14 @@ class SimTrainingNodes(SimNodes):
             return PrivateReplicaProvider()
         if self._leave:
             raise InputError(
-                f"more than {MAX_PRIVATE_REPLICAS} simulated workers share one replica, and those that are `absent` need their own",
+                f"more than {MAX_PRIVATE_REPLICAS} simulated workers share one replica, and those "
+                "that are `absent` need their own",
                 hint=f"Simulate at most {MAX_PRIVATE_REPLICAS} workers",
             )
         if not exchanges.get(self._exchange).lockstep:
             raise InputError(
-                f"more than {MAX_PRIVATE_REPLICAS} simulated workers share one replica, and by {self._exchange!r} they would "
-                "need one each",
+                f"more than {MAX_PRIVATE_REPLICAS} simulated workers share one replica, and by "
+                f"{self._exchange!r} they would need one each",
                 hint=f"Simulate at most {MAX_PRIVATE_REPLICAS} workers",
             )
         from testbed.training.shared_replica import SharedReplicaProvider

@@ -64,7 +64,8 @@ class RandomLoss(Model):
     def _apart(cls, given: Any) -> Any:
         if isinstance(given, dict) and "correlation" in given:
             raise ValueError(
-                "random loss has no `correlation`: for losses that come in bursts use `model: gilbert-elliott`"
+                "random loss has no `correlation`: for losses that come in bursts use "
+                "`model: gilbert-elliott`"
             )
         return given
 
@@ -351,7 +352,8 @@ class TraceEvent(_LinkEvent):
         None, description="Name of the CSV column with the rate, where there are several."
     )
     at_end: Literal["loop", "hold", "stop"] = Field(
-        description="After the last point: start over, keep the last rate, or return to the base rate."
+        description="After the last point: start over, keep the last rate, or return to the base "
+        "rate."
     )
     repeat: Annotated[int, Field(ge=1, lt=2**31)] = Field(
         1, description="How many times it is played before `at_end` (`hold` or `stop`) applies."

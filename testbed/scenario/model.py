@@ -31,7 +31,8 @@ class Split(Model):
 
     name: Literal["iid", "dirichlet"] = Field(
         "iid",
-        description="All draw from the whole set anew every epoch; or labels differ by worker, for good.",
+        description="All draw from the whole set anew every epoch; or labels differ by worker, for "
+        "good.",
     )
     alpha: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = Field(
         None,
@@ -114,7 +115,8 @@ class RecordedPace(Model):
     scale: Positive = Field(1.0, description="Factor on its times.")
     begin: Literal["drawn", "first"] = Field(
         "drawn",
-        description="Where in the file a worker begins: at a place of its own, or all with the first.",
+        description="Where in the file a worker begins: at a place of its own, or all with the "
+        "first.",
     )
     at_end: Literal["loop"] = Field("loop", description="After the last: start over.")
 
@@ -290,7 +292,8 @@ class Train(Model):
     optimizer: Optimizer = Field(Optimizer(), description="How parameters follow the gradient.")
     pace: Pace | None = Field(
         None,
-        description="Hold each step's computation to this time, as an accelerator's would be; or to drawn or recorded times.",
+        description="Hold each step's computation to this time, as an accelerator's would be; or "
+        "to drawn or recorded times.",
     )
     paces: dict[Name, Pace] = Field(
         {}, description="Of groups of workers, or single ones, in place of `pace`."
@@ -300,7 +303,8 @@ class Train(Model):
     )
     profile: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
         None,
-        description="How that time is shared among layers: `measured` (the default), `constant`, one that ships, or a file.",
+        description="How that time is shared among layers: `measured` (the default), `constant`, "
+        "one that ships, or a file.",
     )
     split: Split = Field(Split(), description="Which samples are whose.")
     participation: Participation | None = Field(
@@ -313,7 +317,8 @@ class Train(Model):
     data: str | None = Field(None, description="Directory with the task's files, if it needs any.")
     gradients: Literal["real", "none", "recorded"] = Field(
         "real",
-        description="`none`: nothing is trained; messages are as large as gradients' are. `recorded`: as in an earlier run.",
+        description="`none`: nothing is trained; messages are as large as gradients' are. "
+        "`recorded`: as in an earlier run.",
     )
     recorded: str | None = Field(None, description="`recorded`: the earlier run's directory.")
 
@@ -347,11 +352,13 @@ class Derived(Model):
     )
     bucket_bytes: Size | None = Field(
         None,
-        description="Layers travel in buckets of so much or more, from the last to the first; 0: all in one message.",
+        description="Layers travel in buckets of so much or more, from the last to the first; 0: "
+        "all in one message.",
     )
     overlap: bool | None = Field(
         None,
-        description="Buckets travel while others are computed; the next step begins as they return.",
+        description="Buckets travel while others are computed; the next step begins as they "
+        "return.",
     )
     order: Literal["forward", "backward"] | None = Field(
         None, description="Which waiting bucket is sent first: needed first, or computed first."
@@ -366,7 +373,8 @@ class Derived(Model):
     controller: dict[str, Any] = Field({}, description="Options of the controller to change.")
     mean_of: str | None = Field(
         None,
-        description="A finished run's directory, relative to the file: the density is fixed at that run's mean.",
+        description="A finished run's directory, relative to the file: the density is fixed at "
+        "that run's mean.",
     )
 
     @model_validator(mode="after")

@@ -87,7 +87,8 @@ def nobody_leaves(loaded: Loaded) -> None:
     for number, event in enumerate(loaded.scenario.events):
         if isinstance(event, AbsentEvent):
             raise InputError(
-                f"events.{number}: only `testbed run` and `compare` tell nodes to be absent, and train on without them",
+                f"events.{number}: only `testbed run` and `compare` tell nodes to be absent, and "
+                "train on without them",
                 where=str(loaded.source),
                 hint="Leave it out, or use `pause`, `kill` or `outage`",
             )

@@ -283,6 +283,6 @@ def _others(train: Train, found: ProfileFile) -> Iterator[str]:
         its, ours = getattr(found, key), getattr(train, key)
         if its != ours:
             yield (
-                f"its times are of {key} {its}, and {ours} is trained: measure or estimate that (`testbed profile`), "
-                f"or give a `pace`, to which it is scaled"
+                f"its times are of {key} {its}, and {ours} is trained: measure or estimate that "
+                "(`testbed profile`), or give a `pace`, to which it is scaled"
             )

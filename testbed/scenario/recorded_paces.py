@@ -116,7 +116,8 @@ def _time(path: Path, name: str, place: int, value: Any, unit: float) -> float:
     if 0 < time <= MAX_S:
         return time
     raise InputError(
-        f"{name if name.isprintable() and len(name) <= _SHOWN else brief(name)}[{place}] is {brief(value)}",
+        f"{name if name.isprintable() and len(name) <= _SHOWN else brief(name)}"
+        f"[{place}] is {brief(value)}",
         where=str(path),
         hint=f"A step takes longer than 0 and at most {MAX_S:g} s",
     )

@@ -201,7 +201,10 @@ class RoundTrip(NamedTuple):
     worker: str = ""
 
     def __str__(self) -> str:
-        return f"{Duration(self.time_s)} between {self.server} and {self.worker} with delays, jitter and slots"
+        return (
+            f"{Duration(self.time_s)} between {self.server} and {self.worker} with delays, jitter "
+            "and slots"
+        )
 
 
 def longest_round_trip(scenario: Scenario, timeline: Timeline) -> RoundTrip:
@@ -358,8 +361,9 @@ def _history(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Pr
         way = f"the way there and back, {trip}" if trip.time_s else ""
         yield Problem(
             ("peer_timeout",),
-            f"{scenario.peer_timeout} is not longer than {' and '.join(filter(None, (outage, way)))}: nodes "
-            f"would give each other up; write more than {Duration(round(length + trip.time_s, 9))}",
+            f"{scenario.peer_timeout} is not longer than "
+            f"{' and '.join(filter(None, (outage, way)))}: nodes would give each other up; write "
+            f"more than {Duration(round(length + trip.time_s, 9))}",
         )
 
 

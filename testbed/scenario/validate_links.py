@@ -116,8 +116,8 @@ def _correlation(asked: LinkShare | Reordering) -> Iterator[str]:
         yield "its correlation needs a probability above 0"
     if asked.correlation > HIGHEST_CORRELATION:
         yield (
-            f"with a correlation of {asked.correlation:g} netem does not keep to the share asked for: "
-            f"{HIGHEST_CORRELATION} is the greatest"
+            f"with a correlation of {asked.correlation:g} netem does not keep to the share asked "
+            f"for: {HIGHEST_CORRELATION} is the greatest"
         )
 
 

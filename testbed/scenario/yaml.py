@@ -26,7 +26,9 @@ ALIAS_BUDGET = 1000
 _TAG = "tag:yaml.org,2002:"
 _HINTS = {
     "\\t": "Indent with spaces, not tabs",
-    "mapping values are not allowed": "Text with ': ' in it needs quotes; keys of one mapping line up",
+    "mapping values are not allowed": (
+        "Text with ': ' in it needs quotes; keys of one mapping line up"
+    ),
     "another document": "One scenario a file: remove the '---'",
     "undefined alias": "A text that begins with '*' needs quotes",
 }

@@ -50,7 +50,8 @@ def _trace(rates: Sequence[float], every_s: float) -> RateTrace:
 def _count(seconds: float, every_s: float) -> int:
     if not (seconds > 0 and every_s > 0 and seconds / every_s <= MAX_POINTS):
         raise ValueError(
-            f"{seconds:g} s in steps of {every_s:g} s: both are more than 0, up to {MAX_POINTS} steps"
+            f"{seconds:g} s in steps of {every_s:g} s: both are more than 0, up to {MAX_POINTS} "
+            "steps"
         )
     return max(1, round(seconds / every_s))
 
@@ -260,8 +261,8 @@ def _check(trace: RateTrace) -> None:
     shortest = min(trace.lengths_s())
     if shortest < SHORTEST_S:
         raise ValueError(
-            f"two points would be {shortest:g} s apart, and {SHORTEST_S:g} s is the shortest that is read: "
-            f"times {1.01 * SHORTEST_S / shortest:.3g} times as long would do"
+            f"two points would be {shortest:g} s apart, and {SHORTEST_S:g} s is the shortest that "
+            f"is read: times {1.01 * SHORTEST_S / shortest:.3g} times as long would do"
         )
     if trace.duration_s > LONGEST_S:
         raise ValueError(

@@ -277,7 +277,8 @@ def _check_order(source: TraceSource, times: Sequence[float], line_of: LineOf) -
         if length <= 0:
             raise source.error(
                 line_of(i),
-                f"time {times[i]:.15g} s does not come after {times[i - 1]:.15g} s of line {line_of(i - 1)}",
+                f"time {times[i]:.15g} s does not come after {times[i - 1]:.15g} s of line "
+                f"{line_of(i - 1)}",
                 "Times must increase from line to line",
             )
         if length < SHORTEST_S:

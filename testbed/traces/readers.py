@@ -4,11 +4,13 @@ Traces in JSON: Sabre's lists, and what ``iperf3 -J`` prints.
 
 The trace formats that are read. Each reader turns a ``Source`` into a ``RateTrace``.
 
-``csv``       columns under a header that names units; an optional comment ``# duration_s: 60`` above it
-              says when the last row ends (``testbed/traces/csv_reader.py``)
+``csv``       columns under a header that names units; an optional comment ``# duration_s: 60``
+              above it says when the last row ends (``testbed/traces/csv_reader.py``)
 ``mahimahi``  one line per 1500-byte packet: the millisecond it may leave at; the last is the period
-``pairs``     seconds and Mbit/s, separated by spaces or tabs (the "cooked" form of Pensieve's traces)
-``riiser``    the 3G logs of Riiser and the 4G logs of Ghent: Unix time, ms, latitude, longitude, bytes, ms
+``pairs``     seconds and Mbit/s, separated by spaces or tabs (the "cooked" form of Pensieve's
+              traces)
+``riiser``    the 3G logs of Riiser and the 4G logs of Ghent: Unix time, ms, latitude, longitude,
+              bytes, ms
 ``sabre``     JSON list of {"duration_ms", "bandwidth_kbps", "latency_ms"}; the latency is not used
 ``iperf3``    JSON that ``iperf3 -J`` prints: its intervals
 
@@ -125,7 +127,8 @@ def _follows(
         raise source.error(
             None,
             f"{at} begins at {start:g} s, and the one before it ended at {before:g} s",
-            "No interval may be missing or there twice: use the whole report, or one unbroken part of it",
+            "No interval may be missing or there twice: use the whole report, or one unbroken part "
+            "of it",
         )
     return start + length
 
@@ -299,8 +302,8 @@ def parse(
     text: str,
     path: str,
     *,
-    format: str | None = None,
-    column: str | None = None,  # noqa: A002
+    format: str | None = None,  # noqa: A002
+    column: str | None = None,
 ) -> RateTrace:
     """The trace written in ``text``; ``path`` is what errors call it. See ``read``."""
     if format is not None and format not in READERS:

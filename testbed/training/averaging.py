@@ -8,7 +8,8 @@ last step, and the server's reply with what all of them come to. So controllers 
 step later, all the same.
 
     offset from the end   size  field
-    −16                   8     communication delay in seconds of model time, IEEE 754 double, little-endian; NaN: none yet
+    −16                   8     communication delay in seconds of model time, IEEE 754 double,
+                                little-endian; NaN: none yet
     −8                    8     accuracy of the mini-batch
 
 The server's reply: the mean of a round, as the algorithm writes it on the way down.

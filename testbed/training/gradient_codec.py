@@ -275,5 +275,6 @@ def _diverged(values: Fixed, layout: Layout) -> GradientError:
     part = layout.at(int(wrong[0]))
     return GradientError(
         f"the gradient of {part.name!r} is not finite at element {int(wrong[0]) - part.offset} "
-        f"({len(wrong)} such elements in all): the training has diverged, or its data are not finite"
+        f"({len(wrong)} such elements in all): the training has diverged, or its data are not "
+        "finite"
     )

@@ -352,5 +352,6 @@ def _disorder(what: str) -> InputError:
     return InputError(
         f"the model cannot be timed layer by layer: {what}",
         where="train.model",
-        hint="Let every module with parameters compute once, in the order of the parameters; or use `profile: constant`",
+        hint="Let every module with parameters compute once, in the order of the parameters; or "
+        "use `profile: constant`",
     )

@@ -101,7 +101,8 @@ def exchange_kind(job: Job) -> ExchangeSpec:
         raise InputError(
             f"algorithm {row.name!r} asks for buckets {row.buckets!r}, overlap {row.overlap}, "
             f"bucket_bytes {row.bucket_bytes}",
-            hint="Buckets are 'whole' or 'layer', and what overlaps travels in buckets of `bucket_bytes`",
+            hint="Buckets are 'whole' or 'layer', and what overlaps travels in buckets of "
+            "`bucket_bytes`",
         )
     return exchanges.get(row.exchange, where=f"algorithm {row.name!r}")
 

@@ -238,8 +238,9 @@ def estimate(module: nn.Module, inputs: Inputs, batch: int, accelerator: Acceler
     with roofline:
         layers = passes.times(lambda: cross_entropy(flat.forward(x), y).backward())  # type: ignore[no-untyped-call]
     about = (
-        f"from {roofline.flops / batch / 1e9:.2f} GFLOP a sample and memory traffic, for a {accelerator.name} "
-        f"({accelerator.flops / 1e12:g} TFLOP/s float32, {accelerator.bandwidth / 1e9:g} GB/s)"
+        f"from {roofline.flops / batch / 1e9:.2f} GFLOP a sample and memory traffic, for a "
+        f"{accelerator.name} ({accelerator.flops / 1e12:g} TFLOP/s float32, "
+        f"{accelerator.bandwidth / 1e9:g} GB/s)"
     )
     return Profile(tuple(layers), "estimated", about)
 

@@ -149,7 +149,8 @@ class SharedReplica:
         theirs = common.applied if late else common.decoded
         if self._version + late != common.version or payload != theirs.get(number):
             raise ExperimentError(
-                "workers that share a replica got different updates: their exchange is not bulk-synchronous"
+                "workers that share a replica got different updates: their exchange is not "
+                "bulk-synchronous"
             )
 
     def take(self, mean: Buffer) -> None:

@@ -120,10 +120,9 @@ class ThreadedEndpoint(SocketEndpoint[BlockingConnection]):
                 self._begin_greeting(self._let_in(accepted, address))
             except TimeoutError:
                 continue
-            except (
-                OSError,
-                RuntimeError,
-            ):  # the end, somebody who is gone again, or too many sockets or threads for this process
+            except (OSError, RuntimeError):
+                # the end, somebody who is gone again, or this process has too many sockets or
+                # threads
                 time.sleep(_PAUSE_S)
 
     def _begin_greeting(self, connection: BlockingConnection) -> None:

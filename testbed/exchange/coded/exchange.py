@@ -151,9 +151,10 @@ def check_run(given: Mapping[str, Any], workers: int, batch: int) -> None:
     of_one = max(Counter(worker for group in groups for worker in group).values(), default=0)
     if len(groups) > _MOST_GROUPS or of_one > _MOST_OF_ONE:
         raise InputError(
-            f"scheme {options.scheme!r} with r = {options.r} needs {len(groups)} multicast groups among {workers} "
-            f"workers, {of_one} with one of them in it",
-            hint=f"{_MOST_GROUPS} and {_MOST_OF_ONE} are possible: use another r or scheme, or fewer workers",
+            f"scheme {options.scheme!r} with r = {options.r} needs {len(groups)} multicast groups "
+            f"among {workers} workers, {of_one} with one of them in it",
+            hint=f"{_MOST_GROUPS} and {_MOST_OF_ONE} are possible: use another r or scheme, or "
+            "fewer workers",
         )
 
 
@@ -170,7 +171,8 @@ def _check_blocks(name: str, workers: int, r: int, batch: int) -> None:
     if many <= min(count, _MOST_BLOCKS):
         return
     raise InputError(
-        f"scheme {name!r} with r = {r} cuts the mini-batch of {workers} workers, {count} samples, into {many} blocks",
+        f"scheme {name!r} with r = {r} cuts the mini-batch of {workers} workers, {count} samples, "
+        f"into {many} blocks",
         hint=f"Use a batch of at least {-(-many // workers)}, or another r"
         if many <= _MOST_BLOCKS
         else f"It can be {_MOST_BLOCKS} blocks at most: use another r or scheme",

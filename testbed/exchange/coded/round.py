@@ -130,8 +130,9 @@ class BlockChecksums:
         if crc != first:
             raise ExperimentError(
                 f"{vector} is not the same at {self._name(other)} and {self._name(node)} "
-                f"(CRC-32 {first:08x} and {crc:08x}): decoding would give garbage. Nodes must compute a block's "
-                "gradient bit by bit alike: the same versions, instructions and number of threads"
+                f"(CRC-32 {first:08x} and {crc:08x}): decoding would give garbage. Nodes must "
+                "compute a block's gradient bit by bit alike: the same versions, instructions and "
+                "number of threads"
             )
 
     def of(self, vector: Vector) -> tuple[int, int]:
@@ -318,8 +319,9 @@ class Round:
         packet = self._due.get((sender, header.number))
         if packet is None or header.r != self._scheme.r or header.phase != packet.phase:
             raise WireError(
-                f"{self._name(sender)} sent packet {header.number} of phase {header.phase} with r = {header.r}, "
-                f"which {self._name(self._node)} does not wait for (r = {self._scheme.r})"
+                f"{self._name(sender)} sent packet {header.number} of phase {header.phase} "
+                f"with r = {header.r}, which {self._name(self._node)} does not wait for "
+                f"(r = {self._scheme.r})"
             )
         if len(header.crcs) != len(packet.pieces):
             raise WireError(

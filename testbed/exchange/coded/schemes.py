@@ -278,7 +278,8 @@ def check(name: str, nodes: int, r: int) -> None:
         )
     if r >= nodes:
         raise InputError(
-            f"redundancy r = {r} with {nodes} workers: each sample would be computed by every one of them",
+            f"redundancy r = {r} with {nodes} workers: each sample would be computed by every one "
+            "of them",
             hint=f"r is at most {nodes - 1} here",
         )
 

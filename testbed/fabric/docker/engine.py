@@ -76,7 +76,8 @@ class Objects:
             while not self._frozen(name):
                 if time.monotonic() > deadline:
                     raise MachineError(
-                        f"{name} could not be paused in {_FREEZE_S:g} s: a process of it waits for a disk",
+                        f"{name} could not be paused in {_FREEZE_S:g} s: a process of it waits for "
+                        "a disk",
                         fix="Pause it at a time when it reads and writes less",
                     )
             self._paused.add(name)

@@ -73,7 +73,8 @@ def check(node: str, process: int, expected: Mounts) -> None:
     container's, on the host."""
     if expected - _mounted(process):
         raise ExperimentError(
-            f"{node}'s container was given another folder than the run began with: somebody put one in its place"
+            f"{node}'s container was given another folder than the run began with: somebody put "
+            "one in its place"
         )
 
 

@@ -79,7 +79,8 @@ def folder_memory(needed: int) -> Path:
         if _usable(place, needed):
             return place
     raise MachineError(
-        f"neither {places[0]} nor {places[1]} has room for the guest's memory, {needed / GIB:.1f} GiB",
+        f"neither {places[0]} nor {places[1]} has room for the guest's memory, {needed / GIB:.1f} "
+        "GiB",
         fix="Make room, or name a folder in TMPDIR on a file system that may hold programs",
     )
 
@@ -354,5 +355,6 @@ def _broken(watch: _Watch, console: Path, size: int) -> Exception:
     said = panic or "; ".join(lines[-_TAIL_LINES:]) or "it said nothing"
     return MachineError(
         f"the guest with {size / GIB:.1f} GiB of memory broke down: {said}",
-        fix="If it lacked memory, give it more or use fewer nodes; otherwise use a host whose own kernel has netem",
+        fix="If it lacked memory, give it more or use fewer nodes; otherwise use a host whose own "
+        "kernel has netem",
     )

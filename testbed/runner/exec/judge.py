@@ -38,12 +38,13 @@ Records = Sequence[Mapping[str, Any]]
 IPV6_MORE_BYTES = 20
 """Bytes by which IPv6's header is longer than IPv4's."""
 _CONTROL = (
-    "Set GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to $NARROWS_INTERFACE, and have programs listen "
-    "on $NARROWS_ADDRESS and connect to $MASTER_ADDR"
+    "Set GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to $NARROWS_INTERFACE, and "
+    "have programs listen on $NARROWS_ADDRESS and connect to $MASTER_ADDR"
 )
 _LOOPBACK = (
-    "Either everything ran inside one node, or a name resolved to 127.0.0.1: use $NARROWS_ADDRESS and $MASTER_ADDR; "
-    "where several processes of a node talk to each other, say how many with --nproc"
+    "Either everything ran inside one node, or a name resolved to 127.0.0.1: use $NARROWS_ADDRESS "
+    "and $MASTER_ADDR; where several processes of a node talk to each other, say how many with "
+    "--nproc"
 )
 
 
@@ -144,8 +145,8 @@ def _control(carried: Records, sockets: Records, allowed: Callable[[str], float]
     found = [(node, octets) for node, octets in sent.most_common() if octets > allowed(node)]
     for node, octets in found[:1]:
         yield (
-            f"{node} sent {octets} B over the control network, which is not shaped{_to(node, sockets)}"
-            f"{_more(found)}. {_CONTROL}"
+            f"{node} sent {octets} B over the control network, which is not "
+            f"shaped{_to(node, sockets)}{_more(found)}. {_CONTROL}"
         )
 
 
@@ -165,8 +166,8 @@ def _loopback(carried: Records, limits: Thresholds) -> Iterator[str]:
     ]
     for node, octets in found[:1]:
         yield (
-            f"the loopback interface of {node} carried {octets} B{_more(found)}, more than its link, and one process "
-            f"was to run there. "
+            f"the loopback interface of {node} carried {octets} B{_more(found)}, more than its "
+            "link, and one process was to run there. "
             f"{_LOOPBACK}"
         )
 

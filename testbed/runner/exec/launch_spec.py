@@ -268,10 +268,11 @@ def tenant(folder: Path, environ: Mapping[str, str] = os.environ) -> Tenant:
     found = _tenant(folder, os.getuid(), os.getgid(), environ)
     if not found.may(folder, _READ):
         raise InputError(
-            f"containers never run as root, and {found}, as who they would, may not read this folder",
+            f"containers never run as root, and {found}, as who they would, may not read this "
+            "folder",
             where=str(folder),
-            hint=f"Start the command in a folder of an ordinary user's (`chown -R {found} .` makes this one that), "
-            "or have others read it (`chmod o+rx .`)",
+            hint=f"Start the command in a folder of an ordinary user's (`chown -R {found} .` makes "
+            "this one that), or have others read it (`chmod o+rx .`)",
         )
     return found
 
@@ -368,7 +369,8 @@ def check_nodes(loaded: Loaded) -> None:
     for flow in flows(loaded.scenario):
         if others := {flow.source, flow.sink} - hosts:
             raise InputError(
-                f"traffic {flow.name!r}: {', '.join(sorted(others))} runs the command, and no traffic of ours",
+                f"traffic {flow.name!r}: {', '.join(sorted(others))} runs the command, and no "
+                "traffic of ours",
                 where=str(loaded.source),
                 hint="Have it made between nodes with `role: host`, in the same racks",
             )
@@ -385,7 +387,8 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
     here = Path.cwd()
     if here == Path("/") or (_others_use(here) and (fabric == DOCKER or account() is not None)):
         raise InputError(
-            f"nodes may write to the folder that the command starts in, which would be all of {here}",
+            "nodes may write to the folder that the command starts in, which would be all of "
+            f"{here}",
             where="the working directory",
             hint="Start it in a folder of its own",
         )

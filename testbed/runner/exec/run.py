@@ -94,7 +94,8 @@ def execute(
             progress.say(f"starting {len(specs)} nodes on the {fabric} fabric")
             if owner is not None and not owner.writes(Path.cwd()):
                 progress.say(
-                    f"{Path.cwd()} is root's, and the job is user {owner}: what it makes belongs into $NARROWS_OUTPUT"
+                    f"{Path.cwd()} is root's, and the job is user {owner}: what it makes belongs "
+                    "into $NARROWS_OUTPUT"
                 )
             with Session(
                 specs,

@@ -419,7 +419,8 @@ class ExecTrial:
             )
         if self._hearing.strangers:
             self._progress.say(
-                f"{self._hearing.strangers} connections of other users to the marks' sockets were refused"
+                f"{self._hearing.strangers} connections of other users to the marks' sockets were "
+                "refused"
             )
         for member in self.crew.members:
             spec, ended_ns = self._specs[member.seat.node], member.ended_ns or time.monotonic_ns()

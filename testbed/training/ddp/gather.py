@@ -135,8 +135,8 @@ class GatherChannel:
         if (magic, version, step, mark) != (_MAGIC, _VERSION, self._step, self._mark):
             raise WireError(
                 f"rank {rank} sent another bucket than this one of step {self._step}: "
-                "the ranks must train the same model by the same algorithm with the same seed, and have made the "
-                "same number of steps"
+                "the ranks must train the same model by the same algorithm with the same seed, and "
+                "have made the same number of steps"
             )
         if kind not in set(GatherKind) or length > self._most:
             raise WireError(f"rank {rank} sent {length} B of kind {kind}, step {step}")

@@ -50,7 +50,8 @@ def row_of(algorithm: str | Algorithm | Recipe, density: float | None) -> Algori
     check(row)
     if asked := watched(controllers.get(row.controller)(seed=0, **row.options)):
         raise InputError(
-            f"algorithm {row.name!r}: its controller {row.controller!r} watches {', '.join(sorted(asked))}",
+            f"algorithm {row.name!r}: its controller {row.controller!r} watches "
+            f"{', '.join(sorted(asked))}",
             hint="A hook does not tell of that; run it in the testbed",
         )
     return row

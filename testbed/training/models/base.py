@@ -63,7 +63,8 @@ def outline(model: str, task: str, width: float) -> nn.Module:
         module = builder(shape.inputs, shape.classes, width)
     for name, _ in module.named_buffers():
         raise InputError(
-            f"model {model!r} has the buffer {name!r}, which no exchange keeps equal on all replicas",
+            f"model {model!r} has the buffer {name!r}, which no exchange keeps equal on all "
+            "replicas",
             where="train.model",
             hint="Use a normalisation without running statistics, such as GroupNorm",
         )

@@ -11,7 +11,8 @@ offset size field
 8      2    group
 10     2    number of the message: counts up within a sender's messages to a group, modulo 2**16
 12     4    index of this packet in its message; in a probe and a report see there
-16     4    the sender's clock when it was sent, µs modulo 2**32; in a report that of the packet it answers
+16     4    the sender's clock when it was sent, µs modulo 2**32; in a report that of the packet it
+            answers
 
 A message is a frame (``testbed.transport.frame``), cut into packets of ``PAYLOAD`` bytes; the last
 may be shorter.
