@@ -19,8 +19,8 @@ MOST_MODULES, MOST_LINES = 350, 500
 LONGEST_LINE, LONGEST_PAGE = 120, 220
 FILE = re.compile(r"`((?:testbed|analysis)/[\w/]+\.py)`")
 ITEM = re.compile(r"^(\d+)\. `([^`]+)`: ", re.MULTILINE)
-ELSEWHERE = (": EpollEndpoint", ": RateTrace", ": LinkState")
-"""Classes that an item mentions beside those of its own file."""
+ELSEWHERE = ": EpollEndpoint"
+"""A class that an item mentions beside those of its own file."""
 OPENING = re.compile(r"(What|Of|Whether|By) ")
 
 
