@@ -32,7 +32,8 @@ HEADINGS = (
     "Verdict",
 )
 EXPLAINED = (
-    "Known by: marks of the job's own, or inferred from the links' traffic, with its confidence from 0 to 1. "
+    "Known by: marks of the job's own, or inferred from the links' traffic, with its confidence "
+    "from 0 to 1. "
     "Speed-up: the mean step of the first row over that of this one. "
     "Busy: share of the steps' time in which the busiest link was busy. "
     "Up, Down: mean of all nodes' links over the whole run, Ethernet headers counted."

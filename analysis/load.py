@@ -228,7 +228,8 @@ def load_all(paths: Iterable[Path]) -> list[Run]:
         raise InputError(f"the runs are of different scenarios: {listed}", hint="Draw them apart")
     if len({run.is_job for run in runs}) > 1:
         raise InputError(
-            "some of the runs are of 'testbed run' and some of 'testbed exec': what is known of them is not the same",
+            "some of the runs are of 'testbed run' and some of 'testbed exec': what is known of "
+            "them is not the same",
             hint="Draw them apart",
         )
     order = list(dict.fromkeys(run.algorithm for run in runs))

@@ -141,7 +141,8 @@ def _row(row: dict[str, Any], own: Sequence[str]) -> str:
 
 def _reasons(runs: Sequence[Run]) -> str:
     items = [
-        f"<li><b>{escape(f'{run.algorithm} s{run.seed}')}</b> ({escape(run.verdict)}): {escape(reason)}</li>"
+        f"<li><b>{escape(f'{run.algorithm} s{run.seed}')}</b> ({escape(run.verdict)}): "
+        f"{escape(reason)}</li>"
         for run in runs
         for reason in run.summary["reasons"]
     ]

@@ -127,8 +127,8 @@ _WAY = (
     "queue", "compress", "queue", "send", "wait", "receive", "queue", "decompress", "held", "apply",
 )  # fmt: skip
 _TIMES = (
-    "ready_s", "pack_s", "packed_s", "start_s", "sent_s", "first_s", "last_s", "decode_s", "decoded_s", "applying_s",
-    "applied_s",
+    "ready_s", "pack_s", "packed_s", "start_s", "sent_s", "first_s", "last_s", "decode_s",
+    "decoded_s", "applying_s", "applied_s",
 )  # fmt: skip
 """Times of a bucket: between two of them is the activity of ``_WAY`` at that place. ``decode_s`` is
 not recorded."""

@@ -53,8 +53,12 @@ def check_dealt(algorithm: Algorithm, scenario: Scenario, workers: int) -> None:
     asked, leaves = train.participation, any(one.kind == "absent" for one in scenario.events)
     if kind.carries == "blocks" and train.split.alpha is not None:
         raise InputError(
-            f"by exchange {algorithm.exchange!r} several workers compute one sample, and with `train.split` each has its own",
-            hint="Leave `split` out, or use algorithms whose exchange is `ps`, such as none or topk-0.01",
+            f"by exchange {algorithm.exchange!r} several workers compute one sample, and with "
+            "`train.split` each has its own",
+            hint=(
+                "Leave `split` out, or use algorithms whose exchange is `ps`, such as none or "
+                "topk-0.01"
+            ),
         )
     if leaves:
         _check_leaving(algorithm, scenario)
@@ -67,9 +71,12 @@ def check_dealt(algorithm: Algorithm, scenario: Scenario, workers: int) -> None:
         )
     if not kind.partial or algorithm.bucket_bytes or algorithm.agree:
         raise InputError(
-            "`train.participation` needs the exchange `ps`, whole messages and controllers that do not agree: who rests "
-            "has no part in other exchanges",
-            hint="Use algorithms such as none or topk-0.01, without `bucket_bytes`, `overlap` and `agree`",
+            "`train.participation` needs the exchange `ps`, whole messages and controllers that "
+            "do not agree: who rests has no part in other exchanges",
+            hint=(
+                "Use algorithms such as none or topk-0.01, without `bucket_bytes`, `overlap` "
+                "and `agree`"
+            ),
         )
     if train.gradients != "real":
         raise InputError(
@@ -85,12 +92,17 @@ def _check_leaving(algorithm: Algorithm, scenario: Scenario) -> None:
     leaving = exchanges.get(algorithm.exchange).leaving is not None
     if not leaving or servers != 1 or algorithm.bucket_bytes or algorithm.agree:
         raise InputError(
-            "workers that are `absent` need the exchange `ps`, one server, whole messages and controllers that do not agree",
-            hint="Use algorithms such as none or topk-0.01, without `bucket_bytes`, `overlap` and `agree`",
+            "workers that are `absent` need the exchange `ps`, one server, whole messages and "
+            "controllers that do not agree",
+            hint=(
+                "Use algorithms such as none or topk-0.01, without `bucket_bytes`, `overlap` "
+                "and `agree`"
+            ),
         )
     if train.gradients != "real" or train.participation is not None:
         raise InputError(
-            "workers that are `absent` take the run's parameters when they return: there have to be some, and nobody else rests",
+            "workers that are `absent` take the run's parameters when they return: there have to "
+            "be some, and nobody else rests",
             hint="Use `gradients: real`, and no `participation`",
         )
 
@@ -123,10 +135,13 @@ def check_momentum(algorithm: Algorithm, momentum: float, where: str | None = No
     momentum."""
     if algorithm.memory == "dgc" and momentum:
         raise InputError(
-            f"algorithm {algorithm.name!r}: memory 'dgc' has the momentum in it, and the optimizer's {momentum:g} "
-            "would count it twice",
+            f"algorithm {algorithm.name!r}: memory 'dgc' has the momentum in it, and the "
+            f"optimizer's {momentum:g} would count it twice",
             where=where,
-            hint="Leave `train.optimizer.momentum` out; `memory_options: {momentum: …}` sets that of the memory",
+            hint=(
+                "Leave `train.optimizer.momentum` out; `memory_options: {momentum: …}` sets that "
+                "of the memory"
+            ),
         )
 
 
@@ -138,14 +153,15 @@ def check_nodes(algorithm: Algorithm, scenario: Scenario, where: str | None = No
     if exchanges.get(algorithm.exchange).server is not None:
         if not groups:
             raise InputError(
-                f"algorithm {algorithm.name!r} exchanges by {algorithm.exchange!r}, and there is no server",
+                f"algorithm {algorithm.name!r} exchanges by {algorithm.exchange!r}, and there is "
+                "no server",
                 where=where,
                 hint="Add `server: {role: server}` to `nodes`",
             )
     elif scenario.train.stop.accuracy is not None:
         raise InputError(
-            f"algorithm {algorithm.name!r} exchanges by {algorithm.exchange!r}, without a server that could stop "
-            "the run at an accuracy",
+            f"algorithm {algorithm.name!r} exchanges by {algorithm.exchange!r}, without a server "
+            "that could stop the run at an accuracy",
             where=where,
             hint="Stop at `steps` or `epochs`",
         )
@@ -159,7 +175,8 @@ def _check_workers(algorithm: Algorithm, scenario: Scenario, where: str | None) 
     try:
         if kind.carries == "blocks" and train.gradients != "real":
             raise InputError(
-                f"exchange {algorithm.exchange!r} has blocks of gradients computed, and `train.gradients` is {train.gradients}",
+                f"exchange {algorithm.exchange!r} has blocks of gradients computed, and "
+                f"`train.gradients` is {train.gradients}",
                 hint="Use `gradients: real`",
             )
         check_dealt(algorithm, scenario, workers)
@@ -184,7 +201,8 @@ def check_many(algorithm: Algorithm, scenario: Scenario, where: str | None) -> N
     }
     if kind.most_servers is not None and many["server"] > kind.most_servers:
         raise InputError(
-            f"{named} exchanges by {algorithm.exchange!r}, which has one server, and there are {many['server']}",
+            f"{named} exchanges by {algorithm.exchange!r}, which has one server, and there are "
+            f"{many['server']}",
             where=where,
             hint="Write `server: {role: server}`",
         )
@@ -197,7 +215,8 @@ def check_many(algorithm: Algorithm, scenario: Scenario, where: str | None) -> N
         )
     if not kind.lockstep and scenario.train.gradients != "real":
         raise InputError(
-            f"{named} exchanges by {algorithm.exchange!r}, and `train.gradients` is {scenario.train.gradients}",
+            f"{named} exchanges by {algorithm.exchange!r}, and `train.gradients` is "
+            f"{scenario.train.gradients}",
             where=where,
             hint="Without gradients only exchanges in lockstep can be run: leave `gradients` out",
         )
@@ -226,8 +245,8 @@ def _check_agreed(algorithm: Algorithm, controller: Controller) -> None:
     own = sorted(watched(controller))
     if algorithm.agree and own:
         raise InputError(
-            f"controller {algorithm.controller!r} sees {' and '.join(own)} of its own worker, and workers agree on delay and "
-            "accuracy alone",
+            f"controller {algorithm.controller!r} sees {' and '.join(own)} of its own worker, and "
+            "workers agree on delay and accuracy alone",
             hint="Write `agree: false`",
         )
 
@@ -301,7 +320,8 @@ def _check_overlap(algorithm: Algorithm) -> None:
         )
     if algorithm.order != ORDERS[0] and not algorithm.bucket_bytes:
         raise InputError(
-            f"order {algorithm.order!r} without bucket_bytes: one message is before or after no other",
+            f"order {algorithm.order!r} without bucket_bytes: one message is before or after no "
+            "other",
             hint="Leave `order` out; it is that of buckets",
         )
 
@@ -333,7 +353,8 @@ def _check_carried(algorithm: Algorithm) -> None:
     for part in parts:
         if (given := getattr(algorithm, part)) != getattr(plain, part):
             raise InputError(
-                f"the exchange {algorithm.exchange!r} carries gradients as they are, and {part} is {given!r}",
+                f"the exchange {algorithm.exchange!r} carries gradients as they are, and {part} "
+                f"is {given!r}",
                 hint="Compressed gradients travel by "
                 + _listed(name for name in exchanges if exchanges.get(name).carries == "payload"),
             )

@@ -1,7 +1,9 @@
-"""Write ``locks/``: the exact versions of every package that `make setup` installs, with the hashes of their files.
+"""Write ``locks/``: the exact versions of every package that `make setup` installs, with the hashes
+of their files.
 
-``make lock``. Versions stay as they are where pyproject.toml and constraints.txt allow it; ``--upgrade`` takes the newest.
-PyTorch's CPU builds are in an index of its own: where that does not answer, their hashes stay as they are.
+``make lock``. Versions stay as they are where pyproject.toml and constraints.txt allow it;
+``--upgrade`` takes the newest. PyTorch's CPU builds are in an index of its own: where that does not
+answer, their hashes stay as they are.
 """
 
 from __future__ import annotations

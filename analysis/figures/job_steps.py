@@ -16,7 +16,10 @@ from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure, sha
 
 NAME = "job_steps"
 _ASKED = "0.15"
-_RATES = "black: asked of the link that is slowest then; in colour: carried by the link that carries most; means of a second"
+_RATES = (
+    "black: asked of the link that is slowest then; in colour: carried by the link that carries "
+    "most; means of a second"
+)
 
 
 def data(runs: Sequence[Run]) -> Rows:

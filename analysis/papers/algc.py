@@ -290,7 +290,8 @@ def alone_and_last(values: Values) -> str:
 def algorithms_table(runs: Runs) -> str:
     """Every algorithm: time and steps to the accuracy, a step, mean density, bytes."""
     lines = [
-        f"| algorithm | to {ACCURACY * 100:g} % (s) | seeds | steps | a step (ms) | mean k | MB up / down |",
+        f"| algorithm | to {ACCURACY * 100:g} % (s) | seeds | steps | a step (ms) "
+        "| mean k | MB up / down |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     return "\n".join([*lines, *(_line(runs, name) for name in runs.names())])

@@ -220,8 +220,8 @@ class CodedBench:
             found = {rate: value for rate, value in of.items() if value is not None}
             if not found:
                 raise ExperimentError(
-                    f"{name} reached no accuracy of {plan.accuracy:g} within {plan.most} steps, with no "
-                    f"learning rate of {', '.join(of)}"
+                    f"{name} reached no accuracy of {plan.accuracy:g} within {plan.most} steps, "
+                    f"with no learning rate of {', '.join(of)}"
                 )
             best[name] = min(found, key=lambda rate: found[rate])
         self._keep("reached_s", tried)

@@ -285,8 +285,8 @@ def _said(row: Mapping[str, Any]) -> str:
     parts.append(f"mean k {row['mean_k']:.3g}")
     if row["regret_fixed"] is not None:
         parts.append(
-            f"{row['target']:g} at {row['time_s']:.1f} s: {row['regret_fixed']:+.0%} to {row['best_fixed']}, "
-            f"{row['regret_programme']:+.0%} to the programme"
+            f"{row['target']:g} at {row['time_s']:.1f} s: {row['regret_fixed']:+.0%} to "
+            f"{row['best_fixed']}, {row['regret_programme']:+.0%} to the programme"
         )
     return "; ".join(parts)
 

@@ -424,6 +424,7 @@ def _calibrated(
         tried[costs] = misfit(pairs({cell: real[cell] for cell in half}, there))
         far, square = tried[costs]
         say(
-            f"{costs.send_s * 1e6:g} µs, {costs.receive_s * 1e6:g} µs: {far:.1%} too far off, {square:.2%} root mean square"
+            f"{costs.send_s * 1e6:g} µs, {costs.receive_s * 1e6:g} µs: {far:.1%} too far off, "
+            f"{square:.2%} root mean square"
         )
     return min(tried, key=lambda costs: tried[costs])

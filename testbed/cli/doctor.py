@@ -95,7 +95,8 @@ def _report(removed: dict[str, list[str]], kept: list[str], as_json: bool) -> No
         return
     for run, things in removed.items():
         print(
-            f"run {shown(run)}: removed {shown(', '.join(things)) or 'nothing, it was gone already'}"
+            f"run {shown(run)}: removed "
+            f"{shown(', '.join(things)) or 'nothing, it was gone already'}"
         )
     if not removed:
         print("nothing to clean")

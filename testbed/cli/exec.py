@@ -43,7 +43,10 @@ Variables = Annotated[
     list[str] | None,
     typer.Option(
         "--env",
-        help="A variable for the command, or the name of one of your own environment; may be repeated.",
+        help=(
+            "A variable for the command, or the name of one of your own environment; may be "
+            "repeated."
+        ),
         metavar="NAME[=VALUE]",
     ),
 ]
@@ -51,7 +54,10 @@ EnvFile = Annotated[
     list[Path] | None,
     typer.Option(
         "--env-file",
-        help="A file of variables, NAME=VALUE in a line, which no command line or record shows; may be repeated.",
+        help=(
+            "A file of variables, NAME=VALUE in a line, which no command line or record shows; "
+            "may be repeated."
+        ),
         metavar="FILE",
     ),
 ]
@@ -70,7 +76,10 @@ WritableRoot = Annotated[
     bool,
     typer.Option(
         "--writable-root",
-        help="Let containers of the scenario's own images write to their root, as far as their user may.",
+        help=(
+            "Let containers of the scenario's own images write to their root, as far as their "
+            "user may."
+        ),
     ),
 ]
 Limit = Annotated[
@@ -185,6 +194,7 @@ def _present(executed: Executed, as_json: bool) -> None:
         known = "marked" if summary["steps_by"] == "marks" else "told by the links' traffic"
         share = summary["communication_share"]
         console.print(
-            f"{summary['steps']} steps ({known}), median {step_s:.3f} s; links busy for {share:.0%} of the time"
+            f"{summary['steps']} steps ({known}), median {step_s:.3f} s; links busy for "
+            f"{share:.0%} of the time"
         )
     console.print(f"verdict: {summary['verdict']}; records in {executed.directory}", markup=False)

@@ -139,6 +139,6 @@ def _say(file: Path, trace: Any, as_json: bool) -> None:
     )
     for node in found["nodes"]:
         print(
-            f"  {node['name']}: {node['sent']} sent ({node['bytes_sent']} B), {node['received']} received "
-            f"({node['bytes_received']} B), computes {node['compute_s']:.6g} s"
+            f"  {node['name']}: {node['sent']} sent ({node['bytes_sent']} B), {node['received']} "
+            f"received ({node['bytes_received']} B), computes {node['compute_s']:.6g} s"
         )

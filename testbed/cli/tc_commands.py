@@ -72,7 +72,8 @@ def tc_commands(end: LinkDirection, shape: LinkState, device: str) -> list[str]:
         f"tc class add dev {device} parent {handle} classid {class_id} htb "
         f"rate {shape.rate_bits}bit ceil {shape.rate_bits}bit burst {burst}b cburst {burst}b "
         f"quantum {QUANTUM_BYTES}{overhead}",
-        f"tc qdisc add dev {device} parent {class_id} handle {leaf} bfifo limit {shape.queue_bytes}b",
+        f"tc qdisc add dev {device} parent {class_id} handle {leaf} bfifo limit "
+        f"{shape.queue_bytes}b",
     ]
 
 

@@ -25,7 +25,10 @@ Steps = Annotated[
     str | None,
     typer.Option(
         "--steps",
-        help="3, or 3:6 for 3 to 6, 3: and :6. Without it the trace has all, the figure the middle one.",
+        help=(
+            "3, or 3:6 for 3 to 6, 3: and :6. Without it the trace has all, the figure the "
+            "middle one."
+        ),
         metavar="STEPS",
     ),
 ]

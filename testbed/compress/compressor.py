@@ -306,7 +306,8 @@ class Compressor:
     def _flat(self, name: str, flat: Tensor) -> Tensor:
         if flat.dim() != 1 or flat.dtype != float32:
             raise GradientError(
-                f"bucket {name!r} is {flat.dtype} {tuple(flat.shape)}: a flat float32 vector is needed"
+                f"bucket {name!r} is {flat.dtype} {tuple(flat.shape)}: a flat float32 vector is "
+                "needed"
             )
         layout = self._layouts.setdefault(name, Layout.whole(name, flat.numel()))
         if flat.numel() != layout.size:

@@ -62,8 +62,9 @@ def refuse(
     position = first if indices is None else int(indices[first])
     part = layout.at(position)
     raise GradientError(
-        f"the {what} of {part.name!r} holds {float(values[first])} at element {position - part.offset} "
-        f"({wrong.numel()} such elements in all): the training has diverged, or its data are not finite"
+        f"the {what} of {part.name!r} holds {float(values[first])} at element "
+        f"{position - part.offset} ({wrong.numel()} such elements in all): the training has "
+        "diverged, or its data are not finite"
     )
 
 

@@ -172,7 +172,8 @@ def pieces(layout: Layout, servers: int, bucket_bytes: int) -> list[Shard]:
     found = in_buckets(layout, bucket_bytes)
     if len(found) < servers:
         raise InputError(
-            f"the model makes {len(found)} buckets of {int(bucket_bytes)} B or more, for {servers} servers",
+            f"the model makes {len(found)} buckets of {int(bucket_bytes)} B or more, for "
+            f"{servers} servers",
             hint="Use smaller `bucket_bytes`, or fewer servers",
         )
     return found

@@ -10,7 +10,8 @@ so that at any time Σ sent + residual = Σ gradients.
 
 Momentum correction with masking: Deep Gradient Compression (Lin et al., ICLR 2018, §3.1 and §3.2).
 
-    u ← m·u + g        v ← v + u        send C(v)        v ← v − C(v)        u ← 0 where something was sent
+    u ← m·u + g        v ← v + u        send C(v)
+    v ← v − C(v)       u ← 0 where something was sent
 
 Error feedback alone would apply an element's momentum late and all at once; here momentum is
 accumulated before compression. **It takes the place of the optimizer's momentum, which must be 0.**

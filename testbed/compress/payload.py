@@ -298,7 +298,8 @@ def _checked(sparse: Sparse) -> tuple[Floats, Indices | None]:
         return values, None
     if sparse.indices.dtype != torch.int64 or sparse.indices.shape != sparse.values.shape:
         raise WireError(
-            f"indices {sparse.indices.dtype} {tuple(sparse.indices.shape)} for {sparse.count} values"
+            f"indices {sparse.indices.dtype} {tuple(sparse.indices.shape)} for {sparse.count} "
+            "values"
         )
     return values, _host(sparse.indices)
 

@@ -1,17 +1,22 @@
 """Accordion (Agarwal et al., MLSys 2021): a layer is sent nearly whole while its gradient's norm is
 changing.
 
-    |prev − curr| / prev > 0.5, or the learning rate was just reduced, or there is no check yet: k_high, else k_low
+    k_high  if |prev − curr| / prev > 0.5, or the learning rate was just reduced, or there is no
+            check yet
+    k_low   else
 
 for every layer by itself. curr: root mean square of its gradient's norm over the epoch that has
 just ended; prev: the same at the previous check. Checks follow epochs 10, 20, 30, …; the first
 compares with the first epoch, and up to it everything is at k_high. Choices of ours where the rule
 is silent:
 
-* A controller hears that an epoch ended with the first step of the next one: that step still has the old densities.
-* The learning rate was just reduced: that of the epoch that now begins is below what it was at the previous check. It cannot
-  be told where observations have no ``learning_rate``; norms alone decide then.
-* prev = 0 and curr = 0 is no change; prev = 0 alone is one. A layer that is new at a check is at k_high.
+* A controller hears that an epoch ended with the first step of the next one: that step still has
+  the old densities.
+* The learning rate was just reduced: that of the epoch that now begins is below what it was at the
+  previous check. It cannot be told where observations have no ``learning_rate``; norms alone decide
+  then.
+* prev = 0 and curr = 0 is no change; prev = 0 alone is one. A layer that is new at a check is at
+  k_high.
 """
 
 from __future__ import annotations
@@ -133,10 +138,12 @@ class Accordion:
     def _check_layers(self, seen: Observation) -> None:
         if not seen.layers:
             raise ExperimentError(
-                f"controller 'accordion': step {seen.step} has no `layers`: norms by parameter were not watched"
+                f"controller 'accordion': step {seen.step} has no `layers`: norms by parameter "
+                "were not watched"
             )
         wrong = [name for name, (_, norm) in seen.layers.items() if not isfinite(norm)]
         if wrong:
             raise ExperimentError(
-                f"controller 'accordion': step {seen.step}: the gradient's norm of {wrong[0]!r} is not finite"
+                f"controller 'accordion': step {seen.step}: the gradient's norm of {wrong[0]!r} is "
+                "not finite"
             )

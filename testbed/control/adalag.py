@@ -111,8 +111,9 @@ class AdaLag:
         told = (seen.delay_s, step_s, seen.held or 0.0, seen.sent or 0.0)
         if not all(isfinite(number) and number >= 0 for number in told):
             raise ExperimentError(
-                f"controller 'adalag': step {seen.step} took {step_s} s, {seen.delay_s} s of them for communication, and left "
-                f"{seen.held} of {seen.sent}: all must be finite, and none below 0"
+                f"controller 'adalag': step {seen.step} took {step_s} s, {seen.delay_s} s of them "
+                f"for communication, and left {seen.held} of {seen.sent}: all must be finite, and "
+                "none below 0"
             )
         self._steps += 1
         amount = float(seen.bytes_sent + (seen.bytes_received or 0))
@@ -239,7 +240,9 @@ class LagsOptions(HidingOptions):
 
     under: Literal["remaining", "next"] = Field(
         "remaining",
-        description="What a bucket hides behind: all that is left of the backward pass, or its next part.",
+        description=(
+            "What a bucket hides behind: all that is left of the backward pass, or its next part."
+        ),
     )
     cap: Density | None = Field(
         None, description="Density in place of one above 1: 0.05 in published code; none: 1."

@@ -56,7 +56,9 @@ class AdaTopKOptions(Options):
     )
     p_inc: Share | None = Field(
         None,
-        description="The same for raising alone. None: rho, as the text has it. Table 2 also lists ε = 0.9.",
+        description=(
+            "The same for raising alone. None: rho, as the text has it. Table 2 also lists ε = 0.9."
+        ),
     )
     p_dec: Share | None = Field(None, description="The same for lowering alone. None: rho.")
     m_inc: Share = Field(0.98, description="Weight of the old k when raising.")
@@ -70,7 +72,9 @@ class AdaTopKOptions(Options):
     )
     decrease: Literal["minus", "toward_min"] = Field(
         "minus",
-        description="minus: m_dec·k − (1−m_dec)·k_dec, as printed. toward_min: m_dec·k + (1−m_dec)·k_min.",
+        description=(
+            "minus: m_dec·k − (1−m_dec)·k_dec, as printed. toward_min: m_dec·k + (1−m_dec)·k_min."
+        ),
     )
     trend: Literal["telescoped", "slope"] = Field(
         "telescoped",
@@ -79,7 +83,10 @@ class AdaTopKOptions(Options):
     )
     accuracy: Literal["unsigned", "signed"] = Field(
         "unsigned",
-        description="unsigned: |newest difference|, as printed. signed: falling accuracy counts against raising.",
+        description=(
+            "unsigned: |newest difference|, as printed. signed: falling accuracy counts "
+            "against raising."
+        ),
     )
     delay: Literal["seconds", "per_byte"] = Field(
         "seconds",

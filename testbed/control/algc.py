@@ -5,11 +5,13 @@ Only the paper's abstract is public; all rules are ours (``docs/algc.md``). α, 
 each of its bytes take; a, c: what compression takes for every parameter and element (``way``);
 E_l(k): energy that top-k leaves of layer l (``curves``).
 
-    threshold   l is compressed iff  β·(bytes_l(1) − bytes_l(k_l)) > a + c·n_l,  bytes of both ways; else k_l = 1
-    layer-wise  least Σ E_l(k_l)  with  Σ bytes_l(k_l) ≤ B_j  over bucket j and all that are ready later, for every j
-                (``allot``); or one k for all within the same limits
-    budget      B_j = (min(T, t_j + x·T) − α)/β, with t_j the computation that is left when bucket j is ready, T = t_1,
-                and x the share of it for which communication may go on after the computation has ended
+    threshold   l is compressed iff  β·(bytes_l(1) − bytes_l(k_l)) > a + c·n_l,  bytes of both
+                ways; else k_l = 1
+    layer-wise  least Σ E_l(k_l)  with  Σ bytes_l(k_l) ≤ B_j  over bucket j and all that are ready
+                later, for every j (``allot``); or one k for all within the same limits
+    budget      B_j = (min(T, t_j + x·T) − α)/β, with t_j the computation that is left when bucket
+                j is ready, T = t_1, and x the share of it for which communication may go on after
+                the computation has ended
 
 Densities are chosen for all layers, those that are not worth it are sent dense, and what they leave
 is shared out once more among the others.
@@ -40,7 +42,9 @@ class AlgcOptions(HidingOptions):
     )
     budget: Literal["hidden"] | Density = Field(
         "hidden",
-        description="Bytes: what hides behind computation, or those of this density for all layers.",
+        description=(
+            "Bytes: what hides behind computation, or those of this density for all layers."
+        ),
     )
 
 

@@ -1,7 +1,7 @@
 """Bytes shared out among layers: the densities with the least total error whose bytes keep to
 limits.
 
-    least Σ E_l(k_l)    with    Σ_{l in S} bytes_l(k_l) ≤ limit_S  for every S,    k_min ≤ k_l ≤ k_max
+    least Σ E_l(k_l)  with  Σ_{l in S} bytes_l(k_l) ≤ limit_S  for every S,  k_min ≤ k_l ≤ k_max
 
 Each layer's points (bytes, error) are replaced by their lower convex hull, and the hulls' edges are
 taken in the order of error saved by byte, from all layers at k_min on. An edge that does not fit is

@@ -198,7 +198,8 @@ def messages(controller: str, seen: Observation) -> list[PlannedMessage]:
     """
     if not seen.buckets:
         raise ExperimentError(
-            f"controller {controller!r}: step {seen.step} has no `buckets`: how each travelled was not watched"
+            f"controller {controller!r}: step {seen.step} has no `buckets`: how each travelled was "
+            "not watched"
         )
     shared: dict[float, list[str]] = defaultdict(list)
     for name, part in seen.buckets.items():
@@ -249,14 +250,14 @@ def _check(controller: str, step: int, name: str, part: Mapping[str, float]) -> 
     missing = [key for key in _FIELDS if key not in part]
     if missing:
         raise ExperimentError(
-            f"controller {controller!r}: step {step}: {name!r} has no `{missing[0]}`: it was recorded by an older version; "
-            "run it again"
+            f"controller {controller!r}: step {step}: {name!r} has no `{missing[0]}`: it was "
+            "recorded by an older version; run it again"
         )
     wrong = [key for key in _FIELDS if not (isfinite(part[key]) and part[key] >= 0)]
     if wrong:
         raise ExperimentError(
-            f"controller {controller!r}: step {step}: `{wrong[0]}` of {name!r} is {part[wrong[0]]}; "
-            "it must be finite and not negative"
+            f"controller {controller!r}: step {step}: `{wrong[0]}` of {name!r} is "
+            f"{part[wrong[0]]}; it must be finite and not negative"
         )
 
 

@@ -3,11 +3,11 @@
 What delay-aware rules know of the past: smoothed delay and deviation, and a window of the newest
 delays.
 
-    v ← 3/4·v + 1/4·|d − s|        s ← 7/8·s + 1/8·d        (the weights of TCP's timer, RFC 6298, section 2)
+    v ← 3/4·v + 1/4·|d − s|        s ← 7/8·s + 1/8·d
 
-As there, v is changed first, against the s of before, and the first delay sets s = d and v = d/2.
-Window: the newest W delays, the newest of all included. All in the unit of the delays: seconds, or
-seconds per byte.
+with the weights of TCP's timer (RFC 6298, section 2). As there, v is changed first, against
+the s of before, and the first delay sets s = d and v = d/2. Window: the newest W delays, the newest
+of all included. All in the unit of the delays: seconds, or seconds per byte.
 
 Options of the delay-aware family DA1 to DA5: one model for what all have, one for each rule.
 
@@ -17,7 +17,8 @@ A reconstruction of ours. DC2's thresholds, windows and limits are not public, s
 rules do is a statement about DC2 itself. d: delay of the newest step; s, v and the window W:
 ``delays``.
 
-    DA1  two levels    k_max if d ≤ 1.2·d_min, else k_min; the other level only after 2 such steps in a row
+    DA1  two levels    k_max if d ≤ 1.2·d_min, else k_min; the other level only after 2 such steps
+                       in a row
     DA2  AIMD          d > 1.05·s: k ← max(k_min, k/2); else k ← min(k_max, k + (k_max − k_min)/100)
     DA3  proportional  k = k_max − (k_max − k_min)·clip((s − d_min)/(d_max − d_min))
     DA4  lenient       5 levels in equal ratios; one down if d > m + 2·sd, one up if d < m + 0.5·sd
@@ -27,10 +28,11 @@ The first 20 steps have k_max. What those lines leave open, and what is done her
 
 * Delays of the warm-up are taken in, but ask for nothing: hysteresis counts from its end.
 * The window includes the newest delay; sd is the population's.
-* DA2 compares d with the s of before it, which knows nothing of d yet; DA3 takes the s that includes d.
+* DA2 compares d with the s of before it, which knows nothing of d yet; DA3 takes the s that
+  includes d.
 * DA3 has k_max where d_max = d_min, since nothing was ever slower.
-* DA4 and DA5 begin at the uppermost level, stay there or at the lowest where there is no further one, and
-  hold where neither threshold is passed, as with delays that are all equal.
+* DA4 and DA5 begin at the uppermost level, stay there or at the lowest where there is no further
+  one, and hold where neither threshold is passed, as with delays that are all equal.
 * v is kept as part of the common state; none of the five reads it.
 """
 
@@ -137,7 +139,9 @@ class DelayOptions(Options):
     window: Count = Field(50, description="Newest delays looked at (W).")
     delay: Unit = Field(
         "seconds",
-        description="seconds: of the step. per_byte: divided by the bytes sent, free of k's own influence.",
+        description=(
+            "seconds: of the step. per_byte: divided by the bytes sent, free of k's own influence."
+        ),
     )
 
     @model_validator(mode="after")

@@ -46,8 +46,8 @@ class Curves:
             errors = [energy * share for share in shares]
             if len(errors) != len(LEVELS) or not all(isfinite(one) and one >= 0 for one in errors):
                 raise ExperimentError(
-                    f"controller {self._controller!r}: step {seen.step}: the error curve of {name!r} is not one of "
-                    f"{len(LEVELS)} finite levels"
+                    f"controller {self._controller!r}: step {seen.step}: the error curve of "
+                    f"{name!r} is not one of {len(LEVELS)} finite levels"
                 )
             before = self._sums.get(name, [0.0] * len(LEVELS))
             self._sums[name] = [old + new for old, new in zip(before, errors, strict=True)]
@@ -59,7 +59,8 @@ class Curves:
         missing = next((name for name in names if name not in self._many), None)
         if missing is not None:
             raise ExperimentError(
-                f"controller {self._controller!r}: there is no `curves` entry of {missing!r}: errors by density were not watched"
+                f"controller {self._controller!r}: there is no `curves` entry of {missing!r}: "
+                "errors by density were not watched"
             )
         found = {name: [one / self._many[name] for one in self._sums[name]] for name in names}
         self._sums, self._many = {}, {}

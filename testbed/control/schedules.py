@@ -2,8 +2,10 @@
 
 Densities that follow time alone: a schedule over steps, DGC's warm-up over epochs, and a script.
 
-    schedule     linear: k_i = from + (to − from)·i/steps; exponential: k_i = from·(to/from)^(i/steps); then ``to``
-    dgc-warmup   a density for every epoch; the last one stays (Lin et al., Deep Gradient Compression, section 3.3)
+    schedule     linear: k_i = from + (to − from)·i/steps;
+                 exponential: k_i = from·(to/from)^(i/steps); then ``to``
+    dgc-warmup   a density for every epoch; the last one stays
+                 (Lin et al., Deep Gradient Compression, section 3.3)
     script       a density for every step; the last one stays
 
 Steps are counted from 0, as they are taken in. An epoch is counted from the first that is seen. A
@@ -183,7 +185,9 @@ class RandomWalkOptions(Options):
     k_min: Density = Field(0.001, description="Lower limit; not with mean.")
     mean: Density | None = Field(
         None,
-        description="Mean of k in the long run, where the walk starts then. None: limits as they are.",
+        description=(
+            "Mean of k in the long run, where the walk starts then. None: limits as they are."
+        ),
     )
     spread: Annotated[float, Field(gt=1.0, le=1000.0)] = Field(
         2.0, description="With mean: the factor between the middle and either limit."
@@ -196,7 +200,8 @@ class RandomWalkOptions(Options):
             raise ValueError(f"k_min {self.k_min} is above k_max {self.k_max}")
         if high > 1:
             raise ValueError(
-                f"mean {self.mean} with spread {self.spread} has an upper limit of {high:.4g}, above 1"
+                f"mean {self.mean} with spread {self.spread} has an upper limit of {high:.4g}, "
+                "above 1"
             )
         return self
 

@@ -66,7 +66,8 @@ class ChangeAudit:
         if self.missing:
             many, first = len(self.missing), self.missing[0]
             said.append(
-                f"{many} of {self.expected} changes were never made, the first was due at {first:.3f} s"
+                f"{many} of {self.expected} changes were never made, the first was due at "
+                f"{first:.3f} s"
             )
         return said
 
@@ -102,7 +103,8 @@ def starts(
         had = (link.get("rate_bits"), link.get("limit_bytes"))
         if None not in had and had != wanted:
             found.setdefault(end, []).append(
-                f"at t0 it had {had[0]} bit/s and a queue of {had[1]} B, not {wanted[0]} bit/s and {wanted[1]} B"
+                f"at t0 it had {had[0]} bit/s and a queue of {had[1]} B, not {wanted[0]} bit/s and "
+                f"{wanted[1]} B"
             )
     return found
 

@@ -37,8 +37,8 @@ def _losses(evidence: Evidence) -> Iterator[CheckResult]:
             continue
         yield CheckResult(
             "loss",
-            f"{place} lost {seen.lost} of {seen.packets} packets, which puts its loss between {seen.low:.4%} and "
-            f"{seen.high:.4%}; {seen.asked:.4%} was asked for",
+            f"{place} lost {seen.lost} of {seen.packets} packets, which puts its loss between "
+            f"{seen.low:.4%} and {seen.high:.4%}; {seen.asked:.4%} was asked for",
             used,
             1.0,
             place,
@@ -53,7 +53,8 @@ def _room(evidence: Evidence) -> Iterator[CheckResult]:
         place = f"{link['link']} {link['direction']}"
         yield CheckResult(
             "line_room",
-            f"the delay line of {place} had no room for {link['line_limit']} packets; there must be for all",
+            f"the delay line of {place} had no room for {link['line_limit']} packets; there must "
+            "be for all",
             float(link["line_limit"]),
             0.0,
             place,
@@ -69,8 +70,8 @@ def _round_trips(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult
         yield CheckResult(
             "min_rtt",
             f"the least round-trip time from {path.place} was {path.least_s * 1e3:.2f} ms, "
-            f"{abs(off) * 1e3:.2f} ms {'above' if off > 0 else 'below'} what was asked ({near * 1e3:.2f} ms); "
-            f"at most {limit_s * 1e3:.2f} ms is right",
+            f"{abs(off) * 1e3:.2f} ms {'above' if off > 0 else 'below'} what was asked "
+            f"({near * 1e3:.2f} ms); at most {limit_s * 1e3:.2f} ms is right",
             abs(off),
             limit_s,
             path.place,
@@ -124,8 +125,8 @@ def _read_back(evidence: Evidence) -> Iterator[CheckResult]:
             held, asked = (_in_words(wrong["what"], wrong[key]) for key in ("held", "asked"))
             yield CheckResult(
                 "read_back",
-                f"from {wrong['from_s']:.2f} to {wrong['to_s']:.2f} s the kernel held {held} for {place}, "
-                f"not the {asked.removeprefix('a ')} that was asked",
+                f"from {wrong['from_s']:.2f} to {wrong['to_s']:.2f} s the kernel held {held} for "
+                f"{place}, not the {asked.removeprefix('a ')} that was asked",
                 1.0,
                 0.0,
                 place,
@@ -219,7 +220,8 @@ def _lateness(link: Link, place: str, limits: Thresholds) -> Iterator[CheckResul
     )
     yield CheckResult(
         "lateness_max_ms",
-        f"a change of {place} came {worst:.1f} ms late; none may by more than {limits.lateness_max_ms:g} ms",
+        f"a change of {place} came {worst:.1f} ms late; none may by more than "
+        f"{limits.lateness_max_ms:g} ms",
         worst,
         limits.lateness_max_ms,
         place,
@@ -233,8 +235,8 @@ def _unwatched(link: Link, place: str, limits: Thresholds) -> CheckResult:
     share = float(link["unwatched_s"]) / watched_s
     return CheckResult(
         "unwatched_share",
-        f"nobody looked at {place} for {link['unwatched_s']:.2f} s ({share:.1%}) of the time; at most "
-        f"{limits.unwatched_share:.1%} may be unwatched",
+        f"nobody looked at {place} for {link['unwatched_s']:.2f} s ({share:.1%}) of the time; at "
+        f"most {limits.unwatched_share:.1%} may be unwatched",
         share,
         limits.unwatched_share,
         place,
@@ -278,7 +280,8 @@ def _outages(link: Link, place: str, limits: Thresholds) -> Iterator[CheckResult
         return
     yield CheckResult(
         "resume_ms",
-        f"service of {place} was back {resume:.1f} ms late after an outage; at most {limits.resume_ms:g} ms is right",
+        f"service of {place} was back {resume:.1f} ms late after an outage; at most "
+        f"{limits.resume_ms:g} ms is right",
         resume,
         limits.resume_ms,
         place,

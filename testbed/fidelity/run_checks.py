@@ -152,7 +152,8 @@ def node_findings(nodes: NodesSeen | None, limits: Thresholds) -> Iterator[Check
         return
     yield CheckResult(
         "node_lateness_ms",
-        f"an event of a node was done {most:.1f} ms late; at most {limits.node_lateness_ms:g} ms is right",
+        f"an event of a node was done {most:.1f} ms late; at most {limits.node_lateness_ms:g} ms "
+        "is right",
         most,
         limits.node_lateness_ms,
     )
@@ -229,8 +230,8 @@ def _starved(evidence: Evidence, limits: Thresholds) -> CheckResult:
         )
     return CheckResult(
         "starved_share",
-        f"in {found.share:.1%} of the time in which traffic was under way no processor was free and something "
-        f"waited for one; at most {limits.starved_share:.1%} is right",
+        f"in {found.share:.1%} of the time in which traffic was under way no processor was free "
+        f"and something waited for one; at most {limits.starved_share:.1%} is right",
         found.share,
         limits.starved_share,
     )
@@ -248,8 +249,8 @@ def _processor(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
         waited += sum(_waited(step, phase, limits) for phase in ("compress", "apply"))
     yield CheckResult(
         "overrun_share",
-        f"the computation of {overran} of {len(steps)} steps ({overran / len(steps):.1%}) took longer "
-        f"than its pace; at most {limits.overrun_share:.1%} may",
+        f"the computation of {overran} of {len(steps)} steps ({overran / len(steps):.1%}) took "
+        f"longer than its pace; at most {limits.overrun_share:.1%} may",
         overran / len(steps),
         limits.overrun_share,
     )
@@ -258,7 +259,8 @@ def _processor(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
         "contended_share",
         f"{waited} of {phases} compress and apply phases ({waited / phases:.1%}) took over "
         f"{limits.contended_ratio:g} times their CPU time and lost more than "
-        f"{limits.contended_loss:.0%} of their step by it; at most {limits.contended_share:.1%} may",
+        f"{limits.contended_loss:.0%} of their step by it; at most {limits.contended_share:.1%} "
+        "may",
         waited / phases,
         limits.contended_share,
     )
@@ -283,9 +285,9 @@ def _completion(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]
     used, error = found["used"]["p99_at_least"], found["error"]["p99_at_least"]
     yield CheckResult(
         "message_completion",
-        f"messages completed at least {error:.2%} ({found['error_ms']['p99_at_least']:.1f} ms) off the "
-        f"service curve of the asked rates (p99, 95 % confidence), {used:.1f} times the tolerance of "
-        f"{limits.completion_share:.0%} and {limits.completion_packets} packet times",
+        f"messages completed at least {error:.2%} ({found['error_ms']['p99_at_least']:.1f} ms) "
+        f"off the service curve of the asked rates (p99, 95 % confidence), {used:.1f} times the "
+        f"tolerance of {limits.completion_share:.0%} and {limits.completion_packets} packet times",
         used,
         1.0,
     )
@@ -305,8 +307,8 @@ def _identity(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:
         yield CheckResult(
             "byte_identity",
             f"{place} carried {held} B, the sockets sent {high:.0f} B through it: "
-            f"{off / max(1.0, high):.2%} off; at most {limits.identity_deviation:.2%} and {uncounted} B is "
-            "right",
+            f"{off / max(1.0, high):.2%} off; at most {limits.identity_deviation:.2%} and "
+            f"{uncounted} B is right",
             off / max(1.0, high),
             limit,
             place,

@@ -203,11 +203,15 @@ def _sentence(name: str, lost: Sequence[Mapping[str, Any]]) -> str:
     first = min(said, key=lambda event: (event["node"] != name, float(event["time_s"])))
     step = next((event["step"] for event in said if event["step"] is not None), None)
     at = "" if step is None else f" at step {step}"
-    return f"{name} was lost{at}, {float(first['time_s']):.1f} s after t0 ({first['reason']}), and the run went on without it"
+    return (
+        f"{name} was lost{at}, {float(first['time_s']):.1f} s after t0 ({first['reason']}), and "
+        "the run went on without it"
+    )
 
 
 ENTRY = (
-    "dir", "algorithm", "seed", "verdict", "time_s", "steps", "accuracy", "bytes_up", "bytes_down", "mean_k",
+    "dir", "algorithm", "seed", "verdict", "time_s", "steps", "accuracy", "bytes_up",
+    "bytes_down", "mean_k",
 )  # fmt: skip
 """The keys of a run's entry in ``--json`` and ``comparison.json``."""
 
@@ -370,8 +374,8 @@ def _bytes(manifest: Mapping[str, Any], steps: Records, rounds: Records) -> tupl
     return up, sum(int(round_["bytes_down"]) for round_ in rounds)
 
 
-def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, taken: Records, rounds: Records,
-                dilation: float) -> dict[str, float | None]:  # fmt: skip
+def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, taken: Records,
+                rounds: Records, dilation: float) -> dict[str, float | None]:  # fmt: skip
     """``taken``: steps, and those in which workers rested. How long a step took, how long it should
     have, and its share of communication."""
     if not steps:

@@ -3,8 +3,8 @@
 Whether a run may be believed: measures against one table of thresholds, each with its reason.
 
 Pure. Within a threshold a measure is *valid*, up to ``degraded_factor`` times it *degraded*, beyond
-it
-*invalid*; a run is as good as its worst measure. What could not be measured is said, and counts for nothing.
+it *invalid*; a run is as good as its worst measure. What could not be measured is said, and counts
+for nothing.
 
 The times in which this machine could not be relied upon to emulate. Pure.
 

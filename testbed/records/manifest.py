@@ -287,8 +287,9 @@ def tcp_timers(dilation: float) -> str:
             "Not dilated: model time is wall time, and TCP's timers are what they are on any host."
         )
     return (
-        f"TCP's own timers (retransmission time-out, delayed acknowledgement) run on the wall clock: in "
-        f"model time they are 1/{dilation:g} as long, a time-out of 200 ms is {200 / dilation:.3g} ms."
+        "TCP's own timers (retransmission time-out, delayed acknowledgement) run on the wall "
+        f"clock: in model time they are 1/{dilation:g} as long, a time-out of 200 ms is "
+        f"{200 / dilation:.3g} ms."
     )
 
 

@@ -2,7 +2,8 @@
 line.
 
 runs/<utc>_<scenario>_<algorithm>_s<seed>_<hash8>/
-├─ manifest.json   scenario.yaml   compose.yaml (docker)   profile.json (if named)   summary.json (at the end)
+├─ manifest.json   scenario.yaml   compose.yaml (docker)   profile.json (if named)
+├─ summary.json (at the end)
 ├─ events/<role>-<rank>.jsonl      links.jsonl      traffic.jsonl (cross traffic)
 └─ log/
 
@@ -415,7 +416,10 @@ def readable(paths: Iterable[Path]) -> Iterator[None]:
         raise InputError(
             f"the records cannot be used: {type(error).__name__}: {said} ({_place(error)})",
             where=", ".join(map(str, paths)),
-            hint="Give directories as 'testbed run' or 'testbed exec' wrote them, with nothing changed",
+            hint=(
+                "Give directories as 'testbed run' or 'testbed exec' wrote them, with nothing "
+                "changed"
+            ),
         ) from error
 
 

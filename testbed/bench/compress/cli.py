@@ -35,7 +35,10 @@ Source = Annotated[
     str,
     typer.Option(
         "--source",
-        help="laplace: drawn from that distribution. recorded: gradients of a training in this process.",
+        help=(
+            "laplace: drawn from that distribution. recorded: gradients of a training in this "
+            "process."
+        ),
         metavar="NAME",
     ),
 ]

@@ -101,7 +101,10 @@ class SelectResult:
             *({"method": name, "median_s": seconds} for name, seconds in self.references.items()),
             *({**self._result(name), **self._ratios(name)} for name in self.results),
         ]
-        title = f"{self.elements:,} elements, density {self.density:g}, threads {self.threads}: {self.about}"
+        title = (
+            f"{self.elements:,} elements, density {self.density:g}, threads {self.threads}: "
+            f"{self.about}"
+        )
         absent = [f"{name}: {reason}" for name, reason in self.left_out.items()]
         if self.density == DENSITY and stated(self.elements, self.threads):
             return Suite(title, rows, self._checks(), absent=absent)

@@ -226,7 +226,8 @@ def _rows(
         if missing := set(plan.exchanges) - {cell.exchange for cell in cells}:
             names = ", ".join(sorted(missing))
             absent.append(
-                f"{names} with {nodes} nodes, {size} B, {link.name}: a round takes longer than {plan.longest_s:g} s"
+                f"{names} with {nodes} nodes, {size} B, {link.name}: a round takes longer than "
+                f"{plan.longest_s:g} s"
             )
     if not any(groups.values()):
         return

@@ -179,7 +179,8 @@ def run(setup: Setup) -> Suite:
     rows = [_row(highest, name, seen) for (highest, name), seen in found.items()]
     ours = [row for row in rows if row["alternative"] == "narrows"]
     return Suite(
-        "Rates of a radio link, 100 ms steps with outages: departure of each packet against an exact queue",
+        "Rates of a radio link, 100 ms steps with outages: departure of each packet against an "
+        "exact queue",
         rows,
         [
             at_most(f"median up to {row['highest_mbit']} Mbit/s, ms", row["median_ms"], MEDIAN_MS)

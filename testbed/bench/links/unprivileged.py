@@ -26,7 +26,10 @@ from testbed.process import environment
 
 _NAME = "nobody"
 _PATIENCE_S = 300.0
-_CAN_RUN = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import testbed, torch'], check=True)"
+_CAN_RUN = (
+    "import subprocess, sys; "
+    "subprocess.run([sys.executable, '-c', 'import testbed, torch'], check=True)"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,8 @@ class LowRank:
         """Follows from the layout. Raises InputError unless all elements are sent."""
         if count != self._size:
             raise InputError(
-                f"value coding 'lowrank' writes whole matrices, not {count} of {self._size} elements",
+                f"value coding 'lowrank' writes whole matrices, not {count} of {self._size} "
+                "elements",
                 hint="Use it with the selector 'dense'",
             )
         return self._bytes
