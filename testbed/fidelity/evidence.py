@@ -1,24 +1,14 @@
-"""Everything a verdict rests on.
+"""Evidence that a verdict rests on, from what was asked and what was recorded. Pure.
 
-Whether every change of the scenario was made, when, and to what: records against the scenario
-itself. Pure.
+For every change of the scenario: was it made, when, and to what. For every lossy link: the share of
+packets that its loss model should lose, against counts. What else was recorded of links and host.
+Last, one measure at one place, held against its limit.
 
-The interval that a share lies in, from counts: Clopper and Pearson's, by the incomplete beta
-function.
-
-C. J. Clopper and E. S. Pearson, "The use of confidence or fiducial limits illustrated in the case
-of the binomial", Biometrika 26 (1934). The continued fraction is 8.17.22 of the NIST Digital
-Library of Mathematical Functions, evaluated by Lentz's method. Counts need not be whole: what is
-correlated counts for less.
-
-What share of packets a link should have lost, and whether it did: counts against the loss model.
-Pure.
-
-What a verdict is found on.
-
-From what was asked and what was recorded of links and host to the evidence on them. Pure.
-
-One measure at one place, held against its limit.
+The interval that a share lies in, from counts, is that of C. J. Clopper and E. S. Pearson, "The use
+of confidence or fiducial limits illustrated in the case of the binomial", Biometrika 26 (1934), by
+the incomplete beta function. The continued fraction is 8.17.22 of the NIST Digital Library of
+Mathematical Functions, evaluated by Lentz's method. Counts need not be whole: what is correlated
+counts for less.
 """
 
 from __future__ import annotations
@@ -42,8 +32,7 @@ from testbed.scenario.link_state import (
 )
 
 SAME_S = 1e-6
-"""A change is the one that was due if their times differ by no more: they come from the same
-numbers."""
+"""A change is the one due if their times differ by no more: they come from the same numbers."""
 
 STILL_S = 0.1
 """A change that was due so shortly before the last look may be on its way."""
@@ -51,8 +40,7 @@ STILL_S = 0.1
 
 @dataclass(slots=True)
 class ChangeAudit:
-    """How a link direction followed its changes. Sentences in ``wrong``; times in seconds after
-    t0."""
+    """How a link direction followed its changes. ``wrong``: sentences; times: seconds after t0."""
 
     expected: int = 0
     applied: int = 0
@@ -77,8 +65,7 @@ def audit_changes(
     made: Mapping[LinkDirection, Changes],
     until_s: Mapping[LinkDirection, float],
 ) -> dict[LinkDirection, ChangeAudit]:
-    """Every direction's changes against ``made``, what its ``change`` records say, in order of
-    time.
+    """Every direction's changes against ``made``: its ``change`` records in order of time.
 
     ``until_s``: the last look at each direction; what was due after it is not expected. Directions
     without one were not watched and are left out.
@@ -167,9 +154,8 @@ def regularised(x: float, a: float, b: float) -> float:
     """The regularised incomplete beta function I_x(a, b)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
-    if x > (a + 1) / (
-        a + b + 2
-    ):  # there the fraction of the mirrored function is the one that converges
+    # There the fraction of the mirrored function is the one that converges.
+    if x > (a + 1) / (a + b + 2):
         return 1 - regularised(1 - x, b, a)
     front = lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x)
     return exp(front) * _fraction(x, a, b) / a
@@ -214,8 +200,7 @@ Matrix = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """``share`` of packets lost in the long run; ``weight``: so many packets tell as much as one
-    alone."""
+    """``share`` of packets lost in the long run; ``weight`` of them tell as much as one alone."""
 
     share: float
     weight: float = 1.0
@@ -223,8 +208,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class LossSeen:
-    """Losses of one line. ``low`` to ``high``: where the true share lies; None with ``why`` it is
-    not judged."""
+    """Losses of a line. The true share lies in ``low`` to ``high``; None: not judged, ``why``."""
 
     packets: int
     lost: int
@@ -235,8 +219,7 @@ class LossSeen:
 
     @property
     def used(self) -> float | None:
-        """How far what was asked is from what was seen, in widths of the interval to that side: up
-        to 1 is right."""
+        """Distance of asked from seen, in widths of the interval to that side: up to 1 is right."""
         if self.asked is None or self.low is None or self.high is None:
             return None
         seen = self.lost / self.packets
@@ -245,8 +228,7 @@ class LossSeen:
 
 
 def expected(asked: Impairments) -> Expected | str:
-    """Return the share that a line should lose (or mark, with ``ecn``), or why that cannot be
-    said."""
+    """Return the share a line should lose (or mark, with ``ecn``), or why that cannot be said."""
     if isinstance(asked.loss, GilbertElliott):
         model = asked.loss
         chain = ((1 - model.p, model.p), (model.r, 1 - model.r))
@@ -297,8 +279,7 @@ def _of_chain(chain: Matrix, loss: Sequence[float]) -> Expected | str:
 
 
 def _stationary(chain: Matrix) -> list[float]:
-    """Return the stationary distribution, from the average of two steps, which settles also where
-    the chain alternates."""
+    """Stationary distribution, by two steps' means: they settle also where the chain alternates."""
     count = len(chain)
     now = [1 / count] * count
     for _ in range(_LONGEST_LAG):
@@ -319,9 +300,8 @@ Records = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class PathSeen:
-    """The least round-trip time from ``node`` to ``peer`` (None: the switch) and back, and what was
-    asked for: it should lie between ``low_s`` and ``high_s``, which are one where delays are
-    constant."""
+    """The least round-trip time from ``node`` to ``peer`` (None: the switch) and back;
+    asked for: ``low_s`` to ``high_s``, which are equal where delays are constant."""
 
     node: str
     peer: str | None
@@ -342,8 +322,7 @@ class PathSeen:
 
 @dataclass(frozen=True, slots=True)
 class Starved:
-    """How long the host was watched while traffic was under way, and the share of it without a free
-    processor."""
+    """How long the host was watched under traffic; the share without a free processor."""
 
     watched_s: float
     share: float
@@ -351,9 +330,8 @@ class Starved:
 
 @dataclass(frozen=True, slots=True)
 class NodesSeen:
-    """Comparison of requested node changes (pause, resume, kill, restart) with those made;
-    ``faults``: a sentence for all that did not happen, or was not asked for. ``lateness_ms`` as
-    ``quantiles.spread`` gives it."""
+    """Node changes (pause, resume, kill, restart) asked for and made. ``faults``: a sentence for
+    all that did not happen, or was not asked for. ``lateness_ms``: see ``quantiles.spread``."""
 
     expected: int
     applied: int
@@ -363,8 +341,7 @@ class NodesSeen:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything is optional: what is absent is reported as not measured. Places are ``worker-0
-    up``."""
+    """Optional values: what is absent is reported as not measured. Places are ``worker-0 up``."""
 
     seconds: float = 0.0
     """Wall seconds that the run took."""
@@ -398,8 +375,7 @@ class Evidence:
     """Share of the host's processor time that a hypervisor gave to others."""
     starved: Starved | None = None
     around: Sequence[str] | None = None
-    """A sentence for every way that a job's bytes took around the links; None where it is not
-    looked for."""
+    """A sentence for every way of a job's bytes around the links; None where not looked for."""
     unwatched: Sequence[str] = ()
     """A sentence for every such way that could not be watched."""
     faults: Sequence[str] = ()
@@ -449,8 +425,7 @@ def unaccounted(
 ) -> dict[str, str]:
     """Return why the sockets' bytes are not all there is, keyed by place.
 
-    ``crossed``: links that carry other traffic. ``uncounted``: nodes whose gradients a library
-    carries.
+    ``crossed``: links with other traffic. ``uncounted``: nodes whose gradients a library carries.
     """
     names, without = set(crossed), set(uncounted)
     found = {
@@ -512,8 +487,7 @@ class CheckResult:
     place: str | None = None
 
     def state(self, factor: float) -> State:
-        """Valid within the limit, degraded within ``factor`` times it. Not measured is not a
-        fault."""
+        """Valid within the limit, degraded within ``factor`` times it; not measured is no fault."""
         # The allowance is for the rounding of the deviation itself: 1.02 - 1 is above 0.02.
         if self.deviation is None or self.deviation <= self.limit * (1 + 1e-9):
             return "valid"

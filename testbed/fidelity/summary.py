@@ -1,14 +1,8 @@
-"""Summary.json of a run or a foreign job.
+"""Summary of a run or of a foreign job, from its directory alone: ``summary.json``.
 
-How long a step takes if only its computation's pace and its bits on the wire take time. Pure.
-
-What a run's records say of gradients that were stale, of those that were dropped, and of workers
-that were lost.
-
-What a run came to, from its files alone. Times in model time unless a name says ``wall``.
-
-What a job that is somebody else's came to, from its run directory alone. Times in model time unless
-a name says ``wall``.
+Times in model time unless a name says ``wall``. A summary includes how long a step takes if only
+its computation's pace and its bits on the wire take time, and what the records say of gradients
+that were stale, of those that were dropped, and of workers that were lost.
 """
 
 from __future__ import annotations
@@ -86,8 +80,7 @@ def expected_step_s(manifest: Mapping[str, Any], steps: StoredRecords, rounds: S
 def _pairs(
     found: Iterable[MessageGroup], history: LinkLog
 ) -> Iterator[tuple[int, Mapping[str, Sequence[MessageGroup]] | None]]:
-    """Yield, for every step with both, its uploads and its downloads; None: links were not
-    sampled."""
+    """Yield, for every step with both, its uploads and downloads; None: links were not sampled."""
     for step, own in groupby(found, key=lambda group: group.step):
         pair: dict[str, list[MessageGroup]] = {}
         for group in own:
@@ -104,8 +97,7 @@ def _computed_s(steps: StoredRecords) -> float:
 
 
 def _paces(steps: StoredRecords) -> Iterator[tuple[int, Mapping[str, float]]]:
-    """Steps in their order, each with the wall seconds that workers' computation was to take;
-    others are left out."""
+    """Steps in order, each with the wall seconds that workers were to compute; others left out."""
     for (own,) in by_number(steps):
         paces = {
             str(step["node"]): float(pace_s)
@@ -138,15 +130,13 @@ def _unequal_s(
 
 
 def _since(group: MessageGroup, paces: Mapping[str, float], time_s: float) -> MessageGroup | None:
-    """Those messages of ``group`` that are computed at ``time_s`` or later; of unknown workers
-    all."""
+    """Messages of ``group`` that are computed at ``time_s`` or later; of unknown workers all."""
     loads = tuple(load for load in group.loads if paces.get(load.link, time_s) >= time_s)
     return replace(group, loads=loads) if loads else None
 
 
 def _needed_s(history: LinkLog, servers: Sequence[MessageGroup]) -> float:
-    """Seconds in which the busiest link carries what goes one way in a step, to or from all
-    ``servers``."""
+    """Seconds of the busiest link for a step's bits one way, to or from all ``servers``."""
     bits: dict[LinkDirection, float] = {}
     for group in servers:
         for end, more in group.link_bits().items():
@@ -170,15 +160,13 @@ def lost_reasons(events: Events) -> list[str]:
 
 
 def dropped(events: Events, names: Mapping[int, str]) -> dict[str, int]:
-    """Count the gradients that came too late to be of use, by sender. ``names``: names of peers, by
-    number."""
+    """Count the gradients that came too late for use, by sender. ``names``: of peers, by number."""
     found = Counter(names[int(event["seen"]["sender"])] for event in events.get("dropped", []))
     return dict(sorted(found.items()))
 
 
 def staleness(events: Events) -> dict[str, float | int | None]:
-    """``mean_staleness`` and ``max_staleness`` of the gradients applied one by one; None where
-    means are applied."""
+    """``mean_staleness`` and ``max_staleness`` of gradients applied alone; None for means."""
     found = array("q", (int(event["staleness"]) for event in events.get("gradient", [])))
     return {
         "mean_staleness": fmean(found) if found else None,

@@ -1,23 +1,16 @@
-"""The whole event schema, one file.
+"""The whole event schema: the records of a run, one JSON object a line.
 
-The records of a run, one JSON object a line. Schema version 1; times in seconds after t0, wall
-clock.
+Schema version 1; times in seconds after t0, wall clock.
 
 ``events/<role>-<rank>.jsonl`` holds ``step``, ``fit``, ``coded``, ``redundancy``, ``bucket``,
 ``pass``, ``served``, ``round``, ``rest``, ``labels``, ``gradient``, ``dropped``, ``lost``,
 ``evaluation`` and ``epoch`` events, each with ``v``, ``kind`` and ``node``; ``links.jsonl`` holds
 ``change``, ``sample``, ``mismatch``, ``host`` and ``disturbed`` lines (``LinkChanged``,
-``LinkSample``, ``LinkMismatch``, ``HostSample``, ``Disturbed``).
+``LinkSample``, ``LinkMismatch``, ``HostSample``, ``UnreliableInterval``).
 
-Records of steps whose gradients travel in buckets: one for each bucket on each side, one for each
-step's passes.
-
-Times in seconds after t0, wall clock, as in ``testbed.records.events``.
-
-Records of runs whose workers are not in lockstep; see ``testbed.records.events``.
-
-Records of workers that are not alike: what data they have, and steps in which they rest; see
-``testbed.records.events``.
+Where gradients travel in buckets, each bucket has a record on each side, and each step one of its
+passes. Other records are of runs whose workers are not in lockstep, and of workers that are not
+alike: what data they have, and steps in which they rest.
 """
 
 from __future__ import annotations
@@ -51,8 +44,7 @@ class StepRecord(Event):
     epoch: int
     start_s: float
     compute_s: float
-    """Forward and backward pass, any fit report, and the wait that holds it all to the pace;
-    without stall_s."""
+    """Forward and backward pass, any fit report, and the wait for the pace; without stall_s."""
     busy_s: float
     """Forward and backward pass alone."""
     compress_s: float
@@ -66,8 +58,7 @@ class StepRecord(Event):
     delay_s: float
     """Communication delay: send_s + wait_s + receive_s."""
     arrived_s: float
-    """When the reply's last byte had come to the host's network stack: at or before the end of
-    receive_s."""
+    """When the reply's last byte was in the host's network stack: by the end of receive_s."""
     end_s: float
     density: float
     """Density requested: k. 1 without compression."""
@@ -86,19 +77,16 @@ class StepRecord(Event):
     payload_crc: int
     """CRC-32 of the payload sent."""
     selection: dict[str, Any] | None
-    """How the elements were chosen (``compress.base.Selection``); None where nothing is known of
-    it."""
+    """How the elements were chosen (``compress.base.Selection``); None: not known."""
     controller: dict[str, Any] | None
     """The ``Observation`` given to the controller after this step; None without one."""
     overlap_s: float = 0.0
-    """Communication before computation ended, which is in none of the phases: where gradients
-    travel while others are still computed."""
+    """Communication before computation ended, in none of the phases: gradients sent early."""
     stall_s: float = 0.0
     """Waiting for parameters of layers that were still under way from the step before: between two
     layers of the forward pass, that is, and before what follows of compute_s."""
     skipped: int = 0
-    """Steps that follow and were not computed: with backup workers, those whose updates were there
-    already."""
+    """Later steps not computed: with backup workers, those whose updates were there already."""
     pace_s: float | None = None
     """Wall seconds that this step's computation was asked to take; None: as long as it took."""
 
@@ -170,8 +158,7 @@ class RedundancyRecord(Event):
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord(Event):
-    """One step as the server saw it. ``messages``: the gradient frame of each worker that took
-    part."""
+    """One step as the server saw it. ``messages``: gradient frames of workers that took part."""
 
     kind = "round"
     node: str
@@ -207,8 +194,7 @@ class EvaluationRecord(Event):
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord(Event):
-    """Hash of a replica's parameters at the end of an epoch: equal on every node, or the run is
-    wrong."""
+    """Hash of a replica's parameters at an epoch's end: equal on all nodes, or the run is wrong."""
 
     kind = "epoch"
     node: str
@@ -234,8 +220,7 @@ class LinkChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class NodeChanged(Event):
-    """A change of a node's processes by an event of the scenario: when it was due and when it was
-    done."""
+    """A change of a node's processes by an event of the scenario: when due and when done."""
 
     kind = "node"
     node: str
@@ -253,21 +238,18 @@ class HostSample(Event):
     from_s: float
     to_s: float
     stolen_s: float
-    """Processor time lost to others on the same hardware: summed over processors, in the kernel's
-    steps of (mostly) 10 ms."""
+    """All processors' time lost to others on the hardware, in kernel steps of mostly 10 ms."""
     idle_share: float = 1.0
     """Share of all processors' time in which they had nothing to do."""
     pressure: float | None = None
-    """Share of the time in which something waited for a processor; None: the kernel does not
-    say."""
+    """Share of time in which something waited for a processor; None: the kernel does not say."""
     backlog_drops: int = 0
     """Packets that the host itself dropped because a processor's receive backlog was full."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSample(Event):
-    """Traffic that a link direction was asked to carry and that it carried from ``from_s`` to
-    ``to_s``."""
+    """Traffic that a link direction should carry, and did carry, from ``from_s`` to ``to_s``."""
 
     kind = "sample"
     link: str
@@ -311,8 +293,7 @@ class LinkMismatch(Event):
 
 @dataclass(frozen=True, slots=True)
 class UnreliableInterval(Event):
-    """A time in which this machine could not be relied upon to emulate; written at the end of a
-    run."""
+    """A time in which this machine could not be relied upon to emulate; written at a run's end."""
 
     kind = "disturbed"
     from_s: float
@@ -325,8 +306,7 @@ class UnreliableInterval(Event):
 
 @dataclass(frozen=True, slots=True)
 class BucketRecord(Event):
-    """A bucket's way from a worker's gradient to its parameters, in the order in which it
-    happens."""
+    """A bucket's way from a worker's gradient to its parameters, in order of time."""
 
     kind = "bucket"
     node: str
@@ -386,8 +366,7 @@ class PassRecord(Event):
 
 @dataclass(frozen=True, slots=True)
 class ServedRecord(Event):
-    """A bucket of a step as its server saw it; fields as in ``RoundRecord``, which has all of a
-    step's together."""
+    """A bucket of a step as its server saw it; fields as in ``RoundRecord``, which has all."""
 
     kind = "served"
     node: str
@@ -406,8 +385,7 @@ class ServedRecord(Event):
 
 @dataclass(frozen=True, slots=True)
 class GradientRecord(Event):
-    """A gradient that an asynchronous server applied by itself; times as in
-    ``RoundRecord.messages``."""
+    """A gradient that an asynchronous server applied alone; times: see ``RoundRecord.messages``."""
 
     kind = "gradient"
     node: str
@@ -433,8 +411,7 @@ class GradientRecord(Event):
 
 @dataclass(frozen=True, slots=True)
 class DroppedRecord(Event):
-    """A gradient that came to a server too late to be of use. ``seen``: as in
-    ``RoundRecord.messages``."""
+    """A gradient that came to a server too late for use. ``seen``: see ``RoundRecord.messages``."""
 
     kind = "dropped"
     node: str
@@ -445,8 +422,7 @@ class DroppedRecord(Event):
 
 @dataclass(frozen=True, slots=True)
 class LostRecord(Event):
-    """A worker without whom the run went on. ``node``: who says so, the server or the worker's own
-    place."""
+    """A worker without whom the run went on. ``node``: who says so, the server or its own place."""
 
     kind = "lost"
     node: str
@@ -469,8 +445,7 @@ class LabelsRecord(Event):
 
 @dataclass(frozen=True, slots=True)
 class RestRecord(Event):
-    """A step in which a worker rested: it sent nothing, and took in what came of the others'
-    gradients."""
+    """A step in which a worker rested: it sent nothing, and took in the others' gradients."""
 
     kind = "rest"
     node: str
@@ -515,6 +490,5 @@ PHASES = ("compute", "stall", "compress", "send", "wait", "receive", "decompress
 
 
 def phase_s(step: Mapping[str, Any], phase: str) -> float:
-    """Wall seconds of a phase of a ``step`` record; 0 of one that was not known yet when it was
-    written."""
+    """Wall seconds of a phase of a ``step`` record; 0 of one not known when it was written."""
     return float(step.get(f"{phase}_s", 0.0))

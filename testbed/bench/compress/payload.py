@@ -1,12 +1,9 @@
-"""``testbed bench wire``: every index coding, its time and its size, against plain numpy and plain
-PyTorch.
+"""``testbed bench wire``: time and size of every index coding, against plain numpy and PyTorch.
 
 What is timed is a whole message with float32 values: from indices and values to bytes, and back.
-The selection that comes before it is timed in the same run, with what it has learnt of the same
-vector.
+The selection before it is timed in the same run, with what it has learnt of the same vector.
 
-``testbed bench quantize``: every value coding against PyTorch alone, over the same vectors, in
-turns.
+``testbed bench quantize``: each value coding against PyTorch alone, over the same vectors in turns.
 
 Writing a section also gives what its receiver will read, which error feedback needs; the version in
 PyTorch (``values.reference``) is timed without that, and with PyTorch's own random numbers.
@@ -61,8 +58,7 @@ CHOSEN = "encode"
 _WARM, _SEED = 2, 1
 _LARGEST, _LONGEST = 1.10, 0.5
 Way = tuple[Callable[[], int], Callable[[], int]]
-"""Write a message, which returns its length in bytes; read it, which returns how many elements it
-has."""
+"""Write a message, which returns its length in bytes; read it, which returns its element count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +100,7 @@ class PayloadResult:
     results: list[Coded]
 
     def to_json(self) -> dict[str, Any]:
-        """``{"elements", "threads", "references", "results"}``; seconds, and bits per element
-        sent."""
+        """``{"elements", "threads", "references", "results"}``; seconds, bits per element sent."""
         return {
             "elements": self.elements,
             "threads": self.threads,
@@ -114,8 +109,7 @@ class PayloadResult:
         }
 
     def suite(self) -> Suite:
-        """As a table, with its checks: of sizes always, of times where limits are stated for
-        them."""
+        """As a table, with its checks: of sizes always, of times where limits are stated."""
         rows = [
             {
                 **one.to_json(),
@@ -279,8 +273,7 @@ def _plain(
 
 
 def _torch(sent: Sparse) -> Way:
-    """Return the way written without a library: indices of 32 bits and values, one after the
-    other."""
+    """Return the way without a library: indices of 32 bits and values, one after the other."""
     assert sent.indices is not None
     indices, values = sent.indices, sent.values
 
@@ -357,8 +350,7 @@ METHODS: dict[str, Method] = {
     "maxmin": Method("maxmin", lambda _: 4 + 64 / 512),
     "lowrank": Method("lowrank", _factor_bits, {"rank": _RANK}, shapes=True),
 }
-"""Our methods that are measured; others that are registered are measured with their own
-defaults."""
+"""Our methods that are measured; others registered are measured with their own defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,8 +375,7 @@ class QuantizeResult:
         }
 
     def suite(self) -> Suite:
-        """As a table, with its checks: of sizes always, of times where limits are stated for
-        them."""
+        """As a table, with its checks: of sizes always, of times where limits are stated."""
         rows = [{"method": READ, "median_s": self.read_once_s}]
         rows += [{**self._result(name), **self._ratios(name)} for name in self._names()]
         title = f"{self.elements:,} elements, threads {self.threads}: {self.about}"
