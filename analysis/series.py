@@ -1,11 +1,5 @@
-"""Per-layer, per-job, per-bin series.
-
-A job's steps as they are drawn: plain arrays in model time.
-
-Of each layer and step: elements, those that were sent, bytes and density, over workers. Pure.
-
-Links' samples in equal bins: what was asked and delivered, and whether the link was backlogged
-throughout.
+"""Series that figures are made of, in model time: a job's steps, the share that each layer has of
+a step's bytes and elements, and links' samples in equal bins. Pure.
 """
 
 from __future__ import annotations

@@ -1,11 +1,5 @@
-"""Intervals, paired differences, time to accuracy.
-
-Means with 95 % intervals by Student's t.
-
-Algorithms against a baseline over several seeds: differences and ratios paired by seed, with 95 %
-intervals.
-
-Time to an accuracy: who reached it, when, and how much sooner than the baseline.
+"""Intervals by Student's t (95 %), algorithms against a baseline paired by seed, and time to an
+accuracy.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
-"""Runs, jobs, layers, algorithms.
-
-The comparison table: one row per run.
-
-Bytes and density of every layer as numbers: a row per algorithm and layer.
-
-The table of a comparison: one row per algorithm, for a terminal and as CSV.
+"""Tables for a terminal, a page and CSV: a row per run, a row per algorithm and layer, and a row
+per algorithm of a comparison.
 """
 
 from __future__ import annotations

@@ -1,18 +1,6 @@
-"""Spans from records.
-
-A span: one node did one thing from then until then.
-
-A server's spans: gathering, adding up and replying, of each bucket or of the whole step.
-
-A worker's spans: its passes, its buckets' ways, or the phases of a step that travelled whole.
-
-The timeline of some steps of a run, from its records. Pure.
-
-Spans side by side: those of one track do not overlap. Pure.
-
-How many bytes were under way to and from each worker, as steps in time. Pure.
-
-A timeline in the trace event format, which Perfetto and chrome://tracing open.
+"""The timeline of some steps of a run, from its records: spans of workers and servers, side by
+side in tracks, and the bytes under way. Also in the trace event format, which Perfetto and
+chrome://tracing open. Pure.
 
 Format: "Trace Event Format" (JSON object form). Times are microseconds. A process stands for a
 node, a thread for a row of it: complete events (``X``) of one thread do not overlap.

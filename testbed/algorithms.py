@@ -1,17 +1,8 @@
-"""Algorithm, ROWS, name patterns and suffixes.
-
-What an algorithm says: a name for every part, and their options.
-
-Coded exchanges: rows named ``<one of these>-auto``, patterns ``<one of these>-r<r>``.
-
-The algorithms that have a name of their own. One row each.
+"""Algorithms: rows with a name of their own, names with a number in them (``topk-0.15``,
+``strom-0.001``, ``powersgd-r2``), coded exchanges (``<scheme>-auto``, ``<scheme>-r<r>``), and
+parts added to an algorithm by its name: ``laplace-0.01+int8``.
 
 ``down`` stands only where the way down is coded too; elsewhere the mean returns as float32.
-
-Names with a number in them: ``topk-0.15``, ``strom-0.001``, ``powersgd-r2``.
-
-Parts added to an algorithm by its name: ``laplace-0.01+int8``,
-``topk-0.01+qsgd-4bit+layers+overlap``.
 
     <algorithm>[+<value coding>][+layers][+overlap]
 

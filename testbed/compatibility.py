@@ -1,15 +1,5 @@
-"""Resolve a name or derived row; which parts go together.
-
-Whether an algorithm goes with workers that are not alike: in their data, or in the steps they take
-part in.
-
-Whether the parts of an algorithm exist, can be made, and go together.
-
-Another algorithm with some of its parts changed, as a scenario says it.
-
-From a name, or from what a scenario derives, to an algorithm.
-
-Algorithms are rows of data: what is sent, what is remembered, how much, and how it travels.
+"""Which parts of an algorithm go together, and whether it goes with workers that are not alike;
+from a name, or from what a scenario derives, to an algorithm.
 
 A name is a row of ``ROWS``, matches one of ``PATTERNS``, adds parts to one of these (``SUFFIXES``),
 or is given by a scenario that derives it.

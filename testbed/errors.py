@@ -1,6 +1,4 @@
-"""Error tree.
-
-Every error that a user can meet, with the exit code it leads to.
+"""Every error that a user can meet, with the exit code it leads to.
 
 NarrowsError
 ├─ InputError        2   the scenario, a trace or a flag is wrong: where, what was given, what works

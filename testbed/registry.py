@@ -1,11 +1,8 @@
-"""Registry and validated options.
-
-Named things that people add to: compressors, controllers, exchanges, fabrics, tasks.
+"""Named things that people add to (compressors, controllers, exchanges, fabrics, tasks), and the
+options of parts of an algorithm.
 
 A registry knows its entries by name, refuses a name twice, lists what it knows when a name is
 unknown, and also offers what other installed packages declare under its entry-point group.
-
-Options of parts of an algorithm: frozen models, read from a scenario's keyword arguments.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""Files that a user names, and logs of what others print.
-
-Files in folders of others: a sentence for everything that is no file, too large, or no text; logs
-that go where they should.
-
-What a job's processes print: every line with its node's name, and kept in ``log/<node>.log``.
+"""Files that a user names or that lie in folders of others, and what a job's processes print, kept
+in ``log/<node>.log``.
 
 A job must not fail, or never end, since nobody reads what it prints: what cannot be shown or kept
 is done without.

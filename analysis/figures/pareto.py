@@ -1,7 +1,5 @@
-"""Labels beside points, each where it is least in the way of points and other labels.
-
-Time against final accuracy: the fixed densities with their Pareto front, and every other algorithm
-on it.
+"""Figure ``pareto``: time against final accuracy. The fixed densities with their Pareto front,
+every other algorithm on it, and labels placed where they are least in the way.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""Step timeline as a Gantt chart.
-
-Spans as bars: a panel for each node, in it a row for each bucket and one for the whole step.
-
-What every node did in one step, as bars over time: computation, and each bucket's way to the server
-and back.
+"""Figure ``timeline``: what every node did in one step, as bars over time (a Gantt chart):
+computation, and each bucket's way to the server and back.
 
 Of the runs of a report: the step in the middle, of the first worker and the servers. ``testbed
 timeline --figure`` draws more workers and other steps of one run.

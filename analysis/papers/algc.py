@@ -1,5 +1,5 @@
-"""A factorial experiment: what each of some factors, on or off, does to a measure, and what several
-do together. Pure.
+"""Claims of ALGC (Wang and Zhu) as a factorial experiment: what each of its three parts, on or
+off, does to a measure, what several do together, and the figure of it.
 
 There is a cell for every choice of factors that are on. With y the measure in a cell and s = +1 for
 a factor that is on, −1 for one that is off, the effect of a set S of factors with one seed is the
@@ -10,12 +10,6 @@ usual contrast of logarithms
 (Box, Hunter and Hunter). For one factor that is the mean logarithm with it minus that without; for
 two, half of what the second changes about that: A adds e_A + e_AB with B on, e_A − e_AB with B off.
 A seed has all cells in common, so effects are paired by it.
-
-The figure of a factorial experiment: what each part multiplies the measures by, and the mean of
-every cell.
-
-ALGC's three parts (Wang and Zhu), each on and off, and whether it is faster than whole-model top-k,
-from a comparison of ours.
 
 python -m analysis.papers.algc comparisons/<…>_paper-algc_<…> [DIR]     DIR: where the figure goes
 """

@@ -1,22 +1,4 @@
-"""All bench verbs.
-
-``testbed bench agreement``: virtual time held against real links.
-
-``testbed bench coded``: redundant computation against bytes, as in the experiments on coded
-synchronous SGD.
-
-``testbed bench control``: step responses and regrets of controllers, in virtual time.
-
-``testbed bench exchange``: rounds of gradients through each exchange, against other libraries and
-the bare link.
-
-``testbed bench overlap``: steps that send while they compute, against the least that computation
-and links allow.
-
-``testbed bench scale``: from a few workers to ten thousand, in virtual time.
-
-``testbed bench``: how exact and how costly things are, against alternatives in the same run.
-"""
+"""``testbed bench``: one function per verb; what is measured is in the modules beside this one."""
 
 from __future__ import annotations
 

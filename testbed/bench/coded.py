@@ -1,13 +1,9 @@
-"""Variants of a scenario to run, and their pace. Pure.
+"""``testbed bench coded``: steps to an accuracy in virtual time, a step's time on real links, and
+what redundancy saves.
 
 The model of coded synchronous SGD (Li et al.) is T(r) = r · T_calc + T_comm / r. With c = T_calc /
 (T_calc + T_comm) of SSGD by multicast, T(r) / T(1) = r·c + (1 − c)/r: how much a redundancy r saves
 is decided by c alone.
-
-From steps and step times to savings. Pure.
-
-``testbed bench coded``: steps to an accuracy in virtual time, a step's time on real links, and what
-follows.
 """
 
 from __future__ import annotations

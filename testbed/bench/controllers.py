@@ -1,15 +1,6 @@
-"""How controllers answer to changes of bandwidth.
-
-A run as the figures of ``testbed bench control`` see it: density, time and accuracy by step.
-
-When and how far a controller answers a change of its link. Pure; docs/step-responses.md defines
-every figure.
-
-What the runs say: targets, the best fixed density, the programme, and a row for every controller.
-Pure.
-
-``testbed bench control``: simulate, judge, play what the programme found. Every stage is kept on
-disk.
+"""``testbed bench control``: when and how far controllers answer a change of their link, and how
+far they stay behind the best fixed density and a dynamic programme. docs/step-responses.md
+defines every figure.
 """
 
 from __future__ import annotations

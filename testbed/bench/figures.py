@@ -1,7 +1,5 @@
-"""Figures of benchmarks: virtual time held against real links, and how a step grows with the number
-of workers.
-
-Figures of ``testbed bench control``: one for each controller, and the regrets of all.
+"""Figures of benchmarks: virtual time against real links, growth with the number of workers, and
+``testbed bench control`` with one for each controller and the regrets of all.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
-"""Time that a step must take when its layers' times and its buckets' sizes are known. Pure.
+"""``testbed bench overlap``: one model, one pace, three bandwidths, four ways to make a step, each
+against the least time that computation and links allow.
 
 One bucket per layer; every worker is like every other, and its own link is the narrowest on the
 way. What is neither computation nor a bucket's bits on that link takes no time. All times in
 seconds, sequences in the order of the layers.
-
-What ``testbed bench overlap`` runs: one model, one pace, three bandwidths, four ways to make a
-step. Pure.
-
-From the records of runs to rows and checks. Pure.
-
-``testbed bench overlap``: every bandwidth, the variants of each in turns; what was found is on disk
-after each.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
-"""Plain codecs that tests and benchmarks compare ours with.
-
-What ``loops_index`` does, in plain numpy: what it is tested against and compared with.
-
-Every value coding in plain PyTorch: what the loops are compared with, bit for bit, and timed
-against.
+"""Plain numpy and PyTorch versions of index and value codings: what tests and benchmarks compare
+the compiled loops with, bit for bit.
 
 ``ENCODE[name](values, draw, **options)`` gives the section (uint8), ``DECODE[name](section,
 count)`` what is read from it, without checks. ``values``: float32 (m,), on the CPU;
 ``draw(count)``: float32 (count,), uniform in [0, 1), called once at most. Signs and factors are in
 ``reference_groups``.
-
-``reference`` for the codings whose sections speak of shapes: signs with their means, and factors.
 """
 
 from __future__ import annotations

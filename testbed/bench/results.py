@@ -1,24 +1,8 @@
-"""Rows, checks, medians, order.
-
-What a suite found: rows of figures, and its checks against the limits that it states. Pure.
-
-The arithmetic of benchmarks: histories, what was delivered of them, medians. Pure.
+"""Results of link suites: rows, checks against limits, medians, in which order alternatives are
+measured, runs that figures may be made of, and ``testbed bench link`` itself.
 
 A *history* is a step function, ``(seconds after t0, bit/s)`` with the first entry at 0. A *mark* is
 ``(seconds after t0, bytes so far)``.
-
-In which order alternatives are measured: side by side, so that whatever drifts hits all of them.
-Pure.
-
-Runs that figures may be made of: an invalid one is made again, and what stays invalid is told.
-
-What every suite is given.
-
-The suites of ``testbed bench link`` by name, in the order in which they run.
-
-``testbed bench link``: runs suites, writes what they found as soon as each has ended.
-
-A suite's rows and checks, for people.
 """
 
 from __future__ import annotations

@@ -1,13 +1,5 @@
-"""Virtual time against real links.
-
-The scenarios that are run on both: workers × rates × what happens to the links. Pure.
-
-How far simulated step times are from measured ones. Pure.
-
-Carrying out the scenarios, on real links and in virtual time.
-
-``testbed bench agreement``: measure, calibrate on one half, judge on the other. Every stage is kept
-on disk.
+"""``testbed bench agreement``: the same scenarios on real links and in virtual time, calibrated on
+one half of the runs and judged on the other. Every stage is kept on disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The scenarios that grow: workers in racks whose links are oversubscribed, one server or several.
-Pure.
-
-``testbed bench scale``: every size in a process of its own, whose memory and time are taken.
+"""``testbed bench scale``: workers in racks whose links are oversubscribed, every size in a
+process of its own, whose memory and time are taken.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Bandwidths over time that controllers are tried with.
-
-The scenarios of ``testbed bench control``: what happens to the server's link. Pure.
+"""Scenarios of ``testbed bench control``: what happens to the server's link, carrying them out in
+virtual time, and the densities that would have reached a target earliest.
 
 All begin to move at 6 s: the longest warm-up of a controller (20 steps at k_max) ends before, and
 the fastest run of 240 steps lasts 13 s, so that half of its steps follow.
-
-Carrying out the runs in virtual time; where they lie is kept on disk.
-
-The densities that would have reached a target earliest on a known history, by a dynamic programme.
-Pure.
 
 A bound under a quasi-static model of progress: a step with density k does 1/N(k) of the work,
 whatever came before. docs/step-responses.md says what that leaves out.

@@ -1,8 +1,5 @@
-"""Doctor and clean.
-
-``testbed doctor``: what this machine has, what it lacks, and what to do about it.
-
-``testbed clean``: remove what killed runs left behind, exactly that and nothing else.
+"""``testbed doctor``: what this machine has and lacks, and what to do about it; ``testbed clean``:
+remove what killed runs left behind, exactly that and nothing else.
 """
 
 from __future__ import annotations

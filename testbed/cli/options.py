@@ -1,10 +1,5 @@
-"""Shared flags, --guest, link settings in words.
-
-Flags that mean the same on every verb.
-
-What is asked of a link besides rate and queue, in words.
-
-``--guest``: the same command again, in a kernel of its own that has every impairment.
+"""Flags that mean the same on every verb, impairments in words, and ``--guest``: the same command
+again in a kernel of its own.
 """
 
 from __future__ import annotations

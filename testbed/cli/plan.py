@@ -1,12 +1,4 @@
-"""Dry run.
-
-What an uncompressed step would cost on the links of a scenario: arithmetic, nothing is started.
-
-What ``testbed plan`` tells: a scenario's history, commands and arithmetic as plain data. Starts
-nothing.
-
-``testbed plan``: the dry run. What links, nodes and messages would be, as tables or JSON.
-"""
+"""``testbed plan``: what links, nodes and messages would be, as tables or JSON. Starts nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""``testbed replay``: how well links follow a trace or a scenario, measured with bulk traffic.
-
-``testbed replay-controller``: run a run's controllers again on what the workers recorded.
+"""``testbed replay``: how well links follow a trace or a scenario, measured with bulk traffic;
+``testbed replay-controller``: a run's controllers again on what the workers recorded.
 """
 
 from __future__ import annotations

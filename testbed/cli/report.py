@@ -1,7 +1,5 @@
-"""``testbed report``: table, figures and an HTML page from the records of runs.
-
-``testbed compare``: several seeds, runs interleaved, differences paired by seed with intervals;
-resumable.
+"""``testbed report``: table, figures and an HTML page from records; ``testbed compare``: several
+seeds, runs interleaved and paired by seed, with intervals; resumable.
 """
 
 from __future__ import annotations

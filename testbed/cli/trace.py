@@ -1,11 +1,4 @@
-"""Functions that the verbs under ``testbed trace`` share: writing a file, and saying what is in it.
-
-``testbed trace make``: synthetic traces, one command per kind.
-
-``testbed trace record``: a trace of one's own path, measured with iperf3.
-
-``testbed trace``: look at bandwidth traces, convert, make and record them.
-"""
+"""``testbed trace``: look at bandwidth traces, convert, make and record them."""
 
 from __future__ import annotations
 

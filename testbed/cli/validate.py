@@ -1,7 +1,5 @@
 """``testbed validate``: whether a scenario and its traces are right, and what they need of a
-kernel.
-
-``testbed init``: a scenario to start from, with a trace of its own.
+kernel; ``testbed init``: a scenario to start from, with a trace of its own.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Chakra execution traces, over protobuf.
-
-A trace of messages as Chakra execution traces: a file for every node, ``<stem>.<rank>.et``.
+"""Traces of messages as Chakra execution traces, and back: a file for every node,
+``<stem>.<rank>.et``.
 
 Computations become COMP_NODE, messages COMM_SEND_NODE and COMM_RECV_NODE, what they wait for data
 dependencies. Names, steps and the source are attributes of ours, which other readers pass over.
-
-Chakra execution traces as a trace of messages: a file for every rank, in the order of the ranks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Protocol buffers of Chakra's execution traces.
-
-Protocol buffers on the wire, as far as Chakra's messages need them.
+"""Protocol buffers, as far as Chakra's execution traces need them.
 
 A message is fields: a key (number × 8 + wire type) and a value, which is a varint (0), 8 bytes (1),
 a length and as many bytes (2) or 4 bytes (5); of a field that may come several times, numbers may

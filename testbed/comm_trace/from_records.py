@@ -1,19 +1,13 @@
-"""Trace of a finished run (opens the 3-file circle).
-
-A ring all-reduce as single messages.
+"""A trace of a finished run's messages, out of its records: of runs with parameter servers, of
+workers among themselves, and of a ring as single messages. Times in model time, to the
+microsecond.
 
 What is summed up is cut into as many segments as there are nodes. In each of 2(n - 1) hops every
 node sends one to the next and receives another from the one before it (Patarasuk and Yuan,
 "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
 
-Messages of runs whose workers exchange gradients among themselves.
-
 Their records have a step's messages together: what each of them was follows from the exchange's own
 rule, and the sums have to agree with it.
-
-Messages of runs with parameter servers: each worker's gradients, and every server's answers.
-
-The messages of a finished run, out of its records; times in model time, to the microsecond.
 """
 
 from __future__ import annotations

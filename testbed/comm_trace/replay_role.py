@@ -1,11 +1,5 @@
-"""A role that replays its part of a trace.
-
-What a replay of a trace records; times as in ``testbed.records.events``.
-
-What one node plays of a trace, as it is handed over the control network.
-
-A node that plays its part of a trace: it waits as long and sends as much as was recorded, and
-computes nothing.
+"""A node's part of a trace and the role that plays it: it waits as long and sends as much as was
+recorded, and computes nothing.
 
 Frames of a run: a HELLO to each partner that comes before oneself, which was there to be connected
 to; the trace's messages, whose step is their number among those of their sender to their receiver;

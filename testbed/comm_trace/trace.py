@@ -1,20 +1,12 @@
-"""CommTrace and its JSON-lines file.
-
-A trace of a job's messages: what every node computed, sent and received, and what each of that
-waited for. Pure.
+"""A trace of a job's messages (``CommTrace``), and its file of JSON lines (docs/job-traces.md).
+Pure but for the file.
 
 Operations of a node may go on side by side; one begins when all those that it comes ``after`` have
 ended. A node computes one thing at a time, and what it sends to one peer leaves in the order in
 which it became ready.
 
-Files of message traces: JSON lines, ``docs/job-traces.md``.
-
 The first line names format, version, source and nodes; every other one is an operation of a node,
 whose number is its place among that node's own lines.
-
-What a trace holds, in numbers.
-
-Operations of one node, as they are added one after the other.
 """
 
 from __future__ import annotations

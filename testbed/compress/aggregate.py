@@ -1,9 +1,5 @@
-"""Sum of sparse messages.
-
-Which elements of a vector any message of a round had: the union, ascending, where the sums are
-kept.
-
-The sum of several workers' messages, as a parameter server builds it, sparse where they are.
+"""Sum of several workers' messages, as a parameter server builds it: sparse where they are, with
+the union of their indices.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Selector, ValueCoding, Memory protocols, Recipe.
-
-The seams of compression. A message is what three things make of a gradient:
+"""Protocols and options of compression. A message is what three things make of a gradient:
 
     memory      adds what was not sent before          p = g + e
     selector    chooses which elements travel          indices, values
@@ -8,12 +6,6 @@ The seams of compression. A message is what three things make of a gradient:
 
 and, at the end, the memory keeps what the message lacks: e ← p − what the receiver will read. Any
 three go together; an algorithm is a row that names them. One instance of each serves one bucket.
-
-What an algorithm says of compression: which selector, values and memory, and with which options.
-
-Checks of the options that selectors, value codings and memories are made with.
-
-The memory that payloads are written in and read with: made once for a bucket, used at every step.
 """
 
 from __future__ import annotations

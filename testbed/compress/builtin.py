@@ -1,12 +1,8 @@
-"""One line per part.
-
-Every selector, value coding and memory that ships with Narrows, in one place. A new one is a file
-and a line here.
+"""Every selector, value coding and memory that ships with Narrows, one line each, and the numbers
+of value codings on the wire. A new one is a file and a line here.
 
 None of these modules imports torch or numba: they use the tensors they are given, so that the names
 are known (and a scenario validates) on a machine without them.
-
-Value codings by the number that stands for them on the wire.
 """
 
 from __future__ import annotations

@@ -1,12 +1,5 @@
-"""Compressor, BucketCompressor, checkpoints.
-
-Arrays in a state as tensors, so that ``torch.load`` reads a checkpoint without trusting its code.
-
-One bucket's way from gradient to payload: memory, selector, values, bytes, memory again.
-
-A compressor's state on its way into buckets that may not be made yet.
-
-All buckets of one worker: gradients in, payloads out, and back.
+"""A worker's compressor: each bucket's way from gradient to payload and back (memory, selector,
+values, bytes, memory again), and checkpoints of it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
-"""Density, finiteness, Laplace fit, error curve.
-
-How many elements a density stands for.
-
-Refusing gradients that are not numbers, by the name of the parameter they belong to.
-
-How well a distribution fits a gradient: the 1-Wasserstein distance between them.
+"""Figures about a gradient: elements that a density stands for, whether all are finite, how well a
+Laplace distribution fits (1-Wasserstein), and its error curve.
 
 For a sample in ascending order and the quantile function Q of a distribution,
 
@@ -12,8 +7,6 @@ For a sample in ascending order and the quantile function Q of a distribution,
 
 in the gradient's own units. Divided by the distribution's mean magnitude it can be compared between
 steps.
-
-The error curve of a vector: how much of its energy exact top-k leaves out, at several densities.
 """
 
 from __future__ import annotations

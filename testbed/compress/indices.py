@@ -1,6 +1,5 @@
-"""Bitmap, int32, Elias-Fano, seed.
-
-Elias–Fano coding of ascending indices, with a length that depends on n and m alone.
+"""How indices of the elements that are sent are written: a coding per message, the shortest of
+bitmap, int32, Elias–Fano, or a seed.
 
 Index i_j, the j-th of m in a vector of n, comes after i_j − j elements that are not sent. These
 numbers y_j do not descend and are at most n − m. Their low b bits are stored as they are, one after
@@ -12,18 +11,14 @@ With random indices this is at most 11 % above their entropy, n·H(m/n) bits. (P
 storage and retrieval by content and address of static files", J. ACM 1974; R. Fano 1971. The same
 length as Golomb–Rice coding of the gaps, but no index waits for the one before it.)
 
-How the indices of the elements sent are written: a coding per message, the shortest one.
-
 ``m`` indices of a vector of ``n``, strictly ascending. Every coding's length depends on n and m
 alone.
 
 dense       nothing: all n values are sent
 bitmap      n bits, first element in the lowest bit of the first byte
 int32       m × 4 bytes
-elias-fano  about log2(n/m) + 2 bits each (``elias_fano``)
-seed        8 bytes, from which both sides work the indices out (``seeded``)
-
-A random set of indices that follows from a seed alone: the same for all machines and versions.
+elias-fano  about log2(n/m) + 2 bits each (below)
+seed        8 bytes, from which both sides work the indices out (below)
 
 Up to ``SORTED`` elements: those with the least words of the seed's stream (``kernels.random``), of
 equal words the first. Beyond: the first ``count`` elements of a random permutation of [0, n), made

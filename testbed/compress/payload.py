@@ -1,6 +1,5 @@
-"""Payload format: header, values, indices; several per message.
-
-The first 32 bytes of a payload: what is in it, and how long it is.
+"""A compressed message as bytes: header, values, indices; or several such in one, when every
+parameter is compressed by itself. Little-endian.
 
 offset   size  field
 0        4     magic "NRWG"
@@ -12,8 +11,6 @@ offset   size  field
 16       8     m, count of values sent
 24       8     v, length of the value section
 
-The payload: a self-describing message that holds part of a flat vector. Little-endian throughout.
-
 offset   size  field
 0        32    header, with v, the length of the value section (``header``)
 32       v     values, as their coding has them, in ascending order of index
@@ -21,8 +18,6 @@ offset   size  field
 
 The receiver knows the size that it waits for and refuses any other, so that no bytes can make it
 allocate more than it must anyway. ``docs/wire.md`` describes every byte.
-
-Several payloads in one message, when every parameter is compressed by itself. Little-endian.
 
 offset   size  field
 0        4     magic "NRWL"

@@ -1,7 +1,5 @@
-"""Every controller that ships with Narrows, in one place. A new one is a file and a line here.
-
-How much is sent: rules that map what a worker observed to the next density. Pure, seeded,
-serialisable.
+"""How much is sent: rules that map what a worker observed to the next density. Every controller
+that ships is one line here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """AdaLag: the density at which the seconds that bytes take and the lag that sparseness costs weigh
-the same.
+the same; and LAGS (Shi et al., ECAI 2020): every bucket is as dense as hides behind
+computation.
 
 What error feedback holds back is applied later. With M = Σ|p − sent| held and m = Σ|sent| leaving
 in each step, mass waits M/m steps on average (Little's law), and that is about a/k with an a that
@@ -20,9 +21,6 @@ become faster. Where the hull is too short to tell, α stays what it was.
 
 ``bytes_take: known`` is the oracle to compare with: b from the asked rates of the links, as nobody
 outside of a testbed knows them.
-
-LAGS (Shi et al., ECAI 2020), for a parameter server: every bucket is as dense as hides behind
-computation.
 
     ρ_l = (t_l − c_l − α) / (β·w·m_l)        clipped to [k_min, k_max]
 

@@ -1,7 +1,5 @@
-"""Options of AdaTopK: the constants of its Table 2, and a choice for every point its text leaves
-open.
-
-AdaTopK (Huang and Gao): the density follows how fast accuracy and communication delay change.
+"""AdaTopK (Huang and Gao): the density follows how fast accuracy and communication delay change;
+its options, with a choice for every point its text leaves open.
 
 Algorithm 1, with dd and da the last w first differences of delay and of accuracy:
 
@@ -11,7 +9,7 @@ Algorithm 1, with dd and da the last w first differences of delay and of accurac
     raise:  k ← m_inc·k + (1 − m_inc)·k_max
     lower:  k ← m_dec·k − (1 − m_dec)·k_dec         then k is clipped to [k_min, k_max]
 
-k is carried from epoch to epoch. ``adatopk_options`` lists the points that the paper leaves open.
+k is carried from epoch to epoch. ``AdaTopKOptions`` lists the points that the paper leaves open.
 """
 
 from __future__ import annotations

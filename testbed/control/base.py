@@ -1,10 +1,5 @@
-"""Controller, Observation, options, seeds.
-
-The seam of control: an observation after every step, a density for the next one.
-
-What options of controllers are made of.
-
-Seeds of controllers, one per worker, derived from the run's; and their generators as JSON values.
+"""Controllers: what they are shown after a step, what they answer, their options, and their seeds,
+one per worker, derived from the run's.
 """
 
 from __future__ import annotations

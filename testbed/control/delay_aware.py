@@ -1,17 +1,13 @@
-"""DA1-DA5.
+"""The delay-aware family DA1 to DA5, in the style of DC2 (Abdelmoniem and Canini, INFOCOM 2021),
+and the delays it remembers.
 
-What delay-aware rules know of the past: smoothed delay and deviation, and a window of the newest
-delays.
+DA1-DA5.
 
     v ← 3/4·v + 1/4·|d − s|        s ← 7/8·s + 1/8·d
 
 with the weights of TCP's timer (RFC 6298, section 2). As there, v is changed first, against
 the s of before, and the first delay sets s = d and v = d/2. Window: the newest W delays, the newest
 of all included. All in the unit of the delays: seconds, or seconds per byte.
-
-Options of the delay-aware family DA1 to DA5: one model for what all have, one for each rule.
-
-The delay-aware family DA1 to DA5, in the style of DC2 (Abdelmoniem and Canini, INFOCOM 2021).
 
 A reconstruction of ours. DC2's thresholds, windows and limits are not public, so nothing that these
 rules do is a statement about DC2 itself. d: delay of the newest step; s, v and the window W:

@@ -1,11 +1,5 @@
-"""Common part of layer-wise rules, error curves.
-
-Error curves of layers: means of those seen, read at any density.
-
-What rules for every layer have in common: they watch buckets, decide now and then, and keep a
-density by name.
-
-Rules that let communication take as long as it can behind computation.
+"""Common parts of rules for every layer: error curves, buckets observed, a density by name, and
+communication that takes as long as it can behind computation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Fixed, schedules, random walk.
-
-Densities that follow time alone: a schedule over steps, DGC's warm-up over epochs, and a script.
+"""Densities that look at nothing: fixed, schedules over steps, DGC's warm-up over epochs, a
+script, and a random walk.
 
     schedule     linear: k_i = from + (to − from)·i/steps;
                  exponential: k_i = from·(to/from)^(i/steps); then ``to``
@@ -11,10 +10,6 @@ Densities that follow time alone: a schedule over steps, DGC's warm-up over epoc
 Steps are counted from 0, as they are taken in. An epoch is counted from the first that is seen. A
 controller hears of an epoch after its first step, so that this step still has the density of the
 epoch before.
-
-The controller that does not adapt.
-
-A density that looks at nothing: log k makes normal steps between two limits, which reflect it.
 
 The ablation of a controller that adapts: is it better than one that moves as much, and knows
 nothing? Between reflecting limits log k is spread evenly in the long run, so that the mean of k is

@@ -1,7 +1,4 @@
-"""The registered exchanges.
-
-The exchanges that ship.
-"""
+"""How gradients travel: the exchanges that ship, by name."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Exchange, ServerExchange, Ticket (ONE class), Update, TransferTiming, ExchangeSpec.
-
-The seam of exchange: what a worker submits, and what it gets back.
-
-What an exchange consists of: a worker's side, a server's side, and who the peers are.
+"""Protocols of exchanges: what a worker submits and gets back, a server's side, who the peers are,
+and what an exchange consists of (``ExchangeSpec``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""One message from each of several peers (ONE implementation of the four).
-
-Waiting for one message from each of several peers, some of which may be ahead.
-
-A server's side of its workers where some may be lost: who is still there, what they send, and
-answers that hold up nobody else.
+"""Waiting for one message from each of several peers, some of which may be ahead; and a server's
+view of workers of which some may be lost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Synchronous; elastic workers.
-
-The parameter server: every worker sends to the server, which answers all of them with one update.
+"""The synchronous parameter server: every worker sends to the server, which answers all of them
+with one update. ``Elastic…``: workers leave and return while the run goes on.
 
 Several servers share the model: each answers for buckets of its own, as if it were the only one.
 
@@ -8,8 +7,6 @@ Frames of a run: each worker's HELLO to every server; then per step and bucket a
 worker (that takes part in the step) and an UPDATE to all; BYE. Servers decide which step is the
 last and send a BYE with that step's number before their UPDATE; a worker answers with a BYE once it
 has all updates.
-
-A parameter server whose workers leave and return while the run goes on.
 
 Beside the frames of ``testbed.exchange.parameter_server``: who leaves says so with an AWAY of the
 first step that it will miss, in the place of its gradient, and gets nothing from then on. With a

@@ -1,11 +1,7 @@
-"""Fabric protocol, RunContext, registry.
-
-The seam of fabrics. Order of calls: create, (the session listens on ``control_host``), start,
-destroy.
+"""The fabric protocol and the fabrics that ship. Order of calls: create, (the session listens on
+``control_host``), start, destroy.
 
 Two networks on every fabric: ``data`` is shaped; ``control`` is not, and carries no training bytes.
-
-The fabrics that come with the package. Each is imported when it is asked for, with what it needs.
 """
 
 from __future__ import annotations

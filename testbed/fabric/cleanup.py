@@ -1,8 +1,5 @@
-"""Undo a journal.
-
-Removing what journals of namespace runs list; each entry's own identity is checked first.
-
-Undoing a journal, newest entry first.
+"""Undoing a journal of a namespace run, newest entry first; each entry's own identity is checked
+before it is removed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Nodes of ``netns`` and the commands in them, as forks of one process that has imported what they
-need.
+need; and their logs, up to a bound.
 
 ``Forker`` starts ``python -m testbed.fabric.fork_server``, which imports PyTorch once where nodes
 train; each process is then a fork of it, a hundredth of a second after it was asked for. The two
 speak over a socket that keeps messages apart; what is asked for travels in a file in memory, and
 with it the file for a process's output. All die with the forking process, and that with the thread
 that started it.
-
-Logs of nodes of ``netns``: what a node prints is kept in ``log/<node>.log``, up to a bound.
 
 The nodes write into pipes and a thread each copies: whoever could write to the file itself could
 fill the disk.

@@ -1,8 +1,4 @@
-"""Gloo process group on the data network.
-
-A node's own network interfaces, seen from inside: no privileges, and no netlink.
-
-PyTorch's gloo among the nodes of a run, bound to the data network:
+"""PyTorch's gloo among the nodes of a run, bound to the data network:
 ``testbed.node.CollectiveGroup``.
 
 Left to itself gloo takes the address that the host's name stands for, which may be the loopback's

@@ -1,12 +1,9 @@
-"""Node on threads and sockets.
-
-Who runs first when there are more threads than processors.
+"""A ``Node`` on a real host: threads, the monotonic clock, sockets. Used by every fabric but
+``sim``.
 
 A host that stands in for several machines must not let one node's computation hold up another
 node's messages: on real machines they have nothing to do with each other. So computation, and the
 writing of records, give way to everything else. No privilege is needed to give way.
-
-A ``Node`` on a real host: threads, the monotonic clock, sockets. Used by every fabric but ``sim``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Names and addresses of one run's namespaces, and of its racks. What is taken already is given.
-
-Nodes as processes in network namespaces: no engine, no images, the same links.
-"""
+"""Nodes as processes in network namespaces: no engine, no images, the same links."""
 
 from __future__ import annotations
 

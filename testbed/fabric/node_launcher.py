@@ -1,7 +1,5 @@
-"""Become a node process: namespace, privileges, PYTHONPATH.
-
-Becoming somebody without power: ``python -m testbed.fabric.node_launcher --netns PATH --parent PID
--- COMMAND…``.
+"""Becoming a node's process: ``python -m testbed.fabric.node_launcher --netns PATH --parent PID --
+COMMAND…``.
 
 Enters the network namespace and a view of the host's files that is read-only, becomes the nodes'
 user, gives up every capability for good, sees to it that it dies with its parent, and becomes the

@@ -1,15 +1,11 @@
-"""Message completion and its exclusions.
-
-Message completion: did messages take the time that the asked rates give them?
+"""Message completion: did messages take the time that the asked rates give them? And why some
+cannot be judged.
 
 In training, traffic is on and off, so mean rates say little. Here every group of messages that
 travel together (one step's gradients to the server; its replies) is held against the service curve
 of the links on its way. Times are taken where messages arrive, in the receiver's network stack: not
 at the shaped queue, and not where a process gets round to reading them (that is the processor's
 doing, and judged apart).
-
-Why messages cannot be held against the service curve: what happened to them is no error of the
-emulation. Pure.
 """
 
 from __future__ import annotations

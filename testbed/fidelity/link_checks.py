@@ -1,11 +1,5 @@
-"""Rates, delays, loss.
-
-Did packets take the time, and get lost, as was asked? The measures of delay lines and of whole
-ways.
-
-Did the links hold and give what was asked? The measures of single link directions.
-
-Every measure of a run as findings: a figure, its limit and a sentence.
+"""Checks of links against limits: rates, outages, delays, loss and lateness, each as a finding
+with a sentence.
 """
 
 from __future__ import annotations

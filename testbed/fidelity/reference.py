@@ -1,11 +1,8 @@
-"""Link states that the scenario requested; paths and their delays.
-
-The requested states are the reference that records are held against. Pure.
+"""Link states that the scenario requested, and the links and delays on a path: what records are
+held against. Pure.
 
 It comes from the scenario's own timeline, not from what the agent says that it was told: a change
 that was lost on its way to the agent is missed here.
-
-The links on the way from one node to another, and what those ask of a packet's travel time. Pure.
 """
 
 from __future__ import annotations

@@ -1,11 +1,5 @@
-"""Host, bytes, node events.
-
-Byte identity: three counts of the same bytes that must agree (the kernel's class, sockets, frames).
-
-Whether what a scenario does to nodes (pause, resume, kill, restart) was done, and when. Pure.
-
-Was there processor enough, are all bytes accounted for, and did messages come on time? Measures of
-a run.
+"""Checks of a run: processor time, byte identity (the kernel's class, sockets and frames must
+agree), node events, and messages' completion. Pure.
 """
 
 from __future__ import annotations

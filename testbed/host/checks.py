@@ -1,12 +1,5 @@
-"""Needs, and their repair.
-
-What a check is: a need by name, how it is judged, and what mends it.
-
-Checks of the kernel and the host's network.
-
-Every need of the project as a named check, in the order in which they build on each other.
-
-Subnets that nothing on this host uses yet. The engine is the judge: it refuses overlapping ones.
+"""Every need of the project as a named check, in the order in which they build on each other: how
+it is judged, and what mends it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""An engine that ``make setup`` starts: what it changes on the host is written down before, and
-undone when it is stopped.
+"""The Docker engine and Compose: found, judged, and started where none answers.
 
 Where an init system manages Docker, the distribution's service is started as the host has
 configured it: by default it turns on forwarding and adds filters. Elsewhere the engine is our own
 process, with flags by which it leaves both alone as far as that is safe: the project's containers
 need bridges without a way out, and nothing else.
-
-The Docker engine and Compose: found, judged, started where none answers.
 """
 
 from __future__ import annotations

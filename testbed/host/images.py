@@ -1,14 +1,8 @@
-"""The image that all others stand on: pulled, or made by debootstrap where no registry answers.
-
-Wheels for the image's Python, fetched by the host's pip: images are built without any network.
-
-The images, each named by the content it was made from: what is there need not be made again.
+"""The images, each named by the content it was made from: what is there need not be made again.
 
 ``base`` (Debian and Python) ◀ ``runtime`` (what a node imports) ◀ ``node`` (the package itself). A
 change of the code remakes the last one only. The shaper's service is the ``node`` image run as
 another user.
-
-Images that users bring: looked for, and pulled only where that is wanted.
 """
 
 from __future__ import annotations

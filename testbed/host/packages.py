@@ -1,8 +1,5 @@
-"""Apt; running programs.
-
-Running programs, and telling the user what takes time.
-
-System packages: installed by apt-get for root on Debian and Ubuntu, otherwise named exactly.
+"""System packages: installed by apt-get for root on Debian and Ubuntu, otherwise named exactly;
+and running programs.
 """
 
 from __future__ import annotations

@@ -1,26 +1,12 @@
-"""Folders of this checkout, its environment, its lock files, PyTorch and compiled kernels.
-
-Where the parts of a checkout lie.
-
-Content hashes: what was made from the same content need not be made again.
-
-The lock files: exact versions of all that is installed, with the hashes of their files. `make lock`
-writes them.
+"""Where the parts of a checkout lie, content hashes, lock files, the virtual environment, which
+build of PyTorch, and compiled kernels.
 
 pip takes nothing else then, wherever it finds it.
-
-Which build of PyTorch: without a GPU the CPU build, ten times smaller than the CUDA one.
 
 Asked for in this order, and the first that pip can satisfy is taken: the CPU build where pip looks
 anyway, the CPU build from PyTorch's own index, the CUDA build. With a GPU, the CUDA build, if there
 is one. The version is that of ``constraints.txt`` in every case, and the files are those whose
 hashes are in ``locks/``.
-
-The virtual environment ``.venv``: the package (editable), its dependencies and the developers'
-tools.
-
-Compiled kernels: made once here, so that the first run of all does not begin with half a minute of
-compiling.
 """
 
 from __future__ import annotations

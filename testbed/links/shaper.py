@@ -1,8 +1,5 @@
-"""All shaped directions of a session.
-
-One direction of one link in the kernel: installed once, changed in place, read back, removed.
-
-Everything that shapes the links of one session: set up, kept for the next run, undone at the end.
+"""Every shaped direction of a session: installed once, changed in place, read back, kept for the
+next run, removed at the end.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""Prometheus.
-
-Names of the Prometheus metrics. Dashboards and other people's queries rest on them: they do not
-change.
+"""A node's Prometheus endpoint, fed by the events that are recorded, and the metrics' names, on
+which other people's queries rest: they do not change.
 
 Base units, ``_total`` on counters, bytes even for rates. Every metric bears the labels ``LABELS``.
-
-A node's Prometheus endpoint, fed by the same events that are recorded. For watching, not for
-papers.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Steps of a job that marks none, inferred from what its links carried.
-
-When the links paused, told by how many bits had been carried by then. Pure.
+"""Steps of a job that marks none, inferred from what its links carried. Pure.
 
 A synchronous job sends (nearly) the same bytes in every step, however long the links take for them.
 So on an axis of bits its pauses come at equal distances, where on an axis of time they would follow
 the links' rates.
-
-Steps of a job that marks none, inferred from what its links carried. Pure.
 
 Synchronous training sends (nearly) the same bytes in every step, whatever the links' rates, and
 pauses while it computes. So a step ends where the sum of bytes has grown by one step's and the

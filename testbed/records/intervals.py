@@ -1,10 +1,5 @@
-"""Intervals of time, quantiles, and what the host's processors did in intervals.
-
-Stretches of time, merged and in order. Pure.
-
-Quantiles that are values which occurred, and what few values can say of them.
-
-What the host's processors did while a run went on, out of the ``host`` records. Pure.
+"""Intervals of time, quantiles, and what the host's processors did meanwhile, out of the ``host``
+records. Pure.
 """
 
 from __future__ import annotations

@@ -1,12 +1,5 @@
-"""Marked steps, and steps inferred from traffic.
-
-Steps of a job that marked them (``testbed.mark``): of each process, and of the job as a whole.
-Pure.
-
-Times in wall seconds after t0, as in the records.
-
-Records of a job that is somebody else's (``testbed exec``): its processes, what it said of itself,
-what it moved.
+"""Steps that a foreign job marked (``testbed.mark``), of each process and of the whole, and its
+records: processes, connections, bytes.
 
 Times in seconds after t0, wall clock, as in ``testbed.records.events``. All are in
 ``events/<role>-<rank>.jsonl`` of the node that they tell of.

@@ -1,10 +1,5 @@
-"""Conditions of a run.
-
-Facts about the machine that a result may depend on. Its name is not one of them.
-
-The one table of thresholds that a verdict is found by. It goes into every manifest as it is.
-
-The manifest: under what conditions a run's records were made. A run without one is not plotted.
+"""A run's manifest: under what conditions its records were made, facts about the machine, and the
+table of thresholds of verdicts. A run without one is not plotted.
 """
 
 from __future__ import annotations

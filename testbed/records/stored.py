@@ -1,9 +1,5 @@
-"""Records that stay in their files or are packed, for runs of a day.
-
-Records that are left in their files and read again whenever they are wanted: of a day's run there
-are millions.
-
-Small objects of numbers by name, packed: of a day's steps there are a million.
+"""Records that stay in their files, and packed small objects, for runs of a day: there are
+millions.
 """
 
 from __future__ import annotations

@@ -1,14 +1,5 @@
-"""Order, resume, sweep.
-
-The runs of one ``testbed run`` or ``compare``: in which order, how far they are, where that is
-written down.
-
-A comparison that was begun earlier: what it is made of, and which of its runs are finished.
-
-Fixed densities of exact top-k: the best of them is what an adaptive algorithm has to beat.
-
-What ``testbed compare`` was asked for: algorithms, seeds and order, anew or as an earlier
-comparison has them.
+"""The runs of one ``testbed run`` or ``compare``: their order, how far they are, resuming them,
+and the fixed densities of a sweep.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""ControlServer and JSON lines.
-
-JSON objects over a socket, one a line: the control network's whole protocol.
+"""The control network: JSON objects over a socket, one a line, and the session's end, where nodes
+report.
 
 From a node: hello {node, token, pid}, up, ready, event {event}, burst {record}, done {summary,
 counters}, ended,
              error {…}, alive.
 To a node:   job {job, peers, traffic, …}, start {t0_ns}, end, link {sample}, flow {…}, keep.
-
-Where nodes report: the session's end of the control network.
 
 Every node's messages arrive in one queue. A closed connection or ``SILENCE_S`` without a sign of
 life is the loss of that node, whatever its data connections do: an emulated outage is not a crash.

@@ -1,9 +1,7 @@
-"""Cross traffic of one trial: who sends to whom, when, and what came of it.
+"""Cross traffic of one trial on real links: who sends to whom, when, and what came of it.
 
 The bursts of every flow are the scenario's and count from the trial's own t0: each algorithm meets
 the same.
-
-Cross traffic of one run on real links, from its nodes' parts to its last test's end.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""iperf3 as cross traffic: its command lines, and what its JSON says of one test.
-
-Starting a program at an instant: ``python -m testbed.runner.cross_traffic_node --parent PID --at-ns
-N -- COMMAND…``.
+"""A node's part in cross traffic: iperf3 servers for flows it sinks and clients for those it
+sends, started at an instant (``python -m testbed.runner.cross_traffic_node``).
 
 An interpreter takes a while to start, and longer on a busy machine; so it is started early, waits
 for the instant on the host's monotonic clock, and becomes the command. It dies with its parent
 thread.
-
-A node's part in cross traffic: iperf3 servers for the flows it sinks, clients for those it sends.
 
 Every program is a child of a thread of its own, which waits for it: it dies with that thread, and
 so with the node.

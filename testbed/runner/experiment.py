@@ -1,10 +1,5 @@
-"""Scenario -> jobs.
-
-The links between workers and the server, and how many workers share each. Pure.
-
-A scenario made ready to run: expanded, dilated, its algorithms resolved, its link history at hand.
-
-How large the messages of a job will be, as far as that is known before it begins.
+"""A scenario made ready to run: expanded, dilated, its algorithms resolved, and the jobs of its
+nodes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""From a trial to verdict, certificate, summary.
-
-Whether the counts and replicas that several nodes keep of one run agree. Each fault is a sentence.
-
-From a trial's records to its verdict, its certificate and its summary.
+"""From a trial's records to its verdict, its certificate and its summary, and whether nodes'
+counts agree.
 """
 
 from __future__ import annotations

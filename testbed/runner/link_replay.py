@@ -1,12 +1,8 @@
-"""``testbed replay``.
-
-A replay's traffic: per node one TCP flow to the switch's own address and one from it.
+"""``testbed replay``: bulk traffic on every link direction while it follows its history, and its
+certificate.
 
 So each direction of each link is filled by itself and shared with nobody. All flows connect on idle
 links, where the least round-trip time is to be seen, and begin to send together before t0.
-
-``testbed replay``: bulk traffic on every link direction while it follows its history, and its
-certificate.
 """
 
 from __future__ import annotations

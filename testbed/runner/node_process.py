@@ -1,15 +1,8 @@
-"""A node's process and its assignment (opens the 2-file circle).
-
-A node's part in one run: endpoint, role, barrier, result.
-
-A node's process: ``python -m testbed.runner.node_process --name worker-0 --control 10.0.0.1:7077``.
+"""A node's process: ``python -m testbed.runner.node_process --name worker-0 --control
+10.0.0.1:7077``; and its parts in training, in replays of traces, and in ``testbed replay``.
 
 It lives for a whole ``testbed run`` (torch is imported once) and takes one job after the other over
 the control network. When that connection closes, it ends: nothing survives its run.
-
-A node's part in the replay of a trace: endpoint, player, barrier, result. It needs no PyTorch.
-
-A node's part in ``testbed replay``: one bulk TCP flow per direction, to and from the switch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""How many of a comparison's runs are over, and how long the rest will take.
-
-What a waiting person sees: a live panel on a terminal, a plain line now and then elsewhere.
+"""How many of a comparison's runs are over and how long the rest will take: a live panel on a
+terminal, a plain line now and then elsewhere.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Trials on real links: training, and replays of communication traces.
-
-Trials on real nodes and links: a session's fabric, agent and processes.
-
-The replay of a trace of messages on real nodes and links.
-"""
+"""Trials on real nodes and links: training, and replays of communication traces."""
 
 from __future__ import annotations
 

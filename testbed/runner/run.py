@@ -1,12 +1,5 @@
-"""Algorithms x seeds.
-
-The seam between a comparison and whoever carries out its trials: real nodes, or a virtual clock.
-
-``testbed run``: algorithms × seeds one after the other, each on the same link history from its own
-t0.
-
-Trials in virtual time side by side, each in a process of its own: they have nothing in common but
-the disk.
+"""``testbed run``: algorithms × seeds, one after the other, each on the same link history from its
+own t0, on real nodes or in virtual time, there also side by side.
 """
 
 from __future__ import annotations

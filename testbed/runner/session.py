@@ -1,15 +1,9 @@
-"""Nodes up, connected, gone.
-
-The workers that a run can go on without.
-
-Nodes up, connected and ready for work; everything gone again at the end.
+"""Nodes up, connected and ready for work, links brought to their state at t0, and everything gone
+again at the end.
 
     with Session(specs, "netns", directory) as session: …
 
 ``keep_failed`` leaves a failed session standing for inspection until ``testbed clean --all``.
-
-The conditions of a run on real links: what is asked of the agent, and links brought to their state
-at t0.
 """
 
 from __future__ import annotations

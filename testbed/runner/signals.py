@@ -1,14 +1,5 @@
-"""Interrupts, machine lock (``filelock``), gc pause.
-
-Ctrl-C, SIGTERM and a closed terminal end a run in order: what is finished is kept, and nothing is
-left behind.
-
-One run at a time where the machine is not big enough for two: they would disturb each other's
-timing.
-
-Garbage collection, made rare for what should not wait for it.
-
-Of several failures that come together, which one is the cause.
+"""Ends of a run in order (Ctrl-C, SIGTERM, a closed terminal), one run at a time on a small
+machine, garbage collection kept rare, and which of several failures is the cause.
 """
 
 from __future__ import annotations

@@ -1,12 +1,5 @@
-"""One trial in virtual time.
-
-The nodes of a trial in virtual time that take part, and what they record. It is written once in a
-while, and by ``flush``.
-
-The nodes of a trial in virtual time that train: their roles, and what these record.
-
-Trials in virtual time: the same roles and records on modelled links. Nothing waits, and nothing is
-measured.
+"""Trials in virtual time: the same roles and records on modelled links. Nothing waits, and nothing
+is measured.
 """
 
 from __future__ import annotations

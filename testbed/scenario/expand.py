@@ -1,8 +1,5 @@
-"""Groups -> nodes; which events hit which link direction.
-
-From groups to nodes and racks, and from inherited link settings to those of every link direction.
-
-Which events concern which link directions: directions alike are one entry, however many they are.
+"""From groups to nodes and racks, from inherited settings to those of every link direction, and
+which events concern which directions.
 """
 
 from __future__ import annotations

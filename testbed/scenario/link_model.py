@@ -1,10 +1,5 @@
-"""Link settings and impairments as written, and in base units.
-
-What may be written about one direction of a link: rate, queue, and everything done to its packets.
-
-From the settings of a link direction to plain numbers: bytes, whole nanoseconds, fractions.
-
-What happens to links and nodes while a scenario runs. Times count from a run's ``t0``.
+"""Settings and events of a link as they may be written, and the same as plain numbers in base
+units. Times count from a run's ``t0``.
 """
 
 from __future__ import annotations

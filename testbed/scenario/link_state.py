@@ -1,13 +1,8 @@
-"""LinkDirection, LinkState, LinkChange, route().
-
-What a link does to packets besides queueing and pacing them: plain numbers in base units.
+"""A link direction, its state at one instant, one change of it, and the directions between two
+nodes: plain numbers in base units. Pure.
 
 The models are those of Linux's netem. Shares and correlations are fractions, times whole
 nanoseconds.
-
-What a link direction is at one instant, and one change of it: plain numbers in base units.
-
-The link directions between two nodes, whose racks may share links. Pure.
 """
 
 from __future__ import annotations

@@ -1,14 +1,5 @@
-"""File -> checked, dilated scenario.
-
-Dilation: every time × D and every rate ÷ D, once; bytes and shares stay what they are.
-
-A scenario file and its traces, read and checked; or one error that lists all that is wrong.
-
-What of a scenario depends on the seed of a run: where in their traces its links begin.
-
-A scenario written back as YAML, every inherited default in its place: ``scenario.yaml`` of a run.
-
-The JSON schema of scenario files, for editors. ``python -m testbed.scenario.load`` writes it anew.
+"""A scenario file and its traces, read, checked and dilated, or one error that lists all that is
+wrong; the resolved scenario and the JSON schema (``python -m testbed.scenario.load``).
 """
 
 from __future__ import annotations

@@ -1,12 +1,4 @@
-"""Pydantic models of the file.
-
-What of the training is whose: samples that are alike or not, and steps in which only some take
-part.
-
-What may be written for a pace: a time, a distribution, or recorded times; and how it becomes a
-worker's own.
-
-The scenario file as frozen models. Every field is what the user may write; units are mandatory.
+"""The scenario file as frozen models. Every field is what the user may write; units are mandatory.
 
 Times, rates and sizes are those of the file: ``dilation`` is applied once, by ``dilate``, after
 loading.

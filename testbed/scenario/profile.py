@@ -1,11 +1,5 @@
-"""Layer profiles: type, file format, what a scenario names (ends scenario -> train).
-
-How long each layer of a model computes: forward and backward, in seconds of model time. Pure.
-
-Profiles as files: JSON with all that is needed to know what was timed, of what, and where.
-
-``train.profile`` of a scenario: the file it names, and the pace that it gives where the scenario
-gives none.
+"""How long each layer of a model computes, forward and backward, in seconds of model time; its
+file; and what a scenario names of it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
-"""Recorded step times as paces, and their file format.
-
-Recorded step times: a column of a CSV file with a header, or a list in a JSON object. Pure but for
-the reading.
+"""Recorded step times as paces, read from a column of a CSV file or a list in JSON.
 
 A column's name ends in its unit: ``step_ms``, ``step_s``, ``step_us``.
-
-Recorded paces of a scenario, read from their files; and whether its paces are anybody's.
 """
 
 from __future__ import annotations

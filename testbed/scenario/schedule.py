@@ -1,8 +1,5 @@
-"""Rate sources and segments of one link direction.
-
-Where an end's rate comes from: its base, a step, a ramp, a trace. Integers: ns after t0 and bit/s.
-
-The history of one link direction: sources of its rate, what else it is, and outages over that.
+"""The history of one link direction: where its rate comes from (base, step, ramp, trace), and
+outages over that. Integers: ns after t0 and bit/s.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""The sorted link changes of a run.
-
-From the settings of a link direction and its events to its schedule.
-
-The history of all links of a run: pure, exact, and lazy enough for traces that loop for hours.
+"""The history of all links of a run, from settings and events: pure, exact, and lazy enough for
+traces that loop for hours.
 """
 
 from __future__ import annotations

@@ -1,13 +1,5 @@
-"""CSV with a header that names columns and units.
-
-What the name of a column says: a rate, an amount, a time or a length of time, and in which unit.
-
-Columns of numbers out of lines of cells: whole blocks at once, cell by cell only where something is
-wrong.
-
-The header of a CSV file: which column is the rate, and which the time.
-
-CSV of many makes: which column is the rate, which the time, and in what units, told by the header.
+"""CSV of many makes: which column is the rate, which the time, and in what units, told by the
+header.
 
 Separators are ``,`` ``;`` or tab. Columns whose names end in a unit of rate (``rate_mbit_s``, ``DL
 kbps``, ``Mbits/sec``) hold rates, those that end in one of size (``bytes``, ``kB``) what arrived in

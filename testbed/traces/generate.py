@@ -1,12 +1,8 @@
-"""Synthetic traces.
-
-Synthetic traces. The same arguments give the same trace, everywhere; its name is the call that made
-it.
+"""Synthetic traces, and traces written in the project's own format and in others. The same
+arguments give the same trace, everywhere; its name is the call that made it.
 
 Rates are Mbit/s, times seconds. Randomness comes from a private ``random.Random(seed)``. Arguments
 that make no trace raise ValueError.
-
-Writing a trace: in the project's own format, and in others that read or replay bandwidth.
 """
 
 from __future__ import annotations

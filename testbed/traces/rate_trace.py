@@ -1,12 +1,5 @@
-"""RateTrace, construction, summary.
-
-A rate that is constant between given instants.
-
-A trace file's text, line by line, and the errors that name a line of it.
-
-From the numbers of a file to a ``RateTrace``, with the line to blame when they make none.
-
-What a trace is like, in numbers. Everything is weighted by time, not by points.
+"""A rate that is constant between given instants: made of a file's numbers, with the line to blame
+when they make none, and what it is like, weighted by time.
 """
 
 from __future__ import annotations

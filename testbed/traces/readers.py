@@ -1,8 +1,5 @@
-"""Mahimahi, pairs, riiser, Sabre, iperf3.
-
-Traces in JSON: Sabre's lists, and what ``iperf3 -J`` prints.
-
-The trace formats that are read. Each reader turns a ``Source`` into a ``RateTrace``.
+"""Reading a trace file of any known format. Each reader turns a ``TraceSource`` into a
+``RateTrace``.
 
 ``csv``       columns under a header that names units; an optional comment ``# duration_s: 60``
               above it says when the last row ends (``testbed/traces/csv_reader.py``)
@@ -13,8 +10,6 @@ The trace formats that are read. Each reader turns a ``Source`` into a ``RateTra
               bytes, ms
 ``sabre``     JSON list of {"duration_ms", "bandwidth_kbps", "latency_ms"}; the latency is not used
 ``iperf3``    JSON that ``iperf3 -J`` prints: its intervals
-
-Reading a trace file of any known format.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Payloads -> mean -> reply.
-
-What workers tell each other so that their controllers decide alike: the largest delay, the mean
-accuracy.
+"""The mean of all workers' payloads for one shard, the server's reply, and what workers tell each
+other so that controllers decide alike.
 
 Where an algorithm asks for it (``agree``), a worker's gradient message ends with 16 bytes about its
 last step, and the server's reply with what all of them come to. So controllers see every step one
@@ -11,11 +9,6 @@ step later, all the same.
     −16                   8     communication delay in seconds of model time, IEEE 754 double,
                                 little-endian; NaN: none yet
     −8                    8     accuracy of the mini-batch
-
-The server's reply: the mean of a round, as the algorithm writes it on the way down.
-
-The mean of all workers' payloads for one shard, wherever it is taken: on its server, or by every
-peer.
 """
 
 from __future__ import annotations

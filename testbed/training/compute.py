@@ -1,11 +1,5 @@
-"""Forward and backward.
-
-A worker's computation: forward and backward pass over its part of a mini-batch.
-
-A step's whole way, walked before t0: nothing is compiled, imported or read for the first time after
-it.
-
-What a worker works with: a replica and its computation, of its own or kept once for many workers.
+"""A worker's computation: forward and backward pass over its part of a mini-batch, a whole step
+rehearsed before t0, and where its replica comes from.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""Density before, Observation after; fit reports.
-
-Between a step and its controller: it is asked for densities before, and shown what became of them.
-
-How well a Laplace distribution fits what a worker compresses: what selector ``laplace`` takes for
-granted.
+"""Between a step and its controller: it is asked for densities before, and shown what became of
+them; and reports on how well a Laplace distribution fits.
 
 A report is made of p = g + e, the very vector that is compressed right after, before the
 computation is held to its pace: it is in no phase of communication nor in that of compression, and

@@ -1,12 +1,5 @@
-"""Batches, label split, seeds.
-
-Numbers for generators, derived so that streams with different purposes never coincide.
-
-A task's samples as a job needs them, on the device it computes on.
-
-Which samples a worker sees at a step: a pure function of seed, step and rank.
-
-Which samples are whose where workers' labels differ: a pure function of labels and seed.
+"""Which samples a worker sees at a step: pure functions of seed, step, rank and labels; seeds of
+streams that never coincide; samples on their device.
 
 Hsu, Qi and Brown 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated
 Visual Classification": worker i's labels are drawn from q_i ~ Dir(α·p), p being the labels' shares

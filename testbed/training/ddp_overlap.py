@@ -1,9 +1,5 @@
-"""Buckets of PyTorch's DDP, sent while the backward pass goes on.
-
-Which gradients are there while the backward pass goes on: in buckets, as DistributedDataParallel
-forms them.
-
-A worker's step in which gradients travel while others are still computed.
+"""A worker's step in which gradients travel in buckets while others are still computed, as
+DistributedDataParallel does it.
 
 A bucket is submitted as soon as its gradients are there. Where computation is held to a pace, it is
 there at its share of that: shares are those of this node's own computation, measured before t0. So

@@ -1,8 +1,5 @@
-"""The job of one node in one run, as it is handed over the control network.
-
-It imports none of the modules below it: that breaks a circle of imports of 6 files.
-
-Records of messages: a server's of each that it was sent, a worker's of all messages of a step.
+"""The job of one node in one run, as it is handed over the control network, and the records of its
+messages.
 """
 
 from __future__ import annotations

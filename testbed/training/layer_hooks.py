@@ -1,11 +1,7 @@
-"""Forward/backward hooks (ONE of the three).
-
-Forward and backward pass of a step, layer by layer, as whoever keeps their time sees it.
+"""When each layer of a model computes, told by hooks at its modules and parameters.
 
 The computation itself goes on beside: a layer of the forward pass begins when it is permitted (its
 parameters are there), and a layer of the backward pass has ended when its gradients are there.
-
-When each layer computes, told by the model itself: hooks at its modules and its parameters.
 
 A layer is the parameters that one module owns (``compress.layout.Layer``). What is computed between
 two layers, such as an activation or a sum, is counted to the one before it; what comes before the

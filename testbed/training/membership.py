@@ -1,11 +1,5 @@
-"""Peers, participation, absences, lost workers.
-
-Who takes part in a step where not all do: a pure function of seed and step, which workers and
-servers know alike.
-
-Who a job's node exchanges gradients with, and how.
-
-What a server records of workers that were lost and of gradients that it dropped.
+"""Who takes part in a step, who a node exchanges gradients with, and what a server records of lost
+workers and dropped gradients.
 """
 
 from __future__ import annotations

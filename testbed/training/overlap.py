@@ -1,9 +1,5 @@
-"""OverlappedStep: layer by layer.
-
-The time that layers compute in: as they do, or as long as a profile says, one after the other.
-
-A worker's step, layer by layer: buckets leave while earlier layers still compute, and the next step
-begins as they come back.
+"""A worker's step, layer by layer: buckets leave while earlier layers still compute, and the next
+step begins as they come back.
 
 A step lasts from when its first layer has its parameters until the next step's has. What a step
 sends comes back during the next one's forward pass too, so its record is complete only at the end

@@ -1,9 +1,5 @@
-"""Hold computation to a pace.
-
-How long each of a worker's steps is to compute: a pure function of seed, node and step. Wall
-seconds.
-
-Holding computation to a given time, so that nodes that share a processor behave like accelerators.
+"""How long each of a worker's steps is to compute, and holding it to that, so that nodes that
+share a processor behave like accelerators.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Roles without a model, and message sizes for them.
-
-How large messages would be: for runs that ask about networks alone, in which nothing is trained.
-
-Workers and a server without a model: they wait as long and send as much as if they trained.
+"""Workers and a server without a model: they wait as long and send as much as if they trained; and
+how large their messages are.
 
 For questions about networks alone (``train: {gradients: none}``). The exchange, the frames and the
 records are those of real training; there is no loss, no accuracy, and no content.
-
-How large the messages of an earlier run were, step by step: what a run without gradients sends
-again.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
-"""Measured and roofline profiles.
-
-A profile of a real model, measured here: the median of several passes, after first-time costs are
-paid.
-
-A profile that nobody measured: from the operations and the bytes of every kernel, on an
-accelerator's data sheet.
+"""Profiles of a model: measured here, or estimated by the roofline from an accelerator's data
+sheet; and the one that a worker is held to.
 
 A kernel takes as long as its arithmetic or its memory traffic, whichever is longer (the roofline of
 Williams, Waterman and Patterson 2009), and the time to launch it. The kernels are those that
 PyTorch would launch: the model's forward and backward pass is made on tensors without contents, and
 every operation on them is counted.
-
-The profile that a worker is held to: what its scenario asks for, in wall seconds.
 """
 
 from __future__ import annotations

@@ -1,12 +1,5 @@
-"""Model, flat vectors, optimizer, device.
-
-Where a node computes, and how vectors get there.
-
-A model's parameters and gradients, each as one contiguous vector.
-
-Stochastic gradient descent on a flat vector, as every replica applies it to the same mean gradient.
-
-One copy of the model: the same on every node, as long as all apply the same updates.
+"""One copy of the model: its device, parameters and gradients as flat vectors, and SGD on them,
+the same on every node.
 """
 
 from __future__ import annotations

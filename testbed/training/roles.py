@@ -1,9 +1,5 @@
-"""Role name -> class; IdleServer.
-
-A server of the scenario in a run whose workers exchange gradients among themselves.
-
-Which class plays a role, by the job. Each is imported when it is wanted: those without a model need
-no PyTorch.
+"""Which class plays a role, by the job, and a server without anything to do. Those without a model
+need no PyTorch.
 """
 
 from __future__ import annotations

@@ -1,12 +1,5 @@
-"""Synchronous server and shard servers.
-
-What a server does in a round: gathers its shards of all workers' gradients, averages them, answers
-everybody.
-
-The parameter server: averages the workers' gradients, answers all of them, and measures accuracy.
-
-The asynchronous parameter server: applies each gradient when it comes, and answers its sender with
-parameters.
+"""The parameter servers, synchronous and asynchronous: gather gradients, average or apply them,
+answer, and measure accuracy.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
-"""SequentialStep: compute, compress, exchange, apply.
-
-One step of a worker, phase by phase.
+"""One step of a worker, phase by phase: compute, compress, exchange, apply; ``BucketedStep``
+records each bucket.
 
 The phases follow one another without a gap: computation ends where compression begins, compression
 where sending begins, decompression begins when the reply's last byte has come. So they add up to
 the step.
-
-A bucket's way from gradient to parameters, noted while it goes on, and its records.
-
-A worker's step in which what is compressed by itself has records of its own. Phases follow one
-another.
 """
 
 from __future__ import annotations

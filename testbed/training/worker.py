@@ -1,10 +1,5 @@
-"""When a run ends.
-
-Accuracy on samples that were not learned from, measured beside the run.
-
-Test accuracy while a run goes on: on the server, or, with several of them, on the first worker.
-
-The worker: computes a gradient, compresses it, has it averaged with the others', applies the mean.
+"""The worker: computes a gradient, compresses it, has it averaged with the others', applies the
+mean; and when a run ends.
 """
 
 from __future__ import annotations

@@ -1,12 +1,5 @@
-"""FramedSocket; blocking and non-blocking connections; TCP_INFO.
-
-What the kernel counts on a TCP socket (``TCP_INFO``), for the identity of bytes on a link.
-
-What every TCP connection that carries frames has, whoever waits for it.
-
-One TCP connection that carries frames, for threads that wait for it.
-
-One TCP connection that carries frames, for a loop that waits for many of them.
+"""TCP connections that carry frames, for threads that wait or for a loop, and what the kernel
+counts of them (``TCP_INFO``).
 """
 
 from __future__ import annotations

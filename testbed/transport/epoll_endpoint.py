@@ -1,13 +1,8 @@
-"""One loop for all peers.
-
-Who turns the loop: one thread at a time, and whoever waits for something takes it over when it is
-free.
+"""Framed TCP between peers: all connections in one loop, which the role's own thread turns.
 
 The role's own thread does so inside ``receive`` and ``send``: no thread switch lies between the
 network and the role. While the role is busy with something else for long, a caretaker does, so that
 peers are read from all the time.
-
-Framed TCP between peers: all connections in one loop, which the role's own thread turns.
 
 For small messages, or many peers: there is no thread to switch to between the network and the role.
 While a role sends, the loop goes on reading, so two peers that send to each other at the same time

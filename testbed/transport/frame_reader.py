@@ -1,8 +1,5 @@
-"""Frames out of a socket, kernel timestamps.
-
-When bytes came to the host's network stack: the kernel's own time stamps of what is received.
-
-Frames out of a stream, with as few calls into the kernel as their sizes allow.
+"""Frames out of a stream, with as few calls into the kernel as their sizes allow, and the kernel's
+time stamps of them.
 
 A small frame that is as long as the one before comes with a single call, header and body; of a
 large one the body is read to where it stays. Nothing is read beyond the end that is expected, so

@@ -1,9 +1,8 @@
-"""``testbed bench wire``: time and size of every index coding, against plain numpy and PyTorch.
+"""``testbed bench wire`` and ``testbed bench quantize``: time and size of every index coding and
+of every value coding, against plain numpy and PyTorch.
 
 What is timed is a whole message with float32 values: from indices and values to bytes, and back.
 The selection before it is timed in the same run, with what it has learnt of the same vector.
-
-``testbed bench quantize``: each value coding against PyTorch alone, over the same vectors in turns.
 
 Writing a section also gives what its receiver will read, which error feedback needs; the version in
 PyTorch (``values.reference``) is timed without that, and with PyTorch's own random numbers.

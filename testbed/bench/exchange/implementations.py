@@ -1,21 +1,11 @@
-"""Ours, gloo, RPC, iperf3.
-
-Rounds of the project's own exchanges, over the endpoints that runs use.
-
-Rounds of torch.distributed's gloo: point-to-point ``isend`` and ``irecv``, as a parameter server
-has to use them.
+"""Rounds of gradients by each exchange that is compared: the project's own, gloo's point-to-point
+messages, torch RPC, and iperf3 as the most that links carry.
 
 A receive buffer that is shorter than its message ends the process, so the length travels ahead, in
 a message of its own.
 
-Rounds of torch.distributed.rpc: workers call the server, which answers all of them when the last
-one has called.
-
 Its transports are forced onto the network: left alone, processes of one host pass tensors through
 memory.
-
-What the links carry at best: iperf3 between every node and the server, all at once, up and then
-down.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The processes of a benchmark's nodes, each in its own namespace, without privileges; told what to
-do in lines of JSON.
-
-A node's process: ``python -m testbed.bench.exchange.nodes``; tasks and answers are lines of JSON.
+"""Processes of a benchmark's nodes, each in a namespace of its own and without privileges:
+``python -m testbed.bench.exchange.nodes``. Tasks and answers are lines of JSON.
 
 Told a task, it connects; told ``warm``, it makes a few rounds and says how long one took; told ``go
 N``, it makes N and says how long each took, and the processor's time; told ``count``, what its

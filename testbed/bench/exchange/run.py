@@ -1,8 +1,6 @@
-"""One repetition of one cell: connect, a few rounds, as many rounds as fit into the time, and what
-the wires say of it.
-
-``testbed bench exchange``: all cells, the exchanges of each in turns; what was found is on disk
-after every cell.
+"""``testbed bench exchange``: all cells, the exchanges of each in turns; one repetition connects,
+warms up, makes as many rounds as fit into the time, and reads the interfaces. What was found is
+on disk after every cell.
 """
 
 from __future__ import annotations

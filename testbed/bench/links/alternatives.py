@@ -1,17 +1,12 @@
-"""Ours, tc, none.
-
-The benchmark's own eyes: a class's or discipline's byte counter, read at fixed times.
+"""Ways to make a link that are compared: ours through the agent, the usual ones through the ``tc``
+program, and none. All are looked at by the same byte counters.
 
 All alternatives are looked at in this one way, none by what it says of itself. The counters are
 those that ``tc -s`` shows: bytes at the link layer, Ethernet headers of every packet of a bundle
 counted.
 
-Links by the ``tc`` program, as somebody sets them up who knows it.
-
 An explicit queue in bytes, the same for all, a burst that neither stalls nor floods, and one ``tc
 -batch`` process kept open, so that a change costs no start of a program.
-
-Ways to make a link: ours through the agent, the usual ones through the ``tc`` program, and none.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
-"""Faults caught, false alarms.
-
-Faults to be injected into sessions, and the plan of which session gets which. The plan is pure.
-
-A short session on many links, both directions filled, and what the certificate says of it.
-
-The certificate itself: does it notice faults that are put in, and keep silent where there are none?
+"""Suites about the certificate: does it notice faults that are injected into sessions, and keep
+silent where there are none?
 """
 
 from __future__ import annotations

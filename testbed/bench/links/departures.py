@@ -1,13 +1,10 @@
-"""When each packet of a saturated link leaves it, against an exact queue.
-
-When each packet of a link that always has one to send leaves it, against an exact queue.
+"""Suites about packets: when each one of a saturated link leaves it, and of a radio link with
+outages, against an exact queue.
 
 A process in a node sends datagrams that fill frames, as fast as its socket's buffer is emptied:
 some always wait, none is dropped. Packets are timed by the kernel where they arrive, at the other
 end of the node's cable: ``python -m testbed.bench.links.departures ADDRESS WAITING --parent PID``
 is that process.
-
-Rates of a radio link, with outages: when each packet leaves, against an exact queue.
 """
 
 from __future__ import annotations

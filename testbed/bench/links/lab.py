@@ -1,14 +1,7 @@
-"""Namespaces and load under test.
-
-Nodes for benchmarks: namespaces on one switch, made and removed as runs make them, without
-processes.
-
-Load for links under test: iperf3 between a node and its switch, and processors kept busy.
+"""Links under test: namespaces on one switch, iperf3 and busy processors as load, and a TCP stream
+whose arrivals are timed.
 
 All of it ends by itself, and dies with the thread that started it: nothing outlives a benchmark.
-
-A TCP stream whose arrivals are timed, one reading after the other: for suites that ask when, not
-how much.
 """
 
 from __future__ import annotations

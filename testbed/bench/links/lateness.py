@@ -1,13 +1,8 @@
-"""Lateness and number of nodes.
-
-Links by pyroute2's calls: ``IPRoute.tc`` for every change.
+"""Suites about lateness: of changes on an idle and on a busy host, against links changed by
+pyroute2's own calls, and how many nodes this host carries with a valid certificate.
 
 Its HTB plugin is ours, which leaves out the rate tables: that makes these messages shorter than
 those of pyroute2 alone.
-
-How late changes take effect: on an idle host, and with four processes that only compute.
-
-How many nodes with replayed links this host carries before the certificate stops being valid.
 """
 
 from __future__ import annotations

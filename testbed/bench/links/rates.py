@@ -1,16 +1,5 @@
-"""Static, square wave, random steps, outages.
-
-One measurement of one alternative: install, load, follow a history, look.
-
-Links of a fixed rate, 10 Mbit/s to 10 Gbit/s: what they deliver of it, and what that costs.
-
-A square wave between 20 and 100 Mbit/s, 10 and 100 changes a second: what is delivered of it.
-
-A rate that jumps at random between 50 and 500 Mbit/s every 100 ms: how far each step is off.
-
-A backlogged link that is dead for two seconds: what passes in it, and how soon it serves again.
-
-When the kernel took changes: its own notices of them, timed as they come.
+"""Suites about delivered rates: fixed, a square wave, random jumps, and outages of a backlogged
+link; and when the kernel took each change.
 """
 
 from __future__ import annotations

@@ -1,13 +1,5 @@
-"""Completion, dilation, A/A.
-
-Training runs for suites: a scenario as a file, run as ``testbed run`` runs it, and what it came to.
-
-Messages of a training run against the service curves of their links, queues at the sender and one
-hop on.
-
-The same scenario at dilation 1, 2 and 4: its steps, in model time, must take the same.
-
-The same algorithm twice, taking turns: two names for one thing, so all difference is the testbed's.
+"""Suites that train: message completion against the service curve, the same scenario at several
+dilations, and the same algorithm twice.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Being somebody without rights for one command: for suites that compare such a user with root.
-
-The same scenario as root and as a user without any rights: do both certificates say the same?
+"""Suite ``unprivileged``: whether the same scenario gets the same certificate as root and as a
+user without any rights.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Compilation by numba: its cache, warming up, sizes of blocks.
-
-Where compiled loops are kept, so that they are compiled once and not by every process.
+"""Compilation by numba: where compiled loops are cached, every loop loaded before it is needed
+(``python -m testbed.compress.kernels.compilation``), and how vectors are cut up, on which
+results depend.
 
 The first of these that can be written to:
 
@@ -14,12 +14,6 @@ alone, not at those whose functions it calls. A new folder begins with what anot
 already holds: an image comes with loops compiled beside the source, which a container cannot write
 to, and numba reads no cache that it could not write. Entries are made for a processor; another one
 compiles afresh.
-
-Every kernel compiled, or read from the disk, before it is needed: ``python -m
-testbed.compress.kernels.compilation``.
-
-How vectors are cut up. Results depend on these numbers and on nothing else, least of all on
-threads.
 """
 
 from __future__ import annotations

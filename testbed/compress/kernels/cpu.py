@@ -1,14 +1,8 @@
-"""Numba operations over threads.
-
-Several threads for one pass over a big vector: the only place in ``compress`` that knows of
-threads.
+"""Operations on the host: numba's loops over tensors' memory, shared out among threads: the only
+place in ``compress`` that knows of threads.
 
 Parts are whole chunks, and what is made of them is put together in their order, so that the number
 of threads, which is PyTorch's, shows in the time alone. Loops run without the interpreter's lock.
-
-Buffers for what a thread chooses, grown as they fill, and put together in the end.
-
-The operations on the host: numba's loops over tensors' memory, shared out among threads.
 """
 
 from __future__ import annotations

@@ -1,31 +1,10 @@
-"""Half, int8, maxmin, qsgd.
-
-Fewer bits of each number's own form: binary16, bfloat16 and powers of two.
+"""Loops of value codings that write floats in few bits: half and bfloat16, int8 per bucket, min-
+max levels, and QSGD.
 
 ``words`` are the uint32 bits of float32 numbers (m,), ``halves`` uint16 (m,), ``codes`` uint8 (m,).
 Functions that read binary16 or bfloat16 say whether every number is finite.
 
-Eight-bit levels of each bucket's greatest magnitude. A bucket's scale, its levels and what is read
-from them are made while the bucket is in the cache.
-
-``values`` and ``kept`` are float32 (m,), scales float32 (⌈m/bucket⌉,); parts of a vector begin at a
-multiple of the bucket. Levels are worked out in float64: no scale is too small for it, and whatever
-the rounding, the greatest level is kept exactly. Reading returns the first bucket that nobody would
-have written, or −1.
-
-Levels from the least to the greatest element of each bucket, in few bits.
-
-``values`` and ``kept`` are float32 (m,), scales float32 (⌈m/bucket⌉,), ``body`` the packed codes;
-parts of a vector begin at a multiple of the bucket. Levels are worked out in float64: no scale is
-too small for it, and whatever the rounding, the greatest level is kept exactly. Reading returns the
-first bucket that nobody would have written, or −1.
-
 Stochastic levels of each bucket's 2-norm, in few bits.
-
-``values`` and ``kept`` are float32 (m,), scales float32 (⌈m/bucket⌉,), ``body`` the packed codes;
-parts of a vector begin at a multiple of the bucket. Levels are worked out in float64: no scale is
-too small for it, and whatever the rounding, the greatest level is kept exactly. Reading returns the
-first bucket that nobody would have written, or −1.
 """
 
 from __future__ import annotations

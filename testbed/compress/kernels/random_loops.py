@@ -1,8 +1,5 @@
-"""Loops that draw random numbers by counters.
-
-Random numbers by position, for loops: see ``random``.
-
-The permutation behind a seed's indices: see ``seeded``.
+"""Loops that draw random numbers by position (``random``), and the permutation behind a seed's
+indices (``testbed.compress.indices``).
 """
 
 from __future__ import annotations

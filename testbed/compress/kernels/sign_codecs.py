@@ -1,11 +1,7 @@
-"""Signs, ternary.
-
-Signs, one bit each, and the means of both groups of them.
+"""Loops that write signs with the means of both groups, and −1, 0 and 1 times a scale.
 
 A vector is cut into segments by ``edges`` (int64 (s + 1,), ascending): rows of matrices, cut once
 more where chunks begin. Parts of a vector begin at an edge, and at a multiple of 8.
-
-−1, 0 and 1 times a scale, five to a byte.
 """
 
 from __future__ import annotations

@@ -1,11 +1,5 @@
-"""LLVM vector intrinsics.
-
-The building blocks of ``vectors``: each writes some of LLVM's instructions where ``builder``
-stands.
-
-A "row" is ``LANES`` consecutive elements, held in one LLVM vector.
-
-Loops over whole vectors of elements, written in LLVM's own terms: what no plain loop turns into.
+"""LLVM vector instructions for numba: loops over whole rows of ``LANES`` elements, which no plain
+loop turns into.
 
 Accumulators are ``LANES`` numbers that LLVM keeps in the processor's registers, however wide these
 are. Element i goes to accumulator i mod ``LANES``, in order, without any reordering: results have

@@ -1,10 +1,5 @@
-"""Plain torch operations (any device, and CUDA), pinned staging.
-
-Every operation in plain PyTorch, on any device.
-
-The operations on an accelerator: PyTorch's own, which wait for the device once for each result.
-
-From an accelerator to the host through page-locked memory, which its copy engine can write to.
+"""Every operation in plain PyTorch, on any device, and those for an accelerator, with pinned
+memory for its results.
 """
 
 from __future__ import annotations

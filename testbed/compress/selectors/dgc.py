@@ -1,15 +1,10 @@
-"""DGC sampling, hierarchical selection.
-
-A threshold from a sample of the vector, and how it is lowered where it left too few.
+"""Deep Gradient Compression's selection (Lin et al., ICLR 2018, §3.3; its public code for the
+constants): a threshold from a sample, lowered where it left too few, then exact top-k of what
+reaches it.
 
 Deep Gradient Compression (Lin et al., ICLR 2018): 1 % of the elements at equal distances from a
 random start; the threshold is the sample's own top-k; while too few reach it, it is multiplied by
 0.8.
-
-Deep Gradient Compression's selection (Lin et al., ICLR 2018; its public code for the constants).
-
-Hierarchical selection (Lin et al., ICLR 2018, §3.3): a sample's threshold, then exact top-k of what
-reaches it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Where the threshold of a density will lie, from what earlier steps have shown. Pure arithmetic.
+"""The Laplacian threshold (Chen, Liu, Han 2021): estimate, then correct until the count is right.
 
 Thresholds are in units of b = mean |p|, so that a gradient that grows or shrinks as a whole changes
 nothing.
-
-The Laplacian threshold (Chen, Liu, Han 2021): estimate, then correct until the count is right.
 
 Gradients after error feedback are close to a Laplace distribution, whose maximum-likelihood scale
 is b = mean |p|, so that t = −b·ln k is about the threshold of density k. On real gradients that
@@ -11,7 +9,7 @@ alone finds 0.01 to 40 times as many elements as it should: the correction is th
 takes
 
     one pass    takes out all elements above a threshold somewhat lower than expected (``aim``);
-    the rest    is looked for among these few (``probing``), and is as good as free.
+    the rest    is looked for among these few, and is as good as free.
 
 The pass that made p has given b. From the second step on, the last step's threshold over b takes
 the place of the estimate. Where the pass finds too few, one that counts leading bits tells exactly

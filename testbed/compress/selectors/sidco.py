@@ -1,9 +1,8 @@
-"""Where the tail of a fitted distribution begins: SIDCo (Abdelmoniem et al., MLSys 2021).
+"""SIDCo (Abdelmoniem et al., MLSys 2021): a threshold from a fitted distribution, in several
+stages.
 
 Every function gives the t with P(X > t) = ``share``, in (0, 1), for magnitudes X ≥ 0 with the
 moments given.
-
-SIDCo (Abdelmoniem et al., MLSys 2021): a threshold from a fitted distribution, in several stages.
 
 The first stage is to leave a quarter of the elements. Every further one fits what the last one
 left, as excess over its threshold, and leaves an equal ratio of it. After every fifth call the

@@ -1,10 +1,5 @@
-"""Dense, torch.topk, radix select.
-
-Exact top-k: the elements that are largest in magnitude.
-
-The selector that sends everything: the uncompressed baseline, and what quantizers work on.
-
-Exact top-k by radix select, as the Laplacian-threshold paper's baseline has it, without sorting.
+"""Exact top-k, by ``torch.topk`` or radix select (as the Laplacian-threshold paper's baseline has
+it), and the selector that sends everything.
 """
 
 from __future__ import annotations

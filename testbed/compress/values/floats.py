@@ -1,8 +1,5 @@
-"""Fp32, fp16, bf16.
-
-Values as they are: IEEE 754 binary32.
-
-16 bits each: IEEE 754 binary16, and bfloat16, which keeps float32's range and 8 bits of precision.
+"""Values as floats: IEEE 754 binary32, binary16, and bfloat16, which keeps float32's range and 8
+bits of precision.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""PowerSGD.
-
-How matrices and their factors are written: ``lowrank``'s section, little-endian.
+"""PowerSGD: matrices as products of two thin ones; the layout of its section, little-endian.
 
 offset   size   field
 0        4      p, number of matrices
 4        12·p   rows, columns and rank of each, uint32; rank 0: the matrix itself is sent
 4+12·p   …      of each, float32: rank × rows of P, then rank × columns of Q; or rows × columns
-
-PowerSGD: matrices as products of two thin ones.
 """
 
 from __future__ import annotations

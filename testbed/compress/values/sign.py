@@ -1,11 +1,4 @@
-"""SignSGD, 1-bit SGD.
-
-Elements that share two means: a whole vector, or the rows of matrices.
-
-One bit each, one scale for all.
-
-1-bit SGD: signs, and the means of both groups.
-"""
+"""SignSGD (one bit each, one scale for all), and 1-bit SGD (signs and the means of both groups)."""
 
 from __future__ import annotations
 

@@ -1,13 +1,5 @@
-"""Worker side, options, choice of r.
-
-Which redundancy makes a step shortest: more of it is more to compute and less to send.
-
-What a coded exchange can be asked for, and whether a run's workers and batches allow it.
-
-The redundancy of every step: the one that was asked for, or the one that the first steps let expect
-most of.
-
-A worker's side of a coded exchange (``testbed.exchange.base.WorkerSide``).
+"""A worker's side of a coded exchange, its options, and the redundancy r: asked for, or chosen so
+that a step is shortest.
 
 Frames of a run: HELLO and BYE as among peers; per step, packets as GRADIENT with the packet's
 number in place of the bucket. Packets for several nodes are multicast, others sent. A packet says

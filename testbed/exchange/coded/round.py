@@ -1,7 +1,5 @@
-"""One step: encode, decode, fixed point.
-
-Gradients as 32-bit fixed point, in which sums are exact whatever their order (Li et al., CSSGD,
-section 3.1).
+"""One step of a coded exchange at one node: gradients as 32-bit fixed point, packets out, packets
+in, the total in the end.
 
     ±10  ↔  0x7FFFFFFF / 0x80000001        a step is 20 / (2³² − 2) = 4.66e-9
 
@@ -9,10 +7,6 @@ Rounded to nearest, ties to even; what is beyond ±10 is cut off there and count
 for no number. The paper bounds the sum over a block, so that larger blocks are cut off sooner. Here
 sums are divided by the mean number of samples in a block, the same for all blocks: what is bounded
 is about the gradient of a mean sample, whatever the redundancy.
-
-The vectors that a node lacks, put together piece by piece, and what is claimed of all vectors.
-
-What every coded packet begins with, little-endian, before the int32 elements of its sum.
 
 offset size field
 0      1    phase
@@ -23,10 +17,6 @@ offset size field
 16     8    T_calc of the sender's last step, seconds, IEEE 754 double; NaN: none yet
 24     8    T_comm of it
 32     4·p  CRC-32 of the vector that each piece is of, in the order of the packet's table
-
-One step at one node: packets out, packets in, the total in the end. Whatever order packets come in.
-
-What a node saw of a step's packets: times, bytes, what others told of themselves.
 """
 
 from __future__ import annotations

@@ -1,18 +1,10 @@
-"""Packet tables and load formulas.
-
-What a scheme consists of: who computes which blocks, and every packet that anybody sends.
-
-The four schemes, each as the table of its packets.
+"""The four schemes of coded exchanges: who computes which blocks, every packet that anybody sends,
+what that comes to in closed form, and its multicast groups.
 
 n nodes, redundancy r, gradients of D elements; a block's gradient has D elements however few
 samples the block has. ``literal`` is CSSGD as published (Li et al., algorithms 2–4); ``replicated``
 does as much computation and codes nothing; ``grouped`` and ``combined`` code in clusters, the
 latter as Compressed CDC does (Li, Maddah-Ali, Avestimehr, ISIT 2018).
-
-How much a scheme sends and computes, in closed form; see the schemes for where the formulas come
-from.
-
-The multicast groups that a scheme's packets go to.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Virtual clock and queue.
-
-A virtual clock with cooperative activities: exactly one runs at any time.
+"""A virtual clock with cooperative activities, of which exactly one runs at any time, and a queue
+between them.
 
 An activity runs until it waits; the clock then goes to what is due next, in order of time and, at
 the same time, of being asked for. Nothing depends on the operating system's scheduling, so that
 runs are repeatable. Code between two waits takes no virtual time. Activities are greenlets: ten
 thousand are nothing, and a switch costs no more than a call.
-
-A queue between activities on a virtual clock.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
-"""Endpoint on modelled links (opens the 4-file circle).
-
-Between two nodes: messages over TCP, and in which order messages are taken, however they were sent.
-
-What a node multicasts on modelled links: one copy on every link that leads to members, one message
-at a time.
+"""``testbed.node.Endpoint`` on modelled links: messages over TCP, multicasts, and the order in
+which messages are taken.
 
 The sender's window is that of its slowest member: all of a message goes at the rate of the tightest
 of those links. What a link loses is asked for as soon as it is missed, and sent again to the
 members behind that link.
-
-``testbed.node.Endpoint`` on modelled links.
 """
 
 from __future__ import annotations

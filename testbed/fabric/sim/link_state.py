@@ -1,15 +1,10 @@
-"""Arrays per link direction.
-
-How flows share links: weighted max-min fairness by progressive filling. Pure.
+"""Every modelled link direction's state, in arrays; how flows share links (weighted max-min
+fairness); and what jitter and slots add. Pure.
 
 A flow gets what its tightest link gives it: links divide what they have in proportion to the
 weights (the congestion windows) of the flows that are not held up elsewhere, as a first-in
 first-out queue does. A flow may have a limit of its own besides. (Bertsekas and Gallager, *Data
 Networks*, 6.5.2.)
-
-The state of every modelled link direction: arrays by a number that each has.
-
-How much longer than its constant delay a message takes on a way with jitter or slots. Pure.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""All nodes on modelled links.
-
-All nodes of a run on modelled links, and how long what they send is on its way.
-
-The constants that no paper gives: what a host takes for a message.
+"""All nodes of a run on modelled links: how long what they send is on its way, what a host takes
+for a message, and records of links in the form of real ones.
 
 Found by ``testbed bench agreement --calibrate`` on one half of its runs, and judged by the other
 half (docs/simulation.md). There all nodes share two processors, and what they wait for each other
 is in it.
-
-What the modelled links were asked for and carried, as records of the same form as a real link's.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
-"""Node on the virtual clock; run roles.
-
-``testbed.node.Node`` on a virtual clock.
-
-Roles on a virtual clock, from their preparation over the common start to their end.
-
-Cross traffic on modelled links: bulk TCP that takes what it can get, and UDP at its rate.
+"""``testbed.node.Node`` on a virtual clock, roles from preparation to end, and cross traffic on
+modelled links.
 """
 
 from __future__ import annotations

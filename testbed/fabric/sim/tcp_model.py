@@ -1,21 +1,12 @@
-"""CUBIC windows, TCP small queues.
-
-TCP's congestion windows, of many flows at once: slow start, HyStart, CUBIC, restart after idleness.
+"""TCP as modelled links have it: congestion windows of many flows at once (slow start, HyStart,
+CUBIC), TCP Small Queues, and what lost packets cost. Pure.
 
 A window changes once a round trip. What it is after loss and in between follows RFC 9438 and
 Linux's tcp_cubic.c: factor 0.7 at a loss, C = 0.4, growth at least Reno's, slow start left as soon
 as round trips get longer. Windows are in packets of full size.
 
-Linux's TCP Small Queues: a host's own flows take turns at its uplink, each with little in that
-queue. Pure.
-
 A flow has two bundles there, or what its pace is for 1/1024 s, if that is more; a bundle counts for
 768 bytes more than its payload (``tcp_small_queue_check`` in the kernel's tcp_output.c).
-
-What one connection has to send at a time, or one node to a group.
-
-What packets that are lost cost a flow: time, and being sent again. Random loss, and outages that
-drop.
 """
 
 from __future__ import annotations

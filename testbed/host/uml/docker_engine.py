@@ -1,13 +1,9 @@
-"""A Docker engine inside the guest.
-
-The disk of a guest with a Docker engine: an ext4 image that holds the node image, made once for
-each of them.
+"""A Docker engine inside the guest, and the disk it is given: an ext4 image that holds the node
+image, made once for each of them.
 
 It is filled by a second engine on this host, which works on the mounted image: some ten seconds,
 where loading the node image inside the guest would take minutes. Guests share it; what they change
 goes to a file of their own.
-
-A Docker engine inside the guest, on the disk that the guest was given.
 
 ``python -m testbed.host.uml.docker_engine DISK FOLDER TAG``: load an image of this host's engine
 onto a disk image.

@@ -1,17 +1,5 @@
-"""Boot, memory, relay.
-
-How much memory a guest gets, and in which folder it lies.
-
-A small library that goes before User-mode Linux on processors that are newer than it
-(``xstate.c``).
-
-Whether User-mode Linux and what it needs are on this machine.
-
-The guest's kernel as a process of this host.
-
-What a growing file holds, passed on to a descriptor of this process.
-
-Boots the guest, passes on what its command writes, and returns its exit status.
+"""The guest: whether it can run here, its memory, its boot, and what its command writes passed on
+until its exit status.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Process 1 of the guest, its order.
-
-What passes between the host and its guest, as files in a folder that both see.
-
-The guest's process 1 once its file system stands: run the order, leave the outcome, switch off.
+"""Process 1 of the guest: runs the order, leaves the outcome, switches off. Order and outcome pass
+through files in a folder that host and guest both see.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""TCP connections and interface counters (inet_diag).
-
-TCP connections as the kernel describes them over ``NETLINK_SOCK_DIAG``.
+"""TCP connections of namespaces followed to their end by inet_diag (``NETLINK_SOCK_DIAG``), and
+what interfaces carried meanwhile.
 
 Of pyroute2 the message classes are used: its ``DiagSocket`` announces that its calls will change,
 and hears no errors.
-
-Every TCP connection of some namespaces, followed to its end, and what their interfaces carried
-meanwhile.
 
 A socket that is destroyed tells its counters once, to whoever listens in its namespace; those still
 open at the end are listed then. Together they are all there were, however short they lived, and the

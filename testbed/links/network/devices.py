@@ -1,8 +1,4 @@
-"""Veth, bridge, IFB.
-
-Network devices: what there is, what is made, what is set on them, and what they have carried.
-
-Per-route TCP settings of a subnet: congestion control, least retransmission time-out, and ECN.
+"""Network devices (veth, bridge, IFB): made, set, counted; and a subnet's TCP settings by route.
 
 A route's setting holds for every socket that uses it, whoever opened it and on either side of
 accepting: no privilege is needed in the processes that talk, and no other traffic of the machine is

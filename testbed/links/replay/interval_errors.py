@@ -1,16 +1,9 @@
-"""Errors of a link in intervals, and how late its changes were.
-
-Errors of a link direction in the bins between edges in time, taken in while it is watched. Pure.
+"""Errors of a link in intervals, how late its changes were, and intervals in which the kernel held
+something else. Pure.
 
 What a day's worth of samples takes in memory would be gigabytes. So bins are judged when they have
 closed, and only counts, sums and extremes of them are kept: the same numbers, added in the same
 order, as of all bins at the end.
-
-How late very many changes were, counted instead of kept: of a day there are a million on every
-link. Pure.
-
-What the kernel should hold against what it holds, look by look: the intervals in which they differ.
-Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""One direction under replay.
-
-Charging packets right where a low rate changes, and where there is none for a while. Pure
-arithmetic.
+"""One link direction while its history is replayed: changes prepared and made, packets charged
+right at low rates and in outages, and what became of it.
 
 HTB charges a packet when it leaves, at the rate in force, keeps the debt as a time, and never
 thinks again: at 1 kbit/s one full frame would keep a link dead for 12 s, whatever its rate has
@@ -14,12 +12,6 @@ Bytes charged on top of a packet's length make a full frame and, before a rise, 
 acknowledgement both come out right; before a fall an acknowledgement costs its share of a full
 frame. The setting is right for one instant of leaving, and is renewed every few milliseconds until
 a packet has left.
-
-One link direction while its history is replayed: prepared changes, and how the kernel is told of
-them.
-
-What became of one link direction in a replay: its counters, and a last look at what the kernel
-holds.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""The root queueing discipline of a device, and its HTB classes.
-
-The queueing tree of a link direction: an HTB root, one class, a ``bfifo`` leaf.
+"""The queueing tree of a link direction (an HTB root, one class, a ``bfifo`` leaf), and a device's
+root discipline.
 
 Rates are bit/s outside and byte/s in messages; times inside the kernel's messages are ticks of 64
 ns. The link layer is declared Ethernet, so that no rate table has to be sent.
-
-A device's root queueing discipline: whose it is, room for ours, and the way in for what arrives.
 """
 
 from __future__ import annotations

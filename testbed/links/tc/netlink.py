@@ -1,14 +1,11 @@
-"""Rtnetlink encoding.
-
-Netlink messages, encoded and decoded by pyroute2, quickly from the second of a structure on.
+"""Netlink messages, encoded and decoded by pyroute2's descriptions, over a socket that is asked
+and read at once.
 
 pyroute2 takes 0.1 ms to encode a class or to decode one, and leaves a cycle of references for the
 garbage collector, which hardly works during a replay. So where the numbers of a message are is
 asked of it once, by the message's structure; from then on they are put there, and read from there,
 with ``struct``. Which bytes those are, and how wide, is known from pyroute2's own description
 alone.
-
-Netlink by pyroute2's message classes, over a socket that is asked and read at once.
 
 pyroute2 knows how messages are laid out; here they are sent. Its own sockets are not used: each
 brings an event loop along (2 ms to begin with, 0.6 ms a request against 0.01 ms here), has no time

@@ -1,9 +1,5 @@
-"""The same of a foreign job; bytes that bypassed the links.
-
-What a job moved from node to node without its links, out of its records: each way in words, with
-what to set. Pure.
-
-From a job's records to its verdict, its certificate and its summary.
+"""From a foreign job's records to its verdict, certificate and summary, and bytes that it moved
+without its links.
 """
 
 from __future__ import annotations

@@ -1,13 +1,5 @@
-"""One foreign job on the links.
-
-The hosts beside a job: nodes with processes of ours, which make the scenario's cross traffic.
-
-From what was seen of a node's connections and interfaces to its records. Pure.
-
-A job's connections, and what its nodes' interfaces carry, watched from before its start until after
-its end.
-
-One job from its links' t0 to its last process's end.
+"""One foreign job from its links' t0 to its last process's end, the hosts of its cross traffic,
+and its connections and interfaces watched.
 """
 
 from __future__ import annotations

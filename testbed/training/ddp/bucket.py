@@ -1,4 +1,5 @@
-"""Parameters that no rank used in a step.
+"""A bucket of DistributedDataParallel: its gradient out, the mean of all ranks' back into it, its
+parameters by name, and marks of those that no rank used.
 
 DistributedDataParallel leaves their gradients alone, whatever a hook returns for them: what was
 sent of their residuals would be lost. Each message therefore marks the parameters whose gradient is
@@ -6,10 +7,6 @@ all zeros at its sender. What all ranks have marked is taken out of the messages
 who sent it.
 
 Marks are one bit each, the first parameter's the lowest of the first byte, filled up to 8 bytes.
-
-One of DistributedDataParallel's buckets: its gradient out, the mean of all ranks' back into it.
-
-A module's parameters, by name, as the buckets of DistributedDataParallel hold them.
 """
 
 from __future__ import annotations

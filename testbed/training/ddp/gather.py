@@ -1,6 +1,5 @@
-"""All-gather of payloads and their mean.
-
-One bucket's messages, from every rank to every rank.
+"""One bucket's messages from every rank to every rank, and their mean, as each rank works it out
+for itself.
 
 Lengths differ from rank to rank and from step to step, and an all-gather needs equal ones. So the
 first all-gather of a step carries a header and as much of the message as the longest one of the
@@ -13,8 +12,6 @@ like.
 
 A header, little-endian: magic "NRWD", version (1), kind, 2 reserved bytes, step (8), bucket (8),
 length (8).
-
-The mean of all ranks' messages, as each rank works it out for itself.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
-"""Parts that the models share.
-
-Convolutional networks without shortcuts.
-
-Fully connected networks.
-
-Residual networks in their CIFAR form: a 3 × 3 stem without pooling (He et al. 2016).
+"""The models that ship: fully connected, convolutional without shortcuts, and residual networks in
+their CIFAR form (He et al. 2016).
 """
 
 from __future__ import annotations

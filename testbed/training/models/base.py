@@ -1,7 +1,4 @@
-"""The seam of models: a builder by name, and one way to initialise them all.
-
-The models that ship, by name, with the module that builds each.
-"""
+"""Models by name, with the module that builds each, and one way to initialise them all."""
 
 from __future__ import annotations
 

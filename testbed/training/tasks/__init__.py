@@ -1,7 +1,4 @@
-"""The tasks that ship.
-
-Tasks: the data that is learned. Names are known without loading torch or any data.
-"""
+"""Tasks that ship: the data that is learned. Names are known without loading torch or any data."""
 
 from __future__ import annotations
 

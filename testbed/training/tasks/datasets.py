@@ -1,14 +1,7 @@
-"""The data sets that ship.
-
-Handwritten digits, 8 × 8 pixels: real data that comes with scikit-learn.
-
-MNIST from its four idx files, plain or gzipped.
-
-CIFAR-10 and CIFAR-100 from the binary version of their files.
+"""The data sets that ship: digits of scikit-learn, MNIST, CIFAR-10 and CIFAR-100 from their files,
+and made-up images.
 
 The Python version is a pickle, which can run anything when it is read, so it is not read here.
-
-Made-up images that can be learned, in the shape of MNIST or CIFAR.
 
 Each class has four prototypes: smooth random patterns. A sample is one of its class's prototypes,
 plus a random mixture of smooth disturbances common to all classes, plus noise in every pixel. A

@@ -1,7 +1,5 @@
-"""Datagram format and counters.
-
-What is in a datagram: a little-endian header of 20 bytes, then a part of a frame, or a receiver's
-report.
+"""A datagram of multicast: a little-endian header of 20 bytes, then a part of a frame or a report;
+and counters.
 
 offset size field
 0      1    magic and version, 0xB1
@@ -16,9 +14,6 @@ offset size field
 
 A message is a frame (``testbed.transport.frame``), cut into packets of ``PAYLOAD`` bytes; the last
 may be shorter.
-
-What a multicaster has sent and received: datagrams and their bytes, without the headers of UDP and
-below.
 """
 
 from __future__ import annotations

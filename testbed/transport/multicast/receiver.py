@@ -1,11 +1,5 @@
-"""Reassembly, reports.
-
-Messages as they come together at a receiver. Memory is taken for what has come, and for checked
-lengths only.
-
-A sender's messages to one group, in their order; and what its packets meet on their way here.
-
-A receiver's side: packets come together, reports go back, messages come out in their order.
+"""A receiver's side: packets come together, reports go back, messages come out in their order.
+Memory is taken for what has come alone.
 """
 
 from __future__ import annotations

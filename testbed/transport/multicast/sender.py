@@ -1,14 +1,9 @@
-"""Window, repairs.
-
-How many packets a sender may have under way: kept where queues on the way hold ``TARGET_US`` of
-delay.
+"""A sender's side: whose turn it is, how much may be under way, what is sent again, who is asked,
+who is lost.
 
 As in LEDBAT (RFC 6817), what is held constant is the delay that packets meet in queues, measured at
 the receivers and one way, so that what happens on the way back does not matter. Loss counts where
 it comes with delay, or is heavy: loss on an idle link is the link's own.
-
-A sender's side: whose turn it is, how much may be under way, what is sent again, who is asked, who
-is lost.
 """
 
 from __future__ import annotations

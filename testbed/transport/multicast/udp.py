@@ -1,16 +1,7 @@
-"""Sockets, sendmmsg/recvmmsg.
-
-Many datagrams per system call: ``sendmmsg`` and ``recvmmsg`` over arrays that are made once.
+"""Sockets of a multicaster: many datagrams per system call, and one message on its way to a group.
 
 Each datagram is handed over as a packet of its own: a bundle (``UDP_SEGMENT``) would take its place
 in a shaped queue, and be lost, as one.
-
-The three sockets of a multicaster, and the addresses of groups.
-
-One message on its way to the members of a group: what each has, what is to be sent again, who is
-silent.
-
-Datagrams of one sender: headers filled in, handed to the kernel, counted.
 """
 
 from __future__ import annotations
