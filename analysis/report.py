@@ -45,7 +45,7 @@ def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
     buckets. Returns all paths, the report last."""
     runs = load_all(run_dirs)
     figures = _figures(runs, out / "figures")
-    sheets = {"table.csv": sheet_of(runs).rows(runs), "layers.csv": tables.rows_table(runs)}
+    sheets = {"table.csv": sheet_of(runs).rows(runs), "layers.csv": tables.layer_rows(runs)}
     written = [
         write_atomically(out / name, tables.to_csv(rows)) for name, rows in sheets.items() if rows
     ]
@@ -161,12 +161,12 @@ def _how_known(runs: Sequence[Run]) -> str:
 
 def _layers(runs: Sequence[Run]) -> str:
     """The table of layers; empty where no gradients travelled in buckets."""
-    rows = tables.rows_table(runs)
+    rows = tables.layer_rows(runs)
     if not rows:
         return ""
     head = "".join(f"<th>{heading}</th>" for heading in tables.HEADINGS)
     cells = (
-        "".join(f"<td>{escape(cell)}</td>" for cell in tables.cells_of_table(row)) for row in rows
+        "".join(f"<td>{escape(cell)}</td>" for cell in tables.layer_cells(row)) for row in rows
     )
     body = "\n".join(f"<tr>{own}</tr>" for own in cells)
     return (

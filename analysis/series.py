@@ -63,7 +63,7 @@ NO_PHASE = "(in no phase)"
 
 
 @dataclass(frozen=True)
-class PhaseShares:
+class LayerShares:
     """Layers of one run; arrays of shape (layers, steps), means over the workers that sent the
     layer in that step, not a number where none did."""
 
@@ -95,7 +95,7 @@ class PhaseShares:
         return wanted
 
 
-def shares_shares(run: Run) -> PhaseShares | None:
+def layer_phase_shares(run: Run) -> LayerShares | None:
     """From its ``bucket`` records; None without any."""
     records = run.events.get("bucket", [])
     if not records:
@@ -105,7 +105,7 @@ def shares_shares(run: Run) -> PhaseShares | None:
     steps = np.unique([float(record["step"]) for record in records])
     sums, counts = _added(records, {layer: row for row, layer in enumerate(layers)}, steps)
     means = np.where(counts > 0, sums / np.maximum(1, counts), np.nan)
-    return PhaseShares(
+    return LayerShares(
         layers=tuple(layers),
         buckets=tuple(layers.values()),
         steps=steps,

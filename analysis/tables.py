@@ -14,7 +14,7 @@ import numpy as np
 
 from analysis.comparison import Compared, ComparedOutcome
 from analysis.load import Run, by_algorithm
-from analysis.series import PhaseShares, shares_shares
+from analysis.series import LayerShares, layer_phase_shares
 from analysis.statistics import Interval, times
 from testbed.errors import printable
 from testbed.fidelity.summary import SELECTION, STALENESS
@@ -167,19 +167,19 @@ HEADINGS = (
 )
 
 
-def rows_table(runs: Sequence[Run]) -> list[Row]:
+def layer_rows(runs: Sequence[Run]) -> list[Row]:
     """Means over workers, steps and seeds, ``lowest`` and ``highest`` density of a step; of the
     runs with records of buckets. ``bytes_up``: per worker and step; ``share``: of the algorithm's
     bytes."""
     found: list[Row] = []
     for algorithm, same in by_algorithm(runs).items():
-        known = [own for run in same if (own := shares_shares(run)) is not None]
+        known = [own for run in same if (own := layer_phase_shares(run)) is not None]
         if known:
             found += _rows(algorithm, known)
     return found
 
 
-def _rows(algorithm: str, known: Sequence[PhaseShares]) -> list[Row]:
+def _rows(algorithm: str, known: Sequence[LayerShares]) -> list[Row]:
     layers = known[0].layers
     length = np.mean([np.nanmean(own.bytes_up, axis=1) for own in known], axis=0)
     asked = np.mean([np.nanmean(own.density_asked, axis=1) for own in known], axis=0)
@@ -202,7 +202,7 @@ def _rows(algorithm: str, known: Sequence[PhaseShares]) -> list[Row]:
     ]
 
 
-def cells_of_table(row: Row) -> list[str]:
+def layer_cells(row: Row) -> list[str]:
     """A row as people read it, under ``HEADINGS``."""
     return [
         row["algorithm"],
@@ -219,13 +219,13 @@ _COLOURS = {"valid": "green", "degraded": "yellow", "invalid": "red"}
 _DASH = "–"
 
 
-def rows_algorithms_table(found: Compared) -> list[dict[str, Any]]:
+def algorithm_rows(found: Compared) -> list[dict[str, Any]]:
     """A row per algorithm, numbers in full; times in model seconds, intervals as ``_low`` and
     ``_high``."""
     return [_row(outcome, found.target) for outcome in found.algorithms]
 
 
-def rich_table_algorithms_table(found: Compared) -> Table:
+def algorithm_table(found: Compared) -> Table:
     """The same for a terminal."""
     from rich.table import Table
 

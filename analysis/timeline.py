@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby, pairwise
-from itertools import chain as chain_itertools
+from itertools import chain as concatenated
 from typing import Any
 
 from analysis.load import Run
@@ -246,7 +246,7 @@ def chosen(run: Run, first: int | None, last: int | None) -> list[int]:
 def timeline(run: Run, steps: Collection[int]) -> StepTimeline:
     """All that nodes did in ``steps``, in model time."""
     wanted = set(steps)
-    found = chain_itertools(_workers(run, wanted), _servers(run, wanted))
+    found = concatenated(_workers(run, wanted), _servers(run, wanted))
     spans = sorted(found, key=lambda span: (span.from_s, span.to_s))
     seen = {span.node for span in spans}
     nodes = tuple(name for role in ("worker", "server") for name in _ranked(run, role))

@@ -454,7 +454,7 @@ def extended(base: Algorithm, suffixes: list[str], where: str | None) -> Algorit
     rest, name = list(suffixes), "+".join([base.name, *suffixes])
     written = base
     if rest and rest[0] in ways():
-        written = _written_suffixes(base, rest.pop(0), name, where)
+        written = _with_suffix(base, rest.pop(0), name, where)
     if rest[:1] == [LAYERS]:
         written = replace(written, buckets="layer")
         rest.pop(0)
@@ -468,7 +468,7 @@ def extended(base: Algorithm, suffixes: list[str], where: str | None) -> Algorit
     return replace(written, name=name, about=about)
 
 
-def _written_suffixes(base: Algorithm, suffix: str, name: str, where: str | None) -> Algorithm:
+def _with_suffix(base: Algorithm, suffix: str, name: str, where: str | None) -> Algorithm:
     """``base`` with values written as ``suffix`` says."""
     if base.values != EXACT:
         raise InputError(

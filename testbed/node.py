@@ -1,12 +1,8 @@
-"""Node, Endpoint, ProcessGroup protocols: all a role may touch.
-
-Collective operations of somebody else's library, where a node can have them: the baselines of
-all-reduce.
+"""All that a role may touch: ``Node``, ``Endpoint``, and collective operations of somebody else's
+library where a node has them.
 
 A library brings connections of its own, which nobody counts frames on; what a group moved is read
 from the counters of the node's interface.
-
-The seam between roles and the world.
 
 Worker, server and controller code touches time, threads, randomness and the network only through a
 ``Node``. Behind it stand sockets and threads on a real host, or a virtual clock (``fabric/sim``):

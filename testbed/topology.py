@@ -1,8 +1,4 @@
-"""Nodes, racks, cables and interfaces, and what a node may use.
-
-How many processes a node may have, how much memory, and how much of it in ``/tmp``: so that one
-cannot take the machine.
-"""
+"""Nodes, racks, cables and interfaces, and limits of a node's processes and memory."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from testbed.host.images import recipe_base_image as recipe
+from testbed.host.images import base_image_recipe as recipe
 from testbed.host.images import requirements
 from testbed.host.paths import (
     CPU_INDEX,

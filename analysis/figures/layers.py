@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.load import Array, Run, by_algorithm
-from analysis.series import PhaseShares, shares_shares
+from analysis.series import LayerShares, layer_phase_shares
 from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure
-from analysis.tables import rows_table
+from analysis.tables import layer_rows
 
 NAME = "layers"
 MOST_RUNS = 6
@@ -84,7 +84,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def binned(own: PhaseShares) -> tuple[Array, Array]:
+def binned(own: LayerShares) -> tuple[Array, Array]:
     """First step of each bin, shape (n,), and mean density in it, shape (layers, n); n is at most
     ``MOST_BINS``."""
     each = -(-len(own.steps) // MOST_BINS)
@@ -114,7 +114,7 @@ def _bars(axes: Axes, found: Rows) -> tuple[list[Patch], list[str]]:
     return handles, [f"{name} ({total[name] / 1e3:,.4g} kB in all)" for name in names]
 
 
-def _map(axes: Axes, own: PhaseShares, norm: LogNorm) -> Any:
+def _map(axes: Axes, own: LayerShares, norm: LogNorm) -> Any:
     steps, density = binned(own)
     edges = [*steps, own.steps[-1] + 1]
     image = axes.pcolormesh(
@@ -133,7 +133,7 @@ def _map(axes: Axes, own: PhaseShares, norm: LogNorm) -> Any:
     return image
 
 
-def _height(own: PhaseShares) -> float:
+def _height(own: LayerShares) -> float:
     """Return the height of its map, in inches."""
     return min(_MOST_IN, max(_LEAST_IN, _ROW_IN * len(own.layers)))
 
@@ -156,19 +156,19 @@ def _ticks(norm: LogNorm) -> list[float]:
 
 def _bytes(runs: Sequence[Run]) -> Rows:
     drawn = {run.algorithm for run, _ in _chosen(runs)}
-    return [row for row in rows_table(runs) if row["algorithm"] in drawn]
+    return [row for row in layer_rows(runs) if row["algorithm"] in drawn]
 
 
-def _chosen(runs: Sequence[Run]) -> list[tuple[Run, PhaseShares]]:
+def _chosen(runs: Sequence[Run]) -> list[tuple[Run, LayerShares]]:
     """Each algorithm's lowest seed, in their order; where there are too many, those first of which
     there is most to see."""
     lowest = [min(same, key=lambda run: run.seed) for same in _algorithms(runs).values()]
-    known = {run.path: (run, own) for run in lowest if (own := shares_shares(run)) is not None}
+    known = {run.path: (run, own) for run in lowest if (own := layer_phase_shares(run)) is not None}
     kept = sorted(known, key=lambda path: _plain(known[path][1]))[:MOST_RUNS]
     return [found for path, found in known.items() if path in kept]
 
 
-def _plain(own: PhaseShares) -> int:
+def _plain(own: LayerShares) -> int:
     """0: the densities asked for differ between layers or steps; 1: they do not; 2: and all is
     sent."""
     lowest, highest = np.nanmin(own.density_asked), np.nanmax(own.density_asked)

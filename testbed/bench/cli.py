@@ -94,7 +94,7 @@ Share = Annotated[
 Accuracy = Annotated[
     float, typer.Option("--accuracy", help="Test accuracy to be reached.", min=0.01, max=1.0)
 ]
-BenchCodedSteps = Annotated[
+CodedStepCount = Annotated[
     int, typer.Option("--steps", help="Of every timed run.", min=2, max=10_000)
 ]
 Most = Annotated[int, typer.Option("--most", help="Steps to reach the accuracy in.", min=5)]
@@ -104,7 +104,7 @@ Schemes = Annotated[
 ]
 
 
-BenchCodedRates = Annotated[
+CodedLinkRates = Annotated[
     list[float] | None,
     typer.Option("--rate", help="Only these learning rates; may be repeated.", min=1e-9),
 ]
@@ -114,10 +114,10 @@ def coded(
     scenario: Annotated[Path, typer.Argument(help="A scenario with peers and one server.")],
     accuracy: Accuracy = 0.82,
     share: Share = 0.05,
-    steps: BenchCodedSteps = 30,
+    steps: CodedStepCount = 30,
     most: Most = 400,
     algo: Schemes = None,
-    rate: BenchCodedRates = None,
+    rate: CodedLinkRates = None,
     fabric: options.FabricName = "netns",
     parallel: options.Parallel = 1,
     out: options.Out = Path(),
@@ -151,14 +151,12 @@ Algorithms = Annotated[
     list[str] | None,
     typer.Option("--algo", help="Only this controller; may be repeated.", metavar="NAME"),
 ]
-BenchControlSteps = Annotated[
-    int, typer.Option("--steps", help="Of every run.", min=20, max=10_000)
-]
+ControlStepCount = Annotated[int, typer.Option("--steps", help="Of every run.", min=20, max=10_000)]
 Target = Annotated[
     float | None,
     typer.Option("--target", help="Accuracy that times are taken at.", min=0.01, max=1.0),
 ]
-BenchControlAgain = Annotated[
+ControlAfresh = Annotated[
     Path | None, typer.Option("--again", help="Judge the runs of an earlier call.", metavar="DIR")
 ]
 
@@ -166,10 +164,10 @@ BenchControlAgain = Annotated[
 def control(
     algo: Algorithms = None,
     waveform: Waveforms = None,
-    steps: BenchControlSteps = 240,
+    steps: ControlStepCount = 240,
     seed: Annotated[int, typer.Option("--seed", help="Of every run.", min=0)] = 1,
     target: Target = None,
-    again: BenchControlAgain = None,
+    again: ControlAfresh = None,
     parallel: options.Parallel = 1,
     out: options.Out = Path(),
     as_json: options.Json = False,
@@ -273,24 +271,24 @@ Loads = Annotated[
         max=100.0,
     ),
 ]
-BenchOverlapWorkers = Annotated[int, typer.Option("--workers", help="So many.", min=1, max=64)]
+OverlapWorkerCount = Annotated[int, typer.Option("--workers", help="So many.", min=1, max=64)]
 Pace = Annotated[
     float, typer.Option("--pace", help="Of a step's computation, ms.", min=1.0, max=60_000.0)
 ]
-BenchOverlapSteps = Annotated[int, typer.Option("--steps", help="Of every run.", min=2, max=10_000)]
+OverlapStepCount = Annotated[int, typer.Option("--steps", help="Of every run.", min=2, max=10_000)]
 Skip = Annotated[int, typer.Option("--skip", help="Steps that are not counted.", min=0)]
-BenchOverlapRepeat = Annotated[
+OverlapRepeats = Annotated[
     int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=100)
 ]
 
 
 def overlap(
     load: Loads = None,
-    workers: BenchOverlapWorkers = 3,
+    workers: OverlapWorkerCount = 3,
     pace: Pace = 240.0,
-    steps: BenchOverlapSteps = 24,
+    steps: OverlapStepCount = 24,
     skip: Skip = 4,
-    repeat: BenchOverlapRepeat = 5,
+    repeat: OverlapRepeats = 5,
     quick: Annotated[
         bool, typer.Option("--quick", help="Once and short: only to see that it works.")
     ] = False,
@@ -320,21 +318,21 @@ def overlap(
     say(f"results: {bench.directory}")
 
 
-BenchScaleWorkers = Annotated[
+ScaleWorkerCounts = Annotated[
     list[int] | None,
     typer.Option("--workers", help="So many; may be repeated.", min=1, max=10_000),
 ]
 Servers = Annotated[
     list[int] | None, typer.Option("--servers", help="So many; may be repeated.", min=1, max=1_000)
 ]
-BenchScaleSteps = Annotated[int, typer.Option("--steps", help="Of every run.", min=2, max=10_000)]
+ScaleStepCount = Annotated[int, typer.Option("--steps", help="Of every run.", min=2, max=10_000)]
 
 
 def scale(
-    workers: BenchScaleWorkers = None,
+    workers: ScaleWorkerCounts = None,
     servers: Servers = None,
     algo: Annotated[str, typer.Option("--algo", help="Of a fixed density.")] = "none",
-    steps: BenchScaleSteps = 5,
+    steps: ScaleStepCount = 5,
     out: options.Out = Path(),
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -367,7 +365,7 @@ Names = Annotated[
     list[str] | None,
     typer.Option("--suite", help="Only this suite; may be repeated.", metavar="NAME"),
 ]
-BenchRepeat = Annotated[
+LinkRepeats = Annotated[
     int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=100)
 ]
 Quick = Annotated[
@@ -386,7 +384,7 @@ def bench() -> None:
 @app.command()
 def link(
     suite: Names = None,
-    repeat: BenchRepeat = 5,
+    repeat: LinkRepeats = 5,
     quick: Quick = False,
     out: options.Out = Path(),
     as_json: options.Json = False,

@@ -18,7 +18,7 @@ from typing import Any
 from testbed.bench.results import Suite
 from testbed.errors import ExperimentError
 from testbed.fidelity.summary import first_reached
-from testbed.records.manifest import machine_machine
+from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import (
     SUMMARY,
     fresh,
@@ -186,7 +186,7 @@ class CodedBench:
         self._base: Mapping[str, Any] = parse(source.read_text("utf-8"), str(source)).data
         name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_coded"
         self.directory = fresh(out / "measurements", name)
-        self.known: dict[str, Any] = {"plan": asdict(plan), "machine": machine_machine()}
+        self.known: dict[str, Any] = {"plan": asdict(plan), "machine": machine_facts()}
 
     def run(self, fabric: str) -> Suite:
         """All of it. Raises NarrowsError for a run that failed, ExperimentError for an accuracy not

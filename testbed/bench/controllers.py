@@ -33,7 +33,7 @@ from testbed.bench.waveforms import (
 from testbed.compatibility import resolve
 from testbed.control.base import controllers
 from testbed.errors import ExperimentError, InputError
-from testbed.records.manifest import machine_machine
+from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import (
     LINKS,
     fresh,
@@ -461,7 +461,7 @@ def _suite(
         references = curves.get(waveform.reference, {})
         found += rows(waveform, plan.algorithms, curves[name], references, best)
         found += bound_rows(name, best, curves[name].get(PLAYED)) if best else []
-    about = {"seed": plan.seed, "steps": plan.steps, "machine": machine_machine()}
+    about = {"seed": plan.seed, "steps": plan.steps, "machine": machine_facts()}
     return Suite("Controllers when the server's link changes, in virtual time", found, [], about)
 
 

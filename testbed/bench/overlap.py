@@ -26,7 +26,7 @@ from testbed.bench.results import (
     interleaved,
     times,
 )
-from testbed.records.manifest import machine_machine
+from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import fresh, read_events, to_json, write_atomically
 from testbed.runner.experiment import Experiment, prepare
 from testbed.runner.run import run as carry_out
@@ -313,7 +313,7 @@ class OverlapBench:
         self.directory = fresh(out / "measurements", name)
         self.known: dict[str, Any] = {
             "plan": asdict(plan),
-            "machine": machine_machine(),
+            "machine": machine_facts(),
             "rows": [],
             "discarded": [],
             "runs": [],

@@ -21,7 +21,7 @@ from statistics import median as middle
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from testbed.errors import InputError, Interrupted, MachineError, NarrowsError
-from testbed.records.manifest import machine_machine
+from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import fresh, to_json, write_atomically
 from testbed.runner.signals import interruptible
 from testbed.scenario.link_state import FRAME_BYTES
@@ -352,7 +352,7 @@ def run(
     """
     chosen = {name: suite(name) for name in names or SUITES}
     directory = fresh(out / "measurements", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_link")
-    outcome = LinkBenchOutcome(directory / RESULT, machine_machine())
+    outcome = LinkBenchOutcome(directory / RESULT, machine_facts())
     setup = Setup(directory, say, repeat, quick)
     with interruptible():
         for name, measure in chosen.items():

@@ -16,12 +16,12 @@ from typing import Any
 from testbed.bench.results import ResultCheck, Row, Suite, at_least, at_most
 from testbed.errors import ExperimentError, InputError, Interrupted, NarrowsError
 from testbed.fabric.sim.network import COSTS, Costs
-from testbed.records.manifest import machine_machine
+from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import fresh, read_events, write_atomically
-from testbed.records.run_directory import to_json as to_json_run_directory
+from testbed.records.run_directory import to_json as json_text_of
 from testbed.runner.experiment import prepare
 from testbed.runner.run import ParallelTask, side_by_side
-from testbed.runner.run import run as run_run
+from testbed.runner.run import run as run_experiment
 from testbed.runner.signals import interruptible
 from testbed.traces.generate import random_walk, write_csv
 
@@ -262,7 +262,7 @@ def write(
 
 def measured(path: Path, out: Path) -> tuple[MeasureLengths, dict[str, str]]:
     """Step times on real links, and verdicts, by algorithm."""
-    done = run_run(prepare(path), "netns", out, quiet=True)
+    done = run_experiment(prepare(path), "netns", out, quiet=True)
     lengths = {entry["algorithm"]: step_lengths(Path(entry["dir"])) for entry in done.runs}
     return lengths, {entry["algorithm"]: entry["verdict"] for entry in done.runs}
 
@@ -354,7 +354,7 @@ def run(
             paths = write(scenarios, cells, steps, algorithms)
             about: dict[str, Any] = {
                 "steps": steps,
-                "machine": machine_machine(),
+                "machine": machine_facts(),
                 "verdicts": {},
                 "failed": {},
             }
@@ -368,7 +368,7 @@ def run(
             {cell: paths[cell] for cell in real}, directory / "virtual", costs, processes, say
         )
     found = verdict(pairs(real, virtual), {**about, "costs": asdict(costs)})
-    write_atomically(directory / RESULT, to_json_run_directory(found.to_json(), indent=2) + "\n")
+    write_atomically(directory / RESULT, json_text_of(found.to_json(), indent=2) + "\n")
     return directory, found
 
 
@@ -388,7 +388,7 @@ def _measure(
             about["failed"][cell.name] = str(error)
             say(f"{cell.name} failed: {error}")
         told = {**about, "runs": to_json(found)}
-        write_atomically(directory / MEASURED, to_json_run_directory(told, indent=2) + "\n")
+        write_atomically(directory / MEASURED, json_text_of(told, indent=2) + "\n")
     return found
 
 

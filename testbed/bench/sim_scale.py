@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.bench.results import Suite
-from testbed.records.manifest import machine_machine
+from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import fresh, read_json, to_json, write_atomically
 from testbed.runner.signals import interruptible
 
@@ -105,7 +105,7 @@ def run(
                 row = pool.submit(_point, path, directory / "virtual").result()
             rows.append({"servers": size.servers, "workers": size.workers, **row})
             say(f"{size.name}: step {row['step_s']:.4g} s, simulated in {row['run_s']:.3g} s")
-    about = {"steps": steps, "algorithm": algorithm, "machine": machine_machine()}
+    about = {"steps": steps, "algorithm": algorithm, "machine": machine_facts()}
     found = Suite("Workers behind oversubscribed racks, in virtual time", rows, [], about)
     write_atomically(directory / RESULT, to_json(found.to_json(), indent=2) + "\n")
     return directory, found

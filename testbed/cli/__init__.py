@@ -42,7 +42,7 @@ VERBS = {
     "algorithms": "testbed.cli.algorithms:algorithms",
     "replay-controller": "testbed.cli.replay:replay_controller",
     "profile": "testbed.cli.profile:profile",
-    "trace": "testbed.cli.trace:app_trace",
+    "trace": "testbed.cli.trace:trace_app",
     "messages": "testbed.cli.messages:app",
     "bench": "testbed.bench.cli:app",
     "clean": "testbed.cli.doctor:clean",

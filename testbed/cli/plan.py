@@ -280,7 +280,7 @@ def _show(found: dict[str, Any]) -> None:
     console.print(f"{found['scenario']}: {len(names)} nodes ({listed}) on {found['fabric']}")
     if found["dilation"] != 1:
         console.print(f"dilation {found['dilation']:g}: times and rates below are wall clock")
-    console.print(_links_plan(found))
+    console.print(_link_table(found))
     console.print(_changes(found))
     for line in (*_racks(found), *_nodes(found), *_traffic(found)):
         console.print(line)
@@ -295,7 +295,7 @@ def _show(found: dict[str, Any]) -> None:
         console.print(found["compose"], markup=False)
 
 
-def _links_plan(found: dict[str, Any]) -> Any:
+def _link_table(found: dict[str, Any]) -> Any:
     from rich.table import Table
 
     table = Table(

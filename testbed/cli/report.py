@@ -76,7 +76,7 @@ Seeds = Annotated[
     str | None,
     typer.Option("--seed", help="Seeds: 3, 1-5 or 1,4; 1-3 by default.", metavar="SEEDS"),
 ]
-CompareOut = Annotated[
+ComparisonFolder = Annotated[
     Path | None, typer.Option("--out", help="Where runs/ and comparisons/ go: here.", metavar="DIR")
 ]
 Resume = Annotated[
@@ -106,7 +106,7 @@ def compare(
     fabric: Fabric = None,
     algo: options.Algorithms = None,
     seed: Seeds = None,
-    out: CompareOut = None,
+    out: ComparisonFolder = None,
     resume: Resume = None,
     sweep: Sweep = False,
     baseline: Baseline = None,
@@ -232,7 +232,7 @@ def _present(comparison: Comparison, as_json: bool, *, figures: bool, **how: Any
         return
     from rich.console import Console
 
-    from analysis.tables import rich_table_algorithms_table as rich_table
+    from analysis.tables import algorithm_table as rich_table
 
     Console(width=options.table_width()).print(rich_table(found))
     for sentence in found.sentences():
@@ -241,7 +241,7 @@ def _present(comparison: Comparison, as_json: bool, *, figures: bool, **how: Any
 
 def _written(found: Compared, directory: Path) -> str:
     from analysis.comparison import COMPARED
-    from analysis.tables import rows_algorithms_table as rows
+    from analysis.tables import algorithm_rows as rows
     from analysis.tables import to_csv
     from testbed.records.run_directory import to_json, write_atomically
 

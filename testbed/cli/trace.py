@@ -268,7 +268,7 @@ def _tidy(seconds: float) -> float:
 Host = Annotated[
     str, typer.Argument(metavar="HOST", help="Where `iperf3 -s` listens.", show_default=False)
 ]
-TraceRecordSeconds = Annotated[
+RecordingSeconds = Annotated[
     int, typer.Option("--seconds", help="How long.", min=1, max=86_400, metavar="N")
 ]
 Reverse = Annotated[
@@ -286,7 +286,7 @@ GRACE_S = 20.0
 def record(
     host: Host,
     out: Out,
-    seconds: TraceRecordSeconds = 60,
+    seconds: RecordingSeconds = 60,
     reverse: Reverse = False,
     port: Port = 5201,
     interval: Interval = 1.0,
@@ -361,7 +361,7 @@ def _trace(report: dict[str, Any]) -> tuple[RateTrace, str]:
     ), f"frames of {segment} bytes of payload and {SEGMENT_HEADER_BYTES} of headers"
 
 
-app_trace = typer.Typer(
+trace_app = typer.Typer(
     no_args_is_help=True, help="Look at bandwidth traces, convert them, make and record them."
 )
 
@@ -382,7 +382,7 @@ def _instant(flag: str, effect: str) -> Any:
     return typer.Option(flag, help=effect, metavar="DURATION")
 
 
-@app_trace.command("show")
+@trace_app.command("show")
 def show(
     file: File,
     out: Figure = None,
@@ -408,7 +408,7 @@ def show(
         print(f"figure   {target}")
 
 
-@app_trace.command("convert")
+@trace_app.command("convert")
 def convert(
     file: File,
     out: Out,
@@ -447,8 +447,8 @@ def convert(
     put(out, text, trace, as_json, format=to)
 
 
-app_trace.add_typer(app, name="make")
-app_trace.command("record")(record)
+trace_app.add_typer(app, name="make")
+trace_app.command("record")(record)
 
 
 def _read(file: Path, form: str | None, column: str | None) -> tuple[str, RateTrace]:

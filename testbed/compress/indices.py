@@ -171,7 +171,7 @@ def index_bytes(coding: IndexCoding, size: int, count: int) -> int:
             return 8
 
 
-def write_indices(
+def encode_indices(
     coding: IndexCoding, section: Bytes, indices: Indices, size: int, scratch: BufferPool
 ) -> None:
     """Fill ``section``, which has ``index_bytes``. Raises WireError unless ``indices`` are as they
@@ -193,7 +193,7 @@ def write_indices(
         section.view("<i4")[:] = indices
 
 
-def read_indices(
+def decode_indices(
     coding: IndexCoding, section: Bytes, size: int, out: Indices, scratch: BufferPool
 ) -> None:
     """Strictly ascending indices in [0, ``size``) into all of ``out``. Raises WireError for any
@@ -269,7 +269,7 @@ def indices(size: int, count: int, seed: int, out: Indices | None = None) -> Ind
     else:
         from testbed.compress.kernels import random_loops
 
-        random_loops.fill_loops_seeded(keys(seed), size, out)
+        random_loops.fill_permuted(keys(seed), size, out)
     out.sort()
     return out
 

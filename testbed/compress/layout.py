@@ -1,9 +1,5 @@
-"""Flat vector -> parameters, layers, shards, buckets.
-
-What a bucket's flat vector is made of: the parameters, their places and their shapes.
-
-A flat vector in pieces that travel by themselves: of about equal size for several servers, or layer
-by layer. Pure.
+"""Layout of a bucket's flat vector (parameters, places, shapes), and its pieces that travel by
+themselves: shards of equal size, or layer by layer. Pure.
 """
 
 from __future__ import annotations

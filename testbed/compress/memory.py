@@ -1,6 +1,5 @@
-"""Error feedback, DGC momentum correction, none.
-
-Vectors of a bucket by the names of its parameters, so that they outlive a change of buckets.
+"""Memory that a worker keeps from step to step: error feedback, momentum correction, or nothing;
+and vectors by parameters' names, so that they outlive a change of buckets.
 
 Error feedback (Seide 2014, Stich 2018): what was not sent is added to the next gradient.
 
@@ -15,8 +14,6 @@ Momentum correction with masking: Deep Gradient Compression (Lin et al., ICLR 20
 
 Error feedback alone would apply an element's momentum late and all at once; here momentum is
 accumulated before compression. **It takes the place of the optimizer's momentum, which must be 0.**
-
-The memory that keeps nothing: what is not sent is lost.
 """
 
 from __future__ import annotations
@@ -43,7 +40,8 @@ def split_by_parameter(flat: Tensor, layout: Layout, vector: str = "") -> dict[s
 
 
 def join_parameters(state: Mapping[str, Tensor], layout: Layout, vector: str = "") -> Tensor | None:
-    """The vector (n,) of ``layout`` from what ``taken_apart`` gave for this or other layouts.
+    """The vector (n,) of ``layout`` from what ``split_by_parameter`` gave for this or other
+    layouts.
 
     Zeros for parts that ``state`` does not have; None where it has none of them. Raises InputError
     for a part of another size.

@@ -58,11 +58,11 @@ from testbed.compress.indices import (
     IndexCoding,
     Indices,
     can_index,
+    decode_indices,
+    encode_indices,
     index_bytes,
-    read_indices,
     seed_in,
     shortest,
-    write_indices,
     write_seed,
 )
 from testbed.compress.layout import Layout
@@ -219,7 +219,7 @@ def encode(
     body = as_bytes(payload)[HEADER_BYTES:]
     section, rest = body[: header.length], body[header.length :]
     if indices is not None:
-        write_indices(header.coding, rest, indices, sparse.size, buffer.scratch)
+        encode_indices(header.coding, rest, indices, sparse.size, buffer.scratch)
     if header.coding is IndexCoding.SEED and sparse.seed is not None:
         write_seed(rest, sparse.seed)
     spread = indices is not None and header.count > sparse.count
@@ -261,7 +261,7 @@ class PayloadReader:
     def indices(self, out: Indices, scratch: BufferPool) -> None:
         """All of them into ``out`` (m,). Raises WireError unless they ascend strictly in [0, n)."""
         header = self.header
-        read_indices(header.coding, self._body[header.length :], header.size, out, scratch)
+        decode_indices(header.coding, self._body[header.length :], header.size, out, scratch)
 
 
 def decode(payload: Buffer, size: int, scratch: BufferPool | None = None) -> Sparse:

@@ -1,6 +1,5 @@
-"""Alpha-beta model fitted from bucket observations.
-
-The α–β model: seconds = α·pieces + β·amount, by least squares.
+"""Model of the network, learnt from buckets: the α–β model (seconds = α·pieces + β·amount, by least
+squares), bytes that a density makes, and what communication and compression take.
 
 How many bytes a density makes, as controllers reckon before they choose: near to the wire format,
 and smooth.
@@ -11,12 +10,6 @@ and smooth.
 40 bytes are a payload's header and its length in a message. Elements take 4 bytes and their index,
 by Elias-Fano or as a bitmap. ``scale`` and ``ratio`` are measured: what a value coding saves, and
 how much longer the union of all workers' elements is.
-
-Buckets as messages: parameters that share a bucket's times are one, and a few steps of them tell
-what is usual.
-
-What buckets tell of the way that they go: what bytes and compression take, and how long they may
-take unnoticed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Workers among themselves: each sends its payload to all others, and each averages what it has
-then.
+"""Exchange of workers among themselves: each sends its payload to all others, and each averages
+what it has then.
 
 Frames of a run: a HELLO of every worker to those before it, which were there to be connected to;
 then per step and bucket a GRADIENT of everybody to everybody; a BYE, after which nobody needs
 anything any more.
 
-``PeerExchange`` sends a copy to each; with ``multicast`` there is one copy on the sender's link.
+``AllGatherExchange`` sends a copy to each; with ``multicast`` there is one copy on the sender's
+link.
 """
 
 from __future__ import annotations

@@ -329,7 +329,7 @@ class ExchangeSpec:
     """Codings that can write what comes back; None: all."""
     partial: bool = False
     """True if only some workers may take part in a step: its side is a ``PartialSide``, its server
-    gathers from ``Peers.of_step`` and answers all."""
+    gathers from ``Membership.of_step`` and answers all."""
     leaving: (
         tuple[
             Callable[[Node, Membership], LeavingSide], Callable[[Node, Membership], LeavingServer]

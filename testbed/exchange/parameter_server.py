@@ -362,7 +362,7 @@ class ElasticPsServer(PsServerExchange):
         self._post(returning, Kind.UPDATE, step, 0, self.state())
 
     def farewell(self, step: int) -> None:
-        """See ``ParameterServerHub``; those who are away are told when they return."""
+        """See ``PsServerExchange``; those who are away are told when they return."""
         self._ended = step
         self._collect(Kind.BYE, step, 0, self._peers.timeout_s + self._peers.away_s)
 

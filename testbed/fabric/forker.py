@@ -42,7 +42,7 @@ that do."""
 class ForkSetting(NamedTuple):
     """The setting of a node's processes: its name, its network, what it has of the host's files,
     its ``/etc/hosts``, and the folders of its control group; where it has none, what bounds each
-    process (``limits.to_json``) of how many nodes. ``sizes``: of its own folders in memory, in
+    process (``topology.to_json``) of how many nodes. ``sizes``: of its own folders in memory, in
     bytes by path."""
 
     name: str

@@ -331,7 +331,7 @@ class Starved:
 @dataclass(frozen=True, slots=True)
 class NodesSeen:
     """Node changes (pause, resume, kill, restart) asked for and made. ``faults``: a sentence for
-    all that did not happen, or was not asked for. ``lateness_ms``: see ``quantiles.spread``."""
+    all that did not happen, or was not asked for. ``lateness_ms``: see ``intervals.spread``."""
 
     expected: int
     applied: int
@@ -355,7 +355,7 @@ class Evidence:
     """``RoundRecord`` objects of the server."""
     sockets: Records = ()
     """Per data socket ``{"node", "peer", "bytes_sent", "segs_out"}``, node and peer by name.
-    Of multicasts see ``identity.class_bytes_expected``."""
+    Of multicasts see ``run_checks.class_bytes_expected``."""
     unaccounted: Mapping[str, str] = field(default_factory=dict)
     """Reasons why the sockets do not account for all bytes of a place, keyed by place."""
     completion: Mapping[str, Any] | None = None

@@ -1,16 +1,10 @@
-"""Fluid model and message groups.
-
-What links could carry at best: a fluid through links whose rate changes, and no time lost anywhere.
+"""Service curve: the most that links could carry, as a fluid through links whose rates change, and
+messages grouped so that they can be held against it. Pure.
 
 With ``C(a, b)`` the integral of a link's asked rate and ``A(t)`` the bits that had come to it by
 ``t``, a link that always works when something waits finishes ``W`` bits at the latest ``t`` for
 which ``C(s, t) = W - A(s)`` for some ``s`` (network calculus: the link is busy from that ``s`` to
 the end).
-
-Messages that travel together: one step's gradients to a server, and its replies. Pure.
-
-Messages of any pattern as groups that can be held against a service curve: those that have one end
-in common. Pure.
 
 Messages that are under way at the same time on a link direction belong together. If all of such a
 cluster go to one node, or all come from one, it is a group; if not, links are shared in a way that

@@ -433,7 +433,7 @@ def summarise_job(
         traffic = LinkTraffic(read_jsonl(directory / LINKS))
     known = known_steps(events, traffic)
     dilation = float(manifest["dilation"])
-    wall_s = _ended_s_job_summary(events, known.steps, traffic)
+    wall_s = _job_ended_s(events, known.steps, traffic)
     every = (step.length_s for step in known.steps)
     lengths = array("d", (length for length in every if length is not None))
     return {
@@ -471,7 +471,7 @@ def _as_steps(found: Inferred) -> Sequence[JobStep]:
     return steps
 
 
-def _ended_s_job_summary(events: Events, steps: Sequence[JobStep], traffic: LinkTraffic) -> float:
+def _job_ended_s(events: Events, steps: Sequence[JobStep], traffic: LinkTraffic) -> float:
     """When the last process ended; without any such record, when the records do."""
     if processes := events.get("process"):
         return max(float(process["ended_s"]) for process in processes)

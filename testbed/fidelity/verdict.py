@@ -1,14 +1,9 @@
-"""Verdict, unreliable intervals.
-
-Whether a run may be believed: measures against one table of thresholds, each with its reason.
+"""Verdict on whether a run may be believed: measures against one table of thresholds, each with its
+reason; times in which this machine was not reliable; and the certificate. Pure.
 
 Pure. Within a threshold a measure is *valid*, up to ``degraded_factor`` times it *degraded*, beyond
 it *invalid*; a run is as good as its worst measure. What could not be measured is said, and counts
 for nothing.
-
-The times in which this machine could not be relied upon to emulate. Pure.
-
-The fidelity certificate of a run: one object that says how far its links were what was asked. Pure.
 
 Every field is explained in docs/certificate.md.
 """

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 
 from testbed.errors import MachineError, NarrowsError
-from testbed.host import docker_engine as host_docker_engine
+from testbed.host import docker_engine as engine_module
 from testbed.host import images, packages, paths
 from testbed.host.packages import Need, answer, have, log
 from testbed.host.uml import docker_engine
@@ -51,18 +51,18 @@ def ask(needs: tuple[Need, ...], *, yes: bool, with_engine: bool) -> None:
 
 def intended(needs: tuple[Need, ...], *, with_engine: bool) -> list[str]:
     """Return what setup would do to this machine beyond the checkout, a sentence each."""
-    lacks_engine = with_engine and host_docker_engine.lacking()
+    lacks_engine = with_engine and engine_module.lacking()
     wanted = packages.missing((*needs, *packages.ENGINE) if lacks_engine else needs)
     lines = []
     if wanted and have("apt-get"):
         lines.append(f"installs with apt-get: {' '.join(packages.names(wanted))}")
-    if lacks_engine and host_docker_engine.version() is None:
+    if lacks_engine and engine_module.version() is None:
         lines += _of_the_engine()
     return lines
 
 
 def _of_the_engine() -> list[str]:
-    if host_docker_engine.is_managed():
+    if engine_module.is_managed():
         return [
             "starts Docker's service as this host has configured it: by default that turns on IP "
             "forwarding, sets the policy of forwarded packets to DROP, and adds rules to the "
@@ -70,8 +70,8 @@ def _of_the_engine() -> list[str]:
             f"`{STOP}` stops it, and restores forwarding and filters as they are now",
         ]
     return [
-        f"starts a Docker engine (dockerd {' '.join(host_docker_engine.flags())}; log: "
-        f"{host_docker_engine.LOG}): {host_docker_engine.description()}; containers that others "
+        f"starts a Docker engine (dockerd {' '.join(engine_module.flags())}; log: "
+        f"{engine_module.LOG}): {engine_module.description()}; containers that others "
         "start in it have no network but the host's",
         f"`{STOP}` stops it, and restores what it changed",
     ]
@@ -83,7 +83,7 @@ def everything() -> None:
     paths.ensure_kernels()
     packages.offer(packages.TRAFFIC, "cross traffic and recording traces")
     packages.offer(GUEST, "--guest (delay, loss and the like on kernels without netem)")
-    host_docker_engine.ensure()
+    engine_module.ensure()
     images.ensure()
 
 
@@ -96,7 +96,7 @@ def guest() -> None:
 def capabilities() -> None:
     """Write which marked tests must run here, for NARROWS_REQUIRE."""
     can = ["root"] if os.geteuid() == 0 else []
-    if host_docker_engine.version() is not None:
+    if engine_module.version() is not None:
         can.append("docker")
     if not packages.missing(GUEST):
         can += ["guest", "netem"]
@@ -107,12 +107,12 @@ def stop() -> None:
     """Stop the engine that was started here, and restore what it changed. Raises MachineError while
     containers run in it."""
     running = answer(["docker", "ps", "--quiet"])
-    if host_docker_engine.STATE.exists() and running:
+    if engine_module.STATE.exists() and running:
         raise MachineError(
             f"{len(running.split())} containers run in the engine",
             fix="End their runs first, or `testbed clean`; `docker ps` lists them",
         )
-    done = host_docker_engine.stop()
+    done = engine_module.stop()
     sys.stdout.write(
         "".join(f"{line}\n" for line in done or ["no engine was started by `make setup`"])
     )
@@ -121,7 +121,7 @@ def stop() -> None:
 COMMANDS: dict[str, Callable[[], None]] = {
     "all": everything,
     "environment": paths.ensure,
-    "engine": host_docker_engine.ensure,
+    "engine": engine_module.ensure,
     "images": everything,
     "guest": guest,
     "stop": stop,

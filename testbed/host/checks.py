@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from testbed import cgroups
 from testbed.errors import MachineError
-from testbed.host import docker_engine as host_docker_engine
+from testbed.host import docker_engine as engine_module
 from testbed.host import images, packages, paths, user_namespace
 from testbed.host.paths import has_gpu
 from testbed.host.uml import guest as uml_guest
@@ -252,26 +252,26 @@ def privileges() -> Finding:
     ways = ["member of the docker group: fabric docker"] if member else []
     ways += ["user namespaces: fabric netns"] if namespaces_allowed() else []
     detail = "; ".join(ways) or "neither root nor docker, and no user namespaces"
-    return Finding(bool(ways), detail, f"Run as root, or: {host_docker_engine.JOIN_GROUP}")
+    return Finding(bool(ways), detail, f"Run as root, or: {engine_module.JOIN_GROUP}")
 
 
 def docker_engine() -> Finding:
     """An engine that answers, not too old."""
-    found = host_docker_engine.version()
+    found = engine_module.version()
     if found is None:
-        host_docker_engine.require()
-    oldest = ".".join(map(str, host_docker_engine.OLDEST_ENGINE))
-    fine = host_docker_engine.numbers(found or "") >= host_docker_engine.OLDEST_ENGINE
+        engine_module.require()
+    oldest = ".".join(map(str, engine_module.OLDEST_ENGINE))
+    fine = engine_module.numbers(found or "") >= engine_module.OLDEST_ENGINE
     return Finding(fine, f"{found}", f"Install Docker Engine {oldest} or newer")
 
 
 def compose() -> Finding:
     """Compose, not too old."""
-    command = host_docker_engine.compose_command()
+    command = engine_module.compose_command()
     if command is None:
         return Finding(False, "not found", _MAKE_SETUP)
-    found = host_docker_engine.compose_version_of(command) or ""
-    fine = host_docker_engine.numbers(found) >= host_docker_engine.OLDEST_COMPOSE
+    found = engine_module.compose_version_of(command) or ""
+    fine = engine_module.numbers(found) >= engine_module.OLDEST_COMPOSE
     return Finding(fine, f"`{' '.join(command)}` {found}", "Install Docker Compose 1.29 or newer")
 
 
@@ -328,8 +328,8 @@ CHECKS = (
     HostCheck("python", python_version),
     HostCheck("environment", environment, paths.ensure),
     HostCheck("privileges", privileges),
-    HostCheck("docker engine", docker_engine, host_docker_engine.ensure),
-    HostCheck("docker compose", compose, host_docker_engine.ensure),
+    HostCheck("docker engine", docker_engine, engine_module.ensure),
+    HostCheck("docker compose", compose, engine_module.ensure),
     HostCheck("images", images_current, images.ensure),
     HostCheck("disk", disk),
     HostCheck("memory", memory),

@@ -60,14 +60,14 @@ class ImageRecipe:
     leave_out: list[str]
 
 
-def recipe_base_image() -> ImageRecipe:
+def base_image_recipe() -> ImageRecipe:
     """Read the recipe."""
     return ImageRecipe(**tomllib.loads(in_checkout("images", "base", "base.toml").read_text()))
 
 
 def make(tag: str) -> None:
     """Make the base image as ``tag``. Raises MachineError when neither way works here."""
-    wanted = recipe_base_image()
+    wanted = base_image_recipe()
     if not _pull(wanted, tag):
         _debootstrap(wanted, tag)
 
@@ -225,7 +225,7 @@ class Tags:
 def tags() -> Tags:
     """Return the names of this checkout's images; reads files, asks nobody."""
     base = paths.of(in_checkout("images", "base"))
-    recipe = recipe_base_image()
+    recipe = base_image_recipe()
     runtime = paths.of(base, made_from(recipe), in_checkout("images", "runtime"))
     node = paths.of(runtime, in_checkout("testbed"), in_checkout("images", "node"))
     return Tags(
@@ -260,7 +260,7 @@ def ensure() -> str:
             with step("making the base image (about a minute)"):
                 make(wanted.base)
         with step("fetching wheels for the image"):
-            folder = fetch(recipe_base_image())
+            folder = fetch(base_image_recipe())
         with step("building the runtime image (about two minutes)"):
             _build("runtime", wanted.runtime, {"BASE": wanted.base}, {"wheels": folder})
     with step("building the node image"):
@@ -325,7 +325,7 @@ def checkout_label() -> str:
     return f"{_CHECKOUT}={paths.of(str(ROOT))}"
 
 
-def require_own_images(images: Iterable[str], *, pull: bool = False) -> None:
+def require_user_images(images: Iterable[str], *, pull: bool = False) -> None:
     """Have the engine hold ``images``; those that it lacks are pulled if ``pull``. Raises
     MachineError."""
     docker_engine.require()
@@ -338,10 +338,10 @@ def require_own_images(images: Iterable[str], *, pull: bool = False) -> None:
                 fix=f"Run `docker pull {image}`, or give --pull",
             )
         with step(f"pulling {image}"):
-            _pull_own_images(image)
+            _pull_user_image(image)
 
 
-def _pull_own_images(image: str) -> None:
+def _pull_user_image(image: str) -> None:
     try:
         run(["docker", "pull", "--quiet", "--", image])
     except CommandFailed as error:

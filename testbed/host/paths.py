@@ -208,7 +208,7 @@ def ensure() -> None:
 _SOURCES = ROOT / "testbed" / "compress" / "kernels"
 
 
-def stamp_kernels() -> Stamp:
+def kernels_stamp() -> Stamp:
     """Return the stamp of what the kernels are compiled from: the loops, and the environment."""
     made_from = of(stamp().content, *sorted(_SOURCES.glob("*.py")))
     return Stamp(VENV / ".kernels-compiled-from", made_from)
@@ -216,7 +216,7 @@ def stamp_kernels() -> Stamp:
 
 def ensure_kernels() -> None:
     """Compile what has changed since the last time."""
-    made = stamp_kernels()
+    made = kernels_stamp()
     if made.fresh():
         return
     with step("compiling kernels"):

@@ -123,7 +123,7 @@ class _Server(ThreadingWSGIServer):
 class Exporter:
     """Metrics of one node, of one run at a time, in a registry of its own.
 
-    ``labels``: any of ``names.LABELS``, the rest are empty until ``begin``.
+    ``labels``: any of ``LABELS``, the rest are empty until ``begin``.
     """
 
     def __init__(

@@ -1,11 +1,5 @@
-"""Links.jsonl: rates, host, traffic.
-
-The changes that were made to one link direction, packed: there may be a million. Pure.
-
-What links were asked for, what they dropped and what the host did, from the records in
-``links.jsonl``.
-
-What a run's links carried, on one axis of time: all of them together, and each node's own. Pure.
+"""Contents of ``links.jsonl``: changes, what links were asked for and dropped, and what they
+carried on one axis of time. Pure but for the reading.
 
 Times in wall seconds after t0. A sample's bits and its use count as even over its time, or between
 the looks that it tells.

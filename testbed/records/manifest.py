@@ -35,7 +35,7 @@ _EVERY_USER = ["0", "0", str(2**32 - 1)]
 """The one row of a user map that maps everybody: of a machine's own namespace."""
 
 
-def machine_machine() -> dict[str, Any]:
+def machine_facts() -> dict[str, Any]:
     """Versions, kernel, processor, memory, clock, and the commit if this is a checkout.
 
     What cannot be found out is None. Nothing is imported to ask for its version.
@@ -271,7 +271,7 @@ def manifest(
         "nodes": {name: dict(node) for name, node in nodes.items()},
         "links": [dict(link) for link in links],
         "thresholds": asdict(thresholds),
-        "machine": dict(machine_machine() if machine is None else machine),
+        "machine": dict(machine_facts() if machine is None else machine),
     }
 
 

@@ -1,5 +1,5 @@
-"""Where a run's records live, and how they get there so that a kill at any instant costs at most a
-line.
+"""The directory of a run's records, and writing into it so that a kill at any instant costs at most
+a line.
 
 runs/<utc>_<scenario>_<algorithm>_s<seed>_<hash8>/
 ├─ manifest.json   scenario.yaml   compose.yaml (docker)   profile.json (if named)

@@ -1,10 +1,4 @@
-"""One replay of a communication trace, and the same in virtual time.
-
-The replay of a trace of messages on a scenario's nodes and links: who plays what, and what it comes
-to.
-
-The replay of a trace of messages in virtual time.
-"""
+"""One replay of a trace of messages on a scenario's nodes and links, also in virtual time."""
 
 from __future__ import annotations
 
@@ -157,7 +151,7 @@ class Players(SimNodes):
         self._play = play
 
     def roles(self) -> Mapping[str, ReplayRole]:
-        """See ``Ensemble``."""
+        """See ``SimNodes``."""
         parts = self._play.parts(1)
         found = {}
         for spec in self.specs:

@@ -1,16 +1,5 @@
-"""Conditions of a run: manifest, paces, profiles.
-
-The paces of a scenario's workers: what their jobs are told of them, and what a manifest and people
-are.
-
-Whether a model can be spread over a scenario's servers, as each of its algorithms parts it.
-
-A scenario's profile against the model it trains, and both in words.
-
-What a run directory says of a run's conditions before its t0: the manifest and the resolved
-scenario.
-
-Making a profile: of a model on this machine, or for an accelerator that is not here.
+"""Conditions of a run, written into its directory before t0: manifest and resolved scenario, paces
+and profiles.
 """
 
 from __future__ import annotations

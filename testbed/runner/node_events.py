@@ -1,8 +1,5 @@
-"""Pause, kill, restart; host monitor.
-
-What a scenario does to nodes during a run: pause, resume, kill, restart, each at its time.
-
-Watches what the host's processors do while a run goes on: time stolen, idle, and waited for.
+"""Events of nodes during a run (pause, resume, kill, restart), and a watch on the host's
+processors.
 """
 
 from __future__ import annotations

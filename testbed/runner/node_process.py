@@ -355,12 +355,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--untrained", action="store_true", help="nothing will be trained")
     options = parser.parse_args(arguments)
     host, _, port = options.control.rpartition(":")
-    lines = JsonLines(_connect_node(host, int(port)))
+    lines = JsonLines(_connect_to_session(host, int(port)))
     lines.send("hello", node=options.name, token=os.environ[TOKEN_VARIABLE])
     NodeProcess(options.name, options.role, lines, trains=not options.untrained).serve()
 
 
-def _connect_node(host: str, port: int) -> socket.socket:
+def _connect_to_session(host: str, port: int) -> socket.socket:
     give_up = time.monotonic() + CONNECT_S
     while True:
         try:
@@ -393,7 +393,7 @@ def play(assignment: Assignment, part: NodeScript) -> None:
         part.node, part.seed, endpoint, assignment.clock, assignment.record
     )
     try:
-        _connect_play_node(assignment, part, endpoint)
+        _connect_player(assignment, part, endpoint)
         player = ReplayRole(node, part)
         player.prepare()
         with seldom_collected():
@@ -416,9 +416,7 @@ def play(assignment: Assignment, part: NodeScript) -> None:
         node.close()
 
 
-def _connect_play_node(
-    assignment: Assignment, part: NodeScript, endpoint: ThreadedEndpoint
-) -> None:
+def _connect_player(assignment: Assignment, part: NodeScript, endpoint: ThreadedEndpoint) -> None:
     """Connect with a script's partners: of two, the one with the lower number listens."""
     if any(peer > part.peer for peer in part.partners):
         endpoint.listen(assignment.addresses[part.peer], DATA_PORT)

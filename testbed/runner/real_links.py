@@ -25,7 +25,7 @@ class RealTrial(Trial):
     """A trial that judges itself."""
 
     def conclude(self) -> dict[str, Any]:
-        """Judge the links by what was measured; see ``judgement.conclude``."""
+        """Judge the links by what was measured; see ``judge.write_verdict``."""
         return write_verdict(self)
 
 
@@ -87,7 +87,7 @@ class PlayTrial(Trial):
         return self._play.row()
 
     def conclude(self) -> dict[str, Any]:
-        """Judge the links by what was measured; see ``judgement.conclude``."""
+        """Judge the links by what was measured; see ``judge.write_verdict``."""
 
         def summary(path: Path, verdict: Verdict) -> dict[str, Any]:
             return summed_up(path, verdict, self.outcome.done)

@@ -192,9 +192,9 @@ def _stage(
 ) -> TrialBackend:
     """Imported when it is wanted: virtual time needs nothing of what real links need."""
     if fabric == VIRTUAL:
-        from testbed.runner.sim_trial import SimBackend as VirtualStage
+        from testbed.runner.sim_trial import SimBackend
 
-        return VirtualStage(experiment)
+        return SimBackend(experiment)
     from testbed.runner.real_links import LinkBackend
 
     return LinkBackend(
@@ -369,11 +369,11 @@ def _leave_after(ended: Callable[[], object]) -> None:
 
 def _trial(task: ParallelTask, out: Path) -> _Outcome:
     from testbed.runner.progress import Progress
-    from testbed.runner.sim_trial import SimBackend as VirtualStage
+    from testbed.runner.sim_trial import SimBackend
 
     began = time.monotonic()
     experiment = _experiment(task.source, task.algorithm)
-    listed, stage = _Unlisted(task.begun), VirtualStage(experiment, task.costs)
+    listed, stage = _Unlisted(task.begun), SimBackend(experiment, task.costs)
     (algorithm,) = experiment.algorithms
     failure = None
     try:

@@ -1,8 +1,5 @@
-"""Problems with their place.
-
-What is wrong with a scenario, in words and with its place; all of it in one error.
-
-What the names in a scenario mean, and what to say of those that mean nothing.
+"""Mistakes in a scenario, in words and with their places, all of them in one error; and names that
+mean nothing.
 """
 
 from __future__ import annotations

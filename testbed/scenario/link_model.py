@@ -31,11 +31,11 @@ from testbed.scenario.link_state import (
 )
 from testbed.scenario.schedule import nanoseconds
 from testbed.units import Duration, Rate, Size, parse_queue
-from testbed.units import Packets as UnitsPackets
+from testbed.units import Packets as PacketCount
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False, strict=True)]
 Queue = Annotated[
-    Duration | Size | UnitsPackets,
+    Duration | Size | PacketCount,
     BeforeValidator(parse_queue),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "examples": ["50 ms", "64 kB", "100 packets"]}),
@@ -235,12 +235,12 @@ def queue_bytes(end: LinkDirection, settings: LinkEnd, *, of_rack: bool = False)
     return held_bytes(end, settings.rate, settings.queue)
 
 
-def held_bytes(end: LinkDirection, rate: Rate, queue: Duration | Size | UnitsPackets) -> int:
+def held_bytes(end: LinkDirection, rate: Rate, queue: Duration | Size | PacketCount) -> int:
     """Bytes in ``queue`` at ``rate``. Raises InputError when that is no queue of ``end``."""
     if isinstance(queue, Duration):
         held = round(rate * queue / 8)
     else:
-        held = int(queue) * (FRAME_BYTES if isinstance(queue, UnitsPackets) else 1)
+        held = int(queue) * (FRAME_BYTES if isinstance(queue, PacketCount) else 1)
     if LEAST_QUEUE_BYTES <= held <= MOST_QUEUE_BYTES:
         return held
     at_rate = f" at {rate}" if isinstance(queue, Duration) else ""

@@ -1,12 +1,4 @@
-"""Events of nodes in a run: pauses, kills, absences, cross traffic.
-
-Changes of the processes of nodes: stopped, continued, killed, started again.
-
-Times at which workers are absent.
-
-Flows beside the training: when which of them sends. Pure; random times come from each flow's own
-seed.
-"""
+"""Timeline of nodes: processes paused or killed, workers absent, and cross traffic. Pure."""
 
 from __future__ import annotations
 

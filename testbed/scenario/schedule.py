@@ -21,7 +21,7 @@ def nanoseconds(seconds: float) -> int:
     return round(seconds * NS)
 
 
-class FileSource(Protocol):
+class RateSource(Protocol):
     """A rate over time. Piecewise constant."""
 
     @property
@@ -47,7 +47,7 @@ class FileSource(Protocol):
         """How many ``pieces`` there are, at most."""
         ...
 
-    def later(self, by: int) -> FileSource:
+    def later(self, by: int) -> RateSource:
         """The same, but everything later by ``by`` ns."""
         ...
 
@@ -61,19 +61,19 @@ class Constant:
     period: int | None = None
 
     def piece(self, time: int) -> tuple[int, int | None]:  # noqa: ARG002
-        """See ``Source``."""
+        """See ``RateSource``."""
         return self.rate, None
 
     def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:  # noqa: ARG002
-        """See ``Source``."""
+        """See ``RateSource``."""
         yield start, self.rate
 
     def count(self, start: int, stop: int) -> int:  # noqa: ARG002
-        """See ``Source``."""
+        """See ``RateSource``."""
         return 1
 
     def later(self, by: int) -> Constant:
-        """See ``Source``."""
+        """See ``RateSource``."""
         return Constant(self.rate, self.settled + by)
 
 
@@ -95,14 +95,14 @@ class Ramp:
         return self.begin + self.over
 
     def piece(self, time: int) -> tuple[int, int | None]:
-        """See ``Source``."""
+        """See ``RateSource``."""
         i = self._step(time)
         if i >= self.steps:
             return self.stop, None
         return self.start + round((self.stop - self.start) * i / self.steps), self._due(i + 1)
 
     def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
-        """See ``Source``."""
+        """See ``RateSource``."""
         time: int | None = start
         while time is not None and (stop is None or time < stop):
             rate, until = self.piece(time)
@@ -110,11 +110,11 @@ class Ramp:
             time = until
 
     def count(self, start: int, stop: int) -> int:
-        """See ``Source``."""
+        """See ``RateSource``."""
         return 1 + self._step(stop) - self._step(start)
 
     def later(self, by: int) -> Ramp:
-        """See ``Source``."""
+        """See ``RateSource``."""
         return Ramp(self.begin + by, self.start, self.stop, self.over, self.steps)
 
     def _due(self, i: int) -> int:
@@ -145,14 +145,14 @@ class Trace:
         return self.begin
 
     def piece(self, time: int) -> tuple[int, int | None]:
-        """See ``Source``."""
+        """See ``RateSource``."""
         phase = (time - self.begin) % self.period
         i = bisect_right(self.times, phase)
         end = self.times[i] if i < len(self.times) else self.period
         return self.rates[i - 1], time - phase + end
 
     def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
-        """See ``Source``."""
+        """See ``RateSource``."""
         phase = (start - self.begin) % self.period
         lap, i = start - phase, bisect_right(self.times, phase)
         yield start, self.rates[i - 1]
@@ -165,11 +165,11 @@ class Trace:
             lap, i = lap + self.period, 0
 
     def count(self, start: int, stop: int) -> int:
-        """See ``Source``."""
+        """See ``RateSource``."""
         return 1 + self._passed(stop) - self._passed(start)
 
     def later(self, by: int) -> Trace:
-        """See ``Source``."""
+        """See ``RateSource``."""
         return Trace(self.begin + by, self.times, self.rates, self.period)
 
     def _passed(self, time: int) -> int:
@@ -192,7 +192,7 @@ class Segment:
     do."""
 
     begin: int
-    source: FileSource
+    source: RateSource
     line: LinkAttributes
     drop: bool | None = None
     """None: there is service."""

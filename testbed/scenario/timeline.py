@@ -30,9 +30,9 @@ from testbed.scenario.model import Scenario
 from testbed.scenario.schedule import (
     NS,
     Constant,
-    FileSource,
     LinkAttributes,
     Ramp,
+    RateSource,
     Schedule,
     Segment,
     Trace,
@@ -96,8 +96,8 @@ class _Sources:
 
     base: Constant
     points: TracePoints
-    ruling: list[tuple[int, FileSource]] = field(default_factory=list)
-    _following: tuple[int, FileSource] | None = None
+    ruling: list[tuple[int, RateSource]] = field(default_factory=list)
+    _following: tuple[int, RateSource] | None = None
 
     def __post_init__(self) -> None:
         self.ruling.append((0, self.base))
@@ -115,7 +115,7 @@ class _Sources:
         elif isinstance(event, TraceEvent):
             self._follow(begin, event)
 
-    def finished(self) -> list[tuple[int, FileSource]]:
+    def finished(self) -> list[tuple[int, RateSource]]:
         self._end_trace(None)
         return self.ruling
 
@@ -128,7 +128,7 @@ class _Sources:
             after = rates[-1] if event.at_end == "hold" else self.base.rate
             self._following = end, Constant(after, end)
 
-    def _rule(self, begin: int, source: FileSource) -> None:
+    def _rule(self, begin: int, source: RateSource) -> None:
         self._end_trace(begin)
         self.ruling.append((begin, source))
 
@@ -176,7 +176,7 @@ def _outages(events: Iterable[LinkEvent]) -> list[Outage]:
 
 
 def _segments(
-    sources: list[tuple[int, FileSource]],
+    sources: list[tuple[int, RateSource]],
     lines: list[tuple[int, LinkAttributes]],
     outages: list[Outage],
 ) -> tuple[Segment, ...]:

@@ -1,10 +1,5 @@
-"""Checks of nodes, racks, training.
-
-Whether nodes, racks, flows, and what happens to nodes fit together.
-
-How long a packet and its answer may be under way between the server and its workers.
-
-What models cannot see: whether the parts of a scenario fit together. Pure; finds all it can.
+"""Checks that the parts of a scenario fit together (nodes, racks, flows, training, round trips),
+which its models cannot see. Pure; reports all that it can.
 """
 
 from __future__ import annotations

@@ -1,12 +1,5 @@
-"""Checks of links and events; kernel requirements.
-
-Whether what is asked of one link direction makes sense together.
-
-Whether every link direction ends up with settings that can be shaped, at t0 and after each step.
-
-Whether events name what exists, come in order, and ask for times that links can follow.
-
-What a scenario asks of a kernel beyond a rate and a queue.
+"""Checks that link settings and events make sense, at t0 and after each step, and what they need of
+a kernel.
 """
 
 from __future__ import annotations

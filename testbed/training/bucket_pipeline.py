@@ -1,10 +1,4 @@
-"""Compress, send, receive beside the computation.
-
-Work that goes on beside its owner's: one piece after the other, and of those that wait the most
-urgent first.
-
-What goes on beside a worker's computation: buckets are packed and sent as they are ready, and taken
-in as they come.
+"""Pipeline beside a worker's computation: buckets are packed, sent and taken in.
 
 Packing goes in the order in which buckets are ready; of those that are packed the most urgent is
 sent first; what has come is decoded at once. Each is an activity of its own, and the computation

@@ -1,12 +1,5 @@
-"""Gradient <-> payloads.
-
-What does not depend on the order in which buckets are there, and the order in which they go.
-
-What a worker sends of its gradient, and what it makes of what comes back: one class per
-``ExchangeKind.carries``.
-
-Gradients of blocks of the mini-batch, each by itself: for exchanges in which several workers
-compute the same ones.
+"""Codecs between a worker's gradient and its messages, both ways: one class per
+``ExchangeSpec.carries``.
 """
 
 from __future__ import annotations
@@ -139,14 +132,14 @@ class CompressedCodec:
         return self._packed[place], self._densities[place]
 
     def freight(self) -> EncodedSummary:
-        """See ``Carrier``."""
+        """See ``GradientCodec``."""
         packed, crc = [self._packed[place] for place in sorted(self._packed)], 0
         for one in packed:
             crc = crc32(one.payload, crc)
         return EncodedSummary(self._density, self._observer.sent(packed), crc, together(packed))
 
     def unpack(self, updates: Sequence[Update]) -> None:
-        """See ``Carrier``."""
+        """See ``GradientCodec``."""
         for place, update in enumerate(updates):
             self.unpack_shard(place, update)
 
@@ -191,7 +184,7 @@ class DenseCodec:
         )
 
     def unpack(self, updates: Sequence[Update]) -> None:
-        """See ``Carrier``."""
+        """See ``GradientCodec``."""
         (update,) = updates
         self._replica.take(update.payload)
 
@@ -265,7 +258,7 @@ class BlockCodec:
         )
 
     def unpack(self, updates: Sequence[Update]) -> None:
-        """See ``Carrier``."""
+        """See ``GradientCodec``."""
         (update,) = updates
         self._replica.take(update.payload)
 

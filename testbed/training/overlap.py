@@ -122,7 +122,7 @@ class OverlappedStep(SequentialStep):
         """The step whose buckets are still coming back."""
 
     def step(self, step: int, epoch: int) -> int:
-        """See ``Stepper``; ``finished`` is told of a step during the one after it."""
+        """See ``SequentialStep``; ``finished`` is told of a step during the one after it."""
         start_s = self._node.now() if self._before is None else self._before.end_s
         made = StepInProgress(step, epoch, start_s)
         made.stretch = 1.0 if self._times is None else self._times.factor(step)
@@ -144,7 +144,7 @@ class OverlappedStep(SequentialStep):
             made.end_s, made.awaited = applied_s, bucket
 
     def end(self) -> None:
-        """See ``Stepper``."""
+        """See ``SequentialStep``."""
         self._passes.end()
         self._beside.end()
 

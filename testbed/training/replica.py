@@ -112,9 +112,6 @@ def parameter_hash(flat: Tensor) -> str:
     return blake2b(flat.detach().cpu().numpy().data, digest_size=16).hexdigest()
 
 
-_OPTIMIZER_ALL = slice(None)
-
-
 class Sgd:
     """g ← g + λ·x;  v ← μ·v + g;  x ← x − η·v (with Nesterov: x − η·(g + μ·v)); as
     ``torch.optim.SGD``.
@@ -133,7 +130,7 @@ class Sgd:
         """v, float32 (size,); None without momentum."""
         return self._velocity
 
-    def apply(self, gradient: Tensor, epoch: int, place: slice = _OPTIMIZER_ALL) -> None:
+    def apply(self, gradient: Tensor, epoch: int, place: slice = _ALL) -> None:
         """One step with ``gradient`` (float32 (size,), consumed) for the elements ``place``;
         ``epoch`` counts from 1."""
         settings, scratch = self._settings, self._scratch[place]

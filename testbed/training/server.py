@@ -81,7 +81,7 @@ class BucketedServerRound(ServerRound):
         self._rngs = {shard.number: bucket_rng(job, shard) for shard in shards}
 
     def round(self, step: int, *, last: bool) -> tuple[Answers, RoundRecord]:
-        """See ``Averager``; a record of every bucket is written as well."""
+        """See ``ServerRound``; a record of every bucket is written as well."""
         left, answers = dict.fromkeys(self._means), Answers()
         side = cast(BucketsServer, self._exchange)
         while left:
@@ -92,7 +92,7 @@ class BucketedServerRound(ServerRound):
         return answers, _together(served)
 
     def end(self) -> None:
-        """See ``Averager``; what is being sent is left to itself."""
+        """See ``ServerRound``; what is being sent is left to itself."""
         self._lane.end()
 
     def _answer(self, step: int, number: int, messages: Sequence[Message], *, last: bool) -> Buffer:

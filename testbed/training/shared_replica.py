@@ -120,7 +120,7 @@ class _Common:
 
 
 class SharedReplica:
-    """One worker's side of the common replica (``workshop.WorkersReplica``)."""
+    """One worker's side of the common replica (``compute.ReplicaView``)."""
 
     def __init__(self, common: _Common, flat: RowModel) -> None:
         self.flat, self._common, self._version = flat, common, 0
@@ -187,7 +187,7 @@ class SharedReplica:
 
 
 class SharedComputation:
-    """One worker's side of the common computation (``workshop.WorkersComputation``)."""
+    """One worker's side of the common computation (``compute.WorkersComputation``)."""
 
     def __init__(self, common: _Common, rank: int) -> None:
         self._common, self._rank, self.batches = common, rank, common.batches

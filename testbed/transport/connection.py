@@ -357,7 +357,7 @@ class NonBlockingConnection(FramedSocket):
         return self._inflow.staged
 
     def read(self) -> Message | None:
-        """The next frame as far as it is there; see ``Inflow.read``, but None where nothing is
+        """The next frame as far as it is there; see ``FrameReader.read``, but None where nothing is
         there."""
         try:
             return self._inflow.read()

@@ -1,12 +1,9 @@
-"""Common part; pending (unidentified) connections.
-
-Connections that have not said who they are: few of one address, none for long.
+"""Common part of endpoints on sockets: peers, strangers, the kernel's counts, and connections that
+have not said who they are.
 
 Whoever has a reason to connect introduces itself; a stranger that says nothing holds nothing up,
 and a flood of strangers takes a bounded number of sockets. Of too many, the oldest of the same
 address goes first.
-
-What endpoints on sockets share: who the peers are, who is none, what the kernel counted.
 
 Frames that are not ours are counted and their connection is dropped; nobody but a peer has memory
 taken for a body.
@@ -80,7 +77,7 @@ class PendingConnections(Generic[S]):
         return stream
 
 
-SOCKET_ENDPOINT_S = TypeVar("SOCKET_ENDPOINT_S", bound=FramedSocket)
+StreamT = TypeVar("StreamT", bound=FramedSocket)
 
 _MOST_UNREAD = 1 << 14
 """Messages of a peer that wait to be received; in a run it is two steps' buckets."""
@@ -89,14 +86,15 @@ _TICK_S = 0.01
 _BACKLOG = 1024
 
 
-class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
-    """The common part of ``TcpEndpoint`` and ``LoopEndpoint``.
+class SocketEndpoint(Generic[StreamT]):
+    """The common part of ``ThreadedEndpoint`` and ``EpollEndpoint``.
 
     ``clock`` turns nanoseconds of the host's monotonic clock into the run's seconds; ``names``
     gives peers their names for error messages, ``addresses`` says where they connect from, as far
     as that is known: a greeting from elsewhere is a stranger's. ``silence_s`` is how long
     unanswered data is waited for, ``greeting_s`` how long somebody who has connected may say
-    nothing; ``most_bytes``: of a peer's body; ``lockstep`` and ``unsent_bytes``: see ``Terms``.
+    nothing; ``most_bytes``: of a peer's body; ``lockstep`` and ``unsent_bytes``: see
+    ``ConnectionConfig``.
     """
 
     def __init__(
@@ -120,8 +118,8 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
         self._names, self._addresses = names, addresses or {}
         self._terms = ConnectionConfig(run, clock, silence_s, most_bytes, lockstep, unsent_bytes)
         self._vigil = LivenessMonitor()
-        self._doorway: PendingConnections[SOCKET_ENDPOINT_S] = PendingConnections(greeting_s)
-        self._peers: dict[int, SOCKET_ENDPOINT_S] = {}
+        self._doorway: PendingConnections[StreamT] = PendingConnections(greeting_s)
+        self._peers: dict[int, StreamT] = {}
         self._least_rtt_us: dict[int, int] = {}
         self._listener: socket.socket | None = None
         self._closing = False
@@ -175,7 +173,7 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
         """Set up what an endpoint needs besides."""
         raise NotImplementedError
 
-    def _wrap(self, connected: socket.socket, most_bytes: int) -> SOCKET_ENDPOINT_S:
+    def _wrap(self, connected: socket.socket, most_bytes: int) -> StreamT:
         """A connection of the endpoint's own kind."""
         raise NotImplementedError
 
@@ -187,7 +185,7 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
         """Have ``receive`` return it, or raise it, after everything that came before."""
         raise NotImplementedError
 
-    def _adopt(self, peer: int, stream: SOCKET_ENDPOINT_S, first: Message | None = None) -> None:
+    def _adopt(self, peer: int, stream: StreamT, first: Message | None = None) -> None:
         """``stream`` is ``peer``'s from now on; ``first`` is what it introduced itself with."""
         stream.trust(self._terms.most_bytes)
         with suppress(OSError):  # a peer that is gone already is found out by who reads
@@ -201,7 +199,7 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
         self._listener = socket.create_server((address, port), backlog=_BACKLOG)
         return self._listener
 
-    def _let_in(self, accepted: socket.socket, address: str) -> SOCKET_ENDPOINT_S:
+    def _let_in(self, accepted: socket.socket, address: str) -> StreamT:
         """Somebody who has to introduce itself; when there are too many, another one is shut out
         for it."""
         stream = self._wrap(accepted, GREETING_BYTES)
@@ -215,7 +213,7 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
         for stream in self._doorway.overdue(time.monotonic()):
             stream.shut()
 
-    def _check_greeting(self, stream: SOCKET_ENDPOINT_S, first: Message | None) -> Message:
+    def _check_greeting(self, stream: StreamT, first: Message | None) -> Message:
         """The first frame says who it is. Raises WireError for a stranger."""
         if first is None or first.kind is not Kind.HELLO or first.sender not in self._names:
             raise WireError("the first frame is not a greeting of a known peer")
@@ -225,7 +223,7 @@ class SocketEndpoint(Generic[SOCKET_ENDPOINT_S]):
             raise WireError(f"peer {first.sender} is connected already")
         return first
 
-    def _deliver(self, peer: int, stream: SOCKET_ENDPOINT_S, message: Message) -> None:
+    def _deliver(self, peer: int, stream: StreamT, message: Message) -> None:
         """Hand a peer's message to the role. Raises WireError for what it has no reason to send."""
         if message.sender != peer:
             raise WireError(f"it sent a frame of {self._name(message.sender)}")

@@ -40,7 +40,7 @@ def framed(message: Message, run: int, sent_ns: int) -> Frame:
 
 
 Fields = tuple[Kind, int, int, int, int, int, int]
-"""A header's, in the order of ``Header``."""
+"""A header's, in the order of ``FrameHeader``."""
 
 
 def _packed(fields: Fields) -> bytes:

@@ -15,7 +15,7 @@ from analysis.figures import FIGURES, figures_of, layers, timeline
 from analysis.figures.timeline import View, draw_view
 from analysis.load import Run, load, load_all
 from analysis.report import render
-from analysis.series import shares_shares
+from analysis.series import layer_phase_shares
 from analysis.style import narrows_style
 from testbed.fidelity.verdict import Verdict
 from testbed.records.run_directory import read_jsonl
@@ -56,7 +56,7 @@ def test_shares_are_means_over_workers(paths: list[Path], tmp_path: Path) -> Non
     run = load(paths[0])
     others = [e for e in run.events["bucket"] if e["node"] != "worker-0"]
     mixed = [e for e in events if e["kind"] == "bucket"] + others
-    own = shares_shares(Run(run.path, run.manifest, run.summary, {"bucket": mixed}, []))
+    own = layer_phase_shares(Run(run.path, run.manifest, run.summary, {"bucket": mixed}, []))
     assert own is not None
     assert own.layers == tuple(LAYERS)
     assert own.buckets == tuple(range(11, -1, -1))
@@ -69,7 +69,7 @@ def test_shares_are_means_over_workers(paths: list[Path], tmp_path: Path) -> Non
 
 def test_bytes_of_layers_add_up_to_frames(runs: list[Run]) -> None:
     for run in runs:
-        own = shares_shares(run)
+        own = layer_phase_shares(run)
         assert own is not None
         buckets = len(set(own.buckets))
         sent = sum(r["bytes_up"] for r in run.events["bucket"] if (r["node"], r["step"]) == ("worker-1", 4))  # fmt: skip
@@ -81,7 +81,7 @@ def test_bytes_of_layers_add_up_to_frames(runs: list[Run]) -> None:
 def test_a_layer_that_nobody_sent_in_a_step_has_no_density(runs: list[Run]) -> None:
     run = runs[0]
     left = [r for r in run.events["bucket"] if (r["step"], r["bucket"]) != (3, 0)]
-    own = shares_shares(Run(run.path, run.manifest, run.summary, {"bucket": left}, []))
+    own = layer_phase_shares(Run(run.path, run.manifest, run.summary, {"bucket": left}, []))
     assert own is not None
     assert np.isnan(own.density[-1, 2])
     assert np.isfinite(own.density).sum() == own.density.size - 1
@@ -96,8 +96,8 @@ def test_a_layer_in_parts_to_two_servers_is_one_layer(runs: list[Run]) -> None:
         for server, rows in enumerate(("0:5", "5:10")):
             place = 2 * record["bucket"] + server
             parted.append({**record, "bucket": place, "parts": {f"{name}[{rows}]": half}})
-    whole = shares_shares(run)
-    own = shares_shares(Run(run.path, run.manifest, run.summary, {"bucket": parted}, []))
+    whole = layer_phase_shares(run)
+    own = layer_phase_shares(Run(run.path, run.manifest, run.summary, {"bucket": parted}, []))
     assert whole is not None and own is not None
     assert (own.layers, own.elements) == (whole.layers, whole.elements)
     assert own.bytes_up == pytest.approx(whole.bytes_up)
@@ -106,20 +106,20 @@ def test_a_layer_in_parts_to_two_servers_is_one_layer(runs: list[Run]) -> None:
 
 
 def test_a_run_without_buckets_has_no_shares(plain: Run) -> None:
-    assert shares_shares(plain) is None
-    assert tables.rows_table([plain]) == []
+    assert layer_phase_shares(plain) is None
+    assert tables.layer_rows([plain]) == []
     assert figures_of([plain]) == [*FIGURES]
 
 
 def test_the_table_has_a_row_for_every_layer(runs: list[Run]) -> None:
-    rows = tables.rows_table(runs)
+    rows = tables.layer_rows(runs)
     assert [row["layer"] for row in rows] == LAYERS * 2
     assert [row["seeds"] for row in rows] == [2] * 12 + [1] * 12
     assert rows[0]["achieved"] == pytest.approx(0.1)
     assert rows[12]["achieved"] == pytest.approx(0.02)
     assert rows[0]["bytes_up"] == pytest.approx(6 * 0.1 * 2000)
     assert sum(row["share"] for row in rows[:12]) == pytest.approx(1)
-    assert len(tables.cells_of_table(rows[0])) == len(tables.HEADINGS)
+    assert len(tables.layer_cells(rows[0])) == len(tables.HEADINGS)
 
 
 def test_figures_of_buckets_are_drawn_of_those_that_have_them(runs: list[Run], plain: Run) -> None:
@@ -158,7 +158,7 @@ def test_of_many_algorithms_those_are_drawn_of_which_there_is_most_to_see(out: P
 
 
 def test_many_steps_are_drawn_in_bins(out: Path) -> None:
-    own = shares_shares(load(make_bucket_run(out / "long", Plan(steps=250, workers=1))))
+    own = layer_phase_shares(load(make_bucket_run(out / "long", Plan(steps=250, workers=1))))
     assert own is not None
     steps, density = layers.binned(own)
     assert density.shape == (12, len(steps))
@@ -226,7 +226,7 @@ def test_a_step_without_buckets_is_drawn_by_its_phases(plain: Run) -> None:
 
 def test_the_report_has_the_table_of_layers(runs: list[Run]) -> None:
     assert {"layers", "timeline"} <= {module.NAME for module in figures_of(runs)}
-    assert len(tables.rows_table(runs)) == 24
+    assert len(tables.layer_rows(runs)) == 24
     page = render(runs, [])
     assert page.count("<td>layer7</td>") == 2
     assert "<h2>Layers</h2>" in page

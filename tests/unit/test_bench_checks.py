@@ -62,9 +62,9 @@ def test_completion_is_judged_for_half_of_all(row: dict[str, Any], verdicts: lis
 def test_dilation_without_its_reference_is_not_met() -> None:
     rows = [{"dilation": 1, "ratio": None}, {"dilation": 2, "ratio": None}]
     found = {1: sound(*["invalid"] * ATTEMPTS), 2: sound("valid")}
-    assert met(training.checks_dilation(rows, found)) == [None, False, True]
+    assert met(training.dilation_checks(rows, found)) == [None, False, True]
     rows = [{"dilation": 1, "ratio": 1.0}, {"dilation": 2, "ratio": 1.03}]
-    assert met(training.checks_dilation(rows, {1: sound("valid"), 2: sound("valid")})) == [
+    assert met(training.dilation_checks(rows, {1: sound("valid"), 2: sound("valid")})) == [
         False,
         True,
         True,
@@ -75,7 +75,7 @@ def test_dilation_without_its_reference_is_not_met() -> None:
 def test_the_same_algorithm_twice(second: float | None, passes: bool | None) -> None:
     found = {name: sound("valid") for name in training.NAMES}
     rows = [{"step_s": 1.0}, {"step_s": second}]
-    assert met(training.checks_again(rows, found)) == [passes, True, True]
+    assert met(training.same_twice_checks(rows, found)) == [passes, True, True]
 
 
 def dead(**changes: Any) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def test_both_opponents_find_the_largest() -> None:
 
 def test_threshold_counts_every_step() -> None:
     said: list[str] = []
-    suite = select.run_threshold(said.append, 5, [SMALL], [0.1, 0.01])
+    suite = select.measure_thresholds(said.append, 5, [SMALL], [0.1, 0.01])
     assert [row["density"] for row in suite.rows] == [0.1, 0.01]
     for row in suite.rows:
         assert row["training"] == SMALL.name

@@ -13,7 +13,7 @@ from synthetic_run import Recipe, make_run
 
 from analysis.comparison import Compared, compared
 from analysis.statistics import time_to
-from analysis.tables import rich_table_algorithms_table, rows_algorithms_table, to_csv
+from analysis.tables import algorithm_rows, algorithm_table, to_csv
 from testbed.fidelity.summary import entry
 from testbed.records.run_directory import read_events, read_json, to_json
 
@@ -79,7 +79,7 @@ def test_nothing_but_invalid_runs_is_no_result() -> None:
     assert fast["time_s"]["mean"] is None and fast["speedup"]["mean"] is None
     assert fast["bytes_up"] is None and fast["mean_k"] is None
     assert next(iter(found.sentences())).startswith("1 of 2 runs")
-    assert rich_table_algorithms_table(found).row_count == 2
+    assert algorithm_table(found).row_count == 2
 
 
 def test_without_a_target_levels_are_those_that_all_runs_of_both_reached() -> None:
@@ -123,7 +123,7 @@ def test_any_target_comes_from_the_evaluations(tmp_path: Path) -> None:
 
 
 def test_a_row_per_algorithm() -> None:
-    none, fast = csv.DictReader(to_csv(rows_algorithms_table(of(RUNS))).splitlines())
+    none, fast = csv.DictReader(to_csv(algorithm_rows(of(RUNS))).splitlines())
     assert (none["algorithm"], fast["algorithm"]) == ("none", "fast")
     assert float(fast["speedup"]) == pytest.approx(2.0)
     assert (fast["target"], fast["seeds_reached"], fast["valid"], fast["invalid"]) == (

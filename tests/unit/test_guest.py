@@ -66,11 +66,13 @@ def test_newer_processors_are_known_by_their_flags(
 
 def test_memory_is_what_can_be_spared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guest, "available", lambda: 4 * GIB)
-    assert guest.size_memory(None) == 3 * GIB and guest.size_memory(2 * GIB) == 2 * GIB
+    assert (
+        guest.guest_memory_bytes(None) == 3 * GIB and guest.guest_memory_bytes(2 * GIB) == 2 * GIB
+    )
     with pytest.raises(MachineError, match=r"5\.0 GiB does not fit: 4\.0 GiB"):
-        guest.size_memory(5 * GIB)
+        guest.guest_memory_bytes(5 * GIB)
     monkeypatch.setattr(guest, "available", lambda: 64 * GIB)
-    assert guest.size_memory(None) == guest.ENOUGH
+    assert guest.guest_memory_bytes(None) == guest.ENOUGH
 
 
 def test_what_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

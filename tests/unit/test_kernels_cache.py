@@ -24,7 +24,7 @@ import json, sys
 import numba
 from testbed.compress.kernels.compilation import alone, directory
 with alone():
-    from testbed.compress.kernels.passes import _WARM_LOOPS_SPARSE as WARM, add_at
+    from testbed.compress.kernels.passes import _WARM_SPARSE as WARM, add_at
     [call() for call in WARM]
 read = sum(add_at.stats.cache_hits.values())
 assert sys.modules["testbed"].__file__.startswith(sys.argv[1])

@@ -21,7 +21,7 @@ LATEST_S = 60.0
 
 
 def grown(random: Random, seconds: float) -> tuple[DeliveryLog, DeliveryLog]:
-    """A random history, as ``Sampler`` takes it in: the record kept whole, and the one folded at random moments."""
+    """A random history, as ``LinkSampler`` takes it in: the record kept whole, and the one folded at random moments."""
     whole = DeliveryLog(bundle_bytes=random.choice([0, 1514, 15_140]), rates=[(0.0, 20 * MBIT)])
     whole.marks = [(random.uniform(0, 1e-3), random.randrange(10**6))]
     folded = deepcopy(whole)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.records.manifest import THRESHOLDS, commit, machine_machine, manifest, tcp_timers
+from testbed.records.manifest import THRESHOLDS, commit, machine_facts, manifest, tcp_timers
 
 
 def make(**changed):
@@ -44,7 +44,7 @@ def test_timers_without_dilation() -> None:
 
 
 def test_the_machine_is_described_without_its_name() -> None:
-    found = machine_machine()
+    found = machine_facts()
     assert found["cpu"]["count"] >= found["cpu"]["usable"] >= 1
     assert found["memory_bytes"] > 1 << 20
     assert found["versions"]["numpy"]

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from testbed.errors import MachineError
 from testbed.host import images, packages, paths
 from testbed.host.docker_engine import numbers
-from testbed.host.images import archive, debian_mirror, recipe_base_image
+from testbed.host.images import archive, base_image_recipe, debian_mirror
 from testbed.host.packages import CommandFailed, answer, run
 from testbed.host.paths import CPU_INDEX, ROOT, attempts, install_torch, pinned_version
 
@@ -204,7 +204,7 @@ def test_nodes_get_every_dependency_but_the_hosts() -> None:
 def test_wheels_follow_python_and_pins() -> None:
     from dataclasses import replace
 
-    wanted = recipe_base_image()
+    wanted = base_image_recipe()
     assert images.made_from(wanted) != images.made_from(replace(wanted, python="3.12"))
 
 

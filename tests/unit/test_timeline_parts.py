@@ -35,9 +35,9 @@ from testbed.scenario.link_state import (
 from testbed.scenario.schedule import (
     NS,
     Constant,
-    FileSource,
     LinkAttributes,
     Ramp,
+    RateSource,
     Schedule,
     Segment,
     Trace,
@@ -79,7 +79,7 @@ def test_points_are_made_once_for_every_scale_and_stretch() -> None:
     assert TraceEvent.model_fields.keys() >= {"scale", "stretch"}
 
 
-SOURCES: list[tuple[FileSource, list[tuple[int, int]], int | None, int]] = [
+SOURCES: list[tuple[RateSource, list[tuple[int, int]], int | None, int]] = [
     (Constant(5, 7), [(0, 5)], None, 7),
     # From 10 to 20 in 4 steps over 10 ns: the steps are due at 2.5, 5, 7.5 and 10, rounded down.
     (Ramp(100, 10, 20, 10, 4), [(100, 10), (102, 12), (105, 15), (107, 18), (110, 20)], None, 110),
@@ -89,7 +89,7 @@ SOURCES: list[tuple[FileSource, list[tuple[int, int]], int | None, int]] = [
 
 @pytest.mark.parametrize(("source", "pieces", "period", "settled"), SOURCES)
 def test_a_source_says_when_it_changes_and_to_what(
-    source: FileSource, pieces: list[tuple[int, int]], period: int | None, settled: int
+    source: RateSource, pieces: list[tuple[int, int]], period: int | None, settled: int
 ) -> None:
     start, last = pieces[0][0], pieces[-1][0]
     assert list(source.pieces(start, last + 1)) == pieces
@@ -115,7 +115,7 @@ def test_a_ramp_holds_its_end_and_rounds_between() -> None:
     assert nanoseconds(1.0000000006) == NS + 1
 
 
-def schedule(*segments: tuple[int, FileSource, bool | None]) -> Schedule:
+def schedule(*segments: tuple[int, RateSource, bool | None]) -> Schedule:
     return Schedule(tuple(Segment(begin, source, LINE, drop) for begin, source, drop in segments))
 
 

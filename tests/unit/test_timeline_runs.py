@@ -14,7 +14,7 @@ from virtual_run import carried_out
 from analysis.figures import figures_of, layers, timeline
 from analysis.load import Run, load
 from analysis.report import write_report
-from analysis.series import shares_shares
+from analysis.series import layer_phase_shares
 from analysis.timeline import bucket_names, middle, trace
 from analysis.timeline import timeline as of_run
 from testbed.transport.frame import HEADER_BYTES
@@ -89,7 +89,7 @@ def test_the_computation_of_a_step_takes_its_pace(runs: dict[str, Run]) -> None:
 
 def test_bytes_of_layers_are_those_of_the_steps(runs: dict[str, Run]) -> None:
     for algorithm in ("parted", "overlapped"):
-        own = shares_shares(runs[algorithm])
+        own = layer_phase_shares(runs[algorithm])
         assert own is not None
         step = next(r for r in runs[algorithm].events["step"] if r["step"] == 2)
         left = step["bytes_up"] - float(own.bytes_up[:, 1].sum())

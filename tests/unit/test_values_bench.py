@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from testbed.bench.cli import app
-from testbed.bench.compress.payload import METHODS, PLAIN, READ, run_quantize
+from testbed.bench.compress.payload import METHODS, PLAIN, READ, measure_value_codings
 from testbed.compress.base import codings
 from testbed.errors import InputError
 
@@ -20,7 +20,7 @@ ELEMENTS = 3_000_000
 
 def test_every_coding_is_measured_and_as_short_as_its_formula() -> None:
     before, said = torch.get_num_threads(), []
-    found = run_quantize(ELEMENTS, 1, "laplace", 1, said.append)
+    found = measure_value_codings(ELEMENTS, 1, "laplace", 1, said.append)
     assert torch.get_num_threads() == before
     data = found.to_json()
     assert set(data) == {"elements", "threads", "source", "references", "results"}
@@ -43,7 +43,7 @@ def test_every_coding_is_measured_and_as_short_as_its_formula() -> None:
 
 
 def test_the_table_has_its_checks() -> None:
-    found = run_quantize(ELEMENTS, 1, "laplace", 1, lambda _: None)
+    found = measure_value_codings(ELEMENTS, 1, "laplace", 1, lambda _: None)
     suite = found.suite()
     assert len(suite.checks) == len(METHODS)
     assert all(check.met for check in suite.checks)
@@ -63,4 +63,4 @@ def test_the_command_prints_json() -> None:
 
 def test_an_unknown_source() -> None:
     with pytest.raises(InputError, match="unknown source"):
-        run_quantize(1000, 1, "normal", 1, lambda _: None)
+        measure_value_codings(1000, 1, "normal", 1, lambda _: None)

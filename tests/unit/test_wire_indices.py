@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 from testbed.bench import reference
 from testbed.compress import indices as elias_fano
 from testbed.compress.base import BufferPool, codings, needs_all
-from testbed.compress.indices import IndexCoding, Indices, index_bytes, read_indices, write_indices
+from testbed.compress.indices import (
+    IndexCoding,
+    Indices,
+    decode_indices,
+    encode_indices,
+    index_bytes,
+)
 from testbed.compress.kernels import index_codecs
 from testbed.compress.layout import Layout
 from testbed.compress.payload import HEADER_BYTES, payload_bytes
@@ -44,10 +50,10 @@ def drawn(size: int, count: int, seed: int = 0) -> Indices:
 def agree(coding: IndexCoding, indices: Indices, size: int, scratch: BufferPool) -> None:
     """Both write the same bytes, and read them."""
     section = np.full(index_bytes(coding, size, indices.size), 0xAA, np.uint8)
-    write_indices(coding, section, indices, size, scratch)
+    encode_indices(coding, section, indices, size, scratch)
     assert section.tobytes() == WRITE[coding](indices, size).tobytes()
     out = np.full(indices.size, -7)
-    read_indices(coding, section, size, out, scratch)
+    decode_indices(coding, section, size, out, scratch)
     assert np.array_equal(out, indices)
     assert np.array_equal(READ[coding](section, size, indices.size), indices)
 

@@ -72,7 +72,7 @@ def threshold(
     quiet: options.Quiet = False,
 ) -> None:
     """Count and passes of the Laplacian threshold in three real trainings, at three densities."""
-    from testbed.bench.compress.select import run_threshold as run
+    from testbed.bench.compress.select import measure_thresholds as run
 
     suite = run(say_unless(quiet), steps)
     present("threshold", suite.to_json(), suite, as_json)
@@ -102,7 +102,7 @@ def quantize(
     quiet: options.Quiet = False,
 ) -> None:
     """Time and size of every value coding against PyTorch alone and reading the memory once."""
-    from testbed.bench.compress.payload import run_quantize as run
+    from testbed.bench.compress.payload import measure_value_codings as run
 
     found = run(elements, threads, source, repeat, say_unless(quiet))
     present("quantize", found.to_json(), found.suite(), as_json)

@@ -1,18 +1,9 @@
-"""Vectors and timing.
-
-Real trainings in this process, for the gradients that they have to compress: one worker, no
-network.
-
-Vectors to select from: drawn from a Laplace distribution, or recorded from a training in this
-process.
+"""Inputs of benchmarks of compression: vectors (drawn from a Laplace distribution, or recorded from
+a training in this process), times of alternatives taken in turns, and the time that merely
+reading the memory takes.
 
 Every turn of a measurement has its own vector, as every step of a training has, so that nothing can
 be learnt from one turn that a training would not show as well.
-
-Reading memory and doing next to nothing with it: the limit that every other pass is measured
-against.
-
-Times of alternatives, taken in turns; and the time that merely reading the memory takes.
 """
 
 from __future__ import annotations
@@ -245,7 +236,7 @@ def read(words: NDArray[np.int64]) -> int:
     return int(total)
 
 
-_WARM_LOOPS_READ = (lambda: read(np.zeros(3, np.int64)),)
+_WARM_READ = (lambda: read(np.zeros(3, np.int64)),)
 
 
 ELEMENTS = 25_000_000
@@ -320,4 +311,4 @@ def _undisturbed() -> Iterator[None]:
             gc.enable()
 
 
-WARM = (*_WARM_LOOPS_READ,)
+WARM = (*_WARM_READ,)

@@ -35,7 +35,7 @@ from testbed.bench.compress.inputs import (
 )
 from testbed.bench.results import ResultCheck, Suite, at_least, at_most
 from testbed.compress import builtin, kernels
-from testbed.compress import indices as compress_indices
+from testbed.compress import indices as indices_module
 from testbed.compress.base import (
     AccumulatedGradient,
     BufferPool,
@@ -234,7 +234,7 @@ def _ways(sent: Sparse) -> dict[str, Way]:
 
 def _drawn(sent: Sparse) -> Sparse:
     """As many elements, drawn from a seed."""
-    indices = torch.from_numpy(compress_indices.indices(sent.size, sent.count, _SEED))
+    indices = torch.from_numpy(indices_module.indices(sent.size, sent.count, _SEED))
     return Sparse(sent.size, indices, sent.values, _SEED)
 
 
@@ -303,7 +303,7 @@ def _named(deed: str, method: str, density: float) -> str:
 del builtin
 
 READ, PLAIN, DECODE = "read_once", " (PyTorch)", " decode"
-_QUANTIZE_WARM = 1
+_QUANTIZE_WARM_UP_TURNS = 1
 _DENSITY = 0.01
 """At which recorded gradients were sparsified."""
 _ROWS, _COLUMNS = 512, 4608
@@ -418,19 +418,21 @@ class QuantizeResult:
         return checks
 
 
-def run_quantize(elements: int, threads: int, source: str, repeat: int, say: Say) -> QuantizeResult:
+def measure_value_codings(
+    elements: int, threads: int, source: str, repeat: int, say: Say
+) -> QuantizeResult:
     """Measure. Raises InputError for what cannot be measured."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(max(before, threads))
         given = vectors(source, elements, 2, _DENSITY, say)
         torch.set_num_threads(threads)
-        return _measured_quantize(given, threads, source, repeat, say)
+        return _measured_value_codings(given, threads, source, repeat, say)
     finally:
         torch.set_num_threads(before)
 
 
-def _measured_quantize(
+def _measured_value_codings(
     given: Vectors, threads: int, source: str, repeat: int, say: Say
 ) -> QuantizeResult:
     flats = given.flats
@@ -439,10 +441,10 @@ def _measured_quantize(
     calls: dict[str, Callable[[int], int]] = {READ: lambda turn: read_once(flats[turn % 2].numpy())}
     for name in (*METHODS, *(name for name in codings if name not in METHODS)):
         method = METHODS.get(name, Method(name))
-        calls |= _ours_quantize(name, method, layout, flats)
+        calls |= _own_codec_calls(name, method, layout, flats)
         if method.coding in reference.ENCODE:
             calls |= _torchs(name + PLAIN, method, layout, flats)
-    outcomes = timed(calls, repeat, _QUANTIZE_WARM, say)
+    outcomes = timed(calls, repeat, _QUANTIZE_WARM_UP_TURNS, say)
     seconds = outcomes.pop(READ).median_s
     return QuantizeResult(elements, threads, source, given.about, seconds, outcomes)
 
@@ -453,7 +455,7 @@ def _layout(elements: int) -> Layout:
     return Layout.of([*shapes, *([("rest", (rest,))] if rest else [])])
 
 
-def _ours_quantize(
+def _own_codec_calls(
     name: str, method: Method, layout: Layout, flats: list[Tensor]
 ) -> dict[str, Callable[[int], int]]:
     """Writing and reading, as nodes do it: in memory that is used again, the last vector that was

@@ -1,12 +1,9 @@
-"""``testbed bench select``: every selector against what everybody has, over the same vectors, in
-turns.
+"""``testbed bench select`` and ``testbed bench threshold``: every selector against what everybody
+has, and whether the Laplacian threshold hits its mark in real trainings.
 
 What is timed is the library's whole way from a gradient to indices and values, without error
-feedback: the pass for the statistics that every message begins with (``Forget``), used or not, and
-the selection.
-
-``testbed bench threshold``: whether the Laplacian threshold hits its mark in real trainings, and in
-how many passes.
+feedback: the pass for the statistics that every message begins with (``NoMemory``), used or not,
+and the selection.
 """
 
 from __future__ import annotations
@@ -325,7 +322,7 @@ class CountedSelection:
         }
 
 
-def run_threshold(
+def measure_thresholds(
     say: Say,
     count: int = 150,
     trainings: Sequence[Training] = TRAININGS,

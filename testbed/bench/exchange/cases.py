@@ -1,11 +1,5 @@
-"""One node's part in an exchange that is measured, and what it is told of it.
-
-What is compared: a row for each exchange. Imported where it is wanted: some need PyTorch.
-
-What is measured: an exchange among so many nodes, of gradients of one size, on links of one rate.
-Pure.
-
-What one measurement of a cell came to, and the row that several of them make. Pure.
+"""Cases of ``testbed bench exchange``: a row for each exchange, the cells (nodes, bytes, rate) it
+is measured in, a node's part in one, and what a measurement came to. Pure.
 """
 
 from __future__ import annotations

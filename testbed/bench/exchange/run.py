@@ -33,7 +33,7 @@ from testbed.bench.results import ResultCheck, Setup, Suite, interleaved, queue_
 from testbed.errors import ExperimentError, MachineError
 from testbed.links.agent.protocol import LinkSettings
 from testbed.links.network.wiring import NIC
-from testbed.records.manifest import machine_machine
+from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import fresh, to_json, write_atomically
 from testbed.runner.signals import interruptible
 from testbed.scenario.expand import DIRECTIONS
@@ -181,7 +181,7 @@ class ExchangeResult:
     """Rows so far; the file at ``path`` holds the same."""
 
     path: Path
-    machine: dict[str, Any] = field(default_factory=machine_machine)
+    machine: dict[str, Any] = field(default_factory=machine_facts)
     rows: list[dict[str, Any]] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
 

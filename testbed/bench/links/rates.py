@@ -204,7 +204,9 @@ def run_swing(setup: Setup) -> Suite:
                 setup.say(f"swing: {changes}/s, {other.name}, {repetition + 1}")
                 measured = measure(made, other, history, seconds)
                 found.setdefault((changes, other.name), []).append(measured)
-    rows = [_row_swing(changes, name, measured) for (changes, name), measured in found.items()]
+    rows = [
+        _square_wave_row(changes, name, measured) for (changes, name), measured in found.items()
+    ]
     ours = {row["changes_per_s"]: row for row in rows if row["alternative"] == "narrows"}
     return Suite(
         "Square wave 20-100 Mbit/s: delivered/asked",
@@ -214,7 +216,7 @@ def run_swing(setup: Setup) -> Suite:
     )
 
 
-def _row_swing(changes: int, name: str, measured: list[Measured]) -> dict[str, Any]:
+def _square_wave_row(changes: int, name: str, measured: list[Measured]) -> dict[str, Any]:
     ratios = [one.ratio for one in measured if one.ratio is not None]
     seconds = [
         mean(bin_errors(one.history, one.marks, [float(n) for n in range(int(one.seconds) + 1)]))
@@ -247,7 +249,7 @@ def run_replay(setup: Setup) -> Suite:
             history = uniform(LOWEST, HIGHEST, EVERY_S, seconds, seed=repetition + 1)
             measured = measure(made, other, history, seconds, every_s=LOOK_S)
             found[other.name].append(measured)
-    rows = [_row_replay(name, measured) for name, measured in found.items()]
+    rows = [_random_steps_row(name, measured) for name, measured in found.items()]
     ours = next(row for row in rows if row["alternative"] == "narrows")
     return Suite(
         "Replay, 100 ms steps, 50-500 Mbit/s: error per second and per step",
@@ -261,7 +263,7 @@ def run_replay(setup: Setup) -> Suite:
     )
 
 
-def _row_replay(name: str, measured: list[Measured]) -> dict[str, Any]:
+def _random_steps_row(name: str, measured: list[Measured]) -> dict[str, Any]:
     """Medians over the repetitions; the worst of all of them."""
     seconds = [_errors(one, 1.0) for one in measured]
     steps = [_errors(one, EVERY_S) for one in measured]
@@ -298,7 +300,7 @@ def run_outage(setup: Setup) -> Suite:
         for repetition, other in interleaved(others, setup.repetitions):
             setup.say(f"outage: {other.name}, {repetition + 1} of {setup.repetitions}")
             found[other.name].append(_through(made, other, length_s))
-    rows = [_row_outage(name, seen) for name, seen in found.items()]
+    rows = [_outage_row(name, seen) for name, seen in found.items()]
     ours = next(row for row in rows if row["alternative"] == "narrows")
     return Suite(
         f"An outage of {length_s:g} s at 100 Mbit/s",
@@ -349,7 +351,7 @@ def arrivals(came: list[tuple[float, int]], begin_s: float, end_s: float) -> See
     }
 
 
-def _row_outage(name: str, seen: list[Seen]) -> dict[str, Any]:
+def _outage_row(name: str, seen: list[Seen]) -> dict[str, Any]:
     """``inside_bytes``: the most of all repetitions. ``never_back``: outages after which nothing
     came for 3 s."""
     back = [one["first_byte_ms"] for one in seen]

@@ -28,7 +28,7 @@ from testbed.bench.results import (
 )
 from testbed.records.run_directory import SUMMARY, read_json
 from testbed.runner.experiment import Experiment, prepare
-from testbed.runner.run import run as run_run
+from testbed.runner.run import run as run_experiment
 from testbed.traces.generate import random_walk, write_csv
 
 TRACE = "walk.csv"
@@ -96,7 +96,7 @@ def run_all(
 ) -> list[dict[str, Any]]:
     """The ``summary.json`` of every run in the order of running, for an experiment that is in
     memory already."""
-    done = run_run(experiment, _FABRIC, setup.directory, quiet=True, order=order)
+    done = run_experiment(experiment, _FABRIC, setup.directory, quiet=True, order=order)
     return [read_json(Path(entry["dir"]) / SUMMARY) for entry in done.runs]
 
 
@@ -187,11 +187,11 @@ def run_dilation(setup: Setup) -> Suite:
         path = written(setup, f"dilation-{dilation}-{repetition}", content)
         found[dilation].add(partial(summary, setup, path))
     reference = median(run["step_s"] for run in found[1].runs)
-    rows = [_row_dilation(dilation, sound.runs, reference) for dilation, sound in found.items()]
+    rows = [_dilation_row(dilation, sound.runs, reference) for dilation, sound in found.items()]
     return Suite(
         "Dilation: step time in model time over that at dilation 1",
         rows,
-        checks_dilation(rows, found),
+        dilation_checks(rows, found),
         {
             "repeat": setup.repetitions,
             "steps": content["train"]["stop"]["steps"],
@@ -200,7 +200,7 @@ def run_dilation(setup: Setup) -> Suite:
     )
 
 
-def checks_dilation(
+def dilation_checks(
     rows: Sequence[dict[str, Any]], found: Mapping[int, Sound]
 ) -> list[ResultCheck]:
     """The ratios, and whether runs could be made use of. Pure."""
@@ -212,7 +212,7 @@ def checks_dilation(
     return ratios + [all_sound(f"dilation {dilation}", sound) for dilation, sound in found.items()]
 
 
-def _row_dilation(
+def _dilation_row(
     dilation: int, runs: list[dict[str, Any]], reference: float | None
 ) -> dict[str, Any]:
     step_s = median(run["step_s"] for run in runs)
@@ -226,7 +226,7 @@ def _row_dilation(
 
 
 NAMES = ("A", "A again")
-AGAIN_SLACK = 0.01
+SAME_TWICE_SLACK = 0.01
 
 
 def run_again(setup: Setup) -> Suite:
@@ -238,11 +238,11 @@ def run_again(setup: Setup) -> Suite:
     for repetition, name in interleaved(NAMES, setup.repetitions):
         setup.say(f"aa: {name}, {repetition + 1} of {setup.repetitions}")
         found[name].add(lambda: run_all(setup, experiment, order)[0])
-    rows = [_row_again(name, sound.runs) for name, sound in found.items()]
+    rows = [_same_twice_row(name, sound.runs) for name, sound in found.items()]
     return Suite(
         "A/A: difference of the mean step times of one algorithm and itself",
         rows,
-        checks_again(rows, found),
+        same_twice_checks(rows, found),
         {
             "repeat": setup.repetitions,
             "steps": content["train"]["stop"]["steps"],
@@ -251,18 +251,18 @@ def run_again(setup: Setup) -> Suite:
     )
 
 
-def checks_again(rows: list[dict[str, Any]], found: Mapping[str, Sound]) -> list[ResultCheck]:
+def same_twice_checks(rows: list[dict[str, Any]], found: Mapping[str, Sound]) -> list[ResultCheck]:
     """The difference, and whether runs could be made use of. Pure."""
     first, second = (row["step_s"] for row in rows)
     ratio = times(second, first)
     difference = None if ratio is None else ratio - 1
     return [
-        within("relative difference", difference, -AGAIN_SLACK, AGAIN_SLACK),
+        within("relative difference", difference, -SAME_TWICE_SLACK, SAME_TWICE_SLACK),
         *(all_sound(name, sound) for name, sound in found.items()),
     ]
 
 
-def _row_again(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def _same_twice_row(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     step_s = [float(run["step_s"]) for run in runs]
     return {
         "name": name,

@@ -68,7 +68,7 @@ def user() -> User:
 
 
 @contextmanager
-def folder_unprivileged(whose: User, content: Path) -> Iterator[Path]:
+def folder_of_user(whose: User, content: Path) -> Iterator[Path]:
     """A folder of that user's with copies of the files in ``content``; gone with the ``with``
     block."""
     made = Path(tempfile.mkdtemp(prefix="narrows-"))
@@ -149,7 +149,7 @@ def run(setup: Setup) -> Suite:
     path = written(setup, "agreement", _scenario())
     somebody = user()
     found: dict[str, list[dict[str, Any]]] = {who: [] for who in WHO}
-    with folder_unprivileged(somebody, path.parent) as folder:
+    with folder_of_user(somebody, path.parent) as folder:
         for repetition, who in interleaved(WHO, setup.repetitions):
             setup.say(f"agreement: {who}, {repetition + 1} of {setup.repetitions}")
             whose = None if who == "root" else somebody

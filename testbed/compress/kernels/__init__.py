@@ -1,7 +1,7 @@
 """The passes over a whole gradient, by where it lies: numba on the host, torch on an accelerator.
 
-``of(tensor)`` gives the operations for a tensor's device. ``reference`` is the plain PyTorch
-version of each, on any device: what the others are tested against.
+``of(tensor)`` gives the operations for a tensor's device. ``Reference`` (``torch_ops``) is the
+plain PyTorch version of each, on any device: what the others are tested against.
 """
 
 from __future__ import annotations

@@ -96,9 +96,9 @@ class Operations(Protocol):
     def digit_counts(self, flat: Tensor, digit: int = 0, prefix: int = 0) -> Tensor:
         """int64 on the host: how many |x| have each value of a digit of their 31 bits; one pass.
 
-        Digits 0, 1, 2 are the upper 11 bits, the next 11 and the last 9 (``grid.DIGITS``): results
-        have shape (2048,), (2048,), (512,). Only elements whose bits above the digit are ``prefix``
-        count.
+        Digits 0, 1, 2 are the upper 11 bits, the next 11 and the last 9 (``compilation.DIGITS``):
+        results have shape (2048,), (2048,), (512,). Only elements whose bits above the digit are
+        ``prefix`` count.
         """
         ...
 

@@ -155,12 +155,12 @@ def _warm() -> None:
     natural_read(codes, 1, values)
 
 
-_WARM_LOOPS_HALF = (_warm,)
+_WARM_HALF = (_warm,)
 
 
 Levels = NDArray[np.int8]
 
-_LOOPS_INT8_MAGNITUDE = np.int32(MAGNITUDE)
+_INT8_MAGNITUDE = np.int32(MAGNITUDE)
 TOP = 127
 
 
@@ -170,7 +170,7 @@ def top_bits(row: Floats) -> np.int32:
     bits = row.view(np.int32)
     greatest = np.int32(0)
     for i in range(row.size):
-        greatest = max(greatest, np.int32(bits[i] & _LOOPS_INT8_MAGNITUDE))
+        greatest = max(greatest, np.int32(bits[i] & _INT8_MAGNITUDE))
     return greatest
 
 
@@ -207,17 +207,17 @@ def read(levels: Levels, bucket: int, peaks: Floats, out: Floats) -> int:
     return -1
 
 
-def _warm_loops_int8() -> None:
+def _warm_int8() -> None:
     values, scales, levels = np.ones(3, np.float32), np.ones(1, np.float32), np.zeros(3, np.int8)
     top_bits(values)
     write(values, 8, scales, levels, values)
     read(levels, 8, scales, values)
 
 
-_WARM_LOOPS_INT8 = (_warm_loops_int8,)
+_WARM_INT8 = (_warm_int8,)
 
 
-_LOOPS_MAXMIN_MAGNITUDE = np.int32(MAGNITUDE)
+_MAXMIN_MAGNITUDE = np.int32(MAGNITUDE)
 
 
 @compiled
@@ -228,7 +228,7 @@ def _range(row: Floats) -> tuple[np.float32, np.float32]:
     least, greatest = np.int32(MAGNITUDE), np.int32(-MAGNITUDE)
     for i in range(row.size):
         word = bits[i]
-        order = np.int32(word if word >= 0 else -(word & _LOOPS_MAXMIN_MAGNITUDE))
+        order = np.int32(word if word >= 0 else -(word & _MAXMIN_MAGNITUDE))
         least, greatest = min(least, order), max(greatest, order)
     ends.view(np.int32)[0] = abs(least)
     ends.view(np.int32)[1] = abs(greatest)
@@ -236,7 +236,7 @@ def _range(row: Floats) -> tuple[np.float32, np.float32]:
 
 
 @compiled
-def write_loops_maxmin(
+def write_maxmin(
     values: Floats,
     bucket: int,
     bits: int,
@@ -277,7 +277,7 @@ def write_loops_maxmin(
 
 
 @compiled
-def read_loops_maxmin(
+def read_maxmin(
     body: Bytes, bucket: int, bits: int, lows: Floats, highs: Floats, out: Floats
 ) -> int:
     """A bucket has levels 0 and the greatest, unless all its elements are equal: then all have
@@ -303,14 +303,14 @@ def read_loops_maxmin(
     return -1
 
 
-def _warm_loops_maxmin() -> None:
+def _warm_maxmin() -> None:
     values, lows, highs = np.ones(3, np.float32), np.ones(1, np.float32), np.ones(1, np.float32)
     body = np.zeros(2, np.uint8)
-    write_loops_maxmin(values, 8, 4, False, np.uint64(1), 0, lows, highs, body, values)
-    read_loops_maxmin(body, 8, 4, lows, highs, values)
+    write_maxmin(values, 8, 4, False, np.uint64(1), 0, lows, highs, body, values)
+    read_maxmin(body, 8, 4, lows, highs, values)
 
 
-_WARM_LOOPS_MAXMIN = (_warm_loops_maxmin,)
+_WARM_MAXMIN = (_warm_maxmin,)
 
 
 Sums = NDArray[np.float64]
@@ -337,7 +337,7 @@ def _norm(row: Floats, lanes: Sums) -> float:
 
 
 @compiled
-def write_loops_qsgd(
+def write_qsgd(
     values: Floats,
     bucket: int,
     top: int,
@@ -371,9 +371,7 @@ def write_loops_qsgd(
 
 
 @compiled
-def read_loops_qsgd(
-    body: Bytes, bucket: int, top: int, bits: int, norms: Floats, out: Floats
-) -> int:
+def read_qsgd(body: Bytes, bucket: int, top: int, bits: int, norms: Floats, out: Floats) -> int:
     """No level is above ``top``, and those of a bucket of norm 0 are 0."""
     codes = np.empty(BLOCK, np.uint8)
     for b in range(norms.size):
@@ -394,18 +392,18 @@ def read_loops_qsgd(
     return -1
 
 
-def _warm_loops_qsgd() -> None:
+def _warm_qsgd() -> None:
     values, norms, body = np.ones(3, np.float32), np.ones(1, np.float32), np.zeros(2, np.uint8)
-    write_loops_qsgd(values, 8, 7, 4, np.uint64(1), 0, norms, body, values)
-    read_loops_qsgd(body, 8, 7, 4, norms, values)
+    write_qsgd(values, 8, 7, 4, np.uint64(1), 0, norms, body, values)
+    read_qsgd(body, 8, 7, 4, norms, values)
 
 
-_WARM_LOOPS_QSGD = (_warm_loops_qsgd,)
+_WARM_QSGD = (_warm_qsgd,)
 
 
 WARM = (
-    *_WARM_LOOPS_HALF,
-    *_WARM_LOOPS_INT8,
-    *_WARM_LOOPS_MAXMIN,
-    *_WARM_LOOPS_QSGD,
+    *_WARM_HALF,
+    *_WARM_INT8,
+    *_WARM_MAXMIN,
+    *_WARM_QSGD,
 )

@@ -30,6 +30,6 @@ def compiled(function: Function) -> Function:
 
 
 def intrinsic(write: Callable[..., Any]) -> Callable[..., Any]:
-    """A function for compiled ones alone, whose instructions ``write`` writes; see ``vectors``."""
+    """A function for compiled ones alone, whose instructions ``write`` writes; see ``simd``."""
     made: Callable[..., Any] = extending.intrinsic(write)
     return made

@@ -1,9 +1,11 @@
-"""Sums, moments, counts, selection.
+"""Passes over a whole gradient: sums and maxima, moments, digit counts, selection at a threshold,
+and additions at a few places.
 
 Sums and greatest magnitudes, and the addition that comes before them.
 
-Sums are kept in lanes (``grid``): each adds up its elements of a chunk in order, lanes are then
-added up in pairs. Bits instead of numbers give the maximum, which thus sees NaN as well.
+Sums are kept in lanes (``compilation.LANES``): each adds up its elements of a chunk in order,
+lanes are then added up in pairs. Bits instead of numbers give the maximum, which thus sees NaN as
+well.
 
 Count, sum, sum of squares and sum of logarithms of magnitudes, in one pass.
 
@@ -11,14 +13,8 @@ A logarithm for each element would take longer than all the rest. Here a lane mu
 elements' significands, in [1, 2), and adds up their exponents: Σ ln x = ln Π significands + ln 2 ·
 Σ exponents. One logarithm then does for all elements that a lane has in a chunk.
 
-Counts of the values of some bits of each magnitude: what a radix select asks for.
-
-What is at or above a threshold: how much, and where.
-
-A block of elements is compared at once (``vectors``); its hits are then taken from the lowest bit
+A block of elements is compared at once (``simd``); its hits are then taken from the lowest bit
 to the highest, so that elements that are not chosen cost next to nothing, whatever the density.
-
-Adding a few elements to a vector, and taking them away again.
 """
 
 from __future__ import annotations
@@ -101,7 +97,7 @@ def _warm() -> None:
     add(flat, flat, flat, sums, tops)
 
 
-_WARM_LOOPS_MEASURE = (_warm,)
+_WARM_MEASURE = (_warm,)
 
 
 Counts = NDArray[np.int64]
@@ -161,7 +157,7 @@ def moments(flat: Floats, threshold: np.float32, counts: Counts, sums: Sums) -> 
         sums[chunk, LOG] = _logarithms(products, exponents, nonzero)
 
 
-_WARM_LOOPS_MOMENTS = (
+_WARM_MOMENTS = (
     lambda: moments(
         np.ones(3, np.float32), np.float32(0.5), np.zeros((1, 2), np.int64), np.zeros((1, 3))
     ),
@@ -169,7 +165,7 @@ _WARM_LOOPS_MOMENTS = (
 
 
 Bits = NDArray[np.uint32]
-LoopsDigitsCounts = NDArray[np.uint32]
+DigitCounts = NDArray[np.uint32]
 """Up to 2³² elements of a value; a vector of more would be 16 GiB."""
 
 _MAGNITUDE = np.uint32(MAGNITUDE)
@@ -181,7 +177,7 @@ _ROW = 4096
 
 
 @compiled
-def first(bits: Bits, shift: int, counts: LoopsDigitsCounts) -> None:
+def first(bits: Bits, shift: int, counts: DigitCounts) -> None:
     """Add to ``counts`` (``BESIDE``, values) those of the magnitudes' bits from ``shift`` on."""
     by, row = np.uint32(shift), np.empty(_ROW, np.uint32)
     for start in range(0, bits.size, _ROW):
@@ -198,7 +194,7 @@ def first(bits: Bits, shift: int, counts: LoopsDigitsCounts) -> None:
 
 
 @compiled
-def below(bits: Bits, shift: int, width: int, prefix: int, counts: LoopsDigitsCounts) -> None:
+def below(bits: Bits, shift: int, width: int, prefix: int, counts: DigitCounts) -> None:
     """Add to ``counts`` (1, values) those of ``width`` bits from ``shift`` on, below the bits
     ``prefix``."""
     by, above, wanted = np.uint32(shift), np.uint32(shift + width), np.uint32(prefix)
@@ -209,13 +205,13 @@ def below(bits: Bits, shift: int, width: int, prefix: int, counts: LoopsDigitsCo
             counts[0, (magnitude >> by) & mask] += np.uint32(1)
 
 
-def _warm_loops_digits() -> None:
+def _warm_digits() -> None:
     bits, counts = np.zeros(3, np.uint32), np.zeros((BESIDE, 2048), np.uint32)
     first(bits, 20, counts)
     below(bits, 9, 11, 0, counts)
 
 
-_WARM_LOOPS_DIGITS = (_warm_loops_digits,)
+_WARM_DIGITS = (_warm_digits,)
 
 
 Indices = NDArray[np.int64]
@@ -262,14 +258,14 @@ def choose(
     return flat.size, filled
 
 
-def _warm_loops_choose() -> None:
+def _warm_choose() -> None:
     flat, least = np.ones(3, np.float32), np.float32(0.5)
     indices, values = np.zeros(2 * BLOCK, np.int64), np.zeros(2 * BLOCK, np.float32)
     count(flat, least)
     choose(flat, least, 0, indices, values, 0)
 
 
-_WARM_LOOPS_CHOOSE = (_warm_loops_choose,)
+_WARM_CHOOSE = (_warm_choose,)
 
 
 @compiled
@@ -297,19 +293,19 @@ def take_away(flat: Floats, indices: Indices, values: Floats) -> int:
     return indices.size
 
 
-def _warm_loops_sparse() -> None:
+def _warm_sparse() -> None:
     flat, indices = np.ones(3, np.float32), np.zeros(2, np.int64)
     add_at(flat, indices, flat[:2])
     take_away(flat, indices, flat[:2])
 
 
-_WARM_LOOPS_SPARSE = (_warm_loops_sparse,)
+_WARM_SPARSE = (_warm_sparse,)
 
 
 WARM = (
-    *_WARM_LOOPS_MEASURE,
-    *_WARM_LOOPS_MOMENTS,
-    *_WARM_LOOPS_DIGITS,
-    *_WARM_LOOPS_CHOOSE,
-    *_WARM_LOOPS_SPARSE,
+    *_WARM_MEASURE,
+    *_WARM_MOMENTS,
+    *_WARM_DIGITS,
+    *_WARM_CHOOSE,
+    *_WARM_SPARSE,
 )

@@ -5,7 +5,7 @@ The stream of a seed is what splitmix64 (Steele, Lea, Flood 2014) gives when it 
     mix(seed + (i + 1) · 0x9E3779B97F4A7C15)        modulo 2⁶⁴
 
 so that any part of it can be made anywhere: by any number of threads, in numba, numpy or torch, on
-any device, with the same bits. ``loops_random`` has it for loops.
+any device, with the same bits. ``random_loops`` has it for loops.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def fill(seed: np.uint64, first: int, out: NDArray[np.float32]) -> None:
         out[i] = uniform_at(seed, np.uint64(first + i))
 
 
-_WARM_LOOPS_RANDOM = (lambda: fill(np.uint64(1), 0, np.empty(3, np.float32)),)
+_WARM_RANDOM = (lambda: fill(np.uint64(1), 0, np.empty(3, np.float32)),)
 
 
 Words = NDArray[np.uint64]
@@ -45,7 +45,7 @@ Indices = NDArray[np.int64]
 
 
 @compiled
-def fill_loops_seeded(keys: Words, size: int, out: Indices) -> None:
+def fill_permuted(keys: Words, size: int, out: Indices) -> None:
     """Set ``out`` (at most ``size`` elements) to the permutation's values at 0, 1, 2, … ``size`` ≥
     2.
 
@@ -71,13 +71,13 @@ def fill_loops_seeded(keys: Words, size: int, out: Indices) -> None:
 
 
 def _warm() -> None:
-    fill_loops_seeded(np.zeros(2, np.uint64), 2, np.zeros(1, np.int64))
+    fill_permuted(np.zeros(2, np.uint64), 2, np.zeros(1, np.int64))
 
 
-_WARM_LOOPS_SEEDED = (_warm,)
+_WARM_SEEDED = (_warm,)
 
 
 WARM = (
-    *_WARM_LOOPS_RANDOM,
-    *_WARM_LOOPS_SEEDED,
+    *_WARM_RANDOM,
+    *_WARM_SEEDED,
 )

@@ -142,7 +142,7 @@ def _warm() -> None:
     read(body, 0, edges, np.zeros((1, 2), np.float32), counts, values)
 
 
-_WARM_LOOPS_SIGNS = (_warm,)
+_WARM_SIGNS = (_warm,)
 
 
 Tops = NDArray[np.int32]
@@ -151,7 +151,7 @@ _MAGNITUDE = np.int32(MAGNITUDE)
 
 
 @compiled
-def measure_loops_ternary(flat: Floats, sums: Sums, tops: Tops) -> None:
+def measure_ternary(flat: Floats, sums: Sums, tops: Tops) -> None:
     """Σx² and the bits of max|x| of each chunk of ``flat``."""
     lanes = np.empty(LANES, np.float64)
     for chunk in range(sums.size):
@@ -169,7 +169,7 @@ def measure_loops_ternary(flat: Floats, sums: Sums, tops: Tops) -> None:
 
 
 @compiled
-def write_loops_ternary(
+def write_ternary(
     values: Floats, scale: np.float32, seed: np.uint64, first: int, body: Bytes, kept: Floats
 ) -> None:
     """Digit 1 for +scale, 2 for −scale with probability |x|/scale (1 above it), else 0.
@@ -191,7 +191,7 @@ def write_loops_ternary(
 
 
 @compiled
-def read_loops_ternary(body: Bytes, scale: np.float32, out: Floats) -> bool:
+def read_ternary(body: Bytes, scale: np.float32, out: Floats) -> bool:
     """Read ``body`` into ``out``; return whether every byte is one that is written.
 
     The digits left over in the last byte are checked too.
@@ -210,17 +210,17 @@ def read_loops_ternary(body: Bytes, scale: np.float32, out: Floats) -> bool:
     return right
 
 
-def _warm_loops_ternary() -> None:
+def _warm_ternary() -> None:
     values, scale, body = np.ones(3, np.float32), np.float32(1.0), np.zeros(1, np.uint8)
-    measure_loops_ternary(values, np.zeros(1), np.zeros(1, np.int32))
-    write_loops_ternary(values, scale, np.uint64(1), 0, body, values)
-    read_loops_ternary(body, scale, values)
+    measure_ternary(values, np.zeros(1), np.zeros(1, np.int32))
+    write_ternary(values, scale, np.uint64(1), 0, body, values)
+    read_ternary(body, scale, values)
 
 
-_WARM_LOOPS_TERNARY = (_warm_loops_ternary,)
+_WARM_TERNARY = (_warm_ternary,)
 
 
 WARM = (
-    *_WARM_LOOPS_SIGNS,
-    *_WARM_LOOPS_TERNARY,
+    *_WARM_SIGNS,
+    *_WARM_TERNARY,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from testbed.compress import indices as compress_indices
+from testbed.compress import indices as indices_module
 from testbed.compress.base import AccumulatedGradient, Selection, Sparse, Stateless
 from testbed.compress.gradient_stats import element_count
 from testbed.compress.kernels.base import Workspace
@@ -36,7 +36,7 @@ class RandK(Stateless):
             return Sparse(size, None, flat, how=Selection(passes=0.0))
         seed = rng.getrandbits(64)
         room = self._space.tensor("indices", count, torch.empty(0, dtype=torch.int64))
-        compress_indices.indices(size, count, seed, room.numpy())
+        indices_module.indices(size, count, seed, room.numpy())
         indices = room.to(flat.device)
         values = torch.index_select(flat, 0, indices, out=self._space.tensor("values", count, flat))
         if self._scale:

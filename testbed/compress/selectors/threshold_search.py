@@ -1,15 +1,7 @@
-"""Shared by all threshold estimators.
-
-Exact selection among candidates by the digits of their magnitudes, and what is needed to narrow
-them down.
-
-Finding a threshold for about so many elements, once a first pass has left few candidates.
-
-The elements of a vector that are still in question while a selector looks for its threshold.
+"""Parts that all selectors with an estimated threshold share: cases with nothing to estimate,
+narrowing down candidates, and exact selection among few by digits.
 
 Every read is counted, as a share of the whole vector: what a method costs is part of its result.
-
-What all selectors that estimate a threshold share: the cases in which there is nothing to estimate.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class MaxMin(Stateless):
     level.
 
     Section: bucket and bits, uint32; least element of each bucket, then greatest, float32; codes of
-    ``bits`` bits (``kernels.loops_pack``).
+    ``bits`` bits (``kernels.bit_packing``).
     """
 
     code: ClassVar[int] = 9
@@ -76,7 +76,7 @@ class MaxMin(Stateless):
 
         def part(_: int, a: int, b: int) -> None:
             own = slice(a // bucket, pieces(b, bucket))
-            float_codecs.write_loops_maxmin(
+            float_codecs.write_maxmin(
                 given[a:b],
                 bucket,
                 bits,
@@ -119,9 +119,7 @@ class MaxMin(Stateless):
                 slice(a // bucket, pieces(b, bucket)),
                 body[a * bits // 8 : pieces(b * bits, 8)],
             )
-            return loops_maxmin.read_loops_maxmin(
-                codes, bucket, bits, lows[own], highs[own], out[a:b]
-            )
+            return loops_maxmin.read_maxmin(codes, bucket, bits, lows[own], highs[own], out[a:b])
 
         values_section.all_right(pool.over(count, part))
         return out

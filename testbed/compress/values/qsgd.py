@@ -34,7 +34,7 @@ class Qsgd(Stateless):
     the paper's Elias codes need fewer where most levels are 0 (s near 1, or much below √N).
 
     Section: bucket and s, uint32; norm of each bucket, float32; codes s ± level of so many bits
-    (``kernels.loops_pack``).
+    (``kernels.bit_packing``).
     """
 
     code: ClassVar[int] = 7
@@ -62,7 +62,7 @@ class Qsgd(Stateless):
         body = section[_HEAD + norms.nbytes :]
 
         def part(_: int, a: int, b: int) -> None:
-            float_codecs.write_loops_qsgd(
+            float_codecs.write_qsgd(
                 given[a:b],
                 bucket,
                 self._levels,
@@ -99,7 +99,7 @@ class Qsgd(Stateless):
         def part(_: int, a: int, b: int) -> int:
             own_body = body[a * bits // 8 : pieces(b * bits, 8)]
             own = norms[a // bucket : pieces(b, bucket)]
-            return loops_qsgd.read_loops_qsgd(own_body, bucket, levels, bits, own, out[a:b])
+            return loops_qsgd.read_qsgd(own_body, bucket, levels, bits, own, out[a:b])
 
         values_section.all_right(pool.over(count, part))
         return out

@@ -62,7 +62,7 @@ class Ternary(Stateless):
 
         def part(_: int, a: int, b: int) -> None:
             first, last = 5 * a, min(5 * b, given.size)  # whole bytes
-            sign_codecs.write_loops_ternary(
+            sign_codecs.write_ternary(
                 given[first:last], scale, seed, first, body[a:b], kept[first:last]
             )
 
@@ -79,7 +79,7 @@ class Ternary(Stateless):
 
         def part(_: int, a: int, b: int) -> None:
             own = slice(a // CHUNK, chunks(b))
-            loops_ternary.measure_loops_ternary(values[a:b], sums[own], tops[own])
+            loops_ternary.measure_ternary(values[a:b], sums[own], tops[own])
 
         pool.over(values.size, part)
         greatest: np.float32 = tops.max(initial=0).astype(np.int32).view(np.float32)
@@ -101,7 +101,7 @@ class Ternary(Stateless):
             raise WireError("values of scale 0 have signs")
         right = pool.over(
             body.size,
-            lambda _, a, b: loops_ternary.read_loops_ternary(
+            lambda _, a, b: loops_ternary.read_ternary(
                 body[a:b], scale, out[5 * a : min(5 * b, count)]
             ),
         )

@@ -1,11 +1,5 @@
-"""Compose calls, objects by label, removal.
-
-What a run has in the engine, found by the run's label: containers, networks; read, saved, removed.
-
-Calling Compose for one run. It reads its file from a pipe: who owns a folder could replace a file
-in it meanwhile.
-
-Removing what a run left in the engine, or with the engine's help, from its journal.
+"""Objects of a run in the Docker engine: Compose called for it, containers and networks found by
+its label, and removal from its journal.
 """
 
 from __future__ import annotations
@@ -264,7 +258,7 @@ def clean(entry: dict[str, Any]) -> list[str]:
 
 
 def clean_link(entry: dict[str, Any]) -> list[str]:
-    """As ``netns_clean.clean_link``; a device that a shaper made for a user without rights needs
+    """As ``cleanup.clean_link``; a device that a shaper made for a user without rights needs
     another one.
 
     Raises OSError or MachineError when it could not be removed.
@@ -304,6 +298,6 @@ def _through_the_engine(entry: dict[str, Any]) -> None:
 
 
 def register() -> None:
-    """Make this known to whoever sweeps journals, after ``netns_clean``. Safe to call twice."""
+    """Make this known to whoever sweeps journals, after ``fabric.cleanup``. Safe to call twice."""
     cleaners[KIND] = clean
     cleaners["link"] = clean_link

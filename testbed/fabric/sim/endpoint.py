@@ -44,7 +44,7 @@ class _Outgoing:
 class Connection:
     """From one node to another: messages follow each other, in order.
 
-    ``unsent_bytes``: as ``Terms.unsent_bytes`` of a socket.
+    ``unsent_bytes``: as ``ConnectionConfig.unsent_bytes`` of a socket.
     """
 
     def __init__(

@@ -48,8 +48,8 @@ _EMPTY_BITS = 0.5
 
 
 class Flows:
-    """The flows on a ``Board``. ``seed``: of what chance decides. ``bundle``: packets handed down
-    at a time."""
+    """The flows on a ``LinkArrays``. ``seed``: of what chance decides. ``bundle``: packets handed
+    down at a time."""
 
     def __init__(
         self, clock: VirtualClock, board: LinkArrays, seed: int = 0, bundle: int = 1

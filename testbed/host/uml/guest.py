@@ -22,7 +22,7 @@ from typing import Self
 from testbed.errors import ExperimentError, MachineError
 from testbed.host import packages, paths
 from testbed.host.packages import Need, have
-from testbed.host.packages import run as run_packages
+from testbed.host.packages import run as run_program
 from testbed.host.paths import cache
 from testbed.host.uml import watchdog
 from testbed.host.uml.inside import ERRORS, OUTPUT, STOP, GuestOrder, GuestOutcome
@@ -45,7 +45,7 @@ def available(info: Path = _INFO) -> int:
     return 0
 
 
-def size_memory(asked: int | None) -> int:
+def guest_memory_bytes(asked: int | None) -> int:
     """Bytes for the guest: what was asked for, else up to 4 GiB of what is free. Raises
     MachineError."""
     spare = int(available() * _SHARE)
@@ -60,7 +60,7 @@ def size_memory(asked: int | None) -> int:
     )
 
 
-def folder_memory(needed: int) -> Path:
+def guest_memory_folder(needed: int) -> Path:
     """Where there is room for it, in memory if there can be. The guest takes only what it uses."""
     places = [_SHARED_MEMORY, Path(tempfile.gettempdir())]
     for place in places:
@@ -101,7 +101,7 @@ def library() -> Path:
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             draft = Path(folder) / path.name
-            run_packages(["cc", "-O2", "-shared", "-fPIC", "-o", str(draft), str(_SOURCE), "-ldl"])
+            run_program(["cc", "-O2", "-shared", "-fPIC", "-o", str(draft), str(_SOURCE), "-ldl"])
             draft.replace(path)
     return path
 
@@ -271,8 +271,10 @@ def run(
     guest cannot boot, breaks down, or lacks the program, ExperimentError when the command takes
     longer than its limit.
     """
-    size = size_memory(size)
-    with tempfile.TemporaryDirectory(prefix="narrows-guest-", dir=folder_memory(size)) as name:
+    size = guest_memory_bytes(size)
+    with tempfile.TemporaryDirectory(
+        prefix="narrows-guest-", dir=guest_memory_folder(size)
+    ) as name:
         folder = Path(name)
         order.write(folder)
         with (

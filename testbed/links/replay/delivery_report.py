@@ -1,9 +1,5 @@
-"""Delivered against requested, per direction.
-
-What left in outages, and how soon service was back after them, from looks at a link direction.
-Pure.
-
-Delivered against asked: the arithmetic of a link direction's report. Pure.
+"""Report of what a link direction delivered against what was requested, and service in and after
+outages. Pure.
 
 Bits are those that the class counts against its rate: Ethernet headers, and the overhead per packet
 that was asked for. A *mark* is ``(seconds after t0, bytes so far)``.

@@ -1,6 +1,5 @@
-"""Handles, burst, gso_max_segs.
-
-What a shape means to traffic control: handles and names, bursts, offload bundles.
+"""Parameters of traffic control for a link state: handles and names, rates in kernel units, bursts,
+offload bundles; and how netem draws.
 
 How netem draws: tables of delays, and what to tell it so that a share with a correlation is that
 share.

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from testbed.fidelity.evidence import Evidence, Trip, gather
-from testbed.fidelity.evidence import unaccounted as unaccounted_links
+from testbed.fidelity.evidence import unaccounted as link_unaccounted
 from testbed.fidelity.reference import RequestedLinks
 from testbed.fidelity.run_checks import nodes_seen
 from testbed.fidelity.summary import Events, summarise_job
@@ -52,7 +52,7 @@ def bypass_findings(
     limits: Thresholds = THRESHOLDS,
 ) -> list[str]:
     """A sentence for every way that bytes took around the shaped interfaces; records as in
-    ``job_events``.
+    ``records.job_steps``.
 
     ``processes``: of each node. Where there are several, they may use its loopback.
     """
@@ -64,7 +64,7 @@ def bypass_findings(
 
 
 def socket_counts(sockets: Records) -> list[dict[str, Any]]:
-    """Connections over links in the form that ``identity.class_bytes_expected`` takes."""
+    """Connections over links in the form that ``run_checks.class_bytes_expected`` takes."""
     return [
         {
             "node": socket["node"],
@@ -252,7 +252,7 @@ def _evidence(
         sockets=socket_counts(sockets),
         unaccounted={
             **unattributed_bytes(carried, sockets),
-            **unaccounted_links(asked, performance.bystanders.crossed),
+            **link_unaccounted(asked, performance.bystanders.crossed),
             **{str(end): why for end in asked.ends for why in performance.watch.missed[:1]},
         },
         around=bypass_findings(carried, sockets, processes=performance.processes),

@@ -1,6 +1,4 @@
-"""The command, environment and user with which a foreign job's processes are started.
-
-What is to be run in every node, and what its processes find in their environment. Pure.
+"""Command, environment and user of a foreign job's processes, and whether they can run there.
 
 Rank and world are told under the names that torchrun (``PET_…``), PyTorch, gloo, NCCL, TensorPipe
 and programs made for Open MPI's ``mpirun`` read.
@@ -12,12 +10,6 @@ What a command line has everybody may read: secrets are given in a file, or by t
 A line is ``NAME=VALUE``, the value taken as it is, or ``NAME`` for a variable that this process
 has; empty lines and those that begin with ``#`` say nothing. No message shows what a line holds: it
 may be a secret.
-
-Whose the processes of a job's containers are, and a folder that this user can write to: never root,
-who may call us.
-
-Whether somebody's command can run on the nodes of a scenario: what the scenario's own checks leave
-open.
 """
 
 from __future__ import annotations

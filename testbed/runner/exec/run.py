@@ -76,7 +76,7 @@ def execute(
     images = {spec.name: scenario.nodes[spec.group].image for spec in working(specs)}
     own = {name: image for name, image in images.items() if image is not None}
     if own:
-        host_images.require_own_images(own.values(), pull=pull)
+        host_images.require_user_images(own.values(), pull=pull)
     least = check(loaded, fabric, processes=order.started)
     progress = Progress(quiet)
     directory = RunDirectory.create(

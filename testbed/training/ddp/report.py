@@ -1,10 +1,5 @@
-"""A hook's algorithm, what it reports, and what outlives new buckets.
-
-What a hook is asked for, as a row of the table of algorithms.
-
-What compressed steps of DistributedDataParallel cost, as one rank sees it.
-
-What buckets know, on its way to others.
+"""A hook's algorithm, costs of its steps as one rank sees them, and state that outlives new
+buckets.
 
 DistributedDataParallel makes new buckets of the same parameters after its first backward pass, and
 a process that goes on from a checkpoint begins with other buckets than those that were saved.

@@ -1,7 +1,4 @@
-"""The seam of tasks: labelled images, and what a model needs to know of them.
-
-Finding and reading the standard files of data sets.
-"""
+"""Tasks: labelled images, their description for models, and the standard files of data sets."""
 
 from __future__ import annotations
 
