@@ -188,3 +188,24 @@ class WorkerSet:
         self.here.remove(peer)
         self._outgoing[peer].put(None)
         self.lost.append(lost)
+
+
+class WorkerSetServer:
+    """The part that servers share whose workers are a set from which some may be lost."""
+
+    def __init__(self, crowd: WorkerSet) -> None:
+        self.crowd = crowd
+
+    @property
+    def bytes_sent(self) -> int:
+        """Frame bytes so far."""
+        return self.crowd.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """Frame bytes so far."""
+        return self.crowd.bytes_received
+
+    def welcome(self) -> None:
+        """Receive every worker's HELLO; see ``WorkerSet.welcome``."""
+        self.crowd.welcome()

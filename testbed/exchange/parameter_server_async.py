@@ -20,7 +20,7 @@ from pydantic import Field
 
 from testbed.errors import WireError
 from testbed.exchange.base import ExchangeSpec, Membership, SentUnit
-from testbed.exchange.collect import WorkerSet
+from testbed.exchange.collect import WorkerSet, WorkerSetServer
 from testbed.exchange.parameter_server import PsTicket, PsWorkerExchange
 from testbed.node import Buffer, Kind, Message, Node
 from testbed.registry import Options, read
@@ -69,13 +69,13 @@ class AsyncWorker(PsWorkerExchange):
         return message
 
 
-class AsyncPsServer:
+class AsyncPsServer(WorkerSetServer):
     """The server's side (``testbed.exchange.base.ServerSide``). Its steps are versions: gradients
     applied."""
 
     def __init__(self, node: Node, peers: Membership) -> None:
         self._node = node
-        self._crowd = WorkerSet(node, peers, spares(peers.options, len(peers.workers)))
+        super().__init__(WorkerSet(node, peers, spares(peers.options, len(peers.workers))))
         self._bound = options_of(peers.options).bound
         self._made = dict.fromkeys(peers.workers, 0)
         self._given = dict.fromkeys(peers.workers, 0)
@@ -87,33 +87,14 @@ class AsyncPsServer:
         self.dropped: list[Message] = []
         """Gradients that came after the last."""
 
-    @property
-    def crowd(self) -> WorkerSet:
-        """Who is there."""
-        return self._crowd
-
-    @property
-    def bytes_sent(self) -> int:
-        """Frame bytes so far."""
-        return self._crowd.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        """Frame bytes so far."""
-        return self._crowd.bytes_received
-
     def made(self, peer: int) -> int:
         """How many gradients of ``peer`` were taken."""
         return self._made[peer]
 
-    def welcome(self) -> None:
-        """See ``Crowd``."""
-        self._crowd.welcome()
-
     def gather(self, step: int, bucket: int) -> list[Message]:
         """The next gradient, whosever it is. Raises NodeLost when too many are lost, WireError."""
         while True:
-            message = self._crowd.receive(step, self._busy(), list(self._owed))
+            message = self.crowd.receive(step, self._busy(), list(self._owed))
             if message is None:
                 self._answer()  # the slowest may be gone
                 continue
@@ -130,9 +111,9 @@ class AsyncPsServer:
 
     def farewell(self, step: int) -> None:
         """Answer those that were computing, and wait until all have said goodbye."""
-        waiting = set(self._crowd.here)
-        while waiting := waiting.intersection(self._crowd.here):
-            message = self._crowd.receive(step, sorted(waiting))
+        waiting = set(self.crowd.here)
+        while waiting := waiting.intersection(self.crowd.here):
+            message = self.crowd.receive(step, sorted(waiting))
             if message is None:
                 continue
             if message.kind is Kind.BYE:
@@ -142,15 +123,15 @@ class AsyncPsServer:
             self.dropped.append(message)
             self._owed[message.sender] = None
             self._answer()
-        self._crowd.leave()
+        self.crowd.leave()
 
     def _busy(self) -> list[int]:
         """Who is to send next."""
-        return [peer for peer in self._crowd.here if peer not in self._owed]
+        return [peer for peer in self.crowd.here if peer not in self._owed]
 
     def _answer(self) -> int:
         """Parameters to all who are owed them and not too far ahead; frame bytes of the UPDATEs."""
-        here, frame_bytes = self._crowd.here, 0
+        here, frame_bytes = self.crowd.here, 0
         slowest = min((self._made[peer] for peer in here), default=0)
         for peer in list(self._owed):
             ahead = self._made[peer] - slowest
@@ -164,12 +145,12 @@ class AsyncPsServer:
 
     def _give(self, peer: int) -> int:
         if self._last:
-            self._crowd.post(peer, Kind.BYE, self._version, b"")
+            self.crowd.post(peer, Kind.BYE, self._version, b"")
         self._given[peer] = self._version
-        return self._crowd.post(peer, Kind.UPDATE, self._version, self._payload)
+        return self.crowd.post(peer, Kind.UPDATE, self._version, self._payload)
 
     def _check(self, message: Message, bucket: int) -> None:
-        name = self._crowd.name(message.sender)
+        name = self.crowd.name(message.sender)
         given = self._given[message.sender]
         due = message.kind is Kind.GRADIENT and message.bucket == bucket
         if not due or message.sender in self._owed or message.step != given:

@@ -16,7 +16,7 @@ from pydantic import Field
 from testbed.errors import NodeLost, WireError
 from testbed.exchange.all_gather import timing_of
 from testbed.exchange.base import ExchangeSpec, Membership, SentUnit, Ticket, TransferTiming, Update
-from testbed.exchange.collect import WorkerSet
+from testbed.exchange.collect import WorkerSet, WorkerSetServer
 from testbed.exchange.parameter_server import PsWorkerExchange
 from testbed.node import Buffer, Kind, Message, Node, Queue
 from testbed.registry import Options, read
@@ -122,41 +122,23 @@ class BackupTicket:
         return self._travel
 
 
-class BackupPsServer:
+class BackupPsServer(WorkerSetServer):
     """The server's side (``testbed.exchange.base.ServerSide``)."""
 
     def __init__(self, node: Node, peers: Membership) -> None:
         self._node = node
         backups = spares(peers.options, len(peers.workers))
-        self._crowd, self._needed = WorkerSet(node, peers, backups), len(peers.workers) - backups
+        super().__init__(WorkerSet(node, peers, backups))
+        self._needed = len(peers.workers) - backups
         self.dropped: list[Message] = []
         """Gradients that came after their step was averaged."""
-
-    @property
-    def crowd(self) -> WorkerSet:
-        """Who is there."""
-        return self._crowd
-
-    @property
-    def bytes_sent(self) -> int:
-        """Frame bytes so far."""
-        return self._crowd.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        """Frame bytes so far."""
-        return self._crowd.bytes_received
-
-    def welcome(self) -> None:
-        """See ``Crowd``."""
-        self._crowd.welcome()
 
     def gather(self, step: int, bucket: int) -> list[Message]:  # noqa: ARG002
         """The first N − b workers' GRADIENT of ``step``, by rank. Raises NodeLost, WireError."""
         first: dict[int, Message] = {}
         while len(first) < self._needed:
-            awaited = [peer for peer in self._crowd.here if peer not in first]
-            message = self._crowd.receive(step, awaited, list(first))
+            awaited = [peer for peer in self.crowd.here if peer not in first]
+            message = self.crowd.receive(step, awaited, list(first))
             if message is None:
                 continue
             if self._late(message, step):
@@ -172,16 +154,16 @@ class BackupPsServer:
         until it has left."""
         start_s, body = self._node.now(), bytes(payload)
         if last:
-            for peer in self._crowd.here:
-                self._crowd.post(peer, Kind.BYE, step, b"")
-        sent = sum(self._crowd.post(peer, Kind.UPDATE, step, body) for peer in self._crowd.here)
+            for peer in self.crowd.here:
+                self.crowd.post(peer, Kind.BYE, step, b"")
+        sent = sum(self.crowd.post(peer, Kind.UPDATE, step, body) for peer in self.crowd.here)
         return SentUnit(start_s, self._node.now(), sent)
 
     def farewell(self, step: int) -> None:
         """Wait until all who are there have said goodbye."""
-        waiting = set(self._crowd.here)
-        while waiting := waiting.intersection(self._crowd.here):
-            message = self._crowd.receive(step, sorted(waiting))
+        waiting = set(self.crowd.here)
+        while waiting := waiting.intersection(self.crowd.here):
+            message = self.crowd.receive(step, sorted(waiting))
             if message is None:
                 continue
             if message.kind is Kind.BYE:
@@ -190,13 +172,13 @@ class BackupPsServer:
                 self.dropped.append(message)
             else:
                 raise self._misplaced(message, step)
-        self._crowd.leave()
+        self.crowd.leave()
 
     def _late(self, message: Message, step: int) -> bool:
         return message.kind is Kind.GRADIENT and 0 < message.step < step
 
     def _misplaced(self, message: Message, step: int) -> NodeLost | WireError:
-        name = self._crowd.name(message.sender)
+        name = self.crowd.name(message.sender)
         if message.kind is Kind.BYE:
             return NodeLost(name, step, "it said goodbye before the end")
         return WireError(

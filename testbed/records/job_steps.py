@@ -7,6 +7,7 @@ Times in seconds after t0, wall clock, as in ``testbed.records.events``. All are
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from itertools import groupby
 from math import fsum, inf, isfinite, isnan, nan
 from statistics import fmean
 from sys import float_info
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -59,19 +60,19 @@ class JobStep:
         return None if self.start_s is None else self.end_s - self.start_s
 
 
-class MarkedSteps(Sequence[MarkedStep]):
-    """Any number of them, packed."""
+S = TypeVar("S", MarkedStep, JobStep)
+
+
+class _PackedSteps(Sequence[S], ABC):
+    """Steps in columns of numbers: a day's run has a million of them."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, int] = {}
-        self._places, self._ranks, self.numbers = array("q"), array("q"), array("q")
+        self.numbers = array("q")
         self._starts, self._ends = array("d"), array("d")
         self._phases, self._values = PackedNumbers(), PackedNumbers()
 
-    def append(self, step: MarkedStep) -> None:
-        """One more."""
-        self._places.append(self._nodes.setdefault(step.node, len(self._nodes)))
-        self._ranks.append(step.rank)
+    def append(self, step: S) -> None:
+        """Add a step behind the others."""
         self.numbers.append(step.number)
         self._starts.append(nan if step.start_s is None else step.start_s)
         self._ends.append(step.end_s)
@@ -82,52 +83,57 @@ class MarkedSteps(Sequence[MarkedStep]):
         return len(self._ends)
 
     @overload
-    def __getitem__(self, at: int) -> MarkedStep: ...
+    def __getitem__(self, at: int) -> S: ...
     @overload
-    def __getitem__(self, at: slice) -> list[MarkedStep]: ...
-    def __getitem__(self, at: int | slice) -> MarkedStep | list[MarkedStep]:
+    def __getitem__(self, at: slice) -> list[S]: ...
+    def __getitem__(self, at: int | slice) -> S | list[S]:
         if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
+            return [self._step(each) for each in range(*at.indices(len(self)))]
+        return self._step(at)
+
+    @abstractmethod
+    def _step(self, at: int) -> S:
+        """The step in a row of the columns. Raises IndexError where there is none."""
+
+    def _start_s(self, at: int) -> float | None:
+        """The begin of a step; None where it is not known."""
+        start_s = self._starts[at]
+        return None if isnan(start_s) else start_s
+
+
+class MarkedSteps(_PackedSteps[MarkedStep]):
+    """Any number of marked steps, packed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._nodes: dict[str, int] = {}
+        self._places, self._ranks = array("q"), array("q")
+
+    def append(self, step: MarkedStep) -> None:
+        """Add a step behind the others."""
+        super().append(step)
+        self._places.append(self._nodes.setdefault(step.node, len(self._nodes)))
+        self._ranks.append(step.rank)
+
+    def _step(self, at: int) -> MarkedStep:
         return MarkedStep(
             list(self._nodes)[self._places[at]],
             self._ranks[at],
             self.numbers[at],
-            None if isnan(self._starts[at]) else self._starts[at],
+            self._start_s(at),
             self._ends[at],
             self._phases[at],
             self._values[at],
         )
 
 
-class JobSteps(Sequence[JobStep]):
-    """Any number of them, packed."""
+class JobSteps(_PackedSteps[JobStep]):
+    """Any number of a job's steps, packed."""
 
-    def __init__(self) -> None:
-        self._numbers, self._starts, self._ends = array("q"), array("d"), array("d")
-        self._phases, self._values = PackedNumbers(), PackedNumbers()
-
-    def append(self, step: JobStep) -> None:
-        """One more."""
-        self._numbers.append(step.number)
-        self._starts.append(nan if step.start_s is None else step.start_s)
-        self._ends.append(step.end_s)
-        self._phases.append(step.phases_s)
-        self._values.append(step.values)
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    @overload
-    def __getitem__(self, at: int) -> JobStep: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[JobStep]: ...
-    def __getitem__(self, at: int | slice) -> JobStep | list[JobStep]:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
-        start_s = self._starts[at]
+    def _step(self, at: int) -> JobStep:
         return JobStep(
-            self._numbers[at],
-            None if isnan(start_s) else start_s,
+            self.numbers[at],
+            self._start_s(at),
             self._ends[at],
             self._phases[at],
             self._values[at],
