@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis.load import Run
 from analysis.series import lengths, phases_s
-from analysis.tables import megabytes, plain
+from analysis.tables import megabytes, or_dash, plain
 from testbed.errors import printable
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ def cells_of(row: Mapping[str, Any]) -> list[str]:
         f"{row['time_s']:.1f} s",
         str(row["steps"]) if row["steps_by"] else "–",
         _known_by(row),
-        _or_dash(row["step_s"], "{:.3g} s"),
+        or_dash(row["step_s"], "{:.3g} s"),
         _spread(row),
-        _or_dash(row["speedup"], "{:.2f}×"),
-        _or_dash(row["communication_share"], "{:.0%}"),
+        or_dash(row["speedup"], "{:.2f}×"),
+        or_dash(row["communication_share"], "{:.0%}"),
         megabytes(row["up_bytes"]),
         megabytes(row["down_bytes"]),
         values or "–",
@@ -124,7 +124,3 @@ def _spread(row: Mapping[str, Any]) -> str:
     if row["step_median_s"] is None:
         return "–"
     return f"{row['step_median_s']:.3g} s ({row['step_p5_s']:.3g}–{row['step_p95_s']:.3g})"
-
-
-def _or_dash(value: float | None, form: str) -> str:
-    return "–" if value is None else form.format(value)

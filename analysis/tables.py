@@ -122,13 +122,13 @@ def cells_of(row: Mapping[str, Any]) -> list[str]:
         row["algorithm"],
         str(row["seed"]),
         f"{row['time_s']:.1f} s",
-        _or_dash(row["speedup"], "{:.2f}×"),
-        _or_dash(row["accuracy"], "{:.3f}"),
+        or_dash(row["speedup"], "{:.2f}×"),
+        or_dash(row["accuracy"], "{:.3f}"),
         megabytes(row["bytes_up"]),
         megabytes(row["bytes_down"]),
-        _or_dash(row["mean_k"], "{:.3g}"),
-        _or_dash(row["mean_achieved_k"], "{:.3g}"),
-        _or_dash(row["mean_passes"], "{:.2f}"),
+        or_dash(row["mean_k"], "{:.3g}"),
+        or_dash(row["mean_achieved_k"], "{:.3g}"),
+        or_dash(row["mean_passes"], "{:.2f}"),
         row["verdict"],
     ]
 
@@ -149,7 +149,8 @@ def _cell(entry: Mapping[str, Any], key: str) -> Any:
     return entry.get(key) if key in (*SELECTION, *STALENESS) else entry[key]
 
 
-def _or_dash(value: float | None, form: str) -> str:
+def or_dash(value: float | None, form: str) -> str:
+    """``value`` in ``form``, or a dash where there is none."""
     return "–" if value is None else form.format(value)
 
 

@@ -173,7 +173,6 @@ def heights(panels: Sequence[Rows], one_in: float, many_in: float) -> list[float
 
 NAME = "timeline"
 MOST_RUNS = 4
-MOST_WORKERS = 4
 _ONE_IN, _MANY_IN, _REST_IN = 0.32, 0.105, 1.05
 _LETTER_IN = 0.065
 """The width of a letter of a node's name."""

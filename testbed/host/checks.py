@@ -97,10 +97,6 @@ def _said(error: MachineError) -> Finding:
 _CONGESTION = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _CONTROL_PORT = 7077
 _LISTENS = "0A"
-_KERNEL_FIX = "Use a kernel with CONFIG_NET_SCH_HTB and CONFIG_NET_SCH_FIFO (`modprobe sch_htb`)"
-_NETEM_FIX = (
-    "On Ubuntu: `apt-get install linux-modules-extra-$(uname -r)`, then `modprobe sch_netem`"
-)
 
 
 def control_port() -> Finding:

@@ -57,12 +57,6 @@ def alone() -> Iterator[None]:
         yield
 
 
-def is_filled() -> bool:
-    """Return whether there is compiled code to be read: nothing has to be compiled, or not all of
-    it."""
-    return next(directory().rglob("*.nbi"), None) is not None
-
-
 def _bases() -> list[Path]:
     given = os.environ.get("NUMBA_CACHE_DIR")
     users = os.environ.get("XDG_CACHE_HOME")
