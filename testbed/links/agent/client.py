@@ -281,8 +281,11 @@ class AgentClient:
                 self._complaint = self._complaint or error
             return
         outcome = error_from_json(message["error"]) if "error" in message else message["ok"]
+        number = message["id"]
+        if not isinstance(number, int):  # an empty dictionary would not even look at it
+            raise TypeError(f"the number of a question is {number!r:.100}")
         with self._lock:
-            answer = self._waiting.pop(message["id"], None)
+            answer = self._waiting.pop(number, None)
         if answer is None:
             return
         if "error" in message:
