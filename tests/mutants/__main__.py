@@ -31,10 +31,10 @@ os.environ.update(
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from measure import ARGUMENTS, Reach, measure
-from mutants import Mutant, mutants_of
-from trial import InFunctions, Trials, on_import
 
+from mutants import Mutant, mutants_of
 from report import KILLED, report
+from trial import InFunctions, Trials, on_import
 
 LANES = ("functions", "import")
 HERE, BUILD = Path(__file__).parent, Path("build/mutants")

@@ -27,6 +27,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 from measure import ARGUMENTS
+
 from mutants import Mutant
 
 Living = dict[tuple[str, str], list[types.FunctionType]]
