@@ -1,8 +1,8 @@
 """The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [-- PYTEST OPTIONS]``.
 
-First what measures time, alone. Then what judges runs, beside unit tests and, when these have ended, those of containers: other
-tests of links hold locks of the kernel that the agent waits for. Where there are control groups (``processors.py``), it goes before
-those for processors. Then all other tests of links, in workers each alone on a machine of its own as far as it can see (``alone.sh``).
+First what measures time, alone. Then what judges runs, beside unit tests: other tests of links hold locks of the kernel that the
+agent waits for. Where there are control groups (``processors.py``), it goes before those for processors. Then all other tests of
+links, in workers each alone on a machine of its own as far as it can see (``alone.sh``), beside those of containers.
 
 ``build/`` keeps each lane's output, with the time of every test, which the terminal does not show, and its JUnit file. At most three tests that failed are carried out
 once more, alone: what passes then is named and counted as passed, but not in ``--nightly``. The last line has pytest's form and
@@ -28,7 +28,7 @@ from typing import BinaryIO
 
 import coverage_report as coverage
 from lane_output import without_durations
-from processors import favoured
+from processors import favoured, yielding
 from verdict_rig import BESIDE
 
 ROOT = Path(__file__).parents[1]
@@ -139,11 +139,11 @@ def main() -> int:
         coverage.prepare()
     begun = time.monotonic()
     codes = [shown(TIMED, given.options)]
-    with favoured() as prefix:
-        unit = Beside(UNIT, given.options)
+    with favoured() as before, yielding() as behind:
+        unit = Beside(UNIT, given.options, behind)
+        codes.append(shown(JUDGED, given.options, before))
         docker = Beside(DOCKER, given.options, after=unit)
-        codes.append(shown(JUDGED, given.options, prefix))
-    codes += [shown(LINKS, given.options), docker.code(), unit.code()]
+        codes += [shown(LINKS, given.options), docker.code(), unit.code()]
     codes = [0 if code == 5 else code for code in codes]  # 5: no test has these marks
     passed: set[str] = set()
     if max(codes) == 1 and not given.nightly and (tests := second_tries(LANES)):
@@ -165,8 +165,15 @@ def main() -> int:
 class Beside:
     """A lane that is carried out beside others, once another has ended; its output is seen when it has ended itself."""
 
-    def __init__(self, lane: Lane, options: list[str], after: Beside | None = None) -> None:
-        self.lane, self._options, self._after = lane, options, after
+    def __init__(
+        self,
+        lane: Lane,
+        options: list[str],
+        prefix: Sequence[str] = (),
+        after: Beside | None = None,
+    ) -> None:
+        self.lane, self._after = lane, after
+        self._command = [*prefix, *lane.command(options)]
         self._code = 1
         self._thread = threading.Thread(target=self._carry_out)
         self._thread.start()
@@ -183,10 +190,14 @@ class Beside:
     def _carry_out(self) -> None:
         if self._after is not None:
             self._after._thread.join()
-        command = self.lane.command(self._options)
         with self.lane.log.open("w") as log:
             self._code = subprocess.run(
-                command, cwd=ROOT, stdout=log, stderr=log, env=self.lane.environment, check=False
+                self._command,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                env=self.lane.environment,
+                check=False,
             ).returncode
 
 
@@ -240,6 +251,8 @@ def file_of(dotted: str) -> str:
 def name(case: Xml.Element) -> str:
     """Pytest's name for a test case."""
     dotted = case.get("classname", "")
+    if not dotted:  # of a file that could not be imported
+        return file_of(case.get("name", ""))
     file = file_of(dotted)
     classes = dotted.split(".")[file.count("/") + 1 :]
     return "::".join([file, *classes, case.get("name", "")])

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import xml.etree.ElementTree as Xml
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ import suite
 from coverage_report import complaints
 from lane_output import without_durations
 from long_files import LONG
-from processors import WEIGHT, favoured
+from processors import IDLE, WEIGHT, favoured, yielding
 from verdict_rig import BESIDE
 
 JUNIT = """<?xml version="1.0"?><testsuites><testsuite>
@@ -192,18 +195,28 @@ def test_the_list_of_modules_hardly_run_may_only_shrink(
 
 
 @pytest.mark.root
-def test_a_group_is_for_what_is_started_with_it(tmp_path: Path) -> None:
-    with favoured() as prefix:
+@pytest.mark.parametrize(("group", "settings"), [(favoured, WEIGHT), (yielding, IDLE)])
+def test_a_group_is_for_what_is_started_with_it(
+    group: Callable[[], AbstractContextManager[list[str]]],
+    settings: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    with group() as prefix:
         if not prefix:
             pytest.skip("this user or kernel has no control groups to give")
         folder = Path(prefix[-1])
-        seen = tmp_path / "seen"
-        command = [*prefix, "sh", "-c", 'cat /proc/self/cgroup > "$1"', "sh", str(seen)]
+        groups = tmp_path / "groups"
+        command = [*prefix, "sh", "-c", 'cat /proc/self/cgroup > "$1"', "sh", str(groups)]
         subprocess.run(command, check=True)
-        assert f"/{folder.name}\n" in seen.read_text()
-        found = {name: (folder / name).read_text() for name in WEIGHT if (folder / name).exists()}
-        assert found and all(text == f"{WEIGHT[name]}\n" for name, text in found.items())
+        assert f"/{folder.name}\n" in groups.read_text()
+        given = {key: (folder / key).read_text() for key in settings if (folder / key).exists()}
+        assert given and all(text == f"{settings[key]}\n" for key, text in given.items())
     assert not folder.exists()
+
+
+def test_a_file_that_cannot_be_imported_is_tried_again_by_its_name() -> None:
+    case = Xml.fromstring('<testcase classname="" name="tests.unit.test_wire"><error/></testcase>')
+    assert suite.name(case) == "tests/unit/test_wire.py"
 
 
 def test_only_what_measures_time_is_alone() -> None:
