@@ -1,7 +1,7 @@
 """Messages to the kernel, byte for byte those that were recorded of an encoder written by hand; and read again as they were meant.
 
 Two differ from the recorded: pyroute2 ends a device's alias with a zero, which the kernel takes and leaves out; and the filter's selector
-was two bytes of zeros too long. Two were recorded again, since random loss has no correlation any more: ``line with all shares``, with and without a table.
+was two bytes of zeros too long. The recorded had bursts of 0.5 ms at every rate. Two were recorded again, since random loss has no correlation any more: ``line with all shares``, with and without a table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from testbed.links.network import bridges, connections, devices
 from testbed.links.network.bridges import Neighbour
 from testbed.links.replay.link_player import LONGEST_NS, Step, charge_of, charging, is_slow, pace_at
 from testbed.links.shaper import CLOSED_RATE_BITS
-from testbed.links.tc import htb, netem
+from testbed.links.tc import htb, netem, parameters
 from testbed.links.tc.htb import QdiscDevice
 from testbed.links.tc.netlink import AttributeReader, NetlinkChannel, encode, tree
 from testbed.links.tc.parameters import LEAVES, LINE_HANDLE, pace
@@ -38,6 +38,11 @@ RECORDED: dict[str, dict[str, Any]] = json.loads(
 SECONDS = 60.0
 MAC = "02:42:ac:11:00:02"
 LEAF = 0x10
+
+
+@pytest.fixture(autouse=True)
+def bursts_as_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parameters, "_BURST_S", 0.5e-3)
 
 
 def of_shape(index: int, shape: LinkState, coming: list[Step]) -> Iterator[bytes]:

@@ -20,10 +20,10 @@ MBIT = 1_000_000
 
 
 @given(st.integers(1, 400_000 * MBIT))
-def test_a_burst_is_half_a_millisecond_and_at_least_a_frame(rate: int) -> None:
+def test_a_burst_is_a_quarter_or_half_of_a_millisecond_and_at_least_a_frame(rate: int) -> None:
+    asked = rate / (32_000 if rate < 1000 * MBIT else 16_000)
     assert burst_bytes(rate) >= FRAME_BYTES
-    assert burst_bytes(rate) >= rate / 16_000
-    assert burst_bytes(rate) <= max(FRAME_BYTES, rate / 16_000 + 1)
+    assert asked <= burst_bytes(rate) <= max(FRAME_BYTES, asked + 1)
 
 
 @pytest.mark.parametrize(

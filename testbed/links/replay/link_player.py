@@ -28,7 +28,7 @@ from testbed.links.netem_stage import NetemConfig, NetemStage
 from testbed.links.replay.delivery_report import EndReport, measures
 from testbed.links.replay.sampler import LinkSampler
 from testbed.links.shaper import CLOSED_RATE_BITS, ShapedQueue
-from testbed.links.tc.parameters import BURST_S, LARGEST_CHARGE_BYTES, TICK_NS, LinkPace, pace
+from testbed.links.tc.parameters import LARGEST_CHARGE_BYTES, TICK_NS, LinkPace, pace
 from testbed.scenario.link_state import (
     FRAME_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -46,7 +46,7 @@ SLOW_NS = RENEW_NS
 """Rates at which a full frame takes longer than this are low (1514 B: below 2.42 Mbit/s)."""
 
 MOST_OVERHEAD_BYTES = 65_535
-_BURST_TICKS = round(BURST_S * 1e9 / TICK_NS)
+_SLOW_BURST_TICKS = round(0.5e-3 * 1e9 / TICK_NS)
 _SHORTEST_NS = 10_000
 _SHORTEST_CHARGE_NS = 100_000
 _SAME_NS = 1_000
@@ -179,7 +179,7 @@ def charging(full_ns: int, small_ns: int, overhead_bytes: int = 0) -> LinkPace:
     rate = max(ceil(least), int(min(between, most)))
     charged = round(rate * full_ns / 1e9) - FRAME_BYTES
     charged = min(MOST_OVERHEAD_BYTES, max(overhead_bytes, charged))
-    return LinkPace(rate, _BURST_TICKS, overhead_bytes=charged)
+    return LinkPace(rate, _SLOW_BURST_TICKS, overhead_bytes=charged)
 
 
 FOREVER_NS = 1 << 62
