@@ -37,7 +37,7 @@ from testbed.topology import VIRTUAL, NodeSpec
 from testbed.training.roles import Role, role
 
 if TYPE_CHECKING:
-    from testbed.training.compute import ReplicaProvider
+    from testbed.training.shared_replica import ReplicaProvider
 
 
 _RECORDED = 1_000

@@ -14,8 +14,9 @@ step later, all the same.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import isfinite, isnan, nan
 from random import Random
 from statistics import fmean
@@ -51,35 +52,35 @@ class ControllerStats:
     accuracy: float = nan
 
     @classmethod
-    def of(cls, seen: Observation | None) -> ControllerStats:
+    def of(cls, observed: Observation | None) -> ControllerStats:
         """Return the statistics of a worker's own step; NaN before the first."""
-        return cls() if seen is None else cls(seen.delay_s, seen.accuracy)
+        return cls() if observed is None else cls(observed.delay_s, observed.accuracy)
 
-    def attached(self, payload: Buffer) -> bytes:
+    def append_to(self, payload: Buffer) -> bytes:
         """``payload`` and this."""
         return b"".join((payload, _LAYOUT.pack(self.delay_s, self.accuracy)))
 
-    def upon(self, seen: Observation | None) -> Observation | None:
+    @classmethod
+    def split_from(cls, body: Buffer) -> tuple[memoryview, ControllerStats]:
+        """Payload and statistics. Raises WireError for a body that is too short."""
+        view, size = memoryview(body).cast("B"), _LAYOUT.size
+        if len(view) < size:
+            raise WireError(f"{len(view)} B are too few for the {size} B that workers agree by")
+        return view[:-size], cls(*_LAYOUT.unpack(view[-size:]))
+
+    def merged_with(self, observed: Observation | None) -> Observation | None:
         """A worker's own step, with what all have agreed upon; None before the first."""
-        if seen is None or isnan(self.delay_s):
+        if observed is None or isnan(self.delay_s):
             return None
-        return replace(seen, delay_s=self.delay_s, accuracy=self.accuracy)
+        return replace(observed, delay_s=self.delay_s, accuracy=self.accuracy)
 
 
-def detached(body: Buffer) -> tuple[memoryview, ControllerStats]:
-    """Payload and note. Raises WireError for a body that is too short."""
-    view = memoryview(body).cast("B")
-    if len(view) < _LAYOUT.size:
-        raise WireError(f"{len(view)} B are too few for the {_LAYOUT.size} B that workers agree by")
-    return view[: -_LAYOUT.size], ControllerStats(*_LAYOUT.unpack(view[-_LAYOUT.size :]))
-
-
-def agreed(notes: Sequence[ControllerStats]) -> ControllerStats:
+def agreed(workers: Sequence[ControllerStats]) -> ControllerStats:
     """The largest delay and the mean accuracy; NaN as long as one has nothing to tell."""
-    delays = [note.delay_s for note in notes]
+    delays = [stats.delay_s for stats in workers]
     if any(isnan(delay_s) for delay_s in delays):
         return ControllerStats()
-    return ControllerStats(max(delays), fmean(note.accuracy for note in notes))
+    return ControllerStats(max(delays), fmean(stats.accuracy for stats in workers))
 
 
 class UpdateEncoder:
@@ -96,17 +97,32 @@ class UpdateEncoder:
 
     def __init__(self, algorithm: Algorithm, layout: Layout) -> None:
         self._layout, self._values = layout, algorithm.downward(layout)
-        self._memory = _memory(algorithm.down_memory, layout)
+        self.memory = _memory(algorithm.down_memory, layout)
+        """None where nothing is kept."""
         self._flat: Tensor | None = None
         self._payload = PayloadBuffer()
 
+    @cached_property
     def aggregate(self) -> Aggregate:
-        """A place for the sums of rounds, whose means are whole where that is what this sends
-        best."""
+        """Sums of rounds, whose means are whole where that is what this sends best."""
         values = self._values
         return Aggregate(
             self._layout.size, value_bytes=values.section_bytes, keeps_zero=values.keeps_zero
         )
+
+    def average(
+        self, messages: Iterable[Sparse], workers: int, rng: Random
+    ) -> tuple[memoryview, int]:
+        """The payload of the mean of ``messages``, as ``encode`` gives it, and its elements.
+
+        They are added up in their order, so that the sum is the same everywhere; each is needed
+        until the next one is asked for.
+        """
+        self.aggregate.reset()
+        for message in messages:
+            self.aggregate.add(message)
+        mean: Sparse = self.aggregate.mean(workers)
+        return self.encode(mean, rng), mean.count
 
     def encode(self, mean: Sparse, rng: Random) -> memoryview:
         """The payload of ``mean`` (on the host); it holds until the next one. Randomness from
@@ -116,25 +132,25 @@ class UpdateEncoder:
         """
         if not isfinite(float(mean.values.sum())):
             refuse(mean.values, self._layout, mean.indices, "mean gradient")
-        if self._memory is None:
+        if self.memory is None:
             return encode(mean, self._values, rng, self._payload).payload
-        given = self._memory.compensate(self._spread(mean))
-        chosen = given.flat if mean.indices is None else given.flat[mean.indices]
-        sent = Sparse(mean.size, mean.indices, chosen)
+        given = self.memory.compensate(self._spread(mean))
+        values = given.flat if mean.indices is None else given.flat[mean.indices]
+        sent = Sparse(mean.size, mean.indices, values)
         encoded = encode(sent, self._values, rng, self._payload)
-        self._memory.update(given, replace(sent, values=encoded.values))
+        self.memory.update(given, replace(sent, values=encoded.values))
         return encoded.payload
 
     def state(self) -> dict[str, Any]:
         """Everything that is carried from round to round: what was left out by parameter, what
         values know."""
-        left_out = {} if self._memory is None else self._memory.state()
+        left_out = {} if self.memory is None else self.memory.state()
         return {"memory": left_out, "values": as_tensors(self._values.state())}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state`` of the same algorithm returned."""
-        if self._memory is not None:
-            self._memory.load(state["memory"])
+        if self.memory is not None:
+            self.memory.load(state["memory"])
         self._values.load(as_arrays(state["values"]))
 
     def _spread(self, mean: Sparse) -> Tensor:
@@ -154,39 +170,32 @@ def _memory(name: str, layout: Layout) -> Memory | None:
 
 
 class PayloadAverager:
-    """Averages messages of ``shard`` into a payload, as the algorithm of ``job`` writes it on the
-    way down."""
+    """Averages messages of ``shard`` into a payload, as the algorithm of ``job`` codes updates."""
 
     def __init__(self, job: Job, shard: Shard) -> None:
         self._job, self._shard = job, shard
-        self._reply = UpdateEncoder(job.algorithm, shard.layout)
-        self._aggregate, self._scratch = self._reply.aggregate(), BufferPool()
+        self._encoder, self._scratch = UpdateEncoder(job.algorithm, shard.layout), BufferPool()
 
-    def of(
+    def average(
         self, messages: Sequence[Message], rng: Random
     ) -> tuple[memoryview, int, ControllerStats | None]:
         """The payload, which holds until the next one; how many elements it has; what workers agree
-        upon.
+        upon: None where they do not, or it goes with another shard.
 
-        Gradients are added up in the order of ``messages``, so that the sum is the same everywhere.
-        Raises WireError naming whose message is no gradient.
+        Gradients are added up in the order of ``messages``. Raises WireError naming whose message
+        is no gradient.
         """
-        gradients, note = self._apart(messages)
-        self._aggregate.reset()
-        for message, gradient in zip(messages, gradients, strict=True):
+        bodies: list[Buffer] = [message.body for message in messages]
+        stats, aggregate = None, self._encoder.aggregate
+        if self._job.algorithm.agree and self._shard.number == 0:
+            parts = [ControllerStats.split_from(body) for body in bodies]
+            bodies, stats = [body for body, _ in parts], agreed([stats for _, stats in parts])
+        aggregate.reset()
+        for message, gradient in zip(messages, bodies, strict=True):
             try:
-                read = read_message(gradient, self._shard.layout, self._scratch)
-                self._aggregate.add(read)
+                aggregate.add(read_message(gradient, self._shard.layout, self._scratch))
             except WireError as error:
                 name = self._job.peer_name(message.sender)
                 raise WireError(f"gradient of {name}, step {message.step}: {error}") from error
-        mean: Sparse = self._aggregate.mean(len(messages))
-        return self._reply.encode(mean, rng), mean.count, note
-
-    def _apart(self, messages: Sequence[Message]) -> tuple[list[Buffer], ControllerStats | None]:
-        """Gradients, and what workers agree upon; None where they do not, or it goes with another
-        shard."""
-        if not self._job.algorithm.agree or self._shard.number:
-            return [message.body for message in messages], None
-        parts = [detached(message.body) for message in messages]
-        return [payload for payload, _ in parts], agreed([note for _, note in parts])
+        mean: Sparse = aggregate.mean(len(messages))
+        return self._encoder.encode(mean, rng), mean.count, stats

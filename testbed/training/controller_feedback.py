@@ -13,24 +13,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from testbed.compress import gradient_stats
-from testbed.compress.base import AccumulatedGradient, RecipeChoice
+from testbed.compress.base import AccumulatedGradient, RecipeChoice, Selection
 from testbed.compress.compressor import Compressor, Packed
-from testbed.compress.gradient_stats import error_curve
+from testbed.compress.gradient_stats import error_curve, report
 from testbed.compress.layout import Shard
 from testbed.control.base import LEVELS, Controller, LayerController, Observation, watched
 from testbed.exchange.base import TransferTiming
 from testbed.node import Node
 from testbed.records.events import FitRecord
 from testbed.training.averaging import ControllerStats
-from testbed.training.compute import Computed, ReplicaView
+from testbed.training.compute import Computed
 from testbed.training.job import Job, SharedLink
 from testbed.training.replica import learning_rate
+from testbed.training.shared_replica import AnyReplica
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedSummary:
+    """The record of a step's messages. ``density``: requested; ``crc``: CRC-32 of all of them."""
+
+    density: float
+    sent: SentMass
+    crc: int
+    selection: Selection | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +64,22 @@ class ControllerAdapter:
         node: Node,
         job: Job,
         controller: Controller,
-        replica: ReplicaView,
+        replica: AnyReplica,
         compressor: Compressor,
     ) -> None:
         self._node, self._job = node, job
         self._controller, self._replica = controller, replica
         self._watched = watched(controller)
         self._every: int = getattr(controller, "curves_every", 1)
-        self._looked = 0
+        self._steps = 0
         self._curves: dict[str, list[float]] = {}
         self._last: Observation | None = None
         self._agreed = ControllerStats()
         compressor.weigh = "memory" in self._watched
-        layered = job.algorithm.buckets == "layer"
+        self._layered = job.algorithm.buckets == "layer"
         self._parts = [
             [(part.name, part.size) for part in shard.layout]
-            if layered
+            if self._layered
             else [(shard.name, shard.layout.size)]
             for shard in replica.shards
         ]
@@ -86,60 +96,57 @@ class ControllerAdapter:
         """Return whether the controller wants to know how buckets travelled."""
         return "buckets" in self._watched
 
-    def looks(self) -> bool:
+    def wants_curves(self) -> bool:
         """Return whether the controller wants error curves of the coming step."""
         self._curves = {}
-        self._looked += 1
-        return "curves" in self._watched and (self._looked - 1) % self._every == 0
+        self._steps += 1
+        return "curves" in self._watched and (self._steps - 1) % self._every == 0
 
-    def look(self, shard: Shard, given: Iterable[tuple[str, AccumulatedGradient]]) -> None:
+    def add_curves(self, shard: Shard, given: Iterable[tuple[str, AccumulatedGradient]]) -> None:
         """Take the error curves of what ``shard`` will be compressed from, by the name of its first
         parameter."""
-        layered = self._job.algorithm.buckets == "layer"
-        for name, one in given:
-            self._curves[name if layered else shard.name] = error_curve(one.flat, LEVELS)
+        for name, vector in given:
+            self._curves[name if self._layered else shard.name] = error_curve(vector.flat, LEVELS)
 
     def sent(self, packed: Sequence[Packed]) -> SentMass:
         """Return the mass that ``packed``, a message for every shard, carries.
 
         The gradients are still those of the step.
         """
-        layers = self._norms() if "layers" in self._watched else {}
         return SentMass(
-            count=sum(one.count for one in packed),
-            before=sum(one.before for one in packed),
-            mass=sum(one.sent for one in packed),
-            layers=layers,
+            count=sum(message.count for message in packed),
+            before=sum(message.before for message in packed),
+            mass=sum(message.sent for message in packed),
+            layers=self._norms() if "layers" in self._watched else {},
         )
 
     def observe(
         self,
         step: int,
         epoch: int,
-        result: Computed,
-        density: float,
-        travel: TransferTiming,
-        sent: SentMass,
+        computed: Computed,
+        summary: EncodedSummary,
+        timing: TransferTiming,
         step_s: float,
-        buckets: dict[str, dict[str, float]] | None = None,
+        buckets: dict[str, dict[str, float]],
     ) -> Observation | None:
         """Show the controller a finished step, in model time: dilation makes delays longer and
         rates lower.
 
-        Returns what it was shown.
+        Returns what it was shown: this step or, where workers agree, the one before as all met it.
         """
         dilation, rate = self._job.dilation, self._node.asked_rate(self._job.node, "up")
-        weighed = "memory" in self._watched
-        seen = Observation(
+        sent, weighed = summary.sent, "memory" in self._watched
+        own = Observation(
             step=step,
             epoch=epoch,
-            delay_s=(travel.last_s - travel.start_s) / dilation,
-            accuracy=result.accuracy,
-            bytes_sent=travel.bytes_up,
-            density=density,
+            delay_s=(timing.last_s - timing.start_s) / dilation,
+            accuracy=computed.accuracy,
+            bytes_sent=timing.bytes_up,
+            density=summary.density,
             link_rate_bits=None if rate is None else rate * dilation,
             step_s=step_s / dilation,
-            bytes_received=travel.bytes_down,
+            bytes_received=timing.bytes_down,
             learning_rate=learning_rate(self._job.train.optimizer, epoch),
             held=max(0.0, sent.before - sent.mass) if weighed else None,
             sent=sent.mass if weighed else None,
@@ -147,49 +154,40 @@ class ControllerAdapter:
             share_down_bits=self._share(self._job.way_down),
             layers=sent.layers,
             curves=self._curves,
-            buckets=buckets or {},
+            buckets=buckets,
         )
-        return self._shown(seen)
-
-    def note(self) -> ControllerStats | None:
-        """Return the statistics to go with the coming gradient; None where workers do not agree."""
-        return ControllerStats.of(self._last) if self._job.algorithm.agree else None
-
-    def agree(self, note: ControllerStats) -> None:
-        """Take in the statistics that came with the reply: about the step before."""
-        self._agreed = note
-
-    def _shown(self, seen: Observation) -> Observation | None:
-        """Show the controller a step, and return it.
-
-        It is this step or, where workers agree, the one before as all met it.
-        """
-        shown: Observation | None = seen
+        shown: Observation | None = own
         if self._job.algorithm.agree:
-            shown, self._last = self._agreed.upon(self._last), seen
+            shown, self._last = self._agreed.merged_with(self._last), own
         if shown is not None:
             self._controller.observe(shown)
         return shown
 
-    def _share(self, way: Sequence[SharedLink]) -> float | None:
+    def stats(self) -> ControllerStats | None:
+        """Return the statistics to go with the coming gradient; None where workers do not agree."""
+        return ControllerStats.of(self._last) if self._job.algorithm.agree else None
+
+    def agree(self, stats: ControllerStats) -> None:
+        """Take in the statistics that came with the reply: about the step before."""
+        self._agreed = stats
+
+    def _share(self, path: Sequence[SharedLink]) -> float | None:
         """Bit/s of model time; None where the fabric has not told of every link yet."""
         shares = []
-        for link, direction, workers in way:
+        for link, direction, workers in path:
             if (rate := self._node.asked_rate(link, direction)) is None:
                 return None
             shares.append(rate * self._job.dilation / workers)
         return min(shares, default=None)
 
     def _norms(self) -> dict[str, list[float]]:
-        gradients, offset = self._replica.flat.gradients, 0
-        found: dict[str, list[float]] = {}
+        gradients, norms = self._replica.flat.gradients, dict[str, list[float]]()
         for shard, parts in zip(self._replica.shards, self._parts, strict=True):
-            offset = shard.place.start or 0
+            offset = shard.begin
             for name, size in parts:
-                norm = float(gradients[offset : offset + size].norm())
-                found[name] = [float(size), norm]
+                norms[name] = [float(size), float(gradients[offset : offset + size].norm())]
                 offset += size
-        return found
+        return norms
 
 
 EVERY = "fit_every"
@@ -203,7 +201,7 @@ class ObservableCompressor(Compressor):
     Its selectors make no reports of their own, which would be in the time of the compression.
     """
 
-    def __init__(self, job: Job, replica: ReplicaView) -> None:
+    def __init__(self, job: Job, replica: AnyReplica) -> None:
         recipe = job.algorithm.recipe
         options = {name: value for name, value in recipe.selector.options.items() if name != EVERY}
         selector = RecipeChoice(recipe.selector.name, options)
@@ -227,7 +225,7 @@ class ObservableCompressor(Compressor):
 class FitReporter:
     """A worker's reports, where its algorithm asks for them."""
 
-    def __init__(self, job: Job, replica: ReplicaView, compressor: ObservableCompressor) -> None:
+    def __init__(self, job: Job, replica: AnyReplica, compressor: ObservableCompressor) -> None:
         self._job, self._replica, self._compressor = job, replica, compressor
         self._every = int(job.algorithm.selector_options.get(EVERY, 0))
 
@@ -235,42 +233,18 @@ class FitReporter:
         """Return whether ``step``, counted from 1, has a report."""
         return self._every > 0 and (step - 1) % self._every == 0
 
-    def report(self, step: int) -> Iterator[FitRecord]:
-        """One for each bucket from which the selector chooses, of the gradients as they are now.
+    def report(self, step: int, only: Shard | None = None) -> Iterator[FitRecord]:
+        """Yield one for each bucket (of shard ``only``) from which the selector chooses, of the
+        gradients as they are now.
 
         Raises GradientError for NaN or infinity.
         """
-        rng = Random(f"{self._job.seed}/{self._job.node}/fit/{step}")
-        for shard in self._replica.shards:
-            yield from self._of(step, shard, rng)
-
-    def of(self, step: int, shard: Shard) -> Iterator[FitRecord]:
-        """The same of one shard alone."""
-        yield from self._of(
-            step, shard, Random(f"{self._job.seed}/{self._job.node}/fit/{step}/{shard.name}")
-        )
-
-    def _of(self, step: int, shard: Shard, rng: Random) -> Iterator[FitRecord]:
-        job, row = self._job, self._job.algorithm
+        job, row, seed = self._job, self._job.algorithm, f"{self._job.seed}/{self._job.node}"
+        rng = Random(f"{seed}/fit/{step}" if only is None else f"{seed}/fit/{step}/{only.name}")
         layered, gradients = row.buckets == "layer", self._replica.flat.gradients
-        for name, given in self._compressor.compensated(shard.name, gradients[shard.place]):
-            size = given.flat.numel()
-            if size and not (layered and size < row.dense_below):
-                found = gradient_stats.report(given.flat, rng, given.sum_abs)
-                yield _record(job.node, step, name if layered else shard.name, size, found)
-
-
-def _record(node: str, step: int, bucket: str, size: int, found: gradient_stats.Fit) -> FitRecord:
-    return FitRecord(
-        node=node,
-        step=step,
-        bucket=bucket,
-        size=size,
-        b=found.b,
-        sigma=found.sigma,
-        w1_laplace=found.w1_laplace,
-        w1_normal=found.w1_normal,
-        sample=found.sample,
-        laplace=found.laplace,
-        normal=found.normal,
-    )
+        for shard in self._replica.shards if only is None else [only]:
+            for name, given in self._compressor.compensated(shard.name, gradients[shard.place]):
+                size, bucket = given.flat.numel(), name if layered else shard.name
+                if size and not (layered and size < row.dense_below):
+                    fit: dict[str, Any] = report(given.flat, rng, given.sum_abs).to_json()
+                    yield FitRecord(job.node, step, bucket, size, **fit)

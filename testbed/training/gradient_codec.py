@@ -1,4 +1,4 @@
-"""Codecs between a worker's gradient and its messages, both ways: one class per
+"""Codecs between a worker's gradient and its messages, in both directions: one class per
 ``ExchangeSpec.carries``.
 """
 
@@ -7,14 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 from zlib import crc32
 
 import numpy as np
 import torch
 
 from testbed.algorithms import Algorithm
-from testbed.compress.base import Selection
 from testbed.compress.compressor import Packed, together
 from testbed.compress.gradient_stats import refuse
 from testbed.compress.layout import Layout, Shard
@@ -23,10 +21,16 @@ from testbed.errors import GradientError
 from testbed.exchange.base import BlocksSide, Update
 from testbed.exchange.coded.round import POISON, Fixed, Floats, quantize
 from testbed.node import Buffer, Node
-from testbed.training.averaging import ControllerStats, PayloadAverager, detached
-from testbed.training.compute import Computed, ReplicaView, WorkersComputation
-from testbed.training.controller_feedback import ControllerAdapter, ObservableCompressor, SentMass
+from testbed.training.averaging import ControllerStats, PayloadAverager
+from testbed.training.compute import Computed
+from testbed.training.controller_feedback import (
+    ControllerAdapter,
+    EncodedSummary,
+    ObservableCompressor,
+    SentMass,
+)
 from testbed.training.job import Job
+from testbed.training.shared_replica import AnyComputation, AnyReplica
 
 
 def bucket_rng(job: Job, shard: Shard) -> Random:
@@ -45,151 +49,141 @@ def send_priority(job: Job, number: int) -> int:
     return -number if job.algorithm.order == "forward" else number
 
 
+Densities = float | list[float]
+"""Requested: one for all of a bucket, or one for each of its parameters."""
+
+
 @dataclass(frozen=True, slots=True)
-class EncodedSummary:
-    """The record of a step's messages. ``density``: asked for; ``crc``: CRC-32 of all of them."""
+class EncodedBucket:
+    """A bucket's message as the compressor made it, from ``begin_s`` to ``end_s``."""
 
-    density: float
-    sent: SentMass
-    crc: int
-    how: Selection | None
-
-
-class GradientCodec(Protocol):
-    """Between a worker's gradient and its exchange. Calls come in this order, once a step."""
-
-    def pack(self) -> list[tuple[int, Buffer]]:
-        """Buckets and what to submit for them, of the gradient as it is now."""
-        ...
-
-    def freight(self) -> EncodedSummary:
-        """Summarise what was packed; asked for while that is under way, when it costs nothing."""
-        ...
-
-    def unpack(self, updates: Sequence[Update]) -> None:
-        """Take in the mean, so that the replica can apply it. Raises WireError."""
-        ...
+    packed: Packed
+    densities: Densities
+    begin_s: float
+    end_s: float
+    cpu_s: float
 
 
 class CompressedCodec:
     """Compressed payloads, one for each shard; the mean comes as such too, or is taken here of
-    everybody's."""
+    everybody's.
+
+    ``encoded``: a step's messages by shard number. ``itemised``: they say of which parameters they
+    are made.
+    """
 
     def __init__(
         self,
         node: Node,
         job: Job,
-        replica: ReplicaView,
+        replica: AnyReplica,
         controller: Controller,
         compressor: ObservableCompressor,
         observer: ControllerAdapter,
     ) -> None:
         self._node, self._job, self._replica = node, job, replica
         self._controller, self._compressor, self._observer = controller, compressor, observer
-        self._looks = False
-        self._means: list[PayloadAverager] = []
-        self._packed: dict[int, Packed] = {}
+        self._wants_curves = False
+        self._averagers: list[PayloadAverager] = []
+        self.encoded: dict[int, EncodedBucket] = {}
         self._density = 1.0
-        self._densities: list[float | list[float]] = []
-        self._note: ControllerStats | None = None
+        self._densities: list[Densities] = []
+        self._stats: ControllerStats | None = None
         row, shards = job.algorithm, replica.shards
+        self.itemised = bool(row.bucket_bytes) or row.buckets == "layer" or observer.sees_buckets
+        compressor.itemise = self.itemised
         self._rngs = [node.rng] * len(shards)
         if row.bucket_bytes:
-            # in which order they are compressed depends on when they are there
+            # in which order they are compressed depends on when they are complete
             self._rngs = [bucket_rng(job, shard) for shard in shards]
 
-    def pack(self) -> list[tuple[int, Buffer]]:
-        """All shards are compressed before the first is sent: phases follow one another."""
-        self.open()
-        return [(place, self.pack_shard(place)) for place in range(len(self._replica.shards))]
+    def encode(self) -> list[tuple[int, Buffer]]:
+        """Compress all shards of the gradient as it is now; return their numbers and bodies."""
+        self.begin_step()
+        return [(number, self.encode_bucket(number)) for number in range(len(self._replica.shards))]
 
-    def itemise(self) -> None:
-        """From now on messages say of which parameters they are made."""
-        self._compressor.itemise = True
-
-    def open(self) -> None:
+    def begin_step(self) -> None:
         """Before the first shard of a step: what its controller wants of it."""
-        self._packed, self._note = {}, self._observer.note()
-        self._looks = self._observer.looks()
+        self.encoded, self._stats = {}, self._observer.stats()
+        self._wants_curves = self._observer.wants_curves()
         self._density, self._densities = self._controller.density(), self._observer.densities()
 
-    def pack_shard(self, place: int) -> Buffer:
-        """The body for one of the replica's shards, whose number is its place."""
-        replica, rng = self._replica, self._rngs[place]
-        shard, density = replica.shards[place], self._densities[place]
+    def encode_bucket(self, number: int) -> Buffer:
+        """Compress one of the replica's shards; return its body."""
+        node, replica, rng = self._node, self._replica, self._rngs[number]
+        begin_s, cpu_s = node.now(), node.cpu()
+        shard, density = replica.shards[number], self._densities[number]
         gradient = replica.flat.gradients[shard.place]
-        if self._looks:
-            self._observer.look(shard, self._compressor.compensated(shard.name, gradient))
+        if self._wants_curves:
+            self._observer.add_curves(shard, self._compressor.compensated(shard.name, gradient))
         packed = self._compressor.compress(shard.name, gradient, density, rng)
-        self._node.compressed(*_thinned(self._job.algorithm, shard.layout, density))
-        self._packed[place] = packed
-        if self._note is None or place:
-            return packed.payload
-        return self._note.attached(packed.payload)
+        node.compressed(*_thinned(self._job.algorithm, shard.layout, density))
+        body: Buffer = packed.payload
+        if self._stats is not None and number == 0:
+            body = self._stats.append_to(packed.payload)
+        cpu_s = node.cpu() - cpu_s
+        self.encoded[number] = EncodedBucket(packed, density, begin_s, node.now(), cpu_s)
+        return body
 
-    def packed(self, place: int) -> tuple[Packed, float | list[float]]:
-        """Return the last result of ``pack_shard``, and the densities that were asked for."""
-        return self._packed[place], self._densities[place]
-
-    def freight(self) -> EncodedSummary:
-        """See ``GradientCodec``."""
-        packed, crc = [self._packed[place] for place in sorted(self._packed)], 0
-        for one in packed:
-            crc = crc32(one.payload, crc)
+    def summary(self) -> EncodedSummary:
+        """Summarise what was packed; asked for while that is under way, when it costs nothing."""
+        packed, crc = [self.encoded[number].packed for number in sorted(self.encoded)], 0
+        for message in packed:
+            crc = crc32(message.payload, crc)
         return EncodedSummary(self._density, self._observer.sent(packed), crc, together(packed))
 
-    def unpack(self, updates: Sequence[Update]) -> None:
-        """See ``GradientCodec``."""
-        for place, update in enumerate(updates):
-            self.unpack_shard(place, update)
+    def decode(self, updates: Sequence[Update]) -> None:
+        """Take in the mean, so that the replica can apply it. Raises WireError."""
+        for number, update in enumerate(updates):
+            self.decode_bucket(number, update)
 
-    def unpack_shard(self, place: int, update: Update) -> None:
+    def decode_bucket(self, number: int, update: Update) -> None:
         """Take in the mean of one shard. Raises WireError."""
-        payload, note = self._mean(place, update)
-        if note is not None:
-            self._observer.agree(note)
-        self._replica.decode(self._replica.shards[place], payload)
+        payload, stats = self._mean(number, update)
+        if stats is not None:
+            self._observer.agree(stats)
+        self._replica.decode(self._replica.shards[number], payload)
 
-    def _mean(self, place: int, update: Update) -> tuple[Buffer, ControllerStats | None]:
+    def _mean(self, number: int, update: Update) -> tuple[Buffer, ControllerStats | None]:
         if update.kind == "gradients":
-            if not self._means:
-                self._means = [PayloadAverager(self._job, shard) for shard in self._replica.shards]
+            if not self._averagers:
+                shards = self._replica.shards
+                self._averagers = [PayloadAverager(self._job, shard) for shard in shards]
             # all peers draw alike: else their means, and then their replicas, would differ
-            rng = Random(f"{self._job.seed}/mean/{place}/{update.version}")
-            payload, _, note = self._means[place].of(update.parts, rng)
-            return payload, note
-        if self._note is None or place:
+            rng = Random(f"{self._job.seed}/mean/{number}/{update.version}")
+            payload, _, stats = self._averagers[number].average(update.parts, rng)
+            return payload, stats
+        if self._stats is None or number:
             return update.payload, None
-        return detached(update.payload)
+        return ControllerStats.split_from(update.payload)
 
 
 class DenseCodec:
     """The whole gradient as it is, float32; the exchange itself adds up."""
 
-    def __init__(self, replica: ReplicaView) -> None:
+    def __init__(self, replica: AnyReplica) -> None:
         self._replica = replica
         self._sent: Buffer = b""
 
-    def pack(self) -> list[tuple[int, Buffer]]:
+    def encode(self) -> list[tuple[int, Buffer]]:
         """The gradient's own memory, where it is on the host. Raises GradientError for NaN or
         infinity."""
         refuse(self._replica.flat.gradients, self._replica.flat.layout)
         self._sent = self._replica.flat.gradients.cpu().numpy().data.cast("B")
         return [(0, self._sent)]
 
-    def freight(self) -> EncodedSummary:
+    def summary(self) -> EncodedSummary:
         """All is sent."""
-        return EncodedSummary(
-            1.0, SentMass(self._replica.flat.size, 0.0, 0.0, {}), crc32(self._sent), None
-        )
+        sent = SentMass(self._replica.flat.size, 0.0, 0.0, {})
+        return EncodedSummary(1.0, sent, crc32(self._sent), None)
 
-    def unpack(self, updates: Sequence[Update]) -> None:
-        """See ``GradientCodec``."""
+    def decode(self, updates: Sequence[Update]) -> None:
+        """See ``CompressedCodec``."""
         (update,) = updates
-        self._replica.take(update.payload)
+        self._replica.load_mean_gradient(update.payload)
 
 
-def _thinned(row: Algorithm, layout: Layout, density: float | list[float]) -> tuple[int, int]:
+def _thinned(row: Algorithm, layout: Layout, density: Densities) -> tuple[int, int]:
     """How many things are made sparse by themselves, and their elements; what is sent dense is none
     of them."""
     sizes = [part.size for part in layout] if row.buckets == "layer" else [layout.size]
@@ -211,7 +205,7 @@ class BlockComputation:
     """
 
     def __init__(
-        self, job: Job, computation: WorkersComputation, size: int, exchange: BlocksSide
+        self, job: Job, computation: AnyComputation, size: int, exchange: BlocksSide
     ) -> None:
         torch.set_num_threads(1)
         self._computation, self._exchange = computation, exchange
@@ -223,22 +217,22 @@ class BlockComputation:
 
     def gradients(self, step: int) -> Computed:
         """Set ``rows`` to the gradients of this worker's blocks of ``step``."""
-        places = self._exchange.samples(self._count)
-        if len(self.rows) != len(places):
-            self.rows = np.zeros((len(places), self._size), np.float32)
-        return self._computation.blocks(step, places, self.rows)
+        samples = self._exchange.samples(self._count)
+        if len(self.rows) != len(samples):
+            self.rows = np.zeros((len(samples), self._size), np.float32)
+        return self._computation.blocks(step, samples, self.rows)
 
 
-class BlockCodec:
-    """Blocks as 32-bit fixed point (``testbed.training.gradient_codec.GradientCodec``)."""
+class BlockCodec(DenseCodec):
+    """Blocks as 32-bit fixed point; which elements are sent how often is the exchange's to tell."""
 
     def __init__(
-        self, replica: ReplicaView, computation: BlockComputation, exchange: BlocksSide
+        self, replica: AnyReplica, computation: BlockComputation, exchange: BlocksSide
     ) -> None:
-        self._replica, self._computation, self._exchange = replica, computation, exchange
-        self._sent: Buffer = b""
+        super().__init__(replica)
+        self._computation, self._exchange = computation, exchange
 
-    def pack(self) -> list[tuple[int, Buffer]]:
+    def encode(self) -> list[tuple[int, Buffer]]:
         """In the place of the rows themselves. Raises GradientError for what is no number."""
         rows = self._computation.rows
         fixed, saturated = rows.view(np.int32), 0
@@ -251,16 +245,10 @@ class BlockCodec:
         self._sent = fixed.data.cast("B")
         return [(0, self._sent)]
 
-    def freight(self) -> EncodedSummary:
-        """All is sent; which elements of it how often is the exchange's to tell."""
-        return EncodedSummary(
-            1.0, SentMass(self._replica.flat.size, 0.0, 0.0, {}), crc32(self._sent), None
-        )
 
-    def unpack(self, updates: Sequence[Update]) -> None:
-        """See ``GradientCodec``."""
-        (update,) = updates
-        self._replica.take(update.payload)
+GradientCodec = CompressedCodec | DenseCodec
+"""Between a worker's gradient and its exchange. Calls come in this order, once a step: ``encode``,
+``summary``, ``decode``."""
 
 
 def _diverged(values: Fixed, layout: Layout) -> GradientError:

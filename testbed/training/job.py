@@ -145,7 +145,7 @@ class PayloadSizes:
     density: float
 
 
-def seen(node: Node, message: Message) -> dict[str, float]:
+def message_fields(node: Node, message: Message) -> dict[str, float]:
     """Sender, frame bytes and times, as they stand in a ``RoundRecord``."""
     return {
         "sender": message.sender,
@@ -157,16 +157,16 @@ def seen(node: Node, message: Message) -> dict[str, float]:
     }
 
 
-def bucket_observations(travel: TransferTiming, computed_s: float) -> dict[str, Any]:
+def transfer_fields(timing: TransferTiming, computed_s: float) -> dict[str, Any]:
     """Phases, bytes and arrival, as they stand in a ``StepRecord``; computation ended at
     ``computed_s``."""
     return {
-        "compress_s": travel.start_s - computed_s,
-        "send_s": travel.sent_s - travel.start_s,
-        "wait_s": travel.first_s - travel.sent_s,
-        "receive_s": travel.last_s - travel.first_s,
-        "delay_s": travel.last_s - travel.start_s,
-        "arrived_s": travel.arrived_s,
-        "bytes_up": travel.bytes_up,
-        "bytes_down": travel.bytes_down,
+        "compress_s": timing.start_s - computed_s,
+        "send_s": timing.sent_s - timing.start_s,
+        "wait_s": timing.first_s - timing.sent_s,
+        "receive_s": timing.last_s - timing.first_s,
+        "delay_s": timing.last_s - timing.start_s,
+        "arrived_s": timing.arrived_s,
+        "bytes_up": timing.bytes_up,
+        "bytes_down": timing.bytes_down,
     }

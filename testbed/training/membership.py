@@ -1,6 +1,4 @@
-"""Who takes part in a step, who a node exchanges gradients with, and what a server records of lost
-workers and dropped gradients.
-"""
+"""Who takes part in a step, and who a node exchanges gradients with."""
 
 from __future__ import annotations
 
@@ -14,9 +12,8 @@ from testbed.compatibility import BUCKETS
 from testbed.errors import InputError
 from testbed.exchange.base import ExchangeSpec, Membership, ServerSide, WorkerSide, exchanges
 from testbed.node import Node
-from testbed.records.events import DroppedRecord, LostRecord
 from testbed.training.data import derive
-from testbed.training.job import Job, seen
+from testbed.training.job import Job
 from testbed.training.pacing import longest_s
 
 
@@ -41,8 +38,7 @@ def non_participants(job: Job, step: int) -> list[int]:
     drawn = _of(job, step)
     if drawn is None:
         return []
-    there = set(drawn)
-    return [job.servers + rank for rank in range(job.workers) if rank not in there]
+    return [job.servers + rank for rank in range(job.workers) if rank not in drawn]
 
 
 def absent_until(job: Job, now_s: float) -> float | None:
@@ -53,17 +49,17 @@ def absent_until(job: Job, now_s: float) -> float | None:
 
 
 @lru_cache(maxsize=64)
-def participants(seed: int, step: int, workers: int, many: int) -> tuple[int, ...]:
-    """``many`` ranks of ``workers``, in order: each set of so many is as likely as any other."""
-    drawn = Random(derive(seed, "participation", step)).sample(range(workers), many)
+def participants(seed: int, step: int, workers: int, count: int) -> tuple[int, ...]:
+    """``count`` ranks of ``workers``, in order: each set of so many is as likely as any other."""
+    drawn = Random(derive(seed, "participation", step)).sample(range(workers), count)
     return tuple(sorted(drawn))
 
 
 def _of(job: Job, step: int) -> tuple[int, ...] | None:
-    asked = job.train.participation
-    if asked is None:
+    participation = job.train.participation
+    if participation is None:
         return None
-    return participants(job.seed, step, job.workers, asked.many(job.workers))
+    return participants(job.seed, step, job.workers, participation.many(job.workers))
 
 
 del exchange
@@ -146,28 +142,3 @@ class _Names(Mapping[int, str]):
 
     def __len__(self) -> int:
         return self._job.servers + self._job.workers
-
-
-class FailureLog:
-    """Records the failures of ``exchange``, where it has any: one in lockstep loses nobody and
-    drops nothing."""
-
-    def __init__(self, node: Node, job: Job, exchange: ServerSide) -> None:
-        self._node, self._job, self._exchange = node, job, exchange
-        self._noted = 0
-
-    def note(self, step: int) -> None:
-        """Record what is new; the run is at ``step``."""
-        crowd = getattr(self._exchange, "crowd", None)
-        if crowd is None:
-            return
-        for lost in crowd.lost[self._noted :]:
-            record = LostRecord(self._job.node, lost.node, step, self._node.now(), lost.reason)
-            self._node.record(record.to_json())
-        self._noted = len(crowd.lost)
-        dropped = getattr(self._exchange, "dropped", [])
-        for message in dropped:
-            self._node.record(
-                DroppedRecord(self._job.node, message.step, seen(self._node, message)).to_json()
-            )
-        dropped.clear()

@@ -32,8 +32,8 @@ class StepTimes:
 
     def factor(self, step: int) -> float:
         """Return the factor on a usual step's parts: exactly 1 where all steps are alike."""
-        asked_s = self.at(step)
-        return asked_s / self.usual_s if self.usual_s else 1.0
+        requested_s = self.at(step)
+        return requested_s / self.usual_s if self.usual_s else 1.0
 
 
 def step_times(job: Job) -> StepTimes | None:
@@ -103,7 +103,7 @@ class Pace:
     def __init__(self, node: Node, times: StepTimes | None) -> None:
         self._node, self._times = node, times
 
-    def asked_s(self, step: int, share: float = 1.0) -> float | None:
+    def requested_s(self, step: int, share: float = 1.0) -> float | None:
         """Wall seconds that ``step`` is to compute for, or for ``share`` of a batch of it."""
         return None if self._times is None else self._times.at(step) * share
 
@@ -113,10 +113,10 @@ class Pace:
 
         The deadline is absolute, so that lateness does not add up. True when it had passed already.
         """
-        asked_s = self.asked_s(step, share)
-        if asked_s is None:
+        requested_s = self.requested_s(step, share)
+        if requested_s is None:
             return False
-        deadline = start_s + asked_s
+        deadline = start_s + requested_s
         if self._node.now() > deadline:
             return True
         self._node.sleep_until(deadline)

@@ -8,7 +8,6 @@ records are those of real training; there is no loss, no accuracy, and no conten
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import nan
 from pathlib import Path
@@ -21,9 +20,10 @@ from testbed.exchange.base import TransferTiming, merge_timings
 from testbed.node import Node
 from testbed.records.events import RoundRecord, StepRecord
 from testbed.records.run_directory import MANIFEST, read_events, read_json
-from testbed.training.job import Job, PayloadSizes, bucket_observations, seen
-from testbed.training.membership import exchange_kind, peers, server_class
+from testbed.training.job import Job, PayloadSizes, message_fields, transfer_fields
+from testbed.training.membership import exchange_kind, peers
 from testbed.training.pacing import Pace, step_times
+from testbed.training.server_role import ServerRole
 from testbed.transport.frame import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ def sizes(job: Job) -> tuple[PayloadSizes, ...]:
     """
     import torch
 
-    from testbed.training.membership import exchange_kind
     from testbed.training.replica import Replica
 
     replica = Replica(job)
@@ -87,16 +86,14 @@ def _of(job: Job, compressor: Compressor, shard: Shard, generator: Generator) ->
     for _ in range(_MESSAGES):
         gradient = torch.randn(size, generator=generator)
         packed = compressor.compress(shard.name, gradient, density, rng)
-    up, sent = len(packed.payload), packed.count
-    reply = UpdateEncoder(job.algorithm, shard.layout)
-    aggregate, indices = reply.aggregate(), None
+    up, sent, indices = len(packed.payload), packed.count, None
     if sent < size:
-        union = round(size * (1 - (1 - sent / size) ** job.workers))
-        indices = torch.randperm(size, generator=generator)[:union].sort().values
+        count = round(size * (1 - (1 - sent / size) ** job.workers))
+        indices = torch.randperm(size, generator=generator)[:count].sort().values
     values = torch.randn(size if indices is None else len(indices), generator=generator)
-    aggregate.add(Sparse(size, indices, values))
-    mean = aggregate.mean(1)
-    return PayloadSizes(up, len(reply.encode(mean, rng)), size, sent, mean.count, density)
+    encoder = UpdateEncoder(job.algorithm, shard.layout)
+    reply, union = encoder.average([Sparse(size, indices, values)], 1, rng)
+    return PayloadSizes(up, len(reply), size, sent, union, density)
 
 
 def _at(job: Job, step: int) -> tuple[PayloadSizes, ...]:
@@ -139,23 +136,22 @@ class PayloadWorker:
             overran = self._pace.hold(step, start_s)
             end_s = node.now()
             sizes = _at(self._job, step)
-            tickets = [exchange.submit(step, i, _zeros(one.up)) for i, one in enumerate(sizes)]
+            tickets = [exchange.submit(step, i, _zeros(to.up)) for i, to in enumerate(sizes)]
             for ticket in tickets:
                 ticket.wait()
-            travel = merge_timings([ticket.travel for ticket in tickets])
+            timing = merge_timings([ticket.travel for ticket in tickets])
             if node.recording:
-                made = self._record(step, (start_s, end_s), sizes, overran, travel)
-                node.record(made.to_json())
+                node.record(self._record(step, start_s, end_s, overran, timing).to_json())
             density += sizes[0].density
-            bytes_up += travel.bytes_up
-            bytes_down += travel.bytes_down
+            bytes_up += timing.bytes_up
+            bytes_down += timing.bytes_down
             overruns += overran
         exchange.close()
         return {
             "role": "worker",
             "node": self._job.node,
             "steps": step,
-            "end_s": travel.last_s,
+            "end_s": timing.last_s,
             "parameters": "",
             "mean_k": density / step,
             "overruns": overruns,
@@ -166,85 +162,61 @@ class PayloadWorker:
         }
 
     def _record(
-        self,
-        step: int,
-        computed_s: tuple[float, float],
-        sizes: tuple[PayloadSizes, ...],
-        overran: bool,
-        travel: TransferTiming,
+        self, step: int, start_s: float, computed_s: float, overran: bool, timing: TransferTiming
     ) -> StepRecord:
-        start_s, end_s = computed_s
+        sizes = _at(self._job, step)
         return StepRecord(
             node=self._job.node,
             step=step,
             epoch=1,
             start_s=start_s,
-            compute_s=end_s - start_s,
+            compute_s=computed_s - start_s,
             busy_s=0.0,
-            **bucket_observations(travel, end_s),
+            **transfer_fields(timing, computed_s),
             decompress_s=0.0,
             apply_s=0.0,
-            end_s=travel.last_s,
+            end_s=timing.last_s,
             density=sizes[0].density,
-            sent_count=sum(one.sent for one in sizes),
-            size=sum(one.size for one in sizes),
+            sent_count=sum(to.sent for to in sizes),
+            size=sum(to.size for to in sizes),
             loss=nan,
             accuracy=nan,
             overran=overran,
             compress_cpu_s=0.0,
             apply_cpu_s=0.0,
-            payload_crc=_crc(sum(one.up for one in sizes)),
+            payload_crc=_crc(sum(to.up for to in sizes)),
             selection=None,
             controller=None,
-            pace_s=self._pace.asked_s(step),
+            pace_s=self._pace.requested_s(step),
         )
 
 
-class PayloadServer:
+class PayloadServer(ServerRole):
     """A server that answers with zeros."""
 
-    def __init__(self, node: Node, job: Job) -> None:
-        self._node, self._job = node, job
+    def _serve(self) -> bool:
+        exchange, rank = self._exchange, self._job.rank
+        step = self._step = self._step + 1
+        last, sizes = step == self._job.train.stop.steps, _at(self._job, step)[rank]
+        messages = exchange.gather(step, rank)
+        sent = exchange.broadcast(step, rank, _zeros(sizes.down), last=last)
+        self._bytes_down += sent.frame_bytes
+        self._end_s = sent.end_s
+        record = RoundRecord(
+            node=self._job.node,
+            step=step,
+            messages=[message_fields(self._node, message) for message in messages],
+            aggregate_s=0.0,
+            send_start_s=sent.start_s,
+            send_end_s=sent.end_s,
+            bytes_down=sent.frame_bytes,
+            union_count=sizes.union,
+        )
+        self._node.record(record.to_json())
+        return last
 
-    def prepare(self) -> None:
-        """Wait for every worker's greeting."""
-        self._exchange = server_class(self._job)(self._node, peers(self._job))
-        self._exchange.welcome()
-
-    def run(self) -> dict[str, Any]:
-        """Serve rounds until the last step; returns a summary."""
-        node, exchange = self._node, self._exchange
-        node.sleep_until(0.0)
-        last, bytes_down, end_s = self._job.train.stop.steps or 0, 0, 0.0
-        for step in range(1, last + 1):
-            sizes = _at(self._job, step)[self._job.rank]
-            messages = exchange.gather(step, self._job.rank)
-            sent = exchange.broadcast(step, self._job.rank, _zeros(sizes.down), last=step == last)
-            bytes_down += sent.frame_bytes
-            end_s = sent.end_s
-            record = RoundRecord(
-                node=self._job.node,
-                step=step,
-                messages=[seen(self._node, message) for message in messages],
-                aggregate_s=0.0,
-                send_start_s=sent.start_s,
-                send_end_s=sent.end_s,
-                bytes_down=sent.frame_bytes,
-                union_count=sizes.union,
-            )
-            node.record(record.to_json())
-        exchange.farewell(last)
-        return {
-            "role": "server",
-            "node": self._job.node,
-            "steps": last,
-            "end_s": end_s,
-            "accuracy": None,
-            "parameters": "",
-            "bytes_down": bytes_down,
-            "bytes_sent": exchange.bytes_sent,
-            "bytes_received": exchange.bytes_received,
-        }
+    def _outcome(self) -> dict[str, Any]:
+        return {"accuracy": None, "parameters": ""}
 
 
 _NOTHING: Mapping[str, Any] = {"size": 0, "sent_count": 0, "density": 1.0}
@@ -272,46 +244,44 @@ class RecordedSizes:
         """
         servers, workers = self._nodes("server"), self._nodes("worker")
         if len(servers) != job.servers:
-            raise InputError(
-                f"the recorded run had {len(servers)} servers, this one has {job.servers}",
-                where=str(self._directory),
+            raise self._unfit(
+                f"the recorded run had {len(servers)} servers, this one has {job.servers}"
             )
         rank = job.rank if job.peer >= job.servers else 0
         worker, peer = workers[rank % len(workers)]
         steps = [
             tuple(
-                self._of(rounds[name], place, worker, peer)
-                for place, (name, _) in enumerate(servers)
+                self._of(rounds[name], number, worker, peer)
+                for number, (name, _) in enumerate(servers)
             )
             for _, rounds in sorted(self._rounds.items())
             if len(rounds) == len(servers)
         ]
         if not steps:
-            raise InputError("the recorded run finished no step", where=str(self._directory))
+            raise self._unfit("the recorded run finished no step")
         return tuple(steps)
 
-    def _of(self, round_: Mapping[str, Any], place: int, worker: str, peer: int) -> PayloadSizes:
+    def _unfit(self, reason: str) -> InputError:
+        return InputError(reason, where=str(self._directory))
+
+    def _of(self, round_: Mapping[str, Any], server: int, worker: str, peer: int) -> PayloadSizes:
         """Return the sizes of what went to one server and came back.
 
         Elements are a whole step's, given with the first server.
         """
         if round_.get("others"):
-            raise InputError(
-                "in the recorded run not all workers took part in every step",
-                where=str(self._directory),
-            )
+            raise self._unfit("in the recorded run not all workers took part in every step")
         (up,) = (int(m["bytes"]) for m in round_["messages"] if int(m["sender"]) == peer)
         down = int(round_["bytes_down"]) // len(round_["messages"])
         step = self._steps.get((worker, int(round_["step"])), _NOTHING)
-        found = PayloadSizes(
+        return PayloadSizes(
             up=up - HEADER_BYTES,
             down=down - HEADER_BYTES,
-            size=int(step["size"]),
-            sent=int(step["sent_count"]),
+            size=0 if server else int(step["size"]),
+            sent=0 if server else int(step["sent_count"]),
             union=int(round_["union_count"]),
             density=float(step["density"]),
         )
-        return found if place == 0 else replace(found, size=0, sent=0)
 
     def _nodes(self, role: str) -> list[tuple[str, int]]:
         """Names and numbers, by rank."""
@@ -325,10 +295,10 @@ class RecordedSizes:
     @cached_property
     def _rounds(self) -> dict[int, dict[str, Mapping[str, Any]]]:
         """Round records by step, then by server."""
-        found: dict[int, dict[str, Mapping[str, Any]]] = {}
+        rounds: dict[int, dict[str, Mapping[str, Any]]] = {}
         for round_ in self._events.get("round", []):
-            found.setdefault(int(round_["step"]), {})[str(round_["node"])] = round_
-        return found
+            rounds.setdefault(int(round_["step"]), {})[str(round_["node"])] = round_
+        return rounds
 
     @cached_property
     def _steps(self) -> dict[tuple[str, int], Mapping[str, Any]]:

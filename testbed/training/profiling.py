@@ -24,7 +24,7 @@ from torch.utils.flop_counter import flop_registry
 from testbed.errors import InputError
 from testbed.scenario.profile import LayerTimes, Profile
 from testbed.training.job import Job
-from testbed.training.layer_hooks import TimedPasses
+from testbed.training.layer_hooks import LayerHooks
 from testbed.training.pacing import step_times
 from testbed.training.replica import FlatModel
 
@@ -36,25 +36,26 @@ OfPasses = Callable[[list[float]], float]
 
 
 class HostStopwatch:
-    """A stopwatch by a clock of the host: for what computes in the thread that calls it."""
+    """Takes the time by a clock of the host: of what computes in the thread that calls it."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._marks_s: list[float] = []
 
     def mark(self) -> None:
-        """See ``Stopwatch``."""
+        """Take the time now."""
         self._marks_s.append(self._now())
 
     def read(self) -> list[float]:
-        """See ``Stopwatch``."""
-        found = [mark_s - self._marks_s[0] for mark_s in self._marks_s]
+        """Return the seconds from the first mark to each, in their order; there are none after
+        it."""
+        seconds = [mark_s - self._marks_s[0] for mark_s in self._marks_s]
         self._marks_s.clear()
-        return found
+        return seconds
 
 
 class CudaStopwatch:
-    """A stopwatch by events in the device's own queue, which is far behind the host.
+    """As ``HostStopwatch``, by events in the device's own queue, which is far behind the host.
 
     Nothing waits for anything until it is read.
     """
@@ -63,17 +64,110 @@ class CudaStopwatch:
         self._marks: list[torch.cuda.Event] = []
 
     def mark(self) -> None:
-        """See ``Stopwatch``."""
+        """See ``HostStopwatch``."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         self._marks.append(event)
 
     def read(self) -> list[float]:
-        """See ``Stopwatch``."""
+        """See ``HostStopwatch``."""
         self._marks[-1].synchronize()
-        found = [self._marks[0].elapsed_time(event) / 1e3 for event in self._marks]
+        seconds = [self._marks[0].elapsed_time(event) / 1e3 for event in self._marks]
         self._marks.clear()
-        return found
+        return seconds
+
+
+class TimedPasses:
+    """One forward and backward pass of ``flat``'s model at a time, with the times of its layers."""
+
+    def __init__(self, flat: FlatModel, stopwatch: HostStopwatch | CudaStopwatch) -> None:
+        self._flat, self._stopwatch = flat, stopwatch
+        self.layers = flat.layout.layers()
+        self._entered: list[int] = []
+        """Layers whose forward pass has begun, by number."""
+        self._left = 0
+        """How often the model's forward pass has ended."""
+        self._ready: list[int] = []
+        """Layers a parameter's gradient of which was complete, by number."""
+
+    def times(self, compute: Callable[[], object]) -> list[LayerTimes]:
+        """Measure the layers of ``compute``, which makes one forward and one backward pass.
+
+        Layers are in the order of the forward pass.
+
+        Raises InputError for a model whose layers do not follow one another, forward and, in
+        reverse, backward.
+        """
+        self._entered, self._left, self._ready = [], 0, []
+        hooks = LayerHooks(
+            self._flat.module,
+            self.layers,
+            self._gradient_ready,
+            begins=self._begins,
+            forward_ends=self._forward_ends,
+        )
+        try:
+            self._stopwatch.mark()
+            compute()
+        finally:
+            hooks.remove()
+        marks_s = self._stopwatch.read()
+        self._check()
+        return self._between(marks_s)
+
+    def _begins(self, number: int) -> None:
+        self._entered.append(number)
+        self._stopwatch.mark()
+
+    def _forward_ends(self) -> None:
+        self._left += 1
+        self._stopwatch.mark()
+
+    def _gradient_ready(self, number: int, _: int) -> None:
+        self._ready.append(number)
+        self._stopwatch.mark()
+
+    def _check(self) -> None:
+        names, count = [layer.name for layer in self.layers], len(self.layers)
+        if self._left != 1:
+            raise _disorder(f"its forward pass is made {self._left} times in a step")
+        _in_order(self._entered, range(count), names, "forward")
+        last = [n for i, n in enumerate(self._ready) if self._ready[i + 1 : i + 2] != [n]]
+        _in_order(last, range(count - 1, -1, -1), names, "backward")
+
+    def _between(self, marks_s: Sequence[float]) -> list[LayerTimes]:
+        """The marks are: the begin, every layer's forward pass, its end, every parameter's
+        gradient."""
+        count = len(self.layers)
+        forward_s = [marks_s[0], *marks_s[2 : count + 2]]
+        ready_s = {number: marks_s[count + 2 + i] for i, number in enumerate(self._ready)}
+        ready_s[count] = marks_s[count + 1]
+        return [
+            LayerTimes(layer.name, forward_s[n + 1] - forward_s[n], ready_s[n] - ready_s[n + 1])
+            for n, layer in enumerate(self.layers)
+        ]
+
+
+def _in_order(
+    actual: Sequence[int], expected: Sequence[int], names: Sequence[str], direction: str
+) -> None:
+    """Raises InputError at the first layer that is not where its parameters are."""
+    if list(actual) == list(expected):
+        return
+    pairs = zip([*actual, None], [*expected, None], strict=False)
+    wrong, right = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
+    came = "nothing" if wrong is None else f"layer {names[wrong]!r}"
+    due = "nothing more" if right is None else f"layer {names[right]!r}"
+    raise _disorder(f"in its {direction} pass {came} came where {due} was to")
+
+
+def _disorder(what: str) -> InputError:
+    return InputError(
+        f"the model cannot be timed layer by layer: {what}",
+        where="train.model",
+        hint="Let every module with parameters compute once, in the order of the parameters; or "
+        "use `profile: constant`",
+    )
 
 
 def measure(
@@ -95,20 +189,22 @@ def measure(
     InputError for a model whose layers do not follow one another.
     """
     device = flat.parameters.device
-    watched = TimedPasses(flat, CudaStopwatch() if device.type == "cuda" else HostStopwatch(now))
-    first = watched.times(compute)
-    if not any(one.forward_s or one.backward_s for one in first):
+    timed = TimedPasses(flat, CudaStopwatch() if device.type == "cuda" else HostStopwatch(now))
+    first = timed.times(compute)
+    if not any(layer.forward_s or layer.backward_s for layer in first):
         return Profile(tuple(first), "measured", about)
     for _ in range(warm_up - 1):
-        watched.times(compute)
-    seen = [watched.times(compute) for _ in range(passes)]
-    layers = tuple(_one([times[n] for times in seen], of_passes) for n in range(len(first)))
+        timed.times(compute)
+    by_layer = zip(*(timed.times(compute) for _ in range(passes)), strict=True)
+    layers = tuple(
+        LayerTimes(
+            times[0].name,
+            of_passes([one_pass.forward_s for one_pass in times]),
+            of_passes([one_pass.backward_s for one_pass in times]),
+        )
+        for times in by_layer
+    )
     return Profile(layers, "measured", about)
-
-
-def _one(seen: list[LayerTimes], of_passes: OfPasses) -> LayerTimes:
-    forward_s = of_passes([one.forward_s for one in seen])
-    return LayerTimes(seen[0].name, forward_s, of_passes([one.backward_s for one in seen]))
 
 
 Inputs = tuple[int, ...]
@@ -263,13 +359,13 @@ def profile_of(job: Job, names: Sequence[str], measure: Callable[[], Profile]) -
         return job.profile.of(names).scaled(pace_s)
     if job.train.profile not in (None, "measured"):
         raise InputError(f"the job lacks the times of its profile {job.train.profile!r}")
-    return _timed(measure().of(names), names, pace_s)
+    return _scaled(measure().of(names), names, pace_s)
 
 
-def _timed(found: Profile, names: Sequence[str], pace_s: float) -> Profile:
+def _scaled(measured: Profile, names: Sequence[str], pace_s: float) -> Profile:
     """Scaled. On a virtual clock computation takes no time, so that nothing can be measured: all
     layers alike then."""
-    if found.total_s > 0:
-        return found.scaled(pace_s)
+    if measured.total_s > 0:
+        return measured.scaled(pace_s)
     constant = Profile.constant(names, pace_s)
     return replace(constant, about="the same time for every layer: here computation takes none")

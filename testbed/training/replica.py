@@ -70,13 +70,13 @@ class DeviceStaging:
     def __init__(self, size: int, device: torch.device) -> None:
         remote = device.type != "cpu"
         self.host = torch.zeros(size, pin_memory=remote)
-        self._there = torch.empty(size, device=device) if remote else self.host
+        self._device = torch.empty(size, device=device) if remote else self.host
 
-    def deliver(self, place: slice = _ALL) -> Tensor:
+    def deliver(self, elements: slice = _ALL) -> Tensor:
         """The vector, or that part of it, on the device; valid until ``host`` is written again."""
-        if self._there is not self.host:
-            self._there[place].copy_(self.host[place], non_blocking=True)
-        return self._there[place]
+        if self._device is not self.host:
+            self._device[elements].copy_(self.host[elements], non_blocking=True)
+        return self._device[elements]
 
 
 class FlatModel:
@@ -95,11 +95,11 @@ class FlatModel:
         self.gradients = torch.zeros(self.size, device=device)
         self.layout = Layout.of((name, tuple(parameter.shape)) for name, parameter in named)
         for part, (_, parameter) in zip(self.layout, named, strict=True):
-            offset, end = part.offset, part.offset + part.size
-            place = self.parameters[offset:end].view(parameter.shape)
-            place.copy_(parameter.detach())
-            parameter.data = place
-            parameter.grad = self.gradients[offset:end].view(parameter.shape)
+            elements = slice(part.offset, part.offset + part.size)
+            values = self.parameters[elements].view(parameter.shape)
+            values.copy_(parameter.detach())
+            parameter.data = values
+            parameter.grad = self.gradients[elements].view(parameter.shape)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits float32 (batch, classes) for ``x`` (batch, *inputs)."""
@@ -130,16 +130,16 @@ class Sgd:
         """v, float32 (size,); None without momentum."""
         return self._velocity
 
-    def apply(self, gradient: Tensor, epoch: int, place: slice = _ALL) -> None:
-        """One step with ``gradient`` (float32 (size,), consumed) for the elements ``place``;
-        ``epoch`` counts from 1."""
-        settings, scratch = self._settings, self._scratch[place]
-        parameters = self._parameters[place]
+    def apply(self, gradient: Tensor, epoch: int, elements: slice = _ALL) -> None:
+        """One step with ``gradient`` (float32 (size,), consumed) for ``elements``; ``epoch`` counts
+        from 1."""
+        settings, scratch = self._settings, self._scratch[elements]
+        parameters = self._parameters[elements]
         if settings.weight_decay:
             gradient.add_(scratch.copy_(parameters).mul_(settings.weight_decay))
         direction = gradient
         if self._velocity is not None:
-            velocity = self._velocity[place]
+            velocity = self._velocity[elements]
             velocity.mul_(settings.momentum).add_(gradient)
             direction = velocity
             if settings.nesterov:
@@ -169,7 +169,7 @@ class Replica:
         self.flat = FlatModel(build(train.model, train.task, train.width, job.seed), self.device)
         servers, bucket_bytes = max(1, job.servers), job.algorithm.bucket_bytes
         self.shards = pieces(self.flat.layout, servers, bucket_bytes)
-        self._landing = DeviceStaging(self.flat.size, self.device)
+        self._staging = DeviceStaging(self.flat.size, self.device)
         self._settings = train.optimizer
         self._optimizer = Sgd(self._settings, self.flat.parameters)
         self._codec = self.compressor(job)
@@ -186,63 +186,62 @@ class Replica:
     def decode(self, shard: Shard, payload: Buffer) -> None:
         """Take in a shard's update; when all are there, ``apply`` makes the step. Raises
         WireError."""
-        self._codec.decompress(shard.name, payload, self._landing.host[shard.place])
+        self._codec.decompress(shard.name, payload, self._staging.host[shard.place])
 
-    def take(self, mean: Buffer) -> None:
+    def load_mean_gradient(self, mean: Buffer) -> None:
         """Take in the whole mean gradient, float32 (size,) as bytes.
 
         Raises WireError for another size, GradientError for a mean that is not finite.
         """
-        if memoryview(mean).nbytes != 4 * self.flat.size:
-            raise WireError(
-                f"a mean gradient has {4 * self.flat.size} B, got {memoryview(mean).nbytes}"
-            )
-        self._landing.host.numpy()[:] = np.frombuffer(mean, np.float32)
-        refuse(self._landing.host, self.flat.layout, what="mean gradient")
+        expected, actual = 4 * self.flat.size, memoryview(mean).nbytes
+        if actual != expected:
+            raise WireError(f"a mean gradient has {expected} B, got {actual}")
+        self._staging.host.numpy()[:] = np.frombuffer(mean, np.float32)
+        refuse(self._staging.host, self.flat.layout, what="mean gradient")
 
-    def adopt(self) -> None:
+    def load_parameters(self) -> None:
         """x ← what was decoded: parameters, not a gradient."""
-        self.flat.parameters.copy_(self._landing.deliver())
+        self.flat.parameters.copy_(self._staging.deliver())
         synchronise(self.device)
 
     def state(self) -> bytes:
         """All that another replica needs to go on as this one: x, and v where there is momentum, as
         float32."""
-        velocity = self._optimizer.velocity
-        parts = [self.flat.parameters, *([] if velocity is None else [velocity])]
-        return b"".join(part.cpu().numpy().tobytes() for part in parts)
+        return b"".join(vector.cpu().numpy().tobytes() for vector in self._vectors())
 
-    def load(self, state: Buffer) -> None:
+    def load_state(self, state: Buffer) -> None:
         """Be as the replica whose ``state`` it is. Raises WireError for another size."""
-        velocity, size = self._optimizer.velocity, self.flat.size
-        parts = [self.flat.parameters, *([] if velocity is None else [velocity])]
-        if memoryview(state).nbytes != 4 * size * len(parts):
-            raise WireError(
-                f"a replica's state has {4 * size * len(parts)} B, got {memoryview(state).nbytes}"
-            )
-        values = np.frombuffer(state, np.float32).reshape(len(parts), size)
-        for part, own in zip(parts, values, strict=True):
-            part.copy_(from_numpy(own.copy()))
+        vectors, size = self._vectors(), self.flat.size
+        expected, actual = 4 * size * len(vectors), memoryview(state).nbytes
+        if actual != expected:
+            raise WireError(f"a replica's state has {expected} B, got {actual}")
+        values = np.frombuffer(state, np.float32).reshape(len(vectors), size)
+        for vector, own in zip(vectors, values, strict=True):
+            vector.copy_(from_numpy(own.copy()))
         synchronise(self.device)
+
+    def _vectors(self) -> list[Tensor]:
+        velocity = self._optimizer.velocity
+        return [self.flat.parameters, *([] if velocity is None else [velocity])]
 
     def apply(self, epoch: int) -> None:
         """x ← x − η·(what was decoded)."""
-        self._optimizer.apply(self._landing.deliver(), epoch)
+        self._optimizer.apply(self._staging.deliver(), epoch)
         synchronise(self.device)
 
     def apply_shard(self, shard: Shard, epoch: int) -> None:
         """``apply`` for what was decoded of ``shard``, alone."""
-        self._optimizer.apply(self._landing.deliver(shard.place), epoch, shard.place)
+        self._optimizer.apply(self._staging.deliver(shard.place), epoch, shard.place)
         synchronise(self.device)
 
     def all_applied(self, epoch: int) -> None:
         """Every shard has been: nothing is left to do."""
 
-    def rehearse(self, shard: Shard, payload: Buffer) -> None:
+    def warm_up(self, shard: Shard, payload: Buffer) -> None:
         """Do what ``decode`` and ``apply`` do once, so that first-time costs are paid, changing
         nothing."""
         self.decode(shard, payload)
-        Sgd(self._settings, self.flat.parameters.clone()).apply(self._landing.deliver(), epoch=1)
+        Sgd(self._settings, self.flat.parameters.clone()).apply(self._staging.deliver(), epoch=1)
         synchronise(self.device)
 
     def fingerprint(self) -> str:

@@ -21,7 +21,14 @@ from testbed.compress.compressor import Compressor
 from testbed.compress.layout import Layout, Shard
 from testbed.errors import ExperimentError
 from testbed.node import Buffer
-from testbed.training.compute import Computed, Floats, sum_blocks, warm_up
+from testbed.training.compute import (
+    Computation,
+    Computed,
+    Floats,
+    PrivateReplicaProvider,
+    sum_blocks,
+    warm_up,
+)
 from testbed.training.data import batches_of, on_device, open_task
 from testbed.training.job import Job
 from testbed.training.replica import Replica
@@ -45,8 +52,8 @@ class SharedReplicaProvider:
     def __init__(self) -> None:
         self._common: _Common | None = None
 
-    def equip(self, job: Job) -> tuple[SharedReplica, SharedComputation]:
-        """The first one pays the first-time costs."""
+    def provide(self, job: Job) -> tuple[SharedReplica, SharedComputation]:
+        """Return the worker's replica and computation; the first one pays the first-time costs."""
         if self._common is None:
             self._common = _Common(job)
         common = self._common
@@ -80,17 +87,16 @@ class _Common:
     def computed(self, step: int, rank: int) -> Computed:
         """Worker ``rank``'s loss and accuracy of ``step``; its gradient is in its row."""
         if self._step != step:
-            many = max(1, _TOGETHER_ELEMENTS // self.replica.flat.size)
-            for first in range(0, self._workers, many):
-                self._compute(step, first, min(self._workers, first + many))
+            count = max(1, _TOGETHER_ELEMENTS // self.replica.flat.size)
+            for first in range(0, self._workers, count):
+                self._compute(step, first, min(self._workers, first + count))
             self._step = step
         return Computed(self._loss[rank], self._accuracy[rank])
 
-    def blocks(self, step: int, places: Sequence[slice], rows: Floats) -> Computed:
+    def blocks(self, step: int, samples: Sequence[slice], rows: Floats) -> Computed:
         """As ``Computation.blocks``, with the parameters that all have."""
-        chosen = self.batches.whole(step).to(self._x.device)
-        parts, flat = [chosen[place] for place in places], self.replica.flat
-        return sum_blocks(flat, (self._x, self._y), parts, rows, self.batches.batch)
+        data = (self._x, self._y)
+        return sum_blocks(self.replica.flat, data, self.batches, step, samples, rows)
 
     def fingerprint(self) -> str:
         """Hash of the parameters as they are."""
@@ -104,10 +110,10 @@ class _Common:
         chosen = torch.stack([self.batches.indices(step, rank) for rank in ranks])
         x, y = self._x[chosen], self._y[chosen]
         each = vmap(grad_and_value(self._loss_of, has_aux=True), in_dims=(None, 0, 0))
-        found, (loss, logits) = each({n: p.detach() for n, p in self._named.items()}, x, y)
+        gradients, (loss, logits) = each({n: p.detach() for n, p in self._named.items()}, x, y)
         rows = self.gradients[first:last]
         for part, name in zip(self.replica.flat.layout, self._named, strict=True):
-            rows[:, part.offset : part.offset + part.size] = found[name].flatten(1)
+            rows[:, part.offset : part.offset + part.size] = gradients[name].flatten(1)
         correct = (logits.argmax(2) == y).sum(1)
         self._loss[first:last] = loss.tolist()
         self._accuracy[first:last] = [count / y.shape[1] for count in correct.tolist()]
@@ -120,7 +126,7 @@ class _Common:
 
 
 class SharedReplica:
-    """One worker's side of the common replica (``compute.ReplicaView``)."""
+    """One worker's side of the common replica. Methods are as those of ``replica.Replica``."""
 
     def __init__(self, common: _Common, flat: RowModel) -> None:
         self.flat, self._common, self._version = flat, common, 0
@@ -153,17 +159,17 @@ class SharedReplica:
                 "bulk-synchronous"
             )
 
-    def take(self, mean: Buffer) -> None:
+    def load_mean_gradient(self, mean: Buffer) -> None:
         """As ``decode``, of the whole gradient."""
-        self._once(0, mean, lambda: self._common.replica.take(mean))
+        self._once(0, mean, lambda: self._common.replica.load_mean_gradient(mean))
 
-    def adopt(self) -> None:
-        """Not here: parameters of one's own are none of everybody's."""
+    def load_parameters(self) -> None:
+        """Refuse: parameters of one's own are none of everybody's."""
         raise ExperimentError("workers that share a replica were given parameters of their own")
 
-    def load(self, state: Buffer) -> None:  # noqa: ARG002
-        """Not here, likewise."""
-        self.adopt()
+    def load_state(self, state: Buffer) -> None:  # noqa: ARG002
+        """Refuse likewise."""
+        self.load_parameters()
 
     def apply(self, epoch: int) -> None:
         """Make the step, if nobody has."""
@@ -187,7 +193,7 @@ class SharedReplica:
 
 
 class SharedComputation:
-    """One worker's side of the common computation (``compute.WorkersComputation``)."""
+    """One worker's side of the common computation (``compute.Computation``)."""
 
     def __init__(self, common: _Common, rank: int) -> None:
         self._common, self._rank, self.batches = common, rank, common.batches
@@ -196,6 +202,11 @@ class SharedComputation:
         """Computed with everybody's when the first one asks."""
         return self._common.computed(step, self._rank)
 
-    def blocks(self, step: int, places: Sequence[slice], rows: Floats) -> Computed:
+    def blocks(self, step: int, samples: Sequence[slice], rows: Floats) -> Computed:
         """Computed for whoever asks."""
-        return self._common.blocks(step, places, rows)
+        return self._common.blocks(step, samples, rows)
+
+
+AnyReplica = Replica | SharedReplica
+AnyComputation = Computation | SharedComputation
+ReplicaProvider = PrivateReplicaProvider | SharedReplicaProvider

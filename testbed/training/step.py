@@ -1,5 +1,4 @@
-"""One step of a worker, phase by phase: compute, compress, exchange, apply; ``BucketedStep``
-records each bucket.
+"""One step of a worker, phase by phase: compute, compress, exchange, apply; and its records.
 
 The phases follow one another without a gap: computation ends where compression begins, compression
 where sending begins, decompression begins when the reply's last byte has come. So they add up to
@@ -8,11 +7,10 @@ the step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Protocol, cast
+from typing import Any, cast
 
-from testbed.compress.compressor import Packed
 from testbed.compress.layout import Shard
 from testbed.control.base import Observation
 from testbed.exchange.base import (
@@ -23,44 +21,39 @@ from testbed.exchange.base import (
     WorkerSide,
     merge_timings,
 )
-from testbed.node import Buffer, Node
+from testbed.node import Node
 from testbed.records.events import BucketRecord, RestRecord, StepRecord
-from testbed.training.compute import Computed, ReplicaView
-from testbed.training.controller_feedback import ControllerAdapter, FitReporter
-from testbed.training.data import Batches
-from testbed.training.gradient_codec import CompressedCodec, EncodedSummary, GradientCodec
-from testbed.training.job import Job, bucket_observations
+from testbed.training.compute import Computed
+from testbed.training.controller_feedback import (
+    ControllerAdapter,
+    EncodedSummary,
+    FitReporter,
+)
+from testbed.training.gradient_codec import (
+    BlockComputation,
+    CompressedCodec,
+    EncodedBucket,
+    GradientCodec,
+)
+from testbed.training.job import Job, transfer_fields
 from testbed.training.pacing import Pace, step_times
+from testbed.training.shared_replica import AnyComputation, AnyReplica
 
 Finished = Callable[[StepRecord | RestRecord], None]
-"""Told of every step when all of it is done, and the parameters are as it leaves them."""
+"""Called for every step when all of it is done, and the parameters are as it leaves them."""
 
 
 Buckets = dict[str, dict[str, float]]
 """``Observation.buckets``."""
 
 
-class Computing(Protocol):
-    """Forward and backward pass."""
-
-    @property
-    def batches(self) -> Batches:
-        """Which samples, and which epoch, a step has."""
-        ...
-
-    def gradients(self, step: int) -> Computed:
-        """Compute the gradients of this worker's part of the mini-batch of ``step``, to where its
-        codec takes them from."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class StepContext:
     """The parts that a worker's step is made with."""
 
-    replica: ReplicaView
-    computation: Computing
-    carrier: GradientCodec
+    replica: AnyReplica
+    computation: AnyComputation | BlockComputation
+    codec: GradientCodec
     observer: ControllerAdapter
     fits: FitReporter
     exchange: WorkerSide
@@ -70,7 +63,7 @@ class StepContext:
 class ComputeResult:
     """``start_s`` to ``end_s``, of which ``busy_s`` was work."""
 
-    result: Computed
+    computed: Computed
     start_s: float
     busy_s: float
     end_s: float
@@ -81,13 +74,15 @@ class ComputeResult:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeOutcome:
-    """A gradient's way to the others and the mean's way back."""
+    """A gradient's transfer to the others and the mean's back."""
 
-    travel: TransferTiming
-    freight: EncodedSummary
+    timing: TransferTiming
+    summary: EncodedSummary
     compress_cpu_s: float
     overlap_s: float = 0.0
-    """Seconds of the exchange before the computation ended; ``travel`` is of the time after it."""
+    """Seconds of the exchange before the computation ended; ``timing`` is of the time after it."""
+    tickets: Sequence[Ticket] = ()
+    """One for each bucket, by number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,43 +96,122 @@ class ApplyResult:
     """Later steps that were taken in as well."""
 
 
-class SequentialStep:
-    """Makes a worker's steps, each with its record."""
+@dataclass(slots=True)
+class BucketTimings:
+    """Times as in ``BucketRecord``; ``encoded`` once it is packed, ``ticket`` once it is sent."""
 
-    def __init__(self, node: Node, job: Job, tools: StepContext, finished: Finished) -> None:
-        self._node, self._job, self._tools = node, job, tools
+    shard: Shard
+    ready_s: float
+    encoded: EncodedBucket = field(init=False)
+    ticket: Ticket = field(init=False)
+    decoded_s: float = 0.0
+    applying_s: float = 0.0
+    applied_s: float = 0.0
+
+    @property
+    def timing(self) -> TransferTiming:
+        """Complete when its ticket has been waited for."""
+        return self.ticket.travel
+
+    def record(self, node: str, step: int) -> BucketRecord:
+        """All of it."""
+        timing, packed, parts = self.timing, self.encoded.packed, self._parts()
+        requested = sum(part[0] * part[3] for part in parts.values()) / max(1, packed.size)
+        return BucketRecord(
+            node=node,
+            step=step,
+            bucket=self.shard.number,
+            ready_s=self.ready_s,
+            pack_s=self.encoded.begin_s,
+            packed_s=self.encoded.end_s,
+            start_s=timing.start_s,
+            sent_s=timing.sent_s,
+            first_s=timing.first_s,
+            arrived_s=timing.arrived_s,
+            last_s=timing.last_s,
+            decoded_s=self.decoded_s,
+            applying_s=self.applying_s,
+            applied_s=self.applied_s,
+            density=requested,
+            size=packed.size,
+            sent_count=packed.count,
+            bytes_up=timing.bytes_up,
+            bytes_down=timing.bytes_down,
+            parts=parts,
+        )
+
+    def _parts(self) -> dict[str, list[float]]:
+        parts, densities = self.shard.layout.parts, self.encoded.densities
+        by_part = densities if isinstance(densities, list) else [densities]
+        if len(by_part) < len(parts):  # one vector
+            by_part = by_part * len(parts)
+        return {
+            part.name: [part.size, share.count, share.bytes, density]
+            for part, share, density in zip(parts, self.encoded.packed.parts, by_part, strict=True)
+        }
+
+
+class SequentialStep:
+    """Makes a worker's steps, each with its record; of each bucket too, where messages are
+    itemised.
+
+    Everything is packed when the computation has ended, then sent, then waited for.
+    """
+
+    def __init__(self, node: Node, job: Job, context: StepContext, finished: Finished) -> None:
+        self._node, self._job, self._context = node, job, context
         self._finished = finished
         self._times = step_times(job)
         self._pace = Pace(node, self._times)
 
     def step(self, step: int, epoch: int) -> int:
         """Compute, exchange, apply; then the controller learns how it went, and ``finished`` is
-        told.
+        called.
 
         Returns the number of the last step that was made: a later one where some were skipped.
         """
         compute = self._compute(step)
-        trip, updates = self._exchange(step)
+        outcome, updates = self._exchange(step)
         applied = self._apply(updates, epoch)
-        step_s = applied.end_s - compute.start_s
-        freight, buckets = trip.freight, self._told(step, compute, applied)
-        seen = self._tools.observer.observe(
-            step, epoch, compute.result, freight.density, trip.travel, freight.sent, step_s, buckets
+        step_s, timing = applied.end_s - compute.start_s, outcome.timing
+        buckets = self._bucket_records(step, compute, outcome, applied)
+        observed = self._context.observer.observe(
+            step, epoch, compute.computed, outcome.summary, timing, step_s, buckets
         )
-        self._finished(self._record(step, epoch, seen, compute, trip, applied))
+        record = self._record(
+            step,
+            epoch,
+            compute.computed,
+            outcome.summary,
+            observed,
+            **transfer_fields(timing, compute.end_s),
+            start_s=compute.start_s,
+            compute_s=compute.end_s - compute.start_s,
+            busy_s=compute.busy_s,
+            decompress_s=applied.decoded_s - timing.last_s,
+            apply_s=applied.end_s - applied.decoded_s,
+            end_s=applied.end_s,
+            overran=compute.overran,
+            compress_cpu_s=outcome.compress_cpu_s,
+            apply_cpu_s=applied.apply_cpu_s,
+            overlap_s=outcome.overlap_s,
+            skipped=applied.skipped,
+            pace_s=compute.pace_s,
+        )
+        self._finished(record)
         return step + applied.skipped
 
-    def rest(self, step: int, epoch: int) -> int:
+    def skip_step(self, step: int, epoch: int) -> int:
         """As ``step`` where this worker does not take part: it takes in what comes of the others'
         gradients.
 
         Its memory, its controller and its randomness know nothing of such a step.
         """
-        tools, start_s = self._tools, self._node.now()
-        side = cast(PartialSide, tools.exchange)
-        tickets = [side.expect(step, shard.number) for shard in tools.replica.shards]
+        context, start_s = self._context, self._node.now()
+        side = cast(PartialSide, context.exchange)
+        tickets = [side.expect(step, shard.number) for shard in context.replica.shards]
         updates = [ticket.wait() for ticket in tickets]
-        travel = merge_timings([ticket.travel for ticket in tickets])
+        timing = merge_timings([ticket.travel for ticket in tickets])
         applied = self._apply(updates, epoch)
         self._finished(
             RestRecord(
@@ -145,11 +219,11 @@ class SequentialStep:
                 step=step,
                 epoch=epoch,
                 start_s=start_s,
-                first_s=travel.first_s,
-                arrived_s=travel.arrived_s,
-                last_s=travel.last_s,
+                first_s=timing.first_s,
+                arrived_s=timing.arrived_s,
+                last_s=timing.last_s,
                 end_s=applied.end_s,
-                bytes_down=travel.bytes_down,
+                bytes_down=timing.bytes_down,
             )
         )
         return step
@@ -159,222 +233,112 @@ class SequentialStep:
 
     def _compute(self, step: int) -> ComputeResult:
         start_s = self._node.now()
-        result = self._node.background(lambda: self._tools.computation.gradients(step))
+        computed = self._node.background(lambda: self._context.computation.gradients(step))
         busy_s = self._node.now() - start_s
-        if self._tools.fits.due(step):
-            for fitted in self._node.background(lambda: list(self._tools.fits.report(step))):
+        if self._context.fits.due(step):
+            for fitted in self._node.background(lambda: list(self._context.fits.report(step))):
                 self._node.record(fitted.to_json())
-        overran = self._pace.hold(step, start_s, result.share)
-        asked_s = self._pace.asked_s(step, result.share)
-        return ComputeResult(result, start_s, busy_s, self._node.now(), overran, asked_s)
+        overran = self._pace.hold(step, start_s, computed.share)
+        pace_s = self._pace.requested_s(step, computed.share)
+        return ComputeResult(computed, start_s, busy_s, self._node.now(), overran, pace_s)
 
     def _exchange(self, step: int) -> tuple[ExchangeOutcome, list[Update]]:
         """Everything is packed before the first bucket is sent: phases follow one another."""
-        tools, cpu_s = self._tools, self._node.cpu()
-        parcels = tools.carrier.pack()
+        context, cpu_s = self._context, self._node.cpu()
+        bodies = context.codec.encode()
         compress_cpu_s = self._node.cpu() - cpu_s
-        tickets = [tools.exchange.submit(step, bucket, body) for bucket, body in parcels]
-        freight = tools.carrier.freight()  # here it costs nothing: the replies are not there yet
+        tickets = [context.exchange.submit(step, bucket, body) for bucket, body in bodies]
+        summary = context.codec.summary()  # costs nothing here: the replies have not come yet
         updates = [ticket.wait() for ticket in tickets]
-        travel = merge_timings([ticket.travel for ticket in tickets])
-        return ExchangeOutcome(travel, freight, compress_cpu_s), updates
+        timing = merge_timings([ticket.travel for ticket in tickets])
+        return ExchangeOutcome(timing, summary, compress_cpu_s, tickets=tickets), updates
 
     def _apply(self, updates: Sequence[Update], epoch: int) -> ApplyResult:
-        node, tools = self._node, self._tools
-        tools.carrier.unpack(updates)
+        node, context = self._node, self._context
+        context.codec.decode(updates)
         decoded_s, cpu_s = node.now(), node.cpu()
         if updates[0].kind == "parameters":
-            tools.replica.adopt()
+            context.replica.load_parameters()
         else:
-            tools.replica.apply(epoch)
+            context.replica.apply(epoch)
         for later in updates[0].more:
-            tools.carrier.unpack([later])
-            tools.replica.apply(tools.computation.batches.epoch(later.version))
+            context.codec.decode([later])
+            context.replica.apply(context.computation.batches.epoch(later.version))
         skipped = len(updates[0].more)
         return ApplyResult(decoded_s, node.now(), node.cpu() - cpu_s, skipped)
 
-    def _told(self, step: int, compute: ComputeResult, applied: ApplyResult) -> Buckets:  # noqa: ARG002
-        """How what is compressed by itself travelled, where that is known."""
-        return {}
+    def _bucket_records(
+        self, step: int, compute: ComputeResult, outcome: ExchangeOutcome, applied: ApplyResult
+    ) -> Buckets:
+        codec = self._context.codec
+        if not (isinstance(codec, CompressedCodec) and codec.itemised):
+            return {}
+        buckets = []
+        for number, shard in enumerate(self._context.replica.shards):
+            bucket = BucketTimings(shard, compute.end_s)
+            bucket.encoded, bucket.ticket = codec.encoded[number], outcome.tickets[number]
+            bucket.decoded_s = bucket.applying_s = applied.decoded_s
+            bucket.applied_s = applied.end_s
+            buckets.append(bucket)
+        return self._record_buckets(step, buckets, compute.start_s, compute.end_s)
+
+    def _record_buckets(
+        self, step: int, buckets: Sequence[BucketTimings], start_s: float, computed_s: float
+    ) -> Buckets:
+        """Record each; return ``Observation.buckets`` of a step that began at ``start_s`` and whose
+        computation ended at ``computed_s``."""
+        records = [bucket.record(self._job.node, step) for bucket in buckets]
+        for record in records:
+            self._node.record(record.to_json())
+        observed = Buckets()
+        if not self._context.observer.sees_buckets:
+            return observed
+        layered, dilation = self._job.algorithm.buckets == "layer", self._job.dilation
+        for bucket, record in zip(buckets, records, strict=True):
+            transfer = {
+                "bucket": float(record.bucket),
+                "start_s": (record.start_s - start_s) / dilation,
+                "left_s": max(0.0, computed_s - record.ready_s) / dilation,
+                "delay_s": (record.last_s - record.start_s) / dilation,
+                "send_s": (record.sent_s - record.start_s) / dilation,
+                "bytes_up": float(record.bytes_up),
+                "bytes_down": float(record.bytes_down),
+            }
+            compress_s = (record.packed_s - record.pack_s) / dilation
+            size, sent = float(record.size), float(record.sent_count)
+            vectors = {bucket.shard.name: (size, sent, compress_s)}
+            if layered:
+                vectors = {
+                    name: (size, sent, compress_s * size / max(1, record.size))
+                    for name, (size, sent, _, _) in record.parts.items()
+                }
+            for name, (size, sent, own_s) in vectors.items():
+                about = {"elements": float(size), "sent": float(sent), "compress_s": own_s}
+                observed[name] = {**about, **transfer}
+        return observed
 
     def _record(
         self,
         step: int,
         epoch: int,
-        seen: Observation | None,
-        compute: ComputeResult,
-        trip: ExchangeOutcome,
-        applied: ApplyResult,
+        computed: Computed,
+        summary: EncodedSummary,
+        observed: Observation | None,
+        **fields: Any,
     ) -> StepRecord:
-        travel, freight = trip.travel, trip.freight
+        """A step's record. ``observed``: by the controller; ``fields``: all that follows from times
+        of transfer and computation."""
         return StepRecord(
             node=self._job.node,
             step=step,
             epoch=epoch,
-            start_s=compute.start_s,
-            compute_s=compute.end_s - compute.start_s,
-            busy_s=compute.busy_s,
-            **bucket_observations(travel, compute.end_s),
-            decompress_s=applied.decoded_s - travel.last_s,
-            apply_s=applied.end_s - applied.decoded_s,
-            end_s=applied.end_s,
-            density=freight.density,
-            sent_count=freight.sent.count,
-            size=self._tools.replica.flat.size,
-            loss=compute.result.loss,
-            accuracy=compute.result.accuracy,
-            overran=compute.overran,
-            compress_cpu_s=trip.compress_cpu_s,
-            apply_cpu_s=applied.apply_cpu_s,
-            overlap_s=trip.overlap_s,
-            payload_crc=freight.crc,
-            selection=None if freight.how is None else asdict(freight.how),
-            controller=None if seen is None else seen.to_json(),
-            skipped=applied.skipped,
-            pace_s=compute.pace_s,
+            density=summary.density,
+            sent_count=summary.sent.count,
+            size=self._context.replica.flat.size,
+            loss=computed.loss,
+            accuracy=computed.accuracy,
+            payload_crc=summary.crc,
+            selection=None if summary.selection is None else asdict(summary.selection),
+            controller=None if observed is None else observed.to_json(),
+            **fields,
         )
-
-
-Densities = float | list[float]
-"""Asked for: one for all of a bucket, or one for each of its parameters."""
-
-
-class Tells(Protocol):
-    """The part of a codec that describes the messages it has packed."""
-
-    def packed(self, place: int) -> tuple[Packed, Densities]:
-        """Return the packed message of one bucket, and the densities that were asked for."""
-        ...
-
-
-@dataclass(slots=True)
-class BucketTimings:
-    """Times as in ``BucketRecord``."""
-
-    shard: Shard
-    ready_s: float
-    pack_s: float = 0.0
-    packed_s: float = 0.0
-    compress_cpu_s: float = 0.0
-    decoded_s: float = 0.0
-    applying_s: float = 0.0
-    applied_s: float = 0.0
-    tickets: list[Ticket] = field(default_factory=list)
-    """The one that it has, once it is sent."""
-    items: list[tuple[Packed, Densities]] = field(default_factory=list)
-    """The packed message and its densities, once it is packed."""
-
-    @property
-    def travel(self) -> TransferTiming:
-        """There when its ticket has been waited for."""
-        return self.tickets[0].travel
-
-    def record(self, node: str, step: int) -> BucketRecord:
-        """All of it."""
-        travel, (packed, densities) = self.travel, self.items[0]
-        parts = self._parts(packed, densities)
-        asked = sum(one[0] * one[3] for one in parts.values()) / max(1, packed.size)
-        return BucketRecord(
-            node=node,
-            step=step,
-            bucket=self.shard.number,
-            ready_s=self.ready_s,
-            pack_s=self.pack_s,
-            packed_s=self.packed_s,
-            start_s=travel.start_s,
-            sent_s=travel.sent_s,
-            first_s=travel.first_s,
-            arrived_s=travel.arrived_s,
-            last_s=travel.last_s,
-            decoded_s=self.decoded_s,
-            applying_s=self.applying_s,
-            applied_s=self.applied_s,
-            density=asked,
-            size=packed.size,
-            sent_count=packed.count,
-            bytes_up=travel.bytes_up,
-            bytes_down=travel.bytes_down,
-            parts=parts,
-        )
-
-    def _parts(self, packed: Packed, densities: Densities) -> dict[str, list[float]]:
-        parts = self.shard.layout.parts
-        asked = densities if isinstance(densities, list) else [densities]
-        if len(asked) < len(parts):  # one vector
-            asked = asked * len(parts)
-        return {
-            part.name: [part.size, share.count, share.bytes, density]
-            for part, share, density in zip(parts, packed.parts, asked, strict=True)
-        }
-
-
-def told(
-    job: Job, ways: Iterable[tuple[BucketTimings, BucketRecord]], begun_s: float, computed_s: float
-) -> dict[str, dict[str, float]]:
-    """``Observation.buckets`` of a step that began at ``begun_s`` and whose computation ended at
-    ``computed_s``."""
-    found: dict[str, dict[str, float]] = {}
-    layered, dilation = job.algorithm.buckets == "layer", job.dilation
-    for way, one in ways:
-        times = {
-            "bucket": float(one.bucket),
-            "start_s": (one.start_s - begun_s) / dilation,
-            "left_s": max(0.0, computed_s - one.ready_s) / dilation,
-            "delay_s": (one.last_s - one.start_s) / dilation,
-            "send_s": (one.sent_s - one.start_s) / dilation,
-            "bytes_up": float(one.bytes_up),
-            "bytes_down": float(one.bytes_down),
-        }
-        compress_s = (one.packed_s - one.pack_s) / dilation
-        if not layered:
-            about = {"elements": float(one.size), "sent": float(one.sent_count)}
-            found[way.shard.name] = {**about, "compress_s": compress_s, **times}
-            continue
-        for name, (size, sent, _, _) in one.parts.items():
-            share = {"elements": float(size), "sent": float(sent)}
-            found[name] = {**share, "compress_s": compress_s * size / max(1, one.size), **times}
-    return found
-
-
-class BucketedStep(SequentialStep):
-    """All buckets are packed when the computation has ended, then sent, then waited for."""
-
-    def __init__(self, node: Node, job: Job, tools: StepContext, finished: Finished) -> None:
-        super().__init__(node, job, tools, finished)
-        cast(CompressedCodec, tools.carrier).itemise()
-
-    def _exchange(self, step: int) -> tuple[ExchangeOutcome, list[Update]]:
-        tools, cpu_s = self._tools, self._node.cpu()
-        carrier = cast(CompressedCodec, tools.carrier)
-        bodies = self._packed(carrier)
-        compress_cpu_s = self._node.cpu() - cpu_s
-        for place, (way, body) in enumerate(zip(self._ways, bodies, strict=True)):
-            way.tickets.append(tools.exchange.submit(step, place, body))
-        freight = carrier.freight()
-        updates = [way.tickets[0].wait() for way in self._ways]
-        travel = merge_timings([way.travel for way in self._ways])
-        return ExchangeOutcome(travel, freight, compress_cpu_s), updates
-
-    def _packed(self, carrier: CompressedCodec) -> list[Buffer]:
-        """All bodies; with ``_ways`` of them all."""
-        node, ready_s = self._node, self._node.now()
-        carrier.open()
-        self._ways, bodies = list[BucketTimings](), list[Buffer]()
-        for place, shard in enumerate(self._tools.replica.shards):
-            self._ways.append(BucketTimings(shard, ready_s, pack_s=node.now()))
-            bodies.append(carrier.pack_shard(place))
-            self._ways[place].packed_s = node.now()
-            self._ways[place].items.append(carrier.packed(place))
-        return bodies
-
-    def _told(self, step: int, compute: ComputeResult, applied: ApplyResult) -> Buckets:
-        name, records = self._job.node, []
-        for way in self._ways:
-            way.decoded_s = way.applying_s = applied.decoded_s
-            way.applied_s = applied.end_s
-            records.append(way.record(name, step))
-            self._node.record(records[-1].to_json())
-        if not self._tools.observer.sees_buckets:
-            return {}
-        ways = zip(self._ways, records, strict=True)
-        return told(self._job, ways, compute.start_s, compute.end_s)

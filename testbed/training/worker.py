@@ -4,14 +4,13 @@ mean; and when a run ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from testbed.control.base import Controller, controller_seed, controllers, watched
+from testbed.control.base import controller_seed, controllers
 from testbed.errors import InputError
 from testbed.exchange.base import BlocksSide, ExchangeSpec, LeavingSide
 from testbed.node import Node, NodeTask, Queue
@@ -24,18 +23,13 @@ from testbed.records.events import (
     StepRecord,
 )
 from testbed.scenario.model import Stop
-from testbed.training.compute import (
-    PrivateReplicaProvider,
-    ReplicaProvider,
-    ReplicaView,
-    WorkersComputation,
-)
+from testbed.training.compute import PrivateReplicaProvider
 from testbed.training.controller_feedback import (
     ControllerAdapter,
     FitReporter,
     ObservableCompressor,
 )
-from testbed.training.data import on_device, open_task, subset
+from testbed.training.data import Batches, on_device, open_task, subset
 from testbed.training.gradient_codec import (
     BlockCodec,
     BlockComputation,
@@ -53,7 +47,8 @@ from testbed.training.membership import (
 )
 from testbed.training.models.base import build
 from testbed.training.replica import FlatModel
-from testbed.training.step import Computing, SequentialStep, StepContext
+from testbed.training.shared_replica import AnyComputation, AnyReplica, ReplicaProvider
+from testbed.training.step import SequentialStep, StepContext
 
 if TYPE_CHECKING:
     from testbed.training.tasks.base import Samples
@@ -72,7 +67,7 @@ class Stopping:
                 "the run would never end", where="train.stop", hint="Give steps, epochs or accuracy"
             )
 
-    def saw(self, accuracy: float) -> None:
+    def add_accuracy(self, accuracy: float) -> None:
         """Take in the accuracy of an evaluation."""
         self._reached |= self._accuracy is not None and accuracy >= self._accuracy
 
@@ -88,30 +83,35 @@ DURING_RUN = 2_000
 """Samples of an evaluation while the run goes on; the last one takes all."""
 
 
-class Evaluation:
-    """Evaluates snapshots of the parameters in an activity of its own, one at a time.
+class RunEvaluator:
+    """Evaluates ``replica`` every ``train.evaluate_every`` steps and at the end, and records it.
 
-    So a round never waits for an evaluation: workers' communication delay must not contain it.
+    Evaluations during the run are of a snapshot, in an activity of their own, one at a time: so a
+    round never waits for one, and workers' communication delay does not contain it.
     """
 
-    def __init__(self, node: Node, job: Job, device: torch.device) -> None:
-        train = job.train
-        self._node, self._job = node, job
+    def __init__(self, node: Node, job: Job, replica: AnyReplica) -> None:
+        train, device = job.train, replica.parameters.device
+        self._node, self._every, self.replica = node, train.evaluate_every, replica
         self._flat = FlatModel(build(train.model, train.task, train.width, job.seed), device)
         self._all = on_device(open_task(train).test_set(), device, "train.task")
         self._some = subset(self._all, DURING_RUN)
         self._task: NodeTask | None = None
         self._results: Queue[EvaluationRecord] = node.queue()
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         """Pay first-time costs."""
         self._evaluate(self._some, step=0, applied_s=0.0, final=False)
 
-    def begin(self, step: int, applied_s: float, parameters: Tensor) -> None:
-        """Evaluate ``parameters`` (float32 (size,), copied), the result of ``step``, on at most
-        2,000 samples, the same ones every time. Waits for an evaluation that is still under way."""
-        self._finish()
-        self._flat.parameters.copy_(parameters)
+    def applied(self, step: int, applied_s: float, *, last: bool) -> None:
+        """The replica is what ``step`` has made of it: begin an evaluation where one is due.
+
+        It is on at most 2,000 samples, the same ones every time. Waits for one that is still under
+        way.
+        """
+        if last or step % self._every:
+            return
+        self._take_snapshot()
         self._task = self._node.spawn(
             lambda: self._results.put(
                 self._node.background(
@@ -120,23 +120,32 @@ class Evaluation:
             )
         )
 
-    def result(self, *, wait: bool) -> EvaluationRecord | None:
-        """An evaluation that has ended and was not asked for yet, if there is one.
+    def accuracies(self, *, wait: bool) -> Iterator[float]:
+        """Yield the accuracies of evaluations that have ended.
 
         ``wait``: let the one that is under way end first.
         """
-        if wait:
-            self._finish()
-        try:
-            return self._results.get(timeout=0.0)
-        except TimeoutError:
-            return None
+        while True:
+            if wait:
+                self._finish()
+            try:
+                record = self._results.get(timeout=0.0)
+            except TimeoutError:
+                return
+            self._node.record(record.to_json())
+            yield record.accuracy
 
-    def final(self, step: int, applied_s: float, parameters: Tensor) -> EvaluationRecord:
+    def end(self, step: int, applied_s: float) -> EvaluationRecord:
         """Evaluate on the whole test set, here and now."""
+        list(self.accuracies(wait=True))
+        self._take_snapshot()
+        record = self._evaluate(self._all, step, applied_s, final=True)
+        self._node.record(record.to_json())
+        return record
+
+    def _take_snapshot(self) -> None:
         self._finish()
-        self._flat.parameters.copy_(parameters)
-        return self._evaluate(self._all, step, applied_s, final=True)
+        self._flat.parameters.copy_(self.replica.parameters)
 
     def _finish(self) -> None:
         if self._task is not None:
@@ -154,7 +163,7 @@ class Evaluation:
                 correct += int((logits.argmax(1) == labels).sum())
                 loss += float(cross_entropy(logits, labels, reduction="sum"))
         return EvaluationRecord(
-            node=self._job.node,
+            node=self._node.name,
             step=step,
             time_s=applied_s,
             accuracy=correct / len(y),
@@ -164,80 +173,53 @@ class Evaluation:
         )
 
 
-class RunEvaluator:
-    """Evaluates a replica every ``train.evaluate_every`` steps and at the end; records what it
-    finds."""
-
-    def __init__(self, node: Node, job: Job, replica: ReplicaView) -> None:
-        self._node, self._every, self._replica = node, job.train.evaluate_every, replica
-        self._evaluation = Evaluation(node, job, replica.parameters.device)
-
-    def rehearse(self) -> None:
-        """Pay first-time costs."""
-        self._evaluation.rehearse()
-
-    def applied(self, step: int, applied_s: float, *, last: bool) -> None:
-        """The replica is what ``step`` has made of it."""
-        if not last and step % self._every == 0:
-            self._evaluation.begin(step, applied_s, self._replica.parameters)
-
-    def accuracies(self, *, wait: bool) -> Iterator[float]:
-        """Yield the accuracies of evaluations that have ended.
-
-        ``wait``: let the one that is under way end first.
-        """
-        while evaluated := self._evaluation.result(wait=wait):
-            self._node.record(evaluated.to_json())
-            yield evaluated.accuracy
-
-    def end(self, step: int, applied_s: float) -> EvaluationRecord:
-        """Evaluate on the whole test set, here and now."""
-        list(self.accuracies(wait=True))
-        final = self._evaluation.final(step, applied_s, self._replica.parameters)
-        self._node.record(final.to_json())
-        return final
-
-
 class Worker:
     """One worker in one run. ``prepare``, then ``run`` from t0 on. Steps and epochs count from
     1."""
 
-    def __init__(self, node: Node, job: Job, workshop: ReplicaProvider | None = None) -> None:
+    def __init__(self, node: Node, job: Job, provider: ReplicaProvider | None = None) -> None:
         self._node, self._job = node, job
-        self._workshop = workshop or PrivateReplicaProvider()
-        self._totals = _Totals()
+        self._provider = provider or PrivateReplicaProvider()
+        self._bytes_up = self._bytes_down = self._made = self._overruns = 0
+        self._density = self._end_s = 0.0
 
     def prepare(self) -> None:
         """Load data, build the model, pay first-time costs, and greet the server.
 
         Raises InputError or MachineError when the job cannot be done here.
         """
-        job, row = self._job, self._job.algorithm
+        node, job, row = self._node, self._job, self._job.algorithm
         make_controller = controllers.get(row.controller, where=f"algorithm {row.name!r}")
         controller = make_controller(
             seed=controller_seed(job.seed, 0 if row.agree else job.rank), **row.options
         )
-        self._replica, computation = self._workshop.equip(job)
+        replica, computation = self._provider.provide(job)
+        self._replica: AnyReplica = replica
         self._batches = computation.batches
         kind, stop = exchange_kind(job), Stopping(job.train.stop, self._batches.steps_per_epoch)
         self._asynchronous = kind.asynchronous
-        self._exchange = worker_class(job)(self._node, peers(job, stop.limit))
-        compressor = ObservableCompressor(job, self._replica)
-        observer = ControllerAdapter(self._node, job, controller, self._replica, compressor)
-        tools = StepContext(
-            self._replica,
-            *self._loading(kind, computation, controller, compressor, observer),
-            observer,
-            FitReporter(job, self._replica, compressor),
-            self._exchange,
-        )
-        self._stepper = _stepper(kind, job, controller)(self._node, job, tools, self._finished)
-        self._watch = None
+        self._exchange = worker_class(job)(node, peers(job, stop.limit))
+        compressor = ObservableCompressor(job, replica)
+        observer = ControllerAdapter(node, job, controller, replica, compressor)
+        codec: GradientCodec
+        computing: AnyComputation | BlockComputation = computation
+        if kind.carries == "blocks":
+            side = cast(BlocksSide, self._exchange)
+            computing = BlockComputation(job, computation, replica.flat.size, side)
+            codec = BlockCodec(replica, computing, side)
+        elif kind.carries == "vector":
+            codec = DenseCodec(replica)
+        else:
+            codec = CompressedCodec(node, job, replica, controller, compressor, observer)
+        fits = FitReporter(job, replica, compressor)
+        context = StepContext(replica, computing, codec, observer, fits, self._exchange)
+        self._stepper = _step_class(kind, job)(node, job, context, self._finished)
+        self._evaluator = None
         if job.rank == 0 and (
             job.servers > 1 or kind.server is None
         ):  # no server has all parameters
-            self._watch = RunEvaluator(self._node, job, self._replica)
-            self._watch.rehearse()
+            self._evaluator = RunEvaluator(node, job, replica)
+            self._evaluator.warm_up()
         self._exchange.greet()
 
     def run(self) -> dict[str, Any]:
@@ -245,23 +227,38 @@ class Worker:
 
         Raises NodeLost, WireError, or GradientError when training diverges.
         """
+        job, stepper = self._job, self._stepper
         self._node.sleep_until(0.0)
-        step, totals, stepper = 0, self._totals, self._stepper
-        if (labels := self._batches.labels(self._job.rank)) is not None:
-            self._node.record(_dealt(self._job.node, labels).to_json())
+        step = 0
+        if (labels := self._batches.labels(job.rank)) is not None:
+            named = {str(label): count for label, count in labels.items()}
+            self._node.record(LabelsRecord(job.node, sum(labels.values()), named).to_json())
         try:
             while self._exchange.last_step != step:
-                if (until_s := absent_until(self._job, self._node.now())) is not None:
+                if (until_s := absent_until(job, self._node.now())) is not None:
                     step = self._be_away(step, until_s)
                     continue
-                make = stepper.step if participates(self._job, step + 1) else stepper.rest
+                make = stepper.step if participates(job, step + 1) else stepper.skip_step
                 step = make(step + 1, self._batches.epoch(step + 1))
         finally:
-            self._stepper.end()
+            stepper.end()
         self._exchange.close()
-        if self._watch is not None:
-            self._watch.end(step, totals.end_s)
-        return self._summary(step, totals)
+        if self._evaluator is not None:
+            self._evaluator.end(step, self._end_s)
+        return {
+            "role": "worker",
+            "node": job.node,
+            "steps": step,
+            "made": self._made,
+            "end_s": self._end_s,
+            "parameters": None if self._asynchronous else self._replica.fingerprint(),
+            "mean_k": self._density / max(1, self._made),
+            "overruns": self._overruns,
+            "bytes_up": self._bytes_up,
+            "bytes_down": self._bytes_down,
+            "bytes_sent": self._exchange.bytes_sent,
+            "bytes_received": self._exchange.bytes_received,
+        }
 
     def _be_away(self, step: int, until_s: float) -> int:
         """Leave after ``step``, return at ``until_s``; the step whose parameters are there then."""
@@ -269,109 +266,51 @@ class Worker:
         sent, left_s = side.bytes_sent, node.now()
         side.leave(step + 1)
         node.sleep_until(until_s)
-        asked_s, before = node.now(), side.bytes_received
+        asked_s, received = node.now(), side.bytes_received
         state = side.come_back(step)
-        self._replica.load(state.body)
-        up, down = side.bytes_sent - sent, side.bytes_received - before
+        self._replica.load_state(state.body)
+        up, down = side.bytes_sent - sent, side.bytes_received - received
         times = left_s, asked_s, state.arrived_s, node.now()
         record = AwayRecord(self._job.node, step + 1, state.step, *times, down, up)
         node.record(record.to_json())
-        self._totals.away(record)
+        self._bytes_up += up
+        self._bytes_down += down
         return state.step
 
     def _finished(self, record: StepRecord | RestRecord) -> None:
         """Everything that a step leaves behind."""
         self._node.record(record.to_json())
-        self._totals.add(record)
-        step = record.step + (record.skipped if isinstance(record, StepRecord) else 0)
-        if self._batches.ends_epoch(step) and not self._asynchronous:
-            self._node.record(self._epoch_record(step).to_json())
-        if self._watch is not None:
-            list(self._watch.accuracies(wait=False))
-            self._watch.applied(step, record.end_s, last=self._exchange.last_step == step)
-
-    def _loading(
-        self,
-        kind: ExchangeSpec,
-        computation: WorkersComputation,
-        controller: Controller,
-        compressor: ObservableCompressor,
-        observer: ControllerAdapter,
-    ) -> tuple[Computing, GradientCodec]:
-        """Return the computation for the exchange, and the codec that carries its result there."""
-        if kind.carries == "blocks":
-            side = cast(BlocksSide, self._exchange)
-            of_blocks = BlockComputation(
-                self._job, computation, self._replica.parameters.numel(), side
-            )
-            return of_blocks, BlockCodec(self._replica, of_blocks, side)
-        if kind.carries == "vector":
-            return computation, DenseCodec(self._replica)
-        return computation, CompressedCodec(
-            self._node, self._job, self._replica, controller, compressor, observer
-        )
-
-    def _epoch_record(self, step: int) -> EpochRecord:
-        epoch = self._batches.epoch(step)
-        return EpochRecord(self._job.node, epoch, step, self._replica.fingerprint())
-
-    def _summary(self, step: int, totals: _Totals) -> dict[str, Any]:
-        return {
-            "role": "worker",
-            "node": self._job.node,
-            "steps": step,
-            "made": totals.steps,
-            "end_s": totals.end_s,
-            "parameters": None if self._asynchronous else self._replica.fingerprint(),
-            "mean_k": totals.density / max(1, totals.steps),
-            "overruns": totals.overruns,
-            "bytes_up": totals.bytes_up,
-            "bytes_down": totals.bytes_down,
-            "bytes_sent": self._exchange.bytes_sent,
-            "bytes_received": self._exchange.bytes_received,
-        }
+        self._bytes_up += record.bytes_up
+        self._bytes_down += record.bytes_down
+        self._end_s, step = record.end_s, record.step
+        if isinstance(record, StepRecord):
+            self._made += 1
+            self._overruns += record.overran
+            self._density += record.density
+            step += record.skipped
+        if not self._asynchronous:
+            record_epoch(self._node, self._batches, self._replica, step)
+        if self._evaluator is not None:
+            list(self._evaluator.accuracies(wait=False))
+            last = self._exchange.last_step == step
+            self._evaluator.applied(step, record.end_s, last=last)
 
 
-def _stepper(kind: ExchangeSpec, job: Job, controller: Controller) -> type[SequentialStep]:
+def record_epoch(node: Node, batches: Batches, replica: AnyReplica, step: int) -> None:
+    """Record what ``step`` has made of the parameters, where it is the last of an epoch."""
+    if batches.ends_epoch(step):
+        epoch, parameters = batches.epoch(step), replica.fingerprint()
+        node.record(EpochRecord(node.name, epoch, step, parameters).to_json())
+
+
+def _step_class(kind: ExchangeSpec, job: Job) -> type[SequentialStep]:
     """Imported when it is wanted."""
-    row = job.algorithm
     if kind.overlaps:
-        from testbed.training.ddp_overlap import OverlappingStepper
+        from testbed.training.overlap import DdpStep
 
-        return OverlappingStepper
-    if row.overlap:
+        return DdpStep
+    if job.algorithm.overlap:
         from testbed.training.overlap import OverlappedStep
 
         return OverlappedStep
-    if row.bucket_bytes or row.buckets == "layer" or "buckets" in watched(controller):
-        from testbed.training.step import BucketedStep
-
-        return BucketedStep
     return SequentialStep
-
-
-class _Totals:
-    """Sums over a run's steps."""
-
-    def __init__(self) -> None:
-        self.steps = self.bytes_up = self.bytes_down = self.overruns = 0
-        self.density = self.end_s = 0.0
-
-    def add(self, record: StepRecord | RestRecord) -> None:
-        self.bytes_up += record.bytes_up
-        self.bytes_down += record.bytes_down
-        self.end_s = record.end_s
-        if isinstance(record, StepRecord):
-            self.steps += 1
-            self.overruns += record.overran
-            self.density += record.density
-
-    def away(self, record: AwayRecord) -> None:
-        """Add the bytes that leaving and returning took."""
-        self.bytes_up += record.bytes_up
-        self.bytes_down += record.bytes_down
-
-
-def _dealt(node: str, labels: Mapping[int, int]) -> LabelsRecord:
-    named = {str(label): count for label, count in labels.items()}
-    return LabelsRecord(node, sum(labels.values()), named)

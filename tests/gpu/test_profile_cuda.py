@@ -10,9 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from testbed.runner.manifest_writer import measured_file
 from testbed.scenario.model import Train
-from testbed.training.layer_hooks import TimedPasses
 from testbed.training.models.base import build
-from testbed.training.profiling import CudaStopwatch
+from testbed.training.profiling import CudaStopwatch, TimedPasses
 from testbed.training.replica import FlatModel, configure_torch
 
 pytestmark = [

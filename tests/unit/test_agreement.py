@@ -16,22 +16,22 @@ from testbed.control.base import Observation, controller_seed, controllers
 from testbed.control.offline_replay import compare
 from testbed.errors import WireError
 from testbed.records.run_directory import read_events
-from testbed.training.averaging import ControllerStats, agreed, detached
+from testbed.training.averaging import ControllerStats, agreed
 
 SEEN = Observation(step=3, epoch=1, delay_s=0.25, accuracy=0.5, bytes_sent=10, density=0.1)
 
 
 def test_a_note_travels_behind_its_payload() -> None:
-    body = ControllerStats.of(SEEN).attached(memoryview(b"gradient"))
+    body = ControllerStats.of(SEEN).append_to(memoryview(b"gradient"))
     assert len(body) == len(b"gradient") + 16
-    payload, note = detached(body)
+    payload, note = ControllerStats.split_from(body)
     assert bytes(payload) == b"gradient" and note == ControllerStats(0.25, 0.5)
 
 
 @pytest.mark.parametrize("size", [0, 15])
 def test_too_few_bytes(size: int) -> None:
     with pytest.raises(WireError, match=f"{size} B are too few"):
-        detached(bytes(size))
+        ControllerStats.split_from(bytes(size))
 
 
 def test_the_largest_delay_and_the_mean_accuracy() -> None:
@@ -44,8 +44,11 @@ def test_the_largest_delay_and_the_mean_accuracy() -> None:
 
 
 def test_upon_a_step() -> None:
-    assert ControllerStats().upon(SEEN) is None and ControllerStats(0.5, 0.75).upon(None) is None
-    assert ControllerStats(0.5, 0.75).upon(SEEN) == replace(SEEN, delay_s=0.5, accuracy=0.75)
+    assert (
+        ControllerStats().merged_with(SEEN) is None
+        and ControllerStats(0.5, 0.75).merged_with(None) is None
+    )
+    assert ControllerStats(0.5, 0.75).merged_with(SEEN) == replace(SEEN, delay_s=0.5, accuracy=0.75)
 
 
 @pytest.mark.parametrize("name", ["adatopk-agreed", "dc2-da2", "dc2-da5"])

@@ -83,7 +83,7 @@ def test_buckets_are_applied_as_the_whole_is(
     for epoch in (1, 1, 2):
         mean = torch.randn(whole.flat.size, generator=generator)
         for replica in (whole, parted):
-            replica.take(mean.numpy().data.cast("B"))
+            replica.load_mean_gradient(mean.numpy().data.cast("B"))
         whole.apply(epoch)
         for number in order:
             parted.apply_shard(parted.shards[number], epoch)
@@ -95,7 +95,7 @@ def test_buckets_are_applied_as_the_whole_is(
 def test_a_bucket_changes_no_other_parameters() -> None:
     replica = Replica(Stage(overlapped()).job(1))
     before, shard = replica.parameters.clone(), replica.shards[1]
-    replica.take(torch.ones(replica.flat.size).numpy().data.cast("B"))
+    replica.load_mean_gradient(torch.ones(replica.flat.size).numpy().data.cast("B"))
     replica.apply_shard(shard, 1)
     changed = (replica.parameters != before).nonzero().flatten()
     assert (int(changed[0]), int(changed[-1]) + 1) == (shard.begin, shard.end)

@@ -23,8 +23,8 @@ def test_gradients_are_those_of_separate_models(
     shop = SharedReplicaProvider()
     for rank in range(WORKERS):
         given = job(rank + 1, WORKERS, "none", model=model, batch=8)
-        replica, computation = PrivateReplicaProvider().equip(given)
-        shared, together_ = shop.equip(given)
+        replica, computation = PrivateReplicaProvider().provide(given)
+        shared, together_ = shop.provide(given)
         for step in (1, 2):
             alone, found = computation.gradients(step), together_.gradients(step)
             assert found.loss == pytest.approx(alone.loss, rel=1e-5)
@@ -35,12 +35,12 @@ def test_gradients_are_those_of_separate_models(
 def test_an_update_is_applied_once_for_all() -> None:
     shop = SharedReplicaProvider()
     given = [job(rank + 1, WORKERS, "none") for rank in range(WORKERS)]
-    own, computation = PrivateReplicaProvider().equip(given[0])
+    own, computation = PrivateReplicaProvider().provide(given[0])
     computation.gradients(1)
     payload = bytes(
         own.compressor(given[0]).compress("whole", own.flat.gradients, 1.0, None).payload
     )  # type: ignore[arg-type]
-    replicas = [shop.equip(each)[0] for each in given]
+    replicas = [shop.provide(each)[0] for each in given]
     assert replicas[0].fingerprint() == own.fingerprint()
     for replica in [own, *replicas]:
         replica.decode(replica.shards[0], payload)
@@ -51,7 +51,7 @@ def test_an_update_is_applied_once_for_all() -> None:
 def test_another_update_for_another_worker_is_refused() -> None:
     shop = SharedReplicaProvider()
     given = [job(rank + 1, 2, "none") for rank in range(2)]
-    (one, computation), (two, _) = (shop.equip(each) for each in given)
+    (one, computation), (two, _) = (shop.provide(each) for each in given)
     computation.gradients(1)
     payloads = [
         bytes(r.compressor(j).compress("whole", r.flat.gradients, 1.0, None).payload)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from testbed.fidelity.reference import RequestedLinks
 from testbed.runner.judge import faults
 from testbed.scenario.link_state import LinkDirection, LinkState
 from testbed.scenario.model import Derived
-from testbed.training.ddp_overlap import Backward, buckets, shares
+from testbed.training.overlap import BackwardBuckets, ddp_buckets
 
 HOME = "127.0.0.1"
 NAMES = ("worker-0", "worker-1", "worker-2")
@@ -173,22 +173,22 @@ def test_buckets_are_those_of_ddp() -> None:
     module = nn.Sequential(nn.Linear(10, 30), nn.Linear(30, 20), nn.Linear(20, 5), nn.Linear(5, 5))
     named = [(name, tuple(p.shape)) for name, p in module.named_parameters()]
     layout = Layout.of(named)
-    formed = buckets(layout, first_bytes=100, most_bytes=1000)
+    formed = ddp_buckets(layout, first_bytes=100, most_bytes=1000)
     backwards = list(reversed(list(module.parameters())))
     ddp: Any = torch.distributed  # its own function is not typed
     expected, _ = ddp._compute_bucket_assignment_by_size(backwards, [100, 1000])
     last = len(backwards) - 1
     assert [sorted(last - i for i in one) for one in expected] == [list(b.parts) for b in formed]
-    assert [b.place.start for b in formed] == [b.place.stop for b in formed[1:]] + [0]
-    assert formed[0].place.stop == layout.size
+    assert [b.elements.start for b in formed] == [b.elements.stop for b in formed[1:]] + [0]
+    assert formed[0].elements.stop == layout.size
 
 
 def test_buckets_are_told_of_within_the_backward_pass() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
     layout = Layout.of((name, tuple(p.shape)) for name, p in module.named_parameters())
-    formed = buckets(layout, 1, 1)
-    backward, told = Backward(list(module.parameters()), formed), list[tuple[int, bool]]()
+    formed = ddp_buckets(layout, 1, 1)
+    backward, told = BackwardBuckets(module, layout, formed), list[tuple[int, bool]]()
     first = next(module.parameters())
     for _ in range(2):
         module.zero_grad()
@@ -201,11 +201,9 @@ def test_buckets_are_told_of_within_the_backward_pass() -> None:
 def test_shares_grow_from_bucket_to_bucket() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     layout = Layout.of((name, tuple(p.shape)) for name, p in module.named_parameters())
-    formed = buckets(layout, 1, 1)
-    backward, ticks = Backward(list(module.parameters()), formed), iter(range(1000))
-    found = shares(
-        backward,
-        len(formed),
+    formed = ddp_buckets(layout, 1, 1)
+    backward, ticks = BackwardBuckets(module, layout, formed), iter(range(1000))
+    found = backward.shares(
         lambda: module(torch.ones(2, 4)).sum().backward(),
         lambda: float(next(ticks)),
         times=3,

@@ -117,13 +117,13 @@ def test_layers_compute_one_after_the_other_from_when_parameters_are_there() -> 
     def body(node: Node) -> None:
         clock = LayerClock(node, held=True)
         clock.begin(1.0)
-        clock.there(0.5)  # before it was needed: nothing waits
-        clock.hold(0.25)
+        clock.wait_for_parameters(0.5)  # before it was needed: nothing waits
+        clock.compute_for(0.25)
         assert (node.now(), clock.stall_s) == (1.25, 0.0)
-        clock.there(1.75)
-        clock.hold(0.25)
+        clock.wait_for_parameters(1.75)
+        clock.compute_for(0.25)
         assert (node.now(), clock.stall_s) == (2.0, 0.5)
-        clock.done(1.9)
+        clock.finish_layer(1.9)
         assert (clock.at_s, clock.overran) == (2.0, False)
 
     on_virtual(body)
@@ -133,12 +133,12 @@ def test_deadlines_are_absolute() -> None:
     def body(node: Node) -> None:
         clock = LayerClock(node, held=True)
         clock.begin(0.0)
-        clock.hold(0.1)
+        clock.compute_for(0.1)
         node.sleep_until(
             0.15
         )  # whoever waits for the first layer wakes late; its gradients were there
-        clock.done(0.1)
-        clock.hold(0.1)
+        clock.finish_layer(0.1)
+        clock.compute_for(0.1)
         assert node.now() == pytest.approx(0.2)
         assert not clock.overran
 
@@ -150,8 +150,8 @@ def test_computation_that_is_late_itself_has_overrun(late_s: float, overran: boo
     def body(node: Node) -> None:
         clock = LayerClock(node, held=True)
         clock.begin(0.0)
-        clock.hold(0.1)
-        clock.done(0.1 + late_s)
+        clock.compute_for(0.1)
+        clock.finish_layer(0.1 + late_s)
         assert clock.overran is overran
         # what is late holds up what comes after it
         assert clock.at_s == pytest.approx(0.1 + late_s if overran else 0.1)
@@ -165,11 +165,11 @@ def test_without_a_profile_layers_take_what_they_take() -> None:
     def body(node: Node) -> None:
         clock = LayerClock(node, held=False)
         clock.begin(0.0)
-        clock.hold(5.0)
+        clock.compute_for(5.0)
         assert node.now() == 0.0
-        clock.done(0.3)
+        clock.finish_layer(0.3)
         assert (clock.at_s, clock.overran) == (0.3, False)
-        clock.there(0.4)
+        clock.wait_for_parameters(0.4)
         assert clock.stall_s == pytest.approx(0.1)
 
     on_virtual(body)

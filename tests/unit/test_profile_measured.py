@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from testbed.errors import InputError
-from testbed.training.layer_hooks import TimedPasses
 from testbed.training.models.base import build
-from testbed.training.profiling import HostStopwatch, measure
+from testbed.training.profiling import HostStopwatch, TimedPasses, measure
 from testbed.training.replica import FlatModel
 
 torch.set_num_threads(1)

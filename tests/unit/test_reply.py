@@ -125,7 +125,7 @@ def test_means_are_whole_where_that_is_shorter_and_zeros_can_be_written(
     """A sign has no zero: what nobody sent must not come down as plus or minus something."""
     for share in (0.5, 0.99, 1.0):
         made = reply(coding)
-        aggregate = made.aggregate()
+        aggregate = made.aggregate
         mean = mean_of(1, share)
         aggregate.add(mean)
         back = decode(made.encode(aggregate.mean(1), Random(0)), SIZE)

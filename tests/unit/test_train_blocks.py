@@ -13,10 +13,10 @@ from virtual_setup import job
 from testbed.errors import GradientError
 from testbed.exchange.base import BlocksSide
 from testbed.exchange.coded.round import LIMIT, MOST
-from testbed.training.compute import PrivateReplicaProvider, ReplicaProvider, ReplicaView
+from testbed.training.compute import PrivateReplicaProvider
 from testbed.training.gradient_codec import BlockCodec, BlockComputation
 from testbed.training.job import Job
-from testbed.training.shared_replica import SharedReplicaProvider
+from testbed.training.shared_replica import AnyReplica, ReplicaProvider, SharedReplicaProvider
 
 torch.set_num_threads(1)
 
@@ -39,9 +39,9 @@ class Asks:
 
 def worker(
     rank: int, places: Sequence[slice], workshop: ReplicaProvider | None = None
-) -> tuple[Job, ReplicaView, BlockComputation, BlockCodec, Asks]:
+) -> tuple[Job, AnyReplica, BlockComputation, BlockCodec, Asks]:
     given, asks = job(rank + 1, 4, "none"), Asks(places)
-    replica, computation = (workshop or PrivateReplicaProvider()).equip(given)
+    replica, computation = (workshop or PrivateReplicaProvider()).provide(given)
     side = cast(BlocksSide, asks)
     of_blocks = BlockComputation(given, computation, replica.flat.size, side)
     return given, replica, of_blocks, BlockCodec(replica, of_blocks, side), asks
@@ -56,7 +56,7 @@ def test_blocks_are_the_same_bits_on_every_worker() -> None:
 
 
 def test_blocks_add_up_to_the_gradient_of_the_mini_batch() -> None:
-    workers = [PrivateReplicaProvider().equip(job(rank + 1, 4, "none")) for rank in range(4)]
+    workers = [PrivateReplicaProvider().provide(job(rank + 1, 4, "none")) for rank in range(4)]
     mean = np.zeros(workers[0][0].flat.size)
     for replica, computation in workers:
         computation.gradients(3)
@@ -84,12 +84,12 @@ def test_what_is_sent_is_fixed_point_in_the_order_of_blocks() -> None:
     divided = of_blocks.rows.astype(np.float64) / asks.over
     beyond = int((np.abs(divided) > LIMIT).sum())
     expected = np.clip(divided, -LIMIT, LIMIT) * MOST / LIMIT
-    ((bucket, payload),) = carrier.pack()
+    ((bucket, payload),) = carrier.encode()
     fixed = np.frombuffer(payload, np.int32).reshape(2, -1)
     assert bucket == 0
     assert asks.saturated == beyond >= 1
     np.testing.assert_allclose(fixed, expected, atol=0.5 + 1e-6)
-    freight = carrier.freight()
+    freight = carrier.summary()
     assert (freight.density, freight.sent.count) == (1.0, fixed.shape[1])
 
 
@@ -99,4 +99,4 @@ def test_a_gradient_that_is_no_number_names_its_parameter() -> None:
     part = list(replica.flat.layout)[1]
     of_blocks.rows[0, part.offset + 2] = np.inf
     with pytest.raises(GradientError, match=rf"'{part.name}' is not finite at element 2 \(1 such"):
-        carrier.pack()
+        carrier.encode()

@@ -200,7 +200,7 @@ class HookAverager:
         self._ranks = ranks
         self._total: Tensor | None = None
         exact = row.down == "fp32" and row.down_memory == "none"
-        self._reply = None if exact else _Reply(row, layout)
+        self._encoder, self._scratch = None if exact else UpdateEncoder(row, layout), BufferPool()
 
     def put(self, messages: Iterable[Sparse], out: Tensor, rng: Random) -> None:
         """Set ``out`` (n,), of any of the kinds of float, to the mean.
@@ -208,23 +208,25 @@ class HookAverager:
         Messages lie on the host; each is needed until the next one is asked for.
         """
         total = self._float32(out).zero_()
-        if self._reply is None:
+        if self._encoder is None:
             for message in messages:
                 _add(message, total)
             total.div_(self._ranks)
         else:
-            _add(self._reply.to(messages, self._ranks, rng), total)
+            payload, _ = self._encoder.average(messages, self._ranks, rng)
+            _add(decode(payload, total.numel(), self._scratch), total)
         if total is not out:
             out.copy_(total)
 
     def state(self) -> dict[str, Tensor]:
         """Return the values that replies have left out, by parameter."""
-        return {} if self._reply is None else self._reply.state()
+        memory = None if self._encoder is None else self._encoder.memory
+        return {} if memory is None else memory.state()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what ``state`` returned."""
-        if self._reply is not None:
-            self._reply.load(state)
+        """Restore what ``state`` returned; it lies on the host, as a server's does."""
+        if self._encoder is not None and self._encoder.memory is not None and state:
+            self._encoder.memory.load({key: vector.cpu() for key, vector in state.items()})
 
     def _float32(self, out: Tensor) -> Tensor:
         if out.dtype == torch.float32:
@@ -232,29 +234,6 @@ class HookAverager:
         if self._total is None:
             self._total = torch.empty_like(out, dtype=torch.float32)
         return self._total
-
-
-class _Reply(UpdateEncoder):
-    """A reply on the host, as a server's is, whose memory can be taken along."""
-
-    def __init__(self, row: Algorithm, layout: Layout) -> None:
-        super().__init__(row, layout)
-        self._sums, self._scratch = self.aggregate(), BufferPool()
-
-    def to(self, messages: Iterable[Sparse], ranks: int, rng: Random) -> Sparse:
-        """Return the mean as workers would read it."""
-        self._sums.reset()
-        for message in messages:
-            self._sums.add(message)
-        payload = self.encode(self._sums.mean(ranks), rng)
-        return decode(payload, self._sums.size, self._scratch)
-
-    def state(self) -> dict[str, Tensor]:
-        return {} if self._memory is None else self._memory.state()
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        if self._memory is not None and state:
-            self._memory.load({key: held.cpu() for key, held in state.items()})
 
 
 def _add(message: Sparse, total: Tensor) -> None:

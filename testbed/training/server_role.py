@@ -1,0 +1,116 @@
+"""Base of the servers' roles, a server without anything to do, and what a server records of lost
+workers and dropped gradients. Nothing here needs PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.exchange.base import ServerSide
+from testbed.node import Node
+from testbed.records.events import DroppedRecord, LostRecord
+from testbed.training.job import Job, message_fields
+from testbed.training.membership import peers, server_class
+
+
+class ServerRole:
+    """One server in one run: ``prepare``, then ``run`` from t0 on."""
+
+    kind = "server"
+    _exchange: ServerSide
+
+    def __init__(self, node: Node, job: Job) -> None:
+        self._node, self._job = node, job
+        self._step, self._end_s, self._bytes_down = 0, 0.0, 0
+
+    def prepare(self) -> None:
+        """Do what takes time, and wait for every worker's greeting.
+
+        Raises InputError or MachineError when the job cannot be done here, NodeLost for a missing
+        worker.
+        """
+        self._exchange = server_class(self._job)(self._node, peers(self._job))
+        self._load()
+        self._exchange.welcome()
+
+    def run(self) -> dict[str, Any]:
+        """Serve until the last step; returns a summary.
+
+        Raises NodeLost naming worker and step, WireError for a message that is not a gradient.
+        """
+        self._node.sleep_until(0.0)
+        try:
+            while not self._serve():
+                pass
+        finally:
+            self._stop()
+        self._end()
+        return self._summary(self._exchange.bytes_sent, self._exchange.bytes_received)
+
+    def _load(self) -> None:
+        """Load data, build the model, pay first-time costs."""
+
+    def _serve(self) -> bool:
+        """Answer gradients of ``_step`` + 1; return whether they were the last."""
+        raise NotImplementedError
+
+    def _stop(self) -> None:
+        """There is nothing to serve any more, whatever the reason."""
+
+    def _end(self) -> None:
+        """The last step has been answered."""
+        self._exchange.farewell(self._step)
+
+    def _outcome(self) -> dict[str, Any]:
+        """Return what the summary says of the model."""
+        return {"accuracy": None, "parameters": None}
+
+    def _summary(self, bytes_sent: int, bytes_received: int) -> dict[str, Any]:
+        return {
+            "role": self.kind,
+            "node": self._job.node,
+            "steps": self._step,
+            "end_s": self._end_s,
+            **self._outcome(),
+            "bytes_down": self._bytes_down,
+            "bytes_sent": bytes_sent,
+            "bytes_received": bytes_received,
+        }
+
+
+class IdleServer(ServerRole):
+    """Takes no part: nothing is sent to it."""
+
+    kind = "bystander"
+
+    def prepare(self) -> None:
+        """Nothing takes time before t0."""
+
+    def run(self) -> dict[str, Any]:
+        """Nothing to do; returns a summary like a server's."""
+        self._node.sleep_until(0.0)
+        return self._summary(bytes_sent=0, bytes_received=0)
+
+
+class FailureLog:
+    """Records the failures of ``exchange``, where it has any: one in lockstep loses nobody and
+    drops nothing."""
+
+    def __init__(self, node: Node, job: Job, exchange: ServerSide) -> None:
+        self._node, self._job, self._exchange = node, job, exchange
+        self._recorded = 0
+
+    def record(self, step: int) -> None:
+        """Record what is new; the run is at ``step``."""
+        crowd = getattr(self._exchange, "crowd", None)
+        if crowd is None:
+            return
+        node, name = self._node, self._job.node
+        for lost in crowd.lost[self._recorded :]:
+            node.record(LostRecord(name, lost.node, step, node.now(), lost.reason).to_json())
+        self._recorded = len(crowd.lost)
+        dropped = getattr(self._exchange, "dropped", [])
+        for message in dropped:
+            fields = message_fields(node, message)
+            node.record(DroppedRecord(name, message.step, fields).to_json())
+        dropped.clear()
