@@ -192,7 +192,7 @@ def channel(lengths: list[list[int]]) -> list[int]:
         body = _body(step, rank, row[rank])
         cut = len(body) // 3
         ours.send(GatherKind.PAYLOAD, step, [body[:cut], b"", body[cut:]])
-        received = [bytes(one.body) for one in ours.receive()]
+        received = [bytes(body) for _, body in ours.receive()]
         assert received == [_body(step, other, length) for other, length in enumerate(row)]
         taken.append(ours.message_bytes)
     return taken

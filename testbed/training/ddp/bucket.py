@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 
 from testbed.algorithms import Algorithm
@@ -31,13 +32,7 @@ from testbed.compress.memory import RESIDUAL, key
 from testbed.compress.payload import read_message
 from testbed.errors import ExperimentError, GradientError, InputError, WireError
 from testbed.node import Buffer
-from testbed.training.ddp.gather import (
-    GatherChannel,
-    GatherKind,
-    HookAverager,
-    Received,
-    message_device,
-)
+from testbed.training.ddp.gather import GatherChannel, GatherKind, HookAverager, message_device
 
 
 def marks_bytes(parts: int) -> int:
@@ -53,11 +48,10 @@ def idle_marks(gradients: Sequence[Tensor], parts: int) -> bytes:
 
 
 def idle_everywhere(marks: Sequence[memoryview], layout: Layout) -> list[Part]:
-    """The parameters that all messages have marked. Raises WireError for a message that ends
-    before."""
-    if any(len(one) != marks_bytes(len(layout.parts)) for one in marks):
+    """The parameters that all have marked. Raises WireError for a message that ends before."""
+    if any(len(own) != marks_bytes(len(layout.parts)) for own in marks):
         raise WireError(f"a message ends within the marks of {len(layout.parts)} parameters")
-    common = np.bitwise_and.reduce([np.frombuffer(one, np.uint8) for one in marks])
+    common = np.bitwise_and.reduce([np.frombuffer(own, np.uint8) for own in marks])
     bits = np.unpackbits(common, bitorder="little")
     return [part for part, marked in zip(layout, bits, strict=False) if marked]
 
@@ -76,15 +70,13 @@ def without(message: Sparse, parts: Sequence[Part]) -> Sparse:
 
 
 def restored(state: Mapping[str, Any], message: Sparse, parts: Sequence[Part]) -> dict[str, Any]:
-    """A compressor's state as if nothing of ``parts`` had been sent in ``message``.
-
-    Without a memory there is nothing to give it back to.
-    """
+    """A compressor's state as if nothing of ``parts`` had been sent in ``message``."""
     memory = dict(state["memory"])
     for part in parts:
         for name in {part.name, key(part.name, RESIDUAL)} & {*memory}:
-            held = memory[name]
-            memory[name] = held + _dense(message, part).view(held.shape).to(held.device)
+            residual = memory[name]
+            sent = _dense(message, part).view(residual.shape)
+            memory[name] = residual + sent.to(residual.device)
     return {**state, "memory": memory}
 
 
@@ -93,9 +85,9 @@ def _dense(message: Sparse, part: Part) -> Tensor:
     if message.indices is None:
         return message.values[part.offset : part.offset + part.size]
     inside = _inside(message.indices, part)
-    found = message.values.new_zeros(part.size)
-    found[message.indices[inside] - part.offset] = message.values[inside]
-    return found
+    values = message.values.new_zeros(part.size)
+    values[message.indices[inside] - part.offset] = message.values[inside]
+    return values
 
 
 def _inside(indices: Tensor, part: Part) -> Tensor:
@@ -103,30 +95,6 @@ def _inside(indices: Tensor, part: Part) -> Tensor:
 
 
 _NAME = "bucket"
-
-
-class GradBucket(Protocol):
-    """The part of ``torch.distributed.GradBucket`` that is used."""
-
-    def index(self) -> int:
-        """Its number in this step, from 0 on."""
-        ...
-
-    def is_last(self) -> bool:
-        """Return whether no other bucket follows in this step."""
-        ...
-
-    def buffer(self) -> Tensor:
-        """All of its gradients, flat."""
-        ...
-
-    def gradients(self) -> list[Tensor]:
-        """The same, one by one."""
-        ...
-
-    def parameters(self) -> list[Tensor]:
-        """Whose they are, in the order of the buffer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +110,8 @@ class BucketTurn:
 
 
 class DdpBucket:
-    """Compresses, sends, receives and averages; one for each of DDP's buckets, for as long as it
-    lasts.
-
-    ``find_unused``: gradients that are all zeros may be of parameters that were not used.
-    """
+    """Compresses, sends, receives and averages: one for each of DDP's buckets. ``find_unused``:
+    gradients that are all zeros may be of parameters that were not used."""
 
     def __init__(
         self,
@@ -161,12 +126,10 @@ class DdpBucket:
         self.layout = layout
         self._find_unused, self._rank = find_unused, group.rank()
         self._compressor = Compressor(row.recipe, {_NAME: layout})
-        self._mean = HookAverager(row, layout, group.size())
+        self._averager = HookAverager(row, layout, group.size())
+        most_bytes = 4096 * (1 + len(self.names)) + 64 * layout.size  # more than any coding takes
         self._channel = GatherChannel(
-            group,
-            message_device(group, device),
-            _mark(layout, row, seed),
-            _most(layout.size, len(self.names)),
+            group, message_device(group, device), _mark(layout, row, seed), most_bytes
         )
         self._flat: Tensor | None = None
         self._scratch = BufferPool()
@@ -184,12 +147,11 @@ class DdpBucket:
         return self._channel.message_bytes
 
     def launch(self, bucket: GradBucket, turn: BucketTurn) -> Future[Tensor]:
-        """Compress its gradient and begin to send it. The future is done when ``land`` is.
-
-        What goes wrong here is sent as well, so that all ranks learn of it instead of waiting.
-        """
+        """Compress its gradient and begin to send it. The future is done when ``land`` is. What
+        goes wrong here is sent as well, so that all ranks learn of it instead of waiting."""
         self._out, self._failure = bucket.buffer(), None
-        self._future = _future(self._out.device)
+        device = self._out.device
+        self._future: Future[Tensor] = Future(devices=[] if device.type == "cpu" else [device])
         kind, body = self._message(bucket, turn)
         self._channel.send(kind, turn.step, body)
         return self._future
@@ -202,22 +164,21 @@ class DdpBucket:
         gradient; ExperimentError naming the rank when one failed otherwise, there what it failed
         with.
         """
-        received = self._channel.receive()
-        self._check(received)
+        bodies = self._checked(self._channel.receive())
         marked = marks_bytes(len(self.names))
-        idle = idle_everywhere([one.body[:marked] for one in received], self.layout)
-        payloads = [one.body[marked:] for one in received]
-        self._mean.put(self._messages(payloads, idle), self._out, turn.reply_rng)
+        idle = idle_everywhere([body[:marked] for body in bodies], self.layout)
+        payloads = [body[marked:] for body in bodies]
+        self._averager.put(self._messages(payloads, idle), self._out, turn.reply_rng)
         self._future.set_result(self._out)
 
     def state(self) -> dict[str, Any]:
         """Return the state that is carried from step to step."""
-        return {**self._compressor.state(), "reply": self._mean.state()}
+        return {**self._compressor.state(), "reply": self._averager.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what is of its parameters."""
         self._compressor.load(state)
-        self._mean.load(state["reply"])
+        self._averager.load(state["reply"])
 
     def _message(self, bucket: GradBucket, turn: BucketTurn) -> tuple[GatherKind, Sequence[Buffer]]:
         """Return the kind and the body to send. The payload holds until the next one is made."""
@@ -242,32 +203,26 @@ class DdpBucket:
             self._flat = torch.empty_like(given, dtype=torch.float32)
         return self._flat.copy_(given)
 
-    def _check(self, received: Sequence[Received]) -> None:
+    def _checked(self, received: Sequence[tuple[GatherKind, memoryview]]) -> list[memoryview]:
         if self._failure is not None:
             raise self._failure
-        for rank, one in enumerate(received):
-            if one.kind is not GatherKind.PAYLOAD:
-                text = bytes(one.body).decode(errors="replace")
-                error = GradientError if one.kind is GatherKind.REFUSED else ExperimentError
+        for rank, (kind, body) in enumerate(received):
+            if kind is not GatherKind.PAYLOAD:
+                text = bytes(body).decode(errors="replace")
+                error = GradientError if kind is GatherKind.REFUSED else ExperimentError
                 raise error(f"rank {rank}: {text}")
+        return [body for _, body in received]
 
     def _messages(self, payloads: Sequence[memoryview], idle: Sequence[Part]) -> Iterator[Sparse]:
         """Yield the messages by rank; each lies where the next one will."""
         for rank, payload in enumerate(payloads):
-            message = self._read(rank, payload)
+            try:
+                message = read_message(payload, self.layout, self._scratch)
+            except WireError as error:
+                raise WireError(f"rank {rank}, gradient of {self.names[0]!r}…: {error}") from error
             if idle and rank == self._rank:
                 self._compressor.load(restored(self._compressor.state(), message, idle))
             yield without(message, idle) if idle else message
-
-    def _read(self, rank: int, payload: memoryview) -> Sparse:
-        try:
-            return read_message(payload, self.layout, self._scratch)
-        except WireError as error:
-            raise WireError(f"rank {rank}, gradient of {self.names[0]!r}…: {error}") from error
-
-
-def _future(device: torch.device) -> Future[Tensor]:
-    return Future(devices=[] if device.type == "cpu" else [device])
 
 
 def _mark(layout: Layout, row: Algorithm, seed: int) -> int:
@@ -277,11 +232,6 @@ def _mark(layout: Layout, row: Algorithm, seed: int) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def _most(size: int, parts: int) -> int:
-    """More bytes than any coding takes."""
-    return 4096 * (1 + parts) + 64 * size
-
-
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Types that are compressed: float32 holds all of their values exactly."""
 
@@ -289,9 +239,8 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 class Parameters:
     """Names for the tensors that a bucket tells of, and the order of their elements in it.
 
-    A bucket holds a parameter's elements as they lie in memory: in ``channels_last`` that is not
-    the order of its dimensions. Layouts have the order of memory, checkpoints that of the
-    dimensions.
+    A bucket and its layout hold elements as they lie in memory: in ``channels_last`` that is not
+    the order of dimensions, which checkpoints have.
     """
 
     def __init__(self, named: Iterable[tuple[str, Tensor]]) -> None:
@@ -304,11 +253,11 @@ class Parameters:
 
     def to_checkpoint(self, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Vectors by name (``<name>`` or ``<name>/<vector>``), each in its parameter's shape."""
-        return {key: self._by_dimensions(self._owner(key), held) for key, held in memory.items()}
+        return {key: self._by_dimensions(self._owner(key), own) for key, own in memory.items()}
 
     def from_checkpoint(self, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The reverse, on the parameters' devices. Raises InputError for what is no parameter's."""
-        return {key: self._by_memory(self._owner(key), held) for key, held in memory.items()}
+        return {key: self._by_memory(self._owner(key), own) for key, own in memory.items()}
 
     def _name(self, tensor: Tensor) -> str:
         try:
@@ -328,19 +277,19 @@ class Parameters:
             )
         return name
 
-    def _by_dimensions(self, name: str, held: Tensor) -> Tensor:
+    def _by_dimensions(self, name: str, vector: Tensor) -> Tensor:
         order = _order(self._tensors[name])
         back = sorted(range(len(order)), key=order.__getitem__)
-        return held.permute(back).contiguous()
+        return vector.permute(back).contiguous()
 
-    def _by_memory(self, name: str, held: Tensor) -> Tensor:
+    def _by_memory(self, name: str, vector: Tensor) -> Tensor:
         tensor = self._tensors[name]
-        if held.shape != tensor.shape:
+        if vector.shape != tensor.shape:
             raise InputError(
                 f"{name!r} has the shape {tuple(tensor.shape)}, and what is remembered of it "
-                f"{tuple(held.shape)}"
+                f"{tuple(vector.shape)}"
             )
-        return held.to(tensor.device).permute(_order(tensor)).contiguous()
+        return vector.to(tensor.device).permute(_order(tensor)).contiguous()
 
 
 def _checked(name: str, tensor: Tensor) -> Tensor:
@@ -353,8 +302,7 @@ def _checked(name: str, tensor: Tensor) -> Tensor:
 
 
 def _order(tensor: Tensor) -> tuple[int, ...]:
-    """Dimensions from the one of the longest stride on; as they are where a bucket keeps them
-    so."""
+    """Dimensions from the longest stride on; as they are where a bucket keeps them so."""
     straight = tuple(range(tensor.dim()))
     if tensor.is_contiguous():
         return straight

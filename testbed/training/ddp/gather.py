@@ -19,7 +19,6 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -64,20 +63,9 @@ class GatherKind(IntEnum):
     """A sentence: what else went wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """One rank's message. ``body`` holds until the bucket's next ``send``."""
-
-    kind: GatherKind
-    body: memoryview
-
-
 class GatherChannel:
-    """A bucket's messages; ``mark`` is its number, the same on all ranks, and ``most`` bounds a
-    length.
-
-    ``send`` and ``receive`` follow each other.
-    """
+    """A bucket's messages. ``mark``: its number, the same on all ranks; ``most``: a length's
+    bound."""
 
     def __init__(
         self, group: dist.ProcessGroup, device: torch.device, mark: int, most: int
@@ -91,8 +79,7 @@ class GatherChannel:
         """Bytes of the last message, header and padding included."""
 
     def send(self, kind: GatherKind, step: int, body: Sequence[Buffer]) -> None:
-        """Begin to send the pieces of ``body``, which stay as they are until ``receive``
-        returns."""
+        """Begin to send the pieces of ``body``, which stay as they are until ``receive``."""
         self._step, self._body = step, body
         length, capacity = sum(map(len, body)), max(self._lengths)
         mine = self._first.outgoing(HEADER_BYTES + capacity)
@@ -101,11 +88,11 @@ class GatherChannel:
         self.message_bytes = mine.size
         self._first.launch()
 
-    def receive(self) -> list[Received]:
-        """All messages, in order of rank. All ranks call this for their buckets in one order.
+    def receive(self) -> list[tuple[GatherKind, memoryview]]:
+        """Kinds and bodies of all messages, in order of rank; they hold until the next ``send``.
 
-        Raises WireError when a rank sent something else, as it does when ranks train different
-        models.
+        All ranks call this for their buckets in one order. Raises WireError when a rank sent
+        something else, as it does when ranks train different models.
         """
         messages = self._first.wait()
         headers = [self._header(rank, row) for rank, row in enumerate(messages)]
@@ -115,7 +102,7 @@ class GatherChannel:
         if longest > capacity:
             parts = np.concatenate([parts, self._rest(longest - capacity, capacity)], axis=1)
         return [
-            Received(kind, memoryview(row)[:length])
+            (kind, memoryview(row)[:length])
             for (kind, length), row in zip(headers, parts, strict=True)
         ]
 
@@ -172,8 +159,7 @@ class _Round:
 
 
 def message_device(group: dist.ProcessGroup, device: torch.device) -> torch.device:
-    """Where messages lie: on the host, where payloads are made, if ``group`` can send from
-    there."""
+    """Where messages lie: on the host, with the payloads, if ``group`` can send from there."""
     carried = {pair.split(":")[0] for pair in dist.get_backend_config(group).split(",")}
     return torch.device("cpu") if "cpu" in carried else device
 
@@ -189,11 +175,10 @@ def _copy(pieces: Sequence[Buffer], into: Bytes, begin: int) -> None:
 
 
 class HookAverager:
-    """Messages added up in order of rank and divided by their number, as the parameter server does.
+    """Messages added up in order of rank and divided by their number, as a parameter server does.
 
-    Where the algorithm's server writes its reply in another way than exactly (a majority vote, half
-    precision), every rank does so too: all read the same mean, and go on as workers of a server
-    would.
+    Where the algorithm's server codes its reply inexactly (a majority vote, half precision), every
+    rank does so too: all read the same mean, and go on as workers of a server would.
     """
 
     def __init__(self, row: Algorithm, layout: Layout, ranks: int) -> None:
@@ -201,12 +186,11 @@ class HookAverager:
         self._total: Tensor | None = None
         exact = row.down == "fp32" and row.down_memory == "none"
         self._encoder, self._scratch = None if exact else UpdateEncoder(row, layout), BufferPool()
+        self._memory = None if self._encoder is None else self._encoder.memory
 
     def put(self, messages: Iterable[Sparse], out: Tensor, rng: Random) -> None:
-        """Set ``out`` (n,), of any of the kinds of float, to the mean.
-
-        Messages lie on the host; each is needed until the next one is asked for.
-        """
+        """Set ``out`` (n,), of any of the kinds of float, to the mean. Messages lie on the host;
+        each is needed until the next one is asked for."""
         total = self._float32(out).zero_()
         if self._encoder is None:
             for message in messages:
@@ -220,13 +204,12 @@ class HookAverager:
 
     def state(self) -> dict[str, Tensor]:
         """Return the values that replies have left out, by parameter."""
-        memory = None if self._encoder is None else self._encoder.memory
-        return {} if memory is None else memory.state()
+        return {} if self._memory is None else self._memory.state()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned; it lies on the host, as a server's does."""
-        if self._encoder is not None and self._encoder.memory is not None and state:
-            self._encoder.memory.load({key: vector.cpu() for key, vector in state.items()})
+        if self._memory is not None and state:
+            self._memory.load({key: vector.cpu() for key, vector in state.items()})
 
     def _float32(self, out: Tensor) -> Tensor:
         if out.dtype == torch.float32:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any, Self
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
@@ -23,26 +23,17 @@ from testbed.algorithms import Algorithm
 from testbed.compress.base import Recipe
 from testbed.compress.compressor import Checkpoint
 from testbed.compress.kernels import compilation
-from testbed.compress.layout import Layout
 from testbed.control.base import Controller, Observation, controller_seed, controllers
 from testbed.errors import InputError
 from testbed.training.data import derive
-from testbed.training.ddp.bucket import BucketTurn, DdpBucket, GradBucket, Parameters
-from testbed.training.ddp.report import (
-    CarriedState,
-    HookReport,
-    gathered_bytes,
-    reduced_bytes,
-    row_of,
-)
+from testbed.training.ddp.bucket import BucketTurn, DdpBucket, Parameters
+from testbed.training.ddp.report import VECTORS, CarriedState, HookReport, row_of
 
 __all__ = ["CompressionState", "HookReport", "compressed_hook"]
 
 
 class CompressionState:
     """The state of a model's hook: residuals by parameter, the step, and how much to send.
-
-    One per model.
 
     ``parameters``: names and tensors of the module that is wrapped. ``algorithm``: a row or a
     pattern of ``testbed algorithms``, an ``Algorithm``, or a ``Recipe``, whose density is 1 unless
@@ -78,7 +69,7 @@ class CompressionState:
         self._buckets: dict[tuple[str, ...], DdpBucket] = {}
         self._carried = CarriedState(self.algorithm.memory)
         self._open: list[DdpBucket] = []
-        self._turn = self._next_turn(0)
+        self._turn = self._turn_of(0)
         self._began_s = 0.0
         self._last, self._totals = HookReport(), HookReport()
         compilation.all()
@@ -117,9 +108,9 @@ class CompressionState:
         """
         if bucket.index() == 0:
             self._begin()
-        mine = self._bucket(bucket)
-        future = mine.launch(bucket, self._turn)
-        self._open.append(mine)
+        own = self._bucket(bucket)
+        future = own.launch(bucket, self._turn)
+        self._open.append(own)
         if bucket.is_last():
             self._end()
         return future
@@ -142,7 +133,7 @@ class CompressionState:
             raise InputError(
                 "the controller needs a delay", hint="Give `delay_s`, or a `clock` from the start"
             )
-        seen = Observation(
+        observed = Observation(
             step=self._turn.step,
             epoch=epoch,
             delay_s=self._last.delay_s if delay_s is None else delay_s,
@@ -150,12 +141,12 @@ class CompressionState:
             bytes_sent=self._last.bytes_sent,
             density=self._turn.density,
         )
-        self.controller.observe(seen)
+        self.controller.observe(observed)
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint, between two steps: each rank's own, as its residuals are."""
         state = self._carried.together([bucket.state() for bucket in self._buckets.values()])
-        for part in ("memory", "reply"):
+        for part in VECTORS:
             state[part] = self._parameters.to_checkpoint(state[part])
         return {**state, "step": self._turn.step, "controller": self.controller.state()}
 
@@ -167,7 +158,7 @@ class CompressionState:
         """
         Checkpoint.read(state, self.algorithm.memory)
         known, controller = dict(state), self._make_controller()
-        for part in ("memory", "reply"):
+        for part in VECTORS:
             known[part] = self._parameters.from_checkpoint(state[part])
         try:
             controller.load(state["controller"])
@@ -179,40 +170,39 @@ class CompressionState:
         self._carried, self._buckets, self._open = CarriedState(self.algorithm.memory), {}, []
         self._carried.add(known)
         self.controller = controller
-        self._turn = self._next_turn(state["step"])
+        self._turn = self._turn_of(state["step"])
 
     def _make_controller(self) -> Controller:
         make = controllers.get(self.algorithm.controller)
         return make(seed=controller_seed(self._seed, self._group.rank()), **self.algorithm.options)
 
-    def _next_turn(self, step: int) -> BucketTurn:
-        """The same randomness for a step in every run, also in one that went on from a
-        checkpoint."""
+    def _turn_of(self, step: int) -> BucketTurn:
+        """The same randomness for a step in every run, also in one that was resumed."""
         own = derive(self._seed, "ddp", self._group.rank(), step)
         common = derive(self._seed, "ddp reply", step)
         return BucketTurn(step, self.controller.density(), Random(own), Random(common))
 
     def _begin(self) -> None:
         self._open = []
-        self._turn = self._next_turn(self._turn.step + 1)
+        self._turn = self._turn_of(self._turn.step + 1)
         self._began_s = self._now()
 
     def _end(self) -> None:
-        landing, self._open = self._open, []
-        for bucket in landing:
+        buckets, self._open = self._open, []
+        for bucket in buckets:
             bucket.land(self._turn)
         ranks = self._group.size()
-        message_bytes = sum(bucket.message_bytes for bucket in landing)
-        elements = sum(bucket.layout.size for bucket in landing)
+        message_bytes = sum(bucket.message_bytes for bucket in buckets)
+        elements = sum(bucket.layout.size for bucket in buckets)
         self._last = HookReport(
             steps=1,
             elements=elements,
-            sent_count=sum(bucket.sent_count for bucket in landing),
-            payload_bytes=sum(bucket.payload_bytes for bucket in landing),
+            sent_count=sum(bucket.sent_count for bucket in buckets),
+            payload_bytes=sum(bucket.payload_bytes for bucket in buckets),
             message_bytes=message_bytes,
-            bytes_sent=gathered_bytes(message_bytes, ranks),
-            bytes_received=gathered_bytes(message_bytes, ranks),
-            dense_bytes=reduced_bytes(elements, ranks),
+            bytes_sent=(ranks - 1) * message_bytes,
+            bytes_received=(ranks - 1) * message_bytes,
+            dense_bytes=-(-2 * (ranks - 1) * 4 * elements // ranks),  # ring all-reduce
             delay_s=self._now() - self._began_s,
         )
         self._totals += self._last
@@ -223,30 +213,23 @@ class CompressionState:
     def _bucket(self, bucket: GradBucket) -> DdpBucket:
         """Ours for ``bucket``; a new one takes over from those that had its parameters before."""
         layout = self._parameters.layout(bucket.parameters())
-        key = tuple(part.name for part in layout)
-        if key not in self._buckets:
-            self._buckets[key] = self._made(layout, bucket.buffer().device)
-        return self._buckets[key]
-
-    def _made(self, layout: Layout, device: torch.device) -> DdpBucket:
-        names = {part.name for part in layout}
-        for key in [key for key in self._buckets if names & {*key}]:
-            self._carried.add(self._buckets.pop(key).state())
-        made = DdpBucket(
-            layout,
-            self.algorithm,
-            self._group,
-            device,
-            find_unused=self._find_unused,
-            seed=self._seed,
-        )
-        made.load(self._carried.take(layout))
-        return made
+        names = tuple(part.name for part in layout)
+        if names not in self._buckets:
+            for key in [key for key in self._buckets if {*names} & {*key}]:
+                self._carried.add(self._buckets.pop(key).state())
+            own = DdpBucket(
+                layout,
+                self.algorithm,
+                self._group,
+                bucket.buffer().device,
+                find_unused=self._find_unused,
+                seed=self._seed,
+            )
+            own.load(self._carried.take(layout))
+            self._buckets[names] = own
+        return self._buckets[names]
 
 
-def compressed_hook(
-    state: CompressionState,
-    bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch does not export it explicitly
-) -> torch.futures.Future[torch.Tensor]:
+def compressed_hook(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
     """For ``DistributedDataParallel.register_comm_hook(state, compressed_hook)``."""
     return state.exchange(bucket)

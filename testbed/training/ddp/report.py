@@ -23,14 +23,10 @@ from testbed.errors import InputError
 
 
 def row_of(algorithm: str | Algorithm | Recipe, density: float | None) -> Algorithm:
-    """The checked row. Raises InputError where ``density``, its exchange or its controller do not
-    suit."""
-    if isinstance(algorithm, str):
-        row = resolve(algorithm)
-    elif isinstance(algorithm, Recipe):
-        row = _of_recipe(algorithm)
-    else:
-        row = algorithm
+    """The checked row. Raises InputError where ``density``, exchange or controller do not suit."""
+    row = resolve(algorithm) if isinstance(algorithm, str) else algorithm
+    if isinstance(row, Recipe):
+        row = _of_recipe(row)
     if row.exchange != "ps":
         raise InputError(
             f"algorithm {row.name!r} travels by {row.exchange!r}",
@@ -43,10 +39,10 @@ def row_of(algorithm: str | Algorithm | Recipe, density: float | None) -> Algori
             )
         row = replace(row, options={**row.options, "density": density})
     check(row)
-    if asked := watched(controllers.get(row.controller)(seed=0, **row.options)):
+    if wanted := watched(controllers.get(row.controller)(seed=0, **row.options)):
         raise InputError(
             f"algorithm {row.name!r}: its controller {row.controller!r} watches "
-            f"{', '.join(sorted(asked))}",
+            f"{', '.join(sorted(wanted))}",
             hint="A hook does not tell of that; run it in the testbed",
         )
     return row
@@ -80,8 +76,7 @@ class HookReport:
     message_bytes: int = 0
     """The same as it was handed over to be sent, with headers, filled up to the common length."""
     bytes_sent: int = 0
-    """Bytes that left it in all-gathers by ring, in which every message passes through all other
-    ranks."""
+    """Bytes that left it in all-gathers by ring: each message passes through all other ranks."""
     bytes_received: int = 0
     """Bytes that reached it: a message of every other rank."""
     dense_bytes: int = 0
@@ -97,17 +92,6 @@ class HookReport:
     def __add__(self, other: HookReport) -> HookReport:
         names = [field.name for field in fields(self)]
         return HookReport(**{name: getattr(self, name) + getattr(other, name) for name in names})
-
-
-def gathered_bytes(message_bytes: int, ranks: int) -> int:
-    """Return the bytes that each rank sends, and receives, in a ring all-gather of messages of that
-    length."""
-    return (ranks - 1) * message_bytes
-
-
-def reduced_bytes(elements: int, ranks: int) -> int:
-    """Return the bytes that each rank sends, and receives, in a ring all-reduce of float32."""
-    return -(-2 * (ranks - 1) * 4 * elements // ranks)
 
 
 VECTORS = ("memory", "reply")
@@ -126,23 +110,20 @@ class CarriedState:
         """Take in a bucket's or a checkpoint's state."""
         for part in VECTORS:
             self._vectors[part].update(state[part])
-        newer = [one["parts"] for one in state["learnt"]]
-        self._learnt = [one for one in self._learnt if one["parts"] not in newer]
+        newer = [entry["parts"] for entry in state["learnt"]]
+        self._learnt = [entry for entry in self._learnt if entry["parts"] not in newer]
         self._learnt.extend(state["learnt"])
 
     def take(self, layout: Layout) -> dict[str, Any]:
-        """Hand over what belongs to the parameters of ``layout``.
-
-        What other bucketings of them have learnt stays here as well: buckets like theirs may yet
-        come.
-        """
+        """Hand over what belongs to the parameters of ``layout``. What other bucketings of them
+        have learnt stays here as well: buckets like theirs may yet come."""
         order = [part.name for part in layout]
         names = {*order}
         taken: dict[str, Any] = {"kind": self._kind}
-        for part, held in self._vectors.items():
-            taken[part] = {key: held.pop(key) for key in parameters_of(held, names)}
-        taken["learnt"] = [one for one in self._learnt if names & {*one["parts"]}]
-        self._learnt = [one for one in self._learnt if one["parts"] != order]
+        for part, vectors in self._vectors.items():
+            taken[part] = {key: vectors.pop(key) for key in parameters_of(vectors, names)}
+        taken["learnt"] = [entry for entry in self._learnt if names & {*entry["parts"]}]
+        self._learnt = [entry for entry in self._learnt if entry["parts"] != order]
         return taken
 
     def together(self, states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
