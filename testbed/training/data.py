@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 
 def derive(seed: int, *purpose: str | int) -> int:
-    """A 63-bit seed for ``purpose`` (``derive(1, "batches", epoch)``), the same on every
-    machine."""
+    """A 63-bit seed for ``purpose`` (``derive(1, "batches", epoch)``), the same everywhere."""
     text = "/".join(map(str, (seed, *purpose))).encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") >> 1
 
@@ -59,13 +58,10 @@ def on_device(samples: Samples, device: torch.device, where: str) -> Samples:
 
 def subset(samples: Samples, most: int) -> Samples:
     """At most ``most`` of ``samples``, the same ones every time, whatever their order means."""
-    import torch
-
     x, y = samples
     if len(y) <= most:
         return samples
-    generator = torch.Generator().manual_seed(derive(0, "subset"))
-    chosen = torch.randperm(len(y), generator=generator)[:most].to(y.device)
+    chosen = _shuffled(len(y), derive(0, "subset"))[:most].to(y.device)
     return x[chosen], y[chosen]
 
 
@@ -106,23 +102,25 @@ class Batches:
         return self._permutation(self.epoch(step))[start : start + self.batch]
 
     def labels(self, rank: int) -> dict[int, int] | None:  # noqa: ARG002
-        """How many samples of each label worker ``rank`` has of its own; None: all workers draw
-        from all."""
+        """How many samples of each label worker ``rank`` has; None: workers draw from all."""
         return None
 
     def whole(self, step: int) -> Tensor:
         """Return the positions of all workers' samples, by rank: int64 (workers · batch,)."""
-        many = self._workers * self.batch
-        start = (step - 1) % self.steps_per_epoch * many
-        return self._permutation(self.epoch(step))[start : start + many]
+        count = self._workers * self.batch
+        start = (step - 1) % self.steps_per_epoch * count
+        return self._permutation(self.epoch(step))[start : start + count]
 
     def _permutation(self, epoch: int) -> Tensor:
-        import torch
-
         if self._drawn is None or self._drawn[0] != epoch:
-            generator = torch.Generator().manual_seed(derive(self._seed, "batches", epoch))
-            self._drawn = epoch, torch.randperm(self._count, generator=generator)
+            self._drawn = epoch, _shuffled(self._count, derive(self._seed, "batches", epoch))
         return self._drawn[1]
+
+
+def _shuffled(count: int, seed: int) -> Tensor:
+    import torch
+
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
 class SplitBatches(Batches):
@@ -143,7 +141,7 @@ class SplitBatches(Batches):
 
     def labels(self, rank: int) -> dict[int, int]:
         """See ``Batches``; every label is there."""
-        own = Counter(self._labels[place] for place in self._shares[rank])
+        own = Counter(self._labels[sample] for sample in self._shares[rank])
         return {label: own[label] for label in sorted(set(self._labels))}
 
     def whole(self, step: int) -> Tensor:
@@ -157,16 +155,14 @@ class SplitBatches(Batches):
 
         if rank not in self._orders or self._orders[rank][0] != epoch:
             own = torch.tensor(self._shares[rank])
-            generator = torch.Generator().manual_seed(derive(self._seed, "batches", epoch, rank))
-            self._orders[rank] = epoch, own[torch.randperm(len(own), generator=generator)]
+            order = _shuffled(len(own), derive(self._seed, "batches", epoch, rank))
+            self._orders[rank] = epoch, own[order]
         return self._orders[rank][1]
 
 
 def batches_of(job: Job, labels: Tensor) -> Batches:
-    """The batches of ``job``'s workers; ``labels``: of the training set, int64 (count,).
-
-    Raises InputError where a worker would not have a batch.
-    """
+    """The batches of ``job``'s workers; ``labels``: of the training set, int64 (count,). Raises
+    InputError where a worker would not have a batch."""
     train, alpha = job.train, job.train.split.alpha
     alike = Batches(len(labels), train.batch, job.workers, job.seed)
     if alpha is None:
@@ -199,16 +195,15 @@ def split_by_label(labels: Sequence[int], workers: int, alpha: float, seed: int)
 
 @lru_cache(maxsize=1)
 def _split_once(labels: tuple[int, ...], workers: int, alpha: float, seed: int) -> list[list[int]]:
-    """Split as ``split_by_label`` does; workers of one process, as in virtual time, share what
-    nobody changes."""
+    """Split as ``split_by_label`` does; workers of one process share the result."""
     return split_by_label(labels, workers, alpha, seed)
 
 
 def _pools(labels: Sequence[int], rng: Random) -> list[list[int]]:
     """Positions by label, in an order of their own."""
     pools: dict[int, list[int]] = {label: [] for label in sorted(set(labels))}
-    for place, label in enumerate(labels):
-        pools[label].append(place)
+    for sample, label in enumerate(labels):
+        pools[label].append(sample)
     for pool in pools.values():
         rng.shuffle(pool)
     return list(pools.values())
@@ -219,7 +214,7 @@ def _dirichlet(rng: Random, concentrations: Sequence[float]) -> list[float]:
     for a small a."""
     logs = [log(rng.gammavariate(a + 1, 1)) + log(1 - rng.random()) / a for a in concentrations]
     largest = max(logs)
-    shares = [exp(one - largest) for one in logs]
+    shares = [exp(value - largest) for value in logs]
     return [share / sum(shares) for share in shares]
 
 
@@ -237,8 +232,7 @@ def _chances(weights: Sequence[float], pools: Sequence[list[int]]) -> _Chances:
 
 
 def _drawn(rng: Random, chances: _Chances, pools: Sequence[list[int]]) -> list[int]:
-    """A pool that is not empty. Who has no weight on any draws as if all samples that are left were
-    alike."""
+    """A pool that is not empty. Who has no weight on any draws from all samples alike."""
     if not chances.whole:
         chances = _chances([float(len(pool)) for pool in pools], pools)
     reach = rng.random() * chances.whole

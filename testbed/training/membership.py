@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from random import Random
 
-from testbed import exchange
 from testbed.algorithms import Algorithm
 from testbed.compatibility import BUCKETS
 from testbed.errors import InputError
@@ -24,10 +23,7 @@ def participates(job: Job, step: int) -> bool:
 
 
 def participants_of(job: Job) -> Callable[[int], Sequence[int]] | None:
-    """Return a function from step to the numbers of the workers who take part, by rank.
-
-    None: all always take part.
-    """
+    """Return a function from step to the participants' numbers; None: all always take part."""
     if job.train.participation is None:
         return None
     return lambda step: [job.servers + rank for rank in _of(job, step) or ()]
@@ -42,8 +38,7 @@ def non_participants(job: Job, step: int) -> list[int]:
 
 
 def absent_until(job: Job, now_s: float) -> float | None:
-    """When the worker of ``job`` returns, if it is to be away at ``now_s``; wall seconds after
-    t0."""
+    """When the worker of ``job`` returns, if it is to be away at ``now_s``; seconds after t0."""
     ends = (to_s for from_s, to_s in job.absences if from_s <= now_s < to_s)
     return next(ends, None)
 
@@ -62,12 +57,7 @@ def _of(job: Job, step: int) -> tuple[int, ...] | None:
     return participants(job.seed, step, job.workers, participation.many(job.workers))
 
 
-del exchange
-
-ServedKind = Callable[[Node, Membership], ServerSide]
-
-
-def server_class(job: Job) -> ServedKind:
+def server_class(job: Job) -> Callable[[Node, Membership], ServerSide]:
     """The server's side of that exchange. Raises InputError where it has none."""
     kind = exchange_kind(job)
     if kind.server is None:
@@ -84,8 +74,7 @@ def worker_class(job: Job) -> Callable[[Node, Membership], WorkerSide]:
 
 
 def exchange_kind(job: Job) -> ExchangeSpec:
-    """The exchange of ``job``'s algorithm. Raises InputError for one that is not known, or cannot
-    carry it."""
+    """The exchange of ``job``'s algorithm. Raises InputError for an unknown or unsuitable one."""
     row = job.algorithm
     if row.buckets not in BUCKETS or (row.overlap and not row.bucket_bytes):
         raise InputError(
@@ -98,19 +87,13 @@ def exchange_kind(job: Job) -> ExchangeSpec:
 
 
 def multicasts(algorithm: Algorithm) -> bool:
-    """Return whether one message of its exchange goes to several nodes.
-
-    Raises InputError for an exchange that is not known.
-    """
+    """Return whether its exchange multicasts. Raises InputError for an unknown exchange."""
     return exchanges.get(algorithm.exchange, where=f"algorithm {algorithm.name!r}").multicasts
 
 
 def peers(job: Job, last_step: int | None = None) -> Membership:
     """All peers of ``job``. A worker is silent while it computes, so the longest pace adds to the
-    timeout.
-
-    ``last_step``: where it is known by numbers.
-    """
+    timeout. ``last_step``: where it is known by numbers."""
     row = job.algorithm
     share = exchanges.get(row.exchange).work(row.exchange_options, job.workers)
     return Membership(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from statistics import median
 from typing import Any
 
@@ -32,8 +33,6 @@ WARM_UP = 4
 """The first passes pay for what is loaded, compiled and allocated."""
 PASSES = 11
 
-OfPasses = Callable[[list[float]], float]
-
 
 class HostStopwatch:
     """Takes the time by a clock of the host: of what computes in the thread that calls it."""
@@ -47,8 +46,7 @@ class HostStopwatch:
         self._marks_s.append(self._now())
 
     def read(self) -> list[float]:
-        """Return the seconds from the first mark to each, in their order; there are none after
-        it."""
+        """Return the seconds from the first mark to each, in order; there are none after it."""
         seconds = [mark_s - self._marks_s[0] for mark_s in self._marks_s]
         self._marks_s.clear()
         return seconds
@@ -56,9 +54,7 @@ class HostStopwatch:
 
 class CudaStopwatch:
     """As ``HostStopwatch``, by events in the device's own queue, which is far behind the host.
-
-    Nothing waits for anything until it is read.
-    """
+    Nothing waits for anything until it is read."""
 
     def __init__(self) -> None:
         self._marks: list[torch.cuda.Event] = []
@@ -91,13 +87,9 @@ class TimedPasses:
         """Layers a parameter's gradient of which was complete, by number."""
 
     def times(self, compute: Callable[[], object]) -> list[LayerTimes]:
-        """Measure the layers of ``compute``, which makes one forward and one backward pass.
-
-        Layers are in the order of the forward pass.
-
-        Raises InputError for a model whose layers do not follow one another, forward and, in
-        reverse, backward.
-        """
+        """Measure the layers of ``compute``, which makes one forward and one backward pass; in the
+        order of the forward pass. Raises InputError for a model whose layers do not follow one
+        another, forward and, in reverse, backward."""
         self._entered, self._left, self._ready = [], 0, []
         hooks = LayerHooks(
             self._flat.module,
@@ -136,8 +128,7 @@ class TimedPasses:
         _in_order(last, range(count - 1, -1, -1), names, "backward")
 
     def _between(self, marks_s: Sequence[float]) -> list[LayerTimes]:
-        """The marks are: the begin, every layer's forward pass, its end, every parameter's
-        gradient."""
+        """The marks: the begin, each layer's forward pass, its end, each parameter's gradient."""
         count = len(self.layers)
         forward_s = [marks_s[0], *marks_s[2 : count + 2]]
         ready_s = {number: marks_s[count + 2 + i] for i, number in enumerate(self._ready)}
@@ -152,13 +143,11 @@ def _in_order(
     actual: Sequence[int], expected: Sequence[int], names: Sequence[str], direction: str
 ) -> None:
     """Raises InputError at the first layer that is not where its parameters are."""
-    if list(actual) == list(expected):
-        return
-    pairs = zip([*actual, None], [*expected, None], strict=False)
-    wrong, right = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
-    came = "nothing" if wrong is None else f"layer {names[wrong]!r}"
-    due = "nothing more" if right is None else f"layer {names[right]!r}"
-    raise _disorder(f"in its {direction} pass {came} came where {due} was to")
+    for wrong, right in zip_longest(actual, expected):
+        if wrong != right:
+            came = "nothing" if wrong is None else f"layer {names[wrong]!r}"
+            due = "nothing more" if right is None else f"layer {names[right]!r}"
+            raise _disorder(f"in its {direction} pass {came} came where {due} was to")
 
 
 def _disorder(what: str) -> InputError:
@@ -177,16 +166,14 @@ def measure(
     *,
     passes: int = PASSES,
     warm_up: int = WARM_UP,
-    of_passes: OfPasses = median,
+    of_passes: Callable[[list[float]], float] = median,
     about: str = "measured here",
 ) -> Profile:
-    """Measure the profile of ``compute``, which makes one forward and one backward pass of
-    ``flat``'s model; ``now`` in seconds.
+    """Measure the profile of ``compute``: a forward and a backward pass of ``flat``'s model.
 
-    Whatever else ``compute`` does before is the first layer's. Gradients are added to
-    ``flat.gradients``, as ``compute`` does it. One pass is enough where it takes no time, on a
-    virtual clock: all times are 0 then. ``of_passes``: the time that counts of a layer's. Raises
-    InputError for a model whose layers do not follow one another.
+    Whatever else it does before is the first layer's. Gradients are added to ``flat.gradients``.
+    One pass is enough where it takes no time, on a virtual clock. ``of_passes``: the time that
+    counts of a layer's. Raises InputError for a model whose layers do not follow one another.
     """
     device = flat.parameters.device
     timed = TimedPasses(flat, CudaStopwatch() if device.type == "cuda" else HostStopwatch(now))
@@ -207,9 +194,6 @@ def measure(
     return Profile(layers, "measured", about)
 
 
-Inputs = tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Accelerator:
     """A data sheet, and the shares of it that kernels reach."""
@@ -222,8 +206,7 @@ class Accelerator:
     efficiency: float
     """Share of ``flops`` that matrix products and direct convolutions reach."""
     winograd: float
-    """The same for 3 × 3 convolutions of stride 1, which need up to 2.25 times fewer
-    multiplications: above 1."""
+    """The same for 3 × 3 convolutions of stride 1, with up to 2.25 times fewer products."""
     streaming: float
     """Share of ``bandwidth`` that kernels reach that only read and write."""
     launch_s: float
@@ -243,8 +226,7 @@ _READS_AGAIN = {
     "native_batch_norm_backward": 5 / 3,
     "cudnn_batch_norm": 1.5,
 }
-"""Normalisations read their input once for the statistics (backward: for two sums) and once more to
-use them."""
+"""Normalisations read their input once for the statistics and once more to use them."""
 _KERNELS = {
     "convolution_backward": 2,
     "native_group_norm": 3,
@@ -266,8 +248,7 @@ _FREE = {
 
 
 class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, every operation takes its time on ``accelerator``: ``elapsed_s`` grows
-    by it."""
+    """While it is entered, ``elapsed_s`` grows by every operation's time on ``accelerator``."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -303,8 +284,7 @@ def _bytes(leaf: Any) -> int:
 
 
 def _winograd(name: str, args: Any) -> bool:
-    """Return whether a convolution has the form for Winograd's algorithm; with few channels it
-    gains nothing."""
+    """Return whether a convolution suits Winograd's algorithm; few channels gain nothing."""
     if name not in ("convolution", "convolution_backward"):
         return False
     weight, stride = (args[1], args[3]) if name == "convolution" else (args[2], args[4])
@@ -312,12 +292,12 @@ def _winograd(name: str, args: Any) -> bool:
     return plain and min(weight.shape[:2]) >= 16
 
 
-def estimate(module: nn.Module, inputs: Inputs, batch: int, accelerator: Accelerator) -> Profile:
-    """Estimate the profile of a step of ``batch`` samples of shape ``inputs``; ``module`` has no
-    contents (torch's device ``meta``).
-
-    Raises InputError for a model whose layers do not follow one another.
-    """
+def estimate(
+    module: nn.Module, inputs: tuple[int, ...], batch: int, accelerator: Accelerator
+) -> Profile:
+    """Estimate the profile of a step of ``batch`` samples of shape ``inputs``; ``module`` is on
+    torch's device ``meta``. Raises InputError for a model whose layers do not follow one
+    another."""
     meta = torch.device("meta")
     flat = FlatModel(module, meta)
     x = torch.empty((batch, *inputs), device=meta)
@@ -345,10 +325,9 @@ def accelerator_of(name: str, where: str = "--estimate") -> Accelerator:
 def profile_of(job: Job, names: Sequence[str], measure: Callable[[], Profile]) -> Profile | None:
     """How long each of the layers ``names`` is to compute; None where nothing is held.
 
-    ``names``: of the model's ``Layout.layers()``. ``measure``: called only where the scenario says
-    `measured`, or nothing. In all it takes what a usual step takes by ``job.train.pace``, which a
-    profile from a file has set where the scenario does not. Raises InputError for a profile of
-    another model.
+    ``measure``: called only where the scenario says `measured`, or nothing. In all it takes what a
+    usual step takes by ``job.train.pace``, which a profile from a file has set where the scenario
+    does not. Raises InputError for a profile of another model.
     """
     if (times := step_times(job)) is None:
         return None
@@ -363,8 +342,7 @@ def profile_of(job: Job, names: Sequence[str], measure: Callable[[], Profile]) -
 
 
 def _scaled(measured: Profile, names: Sequence[str], pace_s: float) -> Profile:
-    """Scaled. On a virtual clock computation takes no time, so that nothing can be measured: all
-    layers alike then."""
+    """Scaled. On a virtual clock computation takes no time: all layers are alike then."""
     if measured.total_s > 0:
         return measured.scaled(pace_s)
     constant = Profile.constant(names, pace_s)

@@ -29,8 +29,7 @@ def normalisation(channels: int) -> nn.GroupNorm:
 
 
 class GlobalMean(nn.Module):
-    """(batch, channels, height, width) to (batch, channels): a mean with a deterministic
-    gradient."""
+    """(batch, channels, height, width) to (batch, channels), with a deterministic gradient."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Mean over height and width."""
@@ -42,8 +41,7 @@ _VGG19 = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
 
 
 def cnn(inputs: Inputs, classes: int, width: float) -> nn.Module:
-    """Two 3 × 3 convolutions (16 and 32 channels) and one hidden layer (104 units), times
-    ``width``.
+    """Two 3 × 3 convolutions (16 and 32 channels), one hidden layer (104 units), times ``width``.
 
     59,202 parameters for 8 × 8 digits. Inputs of 16 pixels and more are halved after either
     convolution, smaller ones only after the second.
@@ -92,20 +90,17 @@ def mlp(inputs: Inputs, classes: int, width: float) -> nn.Module:
 
 
 def dnn(inputs: Inputs, classes: int, width: float) -> nn.Module:
-    """The fully connected network of the coded-SGD experiments on MNIST (Li et al.).
-
-    The paper gives no layer sizes; ours are two hidden layers of 512 · width units.
-    """
+    """The fully connected network of the coded-SGD experiments on MNIST (Li et al.). The paper
+    gives no layer sizes; ours are two hidden layers of 512 · width units."""
     hidden = scaled(512, width)
     return _layers(math.prod(inputs), (hidden, hidden), classes)
 
 
 def mlp12(inputs: Inputs, classes: int, width: float) -> nn.Module:
-    """Twelve layers with 64 · width units between them, for experiments on when which layer is
-    sent.
+    """Twelve layers with 64 · width units between them, to study when which layer is sent.
 
-    Inputs are pooled, or repeated, to as many values: all layers but the last are of one size, with
-    every task.
+    Inputs are pooled, or repeated, to as many values, so that all layers but the last are of one
+    size.
     """
     del inputs
     units = scaled(64, width)
@@ -151,21 +146,14 @@ class Residual(nn.Module):
     def __init__(self, channels: int, narrow: int, stride: int, bottleneck: bool) -> None:
         super().__init__()
         self.channels = narrow * 4 if bottleneck else narrow
+        convolutions = [(narrow, 3, stride), (narrow, 3, 1)]
         if bottleneck:
-            layers = [
-                *_normalised(channels, narrow, 1),
-                nn.ReLU(),
-                *_normalised(narrow, narrow, 3, stride),
-                nn.ReLU(),
-                *_normalised(narrow, self.channels, 1),
-            ]
-        else:
-            layers = [
-                *_normalised(channels, narrow, 3, stride),
-                nn.ReLU(),
-                *_normalised(narrow, narrow, 3),
-            ]
-        self.layers = nn.Sequential(*layers)
+            convolutions = [(narrow, 1, 1), (narrow, 3, stride), (self.channels, 1, 1)]
+        layers, inside = list[nn.Module](), channels
+        for outside, kernel, own_stride in convolutions:
+            layers += [*_normalised(inside, outside, kernel, own_stride), nn.ReLU()]
+            inside = outside
+        self.layers = nn.Sequential(*layers[:-1])
         same = channels == self.channels and stride == 1
         self.shortcut = nn.Sequential(
             *([] if same else _normalised(channels, self.channels, 1, stride))

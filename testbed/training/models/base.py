@@ -19,11 +19,8 @@ Inputs = tuple[int, int, int]
 
 
 class ModelBuilder(Protocol):
-    """How a model is made. It maps (batch, *inputs) float32 to logits (batch, classes).
-
-    It is called with torch's default device set to ``meta``: shapes only, nothing is drawn or
-    allocated.
-    """
+    """How a model is made. It maps (batch, *inputs) float32 to logits (batch, classes). It is
+    called with torch's default device ``meta``: shapes only, nothing is drawn or allocated."""
 
     def __call__(self, inputs: Inputs, classes: int, width: float) -> nn.Module:
         """The model; ``width`` is the factor on its numbers of channels or hidden units."""
@@ -34,11 +31,8 @@ models: Registry[ModelBuilder] = Registry("model", "narrows.models")
 
 
 def build(model: str, task: str, width: float, seed: int) -> nn.Module:
-    """The model with its initial parameters: float32, on the CPU, the same on every node.
-
-    Raises InputError when the model does not fit the task, or keeps state that replicas would not
-    share.
-    """
+    """The model with its initial parameters: float32, on the CPU, the same on every node. Raises
+    InputError when it does not fit the task, or keeps state that replicas would not share."""
     module = _allocated(outline(model, task, width))
     _initialise(module, derive(seed, "parameters"))
     return module
@@ -50,8 +44,7 @@ def parameter_count(model: str, task: str, width: float) -> int:
 
 
 def outline(model: str, task: str, width: float) -> nn.Module:
-    """The model without contents, on torch's device ``meta``. Raises InputError as ``build``
-    does."""
+    """The model without contents, on torch's device ``meta``. Raises InputError as ``build``."""
     import torch
 
     shape = tasks.get(task, where="train.task")
@@ -70,9 +63,7 @@ def outline(model: str, task: str, width: float) -> nn.Module:
 
 def _allocated(module: nn.Module) -> nn.Module:
     """A module on ``meta`` with room for its parameters on the CPU; those that are one stay one.
-
-    ``to_empty`` does this, too, but imports PyTorch's symbolic shapes, which takes a second.
-    """
+    ``to_empty`` does this, too, but imports PyTorch's symbolic shapes, which takes a second."""
     import torch
     from torch import nn
 
@@ -103,25 +94,19 @@ def _initialise(module: nn.Module, seed: int) -> None:
 class _Later:
     """A builder whose module is imported when it is first called, because that loads torch."""
 
-    module: str
     function: str
     options: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, inputs: Inputs, classes: int, width: float) -> nn.Module:
-        builder = getattr(import_module(f"testbed.training.models.{self.module}"), self.function)
+        builder = getattr(import_module("testbed.training.models.architectures"), self.function)
         built: nn.Module = builder(inputs, classes, width, **self.options)
         return built
 
 
 def register() -> None:
     """Add every model of ours."""
-    models.add("mlp", _Later("architectures", "mlp"))
-    models.add("dnn", _Later("architectures", "dnn"))
-    models.add("mlp12", _Later("architectures", "mlp12"))
-    models.add("cnn", _Later("architectures", "cnn"))
-    models.add("vgg19", _Later("architectures", "vgg19"))
-    models.add("resnet18", _Later("architectures", "resnet", {"blocks": (2, 2, 2, 2)}))
-    models.add("resnet34", _Later("architectures", "resnet", {"blocks": (3, 4, 6, 3)}))
-    models.add(
-        "resnet50", _Later("architectures", "resnet", {"blocks": (3, 4, 6, 3), "bottleneck": True})
-    )
+    for name in ("mlp", "dnn", "mlp12", "cnn", "vgg19"):
+        models.add(name, _Later(name))
+    models.add("resnet18", _Later("resnet", {"blocks": (2, 2, 2, 2)}))
+    models.add("resnet34", _Later("resnet", {"blocks": (3, 4, 6, 3)}))
+    models.add("resnet50", _Later("resnet", {"blocks": (3, 4, 6, 3), "bottleneck": True}))

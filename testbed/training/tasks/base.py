@@ -56,10 +56,7 @@ def read(
     data: Path | None, name: str, *, task: str, folders: tuple[str, ...], source: str
 ) -> bytes:
     """Contents of file ``name`` (or ``name.gz``) in ``data`` or one of its usual ``folders``.
-
-    Raises InputError that says which file to put where, and where it comes from (``source``); also
-    for what is there and no regular file.
-    """
+    Raises InputError that says which file to put where, and where it comes from (``source``)."""
     if data is None:
         raise InputError(
             f"task {task!r} needs its files",

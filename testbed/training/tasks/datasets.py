@@ -32,30 +32,38 @@ _SPLIT = 20
 """Fixes which samples are for testing; not a setting, so that results stay comparable."""
 
 
-class Digits:
-    """1,797 digits of 43 writers (UCI ML hand-written digits), grey values scaled to 0-1.
+class LabelledImages:
+    """A task in its two sets. ``data``: directory of its files, if it needs any."""
 
-    1,438 to learn from, 359 to test on, the same for everybody.
-    """
+    def __init__(self, data: Path | None = None) -> None:
+        self._data = data
+
+    def train_set(self) -> Samples:
+        """Return the samples to learn from. Not to be written to."""
+        return self._part(test=False)
+
+    def test_set(self) -> Samples:
+        """Return the samples to test on. Not to be written to."""
+        return self._part(test=True)
+
+    def _part(self, *, test: bool) -> Samples:
+        raise NotImplementedError
+
+
+class Digits(LabelledImages):
+    """1,797 digits of 43 writers (UCI ML hand-written digits), grey values scaled to 0-1: 1,438 to
+    learn from, 359 to test on, the same for everybody."""
 
     name = "digits"
     inputs = (1, 8, 8)
     classes = 10
 
-    def __init__(self, data: Path | None = None) -> None:
-        self._data = data  # needs no files; takes the argument like every task
-
-    def train_set(self) -> Samples:
-        """``x`` (1438, 1, 8, 8)."""
-        return _part(test=False)
-
-    def test_set(self) -> Samples:
-        """``x`` (359, 1, 8, 8)."""
-        return _part(test=True)
+    def _part(self, *, test: bool) -> Samples:
+        return _digits(test=test)
 
 
 @cache
-def _part(*, test: bool) -> Samples:
+def _digits(*, test: bool) -> Samples:
     """Read once however many nodes there are; nobody writes into it."""
     import torch
 
@@ -71,8 +79,8 @@ def _part(*, test: bool) -> Samples:
 def _read() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """All images (1797, 8, 8), 0 to 16, and labels (1797,): scikit-learn's file, read without
     importing the library, which takes over a second; by the library where the file is elsewhere."""
-    found = importlib.util.find_spec("sklearn")
-    folders = [] if found is None else list(found.submodule_search_locations or [])
+    library = importlib.util.find_spec("sklearn")
+    folders = [] if library is None else list(library.submodule_search_locations or [])
     file = Path(*folders[:1], "datasets", "data", "digits.csv.gz")
     if not file.is_file():
         from sklearn.datasets import load_digits
@@ -89,40 +97,29 @@ _UNSIGNED_BYTES = 8
 """The idx format's code for elements of one byte."""
 
 
-class Mnist:
-    """70,000 handwritten digits: 60,000 to learn from, 10,000 to test on; standardised grey
-    values."""
+class Mnist(LabelledImages):
+    """70,000 handwritten digits: 60,000 to learn from, 10,000 to test on; standardised greys.
+
+    Files ``train-…`` and ``t10k-…``, each ``images-idx3-ubyte`` and ``labels-idx1-ubyte``.
+    """
 
     name = "mnist"
     inputs = (1, 28, 28)
     classes = 10
 
-    def __init__(self, data: Path | None = None) -> None:
-        self._data = data
-
-    def train_set(self) -> Samples:
-        """``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``."""
-        return self._part("train")
-
-    def test_set(self) -> Samples:
-        """``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``."""
-        return self._part("t10k")
-
-    def _part(self, prefix: str) -> Samples:
+    def _part(self, *, test: bool) -> Samples:
         import torch
 
-        images = self._read(f"{prefix}-images-idx3-ubyte", dimensions=3)
-        labels = self._read(f"{prefix}-labels-idx1-ubyte", dimensions=1)
+        prefix = "t10k" if test else "train"
+        images_name, labels_name = f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
+        images = self._read(images_name, dimensions=3)
+        labels = self._read(labels_name, dimensions=1)
         if len(images) != len(labels):
-            raise damaged(
-                f"{prefix}-labels-idx1-ubyte", f"{len(labels)} labels, {len(images)} images"
-            )
+            raise damaged(labels_name, f"{len(labels)} labels, {len(images)} images")
         if images.shape[1:] != self.inputs[1:]:
-            raise damaged(
-                f"{prefix}-images-idx3-ubyte", f"images of {tuple(images.shape[1:])} pixels"
-            )
+            raise damaged(images_name, f"images of {tuple(images.shape[1:])} pixels")
         if int(labels.max()) >= self.classes:
-            raise damaged(f"{prefix}-labels-idx1-ubyte", f"a label is {int(labels.max())}")
+            raise damaged(labels_name, f"a label is {int(labels.max())}")
         x = images.unsqueeze(1).to(torch.float32).div_(255).sub_(_MEAN).div_(_DEVIATION)
         return x, labels.to(torch.int64)
 
@@ -132,8 +129,7 @@ class Mnist:
 
 
 def _idx(name: str, raw: bytes, dimensions: int) -> Tensor:
-    """An idx file's array: two zero bytes, element type, number of dimensions, their sizes,
-    elements."""
+    """An idx file's array: two zero bytes, element type, dimensions, their sizes, elements."""
     import torch
 
     start = 4 + 4 * dimensions
@@ -148,7 +144,7 @@ def _idx(name: str, raw: bytes, dimensions: int) -> Tensor:
 _PIXELS = 3 * 32 * 32
 
 
-class Cifar10:
+class Cifar10(LabelledImages):
     """60,000 colour images of 10 classes: 50,000 to learn from, 10,000 to test on; standardised."""
 
     name = "cifar10"
@@ -163,20 +159,10 @@ class Cifar10:
     mean: ClassVar[tuple[float, float, float]] = (0.4914, 0.4822, 0.4465)
     deviation: ClassVar[tuple[float, float, float]] = (0.2470, 0.2435, 0.2616)
 
-    def __init__(self, data: Path | None = None) -> None:
-        self._data = data
-
-    def train_set(self) -> Samples:
-        """The records of ``train_files``, in order."""
-        return self._part(self.train_files)
-
-    def test_set(self) -> Samples:
-        """The records of ``test_files``."""
-        return self._part(self.test_files)
-
-    def _part(self, names: tuple[str, ...]) -> Samples:
+    def _part(self, *, test: bool) -> Samples:
         import torch
 
+        names = self.test_files if test else self.train_files
         records = torch.cat([self._records(name) for name in names])
         labels = records[:, self.label_bytes - 1].to(torch.int64)
         if int(labels.max()) >= self.classes:
@@ -227,24 +213,20 @@ _WRONG = 0.05
 """Share of training labels drawn at random."""
 
 
-class Synthetic:
-    """MNIST-shaped: 20,000 samples to learn from and 20,000 to test on."""
+class Synthetic(LabelledImages):
+    """MNIST-shaped: 20,000 samples to learn from and 20,000 to test on.
+
+    About zero mean and unit variance; every label of the test set is right.
+    """
 
     name = "synthetic"
     inputs = (1, 28, 28)
     classes = 10
     train_count, test_count = 20_000, 20_000
 
-    def __init__(self, data: Path | None = None) -> None:
-        self._data = data  # needs no files; takes the argument like every task
-
-    def train_set(self) -> Samples:
-        """``x`` (train_count, *inputs), about zero mean and unit variance. Not to be written to."""
-        return _train_set(self.inputs, self.classes, self.train_count)
-
-    def test_set(self) -> Samples:
-        """``x`` (test_count, *inputs); every label is right. Not to be written to."""
-        return _test_set(self.inputs, self.classes, self.test_count)
+    def _part(self, *, test: bool) -> Samples:
+        count = self.test_count if test else self.train_count
+        return _synthetic(self.inputs, self.classes, count, test=test)
 
 
 class SyntheticCifar(Synthetic):
@@ -255,30 +237,15 @@ class SyntheticCifar(Synthetic):
     train_count = 10_000
 
 
-@lru_cache(maxsize=1)  # runs that follow one another in a process have the same samples
-def _train_set(inputs: Shape, classes: int, count: int) -> Samples:
-    import torch
-
-    x, y, generator = _draw(inputs, classes, count, stream=1)
-    wrong = torch.rand(len(y), generator=generator) < _WRONG
-    drawn = torch.randint(classes, (len(y),), generator=generator)
-    return x, torch.where(wrong, drawn, y)
-
-
-@lru_cache(maxsize=1)
-def _test_set(inputs: Shape, classes: int, count: int) -> Samples:
-    x, y, _ = _draw(inputs, classes, count, stream=2)
-    return x, y
-
-
-def _draw(inputs: Shape, classes: int, count: int, stream: int) -> tuple[Tensor, Tensor, Generator]:
+@lru_cache(maxsize=2)  # runs that follow one another in a process have the same samples
+def _synthetic(inputs: Shape, classes: int, count: int, *, test: bool) -> Samples:
     import torch
 
     world = torch.Generator().manual_seed(_SEED)
     prototypes = _smooth(classes * _PROTOTYPES, inputs, world)
     freedom = inputs[0] * _COARSE**2
     disturbances = _smooth(2 * freedom, inputs, world)
-    generator = torch.Generator().manual_seed(_SEED + stream)
+    generator = torch.Generator().manual_seed(_SEED + (2 if test else 1))
     y = torch.randint(classes, (count,), generator=generator)
     kind = y * _PROTOTYPES + torch.randint(_PROTOTYPES, (count,), generator=generator)
     weights = torch.randn(count, 2 * freedom, generator=generator)
@@ -286,7 +253,10 @@ def _draw(inputs: Shape, classes: int, count: int, stream: int) -> tuple[Tensor,
     deviation = _DISTURBANCE * freedom**0.5
     x.addmm_(weights, disturbances, alpha=deviation / (2 * freedom) ** 0.5)
     x.add_(prototypes[kind]).div_((1 + deviation**2 + _NOISE**2) ** 0.5)
-    return x.view(count, *inputs), y, generator
+    if not test:
+        wrong = torch.rand(count, generator=generator) < _WRONG
+        y = torch.where(wrong, torch.randint(classes, (count,), generator=generator), y)
+    return x.view(count, *inputs), y
 
 
 def _smooth(count: int, inputs: Shape, generator: Generator) -> Tensor:
@@ -298,3 +268,6 @@ def _smooth(count: int, inputs: Shape, generator: Generator) -> Tensor:
     coarse = torch.randn(count, channels, _COARSE, _COARSE, generator=generator)
     fine = interpolate(coarse, (height, width), mode="bilinear", align_corners=True).flatten(1)
     return (fine - fine.mean(1, keepdim=True)) / fine.std(1, keepdim=True)
+
+
+SHIPPED = (Digits, Synthetic, SyntheticCifar, Mnist, Cifar10, Cifar100)
