@@ -97,8 +97,10 @@ class UpdateEncoder:
 
     def __init__(self, algorithm: Algorithm, layout: Layout) -> None:
         self._layout, self._values = layout, algorithm.downward(layout)
-        self.memory = _memory(algorithm.down_memory, layout)
-        """None where nothing is kept."""
+        self.memory: Memory | None = None
+        """None where nothing is kept: a memory reads the whole vector for its statistics."""
+        if algorithm.down_memory != "none":
+            self.memory = Recipe(memory=RecipeChoice(algorithm.down_memory)).make_memory(layout)
         self._flat: Tensor | None = None
         self._payload = PayloadBuffer()
 
@@ -113,11 +115,8 @@ class UpdateEncoder:
     def average(
         self, messages: Iterable[Sparse], workers: int, rng: Random
     ) -> tuple[memoryview, int]:
-        """The payload of the mean of ``messages``, as ``encode`` gives it, and its elements.
-
-        They are added up in their order, so that the sum is the same everywhere; each is needed
-        until the next one is asked for.
-        """
+        """Return the payload of the mean of ``messages``, as ``encode`` does, and its elements.
+        They are added up in their order; each is needed until the next one is asked for."""
         self.aggregate.reset()
         for message in messages:
             self.aggregate.add(message)
@@ -125,11 +124,8 @@ class UpdateEncoder:
         return self.encode(mean, rng), mean.count
 
     def encode(self, mean: Sparse, rng: Random) -> memoryview:
-        """The payload of ``mean`` (on the host); it holds until the next one. Randomness from
-        ``rng``.
-
-        Raises GradientError where finite gradients add up to more than float32 holds.
-        """
+        """The payload of ``mean`` (on the host); it holds until the next one. Raises GradientError
+        where finite gradients add up to more than float32 holds."""
         if not isfinite(float(mean.values.sum())):
             refuse(mean.values, self._layout, mean.indices, "mean gradient")
         if self.memory is None:
@@ -142,8 +138,7 @@ class UpdateEncoder:
         return encoded.payload
 
     def state(self) -> dict[str, Any]:
-        """Everything that is carried from round to round: what was left out by parameter, what
-        values know."""
+        """Return what is carried from round to round: what was left out, and what values know."""
         left_out = {} if self.memory is None else self.memory.state()
         return {"memory": left_out, "values": as_tensors(self._values.state())}
 
@@ -164,11 +159,6 @@ class UpdateEncoder:
         return self._flat
 
 
-def _memory(name: str, layout: Layout) -> Memory | None:
-    """None for the memory that keeps nothing: it would read the whole vector for its statistics."""
-    return None if name == "none" else Recipe(memory=RecipeChoice(name)).make_memory(layout)
-
-
 class PayloadAverager:
     """Averages messages of ``shard`` into a payload, as the algorithm of ``job`` codes updates."""
 
@@ -179,12 +169,9 @@ class PayloadAverager:
     def average(
         self, messages: Sequence[Message], rng: Random
     ) -> tuple[memoryview, int, ControllerStats | None]:
-        """The payload, which holds until the next one; how many elements it has; what workers agree
-        upon: None where they do not, or it goes with another shard.
-
-        Gradients are added up in the order of ``messages``. Raises WireError naming whose message
-        is no gradient.
-        """
+        """The payload, which holds until the next one, and its elements; what workers agree upon:
+        None where they do not, or it goes with another shard. Raises WireError naming whose message
+        is none."""
         bodies: list[Buffer] = [message.body for message in messages]
         stats, aggregate = None, self._encoder.aggregate
         if self._job.algorithm.agree and self._shard.number == 0:

@@ -19,13 +19,11 @@ from testbed.training.gradient_codec import CompressedCodec, send_priority
 from testbed.training.job import Job
 from testbed.training.step import BucketTimings, StepContext
 
-Failed = Callable[[BaseException], None]
-
 
 class PriorityExecutor:
     """``failed`` is called with what a piece of work raises; nothing is done after it."""
 
-    def __init__(self, node: Node, failed: Failed) -> None:
+    def __init__(self, node: Node, failed: Callable[[BaseException], None]) -> None:
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
         self._tokens: Queue[bool] = node.queue()
@@ -35,14 +33,12 @@ class PriorityExecutor:
         node.spawn(self._run)
 
     def put(self, work: Callable[[], None], priority: int = 0) -> None:
-        """Have ``work`` done: before all that wait with a greater ``priority``, after those with
-        the same."""
+        """Have ``work`` done: before all with a greater ``priority``, after its equals."""
         heappush(self._waiting, (priority, next(self._order), work))
         self._tokens.put(True)
 
     def end(self) -> None:
-        """Nothing more is begun. Never blocks: what is under way may wait for somebody who is
-        lost."""
+        """Nothing more is begun. Never blocks: what is under way may wait for somebody lost."""
         self._over = True
         self._tokens.put(False)
 
@@ -56,10 +52,7 @@ class PriorityExecutor:
 
 
 class BucketPipeline:
-    """Packs, sends and takes in one worker's buckets.
-
-    ``timings``: of the step that was begun last, by bucket.
-    """
+    """Packs, sends and takes in one worker's buckets. ``timings``: by bucket, of the last step."""
 
     def __init__(self, node: Node, job: Job, context: StepContext) -> None:
         self._node, self._job, self._fits = node, job, context.fits
@@ -87,17 +80,13 @@ class BucketPipeline:
         self._codec.begin_step()
 
     def submit_bucket(self, number: int) -> None:
-        """The gradients of a bucket are complete, and stay as they are until ``summary`` has
-        returned."""
+        """A bucket's gradients are complete, and stay so until ``summary`` has returned."""
         self.timings[number] = BucketTimings(self._shards[number], self._node.now())
         self._packing.put(lambda: self._pack(number))
 
     def wait_until(self, number: int) -> Iterator[int]:
-        """Yield buckets whose updates are decoded, each once: others while that of ``number`` is
-        not, then that.
-
-        Raises what packing, sending or taking in have raised.
-        """
+        """Yield buckets whose updates are decoded, each once, until that of ``number`` is among
+        them. Raises what packing, sending or taking in have raised."""
         while number not in self._decoded:
             if self._fresh:
                 yield self._fresh.pop(0)
@@ -114,8 +103,7 @@ class BucketPipeline:
         return self._summary
 
     def end(self) -> None:
-        """There is no step any more. Never blocks: what is under way may be so for as long as
-        somebody lost is waited for."""
+        """There is no step any more. Never blocks: what is under way may wait for somebody lost."""
         self._packing.end()
         self._sending.end()
         self._sent.put(False)

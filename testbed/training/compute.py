@@ -42,13 +42,13 @@ class Computation:
     def __init__(self, job: Job, flat: FlatModel) -> None:
         self._flat, self._rank, self._device = flat, job.rank, flat.parameters.device
         samples = open_task(job.train).train_set()
-        self._x, self._y = on_device(samples, self._device, "train.task")
+        self._data = on_device(samples, self._device, "train.task")
         self.batches = batches_of(job, samples[1])
 
     def gradients(self, step: int) -> Computed:
         """Set ``flat.gradients`` to the mean gradient over this worker's batch of ``step``."""
         chosen = self.batches.indices(step, self._rank).to(self._device)
-        x, y = self._x[chosen], self._y[chosen]
+        x, y = (samples[chosen] for samples in self._data)
         self._flat.gradients.zero_()
         logits = self._flat.forward(x)
         loss = cross_entropy(logits, y)
@@ -58,9 +58,8 @@ class Computation:
         return Computed(float(loss.detach()), int(correct) / len(y))
 
     def blocks(self, step: int, samples: Sequence[slice], rows: Floats) -> Computed:
-        """Set each of ``rows`` to the sum of the gradients of a block of ``samples`` of all
-        workers' batches of ``step``."""
-        return sum_blocks(self._flat, (self._x, self._y), self.batches, step, samples, rows)
+        """Set ``rows`` to sums of gradients over blocks of ``samples`` of all workers' batches."""
+        return sum_blocks(self._flat, self._data, self.batches, step, samples, rows)
 
 
 def sum_blocks(
@@ -71,11 +70,8 @@ def sum_blocks(
     blocks: Sequence[slice],
     rows: Floats,
 ) -> Computed:
-    """For each of ``blocks`` of all workers' samples of ``step``, the sum of their gradients in its
-    row; bit by bit the same on every worker.
-
-    ``data``: all samples and labels. Loss and accuracy are means over all blocks.
-    """
+    """Set ``rows`` to the sums of gradients over ``blocks`` of all workers' samples of ``step``:
+    the same bits on every worker. ``data``: all samples and labels. Loss and accuracy are means."""
     (x, y), loss_sum, correct, samples = data, 0.0, 0, 0
     whole = batches.whole(step).to(x.device)
     for block, row in zip(blocks, rows, strict=True):
@@ -96,12 +92,11 @@ _MESSAGES = 2
 
 
 def warm_up(job: Job, replica: Replica, gradient: Tensor | None = None) -> None:
-    """Compress ``gradient`` as ``job``'s workers do, write the reply as its server does, and apply
-    it.
+    """Compress ``gradient`` as a worker does, write the reply as a server does, and apply it.
 
-    Workers and server do the same, so that each has done what it will do. ``gradient``: float32
-    (size,) on the replica's device; random numbers stand for it where there is none. Compressor,
-    controller, reply and randomness are made for it: those of the run stay as they are.
+    ``gradient``: float32 (size,) on the replica's device; random numbers stand for it where there
+    is none. Compressor, controller, reply and randomness are made for it: those of the run stay as
+    they are.
     """
     compilation.all()
     if gradient is None:

@@ -45,15 +45,13 @@ class EncodedSummary:
 
 @dataclass(frozen=True, slots=True)
 class SentMass:
-    """The elements and their magnitudes in a step's messages: of all shards together."""
+    """Elements and magnitudes in a step's messages: ``before`` is Σ|p|, ``mass`` is Σ|sent|, and
+    ``layers`` is ``Observation.layers``."""
 
     count: int
     before: float
-    """Σ|p|."""
     mass: float
-    """Σ|sent|."""
     layers: dict[str, list[float]]
-    """``Observation.layers``."""
 
 
 class ControllerAdapter:
@@ -103,16 +101,12 @@ class ControllerAdapter:
         return "curves" in self._watched and (self._steps - 1) % self._every == 0
 
     def add_curves(self, shard: Shard, given: Iterable[tuple[str, AccumulatedGradient]]) -> None:
-        """Take the error curves of what ``shard`` will be compressed from, by the name of its first
-        parameter."""
+        """Take the error curves of what ``shard`` will be compressed from, by first parameter."""
         for name, vector in given:
             self._curves[name if self._layered else shard.name] = error_curve(vector.flat, LEVELS)
 
     def sent(self, packed: Sequence[Packed]) -> SentMass:
-        """Return the mass that ``packed``, a message for every shard, carries.
-
-        The gradients are still those of the step.
-        """
+        """Return the mass of ``packed``, a message for every shard of this step's gradient."""
         return SentMass(
             count=sum(message.count for message in packed),
             before=sum(message.before for message in packed),
@@ -130,11 +124,8 @@ class ControllerAdapter:
         step_s: float,
         buckets: dict[str, dict[str, float]],
     ) -> Observation | None:
-        """Show the controller a finished step, in model time: dilation makes delays longer and
-        rates lower.
-
-        Returns what it was shown: this step or, where workers agree, the one before as all met it.
-        """
+        """Show the controller a finished step, in model time. Returns what it was shown: this step
+        or, where workers agree, the one before as all met it."""
         dilation, rate = self._job.dilation, self._node.asked_rate(self._job.node, "up")
         sent, weighed = summary.sent, "memory" in self._watched
         own = Observation(
@@ -191,15 +182,12 @@ class ControllerAdapter:
 
 
 EVERY = "fit_every"
-"""Option of a selector: a report at every so many steps, from the first on; 0, the default:
-none."""
+"""Option of a selector: a report at every so many steps, from the first on; 0: none."""
 
 
 class ObservableCompressor(Compressor):
-    """Shows what it will compress.
-
-    Its selectors make no reports of their own, which would be in the time of the compression.
-    """
+    """Shows what it will compress. Its selectors report nothing: that would take compression
+    time."""
 
     def __init__(self, job: Job, replica: AnyReplica) -> None:
         recipe = job.algorithm.recipe
@@ -210,12 +198,8 @@ class ObservableCompressor(Compressor):
         )
 
     def compensated(self, name: str, flat: Tensor) -> Iterator[tuple[str, AccumulatedGradient]]:
-        """Yield the vectors that ``compress`` of ``flat`` would choose from, by the name of a
-        bucket's first parameter.
-
-        Nothing is kept yet; each is void when its bucket is used again. Raises what ``compress``
-        does.
-        """
+        """Yield the vectors that ``compress`` of ``flat`` would choose from, by first parameter.
+        Each is void when its bucket is used again. Raises what ``compress`` does."""
         flat, end = self._flat(name, flat), 0
         for bucket in self._buckets_of(name):
             begin, end = end, end + bucket.layout.size
@@ -235,10 +219,7 @@ class FitReporter:
 
     def report(self, step: int, only: Shard | None = None) -> Iterator[FitRecord]:
         """Yield one for each bucket (of shard ``only``) from which the selector chooses, of the
-        gradients as they are now.
-
-        Raises GradientError for NaN or infinity.
-        """
+        gradients as they are now. Raises GradientError for NaN or infinity."""
         job, row, seed = self._job, self._job.algorithm, f"{self._job.seed}/{self._job.node}"
         rng = Random(f"{seed}/fit/{step}" if only is None else f"{seed}/fit/{step}/{only.name}")
         layered, gradients = row.buckets == "layer", self._replica.flat.gradients

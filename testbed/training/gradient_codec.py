@@ -19,7 +19,7 @@ from testbed.compress.layout import Layout, Shard
 from testbed.control.base import Controller
 from testbed.errors import GradientError
 from testbed.exchange.base import BlocksSide, Update
-from testbed.exchange.coded.round import POISON, Fixed, Floats, quantize
+from testbed.exchange.coded.round import POISON, Floats, quantize
 from testbed.node import Buffer, Node
 from testbed.training.averaging import ControllerStats, PayloadAverager
 from testbed.training.compute import Computed
@@ -34,18 +34,12 @@ from testbed.training.shared_replica import AnyComputation, AnyReplica
 
 
 def bucket_rng(job: Job, shard: Shard) -> Random:
-    """Return a generator of the node's own for each bucket.
-
-    If all buckets shared a generator, the order of packing or answering would change its draws.
-    """
+    """Return a bucket's own generator: the order of packing or answering changes no draws."""
     return Random(f"{job.seed}/{job.node}/{shard.name}")
 
 
 def send_priority(job: Job, number: int) -> int:
-    """Return the priority of a bucket that waits to be sent; the least goes first.
-
-    Buckets are numbered as they are computed.
-    """
+    """Return the priority of a bucket, by number, that waits to be sent; the least goes first."""
     return -number if job.algorithm.order == "forward" else number
 
 
@@ -66,11 +60,8 @@ class EncodedBucket:
 
 class CompressedCodec:
     """Compressed payloads, one for each shard; the mean comes as such too, or is taken here of
-    everybody's.
-
-    ``encoded``: a step's messages by shard number. ``itemised``: they say of which parameters they
-    are made.
-    """
+    everybody's. ``encoded``: a step's messages by shard number; ``itemised``: they say of which
+    parameters they are made."""
 
     def __init__(
         self,
@@ -166,8 +157,7 @@ class DenseCodec:
         self._sent: Buffer = b""
 
     def encode(self) -> list[tuple[int, Buffer]]:
-        """The gradient's own memory, where it is on the host. Raises GradientError for NaN or
-        infinity."""
+        """The gradient's own memory, if it is on the host. Raises GradientError for NaN or inf."""
         refuse(self._replica.flat.gradients, self._replica.flat.layout)
         self._sent = self._replica.flat.gradients.cpu().numpy().data.cast("B")
         return [(0, self._sent)]
@@ -184,21 +174,16 @@ class DenseCodec:
 
 
 def _thinned(row: Algorithm, layout: Layout, density: Densities) -> tuple[int, int]:
-    """How many things are made sparse by themselves, and their elements; what is sent dense is none
-    of them."""
+    """How many things are made sparse by themselves, and their elements; dense ones are not."""
     sizes = [part.size for part in layout] if row.buckets == "layer" else [layout.size]
     shares = density if isinstance(density, list) else [density] * len(sizes)
-    thinned = [
-        size
-        for size, share in zip(sizes, shares, strict=True)
-        if share < 1.0 and size >= row.dense_below
-    ]
+    both = zip(sizes, shares, strict=True)
+    thinned = [size for size, share in both if share < 1.0 and size >= row.dense_below]
     return len(thinned), sum(thinned)
 
 
 class BlockComputation:
-    """The computation that ``exchange`` asks this worker for, in place of its own batch (see
-    ``compute.Computation``).
+    """The computation that ``exchange`` asks this worker for, in place of its own batch.
 
     Blocks are computed one by one and on one thread: whoever computes the same one gets the same
     bits.
@@ -240,7 +225,13 @@ class BlockCodec(DenseCodec):
             counted = quantize(row, into, self._exchange.over)
             saturated += counted.saturated
             if counted.poisoned:
-                raise _diverged(into, self._replica.flat.layout)
+                wrong = np.flatnonzero(into == POISON)
+                part = self._replica.flat.layout.at(int(wrong[0]))
+                raise GradientError(
+                    f"the gradient of {part.name!r} is not finite at element "
+                    f"{int(wrong[0]) - part.offset} ({len(wrong)} such elements in all): the "
+                    "training has diverged, or its data are not finite"
+                )
         self._exchange.report(saturated)
         self._sent = fixed.data.cast("B")
         return [(0, self._sent)]
@@ -249,13 +240,3 @@ class BlockCodec(DenseCodec):
 GradientCodec = CompressedCodec | DenseCodec
 """Between a worker's gradient and its exchange. Calls come in this order, once a step: ``encode``,
 ``summary``, ``decode``."""
-
-
-def _diverged(values: Fixed, layout: Layout) -> GradientError:
-    wrong = np.flatnonzero(values == POISON)
-    part = layout.at(int(wrong[0]))
-    return GradientError(
-        f"the gradient of {part.name!r} is not finite at element {int(wrong[0]) - part.offset} "
-        f"({len(wrong)} such elements in all): the training has diverged, or its data are not "
-        "finite"
-    )

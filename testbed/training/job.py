@@ -28,10 +28,7 @@ class SharedLink(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Job:
     """One algorithm with one seed. All nodes of a run get the same, but for ``node``, ``rank``,
-    ``peer``.
-
-    Times inside ``train`` are wall times: dilation has been applied.
-    """
+    ``peer``. Times inside ``train`` are wall times: dilation has been applied."""
 
     run: int
     """Number in every frame of the run, 64 bit."""
@@ -50,8 +47,7 @@ class Job:
     threads: int = 1
     """Threads that the node computes with."""
     sizes: tuple[tuple[PayloadSizes, ...], ...] = ()
-    """Sizes of its messages by step, and then by server, where nothing is trained; after the last
-    step comes the first."""
+    """Sizes of its messages by step and server, where nothing is trained; they begin again."""
     names: tuple[str, ...] = ()
     """Names of all peers, by number, for messages; empty: server, worker-0, worker-1…"""
 
@@ -66,8 +62,7 @@ class Job:
     absences: tuple[tuple[float, float], ...] = ()
     """When its worker is away, wall seconds after t0; of a server, all its workers' absences."""
     profile: Profile | None = None
-    """How long layers compute, where the scenario has that from a file: in proportion, the whole is
-    ``train.pace``."""
+    """How long layers compute, if the scenario has a file of it: shares of ``train.pace``."""
 
     def peer_name(self, peer: int) -> str:
         """Return the name of peer number ``peer``."""
@@ -131,11 +126,9 @@ def _profile(data: dict[str, Any] | None) -> Profile | None:
 
 @dataclass(frozen=True, slots=True)
 class PayloadSizes:
-    """Sizes that stand for gradients and means: payload bytes ``up`` and ``down``, and elements.
-
-    ``size``: of the model; ``sent``: of a gradient's message; ``union``: of the mean that is sent.
-    ``density``: asked for.
-    """
+    """Sizes that stand for gradients and means: payload bytes ``up`` and ``down``, and elements of
+    the model (``size``), a gradient's message (``sent``) and the mean that is sent (``union``).
+    ``density``: requested."""
 
     up: int
     down: int
@@ -158,8 +151,7 @@ def message_fields(node: Node, message: Message) -> dict[str, float]:
 
 
 def transfer_fields(timing: TransferTiming, computed_s: float) -> dict[str, Any]:
-    """Phases, bytes and arrival, as they stand in a ``StepRecord``; computation ended at
-    ``computed_s``."""
+    """Phases, bytes and arrival, as in a ``StepRecord``; computation ended at ``computed_s``."""
     return {
         "compress_s": timing.start_s - computed_s,
         "send_s": timing.sent_s - timing.start_s,

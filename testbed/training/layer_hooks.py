@@ -111,10 +111,6 @@ class _Ended(Exception):
     """Raised where the computation waits for what will not come."""
 
 
-_NONE = -1
-"""Is permitted: there will be no more."""
-
-
 class HookedPasses:
     """Forward and backward passes of a worker's own module.
 
@@ -131,7 +127,8 @@ class HookedPasses:
         self, node: Node, compute: Compute, layers: Sequence[Layer], module: nn.Module
     ) -> None:
         self._node, self._compute, self._layers = node, compute, layers
-        self._permits: Queue[int] = node.queue()
+        self._permits: Queue[int | None] = node.queue()
+        """None: there will be no more."""
         self._permitted = -1
         self._news: Queue[tuple[int, float] | Computed | BaseException] = node.queue()
         self._executor = PriorityExecutor(node, self._news.put)
@@ -159,10 +156,8 @@ class HookedPasses:
 
     def computed(self, layer: int) -> float:
         """Block until the gradients of ``layer`` are complete; since when they are. Raises what the
-        computation raised.
-
-        Layers that the loss does not depend on have none: theirs are when all has ended.
-        """
+        computation raised. Layers that the loss does not depend on have none: theirs are when all
+        has ended."""
         while layer not in self._ready_s and self._result is None:
             self._next_event()
         return self._ready_s.get(layer, self._ended_s)
@@ -174,14 +169,13 @@ class HookedPasses:
         return self._result
 
     def spans(self) -> tuple[Spans, Spans]:
-        """Return when the forward and the backward pass of each layer went on, by the node's
-        clock."""
+        """Return when each layer's forward and backward pass went on, by the node's clock."""
         return self._forward, self._backward
 
     def end(self) -> None:
         """There is no step any more. What waits to be permitted is given up; never blocks."""
         self._executor.end()
-        self._permits.put(_NONE)
+        self._permits.put(None)
 
     def _next_event(self) -> None:
         event = self._news.get()
@@ -190,8 +184,7 @@ class HookedPasses:
         if isinstance(event, Computed):
             self._result = event
         else:
-            number, ready_s = event
-            self._ready_s[number] = ready_s
+            self._ready_s.update([event])
 
     def _run(self, step: int) -> None:
         self._active = True
@@ -205,7 +198,7 @@ class HookedPasses:
 
     def _await(self, number: int) -> None:
         while self._permitted < number:
-            if (permitted := self._permits.get()) == _NONE:
+            if (permitted := self._permits.get()) is None:
                 raise _Ended
             self._permitted = permitted
 

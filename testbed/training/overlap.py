@@ -49,20 +49,16 @@ if TYPE_CHECKING:
 
 
 _LATE_S = 1e-3
-"""Computation that ends so much later than it is held to has overrun: less is the scheduler's
-doing."""
+"""Computation that ends so much later than it is held to has overrun: less is the scheduler's."""
 
 
 class LayerClock:
-    """``held``: whether there is a profile. Deadlines are absolute, so that lateness does not add
-    up.
+    """Times of layers one after the other. ``paced``: by a profile. Deadlines are absolute, so that
+    lateness does not add up. ``at_s``: until when the accelerator is busy; ``stall_s``: it waited
+    for parameters for so long."""
 
-    ``at_s``: until when the accelerator is busy, if there is one; ``stall_s``: it waited for
-    parameters for so long.
-    """
-
-    def __init__(self, node: Node, *, held: bool) -> None:
-        self._node, self._paced = node, held
+    def __init__(self, node: Node, *, paced: bool) -> None:
+        self._node, self._paced = node, paced
         self.at_s = self.stall_s = 0.0
         self.overran = False
 
@@ -83,24 +79,20 @@ class LayerClock:
             self._node.sleep_until(self.at_s)
 
     def finish_layer(self, computed_s: float) -> None:
-        """Note that the layer's results are really complete since ``computed_s``.
-
-        A wait that ends later than asked makes nothing late.
-        """
+        """Note that the layer's results are complete since ``computed_s``; a late wait is no
+        delay."""
         if not self._paced or computed_s > self.at_s + _LATE_S:
             self.overran = self.overran or self._paced
             self.at_s = computed_s
 
 
 _PASSES, _WARM_UP = 5, 2
-"""Computations before t0 by which a profile is measured: of large models they take long, and all
-nodes wait."""
+"""Computations before t0 by which a profile is measured: few, since all nodes wait."""
 
 
 @dataclass(slots=True)
 class StepInProgress:
-    """A step as far as it has come. ``computed`` and ``summary`` are there after its backward
-    pass."""
+    """A step as far as it has come; ``computed`` and ``summary`` after its backward pass."""
 
     step: int
     epoch: int
@@ -138,7 +130,7 @@ class OverlappedStep(SequentialStep):
             self._passes = WholePasses(node, compute, self._layers)
         profile = profile_of(job, [layer.name for layer in self._layers], self._measured)
         self._layer_times = None if profile is None else profile.layers
-        self._clock = LayerClock(node, held=profile is not None)
+        self._clock = LayerClock(node, paced=profile is not None)
         self._pipeline = BucketPipeline(node, job, context)
         self._previous: StepInProgress | None = None
         """The step whose buckets are still coming back."""
@@ -209,11 +201,9 @@ class OverlappedStep(SequentialStep):
         current.summary = self._pipeline.summary()
 
     def _apply_bucket(self, current: StepInProgress, bucket: int) -> float:
-        """Return when a bucket's parameters were as ``current`` leaves them: now, if they have not
-        been before.
-
-        While it has not come, what has is applied: the forward pass need not wait for that later.
-        """
+        """Return when a bucket's parameters were as ``current`` leaves them: now, if not before.
+        While it has not come, what has is applied: the forward pass need not wait for that
+        later."""
         replica = self._context.replica
         for number in self._pipeline.wait_until(bucket):
             timings = current.buckets[number]
@@ -240,27 +230,18 @@ class OverlappedStep(SequentialStep):
     def _step_record(
         self, current: StepInProgress, buckets: dict[str, dict[str, float]]
     ) -> StepRecord:
-        """Phases after the computation are those of the bucket that the next step waits for first;
-        of all in the end.
-
-        Its turn to be sent is waited for in sending: what the links are busy with is no
-        compression.
-        """
+        """Phases after the computation are those of the bucket that the next step waits for first.
+        A bucket's turn to be sent is waited for in sending: busy links are no compression."""
         step, epoch, computed_s = current.step, current.epoch, current.computed_s
         timings = current.buckets.values()
-        whole = merge_timings([bucket.timing for bucket in timings])
+        whole = merge_timings([bucket.ticket.travel for bucket in timings])
+        step_s = current.end_s - current.start_s
         observed = self._context.observer.observe(
-            step,
-            epoch,
-            current.computed,
-            current.summary,
-            whole,
-            current.end_s - current.start_s,
-            buckets,
+            step, epoch, current.computed, current.summary, whole, step_s, buckets
         )
         awaited = current.buckets[current.awaited]
         left = replace(
-            awaited.timing,
+            awaited.ticket.travel,
             start_s=awaited.encoded.end_s,
             bytes_up=whole.bytes_up,
             bytes_down=whole.bytes_down,
@@ -288,8 +269,7 @@ class OverlappedStep(SequentialStep):
         )
 
     def _measured(self) -> Profile:
-        """Here and now, before t0. Of workers that share a model none has passes of its own:
-        nothing is measured."""
+        """Measure it before t0; not where workers share a model: none has passes of its own."""
         replica, computation = self._context.replica, self._context.computation
         if not isinstance(replica, Replica):
             layers = tuple(LayerTimes(layer.name, 0.0, 0.0) for layer in self._layers)
@@ -316,16 +296,14 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class BackwardBucket:
-    """Parameters that follow one another: their numbers in the layout, and their elements of the
-    flat vector."""
+    """Parameters that follow one another: their numbers, and their elements of the flat vector."""
 
     parts: range
     elements: slice
 
 
 def ddp_buckets(layout: Layout, first_bytes: int, most_bytes: int) -> list[BackwardBucket]:
-    """The parameters from the last to the first, which is about the order in which gradients are
-    complete.
+    """The parameters from the last to the first: about the order in which gradients are complete.
 
     A bucket is full when it has ``most_bytes`` (the first one: ``first_bytes``) or more, so that a
     parameter is never parted: as PyTorch's ``_compute_bucket_assignment_by_size`` does it.
@@ -343,8 +321,7 @@ def ddp_buckets(layout: Layout, first_bytes: int, most_bytes: int) -> list[Backw
 
 
 class BackwardBuckets:
-    """Reports the buckets of ``module`` that are complete, in their order, from within the backward
-    pass."""
+    """Reports the buckets of ``module`` that are complete, in order, within the backward pass."""
 
     def __init__(
         self, module: nn.Module, layout: Layout, buckets: Sequence[BackwardBucket]
@@ -358,17 +335,14 @@ class BackwardBuckets:
         LayerHooks(module, layout.layers(), self._gradient_ready)
 
     def begin(self, complete: Callable[[int], None]) -> None:
-        """Call ``complete`` with every bucket's number, once, in their order, until the next
-        ``begin``."""
+        """Call ``complete`` with every bucket's number, in order, until the next ``begin``."""
         self._missing, self._next, self._complete = list(self._sizes), 0, complete
 
     def shares(
         self, compute: Callable[[], object], now: Callable[[], float], times: int
     ) -> list[float]:
         """Measure at what share of a computation each bucket is complete: the median of ``times``.
-
-        Never less than that of a bucket before it, and at most 1.
-        """
+        Never less than that of a bucket before it, and at most 1."""
         measured = []
         for _ in range(times):
             ready_s: dict[int, float] = {}
@@ -397,10 +371,8 @@ _REHEARSALS = 5
 
 
 class DdpStep(SequentialStep):
-    """Makes a worker's steps as DistributedDataParallel does.
-
-    Raises MachineError for a replica that is not the worker's own.
-    """
+    """Makes a worker's steps as DistributedDataParallel does. Raises MachineError for a replica
+    that is not the worker's own."""
 
     def __init__(self, node: Node, job: Job, context: StepContext, finished: Finished) -> None:
         super().__init__(node, job, context, finished)

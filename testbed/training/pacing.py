@@ -37,10 +37,8 @@ class StepTimes:
 
 
 def step_times(job: Job) -> StepTimes | None:
-    """Return the step times of the worker of ``job``; None: steps take as long as they take.
-
-    Raises InputError without the times of its file.
-    """
+    """Return the step times of the worker of ``job``; None: steps take as long as they take. Raises
+    InputError without the times of its file."""
     return times_of(job.train.pace, job.seed, job.node, job.step_times, job.dilation)
 
 
@@ -108,11 +106,9 @@ class Pace:
         return None if self._times is None else self._times.at(step) * share
 
     def hold(self, step: int, start_s: float, share: float = 1.0) -> bool:
-        """Wait until ``step``, which began at ``start_s``, has computed for its time, or for
-        ``share`` of it.
-
-        The deadline is absolute, so that lateness does not add up. True when it had passed already.
-        """
+        """Wait until ``step``, which began at ``start_s``, has computed for its time, or ``share``
+        of it. The deadline is absolute, so that lateness does not add up. True when it had passed
+        already."""
         requested_s = self.requested_s(step, share)
         if requested_s is None:
             return False

@@ -39,8 +39,7 @@ _MESSAGES = 2
 
 
 def check_sizes(train: Train, controller: str, where: str) -> None:
-    """Raises InputError for what only a real gradient can decide: when to stop, and how much to
-    send."""
+    """Raises InputError for what only a real gradient can decide: when to stop, what to send."""
     if train.gradients == "real":
         return
     if train.stop.steps is None or train.stop.accuracy is not None or train.stop.epochs is not None:
@@ -224,8 +223,7 @@ _NOTHING: Mapping[str, Any] = {"size": 0, "sent_count": 0, "density": 1.0}
 
 
 class RecordedSizes:
-    """A run directory, as a source of sizes. Workers and steps beyond those recorded begin again
-    with the first."""
+    """A run directory as a source of sizes, whose workers and steps begin again after the last."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -238,10 +236,8 @@ class RecordedSizes:
 
     def sizes(self, job: Job) -> tuple[tuple[PayloadSizes, ...], ...]:
         """Return the sizes by step and server, of the worker ``job`` or, on a server, of the first
-        worker.
-
-        Raises InputError where the run had another number of servers, or no finished step.
-        """
+        worker. Raises InputError where the run had another number of servers, or no finished
+        step."""
         servers, workers = self._nodes("server"), self._nodes("worker")
         if len(servers) != job.servers:
             raise self._unfit(
@@ -265,10 +261,7 @@ class RecordedSizes:
         return InputError(reason, where=str(self._directory))
 
     def _of(self, round_: Mapping[str, Any], server: int, worker: str, peer: int) -> PayloadSizes:
-        """Return the sizes of what went to one server and came back.
-
-        Elements are a whole step's, given with the first server.
-        """
+        """Return the sizes of what went to one server and came back; elements with the first."""
         if round_.get("others"):
             raise self._unfit("in the recorded run not all workers took part in every step")
         (up,) = (int(m["bytes"]) for m in round_["messages"] if int(m["sender"]) == peer)

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 def configure_torch(device: str, threads: int) -> torch.device:
     """Make this process compute deterministically with ``threads`` threads; return the device.
-
-    Raises MachineError when the device is not there. Settings of torch are the process's: all nodes
-    that share one (under simulation) ask for the same.
-    """
+    Raises MachineError when it is not there. All nodes that share the process ask for the same."""
     if device == "cuda":
         # cuBLAS is deterministic only with a fixed workspace, chosen before its first use
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -51,8 +48,7 @@ def configure_torch(device: str, threads: int) -> torch.device:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until ``device`` has done all it was given, so that a clock read after it tells the
-    truth."""
+    """Wait until ``device`` has done all it was given, so that a clock read after it is right."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -62,10 +58,8 @@ _ALL = slice(None)
 
 class DeviceStaging:
     """Where a received vector is decoded: page-locked host memory in front of an accelerator.
-
     ``host``: float32 (size,), to be written; ``deliver`` gives its contents on the device. On the
-    CPU both are the same tensor.
-    """
+    CPU both are the same tensor."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         remote = device.type != "cpu"
@@ -80,8 +74,7 @@ class DeviceStaging:
 
 
 class FlatModel:
-    """``module`` on ``device``, its parameters and their gradients being views into two flat
-    vectors.
+    """``module`` on ``device``, its parameters and their gradients views into two flat vectors.
 
     ``parameters``, ``gradients``: float32 (size,), contiguous, in the order of
     ``module.named_parameters()``. Nothing is allocated per step: backward adds into the views.
@@ -131,8 +124,7 @@ class Sgd:
         return self._velocity
 
     def apply(self, gradient: Tensor, epoch: int, elements: slice = _ALL) -> None:
-        """One step with ``gradient`` (float32 (size,), consumed) for ``elements``; ``epoch`` counts
-        from 1."""
+        """One step with ``gradient`` (float32 (size,), consumed) for ``elements`` in ``epoch``."""
         settings, scratch = self._settings, self._scratch[elements]
         parameters = self._parameters[elements]
         if settings.weight_decay:
@@ -160,8 +152,7 @@ def learning_rate(settings: Optimizer, epoch: int) -> float:
 
 
 class Replica:
-    """Model, optimizer, and the way from a payload to a step. Initial parameters follow from the
-    seed."""
+    """Model, optimizer, and from payload to step. Initial parameters follow from the seed."""
 
     def __init__(self, job: Job) -> None:
         train = job.train
@@ -184,15 +175,12 @@ class Replica:
         return Compressor(job.algorithm.recipe, {s.name: s.layout for s in self.shards})
 
     def decode(self, shard: Shard, payload: Buffer) -> None:
-        """Take in a shard's update; when all are there, ``apply`` makes the step. Raises
-        WireError."""
+        """Take in a shard's update; ``apply`` makes the step of all. Raises WireError."""
         self._codec.decompress(shard.name, payload, self._staging.host[shard.place])
 
     def load_mean_gradient(self, mean: Buffer) -> None:
-        """Take in the whole mean gradient, float32 (size,) as bytes.
-
-        Raises WireError for another size, GradientError for a mean that is not finite.
-        """
+        """Take in the whole mean gradient, float32 (size,) as bytes. Raises WireError for another
+        size, GradientError for a mean that is not finite."""
         expected, actual = 4 * self.flat.size, memoryview(mean).nbytes
         if actual != expected:
             raise WireError(f"a mean gradient has {expected} B, got {actual}")
@@ -205,8 +193,7 @@ class Replica:
         synchronise(self.device)
 
     def state(self) -> bytes:
-        """All that another replica needs to go on as this one: x, and v where there is momentum, as
-        float32."""
+        """All that another replica needs to go on: x, and v where there is momentum, as float32."""
         return b"".join(vector.cpu().numpy().tobytes() for vector in self._vectors())
 
     def load_state(self, state: Buffer) -> None:
@@ -238,8 +225,7 @@ class Replica:
         """Every shard has been: nothing is left to do."""
 
     def warm_up(self, shard: Shard, payload: Buffer) -> None:
-        """Do what ``decode`` and ``apply`` do once, so that first-time costs are paid, changing
-        nothing."""
+        """Do what ``decode`` and ``apply`` do once, to pay first-time costs, changing nothing."""
         self.decode(shard, payload)
         Sgd(self._settings, self.flat.parameters.clone()).apply(self._staging.deliver(), epoch=1)
         synchronise(self.device)

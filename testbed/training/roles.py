@@ -26,8 +26,7 @@ class Role(Protocol):
 
 
 def role(node: Node, job: Job, name: str, provider: ReplicaProvider | None = None) -> Role:
-    """The role ``name`` (server or worker) of ``job``. ``provider``: of workers' replicas, if not
-    their own."""
+    """The role ``name``, server or worker, of ``job``. ``provider``: of workers' replicas."""
     if name == "server" and exchange_kind(job).server is None:
         return IdleServer(node, job)
     if job.sizes:

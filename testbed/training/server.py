@@ -4,7 +4,7 @@ answer, and measure accuracy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, cast
@@ -29,16 +29,14 @@ from testbed.training.server_role import FailureLog, ServerRole
 from testbed.training.worker import RunEvaluator, Stopping, record_epoch
 
 _FIRST = -(1 << 16)
-"""More urgent than any bucket, whose numbers have 16 bits: the reply that says which step is the
-last."""
+"""More urgent than any bucket, whose numbers have 16 bits: the reply that names the last step."""
 
 Answers = dict[int, Buffer]
 """Payloads of replies by shard number, which hold until the next round."""
 
 
 class ServerRound:
-    """Answers rounds of ``shards`` over ``exchange``. ``bytes_down``: frame bytes of all
-    replies."""
+    """Answers rounds of ``shards``. ``bytes_down``: frame bytes of all replies."""
 
     def __init__(self, node: Node, job: Job, exchange: ServerSide, shards: Sequence[Shard]) -> None:
         self._node, self._job, self._exchange = node, job, exchange
@@ -49,37 +47,43 @@ class ServerRound:
         """One bulk-synchronous step, and its record."""
         (number,) = self._averagers
         messages = self._exchange.gather(step, number)
-        gathered_s = self._node.now()
-        payload, count, reply = self._reply(number, messages, self._node.rng)
-        aggregate_s = self._node.now() - gathered_s
-        sent = self._exchange.broadcast(step, number, reply, last=last)
-        self.bytes_down += sent.frame_bytes
-        return {number: payload}, RoundRecord(
-            node=self._job.node,
-            step=step,
-            messages=[message_fields(self._node, message) for message in messages],
-            aggregate_s=aggregate_s,
-            send_start_s=sent.start_s,
-            send_end_s=sent.end_s,
-            bytes_down=sent.frame_bytes,
-            union_count=count,
-            others=non_participants(self._job, step),
-        )
+        payload, send = self._answer(step, number, messages, self._node.rng, last=last)
+        return {number: payload}, _merged([send()], non_participants(self._job, step))
 
     def end(self) -> None:
         """There is no round any more, whatever the reason."""
 
-    def _reply(
-        self, number: int, messages: Sequence[Message], rng: Random
-    ) -> tuple[Buffer, int, Buffer]:
-        """Return the mean's payload, its elements, and the body of the reply."""
+    def _answer(
+        self, step: int, number: int, messages: Sequence[Message], rng: Random, *, last: bool
+    ) -> tuple[Buffer, Callable[[], ServedRecord]]:
+        """Average ``messages``; return the mean's payload, and what sends the reply."""
+        node, complete_s = self._node, self._node.now()
         payload, count, stats = self._averagers[number].average(messages, rng)
-        return payload, count, payload if stats is None else stats.append_to(payload)
+        aggregate_s = node.now() - complete_s
+        received = [message_fields(node, message) for message in messages]
+        reply = payload if stats is None else stats.append_to(payload)
+
+        def send() -> ServedRecord:
+            sent = self._exchange.broadcast(step, number, reply, last=last)
+            self.bytes_down += sent.frame_bytes
+            return ServedRecord(
+                node=self._job.node,
+                step=step,
+                bucket=number,
+                messages=received,
+                complete_s=complete_s,
+                aggregate_s=aggregate_s,
+                send_start_s=sent.start_s,
+                send_end_s=sent.end_s,
+                bytes_down=sent.frame_bytes,
+                union_count=count,
+            )
+
+        return payload, send
 
 
 class BucketedServerRound(ServerRound):
-    """Answers every bucket as soon as all workers' parts of it are there, beside gathering the
-    others."""
+    """Answers every bucket as soon as all workers' parts have come, and gathers the others."""
 
     def __init__(self, node: Node, job: Job, exchange: ServerSide, shards: Sequence[Shard]) -> None:
         super().__init__(node, job, exchange, shards)
@@ -94,7 +98,10 @@ class BucketedServerRound(ServerRound):
         side = cast(BucketsServer, self._exchange)
         while left:
             number, messages = side.gather_any(step, left)
-            answers[number] = self._answer(step, number, messages, last=last and not answers)
+            first, rng = last and not answers, self._rngs[number]
+            answers[number], send = self._answer(step, number, messages, rng, last=first)
+            priority = _FIRST if first else send_priority(self._job, number)
+            self._sending.put(lambda send=send: self._sent.put(send()), priority)  # type: ignore[misc]
             del left[number]
         return answers, _merged([self._next_sent() for _ in answers])
 
@@ -102,46 +109,17 @@ class BucketedServerRound(ServerRound):
         """See ``ServerRound``; what is being sent is left to itself."""
         self._sending.end()
 
-    def _answer(self, step: int, number: int, messages: Sequence[Message], *, last: bool) -> Buffer:
-        """The reply's payload; it is sent beside what comes next."""
-        node, complete_s = self._node, self._node.now()
-        payload, count, reply = self._reply(number, messages, self._rngs[number])
-        aggregate_s = node.now() - complete_s
-        received = [message_fields(node, message) for message in messages]
-
-        def send() -> None:
-            sent = self._exchange.broadcast(step, number, reply, last=last)
-            self._sent.put(
-                ServedRecord(
-                    node=self._job.node,
-                    step=step,
-                    bucket=number,
-                    messages=received,
-                    complete_s=complete_s,
-                    aggregate_s=aggregate_s,
-                    send_start_s=sent.start_s,
-                    send_end_s=sent.end_s,
-                    bytes_down=sent.frame_bytes,
-                    union_count=count,
-                )
-            )
-
-        self._sending.put(send, _FIRST if last else send_priority(self._job, number))
-        return payload
-
     def _next_sent(self) -> ServedRecord:
-        """Return the record of the next bucket whose reply has been handed over. Raises what
-        sending it raised."""
+        """Return the record of the next bucket whose reply was sent. Raises what sending raised."""
         record = self._sent.get()
         if isinstance(record, BaseException):
             raise record
         self._node.record(record.to_json())
-        self.bytes_down += record.bytes_down
         return record
 
 
-def _merged(buckets: Sequence[ServedRecord]) -> RoundRecord:
-    """All buckets of a step as one round."""
+def _merged(buckets: Sequence[ServedRecord], others: Sequence[int] = ()) -> RoundRecord:
+    """All buckets of a step as one round. ``others``: workers that took no part."""
     messages: dict[float, dict[str, Any]] = {}
     for bucket in buckets:
         for message in bucket.messages:
@@ -160,6 +138,7 @@ def _merged(buckets: Sequence[ServedRecord]) -> RoundRecord:
         send_end_s=max(bucket.send_end_s for bucket in buckets),
         bytes_down=sum(bucket.bytes_down for bucket in buckets),
         union_count=sum(bucket.union_count for bucket in buckets),
+        others=list(others),
     )
 
 
@@ -167,9 +146,8 @@ class TrainingServer(ServerRole):
     """A server that has the model.
 
     Alone it applies every update to a replica of its own, on which it measures test accuracy while
-    the workers compute. One of several keeps no parameters, and decides which step is the last as
-    the others do, by numbers alone: such a run has no accuracy to stop at, and the first worker
-    measures it.
+    the workers compute. One of several keeps no parameters, and decides by numbers alone which step
+    is the last, as the others do; the first worker measures the accuracy.
     """
 
     def _load(self) -> None:
@@ -218,8 +196,7 @@ class TrainingServer(ServerRole):
 
 
 class Server(TrainingServer):
-    """The only server of a run, or one of several, which averages its shards: they go round by
-    rank."""
+    """The only server of a run, or one of several, which averages its shards."""
 
     def _make_averagers(self, replica: Replica) -> None:
         job, rounds = self._job, ServerRound

@@ -24,20 +24,15 @@ class ServerRole:
         self._step, self._end_s, self._bytes_down = 0, 0.0, 0
 
     def prepare(self) -> None:
-        """Do what takes time, and wait for every worker's greeting.
-
-        Raises InputError or MachineError when the job cannot be done here, NodeLost for a missing
-        worker.
-        """
+        """Do what takes time, and wait for every worker's greeting. Raises InputError or
+        MachineError when the job cannot be done here, NodeLost for a missing worker."""
         self._exchange = server_class(self._job)(self._node, peers(self._job))
         self._load()
         self._exchange.welcome()
 
     def run(self) -> dict[str, Any]:
-        """Serve until the last step; returns a summary.
-
-        Raises NodeLost naming worker and step, WireError for a message that is not a gradient.
-        """
+        """Serve until the last step; returns a summary. Raises NodeLost naming worker and step,
+        WireError for a message that is not a gradient."""
         self._node.sleep_until(0.0)
         try:
             while not self._serve():
@@ -93,8 +88,7 @@ class IdleServer(ServerRole):
 
 
 class FailureLog:
-    """Records the failures of ``exchange``, where it has any: one in lockstep loses nobody and
-    drops nothing."""
+    """Records the failures of ``exchange``, where it has any; one in lockstep has none."""
 
     def __init__(self, node: Node, job: Job, exchange: ServerSide) -> None:
         self._node, self._job, self._exchange = node, job, exchange

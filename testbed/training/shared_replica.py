@@ -74,7 +74,7 @@ class _Common:
         flat = self.replica.flat
         self.gradients = torch.zeros(job.workers, flat.size, device=flat.parameters.device)
         samples = open_task(job.train).train_set()
-        self._x, self._y = on_device(samples, flat.parameters.device, "train.task")
+        self.data = on_device(samples, flat.parameters.device, "train.task")
         self.batches = batches_of(job, samples[1])
         self._named = dict(flat.module.named_parameters())
         self._workers, self._step = job.workers, 0
@@ -93,11 +93,6 @@ class _Common:
             self._step = step
         return Computed(self._loss[rank], self._accuracy[rank])
 
-    def blocks(self, step: int, samples: Sequence[slice], rows: Floats) -> Computed:
-        """As ``Computation.blocks``, with the parameters that all have."""
-        data = (self._x, self._y)
-        return sum_blocks(self.replica.flat, data, self.batches, step, samples, rows)
-
     def fingerprint(self) -> str:
         """Hash of the parameters as they are."""
         if self._fingerprint is None or self._fingerprint[0] != self.version:
@@ -108,7 +103,7 @@ class _Common:
         """Gradients of workers ``first`` up to ``last``, not included."""
         ranks = range(first, last)
         chosen = torch.stack([self.batches.indices(step, rank) for rank in ranks])
-        x, y = self._x[chosen], self._y[chosen]
+        x, y = (samples[chosen] for samples in self.data)
         each = vmap(grad_and_value(self._loss_of, has_aux=True), in_dims=(None, 0, 0))
         gradients, (loss, logits) = each({n: p.detach() for n, p in self._named.items()}, x, y)
         rows = self.gradients[first:last]
@@ -203,8 +198,9 @@ class SharedComputation:
         return self._common.computed(step, self._rank)
 
     def blocks(self, step: int, samples: Sequence[slice], rows: Floats) -> Computed:
-        """Computed for whoever asks."""
-        return self._common.blocks(step, samples, rows)
+        """As ``Computation.blocks``, with the parameters that all have."""
+        common = self._common
+        return sum_blocks(common.replica.flat, common.data, self.batches, step, samples, rows)
 
 
 AnyReplica = Replica | SharedReplica

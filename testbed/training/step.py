@@ -24,11 +24,7 @@ from testbed.exchange.base import (
 from testbed.node import Node
 from testbed.records.events import BucketRecord, RestRecord, StepRecord
 from testbed.training.compute import Computed
-from testbed.training.controller_feedback import (
-    ControllerAdapter,
-    EncodedSummary,
-    FitReporter,
-)
+from testbed.training.controller_feedback import ControllerAdapter, EncodedSummary, FitReporter
 from testbed.training.gradient_codec import (
     BlockComputation,
     CompressedCodec,
@@ -108,14 +104,9 @@ class BucketTimings:
     applying_s: float = 0.0
     applied_s: float = 0.0
 
-    @property
-    def timing(self) -> TransferTiming:
-        """Complete when its ticket has been waited for."""
-        return self.ticket.travel
-
     def record(self, node: str, step: int) -> BucketRecord:
         """All of it."""
-        timing, packed, parts = self.timing, self.encoded.packed, self._parts()
+        packed, parts = self.encoded.packed, self._parts()
         requested = sum(part[0] * part[3] for part in parts.values()) / max(1, packed.size)
         return BucketRecord(
             node=node,
@@ -124,19 +115,13 @@ class BucketTimings:
             ready_s=self.ready_s,
             pack_s=self.encoded.begin_s,
             packed_s=self.encoded.end_s,
-            start_s=timing.start_s,
-            sent_s=timing.sent_s,
-            first_s=timing.first_s,
-            arrived_s=timing.arrived_s,
-            last_s=timing.last_s,
+            **asdict(self.ticket.travel),
             decoded_s=self.decoded_s,
             applying_s=self.applying_s,
             applied_s=self.applied_s,
             density=requested,
             size=packed.size,
             sent_count=packed.count,
-            bytes_up=timing.bytes_up,
-            bytes_down=timing.bytes_down,
             parts=parts,
         )
 
@@ -153,10 +138,7 @@ class BucketTimings:
 
 class SequentialStep:
     """Makes a worker's steps, each with its record; of each bucket too, where messages are
-    itemised.
-
-    Everything is packed when the computation has ended, then sent, then waited for.
-    """
+    itemised. Everything is packed when the computation has ended, then sent, then waited for."""
 
     def __init__(self, node: Node, job: Job, context: StepContext, finished: Finished) -> None:
         self._node, self._job, self._context = node, job, context
@@ -166,10 +148,7 @@ class SequentialStep:
 
     def step(self, step: int, epoch: int) -> int:
         """Compute, exchange, apply; then the controller learns how it went, and ``finished`` is
-        called.
-
-        Returns the number of the last step that was made: a later one where some were skipped.
-        """
+        called. Returns the last step that was made: a later one where some were skipped."""
         compute = self._compute(step)
         outcome, updates = self._exchange(step)
         applied = self._apply(updates, epoch)
@@ -203,10 +182,7 @@ class SequentialStep:
 
     def skip_step(self, step: int, epoch: int) -> int:
         """As ``step`` where this worker does not take part: it takes in what comes of the others'
-        gradients.
-
-        Its memory, its controller and its randomness know nothing of such a step.
-        """
+        gradients. Its memory, controller and randomness know nothing of such a step."""
         context, start_s = self._context, self._node.now()
         side = cast(PartialSide, context.exchange)
         tickets = [side.expect(step, shard.number) for shard in context.replica.shards]
@@ -326,8 +302,8 @@ class SequentialStep:
         observed: Observation | None,
         **fields: Any,
     ) -> StepRecord:
-        """A step's record. ``observed``: by the controller; ``fields``: all that follows from times
-        of transfer and computation."""
+        """A step's record. ``observed``: by the controller; ``fields``: what follows from its
+        times."""
         return StepRecord(
             node=self._job.node,
             step=step,

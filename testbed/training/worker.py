@@ -104,27 +104,19 @@ class RunEvaluator:
         self._evaluate(self._some, step=0, applied_s=0.0, final=False)
 
     def applied(self, step: int, applied_s: float, *, last: bool) -> None:
-        """The replica is what ``step`` has made of it: begin an evaluation where one is due.
-
-        It is on at most 2,000 samples, the same ones every time. Waits for one that is still under
-        way.
-        """
+        """The replica is what ``step`` has made of it: begin an evaluation where one is due, on at
+        most 2,000 samples, the same ones every time. Waits for one that is still under way."""
         if last or step % self._every:
             return
         self._take_snapshot()
-        self._task = self._node.spawn(
-            lambda: self._results.put(
-                self._node.background(
-                    lambda: self._evaluate(self._some, step, applied_s, final=False)
-                )
-            )
-        )
+
+        def evaluate() -> EvaluationRecord:
+            return self._evaluate(self._some, step, applied_s, final=False)
+
+        self._task = self._node.spawn(lambda: self._results.put(self._node.background(evaluate)))
 
     def accuracies(self, *, wait: bool) -> Iterator[float]:
-        """Yield the accuracies of evaluations that have ended.
-
-        ``wait``: let the one that is under way end first.
-        """
+        """Yield the accuracies of evaluations that have ended. ``wait``: await one under way."""
         while True:
             if wait:
                 self._finish()
@@ -174,20 +166,17 @@ class RunEvaluator:
 
 
 class Worker:
-    """One worker in one run. ``prepare``, then ``run`` from t0 on. Steps and epochs count from
-    1."""
+    """One worker in one run: ``prepare``, then ``run`` from t0 on."""
 
     def __init__(self, node: Node, job: Job, provider: ReplicaProvider | None = None) -> None:
         self._node, self._job = node, job
         self._provider = provider or PrivateReplicaProvider()
-        self._bytes_up = self._bytes_down = self._made = self._overruns = 0
+        self._bytes_up = self._bytes_down = self._steps = self._overruns = 0
         self._density = self._end_s = 0.0
 
     def prepare(self) -> None:
-        """Load data, build the model, pay first-time costs, and greet the server.
-
-        Raises InputError or MachineError when the job cannot be done here.
-        """
+        """Load data, build the model, pay first-time costs, and greet the server. Raises InputError
+        or MachineError when the job cannot be done here."""
         node, job, row = self._node, self._job, self._job.algorithm
         make_controller = controllers.get(row.controller, where=f"algorithm {row.name!r}")
         controller = make_controller(
@@ -223,10 +212,8 @@ class Worker:
         self._exchange.greet()
 
     def run(self) -> dict[str, Any]:
-        """Train until the server says which step is the last; returns a summary of the run.
-
-        Raises NodeLost, WireError, or GradientError when training diverges.
-        """
+        """Train until the server says which step is the last; returns a summary of the run. Raises
+        NodeLost, WireError, or GradientError when training diverges."""
         job, stepper = self._job, self._stepper
         self._node.sleep_until(0.0)
         step = 0
@@ -249,10 +236,10 @@ class Worker:
             "role": "worker",
             "node": job.node,
             "steps": step,
-            "made": self._made,
+            "made": self._steps,
             "end_s": self._end_s,
             "parameters": None if self._asynchronous else self._replica.fingerprint(),
-            "mean_k": self._density / max(1, self._made),
+            "mean_k": self._density / max(1, self._steps),
             "overruns": self._overruns,
             "bytes_up": self._bytes_up,
             "bytes_down": self._bytes_down,
@@ -284,7 +271,7 @@ class Worker:
         self._bytes_down += record.bytes_down
         self._end_s, step = record.end_s, record.step
         if isinstance(record, StepRecord):
-            self._made += 1
+            self._steps += 1
             self._overruns += record.overran
             self._density += record.density
             step += record.skipped

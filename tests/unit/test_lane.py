@@ -115,7 +115,7 @@ def test_a_lanes_thread_ends() -> None:
 
 def test_layers_compute_one_after_the_other_from_when_parameters_are_there() -> None:
     def body(node: Node) -> None:
-        clock = LayerClock(node, held=True)
+        clock = LayerClock(node, paced=True)
         clock.begin(1.0)
         clock.wait_for_parameters(0.5)  # before it was needed: nothing waits
         clock.compute_for(0.25)
@@ -131,7 +131,7 @@ def test_layers_compute_one_after_the_other_from_when_parameters_are_there() -> 
 
 def test_deadlines_are_absolute() -> None:
     def body(node: Node) -> None:
-        clock = LayerClock(node, held=True)
+        clock = LayerClock(node, paced=True)
         clock.begin(0.0)
         clock.compute_for(0.1)
         node.sleep_until(
@@ -148,7 +148,7 @@ def test_deadlines_are_absolute() -> None:
 @pytest.mark.parametrize(("late_s", "overran"), [(0.0009, False), (0.0011, True)])
 def test_computation_that_is_late_itself_has_overrun(late_s: float, overran: bool) -> None:
     def body(node: Node) -> None:
-        clock = LayerClock(node, held=True)
+        clock = LayerClock(node, paced=True)
         clock.begin(0.0)
         clock.compute_for(0.1)
         clock.finish_layer(0.1 + late_s)
@@ -163,7 +163,7 @@ def test_computation_that_is_late_itself_has_overrun(late_s: float, overran: boo
 
 def test_without_a_profile_layers_take_what_they_take() -> None:
     def body(node: Node) -> None:
-        clock = LayerClock(node, held=False)
+        clock = LayerClock(node, paced=False)
         clock.begin(0.0)
         clock.compute_for(5.0)
         assert node.now() == 0.0
