@@ -155,10 +155,10 @@ class SimTrainingNodes(SimNodes):
 
     def roles(self) -> dict[str, Role]:
         """All of them by name, not prepared."""
-        workshop = self._workshop()
-        return {spec.name: self._role(spec, workshop) for spec in self.specs}
+        provider = self._provider()
+        return {spec.name: self._role(spec, provider) for spec in self.specs}
 
-    def _workshop(self) -> ReplicaProvider | None:
+    def _provider(self) -> ReplicaProvider | None:
         if self._train.gradients != "real":
             return None
         if sum(spec.role == "worker" for spec in self.specs) <= MAX_PRIVATE_REPLICAS:
@@ -181,7 +181,7 @@ class SimTrainingNodes(SimNodes):
 
         return SharedReplicaProvider()
 
-    def _role(self, spec: NodeSpec, workshop: ReplicaProvider | None) -> Role:
+    def _role(self, spec: NodeSpec, provider: ReplicaProvider | None) -> Role:
         job = self._jobs.of(spec)
         endpoint = VirtualEndpoint(self._network, spec.peer, spec.name, unsent_bytes(job))
         self._endpoints[spec.name] = endpoint
@@ -193,7 +193,7 @@ class SimTrainingNodes(SimNodes):
             measured=self.measured,
             recording=recording,
         )
-        return role(node, job, spec.role, workshop)
+        return role(node, job, spec.role, provider)
 
 
 def _drop(_: dict[str, Any]) -> None:

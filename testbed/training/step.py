@@ -38,7 +38,6 @@ from testbed.training.shared_replica import AnyComputation, AnyReplica
 Finished = Callable[[StepRecord | RestRecord], None]
 """Called for every step when all of it is done, and the parameters are as it leaves them."""
 
-
 Buckets = dict[str, dict[str, float]]
 """``Observation.buckets``."""
 
