@@ -20,7 +20,7 @@ train:
   task: digits
   model: mlp
   optimizer: {{name: sgd, lr: 0.1}}
-  pace: 60 ms
+  pace: 150 ms
   stop: {{steps: {steps}}}
   evaluate_every: 20
 algorithms: [{algorithms}]
@@ -35,7 +35,7 @@ TRAFFIC = """
 
 
 def write(
-    folder: Path, *, traffic: str = "", events: str = "", steps: int = 50, algorithms: str = "none"
+    folder: Path, *, traffic: str = "", events: str = "", steps: int = 30, algorithms: str = "none"
 ) -> str:
     path = folder / "crossed.yaml"
     path.write_text(

@@ -24,7 +24,7 @@ from testbed.fabric.netns import run_tag
 from testbed.links.network.namespaces import NAMED
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(400)]
-STEPS = 90
+STEPS = 40
 EVENTS = (
     "{kind: pause, nodes: [worker-1], at: 1 s, for: 1 s}, "
     "{kind: kill, nodes: [noise-1], at: 1500 ms, restart_after: 500 ms}"
@@ -60,7 +60,7 @@ def test_a_run_in_containers(finished: Finished) -> None:
     assert [run["verdict"] for run in finished.runs] == verdicts
     for run, directory in zip(finished.runs, finished.directories(), strict=True):
         summary = json.loads((directory / "summary.json").read_text())
-        assert run["steps"] == STEPS and run["accuracy"] > 0.3
+        assert run["steps"] == STEPS and run["accuracy"] > 0.2
         assert summary["measures"]["byte_identity"]["state"] == "valid", summary["reasons"]
         assert "worker-1" in (directory / "compose.yaml").read_text()
         assert (directory / "log" / "worker-1.log").exists()

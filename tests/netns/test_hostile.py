@@ -19,7 +19,7 @@ SMALL = """
 name: small
 nodes: {server: {role: server}, worker: {role: worker, count: 1}}
 links: {default: {up: {rate: 40 Mbit/s, queue: 50 ms}, down: {rate: 40 Mbit/s, queue: 50 ms}}}
-train: {task: digits, model: mlp, optimizer: {name: sgd, lr: 0.1}, stop: {steps: 3}}
+train: {task: digits, model: mlp, optimizer: {name: sgd, lr: 0.1}, pace: 400 ms, stop: {steps: 3}}
 algorithms: [none]
 """
 PROGRAM = """

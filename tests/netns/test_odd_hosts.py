@@ -22,7 +22,7 @@ from testbed.records.run_directory import read_events, read_jsonl
 DEMO = Path(__file__).parents[2] / "scenarios" / "demo.yaml"
 SHORTER = {
     "count: 4": "count: 2",
-    "pace: 250 ms": "pace: 150 ms",
+    "pace: 250 ms": "pace: 300 ms",
     "steps: 80": "steps: {steps}",
     "evaluate_every: 10": "evaluate_every: 5",
     "algorithms: [none, topk-0.15, topk-0.001, adatopk]": "algorithms: [{algorithms}]",

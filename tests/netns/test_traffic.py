@@ -21,7 +21,7 @@ def crossed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, before = tmp_path_factory.mktemp("crossed"), ours()
     path = write(folder, traffic=TRAFFIC, algorithms="none, topk-0.15")
     out, err = Command(folder, "run", path, "--json").accept(150)
-    assert [run["steps"] for run in json.loads(out)["runs"]] == [50, 50], err
+    assert [run["steps"] for run in json.loads(out)["runs"]] == [30, 30], err
     assert settle(before) == set()
     return folder
 
@@ -81,9 +81,9 @@ def test_a_paused_worker_is_not_taken_for_dead_and_a_killed_host_comes_back(
     paused = "{kind: pause, nodes: [worker-1], at: 1 s, for: 7500 ms}"
     killed = "{kind: kill, nodes: [noise-1], at: 2500 ms, restart_after: 1 s}"
     quiet = "{kind: pause, nodes: [noise-1], at: 1200 ms, for: 800 ms}"
-    path = write(tmp_path, traffic=TRAFFIC, events=f"{paused}, {quiet}, {killed}", steps=40)
+    path = write(tmp_path, traffic=TRAFFIC, events=f"{paused}, {quiet}, {killed}", steps=20)
     out, err = Command(tmp_path, "run", path, "--json").accept(100)
-    assert json.loads(out)["runs"][0]["steps"] == 40, err
+    assert json.loads(out)["runs"][0]["steps"] == 20, err
     (links,) = records(tmp_path, "links.jsonl")
     made = [record for record in links if record["kind"] == "node"]
     assert [(record["node"], record["action"]) for record in made] == [
@@ -118,9 +118,9 @@ def test_a_host_that_stays_dead_is_there_for_the_next_run(
     tmp_path: Path, nothing_left: set[str]
 ) -> None:
     event = "{kind: kill, nodes: [noise], at: 1 s}"
-    path = write(tmp_path, traffic=TRAFFIC, events=event, algorithms="none, topk-0.15", steps=25)
+    path = write(tmp_path, traffic=TRAFFIC, events=event, algorithms="none, topk-0.15", steps=12)
     out, err = Command(tmp_path, "run", path, "--json").accept(150)
-    assert [run["steps"] for run in json.loads(out)["runs"]] == [25, 25], err
+    assert [run["steps"] for run in json.loads(out)["runs"]] == [12, 12], err
     for bursts in records(tmp_path, "traffic.jsonl"):
         assert of(bursts, "bursty", "sent")
 
