@@ -1,7 +1,7 @@
 """Verdicts on published claims.
 
 A claim, and what an interval says of it. Differences and ratios are paired by seed
-(docs/comparing.md).
+(docs/how-to/comparing.md).
 """
 
 from __future__ import annotations

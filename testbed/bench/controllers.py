@@ -1,5 +1,5 @@
 """``testbed bench control``: when and how far controllers answer a change of their link, and how
-far they stay behind the best fixed density and a dynamic programme. docs/step-responses.md
+far they stay behind the best fixed density and a dynamic programme. docs/how-to/step-responses.md
 defines every figure.
 """
 

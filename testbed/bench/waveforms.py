@@ -5,7 +5,7 @@ All begin to move at 6 s: the longest warm-up of a controller (20 steps at k_max
 the fastest run of 240 steps lasts 13 s, so that half of its steps follow.
 
 A bound under a quasi-static model of progress: a step with density k does 1/N(k) of the work,
-whatever came before. docs/step-responses.md says what that leaves out.
+whatever came before. docs/how-to/step-responses.md says what that leaves out.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ Parallel = Annotated[
 ]
 Guest = Annotated[
     bool,
-    typer.Option("--guest", help="In a kernel of its own, which has netem (docs/guest.md)."),
+    typer.Option("--guest", help="In a kernel of its own, which has netem (docs/how-to/guest.md)."),
 ]
 TraceFormat = Annotated[
     str | None,

@@ -97,7 +97,7 @@ TRACE = "traces/cloud.csv"
 
 TEXT = f"""\
 # Check it with `testbed validate {SCENARIO}`, look at it with `testbed plan {SCENARIO}`, then
-# `testbed run {SCENARIO}`. Every key is explained in docs/scenario-format.md and \
+# `testbed run {SCENARIO}`. Every key is explained in docs/reference/scenario-format.md and \
 the two pages that it names.
 name: first
 description: Four workers train digits while the server's bandwidth swings.

@@ -1,4 +1,6 @@
-"""A trace of a job's messages (``CommTrace``), and its file of JSON lines (docs/job-traces.md).
+"""A trace of a job's messages (``CommTrace``), and its file of JSON lines.
+
+The file is described in docs/how-to/job-traces.md.
 Pure but for the file.
 
 Operations of a node may go on side by side; one begins when all those that it comes ``after`` have

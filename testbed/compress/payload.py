@@ -17,7 +17,7 @@ offset   size  field
 32+v     …     indices, as their coding has them (``indices``); to the end of the payload
 
 The receiver knows the size that it waits for and refuses any other, so that no bytes can make it
-allocate more than it must anyway. ``docs/wire.md`` describes every byte.
+allocate more than it must anyway. ``docs/reference/wire.md`` describes every byte.
 
 offset   size  field
 0        4     magic "NRWL"

@@ -27,7 +27,8 @@ outside of a testbed knows them.
 t_l: computation that is left when bucket l is ready (``under: remaining``), or that of the layers
 up to the next bucket's (``next``, as in the paper); c_l: its compression; m_l: its elements; w:
 bytes of both ways for every element sent; α, β: what a message and a byte take. Where the bytes of
-a dense bucket fit, ρ_l = 1, or ``cap``. How this follows, and differs, is in ``docs/algc.md``.
+a dense bucket fit, ρ_l = 1, or ``cap``. How this follows, and differs, is in
+``docs/explanation/algc.md``.
 """
 
 from __future__ import annotations

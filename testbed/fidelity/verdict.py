@@ -5,7 +5,7 @@ Pure. Within a threshold a measure is *valid*, up to ``degraded_factor`` times i
 it *invalid*; a run is as good as its worst measure. What could not be measured is said, and counts
 for nothing.
 
-Every field is explained in docs/certificate.md.
+Every field is explained in docs/reference/certificate.md.
 """
 
 from __future__ import annotations

@@ -299,7 +299,10 @@ class UnreliableInterval(Event):
     from_s: float
     to_s: float
     reason: str
-    """``stolen``, ``starved``, ``backlog``, ``late`` or ``read_back``: see docs/certificate.md."""
+    """``stolen``, ``starved``, ``backlog``, ``late`` or ``read_back``.
+
+    What each means: docs/reference/certificate.md.
+    """
     ends: tuple[str, ...] = ()
     """Link directions that it is known for (``worker-0 up``); none: the whole host."""
 

@@ -163,7 +163,7 @@ CongestionControl = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")]
 
 class NodeLimits(Model):
     """Limits of a node in a container; absent: twice its share of this machine, see
-    docs/scenario-format.md."""
+    docs/reference/scenario-format.md."""
 
     processes: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(
         None, description="Processes and threads at the same time."

@@ -217,7 +217,7 @@ ACCELERATORS: Mapping[str, Accelerator] = {
     "v100": Accelerator("V100-class GPU", 15.7e12, 900e9, 0.7, 1.4, 0.8, 5e-6),
 }
 """Accelerators by name. V100: NVIDIA's data sheet for SXM2; the shares are checked against
-published throughput (docs/profiles.md)."""
+published throughput (docs/how-to/profiles.md)."""
 
 _READS_AGAIN = {
     "native_group_norm": 1.5,

@@ -19,7 +19,7 @@ from testbed.control.layerwise import error_at
 from testbed.errors import ExperimentError, InputError
 from testbed.scenario.model import Derived
 
-PAGE = Path(__file__).parents[2] / "docs" / "algc.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "algc.md"
 
 SIZES = DensitySizes(ratio=2.0)
 PLAIN = {"threshold": False, "initial_k": 0.002}

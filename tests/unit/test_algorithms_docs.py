@@ -1,4 +1,4 @@
-"""The worked examples of docs/adding-an-algorithm.md, executed; the tables of the other pages, checked."""
+"""The worked examples of docs/how-to/adding-an-algorithm.md, executed; the tables of the other pages, checked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / "how-to" / page).read_text(), re.DOTALL)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_the_scenario() -> None:
 
 
 def test_every_option_of_adatopk_is_described() -> None:
-    page = (DOCS / "adatopk.md").read_text()
+    page = (DOCS / "reference" / "adatopk.md").read_text()
     table = page[page.index("## Options") : page.index("## What the paper")]
     assert set(re.findall(r"`(\w+)`", table)) >= set(AdaTopKOptions.model_fields)
     for row in known():
@@ -96,7 +96,7 @@ def test_every_option_of_adatopk_is_described() -> None:
 
 def test_every_controller_is_described() -> None:
     """Its name, that of every algorithm that has it, and each of its options, somewhere."""
-    page = "".join(one.read_text() for one in sorted(DOCS.glob("*.md")))
+    page = "".join(one.read_text() for one in sorted(DOCS.rglob("*.md")))
     told = set(re.findall(r"`([\w.-]+)`", page))
     for row in known():
         assert row.controller == "fixed" or row.name in told, row.name
@@ -114,7 +114,7 @@ def entropy(share: float) -> float:
 def test_table_of_index_sizes() -> None:
     size = 10_000_000
     numbers = r"\| ([\d.]+) " * 7
-    rows = re.findall(rf"^{numbers}\|$", (DOCS / "wire.md").read_text(), re.M)
+    rows = re.findall(rf"^{numbers}\|$", (DOCS / "reference" / "wire.md").read_text(), re.M)
     assert len(rows) == 6
     for density, *told in [map(float, row) for row in rows]:
         count = round(density * size)
@@ -169,7 +169,7 @@ def bits_asked(formula: str, share: float) -> float:
 
 def methods() -> dict[str, list[str]]:
     """The cells of every row of both tables by name."""
-    page = (DOCS / "algorithms.md").read_text()
+    page = (DOCS / "reference" / "algorithms.md").read_text()
     page = page[page.index("## The methods") : page.index("## Memories")]
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in re.findall(r"^\| `.*$", page, re.M)]
     cells = [[cell.strip() for cell in row] for row in rows]

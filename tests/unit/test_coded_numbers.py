@@ -92,7 +92,7 @@ def test_down_links_have_what_all_others_send() -> None:
 
 
 def test_the_page_has_the_right_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "coded.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "coded.md").read_text()
     rows = re.findall(r"^\| (\d+), (\d+) \| (.*) \|$", page, re.MULTILINE)
     assert len(rows) >= 5
     for nodes, r, cells in rows:

@@ -1,4 +1,4 @@
-"""The example of docs/ddp-hook.md: the page shows the file, and the file trains."""
+"""The example of docs/how-to/ddp-hook.md: the page shows the file, and the file trains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from script_ranks import outputs
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "ddp_compressed.py"
-PAGE = (ROOT / "docs" / "ddp-hook.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "ddp-hook.md").read_text()
 
 
 def test_the_page_shows_the_file() -> None:

@@ -1,4 +1,4 @@
-"""Pages of docs/examples: what they tell to type names scenarios, scripts and options that there are."""
+"""Pages of docs/how-to/examples: what they tell to type names scenarios, scripts and options that there are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from not_empty import not_empty
 from testbed.scenario.load import load
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "examples").glob("*.md"))
+PAGES = sorted((ROOT / "docs" / "how-to" / "examples").glob("*.md"))
 TYPED = re.compile(r"(?:^ {4}|`)((?:testbed exec|make example) [^`#\n]+)", re.MULTILINE)
 
 

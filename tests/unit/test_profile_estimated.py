@@ -97,7 +97,7 @@ def step(model: nn.Module, batch: int) -> tuple[float, Profile]:
 def test_published_times_of_a_v100(
     make: Callable[[], nn.Module], forward_s: float, total_s: float
 ) -> None:
-    """Batches of 16 in float32 with PyTorch and cuDNN 7: see docs/profiles.md."""
+    """Batches of 16 in float32 with PyTorch and cuDNN 7: see docs/how-to/profiles.md."""
     forward, found = step(made(make), 16)
     assert forward == pytest.approx(forward_s, rel=0.15)
     assert found.total_s == pytest.approx(total_s, rel=0.15)

@@ -24,7 +24,7 @@ from testbed.runner.node_events import HostWatch, Reading, between, reading
 from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
 from testbed.scenario.node_timeline import NodeChange
 
-DOCS = Path(__file__).parents[2] / "docs" / "certificate.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "certificate.md"
 UP = LinkDirection("w", "up")
 SHAPES = [LinkState(10, 100), LinkState(20, 100), LinkState(0, 100), LinkState(40, 200)]
 ASKED = RequestedLinks({UP: SHAPES[0]}, [LinkChange(float(n), UP, SHAPES[n]) for n in (1, 2, 3)])

@@ -18,7 +18,7 @@ from testbed.records import events, exporter
 from testbed.records.link_log import LinkLog
 from testbed.records.run_directory import SUMMARY, read_events, read_json, read_jsonl
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 PAGES = ("records-and-metrics.md", "node-records.md")
 
 

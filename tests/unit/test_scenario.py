@@ -198,7 +198,10 @@ def test_the_json_schema_describes_every_field_that_needs_it() -> None:
 
 
 def test_the_documentation_is_made_of_valid_scenarios(tmp_path: Path) -> None:
-    pages = [ROOT / "docs" / f"scenario-{part}.md" for part in ("format", "events", "training")]
+    pages = [
+        ROOT / "docs" / "reference" / f"scenario-{part}.md"
+        for part in ("format", "events", "training")
+    ]
     text = "".join(page.read_text() for page in pages)
     blocks = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
     assert len(blocks) >= 8

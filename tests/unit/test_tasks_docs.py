@@ -1,4 +1,4 @@
-"""The worked example of ``docs/adding-a-task.md`` does what the page says."""
+"""The worked example of ``docs/how-to/adding-a-task.md`` does what the page says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from testbed.training.models.base import models
 from testbed.training.tasks.base import tasks
 
 torch.set_num_threads(1)
-PAGE = Path(__file__).parents[2] / "docs" / "adding-a-task.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "adding-a-task.md"
 
 
 @pytest.fixture

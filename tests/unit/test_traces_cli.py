@@ -257,7 +257,7 @@ def test_an_iperf3_that_says_nothing_useful(
 
 
 def test_the_page_names_every_format_and_kind() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "traces.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "traces.md").read_text()
     for name in [*READERS, *(options[0] for options in MADE)]:
         assert f"| `{name}` |" in page
     kinds = {command.name for command in trace_make.app.registered_commands}

@@ -1,4 +1,4 @@
-"""``docs/values.md`` says what the code does."""
+"""``docs/reference/values.md`` says what the code does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from testbed.compress.base import Recipe, RecipeChoice, codings
 from testbed.compress.layout import Layout
 
-TEXT = (Path(__file__).parents[2] / "docs" / "values.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "values.md").read_text()
 COUNT = 25_000_000
 MATRICES = Layout.of([(f"{number}", (512, 4608)) for number in range(10)])
 POWERS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")

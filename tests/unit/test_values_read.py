@@ -51,7 +51,7 @@ GOLDEN: list[tuple[Any, str, list[float]]] = [
         [3.0, 1.0, 2.0, *[0.0] * 28],
     ),
 ]
-"""Bytes as ``docs/values.md`` has them, and what they say."""
+"""Bytes as ``docs/reference/values.md`` has them, and what they say."""
 
 REFUSED: list[tuple[Any, int, str, str]] = [
     (Fp16, 1, "007c", "not finite"),

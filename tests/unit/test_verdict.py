@@ -165,7 +165,7 @@ def test_frames_must_agree_to_the_byte() -> None:
 
 
 def test_every_threshold_and_measure_is_documented() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "verdict.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "verdict.md").read_text()
     table = re.findall(r"^\| `(\w+)` \| ([\d.]+) \|$", text, re.MULTILINE)
     assert {name: float(value) for name, value in table} == asdict(THRESHOLDS)
     assert len(table) == len(asdict(THRESHOLDS))

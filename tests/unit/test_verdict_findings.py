@@ -46,7 +46,7 @@ def link(measure: str, seconds: float = 60.0, **changed: Any) -> CheckResult:
 
 
 def test_the_thresholds_are_those_of_the_table_in_the_docs() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "verdict.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "verdict.md").read_text()
     table = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|$", text, re.M))
     assert {name: float(value) for name, value in table.items()} == asdict(THRESHOLDS)
 

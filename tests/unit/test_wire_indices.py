@@ -135,8 +135,8 @@ def test_with_every_value_coding(name: str, density: float) -> None:
 
 
 def test_the_table_of_sizes() -> None:
-    """Of ``docs/wire.md``: every column."""
-    page = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
+    """Of ``docs/reference/wire.md``: every column."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "wire.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| 0.")]
     assert len(rows) == 6
     size = 10_000_000

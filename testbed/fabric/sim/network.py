@@ -2,8 +2,8 @@
 for a message, and records of links in the form of real ones.
 
 Found by ``testbed bench agreement --calibrate`` on one half of its runs, and judged by the other
-half (docs/simulation.md). There all nodes share two processors, and what they wait for each other
-is in it.
+half (docs/explanation/simulation.md). There all nodes share two processors, and what they wait for
+each other is in it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 Every rank compresses its gradients bucket by bucket, while the backward pass goes on, sends them to
 all others, and works out the mean of what it received: the same bits everywhere.
-``docs/ddp-hook.md``.
+``docs/how-to/ddp-hook.md``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
