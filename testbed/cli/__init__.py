@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import io
 import logging
 import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
 from testbed import __version__
 from testbed.errors import InputError, NarrowsError, missing, printable
@@ -42,39 +46,72 @@ VERBS = {
     "algorithms": "testbed.cli.algorithms:algorithms",
     "replay-controller": "testbed.cli.replay:replay_controller",
     "profile": "testbed.cli.profile:profile",
+    "clean": "testbed.cli.doctor:clean",
     "trace": "testbed.cli.trace:trace_app",
     "messages": "testbed.cli.messages:app",
     "bench": "testbed.bench.cli:app",
-    "clean": "testbed.cli.doctor:clean",
 }
 """Every verb and the function that carries it out, or the application of its own sub-verbs."""
 
 
-def application(verbs: dict[str, str] = VERBS) -> typer.Typer:
-    """The command with all its verbs."""
-    app = typer.Typer(
-        name="testbed",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        help="Train over links that follow a scenario, and compare what that costs.",
-    )
-    for verb, target in verbs.items():
-        module, _, function = target.partition(":")
-        carried_out_by = getattr(import_module(module), function)
-        if isinstance(carried_out_by, typer.Typer):
-            app.add_typer(carried_out_by, name=verb)
+class Verb(TyperCommand):
+    """A verb whose module is imported when the verb is called, not when it is listed."""
+
+    def make_context(self, info_name: str | None, args: list[str], **more: Any) -> Any:
+        """Make the context of the real command, which then runs in place of this one."""
+        module, _, name = VERBS[str(self.name)].partition(":")
+        target = getattr(import_module(module), name)
+        app = _application()
+        if isinstance(target, typer.Typer):
+            app.add_typer(target, name=self.name)
         else:
-            app.command(verb)(carried_out_by)
+            app.command(self.name)(target)
+        return get_group(app).commands[str(self.name)].make_context(info_name, args, **more)
+
+
+class Verbs(TyperGroup):
+    """All verbs, in the order of ``VERBS``."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options | {"commands": {verb: Verb(verb) for verb in VERBS}})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a verb with its description, or None if there is none of this name."""
+        verb = super().get_command(ctx, cmd_name)
+        if verb is not None:
+            verb.help = _description(VERBS[cmd_name])
+        return verb
+
+
+def _description(target: str) -> str | None:
+    """The docstring of a verb's function or the help of its application, read from the source:
+    importing all verbs takes a second."""
+    module, _, name = target.partition(":")
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return ast.get_docstring(node)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            assert isinstance(node.value, ast.Call)
+            return next(ast.literal_eval(k.value) for k in node.value.keywords if k.arg == "help")
+    raise AttributeError(target)
+
+
+def _application(**options: Any) -> typer.Typer:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, **options)
     app.callback()(_options)
     return app
 
 
-def _asked(arguments: list[str] | None) -> dict[str, str]:
-    """The verb that a command line begins with, so that only its modules are imported; all verbs
-    where it is none."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return {given[0]: VERBS[given[0]]} if given and given[0] in VERBS else VERBS
+def application() -> typer.Typer:
+    """The command with all its verbs."""
+    return _application(
+        name="testbed",
+        cls=Verbs,
+        no_args_is_help=True,
+        help="Train over links that follow a scenario, and compare what that costs.",
+    )
 
 
 def _version(wanted: bool) -> None:
@@ -96,7 +133,7 @@ def main(arguments: list[str] | None = None) -> Any:
     _print_anything()
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:
-        return application(_asked(arguments))(args=arguments, standalone_mode=True)
+        return application()(args=arguments, standalone_mode=True)
     except NarrowsError as error:
         print(f"testbed: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,182 +88,102 @@ def _share(flag: str, effect: str) -> Any:
     return typer.Option(flag, help=effect, min=0.0, max=1.0, metavar="SHARE")
 
 
-Low = Annotated[float, _rate("--low", "Lowest rate, such as '20 Mbit/s'.")]
-High = Annotated[float, _rate("--high", "Highest rate.")]
-Every = Annotated[float, _time("--every", "Length of a step, such as '500 ms'.")]
-Period = Annotated[float, _time("--period", "Length of a period.")]
-Noise = Annotated[float, _share("--noise", "Relative spread around it.")]
-Seconds = Annotated[
-    float, typer.Option("--seconds", help="How long.", min=1e-3, max=1e9, metavar="N")
-]
-Seed = Annotated[int, typer.Option("--seed", help="Another seed, another trace.")]
-Json = options.Json
+PARAMETERS: dict[str, Any] = {
+    "low": Annotated[float, _rate("--low", "Lowest rate, such as '20 Mbit/s'.")],
+    "high": Annotated[float, _rate("--high", "Highest rate.")],
+    "before": Annotated[float, _rate("--before", "Rate at first.")],
+    "after": Annotated[float, _rate("--after", "Rate from then on.")],
+    "at_s": Annotated[float, _time("--at", "When it jumps.")],
+    "start": Annotated[float, _rate("--start", "Rate at first.")],
+    "end": Annotated[float, _rate("--end", "Rate at last.")],
+    "deviation": Annotated[float, _rate("--deviation", "Standard deviation of a step.")],
+    "levels": Annotated[list[float], _rate("--level", "A rate; give it once for each level.")],
+    "stay": Annotated[float, _share("--stay", "Probability to stay for another step.")],
+    "peak": Annotated[float, _rate("--peak", "Rate while there are tokens.")],
+    "base": Annotated[float, _rate("--base", "Rate when they are spent.")],
+    "budget_s": Annotated[float, _time("--budget", "How long a full bucket lasts at the peak.")],
+    "busy": Annotated[float, _share("--busy", "Share of steps in which the tenant sends.")],
+    "seconds": Annotated[
+        float, typer.Option("--seconds", help="How long.", min=1e-3, max=1e9, metavar="N")
+    ],
+    "every_s": Annotated[float, _time("--every", "Length of a step, such as '500 ms'.")],
+    "period_s": Annotated[float, _time("--period", "Length of a period.")],
+    "noise": Annotated[float, _share("--noise", "Relative spread around it.")],
+    "persistence": Annotated[float, _share("--persistence", "Share of the noise that lasts.")],
+    "seed": Annotated[int, typer.Option("--seed", help="Another seed, another trace.")],
+}
+"""The option for each parameter of a generator."""
+
+_DAY = {
+    "period_s": Annotated[float, _time("--period", "Length of a day.", "24 h")],
+    "busiest_s": Annotated[float, _time("--busiest", "When in a day the rate is lowest.", "20 h")],
+}
+"""Those of ``diurnal`` alone."""
 
 
-def _make(make: Callable[..., RateTrace], out: Out, as_json: bool, **arguments: Any) -> None:
-    try:
-        trace = make(**arguments)
-        text = write_csv(trace, comment=f"made by testbed.traces.generate.{trace.name}")
-    except ValueError as error:
-        raise InputError(f"no such trace can be made: {error}") from None
-    put(out, text, trace, as_json, made_by=trace.name)
+def _verb(generator: Callable[..., RateTrace], description: str, **defaults: Any) -> None:
+    """Add a sub-verb of ``make`` whose options are the generator's parameters, those with
+    ``defaults`` last."""
 
+    def make(out: Path, as_json: bool, **values: Any) -> None:
+        if "seconds" in values:
+            values["seconds"] = _tidy(values["seconds"])
+        try:
+            trace = generator(**values)
+            text = write_csv(trace, comment=f"made by testbed.traces.generate.{trace.name}")
+        except ValueError as error:
+            raise InputError(f"no such trace can be made: {error}") from None
+        put(out, text, trace, as_json, made_by=trace.name)
 
-@app.command("step")
-def step(
-    out: Out,
-    before: Annotated[float, _rate("--before", "Rate at first.")],
-    after: Annotated[float, _rate("--after", "Rate from then on.")],
-    at: Annotated[float, _time("--at", "When it jumps.")],
-    seconds: Seconds,
-    as_json: Json = False,
-) -> None:
-    """One jump: how a controller reacts, and how fast."""
-    _make(generate.step, out, as_json, before=before, after=after, at_s=at, seconds=_tidy(seconds))
-
-
-@app.command("square")
-def square(out: Out, low: Low, high: High, period: Period, as_json: Json = False) -> None:
-    """One period of high and low, meant to be looped."""
-    _make(generate.square, out, as_json, low=low, high=high, period_s=period)
-
-
-@app.command("ramp")
-def ramp(
-    out: Out,
-    start: Annotated[float, _rate("--start", "Rate at first.")],
-    end: Annotated[float, _rate("--end", "Rate at last.")],
-    seconds: Seconds,
-    every: Every,
-    as_json: Json = False,
-) -> None:
-    """A straight line in equal steps."""
-    _make(generate.ramp, out, as_json, start=start, end=end, seconds=_tidy(seconds), every_s=every)
-
-
-@app.command("sawtooth")
-def sawtooth(
-    out: Out, low: Low, high: High, seconds: Seconds, every: Every, as_json: Json = False
-) -> None:
-    """Down in a straight line and back at once, meant to be looped."""
-    _make(
-        generate.sawtooth, out, as_json, low=low, high=high, seconds=_tidy(seconds), every_s=every
+    known = PARAMETERS | (_DAY if generator is generate.diurnal else {})
+    names = sorted(signature(generator).parameters, key=lambda name: name in defaults)
+    hints = {"out": Out, **{name: known[name] for name in names}, "as_json": options.Json}
+    defaults["as_json"] = False
+    make.__annotations__ = {}
+    make.__signature__ = Signature(  # type: ignore[attr-defined]
+        [
+            Parameter(
+                name,
+                Parameter.KEYWORD_ONLY,
+                default=defaults.get(name, Parameter.empty),
+                annotation=hint,
+            )
+            for name, hint in hints.items()
+        ]
     )
-
-
-@app.command("random-walk")
-def random_walk(
-    out: Out,
-    low: Low,
-    high: High,
-    deviation: Annotated[float, _rate("--deviation", "Standard deviation of a step.")],
-    seconds: Seconds,
-    every: Every,
-    seed: Seed = 1,
-    as_json: Json = False,
-) -> None:
-    """Normal steps between two bounds: a path whose load drifts."""
-    _make(
-        generate.random_walk,
-        out,
-        as_json,
-        low=low,
-        high=high,
-        deviation=deviation,
-        seconds=_tidy(seconds),
-        every_s=every,
-        seed=seed,
-    )
-
-
-@app.command("markov")
-def markov(
-    out: Out,
-    levels: Annotated[list[float], _rate("--level", "A rate; give it once for each level.")],
-    stay: Annotated[float, _share("--stay", "Probability to stay for another step.")],
-    seconds: Seconds,
-    every: Every,
-    seed: Seed = 1,
-    as_json: Json = False,
-) -> None:
-    """A chain over some levels: a radio link that changes its cell or coding."""
-    _make(
-        generate.markov,
-        out,
-        as_json,
-        levels=list(levels),
-        stay=stay,
-        seconds=_tidy(seconds),
-        every_s=every,
-        seed=seed,
-    )
-
-
-@app.command("token-bucket")
-def token_bucket(
-    out: Out,
-    peak: Annotated[float, _rate("--peak", "Rate while there are tokens.")],
-    base: Annotated[float, _rate("--base", "Rate when they are spent.")],
-    budget: Annotated[float, _time("--budget", "How long a full bucket lasts at the peak.")],
-    busy: Annotated[float, _share("--busy", "Share of steps in which the tenant sends.")],
-    seconds: Seconds,
-    every: Every,
-    noise: Noise = 0.0,
-    seed: Seed = 1,
-    as_json: Json = False,
-) -> None:
-    """A cloud instance's link: fast until its credits are spent."""
-    _make(
-        generate.token_bucket,
-        out,
-        as_json,
-        peak=peak,
-        base=base,
-        budget_s=budget,
-        busy=busy,
-        noise=noise,
-        seconds=_tidy(seconds),
-        every_s=every,
-        seed=seed,
-    )
-
-
-@app.command("diurnal")
-def diurnal(
-    out: Out,
-    low: Low,
-    high: High,
-    seconds: Seconds,
-    every: Every,
-    period: Annotated[float, _time("--period", "Length of a day.", "24 h")] = 86_400,
-    busiest: Annotated[
-        float, _time("--busiest", "When in a day the rate is lowest.", "20 h")
-    ] = 72_000,
-    noise: Noise = 0.1,
-    persistence: Annotated[float, _share("--persistence", "Share of the noise that lasts.")] = 0.9,
-    seed: Seed = 1,
-    as_json: Json = False,
-) -> None:
-    """A day's tide of a shared path, with noise on it."""
-    _make(
-        generate.diurnal,
-        out,
-        as_json,
-        low=low,
-        high=high,
-        period_s=period,
-        busiest_s=busiest,
-        noise=noise,
-        persistence=persistence,
-        seconds=_tidy(seconds),
-        every_s=every,
-        seed=seed,
-    )
+    app.command(generator.__name__.replace("_", "-"), help=description)(make)
 
 
 def _tidy(seconds: float) -> float:
     """60.0 as 60: the trace's name is the call that made it."""
     return int(seconds) if seconds == int(seconds) else seconds
+
+
+_verb(generate.step, "One jump: how a controller reacts, and how fast.")
+_verb(generate.square, "One period of high and low, meant to be looped.")
+_verb(generate.ramp, "A straight line in equal steps.")
+_verb(generate.sawtooth, "Down in a straight line and back at once, meant to be looped.")
+_verb(generate.random_walk, "Normal steps between two bounds: a path whose load drifts.", seed=1)
+_verb(
+    generate.markov,
+    "A chain over some levels: a radio link that changes its cell or coding.",
+    seed=1,
+)
+_verb(
+    generate.token_bucket,
+    "A cloud instance's link: fast until its credits are spent.",
+    noise=0.0,
+    seed=1,
+)
+_verb(
+    generate.diurnal,
+    "A day's tide of a shared path, with noise on it.",
+    period_s=86_400,
+    busiest_s=72_000,
+    noise=0.1,
+    persistence=0.9,
+    seed=1,
+)
 
 
 Host = Annotated[

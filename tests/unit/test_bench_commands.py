@@ -19,7 +19,7 @@ from testbed.bench.exchange.cases import EXCHANGES
 from testbed.bench.sim_agreement import CONDITION_NAMES, MEASURED, AgreementCell
 from testbed.bench.sim_scale import ScaleSize, scenario
 from testbed.bench.waveforms import WAVEFORMS
-from testbed.cli import VERBS, application
+from testbed.cli import application
 from testbed.errors import ExperimentError, InputError
 from testbed.host import user_namespace
 from testbed.runner.experiment import prepare
@@ -46,9 +46,7 @@ congestion: cubic
 
 def call(*arguments: object) -> Result:
     """One verb of ``testbed bench``."""
-    return CliRunner().invoke(
-        application({"bench": VERBS["bench"]}), ["bench", *map(str, arguments)]
-    )
+    return CliRunner().invoke(application(), ["bench", *map(str, arguments)])
 
 
 def told(*arguments: object) -> Any:

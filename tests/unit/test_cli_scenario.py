@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner, Result
 
-from testbed.cli import VERBS, application
+from testbed.cli import application
 from testbed.errors import InputError
 from testbed.scenario import load
 from testbed.scenario.yaml import parse
@@ -24,8 +24,7 @@ CONGESTION = str(ROOT / "scenarios" / "congestion.yaml")
 
 
 def call(*arguments: str) -> Result:
-    verbs = {verb: VERBS[verb] for verb in ("init", "validate", "plan")}
-    return CliRunner().invoke(application(verbs), list(arguments))
+    return CliRunner().invoke(application(), list(arguments))
 
 
 def output(*arguments: str) -> str:

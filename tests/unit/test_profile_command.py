@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from testbed.cli import VERBS, application
+from testbed.cli import application
 from testbed.errors import InputError
 
 SCENARIO = """
@@ -24,8 +24,7 @@ algorithms: [none]
 
 
 def call(*arguments: object) -> Result:
-    verbs = {verb: VERBS[verb] for verb in ("profile", "validate")}
-    return CliRunner().invoke(application(verbs), ["profile", *map(str, arguments)])
+    return CliRunner().invoke(application(), ["profile", *map(str, arguments)])
 
 
 def profile(*arguments: object) -> dict[str, Any]:
@@ -75,7 +74,7 @@ def test_the_file_is_one_that_a_scenario_takes(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(SCENARIO.replace("width: 2, batch: 16,", f"batch: 8, profile: {file},"))
     assert CliRunner().invoke(
-        application({"validate": VERBS["validate"], "profile": VERBS["profile"]}),
+        application(),
         ["validate", str(path)],
     ).exit_code == 0  # fmt: skip
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from pkgutil import resolve_name
 
 import numpy as np
 import pytest
+import typer
+from typer.main import get_group
 
-from testbed.cli import VERBS, _asked
+from testbed.cli import VERBS, application
 from testbed.training.tasks import datasets
 
 COSTLY = {"sklearn", "scipy", "sympy", "torch._dynamo", "torch._inductor", "matplotlib"}
@@ -33,15 +37,33 @@ def test_training_on_digits_imports_neither_scikit_learn_nor_a_compiler() -> Non
 
 
 def test_a_verb_imports_what_it_needs_alone() -> None:
-    modules = imported("from testbed.cli import application, _asked; application(_asked(['run']))")
+    modules = imported(called("run", "--help"))
     assert "testbed.cli.run" in modules
     assert not modules & {"testbed.bench.cli", "testbed.cli.trace", "torch", *COSTLY}
 
 
+def called(*arguments: str) -> str:
+    """A program that calls the command and goes on after it."""
+    return (
+        "import contextlib; from testbed.cli import main\n"
+        f"with contextlib.suppress(SystemExit): main({list(arguments)})\nNone"
+    )
+
+
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["nonsense", "run"]])
-def test_without_a_verb_all_are_known(arguments: list[str]) -> None:
-    assert _asked(arguments) == VERBS
-    assert _asked(["run", "replay"]) == {"run": VERBS["run"]}
+def test_without_a_verb_no_verb_is_imported(arguments: list[str]) -> None:
+    modules = imported(called(*arguments))
+    libraries = {"torch", "pydantic", "matplotlib", "docker", "numpy", "numba", *COSTLY}
+    assert not modules & libraries
+    assert not {module for module in modules if module.startswith(("testbed.cli.", "analysis"))}
+
+
+def test_help_has_every_verb_with_the_text_of_its_own_help() -> None:
+    for verb in VERBS:
+        target = resolve_name(VERBS[verb])
+        text = target.info.help if isinstance(target, typer.Typer) else inspect.getdoc(target)
+        command = get_group(application()).get_command(None, verb)
+        assert text and command.help == text, verb
 
 
 def test_digits_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from analysis.timeline import (
     trace,
     tracks,
 )
-from testbed.cli import VERBS, application
+from testbed.cli import application
 from testbed.cli.timeline import bounds
 from testbed.errors import InputError
 
@@ -57,7 +57,7 @@ def plain(out: Path) -> Run:
 
 def command(*arguments: object) -> Any:
     return CliRunner().invoke(
-        application({"timeline": VERBS["timeline"], "report": VERBS["report"]}),
+        application(),
         ["timeline", *map(str, arguments)],
     )
 

@@ -14,7 +14,7 @@ import pytest
 from loopback import own_place, refusing
 from typer.testing import CliRunner, Result
 
-from testbed.cli import VERBS, application
+from testbed.cli import application
 from testbed.cli import trace as trace_make
 from testbed.errors import ExperimentError, InputError, MachineError
 from testbed.traces.csv_reader import meaning
@@ -25,9 +25,7 @@ needs_iperf3 = pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs 
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(
-        application({"trace": VERBS["trace"]}), ["trace", *map(str, arguments)]
-    )
+    return CliRunner().invoke(application(), ["trace", *map(str, arguments)])
 
 
 def output(*arguments: object) -> str:
