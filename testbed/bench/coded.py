@@ -8,25 +8,16 @@ is decided by c alone.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from testbed.bench.results import Suite
+from testbed.bench.results import Say, Suite, measurement, write_json, write_scenario
 from testbed.errors import ExperimentError
 from testbed.fidelity.summary import first_reached
 from testbed.records.manifest import machine_facts
-from testbed.records.run_directory import (
-    SUMMARY,
-    fresh,
-    read_events,
-    read_json,
-    to_json,
-    write_atomically,
-)
+from testbed.records.run_directory import SUMMARY, read_events, read_json
 from testbed.runner.experiment import prepare
 from testbed.runner.run import ParallelTask, side_by_side
 from testbed.runner.run import run as carry_out
@@ -169,7 +160,6 @@ def _rows(
     }
 
 
-Say = Callable[[str], None]
 RESULT = "coded.json"
 _PROBE = 10
 """Steps of SSGD by multicast from which T_comm is taken."""
@@ -184,8 +174,7 @@ class CodedBench:
         self._plan, self._say, self._processes = plan, say, processes
         load(source)  # complains where something is wrong
         self._base: Mapping[str, Any] = parse(source.read_text("utf-8"), str(source)).data
-        name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_coded"
-        self.directory = fresh(out / "measurements", name)
+        self.directory = measurement(out, "coded")
         self.known: dict[str, Any] = {"plan": asdict(plan), "machine": machine_facts()}
 
     def run(self, fabric: str) -> Suite:
@@ -229,30 +218,19 @@ class CodedBench:
         """A step's time of every scheme, and ASGD whole, on real links."""
         plan, rate = self._plan, self.known["learning_rate"]
         (probe,) = self._real(fabric, Variant("probe", (BASE,), steps=_PROBE, rate=rate[BASE]))
-        summary = read_json(probe / SUMMARY)
-        communication_s = summary["step_s"] - summary["phases_s"]["compute"]
+        communication_s = _communication_s(probe)
         pace = pace_s(plan.share, communication_s)
         self._keep("real", {"communication_s": communication_s, "pace_s": pace})
         timed = Variant("timed", plan.schemes, steps=plan.steps, pace_s=pace, rate=rate[BASE])
         self._keep("steps_real", self._listed(self._real(fabric, timed)))
-        whole = Variant(
-            "whole",
-            (ASYNC,),
-            steps=plan.most,
-            accuracy=plan.accuracy,
-            every=plan.every,
-            pace_s=pace,
-            rate=rate[ASYNC],
-        )
-        (path,) = self._real(fabric, whole)
+        (path,) = self._real(fabric, self._whole("whole", pace))
         self._keep("async_real", {"time_s": self._reached(path), "dir": str(path)})
 
     def _model(self) -> None:
         """The same in virtual time, for every c."""
         plan, rate = self._plan, self.known["learning_rate"]
         (probe,) = self._virtual([Variant("sim-probe", (BASE,), steps=_PROBE, rate=rate[BASE])])
-        summary = read_json(probe / SUMMARY)
-        communication_s = summary["step_s"] - summary["phases_s"]["compute"]
+        communication_s = _communication_s(probe)
         found = {}
         for share in plan.shares:
             pace, name = pace_s(share, communication_s), f"c{100 * share:.0f}"
@@ -260,22 +238,18 @@ class CodedBench:
                 Variant(f"{name}-{scheme}", (scheme,), steps=_PROBE, pace_s=pace, rate=rate[BASE])
                 for scheme in plan.schemes
             ]
-            whole = Variant(
-                f"{name}-whole",
-                (ASYNC,),
-                steps=plan.most,
-                accuracy=plan.accuracy,
-                every=plan.every,
-                pace_s=pace,
-                rate=rate[ASYNC],
-            )
-            *paths, last = self._virtual([*timed, whole])
+            *paths, last = self._virtual([*timed, self._whole(f"{name}-whole", pace)])
             found[f"{share:g}"] = {
                 "pace_s": pace,
                 "steps": self._listed(paths),
                 "async_s": self._reached(last),
             }
         self._keep("virtual", found)
+
+    def _whole(self, name: str, pace: float) -> Variant:
+        """ASGD until the accuracy is reached."""
+        plan, rate = self._plan, self.known["learning_rate"][ASYNC]
+        return Variant(name, (ASYNC,), plan.most, plan.accuracy, plan.every, pace, rate)
 
     def _virtual(self, variants: Iterable[Variant]) -> list[Path]:
         """Run directories, by variant, each of one algorithm."""
@@ -303,11 +277,8 @@ class CodedBench:
         return [Path(entry["dir"]) for entry in done.runs]
 
     def _written(self, variant: Variant) -> Path:
-        folder = self.directory / "scenarios"
-        folder.mkdir(exist_ok=True)
-        # JSON is YAML too.
-        text = json.dumps(variant.of(self._base), indent=2) + "\n"
-        return write_atomically(folder / f"{variant.name}.yaml", text)
+        content = variant.of(self._base)
+        return write_scenario(self.directory / "scenarios", variant.name, content)
 
     def _listed(self, paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
         """Return the parts of summaries that count, by algorithm."""
@@ -342,4 +313,10 @@ class CodedBench:
 
     def _keep(self, name: str, value: Any) -> None:
         self.known[name] = value
-        write_atomically(self.directory / RESULT, to_json(self.known, indent=2) + "\n")
+        write_json(self.directory / RESULT, self.known)
+
+
+def _communication_s(run: Path) -> float:
+    """Return the time of a mean step that is not computation."""
+    summary = read_json(run / SUMMARY)
+    return float(summary["step_s"] - summary["phases_s"]["compute"])

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from testbed.bench.results import Suite
+from testbed.bench.results import Say, Suite, measurement, write_json
 from testbed.bench.waveforms import (
     CHANGE_S,
     REFERENCES,
@@ -23,7 +22,6 @@ from testbed.bench.waveforms import (
     ProgrammePlan,
     RunClock,
     Runs,
-    Say,
     Waveform,
     earliest,
     fit,
@@ -36,7 +34,6 @@ from testbed.errors import ExperimentError, InputError
 from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import (
     LINKS,
-    fresh,
     read_events,
     read_json,
     read_jsonl,
@@ -290,7 +287,7 @@ def bound_rows(waveform: str, best: Bound, played: Curve | None) -> list[dict[st
     own = {
         "algorithm": PROGRAMME,
         "waveform": waveform,
-        "mean_k": _mean(plan.densities),
+        "mean_k": fmean(plan.densities),
         "target": best.target,
         "time_s": plan.time_s,
         "regret_fixed": plan.time_s / best.fixed_s[best.best] - 1,
@@ -301,10 +298,6 @@ def bound_rows(waveform: str, best: Bound, played: Curve | None) -> list[dict[st
         return [own]
     row = {"algorithm": PLAYED, "waveform": waveform, "mean_k": played.mean_k}
     return [own, {**row, **_regrets(played, best)}]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 RUNS, RESULT = "runs.json", "step_responses.json"
@@ -379,8 +372,7 @@ def run(
     ``target``'s). ``again``: the directory of an earlier call, whose runs are judged instead of new
     ones.
     """
-    stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_control"
-    directory = again or fresh(out / "measurements", stem)
+    directory = again or measurement(out, "control")
     with interruptible():
         if again is None:
             runs = _simulate(plan, directory, say)
@@ -409,7 +401,7 @@ def _simulate(plan: ResponsePlan, directory: Path, say: Say) -> Runs:
         tasks += [ParallelTask(path, name, plan.seed) for name in names]
     runs = simulate(tasks, directory / "virtual", plan.processes, say)
     told = {"plan": plan._asdict(), "runs": {k: _texts(of) for k, of in runs.items()}}
-    write_atomically(directory / RUNS, to_json(told, indent=2) + "\n")
+    write_json(directory / RUNS, told)
     return runs
 
 

@@ -8,10 +8,8 @@ seconds, sequences in the order of the layers.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal, get_args
@@ -20,14 +18,20 @@ from testbed.algorithms import Algorithm
 from testbed.bench.results import (
     ATTEMPTS,
     ResultCheck,
+    Say,
     Suite,
     at_least,
     at_most,
     interleaved,
+    link,
+    measurement,
+    star,
     times,
+    write_json,
+    write_scenario,
 )
 from testbed.records.manifest import machine_facts
-from testbed.records.run_directory import fresh, read_events, to_json, write_atomically
+from testbed.records.run_directory import read_events
 from testbed.runner.experiment import Experiment, prepare
 from testbed.runner.run import run as carry_out
 from testbed.runner.signals import interruptible
@@ -178,33 +182,25 @@ def scenario(plan: OverlapPlan, load: float) -> dict[str, Any]:
     room for all."""
     rate = rate_bits(load, plan.pace_s)
     costs = {} if plan.host_costs else {"send": "0 s", "receive": "0 s"}
-    return {
-        "name": f"overlap-{load:g}".replace(".", "-"),
-        "nodes": {
-            "server": {"role": "server"},
-            "worker": {"role": "worker", "count": plan.workers},
-        },
-        "links": {"default": _link(rate), "server": _link(plan.workers * rate)},
-        "train": {
-            "task": TASK,
-            "model": MODEL,
-            "width": WIDTH,
-            "batch": 16,
-            "pace": f"{1e6 * plan.pace_s:.0f} us",
-            "profile": "constant",
-            "stop": {"steps": plan.steps},
-            "evaluate_every": plan.steps,
-        },
-        "algorithms": [dict(ALGORITHMS[variant]) for variant in VARIANTS],
-        "seeds": plan.seeds,
-        "congestion": "cubic",
-        "sim": costs,
+    train = {
+        "task": TASK,
+        "model": MODEL,
+        "width": WIDTH,
+        "batch": 16,
+        "pace": f"{1e6 * plan.pace_s:.0f} us",
+        "profile": "constant",
+        "stop": {"steps": plan.steps},
+        "evaluate_every": plan.steps,
     }
-
-
-def _link(rate: int) -> dict[str, Any]:
-    end = {"rate": f"{rate} bit/s", "queue": "50 ms"}
-    return {"up": end, "down": end}
+    return star(
+        f"overlap-{load:g}".replace(".", "-"),
+        plan.workers,
+        train,
+        links={"default": link(f"{rate} bit/s"), "server": link(f"{plan.workers * rate} bit/s")},
+        algorithms=[dict(ALGORITHMS[variant]) for variant in VARIANTS],
+        seeds=plan.seeds,
+        sim=costs,
+    )
 
 
 Events = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -299,7 +295,6 @@ def _mean_wire(frame_bytes: Iterable[int]) -> float:
     return fmean(wire_bytes(one) for one in frame_bytes)
 
 
-Say = Callable[[str], None]
 RESULT = "overlap.json"
 _Trial = tuple[Algorithm, int]
 
@@ -309,8 +304,7 @@ class OverlapBench:
 
     def __init__(self, plan: OverlapPlan, out: Path, say: Say) -> None:
         self._plan, self._say = plan, say
-        name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_overlap"
-        self.directory = fresh(out / "measurements", name)
+        self.directory = measurement(out, "overlap")
         self.known: dict[str, Any] = {
             "plan": asdict(plan),
             "machine": machine_facts(),
@@ -337,7 +331,9 @@ class OverlapBench:
 
     def _measured(self, load: float) -> list[dict[str, Any]]:
         """The rows of one bandwidth. Runs that are invalid are made again."""
-        plan, experiment = self._plan, prepare(self._written(load))
+        plan, content = self._plan, scenario(self._plan, load)
+        path = write_scenario(self.directory / "scenarios", content["name"], content)
+        experiment = prepare(path)
         rate, steps = rate_bits(load, plan.pace_s), {v: list[float]() for v in VARIANTS}
         chains: list[Chain] = []
         left = self._order(experiment)
@@ -372,13 +368,5 @@ class OverlapBench:
                 self.known["discarded"].append(about)
         return done.runs
 
-    def _written(self, load: float) -> Path:
-        folder = self.directory / "scenarios"
-        folder.mkdir(exist_ok=True)
-        content = scenario(self._plan, load)
-        # JSON is YAML too.
-        text = json.dumps(content, indent=2) + "\n"
-        return write_atomically(folder / f"{content['name']}.yaml", text)
-
     def _save(self) -> None:
-        write_atomically(self.directory / RESULT, to_json(self.known, indent=2) + "\n")
+        write_json(self.directory / RESULT, self.known)

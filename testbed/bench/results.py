@@ -7,6 +7,7 @@ A *history* is a step function, ``(seconds after t0, bit/s)`` with the first ent
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -32,6 +33,42 @@ if TYPE_CHECKING:
 
 
 Row = Mapping[str, Any]
+Say = Callable[[str], None]
+
+
+def measurement(out: Path, name: str) -> Path:
+    """A new directory for what ``testbed bench`` measures under this name."""
+    return fresh(out / "measurements", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{name}")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write ``content`` as indented JSON."""
+    write_atomically(path, to_json(content, indent=2) + "\n")
+
+
+def write_scenario(folder: Path, name: str, content: Mapping[str, Any]) -> Path:
+    """Write a scenario as ``name``.yaml: JSON is YAML too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_atomically(folder / f"{name}.yaml", json.dumps(content, indent=2) + "\n")
+
+
+def star(name: str, workers: int, train: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a scenario of one server and some workers that train with seed 1; ``more``: its other
+    keys."""
+    return {
+        "name": name,
+        "nodes": {"server": {"role": "server"}, "worker": {"role": "worker", "count": workers}},
+        "train": dict(train),
+        "seeds": [1],
+        "congestion": "cubic",
+        **more,
+    }
+
+
+def link(rate: str, queue: str = "50 ms") -> dict[str, dict[str, str]]:
+    """Return a scenario's link with the same rate and queue both ways."""
+    end = {"rate": rate, "queue": queue}
+    return {"up": end, "down": end}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +257,7 @@ def queue_bytes(history: Sequence[Step]) -> int:
 
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def interleaved(alternatives: Sequence[T], repetitions: int) -> Iterator[tuple[int, T]]:
@@ -269,7 +307,7 @@ class Setup:
 
     directory: Path
     """Where runs and files of this benchmark go."""
-    say: Callable[[str], None]
+    say: Say
     repeat: int = 5
     quick: bool = False
 
@@ -286,6 +324,18 @@ class Setup:
     def repetitions(self) -> int:
         """Once where it need only work."""
         return 1 if self.quick else self.repeat
+
+    def in_turns(
+        self, title: str, cases: Sequence[T], measure: Callable[[T, int], R]
+    ) -> dict[T, list[R]]:
+        """Measure every case (by its name, or itself) in each repetition, and say so before it.
+        ``measure``: of a case and the number of the repetition."""
+        results: dict[T, list[R]] = {case: [] for case in cases}
+        for repetition, case in interleaved(cases, self.repetitions):
+            name = getattr(case, "name", case)
+            self.say(f"{title}{name}, {repetition + 1} of {self.repetitions}")
+            results[case].append(measure(case, repetition))
+        return results
 
 
 SUITES = {
@@ -334,13 +384,13 @@ class LinkBenchOutcome:
 
     def save(self) -> None:
         """Write the file."""
-        write_atomically(self.path, to_json(self.to_json(), indent=2) + "\n")
+        write_json(self.path, self.to_json())
 
 
 def run(
     names: Sequence[str],
     out: Path,
-    say: Callable[[str], None],
+    say: Say,
     *,
     repeat: int = 5,
     quick: bool = False,
@@ -351,7 +401,7 @@ def run(
     unknown suite, Interrupted when asked to end; what was finished is on disk then.
     """
     chosen = {name: suite(name) for name in names or SUITES}
-    directory = fresh(out / "measurements", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_link")
+    directory = measurement(out, "link")
     outcome = LinkBenchOutcome(directory / RESULT, machine_facts())
     setup = Setup(directory, say, repeat, quick)
     with interruptible():

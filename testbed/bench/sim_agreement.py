@@ -5,20 +5,30 @@ one half of the runs and judged on the other. Every stage is kept on disk.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from testbed.bench.results import ResultCheck, Row, Suite, at_least, at_most
+from testbed.bench.results import (
+    ResultCheck,
+    Row,
+    Say,
+    Suite,
+    at_least,
+    at_most,
+    link,
+    measurement,
+    star,
+    write_json,
+    write_scenario,
+)
 from testbed.errors import ExperimentError, InputError, Interrupted, NarrowsError
 from testbed.fabric.sim.network import COSTS, Costs
 from testbed.records.manifest import machine_facts
-from testbed.records.run_directory import fresh, read_events, write_atomically
-from testbed.records.run_directory import to_json as json_text_of
+from testbed.records.run_directory import read_events
 from testbed.runner.experiment import prepare
 from testbed.runner.run import ParallelTask, side_by_side
 from testbed.runner.run import run as run_experiment
@@ -72,32 +82,18 @@ def cells(
 def scenario(cell: AgreementCell, steps: int) -> dict[str, Any]:
     """A parameter server and ``cell.workers`` workers on links of ``cell.rate``, and what happens
     to them."""
-    end = _end(cell.rate)
-    plain: dict[str, Any] = {
-        "name": cell.name,
-        "nodes": {
-            "server": {"role": "server"},
-            "worker": {"role": "worker", "count": cell.workers},
-        },
-        "links": {"default": {"up": end, "down": end}},
-        "train": {
-            "task": "digits",
-            "model": "cnn",
-            "batch": 32,
-            "optimizer": {"name": "sgd", "lr": 0.1},
-            "pace": f"{_PACE_MS} ms",
-            "stop": {"steps": steps},
-            "evaluate_every": steps,
-        },
-        "algorithms": list(ALGORITHMS),
-        "seeds": [1],
-        "congestion": "cubic",
+    train = {
+        "task": "digits",
+        "model": "cnn",
+        "batch": 32,
+        "optimizer": {"name": "sgd", "lr": 0.1},
+        "pace": f"{_PACE_MS} ms",
+        "stop": {"steps": steps},
+        "evaluate_every": steps,
     }
+    links = {"default": link(f"{cell.rate} Mbit/s")}
+    plain = star(cell.name, cell.workers, train, links=links, algorithms=list(ALGORITHMS))
     return {**plain, **_CONDITIONS[cell.condition](cell)}
-
-
-def _end(rate: float, queue: str = "50 ms") -> dict[str, str]:
-    return {"rate": f"{rate:g} Mbit/s", "queue": queue}
 
 
 def _static(_: AgreementCell) -> dict[str, Any]:
@@ -112,10 +108,8 @@ def _trace(cell: AgreementCell) -> dict[str, Any]:
 
 def _incast(cell: AgreementCell) -> dict[str, Any]:
     """Workers four times as fast as the server, whose queue is short."""
-    fast, short = _end(4 * cell.rate), _end(cell.rate, "20 ms")
-    return {
-        "links": {"default": {"up": fast, "down": fast}, "server": {"up": short, "down": short}}
-    }
+    fast, short = link(f"{4 * cell.rate} Mbit/s"), link(f"{cell.rate} Mbit/s", "20 ms")
+    return {"links": {"default": fast, "server": short}}
 
 
 def _cross(cell: AgreementCell) -> dict[str, Any]:
@@ -254,9 +248,7 @@ def write(
         )
         (folder / TRACE.format(rate=cell.rate)).write_text(write_csv(trace), encoding="utf-8")
         content = {**scenario(cell, steps), "algorithms": list(algorithms)}
-        paths[cell] = folder / f"{cell.name}.yaml"
-        # JSON is YAML too.
-        paths[cell].write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        paths[cell] = write_scenario(folder, cell.name, content)
     return paths
 
 
@@ -272,7 +264,7 @@ def simulated(
     out: Path,
     costs: Costs,
     processes: int,
-    say: Callable[[str], None],
+    say: Say,
 ) -> dict[AgreementCell, MeasureLengths]:
     """Step times in virtual time with those ``costs``."""
     asked = [
@@ -326,8 +318,6 @@ MEASURED, RESULT = "measured.json", "agreement.json"
 _SEND_S, _RECEIVE_S = (400e-6, 600e-6, 800e-6), (800e-6, 1000e-6)
 """Values that are tried for the constants."""
 
-Say = Callable[[str], None]
-
 
 def run(
     cells: Sequence[AgreementCell],
@@ -345,9 +335,7 @@ def run(
     ``again``: the directory of an earlier call, whose measurements are used instead of new ones.
     ``calibrate``: try other constants on one half of the runs, and judge with the best.
     """
-    directory = again or fresh(
-        out / "measurements", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_agreement"
-    )
+    directory = again or measurement(out, "agreement")
     scenarios = directory / "scenarios"
     with interruptible():
         if again is None:
@@ -368,7 +356,7 @@ def run(
             {cell: paths[cell] for cell in real}, directory / "virtual", costs, processes, say
         )
     found = verdict(pairs(real, virtual), {**about, "costs": asdict(costs)})
-    write_atomically(directory / RESULT, json_text_of(found.to_json(), indent=2) + "\n")
+    write_json(directory / RESULT, found.to_json())
     return directory, found
 
 
@@ -388,7 +376,7 @@ def _measure(
             about["failed"][cell.name] = str(error)
             say(f"{cell.name} failed: {error}")
         told = {**about, "runs": to_json(found)}
-        write_atomically(directory / MEASURED, json_text_of(told, indent=2) + "\n")
+        write_json(directory / MEASURED, told)
     return found
 
 

@@ -4,21 +4,19 @@ process of its own, whose memory and time are taken.
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from testbed.bench.results import Suite
+from testbed.bench.results import Say, Suite, link, measurement, write_json, write_scenario
 from testbed.records.manifest import machine_facts
-from testbed.records.run_directory import fresh, read_json, to_json, write_atomically
+from testbed.records.run_directory import read_json
 from testbed.runner.signals import interruptible
 
 WORKERS = (4, 16, 64, 256, 1000, 4000, 10_000)
@@ -27,7 +25,7 @@ STEPS = 5
 ALGORITHM = "none"
 _RACK = 100
 """Workers behind one link: ten times what it carries."""
-_PACE_MS = 100
+_PACE_MS, _QUEUE = 100, "5 ms"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,9 +50,9 @@ def scenario(size: ScaleSize, steps: int, algorithm: str) -> dict[str, Any]:
             "server": {"role": "server", "count": size.servers},
             **{group: {"role": "worker", "count": count} for group, count in racks.items()},
         },
-        "links": {"default": _link("1 Gbit/s"), "server": _link("25 Gbit/s")},
+        "links": {"default": link("1 Gbit/s", _QUEUE), "server": link("25 Gbit/s", _QUEUE)},
         "racks": {
-            group.replace("workers", "rack"): {"members": [group], **_link("10 Gbit/s")}
+            group.replace("workers", "rack"): {"members": [group], **link("10 Gbit/s", _QUEUE)}
             for group in racks
         },
         "train": {
@@ -78,28 +76,20 @@ def _racks(workers: int) -> Iterator[tuple[str, int]]:
         yield f"workers-{number}", min(_RACK, workers - first)
 
 
-def _link(rate: str) -> dict[str, Any]:
-    end = {"rate": rate, "queue": "5 ms"}
-    return {"up": end, "down": end}
-
-
 RESULT = "scale.json"
 PARTS = ("compute", "send", "wait", "receive")
 """The phases that take time where nothing is trained."""
 
 
 def run(
-    sizes: Sequence[ScaleSize], out: Path, say: Callable[[str], None], *, steps: int, algorithm: str
+    sizes: Sequence[ScaleSize], out: Path, say: Say, *, steps: int, algorithm: str
 ) -> tuple[Path, Suite]:
     """The directory of the results, and a row for every size."""
-    directory = fresh(out / "measurements", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_scale")
+    directory = measurement(out, "scale")
     rows = []
     with interruptible():
         for size in sizes:
-            path = directory / f"{size.name}.yaml"
-            # JSON is YAML too.
-            content = json.dumps(scenario(size, steps, algorithm), indent=2)
-            write_atomically(path, content + "\n")
+            path = write_scenario(directory, size.name, scenario(size, steps, algorithm))
             # a fork would start with this process's memory
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 row = pool.submit(_point, path, directory / "virtual").result()
@@ -107,7 +97,7 @@ def run(
             say(f"{size.name}: step {row['step_s']:.4g} s, simulated in {row['run_s']:.3g} s")
     about = {"steps": steps, "algorithm": algorithm, "machine": machine_facts()}
     found = Suite("Workers behind oversubscribed racks, in virtual time", rows, [], about)
-    write_atomically(directory / RESULT, to_json(found.to_json(), indent=2) + "\n")
+    write_json(directory / RESULT, found.to_json())
     return directory, found
 
 

@@ -10,9 +10,8 @@ whatever came before. docs/how-to/step-responses.md says what that leaves out.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from testbed.records.run_directory import write_atomically
+from testbed.bench.results import Say, link, star, write_scenario
 from testbed.runner.run import ParallelTask, side_by_side
 from testbed.traces.generate import ramp, sawtooth, token_bucket, write_csv
 from testbed.traces.rate_trace import RateTrace
@@ -96,33 +95,26 @@ REFERENCES: dict[str, Waveform] = {
 
 def scenario(waveform: Waveform, steps: int, algorithms: Sequence[Any]) -> dict[str, Any]:
     """Four workers and a server whose link moves; training is real."""
-    return {
-        "name": f"control-{waveform.name}",
-        "nodes": {"server": {"role": "server"}, "worker": {"role": "worker", "count": 4}},
-        "links": {"default": _link(100), "server": _link(waveform.before)},
-        "events": list(waveform.events),
-        "train": {
-            "task": "synthetic",
-            "model": "mlp",
-            "batch": 32,
-            "optimizer": {"name": "sgd", "lr": 0.02, "momentum": 0.9},
-            "pace": "50 ms",
-            "stop": {"steps": steps},
-            "evaluate_every": EVALUATE_EVERY,
-        },
-        "algorithms": list(algorithms),
-        "seeds": [1],
-        "congestion": "cubic",
-        "peer_timeout": "10 s",
+    train = {
+        "task": "synthetic",
+        "model": "mlp",
+        "batch": 32,
+        "optimizer": {"name": "sgd", "lr": 0.02, "momentum": 0.9},
+        "pace": "50 ms",
+        "stop": {"steps": steps},
+        "evaluate_every": EVALUATE_EVERY,
     }
+    return star(
+        f"control-{waveform.name}",
+        4,
+        train,
+        links={"default": link("100 Mbit/s"), "server": link(f"{waveform.before} Mbit/s")},
+        events=list(waveform.events),
+        algorithms=list(algorithms),
+        peer_timeout="10 s",
+    )
 
 
-def _link(rate: int) -> dict[str, Any]:
-    end = {"rate": f"{rate} Mbit/s", "queue": "50 ms"}
-    return {"up": end, "down": end}
-
-
-Say = Callable[[str], None]
 Runs = dict[str, dict[str, Path]]
 """Directories by waveform and algorithm."""
 
@@ -132,10 +124,7 @@ def write(folder: Path, waveform: Waveform, steps: int, algorithms: Sequence[Any
     folder.mkdir(parents=True, exist_ok=True)
     if waveform.trace is not None:
         (folder / f"{waveform.name}.csv").write_text(write_csv(waveform.trace), encoding="utf-8")
-    path = folder / f"{waveform.name}.yaml"
-    # JSON is YAML too.
-    content = json.dumps(scenario(waveform, steps, algorithms), indent=2)
-    return write_atomically(path, content + "\n")
+    return write_scenario(folder, waveform.name, scenario(waveform, steps, algorithms))
 
 
 def simulate(asked: Iterable[ParallelTask], out: Path, processes: int, say: Say) -> Runs:

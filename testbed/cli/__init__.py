@@ -57,7 +57,9 @@ VERBS = {
 class Verb(TyperCommand):
     """A verb whose module is imported when the verb is called, not when it is listed."""
 
-    def make_context(self, info_name: str | None, args: list[str], **more: Any) -> Any:
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
         """Make the context of the real command, which then runs in place of this one."""
         module, _, name = VERBS[str(self.name)].partition(":")
         target = getattr(import_module(module), name)
@@ -66,7 +68,9 @@ class Verb(TyperCommand):
             app.add_typer(target, name=self.name)
         else:
             app.command(self.name)(target)
-        return get_group(app).commands[str(self.name)].make_context(info_name, args, **more)
+        return (
+            get_group(app).commands[str(self.name)].make_context(info_name, args, parent, **extra)
+        )
 
 
 class Verbs(TyperGroup):
@@ -94,7 +98,9 @@ def _description(target: str) -> str | None:
             return ast.get_docstring(node)
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             assert isinstance(node.value, ast.Call)
-            return next(ast.literal_eval(k.value) for k in node.value.keywords if k.arg == "help")
+            return str(
+                next(ast.literal_eval(k.value) for k in node.value.keywords if k.arg == "help")
+            )
     raise AttributeError(target)
 
 

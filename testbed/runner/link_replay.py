@@ -313,6 +313,33 @@ def not_replayed(scenario: Scenario) -> list[str]:
     return [*(["traffic"] if scenario.traffic else []), *kinds]
 
 
+def filled_evidence(
+    report: LinkReport,
+    history: LinkLog,
+    asked: RequestedLinks,
+    wall_s: float,
+    held: Mapping[str, Any],
+    dropped: int,
+    **paths: Any,
+) -> Evidence:
+    """The evidence of links that were filled for ``wall_s``.
+
+    ``held``: what was read back before t0; ``dropped``: packets that the host itself dropped;
+    ``paths``: further arguments of ``gather``.
+    """
+    evidence = gather(
+        report.to_json()["links"],
+        history,
+        asked,
+        seconds=wall_s,
+        processors=os.cpu_count() or 1,
+        under_way=IntervalSet([(0.0, wall_s)]),
+        held=held["links"],
+        **paths,
+    )
+    return replace(evidence, foreign_drops={"the host's receive backlog": dropped})
+
+
 def _conclude(
     directory: RunDirectory,
     loaded: Loaded,
@@ -324,22 +351,19 @@ def _conclude(
     """Find the verdict; write certificate and summary."""
     history = LinkLog(read_jsonl(directory.path / LINKS), rates=False)
     under_way = IntervalSet([(0.0, wall_s)])
-    links = flowed.report.to_json()["links"]
-    asked = RequestedLinks.of(loaded.timeline(), max((link["to_s"] for link in links), default=0.0))
-    evidence: Evidence = gather(
-        links,
+    until_s = max((link.to_s for link in flowed.report.links), default=0.0)
+    evidence = filled_evidence(
+        flowed.report,
         history,
-        asked,
-        seconds=wall_s,
-        processors=os.cpu_count() or 1,
-        under_way=under_way,
-        held=held["links"],
+        RequestedLinks.of(loaded.timeline(), until_s),
+        wall_s,
+        held,
+        dropped,
         trips=flowed.trips,
         ways=ways_of(
             loaded.wall(), RequestedLinks(loaded.timeline().initial, ())
         ),  # trips are timed before t0
     )
-    evidence = replace(evidence, foreign_drops={"the host's receive backlog": dropped})
     left_out = not_replayed(loaded.scenario)
     verdict = write_certificate(
         directory,

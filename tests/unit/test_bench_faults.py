@@ -162,19 +162,19 @@ def test_a_link_is_not_clean_while_others_have_the_processors() -> None:
 
 def test_set_ups_with_tc() -> None:
     htb = TcHtb("tc-htb-1ms", 1e-3)
-    assert htb.installed(100 * MBIT, 625_000) == [
+    assert htb.commands(100 * MBIT, 625_000) == [
         "qdisc add dev data root handle 1: htb default 10",
         "class add dev data parent 1: classid 1:10 htb rate 100000000bit ceil 100000000bit "
         "burst 12500 cburst 12500 quantum 60000",
         "qdisc add dev data parent 1:10 handle 10: bfifo limit 625000",
     ]
-    assert htb.changed(MBIT, 0).endswith("rate 1000000bit ceil 1000000bit burst 1600 cburst 1600 quantum 60000")  # fmt: skip
-    assert "burst" not in TcHtb().changed(MBIT, 0)
-    assert TcTbf().changed(100 * MBIT, 625_000) == (
+    assert htb.change(MBIT, 0).endswith("rate 1000000bit ceil 1000000bit burst 1600 cburst 1600 quantum 60000")  # fmt: skip
+    assert "burst" not in TcHtb().change(MBIT, 0)
+    assert TcTbf().change(100 * MBIT, 625_000) == (
         "qdisc change dev data root handle 1: tbf rate 100000000bit burst 70000 limit 625000"
     )
-    assert "burst 1250000 " in TcTbf().changed(10_000 * MBIT, 625_000)
-    assert TcNetem().changed(MBIT, 100 * FRAME_BYTES).endswith("netem rate 1000000bit limit 100")
+    assert "burst 1250000 " in TcTbf().change(10_000 * MBIT, 625_000)
+    assert TcNetem().change(MBIT, 100 * FRAME_BYTES).endswith("netem rate 1000000bit limit 100")
 
 
 def test_what_the_kernel_lacks_is_left_out_and_named() -> None:

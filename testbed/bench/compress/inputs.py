@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from testbed.algorithms import Algorithm
-from testbed.bench.results import interleaved
+from testbed.bench.results import Say, interleaved
 from testbed.compress.base import AccumulatedGradient, Selector, Sparse
 from testbed.compress.kernels import cpu
 from testbed.compress.kernels.jit import compiled
@@ -243,7 +243,6 @@ ELEMENTS = 25_000_000
 UNJUDGED = f"limits on times: they are stated for {ELEMENTS:,} elements and one thread"
 
 T = TypeVar("T")
-Say = Callable[[str], None]
 
 
 @dataclass(slots=True)

@@ -24,7 +24,6 @@ from torch import Tensor
 from testbed.bench import reference
 from testbed.bench.compress.inputs import (
     UNJUDGED,
-    Say,
     Timed,
     Vectors,
     drawn,
@@ -33,7 +32,7 @@ from testbed.bench.compress.inputs import (
     timed,
     vectors,
 )
-from testbed.bench.results import ResultCheck, Suite, at_least, at_most
+from testbed.bench.results import ResultCheck, Say, Suite, at_least, at_most
 from testbed.compress import builtin, kernels
 from testbed.compress import indices as indices_module
 from testbed.compress.base import (

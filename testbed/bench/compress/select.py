@@ -25,7 +25,6 @@ from torch import Tensor
 
 from testbed.bench.compress.inputs import (
     UNJUDGED,
-    Say,
     Step,
     Timed,
     Training,
@@ -36,7 +35,7 @@ from testbed.bench.compress.inputs import (
     timed,
     vectors,
 )
-from testbed.bench.results import ResultCheck, Suite, at_least, at_most, mean, percentile
+from testbed.bench.results import ResultCheck, Say, Suite, at_least, at_most, mean, percentile
 from testbed.compress import gradient_stats, kernels
 from testbed.compress.base import AccumulatedGradient, Selector, selectors
 from testbed.compress.gradient_stats import check_density, element_count

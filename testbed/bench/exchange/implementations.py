@@ -10,7 +10,6 @@ memory.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -38,15 +37,12 @@ from testbed.bench.exchange.cases import (
     gradient,
 )
 from testbed.bench.exchange.nodes import node_name
-from testbed.bench.links.lab import Lab
-from testbed.errors import ExperimentError, InputError, MachineError
+from testbed.bench.links.lab import Lab, await_listening, end_process, iperf3, received_bits
+from testbed.errors import ExperimentError, InputError
 from testbed.exchange.base import ExchangeSpec, Membership, ServerSide, exchanges
 from testbed.exchange.coded.exchange import CodedExchange
 from testbed.fabric.host_node import DataNetwork, HostClock, HostNode
-from testbed.fabric.node_launcher import command_in
 from testbed.node import Buffer
-from testbed.process import environment
-from testbed.runner.cross_traffic_node import PROGRAM
 from testbed.transport import ENDPOINTS, EndpointKind, endpoint_for
 from testbed.transport.epoll_endpoint import EpollEndpoint
 from testbed.transport.frame import MAX_BODY
@@ -345,7 +341,7 @@ def measure(lab: Lab, cell: ExchangeCell, seconds: int) -> ExchangeSample:
     began_s = _children_s()
     with ExitStack() as stack:
         for number in cell.numbers[1:]:
-            stack.callback(_end, _serve(lab, number))
+            stack.callback(end_process, _serve(lab, number))
         up = _all(lab, cell, seconds, ())
         down = _all(lab, cell, seconds, ("--reverse",))
     cpu_s = _children_s() - began_s
@@ -361,67 +357,34 @@ def _all(lab: Lab, cell: ExchangeCell, seconds: int, way: tuple[str, ...]) -> fl
         return sum(_received(process, seconds) for process in running)
     finally:
         for process in running:
-            _end(process)
+            end_process(process)
 
 
 def _serve(lab: Lab, number: int) -> subprocess.Popen[str]:
     """One server for each node, for both directions."""
     where = ["--bind", _address(lab, SERVER), "--port", str(_FIRST_PORT + number)]
-    process = _start(lab, SERVER, ["--server", "--forceflush", *where])
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "listening" in line:
-            return process
-    _end(process)
-    raise ExperimentError("iperf3 did not begin to listen")
+    server = iperf3(lab.netns(node_name(SERVER)), ["--server", "--forceflush", *where])
+    await_listening(server)
+    return server
 
 
 def _ask(lab: Lab, number: int, seconds: int, way: tuple[str, ...]) -> subprocess.Popen[str]:
     where = ["--client", _address(lab, SERVER), "--port", str(_FIRST_PORT + number)]
     lasting = ["--time", str(seconds), "--omit", str(_OMITTED_S), "--json"]
-    return _start(lab, number, [*where, *lasting, *way])
+    return iperf3(lab.netns(node_name(number)), [*where, *lasting, *way])
 
 
 def _received(process: subprocess.Popen[str], seconds: int) -> float:
-    try:
-        out, _ = process.communicate(timeout=seconds + _PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        raise ExperimentError("iperf3 did not end") from None
-    said: dict[str, Any] = json.loads(out or "{}")
-    if "error" in said:
-        raise ExperimentError(f"iperf3: {said['error']}")
-    bits = float(said["end"]["sum_received"]["bits_per_second"])
+    bits = received_bits(process, seconds + _PATIENCE_S)
     if not bits:
         raise ExperimentError("iperf3 carried nothing")
     return bits
-
-
-def _start(lab: Lab, number: int, arguments: list[str]) -> subprocess.Popen[str]:
-    try:
-        return subprocess.Popen(
-            command_in(lab.netns(node_name(number)), os.getpid(), [PROGRAM, *arguments]),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment(),
-        )
-    except OSError as error:
-        raise MachineError(
-            f"{PROGRAM} cannot be started: {error}", fix="Run `make setup`."
-        ) from error
 
 
 def _children_s() -> float:
     """Processor seconds of all processes that have been started from here and have ended."""
     times = os.times()
     return times.children_user + times.children_system
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.terminate()
-    process.communicate()
 
 
 def _address(lab: Lab, number: int) -> str:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,17 +26,23 @@ from testbed.bench.exchange.cases import (
     row,
 )
 from testbed.bench.exchange.nodes import BenchProcesses, crew, node_name
-from testbed.bench.links.alternatives import segments
-from testbed.bench.links.lab import CONGESTION, Lab, lab
-from testbed.bench.results import ResultCheck, Setup, Suite, interleaved, queue_bytes
+from testbed.bench.links.alternatives import shape
+from testbed.bench.links.lab import Lab, lab
+from testbed.bench.results import (
+    ResultCheck,
+    Say,
+    Setup,
+    Suite,
+    interleaved,
+    measurement,
+    write_json,
+)
 from testbed.errors import ExperimentError, MachineError
-from testbed.links.agent.protocol import LinkSettings
 from testbed.links.network.wiring import NIC
 from testbed.records.manifest import machine_facts
-from testbed.records.run_directory import fresh, to_json, write_atomically
 from testbed.runner.signals import interruptible
 from testbed.scenario.expand import DIRECTIONS
-from testbed.scenario.link_state import LinkDirection, LinkState
+from testbed.scenario.link_state import LinkDirection
 
 _FIRST_PORT, _PORTS = 20_000, 10_000
 _SET_UP_S, _ROUND_FACTOR = 180.0, 10.0
@@ -48,18 +53,13 @@ _FEWEST, _FEWEST_LONG, _MOST = 5, 2, 5_000
 _LEAST_CARRIED = 0.99
 
 
-def shape(lab: Lab, names: Iterable[str], link: BenchLink) -> None:
+def shape_all(lab: Lab, names: Iterable[str], link: BenchLink) -> None:
     """Both directions of all links by the agent, as runs have it. Without a rate the cables stay as
     they are."""
     if link.rate_bits is None:
         return
     history = [(0.0, link.rate_bits)]
-    asked = LinkState(link.rate_bits, queue_bytes(history))
-    lab.agent.prepare(
-        {name: lab.places[name].cable for name in names},
-        {LinkDirection(name, way): asked for name in names for way in DIRECTIONS},
-        LinkSettings(segments=segments([history]), congestion=CONGESTION),
-    )
+    shape(lab, {LinkDirection(name, way): history for name in names for way in DIRECTIONS})
 
 
 class ExchangeBench:
@@ -191,7 +191,7 @@ class ExchangeResult:
 
     def save(self) -> None:
         """Write the file."""
-        write_atomically(self.path, to_json(self.to_json(), indent=2) + "\n")
+        write_json(self.path, self.to_json())
 
     def suite(self) -> Suite:
         """As a table."""
@@ -201,9 +201,9 @@ class ExchangeResult:
         return Suite(title, shown, _checks(self.rows), absent=[*self.absent, *failed])
 
 
-def run(plan: ExchangePlan, out: Path, say: Callable[[str], None]) -> tuple[Path, ExchangeResult]:
+def run(plan: ExchangePlan, out: Path, say: Say) -> tuple[Path, ExchangeResult]:
     """The directory of the results, and what was found. Raises MachineError, Interrupted."""
-    directory = fresh(out / "measurements", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_exchange")
+    directory = measurement(out, "exchange")
     found = ExchangeResult(directory / RESULT)
     setup = Setup(directory, say, plan.repeat, plan.quick)
     with interruptible():
@@ -230,19 +230,19 @@ def _rows(
     if not any(groups.values()):
         return
     residents = list(everybody(nodes).values())
-    with lab(residents, setup) as made:
-        shape(made, residents, link)
+    with lab(residents, setup) as links:
+        shape_all(links, residents, link)
         for cells in filter(None, groups.values()):
-            yield _group(setup, made, cells)
+            yield _group(setup, links, cells)
 
 
-def _group(setup: Setup, made: Lab, cells: Sequence[ExchangeCell]) -> list[dict[str, Any]]:
+def _group(setup: Setup, links: Lab, cells: Sequence[ExchangeCell]) -> list[dict[str, Any]]:
     """Cells that differ in the exchange only, in turns."""
     samples: dict[ExchangeCell, list[ExchangeSample]] = {cell: [] for cell in cells}
     failures: dict[ExchangeCell, list[str]] = {cell: [] for cell in cells}
     seconds = setup.seconds(_SECONDS, _QUICK_SECONDS)
     log = setup.directory / "log"
-    with ExchangeBench(made, everybody(cells[0].nodes), seconds, log) as bench:
+    with ExchangeBench(links, everybody(cells[0].nodes), seconds, log) as bench:
         for repetition, cell in interleaved(cells, setup.repetitions):
             setup.say(f"{cell.name}: {repetition + 1} of {setup.repetitions}")
             try:

@@ -14,17 +14,19 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 from pyroute2.netlink import NLM_F_ECHO
 from pyroute2.netlink.rtnl import RTM_GETQDISC, RTM_GETTCLASS
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-from testbed.bench.links.lab import CONGESTION, OURS, PLAIN, Lab
+from testbed.bench.links.lab import CONGESTION, OURS, PLAIN, Lab, Watcher, sleep_until
 from testbed.bench.results import Mark, Step, queue_bytes
 from testbed.errors import ExperimentError
 from testbed.links.agent.client import LinkReport
@@ -64,7 +66,7 @@ def busy_s() -> float:
     return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
 
 
-class Observer(Thread):
+class Observer(Watcher):
     """Looks from ``t0_ns`` to ``stop_ns``, every ``every_s``. ``question`` None: only the processor
     is watched."""
 
@@ -75,33 +77,19 @@ class Observer(Thread):
         self.marks: list[Mark] = []
         self.cpu_s = 0.0
         """Processor seconds that the host worked meanwhile, whoever for."""
-        self.failure: OSError | None = None
         self._channel, self._question = NetlinkChannel(netns), question
         self._t0_ns, self._stop_ns, self._every_ns = t0_ns, stop_ns, round(every_s * 1e9)
 
-    def run(self) -> None:
-        """The thread's work."""
+    def watch(self) -> None:
+        """Read the counter until ``stop_ns``."""
         become_realtime(_PRIORITY)
         with self._channel:
-            try:
-                self._watch()
-            except OSError as error:
-                self.failure = error
-
-    def result(self) -> list[Mark]:
-        """Wait for the last look. Raises OSError where the counter could not be read."""
-        self.join()
-        if self.failure is not None:
-            raise self.failure
-        return self.marks
-
-    def _watch(self) -> None:
-        for at_ns in range(self._t0_ns, self._stop_ns + 1, self._every_ns):
-            time.sleep(max(0, at_ns - time.monotonic_ns()) / 1e9)
-            if at_ns == self._t0_ns:
-                began = busy_s()
-            self._look()
-        self.cpu_s = busy_s() - began
+            for at_ns in range(self._t0_ns, self._stop_ns + 1, self._every_ns):
+                sleep_until(at_ns)
+                if at_ns == self._t0_ns:
+                    began = busy_s()
+                self._look()
+            self.cpu_s = busy_s() - began
 
     def _look(self) -> None:
         if self._question is None:
@@ -116,75 +104,154 @@ DEAD_BITS = 1000
 """Rate that a ``tc`` user sets for an outage, bit/s: a rate of 0 is refused."""
 
 
-class WithTc:
-    """Common part of the set-ups with ``tc``. Subclasses say what is installed, and what a change
-    is."""
+class LinkMethod(ABC):
+    """A way to make a link, made for one measurement."""
 
-    name, node, needs = "tc", PLAIN, ""
+    name: str
+    node = PLAIN
+    """Whose uplink it shapes."""
+    needs = ""
+    """The kind of discipline that the kernel must have."""
 
-    def installed(self, rate_bits: int, limit_bytes: int) -> list[str]:
-        """Commands that set it up, without the leading ``tc``."""
-        raise NotImplementedError
+    @abstractmethod
+    def install(self, lab: Lab, history: Sequence[Step]) -> bytes | None:
+        """Bring the link to its state at t0; returns the question that its counter answers."""
 
-    def changed(self, rate_bits: int, limit_bytes: int) -> str:
-        """The command that changes its rate."""
-        raise NotImplementedError
+    @abstractmethod
+    def start(self, t0_ns: int) -> None:
+        """Follow the history from ``t0_ns`` on."""
 
-    def question(self, index: int) -> bytes | None:
-        """Asks for the counter of a device so set up."""
-        return root_question(index, 0x10000)
+    @abstractmethod
+    def stop(self) -> dict[str, Any]:
+        """The history is over; returns what it says of itself. Raises ExperimentError where a
+        change failed."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Undo ``install``."""
+
+    @contextmanager
+    def installed(self, lab: Lab, history: Sequence[Step]) -> Iterator[bytes | None]:
+        """Install it for the length of a ``with`` block."""
+        question = self.install(lab, history)
+        try:
+            yield question
+        finally:
+            self.remove()
+
+
+class SteppedLink(LinkMethod):
+    """The link of the plain node, whose rate a thread sets anew whenever that is due."""
 
     def install(self, lab: Lab, history: Sequence[Step]) -> bytes | None:
-        """Run the commands."""
-        self._netns, nic = lab.netns(PLAIN), lab.places[PLAIN].nic
-        self._history, self._limit, self._t0_ns = history, queue_bytes(history), 0
+        """Set the discipline up with the first rate."""
+        self._netns, self._index = lab.netns(self.node), lab.places[self.node].nic.index
+        self._history, self._limit = history, queue_bytes(history)
         self._steps: Thread | None = None
-        self._late_s: list[float] = []
-        self._program: subprocess.Popen[str] | None = None
-        _tc(self._netns, self.installed(history[0][1] or DEAD_BITS, self._limit))
-        return self.question(nic.index)
+        self._failure: ExperimentError | None = None
+        self.set_up(history[0][1] or DEAD_BITS)
+        return self.question(self._index)
 
     def start(self, t0_ns: int) -> None:
         """Begin to step."""
         self._t0_ns, self._ended = t0_ns, False
-        if len(self._history) < 2:
-            return
-        self._program = _batch(self._netns)
-        self._steps = Thread(target=self._step, name="tc", daemon=True)
-        self._steps.start()
+        if len(self._history) > 1:
+            self._steps = Thread(target=self._step, name=self.name, daemon=True)
+            self._steps.start()
 
     def stop(self) -> dict[str, Any]:
-        """End stepping; raises ExperimentError where ``tc`` refused something."""
+        """End stepping."""
         self._ended = True
-        if self._steps is not None and self._program is not None:
+        if self._steps is not None:
             self._steps.join()
-            _, complaint = self._program.communicate(timeout=10)
-            if self._program.returncode:
-                raise ExperimentError(f"tc refused a change: {complaint.strip()}")
+        if self._failure is not None:
+            raise self._failure
         return {}
 
     def remove(self) -> None:
         """Take the discipline away."""
-        if self._program is not None and self._program.poll() is None:
-            self._program.kill()
-            self._program.communicate()
-        _tc(self._netns, ["qdisc del dev data root"])
+        self._ended = True
+        if self._steps is not None:
+            self._steps.join()
+        self.tear_down()
+
+    @abstractmethod
+    def set_up(self, rate_bits: int) -> None:
+        """Install the discipline."""
+
+    @abstractmethod
+    def tear_down(self) -> None:
+        """Remove the discipline."""
+
+    @abstractmethod
+    def question(self, index: int) -> bytes:
+        """Return the question that asks for the counter of a device so set up."""
+
+    @abstractmethod
+    def changing(self) -> AbstractContextManager[Callable[[int], None]]:
+        """Return the function that sets a rate, for the length of a ``with`` block."""
 
     def _step(self) -> None:
-        assert self._program is not None
-        assert self._program.stdin is not None
-        for rate in due_rates(self._history, self._t0_ns, lambda: self._ended):
-            self._program.stdin.write(self.changed(rate or DEAD_BITS, self._limit) + "\n")
-            self._program.stdin.flush()
+        try:
+            with self.changing() as change:
+                for rate in due_rates(self._history, self._t0_ns, lambda: self._ended):
+                    change(rate or DEAD_BITS)
+        except ExperimentError as error:
+            self._failure = error
+        except Exception as error:  # for whoever stops it
+            self._failure = ExperimentError(f"a change was refused: {error}")
 
 
-class TcHtb(WithTc):
+class TcLink(SteppedLink):
+    """A link of the ``tc`` program."""
+
+    @abstractmethod
+    def commands(self, rate_bits: int, limit_bytes: int) -> list[str]:
+        """Commands that set it up, without the leading ``tc``."""
+
+    def change(self, rate_bits: int, limit_bytes: int) -> str:
+        """The command that changes its rate: the one that installs it, with another rate."""
+        return self.commands(rate_bits, limit_bytes)[0].replace(" add ", " change ", 1)
+
+    def question(self, index: int) -> bytes:
+        """The root counts."""
+        return root_question(index, 0x10000)
+
+    def set_up(self, rate_bits: int) -> None:
+        """Run the commands."""
+        _tc(self._netns, self.commands(rate_bits, self._limit))
+
+    def tear_down(self) -> None:
+        """Delete the root."""
+        _tc(self._netns, ["qdisc del dev data root"])
+
+    @contextmanager
+    def changing(self) -> Iterator[Callable[[int], None]]:
+        """One process, which is given a line a change."""
+        program = _batch(self._netns)
+        assert program.stdin is not None
+
+        def change(rate_bits: int) -> None:
+            assert program.stdin is not None
+            program.stdin.write(self.change(rate_bits, self._limit) + "\n")
+            program.stdin.flush()
+
+        try:
+            yield change
+            _finish(program, "a change")
+        finally:
+            if program.poll() is None:
+                program.kill()
+                program.communicate()
+
+
+class TcHtb(TcLink):
     """One HTB class with a byte queue. ``burst_s`` None: the program's own burst."""
 
     def __init__(self, name: str = "tc-htb", burst_s: float | None = None) -> None:
         self.name, self._burst_s = name, burst_s
 
-    def installed(self, rate_bits: int, limit_bytes: int) -> list[str]:
+    def commands(self, rate_bits: int, limit_bytes: int) -> list[str]:
         """Root, class, leaf."""
         return [
             "qdisc add dev data root handle 1: htb default 10",
@@ -192,11 +259,11 @@ class TcHtb(WithTc):
             f"qdisc add dev data parent 1:10 handle 10: bfifo limit {limit_bytes}",
         ]
 
-    def changed(self, rate_bits: int, limit_bytes: int) -> str:  # noqa: ARG002
+    def change(self, rate_bits: int, limit_bytes: int) -> str:  # noqa: ARG002
         """The class alone."""
         return f"class change {self._class(rate_bits)}"
 
-    def question(self, index: int) -> bytes | None:
+    def question(self, index: int) -> bytes:
         """The class counts."""
         return class_question(index, 0x10010, 0x10000)
 
@@ -208,7 +275,7 @@ class TcHtb(WithTc):
         return f"{rate} burst {burst} cburst {burst} quantum 60000"
 
 
-class TcTbf(WithTc):
+class TcTbf(TcLink):
     """A token bucket of 1 ms, and at least ``largest_bytes``, one offload bundle, so that it never
     stalls."""
 
@@ -217,38 +284,24 @@ class TcTbf(WithTc):
     def __init__(self, largest_bytes: int = 70_000) -> None:
         self._largest_bytes = largest_bytes
 
-    def installed(self, rate_bits: int, limit_bytes: int) -> list[str]:
+    def commands(self, rate_bits: int, limit_bytes: int) -> list[str]:
         """The root alone."""
-        return [f"qdisc add {self._root(rate_bits, limit_bytes)}"]
-
-    def changed(self, rate_bits: int, limit_bytes: int) -> str:
-        """The same with another rate."""
-        return f"qdisc change {self._root(rate_bits, limit_bytes)}"
-
-    def _root(self, rate_bits: int, limit_bytes: int) -> str:
         burst = max(self._largest_bytes, round(rate_bits / 8 * 1e-3))
-        return (
-            f"dev data root handle 1: tbf rate {rate_bits}bit burst {burst} "
-            f"limit {max(limit_bytes, burst)}"
-        )
+        limit = max(limit_bytes, burst)
+        return [
+            f"qdisc add dev data root handle 1: tbf rate {rate_bits}bit burst {burst} limit {limit}"
+        ]
 
 
-class TcNetem(WithTc):
+class TcNetem(TcLink):
     """netem's own ``rate``. Its queue is counted in packets, a bundle as one."""
 
     name, needs = "tc-netem-rate", "netem"
 
-    def installed(self, rate_bits: int, limit_bytes: int) -> list[str]:
+    def commands(self, rate_bits: int, limit_bytes: int) -> list[str]:
         """The root alone."""
-        return [f"qdisc add {self._root(rate_bits, limit_bytes)}"]
-
-    def changed(self, rate_bits: int, limit_bytes: int) -> str:
-        """The same with another rate."""
-        return f"qdisc change {self._root(rate_bits, limit_bytes)}"
-
-    def _root(self, rate_bits: int, limit_bytes: int) -> str:
         packets = max(20, limit_bytes // FRAME_BYTES)
-        return f"dev data root handle 1: netem rate {rate_bits}bit limit {packets}"
+        return [f"qdisc add dev data root handle 1: netem rate {rate_bits}bit limit {packets}"]
 
 
 def due_rates(history: Sequence[Step], t0_ns: int, ended: Callable[[], bool]) -> Iterator[int]:
@@ -273,33 +326,18 @@ def _batch(netns: str) -> subprocess.Popen[str]:
 
 
 def _tc(netns: str, commands: Sequence[str]) -> None:
-    program = _batch(netns)
-    _, complaint = program.communicate("".join(f"{line}\n" for line in commands), timeout=10)
+    _finish(_batch(netns), str(commands), "".join(f"{line}\n" for line in commands))
+
+
+def _finish(program: subprocess.Popen[str], what: str, lines: str | None = None) -> None:
+    """Give ``tc`` the last lines, and await its end. Raises ExperimentError where it refused
+    ``what``."""
+    _, complaint = program.communicate(lines, timeout=10)
     if program.returncode:
-        raise ExperimentError(f"tc refused {commands}: {complaint.strip()}")
+        raise ExperimentError(f"tc refused {what}: {complaint.strip()}")
 
 
-class Alternative(Protocol):
-    """Made for one measurement. Calls: install, start, stop, remove (always, and last)."""
-
-    name: str
-    node: str
-    """Whose uplink it shapes."""
-
-    def install(self, lab: Lab, history: Sequence[Step]) -> bytes | None:
-        """Bring the link to its state at t0; returns the question that its counter answers."""
-
-    def start(self, t0_ns: int) -> None:
-        """Follow the history from ``t0_ns`` on."""
-
-    def stop(self) -> dict[str, Any]:
-        """The history is over; returns what it says of itself."""
-
-    def remove(self) -> None:
-        """Undo ``install``."""
-
-
-class Ours:
+class Ours(LinkMethod):
     """The project's own links."""
 
     name, node = "narrows", OURS
@@ -309,17 +347,12 @@ class Ours:
         self._lab, self._history, self._end = lab, history, LinkDirection(OURS, "up")
         self._running = False
         cable = lab.places[OURS].cable
-        lab.agent.prepare(
-            {OURS: cable},
-            {self._end: self._shape(history[0][1])},
-            LinkSettings(segments=segments([history]), congestion=CONGESTION),
-        )
+        shape(lab, {self._end: history})
         return class_question(cable.nic.index, htb.CLASS, htb.ROOT_HANDLE)
 
     def start(self, t0_ns: int) -> None:
         """Hand the history to the agent."""
-        changes = [LinkChange(at, self._end, self._shape(rate)) for at, rate in self._history[1:]]
-        self._lab.agent.start(t0_ns, iter(changes))
+        self._lab.agent.start(t0_ns, iter(changes_of({self._end: self._history})))
         self._running = True
 
     def stop(self) -> dict[str, Any]:
@@ -336,8 +369,34 @@ class Ours:
         if self._running:
             self.stop()
 
-    def _shape(self, rate_bits: int) -> LinkState:
-        return LinkState(rate_bits, queue_bytes(self._history))
+
+Histories = Mapping[LinkDirection, Sequence[Step]]
+
+
+def shape(lab: Lab, histories: Histories) -> dict[str, Any]:
+    """Have the agent bring links to their states at t0, as runs do it; what it has read back."""
+    return lab.agent.prepare(
+        {end.link: lab.places[end.link].cable for end in histories},
+        initial_states(histories),
+        LinkSettings(segments=segments(histories.values()), congestion=CONGESTION),
+    )
+
+
+def initial_states(histories: Histories) -> dict[LinkDirection, LinkState]:
+    """Return the states at t0."""
+    return {
+        end: LinkState(history[0][1], queue_bytes(history)) for end, history in histories.items()
+    }
+
+
+def changes_of(histories: Histories) -> list[LinkChange]:
+    """Return all changes after t0, in order of time."""
+    changes = [
+        LinkChange(at, end, LinkState(rate, queue_bytes(history)))
+        for end, history in histories.items()
+        for at, rate in history[1:]
+    ]
+    return sorted(changes, key=lambda change: change.time_s)
 
 
 def segments(histories: Collection[Sequence[Step]]) -> int:
@@ -349,10 +408,10 @@ def segments(histories: Collection[Sequence[Step]]) -> int:
     return bundle_segments(lowest, min(lengths, default=None))
 
 
-class Unshaped:
+class Unshaped(LinkMethod):
     """The bare cable."""
 
-    name, node = "unshaped", PLAIN
+    name = "unshaped"
 
     def install(self, lab: Lab, history: Sequence[Step]) -> bytes | None:  # noqa: ARG002
         """Nothing to do, and nothing that counts."""
@@ -369,10 +428,10 @@ class Unshaped:
         """Nothing to do."""
 
 
-def shapers(kinds: frozenset[str]) -> list[Alternative]:
+def shapers(kinds: frozenset[str]) -> list[LinkMethod]:
     """Ours and every set-up with ``tc`` that a kernel with these kinds can do, ours first."""
-    with_tc = [TcHtb(), TcHtb("tc-htb-1ms", 1e-3), TcTbf(), TcNetem()]
-    return [Ours(), *(other for other in with_tc if not other.needs or other.needs in kinds)]
+    methods = [Ours(), TcHtb(), TcHtb("tc-htb-1ms", 1e-3), TcTbf(), TcNetem()]
+    return [method for method in methods if not method.needs or method.needs in kinds]
 
 
 def absent(kinds: frozenset[str]) -> list[str]:

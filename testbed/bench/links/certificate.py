@@ -9,14 +9,14 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any, Literal
 
-from testbed.bench.links.alternatives import segments
-from testbed.bench.links.lab import CONGESTION, Lab, bulk, busy, lab, lead_s
+from testbed.bench.links.alternatives import Histories, changes_of, initial_states, shape
+from testbed.bench.links.lab import Lab, bulk, busy, lab, lead_s, sleep_until
 from testbed.bench.results import (
     MBIT,
     Setup,
@@ -29,20 +29,19 @@ from testbed.bench.results import (
     rate_at,
 )
 from testbed.errors import ExperimentError
-from testbed.fidelity.evidence import CheckResult, gather
+from testbed.fidelity.evidence import CheckResult
 from testbed.fidelity.link_checks import run_checks
 from testbed.fidelity.reference import RequestedLinks
 from testbed.fidelity.verdict import Verdict, judge_filled
 from testbed.links.agent.client import LinkReport
-from testbed.links.agent.protocol import LinkSettings
 from testbed.links.tc.parameters import CLASS_MINOR, LEAVES, QUANTUM_BYTES, ROOT, burst_bytes
-from testbed.records.intervals import IntervalSet
 from testbed.records.link_log import LinkLog
 from testbed.records.manifest import THRESHOLDS
+from testbed.runner.link_replay import filled_evidence
 from testbed.runner.node_events import HostWatch
 from testbed.runner.session import backlog_drops
 from testbed.scenario.expand import DIRECTIONS
-from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
+from testbed.scenario.link_state import LinkDirection
 
 LinkFault = Literal["rate", "dropped", "queue"]
 HostFault = Literal["busy", "late"]
@@ -156,8 +155,8 @@ def _radio_case(
             return Case(end, history)
         if fault == "queue":
             return Case(end, history, fault, round(random.uniform(0.3, 1.0), 3))
-        if found := [at for at in _steps_for(history, seconds) if fault == "dropped" or at > 0.3]:
-            at_s = random.choice(found)
+        if steps := [at for at in _steps_for(history, seconds) if fault == "dropped" or at > 0.3]:
+            at_s = random.choice(steps)
             return Case(end, history, fault, at_s if fault == "dropped" else round(at_s + 0.02, 3))
 
 
@@ -189,12 +188,12 @@ def inject(lab: Lab, planned: FaultSession, t0_ns: int) -> None:
     for case in sorted(planned.cases, key=lambda case: case.at_s):
         if case.fault is not None:
             after = _AFTER_CHANGE_S if case.fault == "dropped" else 0.0
-            _sleep_until(t0_ns, case.at_s + after)
+            sleep_until(t0_ns + round((case.at_s + after) * 1e9))
             _tamper(lab, case)
 
 
 def _stand_still(lab: Lab, t0_ns: int, at_s: float, for_s: float) -> None:
-    _sleep_until(t0_ns, at_s)
+    sleep_until(t0_ns + round(at_s * 1e9))
     os.kill(lab.agent.pid, signal.SIGSTOP)
     try:
         time.sleep(for_s)
@@ -231,11 +230,6 @@ def tc_arguments(case: Case, device: str) -> list[str]:
     return words.split()
 
 
-def _sleep_until(t0_ns: int, time_s: float) -> None:
-    time.sleep(max(0.0, (t0_ns - time.monotonic_ns()) / 1e9 + time_s))
-
-
-Histories = Mapping[LinkDirection, Sequence[Step]]
 Meanwhile = Callable[[int], None]
 """Called with t0 (monotonic ns) when it has been set; what it does must end before the session
 does."""
@@ -255,10 +249,10 @@ class Judged:
         """Return the findings that keep the session from being valid; all links are filled, so each
         must be judged."""
         return [
-            one
-            for one in self.findings
-            if one.state(THRESHOLDS.degraded_factor) != "valid"
-            or (one.measure == "link_ratio" and one.deviation is None)
+            result
+            for result in self.findings
+            if result.state(THRESHOLDS.degraded_factor) != "valid"
+            or (result.measure == "link_ratio" and result.deviation is None)
         ]
 
     @property
@@ -268,12 +262,12 @@ class Judged:
 
     def of(self, end: LinkDirection) -> list[CheckResult]:
         """Alarms at one link direction."""
-        return [one for one in self.alarms if one.place == str(end)]
+        return [alarm for alarm in self.alarms if alarm.place == str(end)]
 
     def elsewhere(self, ends: Sequence[LinkDirection]) -> list[CheckResult]:
         """Alarms at none of these: of the host, or of the session as a whole."""
         places = set(map(str, ends))
-        return [one for one in self.alarms if one.place not in places]
+        return [alarm for alarm in self.alarms if alarm.place not in places]
 
 
 def _nothing(_t0_ns: int) -> None:
@@ -291,14 +285,10 @@ def session(
     """Have every end follow its history for ``seconds`` under load, then judge it as runs are
     judged."""
     nodes = sorted({end.link for end in histories})
-    initial, changes = _asked(histories)
+    changes = changes_of(histories)
     records: list[dict[str, Any]] = []
     lab.agent.on_sample = records.extend
-    held = lab.agent.prepare(
-        {node: lab.places[node].cable for node in nodes},
-        initial,
-        LinkSettings(segments=segments(list(histories.values())), congestion=CONGESTION),
-    )
+    prepared = shape(lab, histories)
     with (
         bulk(lab, nodes, seconds, "both"),
         busy(loops, lead_s(len(nodes)) + seconds + 1),
@@ -309,47 +299,24 @@ def session(
             dropped = _meanwhile(t0_ns, seconds, records, meanwhile)
         finally:
             report = lab.agent.stop()
-    evidence = gather(
-        report.to_json()["links"],
-        LinkLog(records),
-        RequestedLinks(initial, [change for change in changes if change.time_s < seconds]),
-        seconds=seconds,
-        processors=os.cpu_count() or 1,
-        under_way=IntervalSet([(0.0, seconds)]),
-        held=held["links"],
+    requested = RequestedLinks(
+        initial_states(histories), [change for change in changes if change.time_s < seconds]
     )
-    evidence = replace(evidence, foreign_drops={"the host's receive backlog": dropped})
+    evidence = filled_evidence(report, LinkLog(records), requested, seconds, prepared, dropped)
     return Judged(report, run_checks(evidence, THRESHOLDS), judge_filled(evidence))
 
 
 def _meanwhile(t0_ns: int, seconds: float, records: list[dict[str, Any]], what: Meanwhile) -> int:
     """From t0 to the end, the host watched; returns the packets that it dropped itself."""
-    _sleep_until_judged(t0_ns)
+    sleep_until(t0_ns)
     dropped = backlog_drops()
     watch = HostWatch(t0_ns, records.append)
     try:
         what(t0_ns)
-        _sleep_until_judged(t0_ns + round(seconds * 1e9))
+        sleep_until(t0_ns + round(seconds * 1e9))
     finally:
         watch.stop()
     return backlog_drops() - dropped
-
-
-def _asked(histories: Histories) -> tuple[dict[LinkDirection, LinkState], list[LinkChange]]:
-    """Shapes at t0, and all changes in order of time."""
-    initial = {
-        end: LinkState(history[0][1], queue_bytes(history)) for end, history in histories.items()
-    }
-    changes = [
-        LinkChange(at, end, LinkState(rate, queue_bytes(history)))
-        for end, history in histories.items()
-        for at, rate in history[1:]
-    ]
-    return initial, sorted(changes, key=lambda change: change.time_s)
-
-
-def _sleep_until_judged(time_ns: int) -> None:
-    time.sleep(max(0.0, (time_ns - time.monotonic_ns()) / 1e9))
 
 
 FAULTS, QUICK_FAULTS = 300, 5
@@ -386,10 +353,10 @@ def run(setup: Setup) -> Suite:
     nodes = [f"node{n}" for n in range(2 if setup.quick else 8)]
     seconds, faults = setup.seconds(6.0, 3.0), QUICK_FAULTS if setup.quick else FAULTS
     sessions, tally = plan(faults, nodes, seconds, seed=1), Tally()
-    with lab(nodes, setup) as made:
+    with lab(nodes, setup) as links:
         for number, planned in enumerate(sessions, 1):
             setup.say(f"certificate: session {number} of {len(sessions)}, {describe(planned)}")
-            judge(tally, planned, _carry_out(made, planned, seconds))
+            judge(tally, planned, _carry_out(links, planned, seconds))
     kinds = (*LINK_FAULTS, *HOST_FAULTS)
     rows = [_row(tally, kind) for kind in (*kinds, _CLEAN, _DISTURBED)]
     return Suite(
@@ -417,9 +384,9 @@ def judge(tally: Tally, planned: FaultSession, judged: Judged) -> None:
     hypervisor that gave its processors to others. Then the link is not clean.
     """
     ends = [case.end for case in planned.cases]
-    clean = _DISTURBED if any(one.measure == STOLEN for one in judged.alarms) else _CLEAN
+    clean = _DISTURBED if any(alarm.measure == STOLEN for alarm in judged.alarms) else _CLEAN
     if planned.fault is not None:
-        caught = any(one.measure != STOLEN for one in judged.alarms)
+        caught = any(alarm.measure != STOLEN for alarm in judged.alarms)
         tally.add(planned.fault, caught, {"stop_s": planned.stop_s})
         return
     elsewhere = judged.elsewhere(ends)
@@ -438,13 +405,13 @@ def describe(planned: FaultSession) -> str:
     return f"{faulty} of {len(planned.cases)} links with a fault"
 
 
-def _carry_out(made: Lab, planned: FaultSession, seconds: float) -> Judged:
+def _carry_out(links: Lab, planned: FaultSession, seconds: float) -> Judged:
     return session(
-        made,
+        links,
         {case.end: case.history for case in planned.cases},
         seconds,
         loops=BUSY_LOOPS if planned.fault == "busy" else 0,
-        meanwhile=partial(inject, made, planned),
+        meanwhile=partial(inject, links, planned),
     )
 
 

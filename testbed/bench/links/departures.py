@@ -17,17 +17,16 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from threading import Thread
+from functools import partial
 from typing import Any
 
-from testbed.bench.links.alternatives import Alternative, Ours, TcHtb, TcTbf
-from testbed.bench.links.lab import OURS, PLAIN, Lab, lab
+from testbed.bench.links.alternatives import LinkMethod, Ours, TcHtb, TcTbf
+from testbed.bench.links.lab import OURS, PLAIN, Lab, Watcher, lab, sleep_until
 from testbed.bench.results import (
     Setup,
     Step,
     Suite,
     at_most,
-    interleaved,
     median,
     percentile,
     queue_bytes,
@@ -54,13 +53,13 @@ Departure = tuple[float, int]
 """Seconds after t0, and bytes of the frame."""
 
 
-class Departures:
+class Departures(Watcher):
     """Frames that come out of a node's cable until ``end``. Times are of the real-time clock,
     ns."""
 
     def __init__(self, lab: Lab, node: str) -> None:
-        self.came: list[tuple[int, int]] = []
-        self._ended = False
+        super().__init__(daemon=True)
+        self._frames: list[tuple[int, int]] = []
         port = lab.places[node].cable.port
         with inside(port.netns):
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -68,36 +67,34 @@ class Departures:
         self._socket.setsockopt(socket.SOL_SOCKET, _TIMED, 1)
         self._socket.bind((port.name, _ALL))
         self._socket.settimeout(0.1)
-        self._thread = Thread(target=self._receive, daemon=True)
-        self._thread.start()
 
     def end(self) -> None:
-        """Look at no more. Raises ExperimentError where frames came that were not seen."""
-        self._ended = True
-        self._thread.join()
+        """Look at no more. Raises ExperimentError where frames came that were not timed."""
+        super().end()
         with self._socket:
-            seen, missed = struct.unpack("II", self._socket.getsockopt(_PACKET, _STATISTICS, 8))
+            count, missed = struct.unpack("II", self._socket.getsockopt(_PACKET, _STATISTICS, 8))
         if missed:
-            raise ExperimentError(f"{missed} of {seen} frames came faster than they were timed")
+            raise ExperimentError(f"{missed} of {count} frames came faster than they were timed")
 
     def after(self, t0_ns: int) -> list[Departure]:
         """Full frames from ``t0_ns`` of the monotonic clock on."""
         offset_ns = time.time_ns() - time.monotonic_ns()
-        since = (((at - offset_ns - t0_ns) / 1e9, size) for at, size in self.came)
+        since = (((at - offset_ns - t0_ns) / 1e9, size) for at, size in self._frames)
         return [(at_s, size) for at_s, size in since if at_s >= 0 and size == FRAME_BYTES]
 
-    def _receive(self) -> None:
-        buffer, room = bytearray(64), socket.CMSG_SPACE(16)
-        while not self._ended:
+    def watch(self) -> None:
+        """Time frames until ``ended``."""
+        buffer, space = bytearray(64), socket.CMSG_SPACE(16)
+        while not self.ended:
             try:
-                size, said, _, (_, _, kind, *_) = self._socket.recvmsg_into(
-                    [buffer], room, socket.MSG_TRUNC
+                size, ancillary, _, (_, _, kind, *_) = self._socket.recvmsg_into(
+                    [buffer], space, socket.MSG_TRUNC
                 )
             except TimeoutError:
                 continue
             if kind != socket.PACKET_OUTGOING:
-                seconds, nanoseconds = struct.unpack("qq", said[0][2])
-                self.came.append((seconds * 10**9 + nanoseconds, size))
+                seconds, nanoseconds = struct.unpack("qq", ancillary[0][2])
+                self._frames.append((seconds * 10**9 + nanoseconds, size))
 
 
 @contextmanager
@@ -164,16 +161,13 @@ _LEAD_S = 1.0
 def run(setup: Setup) -> Suite:
     """Ours against what is stepped by ``tc``, which is given 1 kbit/s for an outage."""
     seconds = setup.seconds(30.0, 5.0)
-    others: list[Alternative] = [Ours(), TcHtb(), TcHtb("tc-htb-1ms", 1e-3), TcTbf(FRAME_BYTES)]
-    found: dict[tuple[float, str], list[dict[str, float | None]]] = {}
-    with lab([OURS, PLAIN], setup) as made:
+    methods: list[LinkMethod] = [Ours(), TcHtb(), TcHtb("tc-htb-1ms", 1e-3), TcTbf(FRAME_BYTES)]
+    rows = []
+    with lab([OURS, PLAIN], setup) as links:
         for levels in LEVELS:
-            for repetition, other in interleaved(others, setup.repetitions):
-                setup.say(f"departures: up to {levels[-1]} Mbit/s, {other.name}, {repetition + 1}")
-                history = radio(levels, seconds, seed=repetition + 1)
-                seen = _through(made, other, history, seconds)
-                found.setdefault((levels[-1], other.name), []).append(seen)
-    rows = [_row(highest, name, seen) for (highest, name), seen in found.items()]
+            title = f"departures: up to {levels[-1]} Mbit/s, "
+            by_method = setup.in_turns(title, methods, partial(_on_radio, links, levels, seconds))
+            rows += [_row(levels[-1], method.name, runs) for method, runs in by_method.items()]
     ours = [row for row in rows if row["alternative"] == "narrows"]
     return Suite(
         "Rates of a radio link, 100 ms steps with outages: departure of each packet against an "
@@ -187,23 +181,25 @@ def run(setup: Setup) -> Suite:
     )
 
 
-def _through(
-    made: Lab, other: Alternative, history: list[Step], seconds: float
+def _on_radio(
+    links: Lab, levels: tuple[float, ...], seconds: float, method: LinkMethod, repetition: int
 ) -> dict[str, float | None]:
-    other.install(made, history)
-    try:
-        with filled(made, other.node, history):
-            seen = Departures(made, other.node)
-            try:
-                t0_ns = time.monotonic_ns() + int(_LEAD_S * 1e9)
-                other.start(t0_ns)
-                time.sleep(max(0.0, (t0_ns - time.monotonic_ns()) / 1e9 + seconds))
-                other.stop()
-            finally:
-                seen.end()
-    finally:
-        other.remove()
-    left = [each for each in seen.after(t0_ns) if each[0] <= seconds]
+    return _through(links, method, radio(levels, seconds, seed=repetition + 1), seconds)
+
+
+def _through(
+    links: Lab, method: LinkMethod, history: list[Step], seconds: float
+) -> dict[str, float | None]:
+    with (
+        method.installed(links, history),
+        filled(links, method.node, history),
+        Departures(links, method.node) as departures,
+    ):
+        t0_ns = time.monotonic_ns() + int(_LEAD_S * 1e9)
+        method.start(t0_ns)
+        sleep_until(t0_ns + round(seconds * 1e9))
+        method.stop()
+    left = [each for each in departures.after(t0_ns) if each[0] <= seconds]
     late = errors_s(history, left, seconds)
     size = [abs(each) * 1e3 for each in late]
     return {
@@ -215,17 +211,17 @@ def _through(
     }
 
 
-def _row(highest: float, name: str, seen: list[dict[str, float | None]]) -> dict[str, Any]:
+def _row(highest: float, name: str, runs: list[dict[str, float | None]]) -> dict[str, Any]:
     """Medians over the repetitions; of the error of the last packet that left, or the first that
     did not, its size. ``missing``: an exact queue had sent them by the end."""
     return {
         "highest_mbit": highest,
         "alternative": name,
-        "packets": median(one["packets"] for one in seen),
-        "missing": median(one["missing"] for one in seen),
-        "median_ms": median(one["median_ms"] for one in seen),
-        "p99_ms": median(one["p99_ms"] for one in seen),
-        "last_ms": median(None if one["last_ms"] is None else abs(one["last_ms"]) for one in seen),
+        **{
+            key: median(run[key] for run in runs)
+            for key in ("packets", "missing", "median_ms", "p99_ms")
+        },
+        "last_ms": median(None if run["last_ms"] is None else abs(run["last_ms"]) for run in runs),
     }
 
 

@@ -13,12 +13,13 @@ import shutil
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import ceil
 from threading import Thread
-from typing import Any, Literal
+from typing import Literal, Self
 
 from testbed.bench.results import Setup
 from testbed.errors import ExperimentError, MachineError
@@ -89,6 +90,48 @@ def lab(names: Sequence[str], setup: Setup) -> Iterator[Lab]:
                 fabric.destroy()
 
 
+class Watcher(Thread, ABC):
+    """A thread that does its work until ``end``, for a ``with`` block; errors of the system that
+    ended it earlier are raised there."""
+
+    ended = False
+    _failure: OSError | None = None
+
+    @abstractmethod
+    def watch(self) -> None:
+        """Work until ``ended``."""
+
+    def run(self) -> None:
+        """The thread's work."""
+        try:
+            self.watch()
+        except OSError as error:
+            self._failure = error
+
+    def finish(self) -> None:
+        """Await the end of its work. Raises OSError where that ended too early."""
+        self.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def end(self) -> None:
+        """End its work."""
+        self.ended = True
+        self.finish()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def sleep_until(time_ns: int) -> None:
+    """Sleep until a time of the monotonic clock."""
+    time.sleep(max(0, time_ns - time.monotonic_ns()) / 1e9)
+
+
 Way = Literal["up", "down", "both"]
 LEAD_S, _LEAD_PER_NODE_S = 1.5, 0.15
 _TAIL_S = 0.5
@@ -115,14 +158,13 @@ class BenchFlow:
             *("--client", lab.networks.switch_address, "--port", port, "--json"),
             *("--time", str(self._lasting), "--omit", "1", *_WAYS[way]),
         ]
-        self._server = _start(lab.switch, server, subprocess.STDOUT)
+        self._server = iperf3(lab.switch, server, subprocess.STDOUT)
         self._client: subprocess.Popen[str] | None = None
 
     def begin(self) -> None:
         """Start to send, once the other side listens. Raises ExperimentError where it does not."""
-        _await_line(self._server, "listening")
-        # What it has to complain about is in its JSON.
-        self._client = _start(self._lab.netns(self._node), self._ask, subprocess.DEVNULL)
+        await_listening(self._server)
+        self._client = iperf3(self._lab.netns(self._node), self._ask)
 
     def wire_bits(self) -> float | None:
         """Wait for its end; what the receiver got (with ``both`` on the way up), bit/s at the link
@@ -133,23 +175,13 @@ class BenchFlow:
         failed.
         """
         assert self._client is not None
-        try:
-            out, _ = self._client.communicate(timeout=self._lasting + _PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            raise ExperimentError(f"iperf3 on {self._node} did not end") from None
-        said = json.loads(out or "{}")
-        if "error" in said:
-            raise ExperimentError(f"iperf3 on {self._node}: {said['error']}")
-        received: dict[str, Any] = said.get("end", {}).get("sum_received", {})
-        bits = received.get("bits_per_second")
-        return None if bits is None else float(bits) * FRAME_BYTES / SEGMENT_BYTES
+        bits = received_bits(self._client, self._lasting + _PATIENCE_S, f"iperf3 on {self._node}")
+        return None if bits is None else bits * FRAME_BYTES / SEGMENT_BYTES
 
     def end(self) -> None:
         """End both sides, whatever they are doing."""
         for process in filter(None, (self._client, self._server)):
-            if process.poll() is None:
-                process.terminate()
-            process.communicate()
+            end_process(process)
 
 
 @contextmanager
@@ -185,7 +217,11 @@ def busy(loops: int, seconds: float) -> Iterator[None]:
             process.wait()
 
 
-def _start(netns: str, arguments: Sequence[str], complaints: int) -> subprocess.Popen[str]:
+def iperf3(
+    netns: str, arguments: Sequence[str], complaints: int = subprocess.DEVNULL
+) -> subprocess.Popen[str]:
+    """Start iperf3 in a namespace; what a client has to complain about is in its JSON. Raises
+    MachineError where it is not installed."""
     program = shutil.which("iperf3")
     if program is None:
         raise MachineError("iperf3 is not installed", fix="Run `make setup`, or install iperf3.")
@@ -199,25 +235,52 @@ def _start(netns: str, arguments: Sequence[str], complaints: int) -> subprocess.
     )
 
 
-def _await_line(process: subprocess.Popen[str], word: str) -> None:
-    assert process.stdout is not None
+def await_listening(server: subprocess.Popen[str]) -> None:
+    """Wait until a server listens. Raises ExperimentError with its words where it ends instead."""
+    assert server.stdout is not None
     said = []
-    for line in process.stdout:
+    for line in server.stdout:
         said.append(line.strip())
-        if word in line:
+        if "listening" in line:
             return
-    process.communicate()
+    server.communicate()
     raise ExperimentError(f"iperf3 did not begin to listen: {' '.join(said)}")
+
+
+def received_bits(
+    client: subprocess.Popen[str], timeout_s: float, name: str = "iperf3"
+) -> float | None:
+    """Wait for a client's end; bit/s of payload where it arrived, None where iperf3 does not say.
+
+    Raises ExperimentError where it failed.
+    """
+    try:
+        out, _ = client.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise ExperimentError(f"{name} did not end") from None
+    said = json.loads(out or "{}")
+    if "error" in said:
+        raise ExperimentError(f"{name}: {said['error']}")
+    bits = said.get("end", {}).get("sum_received", {}).get("bits_per_second")
+    return None if bits is None else float(bits)
+
+
+def end_process(process: subprocess.Popen[str]) -> None:
+    """End a process, whatever it is doing."""
+    if process.poll() is None:
+        process.terminate()
+    process.communicate()
 
 
 _PORT, _CHUNK = 5200, bytes(1 << 15)
 
 
 class BenchStream:
-    """From a node to its switch until ``end``; ``came`` holds ``(monotonic ns, payload bytes)``."""
+    """From a node to its switch until ``close``; ``arrived`` holds ``(monotonic ns, payload
+    bytes)``."""
 
     def __init__(self, lab: Lab, node: str) -> None:
-        self.came: list[tuple[int, int]] = []
+        self.arrived: list[tuple[int, int]] = []
         self._ended = False
         address = (lab.networks.switch_address, _PORT)
         with inside(lab.switch):
@@ -232,7 +295,7 @@ class BenchStream:
         for thread in self._threads:
             thread.start()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Break it off."""
         self._ended = True
         for thread in self._threads:
@@ -259,14 +322,4 @@ class BenchStream:
                 continue
             except OSError:
                 return
-            self.came.append((time.monotonic_ns(), count))
-
-
-@contextmanager
-def stream(lab: Lab, node: str) -> Iterator[BenchStream]:
-    """A stream for the length of a ``with`` block."""
-    made = BenchStream(lab, node)
-    try:
-        yield made
-    finally:
-        made.end()
+            self.arrived.append((time.monotonic_ns(), count))

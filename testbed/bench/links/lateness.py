@@ -8,40 +8,36 @@ those of pyroute2 alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Thread
+from functools import partial
+from itertools import product
 from typing import Any
 
 from pyroute2 import IPRoute
 
 from testbed.bench.links.alternatives import (
-    DEAD_BITS,
-    Alternative,
+    LinkMethod,
     Ours,
+    SteppedLink,
     TcHtb,
     class_question,
-    due_rates,
 )
 from testbed.bench.links.certificate import session
 from testbed.bench.links.lab import OURS, PLAIN, Lab, lab
-from testbed.bench.links.rates import lateness_s, measure, witness
+from testbed.bench.links.rates import Witness, lateness_s, measure
 from testbed.bench.results import (
     MBIT,
     ResultCheck,
     Setup,
-    Step,
     Suite,
     at_least,
     at_most,
-    interleaved,
     median,
     percentile,
-    queue_bytes,
     square,
     uniform,
 )
-from testbed.errors import ExperimentError
 from testbed.links.network.namespaces import inside
 from testbed.scenario.expand import DIRECTIONS
 from testbed.scenario.link_state import FRAME_BYTES, LinkDirection
@@ -49,44 +45,33 @@ from testbed.scenario.link_state import FRAME_BYTES, LinkDirection
 _ROOT, _CLASS, _LEAF = 0x10000, 0x10010, 0x100000
 
 
-class IPRouteHtb:
+class IPRouteHtb(SteppedLink):
     """One HTB class of 1 ms' burst, with a queue in packets: pyroute2 has none in bytes."""
 
-    name, node = "pyroute2-htb", PLAIN
+    name = "pyroute2-htb"
 
-    def install(self, lab: Lab, history: Sequence[Step]) -> bytes | None:
+    def set_up(self, rate_bits: int) -> None:
         """Root, class, leaf."""
-        self._netns, self._index = lab.netns(PLAIN), lab.places[PLAIN].nic.index
-        self._history = history
-        self._steps: Thread | None = None
-        self._failure: Exception | None = None
         with self._route() as route:
             route.tc("add", "htb", self._index, _ROOT, default=_CLASS & 0xFFFF)
-            self._tell(route, "add-class", history[0][1])
-            packets = max(20, queue_bytes(history) // FRAME_BYTES)
+            self._class(route, "add-class", rate_bits)
+            packets = max(20, self._limit // FRAME_BYTES)
             route.tc("add", "pfifo", self._index, _LEAF, parent=_CLASS, limit=packets)
-        return class_question(self._index, _CLASS, _ROOT)
 
-    def start(self, t0_ns: int) -> None:
-        """Begin to step."""
-        self._t0_ns, self._ended = t0_ns, False
-        self._steps = Thread(target=self._step, name="pyroute2", daemon=True)
-        self._steps.start()
-
-    def stop(self) -> dict[str, Any]:
-        """End stepping; raises ExperimentError where the kernel refused something."""
-        self._ended = True
-        if self._steps is not None:
-            self._steps.join()
-        if self._failure is not None:
-            raise ExperimentError(f"a change was refused: {self._failure}")
-        return {}
-
-    def remove(self) -> None:
-        """Take the discipline away."""
-        self._ended = True
+    def tear_down(self) -> None:
+        """Delete the root."""
         with self._route() as route:
             route.tc("del", index=self._index, handle=_ROOT, root=True)
+
+    def question(self, index: int) -> bytes:
+        """The class counts."""
+        return class_question(index, _CLASS, _ROOT)
+
+    @contextmanager
+    def changing(self) -> Iterator[Callable[[int], None]]:
+        """One socket for all changes."""
+        with self._route() as route:
+            yield lambda rate_bits: self._class(route, "change-class", rate_bits)
 
     @contextmanager
     def _route(self) -> Iterator[IPRoute]:
@@ -94,16 +79,8 @@ class IPRouteHtb:
         with inside(self._netns), IPRoute() as route:
             yield route
 
-    def _step(self) -> None:
-        try:
-            with self._route() as route:
-                for rate in due_rates(self._history, self._t0_ns, lambda: self._ended):
-                    self._tell(route, "change-class", rate)
-        except Exception as error:  # for whoever stops it
-            self._failure = error
-
-    def _tell(self, route: IPRoute, command: str, rate_bits: int) -> None:
-        rate = (rate_bits or DEAD_BITS) // 8
+    def _class(self, route: IPRoute, command: str, rate_bits: int) -> None:
+        rate = rate_bits // 8
         burst = max(1600, rate // 1000)
         options = {
             "parent": _ROOT,
@@ -125,24 +102,23 @@ Late = dict[str, float | None]
 def run(setup: Setup) -> Suite:
     """Ours against changes made by ``tc`` and by pyroute2's ``IPRoute.tc``; the later of the
     kernel's notices and the agent's own word."""
-    others: list[Alternative] = [Ours(), TcHtb(), IPRouteHtb()]
-    found: dict[tuple[int, int, str], list[Late]] = {}
-    with lab([OURS, PLAIN], setup) as made:
-        for loops in LOOPS:
-            for changes in QUICK_CHANGES_PER_S if setup.quick else CHANGES_PER_S:
-                for repetition, other in interleaved(others, setup.repetitions):
-                    setup.say(
-                        f"lateness: {loops} loops, {changes}/s, {other.name}, {repetition + 1}"
-                    )
-                    late = _late(made, other, changes, loops, setup.seconds(10.0, 1.0))
-                    found.setdefault((loops, changes, other.name), []).append(late)
-    rows = [_row(*key, late) for key, late in found.items()]
+    methods: list[LinkMethod] = [Ours(), TcHtb(), IPRouteHtb()]
+    seconds = setup.seconds(10.0, 1.0)
+    cases = product(LOOPS, QUICK_CHANGES_PER_S if setup.quick else CHANGES_PER_S)
+    rows = []
+    with lab([OURS, PLAIN], setup) as links:
+        for loops, changes in cases:
+            title = f"lateness: {loops} loops, {changes}/s, "
+            by_method = setup.in_turns(
+                title, methods, partial(_late, links, changes, loops, seconds)
+            )
+            rows += [_row(loops, changes, method.name, late) for method, late in by_method.items()]
     ours = [row for row in rows if row["alternative"] == "narrows"]
     return Suite(
         "Lateness of changes, ms",
         rows,
         [check for row in ours for check in checks(row)],
-        {"repeat": setup.repetitions, "seconds": setup.seconds(10.0, 1.0)},
+        {"repeat": setup.repetitions, "seconds": seconds},
     )
 
 
@@ -155,12 +131,12 @@ def checks(row: dict[str, Any]) -> list[ResultCheck]:
     ]
 
 
-def _late(made: Lab, other: Alternative, changes: int, loops: int, seconds: float) -> Late:
+def _late(links: Lab, changes: int, loops: int, seconds: float, method: LinkMethod, _: int) -> Late:
     history = square(LOW, HIGH, changes, seconds)
-    nic = made.places[other.node].nic
-    with witness(made.netns(other.node), nic.index, of_class=True) as seen:
-        measured = measure(made, other, history, seconds, loops=loops)
-    notices = [(at - measured.t0_ns) / 1e9 for at in seen.times_ns]
+    nic = links.places[method.node].nic
+    with Witness(links.netns(method.node), nic.index, of_class=True) as witness:
+        measured = measure(links, method, history, seconds, loops=loops)
+    notices = [(at - measured.t0_ns) / 1e9 for at in witness.times_ns]
     late, missing = lateness_s([at for at, _ in history[1:]], notices)
     own = measured.says.get("lateness_ms") or {}
     return {
@@ -180,17 +156,17 @@ def _ms(seconds: float | None) -> float | None:
 
 def _row(loops: int, changes: int, name: str, late: list[Late]) -> dict[str, Any]:
     """``p99_ms`` is judged: the later of what the kernel announced and what the agent says."""
-    seen, own = (median(one[key] for one in late) for key in ("p99", "own_p99"))
-    worst = None if seen is None else max(seen, own or 0.0)
+    announced, own = (median(run[key] for run in late) for key in ("p99", "own_p99"))
+    worst = None if announced is None else max(announced, own or 0.0)
     return {
         "loops": loops,
         "changes_per_s": changes,
         "alternative": name,
-        "p50_ms": median(one["p50"] for one in late),
+        "p50_ms": median(run["p50"] for run in late),
         "p99_ms": worst,
-        "max_ms": max((one["max"] for one in late if one["max"] is not None), default=None),
+        "max_ms": max((run["max"] for run in late if run["max"] is not None), default=None),
         "own_p99_ms": own,
-        "not_seen": sum(int(one["missing"] or 0) for one in late),
+        "not_seen": sum(int(run["missing"] or 0) for run in late),
     }
 
 
@@ -204,11 +180,11 @@ def run_nodes(setup: Setup) -> Suite:
     most = 4 if setup.quick else MOST
     rows: list[dict[str, Any]] = []
     verdicts: list[dict[str, Any]] = []
-    found = [
+    counts = [
         largest_valid(lambda nodes: _valid(setup, nodes, rows, verdicts), FIRST, most)
         for _ in range(setup.repetitions)
     ]
-    largest = median(found)
+    largest = median(counts)
     cores = os.cpu_count() or 1
     return Suite(
         "Nodes with both directions at 20 Mbit/s, a change every 100 ms",
@@ -219,7 +195,7 @@ def run_nodes(setup: Setup) -> Suite:
             "nodes": largest,
             "nodes_per_core": None if largest is None else largest / cores,
             "tried_at_most": most,
-            "found": found,
+            "found": counts,
             "judged": verdicts,
         },
     )
@@ -255,8 +231,8 @@ def _valid(
         for n, name in enumerate(names)
         for way in DIRECTIONS
     }
-    with lab(names, setup) as made:
-        judged = session(made, histories, seconds)
+    with lab(names, setup) as links:
+        judged = session(links, histories, seconds)
     late = [(link.lateness_ms or {}).get("p99") for link in judged.report.links]
     ratios = [link.ratio for link in judged.report.links if link.ratio is not None]
     rows.append(

@@ -5,10 +5,10 @@ link; and when the kernel took each change.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from threading import Thread
+from functools import partial
 from typing import Any
 
 from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTCLASS, RTNLGRP_TC
@@ -17,7 +17,7 @@ from pyroute2.netlink.rtnl.tcmsg import tcmsg
 from testbed.bench import results
 from testbed.bench.links import alternatives
 from testbed.bench.links.alternatives import (
-    Alternative,
+    LinkMethod,
     Observer,
     Ours,
     TcHtb,
@@ -25,7 +25,18 @@ from testbed.bench.links.alternatives import (
     Unshaped,
     segments,
 )
-from testbed.bench.links.lab import OURS, PLAIN, Lab, bulk, busy, lab, lead_s, stream
+from testbed.bench.links.lab import (
+    OURS,
+    PLAIN,
+    BenchStream,
+    Lab,
+    Watcher,
+    bulk,
+    busy,
+    lab,
+    lead_s,
+    sleep_until,
+)
 from testbed.bench.results import (
     MBIT,
     Mark,
@@ -36,7 +47,6 @@ from testbed.bench.results import (
     Suite,
     at_most,
     bin_errors,
-    interleaved,
     mean,
     median,
     square,
@@ -80,35 +90,32 @@ class Measured:
 
 def measure(
     lab: Lab,
-    alternative: Alternative,
+    method: LinkMethod,
     history: Sequence[Step],
     seconds: float,
     *,
     every_s: float = 0.1,
     loops: int = 0,
 ) -> Measured:
-    """Load the alternative's link with one TCP flow for ``seconds`` from t0 on, the host with
+    """Load the method's link with one TCP flow for ``seconds`` from t0 on, the host with
     ``loops``.
 
     Raises ExperimentError where it cannot be set up or the flow breaks.
     """
-    question = alternative.install(lab, history)
-    try:
-        with (
-            bulk(lab, [alternative.node], seconds) as (flow,),
-            busy(loops, lead_s(1) + seconds + 1),
-        ):
-            t0_ns = time.monotonic_ns() + int(lead_s(1) * 1e9)
-            stop_ns = t0_ns + int(seconds * 1e9)
-            observer = Observer(lab.netns(alternative.node), question, t0_ns, stop_ns, every_s)
-            observer.start()
-            alternative.start(t0_ns)
-            marks = observer.result()
-            says = alternative.stop()
-            wire_bits = flow.wire_bits()
-    finally:
-        alternative.remove()
-    return Measured(history, seconds, marks, wire_bits, observer.cpu_s, says, t0_ns)
+    with (
+        method.installed(lab, history) as question,
+        bulk(lab, [method.node], seconds) as (flow,),
+        busy(loops, lead_s(1) + seconds + 1),
+    ):
+        t0_ns = time.monotonic_ns() + int(lead_s(1) * 1e9)
+        stop_ns = t0_ns + int(seconds * 1e9)
+        observer = Observer(lab.netns(method.node), question, t0_ns, stop_ns, every_s)
+        observer.start()
+        method.start(t0_ns)
+        observer.finish()
+        says = method.stop()
+        wire_bits = flow.wire_bits()
+    return Measured(history, seconds, observer.marks, wire_bits, observer.cpu_s, says, t0_ns)
 
 
 RATES_MBIT = (10, 50, 100, 500, 1_000, 2_000, 5_000, 10_000)
@@ -120,14 +127,20 @@ LOW, HIGH = 0.995, 1.005
 def run(setup: Setup) -> Suite:
     """Every alternative at every rate, and the bare cable once per repetition."""
     rates = QUICK_MBIT if setup.quick else RATES_MBIT
-    with lab([OURS, PLAIN], setup) as made:
-        kinds = made.agent.capabilities().kinds
-        others = alternatives.shapers(kinds)
-        found = {
-            rate: _repeated(made, others, rate * MBIT, setup, f"{rate} Mbit/s") for rate in rates
+    with lab([OURS, PLAIN], setup) as links:
+        kinds = links.agent.capabilities().kinds
+        methods = alternatives.shapers(kinds)
+        by_rate = {
+            rate: _repeated(links, methods, rate * MBIT, setup, f"{rate} Mbit/s") for rate in rates
         }
-        bare = _repeated(made, [Unshaped()], max(rates) * MBIT, setup, "unshaped")["unshaped"]
-    rows = [*_rows(found, bare), _row("", "unshaped", bare, None)]
+        (bare,) = _repeated(links, [Unshaped()], max(rates) * MBIT, setup, "unshaped").values()
+    cost = median(run.cpu_per_gb for run in bare)
+    rows = [
+        _row(rate, method.name, runs, cost)
+        for rate, by_method in by_rate.items()
+        for method, runs in by_method.items()
+    ]
+    rows.append(_row("", "unshaped", bare, None))
     return Suite(
         f"Fixed rates: delivered/asked and cost, {LOW:g} to {HIGH:g} up to {JUDGED_TO_MBIT} Mbit/s",
         rows,
@@ -142,22 +155,16 @@ def _seconds(setup: Setup) -> float:
 
 
 def _repeated(
-    made: Lab, others: list[Alternative], rate_bits: int, setup: Setup, label: str
-) -> dict[str, list[Measured]]:
-    found: dict[str, list[Measured]] = {other.name: [] for other in others}
-    for repetition, other in interleaved(others, setup.repetitions):
-        setup.say(f"static: {label}, {other.name}, {repetition + 1} of {setup.repetitions}")
-        found[other.name].append(measure(made, other, [(0.0, rate_bits)], _seconds(setup)))
-    return found
+    links: Lab, methods: Sequence[LinkMethod], rate_bits: int, setup: Setup, label: str
+) -> dict[LinkMethod, list[Measured]]:
+    static = partial(_measured, links, [(0.0, rate_bits)], _seconds(setup))
+    return setup.in_turns(f"static: {label}, ", methods, static)
 
 
-def _rows(
-    found: dict[int, dict[str, list[Measured]]], bare: list[Measured]
-) -> Iterable[dict[str, Any]]:
-    cost = median(one.cpu_per_gb for one in bare)
-    for rate, by_name in found.items():
-        for name, measured in by_name.items():
-            yield _row(rate, name, measured, cost)
+def _measured(
+    links: Lab, history: Sequence[Step], seconds: float, method: LinkMethod, _: int
+) -> Measured:
+    return measure(links, method, history, seconds)
 
 
 def _row(
@@ -167,12 +174,12 @@ def _row(
     got."""
     asked = float(measured[0].history[0][1])
     shaped = name != Unshaped.name
-    wire = median(one.wire_bits for one in measured)
-    cost = median(one.cpu_per_gb for one in measured)
+    wire = median(run.wire_bits for run in measured)
+    cost = median(run.cpu_per_gb for run in measured)
     return {
         "rate_mbit": rate_mbit,
         "alternative": name,
-        "delivered/asked": median(one.ratio for one in measured),
+        "delivered/asked": median(run.ratio for run in measured),
         "payload/asked": times(wire, asked) if shaped else None,
         "gbit_s": None if wire is None else wire / 1e9,
         "cpu_s_per_gb": cost,
@@ -195,18 +202,16 @@ LIMITS = {10: (0.99, 1.01), 100: (0.97, 1.03)}
 def run_swing(setup: Setup) -> Suite:
     """Ours against HTB and tbf stepped by ``tc``."""
     seconds = setup.seconds(10.0, 2.0)
-    others: list[Alternative] = [Ours(), TcHtb(), TcTbf()]
-    found: dict[tuple[int, str], list[Measured]] = {}
-    with lab([OURS, PLAIN], setup) as made:
+    methods: list[LinkMethod] = [Ours(), TcHtb(), TcTbf()]
+    rows = []
+    with lab([OURS, PLAIN], setup) as links:
         for changes in LIMITS:
             history = square(SWING_LOW, SWING_HIGH, changes, seconds)
-            for repetition, other in interleaved(others, setup.repetitions):
-                setup.say(f"swing: {changes}/s, {other.name}, {repetition + 1}")
-                measured = measure(made, other, history, seconds)
-                found.setdefault((changes, other.name), []).append(measured)
-    rows = [
-        _square_wave_row(changes, name, measured) for (changes, name), measured in found.items()
-    ]
+            swung = partial(_measured, links, history, seconds)
+            by_method = setup.in_turns(f"swing: {changes}/s, ", methods, swung)
+            rows += [
+                _square_wave_row(changes, method.name, runs) for method, runs in by_method.items()
+            ]
     ours = {row["changes_per_s"]: row for row in rows if row["alternative"] == "narrows"}
     return Suite(
         "Square wave 20-100 Mbit/s: delivered/asked",
@@ -217,10 +222,10 @@ def run_swing(setup: Setup) -> Suite:
 
 
 def _square_wave_row(changes: int, name: str, measured: list[Measured]) -> dict[str, Any]:
-    ratios = [one.ratio for one in measured if one.ratio is not None]
+    ratios = [run.ratio for run in measured if run.ratio is not None]
     seconds = [
-        mean(bin_errors(one.history, one.marks, [float(n) for n in range(int(one.seconds) + 1)]))
-        for one in measured
+        mean(bin_errors(run.history, run.marks, [float(n) for n in range(int(run.seconds) + 1)]))
+        for run in measured
     ]
     return {
         "changes_per_s": changes,
@@ -240,16 +245,15 @@ PER_SECOND, PER_STEP = 0.005, 0.03
 def run_replay(setup: Setup) -> Suite:
     """Every alternative, another history in every repetition, the same for all."""
     seconds = setup.seconds(20.0, 2.0)
-    with lab([OURS, PLAIN], setup) as made:
-        kinds = made.agent.capabilities().kinds
-        others = alternatives.shapers(kinds)
-        found: dict[str, list[Measured]] = {other.name: [] for other in others}
-        for repetition, other in interleaved(others, setup.repetitions):
-            setup.say(f"replay: {other.name}, {repetition + 1} of {setup.repetitions}")
+    with lab([OURS, PLAIN], setup) as links:
+        kinds = links.agent.capabilities().kinds
+
+        def replayed(method: LinkMethod, repetition: int) -> Measured:
             history = uniform(LOWEST, HIGHEST, EVERY_S, seconds, seed=repetition + 1)
-            measured = measure(made, other, history, seconds, every_s=LOOK_S)
-            found[other.name].append(measured)
-    rows = [_random_steps_row(name, measured) for name, measured in found.items()]
+            return measure(links, method, history, seconds, every_s=LOOK_S)
+
+        by_method = setup.in_turns("replay: ", alternatives.shapers(kinds), replayed)
+    rows = [_random_steps_row(method.name, runs) for method, runs in by_method.items()]
     ours = next(row for row in rows if row["alternative"] == "narrows")
     return Suite(
         "Replay, 100 ms steps, 50-500 Mbit/s: error per second and per step",
@@ -265,11 +269,11 @@ def run_replay(setup: Setup) -> Suite:
 
 def _random_steps_row(name: str, measured: list[Measured]) -> dict[str, Any]:
     """Medians over the repetitions; the worst of all of them."""
-    seconds = [_errors(one, 1.0) for one in measured]
-    steps = [_errors(one, EVERY_S) for one in measured]
+    seconds = [_errors(run, 1.0) for run in measured]
+    steps = [_errors(run, EVERY_S) for run in measured]
     return {
         "alternative": name,
-        "delivered/asked": median(one.ratio for one in measured),
+        "delivered/asked": median(run.ratio for run in measured),
         "second_mean": median(map(mean, seconds)),
         "second_worst": max(max(errors) for errors in seconds),
         "step_mean": median(map(mean, steps)),
@@ -278,9 +282,9 @@ def _random_steps_row(name: str, measured: list[Measured]) -> dict[str, Any]:
     }
 
 
-def _errors(one: Measured, width_s: float) -> list[float]:
-    edges = [n * width_s for n in range(round(one.seconds / width_s) + 1)]
-    return bin_errors(one.history, one.marks, edges)
+def _errors(run: Measured, width_s: float) -> list[float]:
+    edges = [n * width_s for n in range(round(run.seconds / width_s) + 1)]
+    return bin_errors(run.history, run.marks, edges)
 
 
 RATE, LENGTH_S, LEAD_S, AFTER_S = 100 * MBIT, 2.0, 1.0, 3.0
@@ -288,19 +292,18 @@ GRACE_S = 5e-3
 """Time in which frames that had left the link, and the one bundle that carries the debt, may still
 arrive, s."""
 BACK_MS = 20.0
-Seen = dict[str, float | None]
+OutageArrivals = dict[str, float | None]
 
 
 def run_outage(setup: Setup) -> Suite:
     """Ours against a tiny rate set with ``tc``, which is how it is done there."""
     length_s = setup.seconds(LENGTH_S, 0.5)
-    others: list[Alternative] = [Ours(), TcHtb(), TcTbf()]
-    found: dict[str, list[Seen]] = {other.name: [] for other in others}
-    with lab([OURS, PLAIN], setup) as made:
-        for repetition, other in interleaved(others, setup.repetitions):
-            setup.say(f"outage: {other.name}, {repetition + 1} of {setup.repetitions}")
-            found[other.name].append(_through(made, other, length_s))
-    rows = [_outage_row(name, seen) for name, seen in found.items()]
+    methods: list[LinkMethod] = [Ours(), TcHtb(), TcTbf()]
+    with lab([OURS, PLAIN], setup) as links:
+        by_method = setup.in_turns(
+            "outage: ", methods, lambda method, _: _through(links, method, length_s)
+        )
+    rows = [_outage_row(method.name, outages) for method, outages in by_method.items()]
     ours = next(row for row in rows if row["alternative"] == "narrows")
     return Suite(
         f"An outage of {length_s:g} s at 100 Mbit/s",
@@ -325,25 +328,24 @@ def _history(length_s: float) -> list[Step]:
     return [(0.0, RATE), (LEAD_S, 0), (LEAD_S + length_s, RATE)]
 
 
-def _through(made: Lab, other: Alternative, length_s: float) -> Seen:
+def _through(links: Lab, method: LinkMethod, length_s: float) -> OutageArrivals:
     begin_s, end_s = LEAD_S, LEAD_S + length_s
-    other.install(made, _history(length_s))
-    try:
-        with stream(made, other.node) as running:
-            t0_ns = time.monotonic_ns() + 500_000_000
-            other.start(t0_ns)
-            time.sleep(max(0.0, (t0_ns - time.monotonic_ns()) / 1e9 + end_s + AFTER_S))
-            other.stop()
-    finally:
-        other.remove()
-    return arrivals([((at - t0_ns) / 1e9, count) for at, count in running.came], begin_s, end_s)
+    with (
+        method.installed(links, _history(length_s)),
+        closing(BenchStream(links, method.node)) as stream,
+    ):
+        t0_ns = time.monotonic_ns() + 500_000_000
+        method.start(t0_ns)
+        sleep_until(t0_ns + round((end_s + AFTER_S) * 1e9))
+        method.stop()
+    return arrivals([((at - t0_ns) / 1e9, count) for at, count in stream.arrived], begin_s, end_s)
 
 
-def arrivals(came: list[tuple[float, int]], begin_s: float, end_s: float) -> Seen:
+def arrivals(arrived: list[tuple[float, int]], begin_s: float, end_s: float) -> OutageArrivals:
     """Return what came while the link should have been dead, and when the first came after it.
     Pure."""
-    within = [(at, count) for at, count in came if begin_s <= at < end_s]
-    first = next((at for at, _ in came if at >= end_s), None)
+    within = [(at, count) for at, count in arrived if begin_s <= at < end_s]
+    first = next((at for at, _ in arrived if at >= end_s), None)
     return {
         "at_its_beginning": float(sum(n for at, n in within if at < begin_s + GRACE_S)),
         "inside": float(sum(n for at, n in within if at >= begin_s + GRACE_S)),
@@ -351,14 +353,14 @@ def arrivals(came: list[tuple[float, int]], begin_s: float, end_s: float) -> See
     }
 
 
-def _outage_row(name: str, seen: list[Seen]) -> dict[str, Any]:
+def _outage_row(name: str, outages: list[OutageArrivals]) -> dict[str, Any]:
     """``inside_bytes``: the most of all repetitions. ``never_back``: outages after which nothing
     came for 3 s."""
-    back = [one["first_byte_ms"] for one in seen]
-    first = [one["at_its_beginning"] or 0.0 for one in seen]
+    back = [outage["first_byte_ms"] for outage in outages]
+    first = [outage["at_its_beginning"] or 0.0 for outage in outages]
     return {
         "alternative": name,
-        "inside_bytes": max(one["inside"] or 0.0 for one in seen),
+        "inside_bytes": max(outage["inside"] or 0.0 for outage in outages),
         "at_its_beginning_bytes": median(first),
         "at_its_beginning_most": max(first),
         "first_byte_ms": median(back),
@@ -373,28 +375,22 @@ _EARLIEST_S = 6e-3
 """A change may be made this much before it is due."""
 
 
-class Witness(Thread):
-    """Listens from construction to ``end``; ``times_ns`` are of the monotonic clock."""
+class Witness(Watcher):
+    """Listens from construction on to changes of a device's class, or of its disciplines;
+    ``times_ns`` are of the monotonic clock."""
 
-    def __init__(self, netns: str, index: int, kind: int) -> None:
+    def __init__(self, netns: str, index: int, of_class: bool) -> None:
         super().__init__(name="witness", daemon=True)
         self.times_ns: list[int] = []
-        self._index, self._kind, self._ended = index, kind, False
-        self._failure: OSError | None = None
+        self._index, self._kind = index, RTM_NEWTCLASS if of_class else RTM_NEWQDISC
         self._socket = listener(netns, [RTNLGRP_TC], _BUFFER_BYTES, ROUTE)
         self._socket.settimeout(0.1)
 
-    def run(self) -> None:
-        """The thread's work."""
+    def watch(self) -> None:
+        """Listen until ``ended``; fails where notices are lost."""
         become_realtime(1)
-        try:
-            self._listen()
-        except OSError as error:  # notices were lost, for example
-            self._failure = error
-
-    def _listen(self) -> None:
         with self._socket:
-            while not self._ended:
+            while not self.ended:
                 try:
                     notice = self._socket.recv(_NOTICE_BYTES)
                 except TimeoutError:
@@ -403,38 +399,19 @@ class Witness(Thread):
                 if _HEAD(notice) == (self._kind, self._index):
                     self.times_ns.append(now_ns)
 
-    def end(self) -> None:
-        """Listen no more. Raises OSError where listening ended before."""
-        self._ended = True
-        self.join()
-        if self._failure is not None:
-            raise self._failure
 
-
-@contextmanager
-def witness(netns: str, index: int, of_class: bool) -> Iterator[Witness]:
-    """Listen for the length of a ``with`` block to changes of a device's class, or of its
-    disciplines."""
-    listening = Witness(netns, index, RTM_NEWTCLASS if of_class else RTM_NEWQDISC)
-    listening.start()
-    try:
-        yield listening
-    finally:
-        listening.end()
-
-
-def lateness_s(due_s: Iterable[float], seen_s: Iterable[float]) -> tuple[list[float], int]:
+def lateness_s(due_s: Iterable[float], notices_s: Iterable[float]) -> tuple[list[float], int]:
     """How late each change was seen, in order, and how many never were. Pure.
 
     A change is taken for seen by the first notice that no earlier change has, and that comes no
     more than 6 ms before it is due.
     """
     late, missing = [], 0
-    notices = iter(sorted(seen_s))
+    notices = iter(sorted(notices_s))
     for due in sorted(due_s):
-        seen = next((at for at in notices if at >= due - _EARLIEST_S), None)
-        if seen is None:
+        notice = next((at for at in notices if at >= due - _EARLIEST_S), None)
+        if notice is None:
             missing += 1
         else:
-            late.append(seen - due)
+            late.append(notice - due)
     return late, missing

@@ -4,8 +4,7 @@ dilations, and the same algorithm twice.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import stdev
@@ -20,11 +19,13 @@ from testbed.bench.results import (
     all_sound,
     at_least,
     at_most,
-    interleaved,
+    link,
     mean,
     median,
+    star,
     times,
     within,
+    write_scenario,
 )
 from testbed.records.run_directory import SUMMARY, read_json
 from testbed.runner.experiment import Experiment, prepare
@@ -39,26 +40,18 @@ QUICK_STEPS = 6
 def scenario(**changes: Any) -> dict[str, Any]:
     """Four workers on links of 100 Mbit/s, the server's following a trace; ``changes`` replace
     keys."""
-    end = {"rate": "100 Mbit/s", "queue": "50 ms"}
-    return {
-        "name": "bench",
-        "nodes": {"server": {"role": "server"}, "worker": {"role": "worker", "count": 4}},
-        "links": {"default": {"up": end, "down": end}},
-        "events": [{"kind": "trace", "links": ["server"], "file": TRACE, "at_end": "loop"}],
-        "train": {
-            "task": "digits",
-            "model": "cnn",
-            "batch": 32,
-            "optimizer": {"name": "sgd", "lr": 0.1},
-            "pace": "250 ms",
-            "stop": {"steps": 100},
-            "evaluate_every": 100,
-        },
-        "algorithms": ["none"],
-        "seeds": [1],
-        "congestion": "cubic",
-        **changes,
+    train = {
+        "task": "digits",
+        "model": "cnn",
+        "batch": 32,
+        "optimizer": {"name": "sgd", "lr": 0.1},
+        "pace": "250 ms",
+        "stop": {"steps": 100},
+        "evaluate_every": 100,
     }
+    events = [{"kind": "trace", "links": ["server"], "file": TRACE, "at_end": "loop"}]
+    content = star("bench", 4, train, links={"default": link("100 Mbit/s")}, events=events)
+    return {**content, "algorithms": ["none"], **changes}
 
 
 def sized(setup: Setup, usual: int, **changes: Any) -> dict[str, Any]:
@@ -66,10 +59,10 @@ def sized(setup: Setup, usual: int, **changes: Any) -> dict[str, Any]:
     steps."""
     count = QUICK_STEPS if setup.quick else usual
     train = {**scenario()["train"], "stop": {"steps": count}, "evaluate_every": count}
-    found = scenario(train=train, **changes)
+    content = scenario(train=train, **changes)
     if setup.quick:
-        found["nodes"] = {"server": {"role": "server"}, "worker": {"role": "worker", "count": 2}}
-    return found
+        content["nodes"] = {"server": {"role": "server"}, "worker": {"role": "worker", "count": 2}}
+    return content
 
 
 def written(setup: Setup, name: str, content: Mapping[str, Any]) -> Path:
@@ -77,10 +70,7 @@ def written(setup: Setup, name: str, content: Mapping[str, Any]) -> Path:
     ms."""
     trace = random_walk(low=50, high=100, deviation=10, seconds=60, every_s=0.5, seed=1)
     (setup.directory / TRACE).write_text(write_csv(trace), encoding="utf-8")
-    path = setup.directory / f"{name}.yaml"
-    # JSON is YAML too.
-    path.write_text(json.dumps({**content, "name": name}, indent=2) + "\n", encoding="utf-8")
-    return path
+    return write_scenario(setup.directory, name, {**content, "name": name})
 
 
 def summary(setup: Setup, path: Path) -> dict[str, Any]:
@@ -100,7 +90,7 @@ def run_all(
     return [read_json(Path(entry["dir"]) / SUMMARY) for entry in done.runs]
 
 
-PLACES = ("nic", "network")
+PLACEMENTS = ("nic", "network")
 USED = 1.0
 """Error over its tolerance of 1 % and two packet times."""
 JUDGED = 0.5
@@ -113,15 +103,18 @@ def run(setup: Setup) -> Suite:
 
     Every run counts, invalid ones too: what made them so may be the very figure that is judged.
     """
-    found: dict[str, list[dict[str, Any]]] = {place: [] for place in PLACES}
-    for repetition, place in interleaved(PLACES, setup.repetitions):
-        setup.say(f"completion: at {place}, {repetition + 1} of {setup.repetitions}")
-        content = sized(setup, 200)
-        end = content["links"]["default"]["up"]
-        content["links"] = {"default": {"up": {**end, "at": place}, "down": end}}
-        path = written(setup, f"completion-{place}-{repetition}", content)
-        found[place].append(summary(setup, path))
-    rows = [_row(place, runs) for place, runs in found.items()]
+    content = sized(setup, 200)
+    end = content["links"]["default"]["up"]
+
+    def completed(at: str, repetition: int) -> dict[str, Any]:
+        links = {"default": {"up": {**end, "at": at}, "down": end}}
+        name = f"completion-{at}-{repetition}"
+        return summary(setup, written(setup, name, {**content, "links": links}))
+
+    rows = [
+        _row(at, runs)
+        for at, runs in setup.in_turns("completion: at ", PLACEMENTS, completed).items()
+    ]
     return Suite(
         "Message completion in training: error over the tolerance of 1 % and two packet times",
         rows,
@@ -146,31 +139,37 @@ def checks(rows: Sequence[dict[str, Any]]) -> list[ResultCheck]:
     ]
 
 
-def _row(place: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+_COMPLETION = (
+    ("used_p99", "used", "p99"),
+    ("used_p99_at_least", "used", "p99_at_least"),
+    ("used_p50", "used", "p50"),
+    ("error_p99", "error", "p99"),
+    ("error_p99_ms", "error_ms", "p99"),
+)
+"""Columns, and where their values are in a summary's measure."""
+
+
+def _row(at: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     measures = [_completion(run) for run in runs]
     return {
-        "at": place,
-        "used_p99": median(_value(one, "used", "p99") for one in measures),
-        "used_p99_at_least": median(_value(one, "used", "p99_at_least") for one in measures),
-        "used_p50": median(_value(one, "used", "p50") for one in measures),
-        "error_p99": median(_value(one, "error", "p99") for one in measures),
-        "error_p99_ms": median(_value(one, "error_ms", "p99") for one in measures),
-        "judged": sum(int(one.get("judged") or 0) for one in measures),
-        "groups": sum(int(one.get("groups") or 0) for one in measures),
-        "verdicts": " ".join(sorted({run["verdict"] for run in runs})),
+        "at": at,
+        **{
+            column: median((measure.get(kind) or {}).get(key) for measure in measures)
+            for column, kind, key in _COMPLETION
+        },
+        "judged": sum(int(measure.get("judged") or 0) for measure in measures),
+        "groups": sum(int(measure.get("groups") or 0) for measure in measures),
+        "verdicts": _verdicts(runs),
     }
 
 
 def _completion(run: dict[str, Any]) -> dict[str, Any]:
-    found = run["measures"].get("completion")
-    return found if isinstance(found, dict) else {}
+    measure = run["measures"].get("completion")
+    return measure if isinstance(measure, dict) else {}
 
 
-def _value(measure: dict[str, Any], *keys: str) -> float | None:
-    found: Any = measure
-    for key in keys:
-        found = (found or {}).get(key)
-    return None if found is None else float(found)
+def _verdicts(runs: Iterable[dict[str, Any]]) -> str:
+    return " ".join(sorted({run["verdict"] for run in runs}))
 
 
 DILATIONS = (1, 2, 4)
@@ -180,28 +179,31 @@ SLACK = 0.02
 def run_dilation(setup: Setup) -> Suite:
     """Mean step time at every dilation over that at 1."""
     dilations = (1, 2) if setup.quick else DILATIONS
-    found = {dilation: Sound(setup.attempts) for dilation in dilations}
-    for repetition, dilation in interleaved(dilations, setup.repetitions):
-        setup.say(f"dilation: {dilation}, {repetition + 1} of {setup.repetitions}")
-        content = sized(setup, 60, dilation=dilation)
-        path = written(setup, f"dilation-{dilation}-{repetition}", content)
-        found[dilation].add(partial(summary, setup, path))
-    reference = median(run["step_s"] for run in found[1].runs)
-    rows = [_dilation_row(dilation, sound.runs, reference) for dilation, sound in found.items()]
+    results = {dilation: Sound(setup.attempts) for dilation in dilations}
+    content = sized(setup, 60)
+
+    def dilated(dilation: int, repetition: int) -> None:
+        name = f"dilation-{dilation}-{repetition}"
+        path = written(setup, name, {**content, "dilation": dilation})
+        results[dilation].add(partial(summary, setup, path))
+
+    setup.in_turns("dilation: ", dilations, dilated)
+    reference = median(run["step_s"] for run in results[1].runs)
+    rows = [_dilation_row(dilation, sound.runs, reference) for dilation, sound in results.items()]
     return Suite(
         "Dilation: step time in model time over that at dilation 1",
         rows,
-        dilation_checks(rows, found),
+        dilation_checks(rows, results),
         {
             "repeat": setup.repetitions,
             "steps": content["train"]["stop"]["steps"],
-            "discarded": {str(dilation): sound.discarded for dilation, sound in found.items()},
+            "discarded": {str(dilation): sound.discarded for dilation, sound in results.items()},
         },
     )
 
 
 def dilation_checks(
-    rows: Sequence[dict[str, Any]], found: Mapping[int, Sound]
+    rows: Sequence[dict[str, Any]], results: Mapping[int, Sound]
 ) -> list[ResultCheck]:
     """The ratios, and whether runs could be made use of. Pure."""
     ratios = [
@@ -209,7 +211,9 @@ def dilation_checks(
         for row in rows
         if row["dilation"] != 1
     ]
-    return ratios + [all_sound(f"dilation {dilation}", sound) for dilation, sound in found.items()]
+    return ratios + [
+        all_sound(f"dilation {dilation}", sound) for dilation, sound in results.items()
+    ]
 
 
 def _dilation_row(
@@ -221,7 +225,7 @@ def _dilation_row(
         "step_s": step_s,
         "ratio": times(step_s, reference),
         "step/expected": median(times(run["step_s"], run["expected_step_s"]) for run in runs),
-        "verdicts": " ".join(sorted({run["verdict"] for run in runs})),
+        "verdicts": _verdicts(runs),
     }
 
 
@@ -234,31 +238,35 @@ def run_again(setup: Setup) -> Suite:
     content = sized(setup, 80)
     experiment = prepare(written(setup, "again", content))
     order = [(experiment.algorithms[0], experiment.seeds[0])]
-    found = {name: Sound(setup.attempts) for name in NAMES}
-    for repetition, name in interleaved(NAMES, setup.repetitions):
-        setup.say(f"aa: {name}, {repetition + 1} of {setup.repetitions}")
-        found[name].add(lambda: run_all(setup, experiment, order)[0])
-    rows = [_same_twice_row(name, sound.runs) for name, sound in found.items()]
+    results = {name: Sound(setup.attempts) for name in NAMES}
+    setup.in_turns(
+        "aa: ",
+        NAMES,
+        lambda name, _: results[name].add(lambda: run_all(setup, experiment, order)[0]),
+    )
+    rows = [_same_twice_row(name, sound.runs) for name, sound in results.items()]
     return Suite(
         "A/A: difference of the mean step times of one algorithm and itself",
         rows,
-        same_twice_checks(rows, found),
+        same_twice_checks(rows, results),
         {
             "repeat": setup.repetitions,
             "steps": content["train"]["stop"]["steps"],
-            "discarded": {name: sound.discarded for name, sound in found.items()},
+            "discarded": {name: sound.discarded for name, sound in results.items()},
         },
     )
 
 
-def same_twice_checks(rows: list[dict[str, Any]], found: Mapping[str, Sound]) -> list[ResultCheck]:
+def same_twice_checks(
+    rows: list[dict[str, Any]], results: Mapping[str, Sound]
+) -> list[ResultCheck]:
     """The difference, and whether runs could be made use of. Pure."""
     first, second = (row["step_s"] for row in rows)
     ratio = times(second, first)
     difference = None if ratio is None else ratio - 1
     return [
         within("relative difference", difference, -SAME_TWICE_SLACK, SAME_TWICE_SLACK),
-        *(all_sound(name, sound) for name, sound in found.items()),
+        *(all_sound(name, sound) for name, sound in results.items()),
     ]
 
 
@@ -268,5 +276,5 @@ def _same_twice_row(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
         "name": name,
         "step_s": mean(step_s),
         "deviation_s": stdev(step_s) if len(step_s) > 1 else None,
-        "verdicts": " ".join(sorted({run["verdict"] for run in runs})),
+        "verdicts": _verdicts(runs),
     }

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.bench.links.training import scenario, written
-from testbed.bench.results import ResultCheck, Setup, Suite, at_most, interleaved, median
+from testbed.bench.results import ResultCheck, Setup, Suite, at_most, link, median
 from testbed.errors import ExperimentError, MachineError
 from testbed.process import environment
 
@@ -71,16 +71,16 @@ def user() -> User:
 def folder_of_user(whose: User, content: Path) -> Iterator[Path]:
     """A folder of that user's with copies of the files in ``content``; gone with the ``with``
     block."""
-    made = Path(tempfile.mkdtemp(prefix="narrows-"))
+    folder = Path(tempfile.mkdtemp(prefix="narrows-"))
     try:
         for file in content.iterdir():
             if file.is_file():
-                shutil.copy(file, made)
-        for path in (made, *made.iterdir()):
+                shutil.copy(file, folder)
+        for path in (folder, *folder.iterdir()):
             os.chown(path, whose.uid, whose.gid)
-        yield made
+        yield folder
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def replay(whose: User | None, where: Path, scenario: str, seconds: float) -> dict[str, Any]:
@@ -132,9 +132,9 @@ def _environment(home: Path) -> dict[str, str]:
 def _interpreters() -> Iterator[str]:
     yield sys.executable
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for place in ("/usr/bin", "/usr/local/bin"):
-        if (found := Path(place, name)).exists():
-            yield str(found)
+    for folder in ("/usr/bin", "/usr/local/bin"):
+        if (path := Path(folder, name)).exists():
+            yield str(path)
 
 
 WHO = ("root", "user")
@@ -148,24 +148,24 @@ def run(setup: Setup) -> Suite:
     seconds = setup.seconds(20.0, 3.0)
     path = written(setup, "agreement", _scenario())
     somebody = user()
-    found: dict[str, list[dict[str, Any]]] = {who: [] for who in WHO}
     with folder_of_user(somebody, path.parent) as folder:
-        for repetition, who in interleaved(WHO, setup.repetitions):
-            setup.say(f"agreement: {who}, {repetition + 1} of {setup.repetitions}")
-            whose = None if who == "root" else somebody
-            found[who].append(replay(whose, folder, path.name, seconds))
-    rows = [row for who in WHO for row in _rows(who, found[who])]
+        runs = setup.in_turns(
+            "agreement: ",
+            WHO,
+            lambda who, _: replay(None if who == "root" else somebody, folder, path.name, seconds),
+        )
+    rows = [row for who in WHO for row in _rows(who, runs[who])]
     return Suite(
         "Root and an unprivileged user: the same certificate",
         rows,
-        checks(found),
+        checks(runs),
         {
             "repeat": setup.repetitions,
             "seconds": seconds,
             "judged": [
-                {"who": who, **{key: one[key] for key in ("verdict", "reasons", "measures")}}
+                {"who": who, **{key: run[key] for key in ("verdict", "reasons", "measures")}}
                 for who in WHO
-                for one in found[who]
+                for run in runs[who]
             ],
         },
     )
@@ -174,11 +174,10 @@ def run(setup: Setup) -> Suite:
 def _scenario() -> dict[str, Any]:
     """One worker and the server at 20 Mbit/s: light, since it is not the load that is compared."""
     content = scenario()
-    end = {**content["links"]["default"]["up"], "rate": "20 Mbit/s"}
     return {
         **content,
         "nodes": {"server": {"role": "server"}, "worker": {"role": "worker", "count": 1}},
-        "links": {"default": {"up": end, "down": end}},
+        "links": {"default": link("20 Mbit/s")},
         "events": [{**event, "scale": 0.2} for event in content["events"]],
     }
 
@@ -186,13 +185,13 @@ def _scenario() -> dict[str, Any]:
 def _rows(who: str, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     verdicts = " ".join(sorted({run["verdict"] for run in runs}))
     return [
-        {"who": who, "link": place, **_medians(runs, place), "verdicts": verdicts}
-        for place in _places(runs)
+        {"who": who, "link": name, **_medians(runs, name), "verdicts": verdicts}
+        for name in _link_names(runs)
     ]
 
 
-def _medians(runs: list[dict[str, Any]], place: str) -> dict[str, float | None]:
-    links = [link for run in runs for link in run["links"] if _place(link) == place]
+def _medians(runs: list[dict[str, Any]], name: str) -> dict[str, float | None]:
+    links = [link for run in runs for link in run["links"] if _link_name(link) == name]
     return {
         "ratio": median(link["ratio"] for link in links),
         "mape_1s": median(link["mape_1s"] for link in links),
@@ -200,11 +199,11 @@ def _medians(runs: list[dict[str, Any]], place: str) -> dict[str, float | None]:
     }
 
 
-def checks(found: dict[str, list[dict[str, Any]]]) -> list[ResultCheck]:
+def checks(runs: dict[str, list[dict[str, Any]]]) -> list[ResultCheck]:
     """The largest differences over all link directions, and whether the verdicts are the same, and
     not invalid. Pure."""
-    apart = {key: _apart(found, key) for key in ("ratio", "mape_1s", "late_p99_ms")}
-    verdicts = [[run["verdict"] for run in found[who]] for who in WHO]
+    apart = {key: _apart(runs, key) for key in ("ratio", "mape_1s", "late_p99_ms")}
+    verdicts = [[run["verdict"] for run in runs[who]] for who in WHO]
     differ = float(set(verdicts[0]) != set(verdicts[1]))
     invalid = sum(each.count("invalid") for each in verdicts)
     return [
@@ -216,20 +215,20 @@ def checks(found: dict[str, list[dict[str, Any]]]) -> list[ResultCheck]:
     ]
 
 
-def _apart(found: dict[str, list[dict[str, Any]]], key: str) -> float | None:
+def _apart(runs: dict[str, list[dict[str, Any]]], key: str) -> float | None:
     """The largest difference; None where it is known of nothing, or of a link direction for one of
     them alone."""
-    places = dict.fromkeys(place for who in WHO for place in _places(found[who]))
-    pairs = [tuple(_medians(found[who], place)[key] for who in WHO) for place in places]
-    if any((one is None) != (other is None) for one, other in pairs):
+    names = dict.fromkeys(name for who in WHO for name in _link_names(runs[who]))
+    pairs = [tuple(_medians(runs[who], name)[key] for who in WHO) for name in names]
+    if any((root is None) != (user is None) for root, user in pairs):
         return None
-    both = [abs(one - other) for one, other in pairs if one is not None and other is not None]
+    both = [abs(root - user) for root, user in pairs if root is not None and user is not None]
     return max(both, default=None)
 
 
-def _places(runs: list[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(_place(link) for run in runs for link in run["links"]))
+def _link_names(runs: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(_link_name(link) for run in runs for link in run["links"]))
 
 
-def _place(link: dict[str, Any]) -> str:
+def _link_name(link: dict[str, Any]) -> str:
     return f"{link['link']} {link['direction']}"
