@@ -9,8 +9,7 @@ import numpy as np
 
 from analysis.load import Run
 from analysis.series import lengths, phases_s
-from analysis.tables import megabytes, or_dash, plain
-from testbed.errors import printable
+from analysis.tables import megabytes, or_dash, terminal_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,19 +37,18 @@ EXPLAINED = (
     "Busy: share of the steps' time in which the busiest link was busy. "
     "Up, Down: mean of all nodes' links over the whole run, Ethernet headers counted."
 )
-_COLOURS = {"valid": "green", "degraded": "yellow", "invalid": "red"}
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
     """A row per run; times in s of model time. ``speedup``: the first run's mean step over its
     own."""
-    told = [_row(run) for run in runs]
-    keys = list(dict.fromkeys(key for row in told for key in row))
-    found = [{key: row.get(key) for key in keys} for row in told]
-    first = found[0]["step_s"] if found else None
-    for row in found:
+    sparse = [_row(run) for run in runs]
+    keys = list(dict.fromkeys(key for row in sparse for key in row))
+    table = [{key: row.get(key) for key in keys} for row in sparse]
+    first = table[0]["step_s"] if table else None
+    for row in table:
         row["speedup"] = first / row["step_s"] if first and row["step_s"] else None
-    return found
+    return table
 
 
 def cells_of(row: Mapping[str, Any]) -> list[str]:
@@ -78,16 +76,7 @@ def cells_of(row: Mapping[str, Any]) -> list[str]:
 
 def rich_table(table: Sequence[Mapping[str, Any]]) -> Table:
     """The rows for a terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(*(heading.lower() for heading in HEADINGS))
-    for column in shown.columns[1:-1]:
-        column.justify = "right"
-    for row in table:
-        *cells, verdict = cells_of(row)
-        shown.add_row(*map(plain, cells), Text(printable(verdict), _COLOURS.get(verdict, "red")))
-    return shown
+    return terminal_table(HEADINGS, map(cells_of, table))
 
 
 def _row(run: Run) -> Row:

@@ -254,3 +254,8 @@ def by_algorithm(runs: Iterable[Run]) -> dict[str, list[Run]]:
     for run in runs:
         grouped.setdefault(run.algorithm, []).append(run)
     return grouped
+
+
+def lowest_seeds(runs: Iterable[Run]) -> list[Run]:
+    """Return each algorithm's run with the lowest seed, in the order of the algorithms."""
+    return [min(same, key=lambda run: run.seed) for same in by_algorithm(runs).values()]

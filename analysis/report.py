@@ -17,20 +17,6 @@ from analysis.load import Run, load_all
 from analysis.style import save
 from testbed.records.run_directory import write_atomically
 
-_HEADINGS = (
-    "Algorithm",
-    "Seed",
-    "Time",
-    "Speed-up",
-    "Test accuracy",
-    "Up",
-    "Down",
-    "Mean k",
-    "Sent",
-    "Passes",
-    "Verdict",
-)
-
 
 def make_figures(run_dirs: Iterable[Path], out: Path) -> list[Path]:
     """Draw every figure of the runs into ``out``. Returns PNG, PDF and CSV of each.
@@ -57,15 +43,11 @@ def render(runs: Sequence[Run], figures: Iterable[Path]) -> str:
     """The report as HTML that needs nothing beside it: pictures are inside."""
     template = Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
     sheet, rows = sheet_of(runs), sheet_of(runs).rows(runs)
-    headings, explained = (
-        (job_tables.HEADINGS, f"<p>{job_tables.EXPLAINED}</p>")
-        if runs[0].is_job
-        else (_HEADINGS, "")
-    )
+    explained = f"<p>{sheet.EXPLAINED}</p>" if sheet.EXPLAINED else ""
     return template.substitute(
         title=escape(str(runs[0].manifest["scenario"])),
         hash=escape(str(runs[0].manifest["scenario_hash"])[:8]),
-        head="".join(f"<th>{heading}</th>" for heading in headings),
+        head="".join(f"<th>{heading}</th>" for heading in sheet.HEADINGS),
         rows="\n".join(_row(row, sheet.cells_of(row)) for row in rows),
         reasons=explained + _reasons(runs) + _how_known(runs),
         layers=_layers(runs),
@@ -135,8 +117,11 @@ def sheet_of(runs: Sequence[Run]) -> ModuleType:
 
 
 def _row(row: dict[str, Any], own: Sequence[str]) -> str:
-    cells = "".join(f"<td>{escape(cell)}</td>" for cell in own)
-    return f'<tr class="{escape(str(row["verdict"]))}">{cells}</tr>'
+    return f'<tr class="{escape(str(row["verdict"]))}">{_cells(own)}</tr>'
+
+
+def _cells(cells: Sequence[str]) -> str:
+    return "".join(f"<td>{escape(cell)}</td>" for cell in cells)
 
 
 def _reasons(runs: Sequence[Run]) -> str:
@@ -164,11 +149,8 @@ def _layers(runs: Sequence[Run]) -> str:
     rows = tables.layer_rows(runs)
     if not rows:
         return ""
-    head = "".join(f"<th>{heading}</th>" for heading in tables.HEADINGS)
-    cells = (
-        "".join(f"<td>{escape(cell)}</td>" for cell in tables.layer_cells(row)) for row in rows
-    )
-    body = "\n".join(f"<tr>{own}</tr>" for own in cells)
+    head = "".join(f"<th>{heading}</th>" for heading in tables.LAYER_HEADINGS)
+    body = "\n".join(f"<tr>{_cells(tables.layer_cells(row))}</tr>" for row in rows)
     return (
         "<h2>Layers</h2>\n<p>Up: per worker and step, without frames' headers.</p>\n"
         f'<div class="scroll"><table class="layers">\n<thead><tr>{head}</tr></thead>\n'

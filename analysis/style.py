@@ -4,13 +4,15 @@ saved."""
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib import style as mpl_style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -41,6 +43,7 @@ _MARKERS = "osD^vPX*"
 _WARNING = "#B00020"
 _DOUBT = "#D55E00"
 _CHARACTERS_PER_INCH = 17
+UNRELIABLE = "machine not to be relied upon"
 _UNDATED: dict[str, dict[str, None]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
@@ -118,6 +121,97 @@ def shade(axes: Axes, spans: Iterable[tuple[float, float]]) -> None:
 def shade_handle() -> Patch:
     """Return the look of ``shade``, for a legend."""
     return Patch(color=_DOUBT, alpha=0.16, linewidth=0)
+
+
+def rows_of_bars(axes: Axes, names: Sequence[str]) -> None:
+    """Name the rows of an axis of horizontal bars, the first one at the top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+
+
+def write_beside(axes: Axes, text: str, x: float, row: float) -> None:
+    """Write ``text`` to the right of a bar's end."""
+    axes.annotate(text, (x, row), (3, 0), textcoords="offset points", va="center", fontsize=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of stacked bars: its length in each row."""
+
+    label: str
+    lengths: Sequence[float]
+    color: str
+    hatch: str
+
+
+def stacked_bars(
+    names: Sequence[str], parts: Sequence[Part], title: str, runs: Sequence[Run]
+) -> Figure:
+    """A figure with a bar of times for each name, its parts stacked, the whole written at its
+    end."""
+    figure = new_figure(PAGE_IN, 1.25 + 0.34 * len(names))
+    axes = figure.add_subplot()
+    left, handles = np.zeros(len(names)), []
+    for part in parts:
+        bars = axes.barh(
+            range(len(names)),
+            part.lengths,
+            left=left,
+            height=0.62,
+            color=part.color,
+            hatch=part.hatch,
+            edgecolor="white",
+            linewidth=0.3,
+        )
+        handles.append(bars)
+        left += part.lengths
+    for row, total in enumerate(left):
+        write_beside(axes, f"{total:.3g} s", total, row)
+    axes.set(xlabel="Model time per step (s)", xlim=(0, 1.1 * max(float(left.max()), 1e-9)))
+    rows_of_bars(axes, names)
+    heading(figure, title, handles, [part.label for part in parts])
+    banner(figure, runs)
+    return figure
+
+
+def grouped_bars(
+    axes: Axes, groups: Sequence[str], series: Sequence[Mapping[str, float]], full: float = 1.0
+) -> list[Any]:
+    """Draw a bar for each series beside each other at every group; returns a handle for each
+    series. ``full``: the share of its place that a bar takes."""
+    width, handles = 0.8 / len(series), []
+    for index, lengths in enumerate(series):
+        places = [
+            place + (index - (len(series) - 1) / 2) * width
+            for place, group in enumerate(groups)
+            if group in lengths
+        ]
+        heights = [lengths[group] for group in groups if group in lengths]
+        handles.append(axes.bar(places, heights, full * width, color=look(index)["color"]))
+    axes.grid(axis="x", visible=False)
+    return handles
+
+
+def shade_unreliable(
+    panels: Iterable[Axes], runs: Iterable[Run], handles: list[Any], labels: list[str]
+) -> None:
+    """Mark the times in which a machine could not be relied upon, and say so in the legend."""
+    if spans := [span for run in runs for span in run.disturbed()]:
+        for axes in panels:
+            shade(axes, spans)
+        handles.append(shade_handle())
+        labels.append(UNRELIABLE)
+
+
+def scale(axes: Axes, values: Iterable[float], span: float) -> None:
+    """Choose a logarithmic axis for values that span more than the factor ``span``, or else one
+    from 0 on."""
+    known = [value for value in values if value > 0]
+    if known and max(known) > span * min(known):
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
 
 
 def save(

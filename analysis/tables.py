@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from testbed.records.run_directory import SUMMARY, read_json
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
 
 Row = dict[str, Any]
@@ -40,6 +39,23 @@ COLUMNS = (
     *SELECTION,
     *STALENESS,
 )
+
+HEADINGS = (
+    "Algorithm",
+    "Seed",
+    "Time",
+    "Speed-up",
+    "Test accuracy",
+    "Up",
+    "Down",
+    "Mean k",
+    "Sent",
+    "Passes",
+    "Verdict",
+)
+EXPLAINED = ""
+"""A remark on the headings."""
+_COLOURS = {"valid": "green", "degraded": "yellow", "invalid": "red"}
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
@@ -83,41 +99,33 @@ def to_csv(table: Sequence[Mapping[str, Any]]) -> str:
 
 def rich_table(table: Sequence[Mapping[str, Any]]) -> Table:
     """The rows for a terminal."""
-    from rich.table import Table
+    return terminal_table(HEADINGS, map(cells_of, table))
+
+
+def terminal_table(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Cells for a terminal, the last one a verdict; no markup of rich's, and nothing that a
+    terminal obeys."""
     from rich.text import Text
 
-    headings = [
-        "algorithm",
-        "seed",
-        "time",
-        "speed-up",
-        "test accuracy",
-        "up",
-        "down",
-        "mean k",
-        "sent",
-        "passes",
-        "verdict",
-    ]
-    shown = Table(*headings)
-    colours = {"valid": "green", "degraded": "yellow", "invalid": "red"}
-    for column in shown.columns[1:-1]:
-        column.justify = "right"
-    for row in table:
-        *cells, verdict = cells_of(row)
-        shown.add_row(*map(plain, cells), Text(printable(verdict), colours.get(verdict, "red")))
+    shown = _right_aligned(heading.lower() for heading in headings)
+    for *cells, verdict in rows:
+        texts = [Text(printable(cell)) for cell in cells]
+        shown.add_row(*texts, Text(printable(verdict), _COLOURS.get(verdict, "red")))
     return shown
 
 
-def plain(cell: str) -> Text:
-    """A cell that shows what it holds: no markup of rich's, and nothing that a terminal obeys."""
-    from rich.text import Text
+def _right_aligned(headings: Iterable[str]) -> Table:
+    """An empty table, all columns but the first and the last aligned to the right."""
+    from rich.table import Table
 
-    return Text(printable(cell))
+    shown = Table(*headings)
+    for column in shown.columns[1:-1]:
+        column.justify = "right"
+    return shown
 
 
 def cells_of(row: Mapping[str, Any]) -> list[str]:
-    """A row as people read it: eleven cells."""
+    """A row as people read it, under ``HEADINGS``."""
     return [
         row["algorithm"],
         str(row["seed"]),
@@ -154,7 +162,7 @@ def or_dash(value: float | None, form: str) -> str:
     return "–" if value is None else form.format(value)
 
 
-HEADINGS = (
+LAYER_HEADINGS = (
     "Algorithm",
     "Layer",
     "Bucket",
@@ -204,7 +212,7 @@ def _rows(algorithm: str, known: Sequence[LayerShares]) -> list[Row]:
 
 
 def layer_cells(row: Row) -> list[str]:
-    """A row as people read it, under ``HEADINGS``."""
+    """A row as people read it, under ``LAYER_HEADINGS``."""
     return [
         row["algorithm"],
         row["layer"],
@@ -216,7 +224,6 @@ def layer_cells(row: Row) -> list[str]:
     ]
 
 
-_COLOURS = {"valid": "green", "degraded": "yellow", "invalid": "red"}
 _DASH = "–"
 
 
@@ -228,8 +235,6 @@ def algorithm_rows(found: Compared) -> list[dict[str, Any]]:
 
 def algorithm_table(found: Compared) -> Table:
     """The same for a terminal."""
-    from rich.table import Table
-
     target = "no common target" if found.target is None else f"to {found.target:g}"
     headings = [
         "algorithm",
@@ -242,9 +247,7 @@ def algorithm_table(found: Compared) -> Table:
         "mean k",
         "verdicts",
     ]
-    shown = Table(*headings)
-    for column in shown.columns[1:-1]:
-        column.justify = "right"
+    shown = _right_aligned(headings)
     for outcome in found.algorithms:
         shown.add_row(*_cells(outcome, found))
     return shown

@@ -17,8 +17,7 @@ from analysis.style import (
     heading,
     look,
     new_figure,
-    shade,
-    shade_handle,
+    shade_unreliable,
 )
 
 NAME = "accuracy_over_time"
@@ -31,12 +30,12 @@ def data(runs: Sequence[Run]) -> Rows:
     """Per algorithm and evaluated step: mean time and accuracy over seeds, least and most of it."""
     rows: Rows = []
     for algorithm, same in by_algorithm(runs).items():
-        seen: dict[float, list[tuple[float, float]]] = {}
+        by_step: dict[float, list[tuple[float, float]]] = {}
         for run in same:
             for step, time_s, accuracy in zip(*run.evaluations(), strict=True):
-                seen.setdefault(float(step), []).append((float(time_s), float(accuracy)))
-        for step in sorted(seen):
-            times, accuracies = zip(*seen[step], strict=True)
+                by_step.setdefault(float(step), []).append((float(time_s), float(accuracy)))
+        for step in sorted(by_step):
+            times, accuracies = zip(*by_step[step], strict=True)
             rows.append(
                 {
                     "algorithm": algorithm,
@@ -55,8 +54,8 @@ def draw(runs: Sequence[Run]) -> Figure:
     """Mean over seeds as a line; the range over seeds as a band where there are several, and few
     algorithms."""
     rows, names = data(runs), list(by_algorithm(runs))
-    many = len(names) > _FEW
-    figure = new_figure(*((PAGE_IN, 3.2 + 0.06 * len(names)) if many else (COLUMN_IN, 2.7)))
+    wide = len(names) > _FEW
+    figure = new_figure(*((PAGE_IN, 3.2 + 0.06 * len(names)) if wide else (COLUMN_IN, 2.7)))
     axes = figure.add_subplot()
     handles: list[Artist] = []
     for index, algorithm in enumerate(names):
@@ -64,16 +63,13 @@ def draw(runs: Sequence[Run]) -> Figure:
         times = [row["time_s"] for row in mine]
         style = look(index)
         handles += axes.plot(times, [row["accuracy"] for row in mine], **style)
-        if not many and any(row["seeds"] > 1 for row in mine):
+        if not wide and any(row["seeds"] > 1 for row in mine):
             low, high = ([row[f"accuracy_{side}"] for row in mine] for side in ("min", "max"))
             axes.fill_between(times, low, high, color=style["color"], alpha=0.18, linewidth=0)
     axes.set(xlabel="Model time (s)", ylabel="Test accuracy", ylim=(0, 1.02))
     axes.set_xlim(left=0)
     labels = [*names]
-    if doubtful := [span for run in runs for span in run.disturbed()]:
-        shade(axes, doubtful)
-        handles.append(shade_handle())
-        labels.append("machine not to be relied upon")
+    shade_unreliable([axes], runs, handles, labels)
     heading(figure, "Test accuracy over time", handles, labels)
     banner(figure, runs)
     return figure

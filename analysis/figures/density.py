@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.load import Run, by_algorithm
-from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure
+from analysis.load import Run, lowest_seeds
+from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure, scale
 from testbed.compress.gradient_stats import element_count
 
 NAME = "density"
@@ -32,11 +32,11 @@ def data(runs: Sequence[Run]) -> Rows:
     algorithm; only those whose selector looked at the elements to choose."""
     rows: Rows = []
     for run in _chosen(runs):
-        seen: dict[int, list[Mapping[str, Any]]] = {}
+        by_step: dict[int, list[Mapping[str, Any]]] = {}
         for record in run.events["step"]:
             if _looked(record):
-                seen.setdefault(int(record["step"]), []).append(record)
-        rows += [_row(run, step, seen[step]) for step in sorted(seen)]
+                by_step.setdefault(int(record["step"]), []).append(record)
+        rows += [_row(run, step, by_step[step]) for step in sorted(by_step)]
     return rows
 
 
@@ -59,7 +59,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     panels[2].set_ylim(bottom=0)
     for axes in panels:
         axes.margins(x=0)
-    _scale(panels[0], [row["achieved"] for row in rows], _LOG_SPAN)
+    scale(panels[0], [row["achieved"] for row in rows], _LOG_SPAN)
     _frame(panels[1], rows)
     figure.align_ylabels(list(panels))
     heading(figure, "Elements sent against elements asked for", handles, labels)
@@ -80,8 +80,7 @@ def _draw_one(panels: Sequence[Axes], rows: Rows, style: dict[str, Any]) -> list
 
 
 def _chosen(runs: Sequence[Run]) -> list[Run]:
-    lowest = [min(same, key=lambda run: run.seed) for same in by_algorithm(runs).values()]
-    return [run for run in lowest if any(map(_looked, run.events.get("step", [])))]
+    return [run for run in lowest_seeds(runs) if any(map(_looked, run.events.get("step", [])))]
 
 
 def _looked(record: Mapping[str, Any]) -> bool:
@@ -130,10 +129,3 @@ def _frame(axes: Axes, rows: Rows) -> None:
         axes.set_yscale("log")
         return
     axes.set_ylim(min(1 - 2 * TOLERANCE, low - 0.01), max(1 + 2 * TOLERANCE, high + 0.01))
-
-
-def _scale(axes: Axes, values: Sequence[float], span: float) -> None:
-    if max(values) > span * min(values):
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(bottom=0)

@@ -12,7 +12,17 @@ from matplotlib.patches import Patch
 
 from analysis.load import Run
 from analysis.series import EndSamples, ends
-from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure, shade, shade_handle
+from analysis.style import (
+    PAGE_IN,
+    UNRELIABLE,
+    Rows,
+    banner,
+    heading,
+    look,
+    new_figure,
+    shade,
+    shade_handle,
+)
 
 NAME = "fidelity"
 MOST_ENDS = 6
@@ -187,6 +197,6 @@ def _title(figure: Figure, run: Run, left_out: int, drawn: Sequence[Any]) -> Non
         "delivered per 100 ms",
         "per 1 s",
         "not backlogged throughout",
-        "machine not to be relied upon",
+        UNRELIABLE,
     ]
     heading(figure, f"Links of {what}: asked and delivered{more}", handles, labels if drawn else ())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from analysis.load import Run
-from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure
+from analysis.style import PAGE_IN, Rows, banner, grouped_bars, heading, new_figure
 
 NAME = "job_bytes"
 MOST = 16
@@ -38,20 +37,13 @@ def draw(runs: Sequence[Run]) -> Figure:
     rows, nodes = data(runs), _nodes(runs)
     figure = new_figure(PAGE_IN, 3.2)
     panels = figure.subplots(2, 1, sharex=True, sharey=True)
-    width = 0.8 / len(runs)
     for axes, direction in zip(panels, _DIRECTIONS, strict=True):
-        handles = []
-        for index in range(len(runs)):
-            by_node = {
-                row["node"]: row["megabytes"]
-                for row in rows
-                if (row["run"], row["direction"]) == (index, direction)
-            }
-            places = np.arange(len(nodes)) + (index - (len(runs) - 1) / 2) * width
-            heights = [by_node.get(node, 0.0) for node in nodes]
-            handles.append(axes.bar(places, heights, 0.92 * width, color=look(index)["color"]))
+        megabytes = [dict.fromkeys(nodes, 0.0) for _ in runs]
+        for row in rows:
+            if row["direction"] == direction:
+                megabytes[row["run"]][row["node"]] = row["megabytes"]
+        handles = grouped_bars(axes, nodes, megabytes, full=0.92)
         axes.set(ylabel=f"{direction.capitalize()} (MB)")
-        axes.grid(axis="x", visible=False)
     panels[-1].set_xticks(range(len(nodes)), nodes, rotation=45 if len(nodes) > 8 else 0)
     total = len({node for run in runs for node in run.summary["nodes"]})
     left = f" ({total - len(nodes)} more not drawn)" if total > len(nodes) else ""

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from analysis.load import Array, Run
 from analysis.series import edges, ends, lengths, shares
-from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure, shade, shade_handle
+from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure, shade_unreliable
 
 NAME = "job_steps"
 _ASKED = "0.15"
@@ -59,10 +59,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     panels[2].set(ylabel="Rate (Mbit/s)", xlabel="Model time (s)", ylim=(0, None))
     panels[2].set_xlim(0, max(row["to_s"] for row in rows))
     panels[2].set_title(_RATES, loc="left", fontsize=6.5)
-    if doubtful := [span for run in runs for span in run.disturbed()]:
-        shade(panels[2], doubtful)
-        handles.append(shade_handle())
-        labels.append("machine not to be relied upon")
+    shade_unreliable(panels[2:], runs, handles, labels)
     figure.align_ylabels(panels)
     heading(figure, "Step time and rate of the links", handles, labels)
     banner(figure, runs)

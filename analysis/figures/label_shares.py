@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.load import Run
-from analysis.style import COLUMN_IN, Rows, banner, heading, new_figure
+from analysis.style import COLUMN_IN, Rows, banner, heading, new_figure, rows_of_bars
 
 NAME = "label_shares"
 MOST = 40
@@ -19,11 +19,16 @@ MOST = 40
 def data(runs: Sequence[Run]) -> Rows:
     """Return, for each worker and label, samples and their share of the worker's, from the first
     run that has any: all algorithms of a seed have the same."""
-    dealt = next((found for run in runs if (found := run.events.get("labels"))), [])
+    dealt = next((records for run in runs if (records := run.events.get("labels"))), [])
     return [
-        {"node": one["node"], "label": label, "samples": many, "share": many / one["samples"]}
-        for one in dealt[:MOST]
-        for label, many in one["labels"].items()
+        {
+            "node": worker["node"],
+            "label": label,
+            "samples": count,
+            "share": count / worker["samples"],
+        }
+        for worker in dealt[:MOST]
+        for label, count in worker["labels"].items()
     ]
 
 
@@ -41,9 +46,8 @@ def draw(runs: Sequence[Run]) -> Figure:
             colour = colours(labels.index(str(row["label"])) % colours.N)
             axes.barh(place, row["share"], left=left, height=0.8, color=colour)
             left += row["share"]
-    axes.set_yticks(range(len(nodes)), nodes)
     axes.set(xlabel="Share of the worker's samples", xlim=(0, 1))
-    axes.set_ylim(len(nodes) - 0.5, -0.5)
+    rows_of_bars(axes, nodes)
     axes.grid(visible=False)
     handles = [Patch(color=colours(index % colours.N)) for index in range(len(labels))]
     heading(figure, "Labels by worker", handles, labels)

@@ -12,9 +12,9 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.load import Array, Run, by_algorithm
+from analysis.load import Array, Run, lowest_seeds
 from analysis.series import LayerShares, layer_phase_shares
-from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure
+from analysis.style import PAGE_IN, Rows, banner, grouped_bars, heading, look, new_figure
 from analysis.tables import layer_rows
 
 NAME = "layers"
@@ -77,7 +77,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     bar = figure.colorbar(image, ax=list(maps), label="Density achieved", aspect=30, pad=0.01)
     bar.set_ticks(ticks := _ticks(norm), labels=[f"{tick:g}" for tick in ticks])
     bar.minorticks_off()
-    left = len(_algorithms(runs)) - len(chosen)
+    left = len(lowest_seeds(_in_buckets(runs))) - len(chosen)
     more = f" ({left} more not drawn)" if left else ""
     heading(figure, f"Bytes and density of every layer{more}", handles, labels)
     banner(figure, [run for run, _ in chosen])
@@ -93,25 +93,20 @@ def binned(own: LayerShares) -> tuple[Array, Array]:
     return own.steps[::each], density
 
 
-def _bars(axes: Axes, found: Rows) -> tuple[list[Patch], list[str]]:
-    names = list(dict.fromkeys(row["algorithm"] for row in found))
-    layers = list(dict.fromkeys(row["layer"] for row in found))
-    width, handles = 0.8 / len(names), []
-    for index, name in enumerate(names):
-        mine = [row for row in found if row["algorithm"] == name]
-        places = [
-            layers.index(row["layer"]) + (index - (len(names) - 1) / 2) * width for row in mine
-        ]
-        colour = look(index)["color"]
-        axes.bar(places, [row["bytes_up"] for row in mine], width, color=colour)
-        handles.append(Patch(color=colour))
+def _bars(axes: Axes, rows: Rows) -> tuple[list[Patch], list[str]]:
+    names = list(dict.fromkeys(row["algorithm"] for row in rows))
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    lengths: dict[str, dict[str, float]] = {name: {} for name in names}
+    for row in rows:
+        lengths[row["algorithm"]][row["layer"]] = row["bytes_up"]
+    grouped_bars(axes, layers, list(lengths.values()))
     axes.set(yscale="log", ylabel="Bytes up per step\nand worker", xlim=(-0.6, len(layers) - 0.4))
     every = -(-len(layers) // _LABELS)
     axes.set_xticks(range(0, len(layers), every), layers[::every], rotation=40, ha="right")
     axes.tick_params(axis="x", labelsize=_SMALL, length=0, pad=1)
-    axes.grid(axis="x", visible=False)
-    total = {name: sum(r["bytes_up"] for r in found if r["algorithm"] == name) for name in names}
-    return handles, [f"{name} ({total[name] / 1e3:,.4g} kB in all)" for name in names]
+    total = {name: sum(own.values()) for name, own in lengths.items()}
+    patches = [Patch(color=look(index)["color"]) for index in range(len(names))]
+    return patches, [f"{name} ({total[name] / 1e3:,.4g} kB in all)" for name in names]
 
 
 def _map(axes: Axes, own: LayerShares, norm: LogNorm) -> Any:
@@ -162,10 +157,13 @@ def _bytes(runs: Sequence[Run]) -> Rows:
 def _chosen(runs: Sequence[Run]) -> list[tuple[Run, LayerShares]]:
     """Each algorithm's lowest seed, in their order; where there are too many, those first of which
     there is most to see."""
-    lowest = [min(same, key=lambda run: run.seed) for same in _algorithms(runs).values()]
-    known = {run.path: (run, own) for run in lowest if (own := layer_phase_shares(run)) is not None}
-    kept = sorted(known, key=lambda path: _plain(known[path][1]))[:MOST_RUNS]
-    return [found for path, found in known.items() if path in kept]
+    known = [
+        (run, own)
+        for run in lowest_seeds(_in_buckets(runs))
+        if (own := layer_phase_shares(run)) is not None
+    ]
+    kept = sorted(known, key=lambda pair: _plain(pair[1]))[:MOST_RUNS]
+    return [pair for pair in known if pair in kept]
 
 
 def _plain(own: LayerShares) -> int:
@@ -177,5 +175,5 @@ def _plain(own: LayerShares) -> int:
     return 2 if lowest > 1 - _ALIKE else 1
 
 
-def _algorithms(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    return by_algorithm(run for run in runs if run.events.get("bucket"))
+def _in_buckets(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if run.events.get("bucket")]

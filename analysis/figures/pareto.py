@@ -1,12 +1,14 @@
 """Figure ``pareto``: time against final accuracy. The fixed densities with their Pareto front,
-every other algorithm on it, and labels placed where they are least in the way.
+and every other algorithm on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
+from adjustText import adjust_text
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
@@ -15,90 +17,6 @@ from analysis.load import Run, by_algorithm
 from analysis.statistics import Interval, interval
 from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure
 from testbed.runner.comparison import fixed_density
-
-_SIZE_PT, _WIDE, _HIGH, _GAP = 7.0, 0.62, 1.1, 6.0
-"""Size of the letters; width and height of one in sizes; points from a marker to its label."""
-_SIDES = (
-    (1, 1),
-    (-1, 1),
-    (1, -1),
-    (-1, -1),
-    (0, 1),
-    (0, -1),
-    (1, 0),
-    (-1, 0),
-    (2, 2),
-    (-2, 2),
-    (2, -2),
-    (-2, -2),
-)
-
-Box = tuple[float, float, float, float]
-"""Left, bottom, right, top in points."""
-
-
-class Label(NamedTuple):
-    """``text`` at a place in data; without a text a marker that is not to be covered."""
-
-    text: str
-    x: float
-    y: float
-
-
-def place(figure: Figure, axes: Axes, labels: Sequence[Label], color: str) -> None:
-    """Write every label at that side of its point where it covers least."""
-    figure.draw_without_rendering()  # until then nobody knows where in the figure a point is
-    spots = [_spot(figure, axes, label) for label in labels]
-    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in spots]
-    frame = axes.get_window_extent()
-    left, bottom, right, top = (float(end) * 72 / figure.dpi for end in frame.extents)
-    inside = left, bottom, right, top
-    for label, (x, y) in zip(labels, spots, strict=True):
-        if not label.text:
-            continue
-        sides = [(_box(label.text, x, y, *side), side) for side in _SIDES]
-        box, side = min(sides, key=lambda each: _covered(each[0], taken, inside))
-        taken.append(box)
-        axes.annotate(
-            label.text,
-            (label.x, label.y),
-            (side[0] * _GAP, side[1] * _GAP),
-            textcoords="offset points",
-            fontsize=_SIZE_PT,
-            color=color,
-            va=_anchor(side[1], "top", "bottom"),
-            ha=_anchor(side[0], "right", "left"),
-            zorder=5,
-        )
-
-
-def _anchor(side: int, below: str, above: str) -> str:
-    return "center" if side == 0 else above if side > 0 else below
-
-
-def _spot(figure: Figure, axes: Axes, label: Label) -> tuple[float, float]:
-    x, y = axes.transData.transform((label.x, label.y)) * 72 / figure.dpi
-    return float(x), float(y)
-
-
-def _box(text: str, x: float, y: float, right: int, up: int) -> Box:
-    wide, high = _SIZE_PT * _WIDE * len(text), _SIZE_PT * _HIGH
-    left = x + right * _GAP - wide * (0.5 if right == 0 else 0.0 if right > 0 else 1.0)
-    bottom = y + up * _GAP - high * (0.5 if up == 0 else 0.0 if up > 0 else 1.0)
-    return left, bottom, left + wide, bottom + high
-
-
-def _covered(box: Box, taken: Sequence[Box], inside: Box) -> float:
-    """Area that is shared with what is there, and ten times that which is outside."""
-    whole = (box[2] - box[0]) * (box[3] - box[1])
-    return sum(_shared(box, other) for other in taken) + 10 * (whole - _shared(box, inside))
-
-
-def _shared(one: Box, other: Box) -> float:
-    wide = min(one[2], other[2]) - max(one[0], other[0])
-    high = min(one[3], other[3]) - max(one[1], other[1])
-    return max(0.0, wide) * max(0.0, high)
-
 
 NAME = "pareto"
 LEAST = 3
@@ -109,6 +27,8 @@ _FEW, _LEGEND_IN = 8, 0.1
 """Algorithms beside the fixed densities for which the legend has room, and inches for each one
 more."""
 _FIXED = "0.25"
+_PASSES, _POINTS = 200, 200
+"""Passes in which labels are moved, and points of the front that they keep away from."""
 _OPEN: dict[str, Any] = {
     "markersize": 8,
     "markerfacecolor": "none",
@@ -161,12 +81,38 @@ def draw(runs: Sequence[Run]) -> Figure:
     _scale(axes, rows)
     heading(figure, "Accuracy against time", handles, labels)
     banner(figure, runs)
-    points = [
-        Label(f"{row['density']:g}" if row["density"] else "", row["time_s"], row["accuracy"])
-        for row in rows
-    ]
-    place(figure, axes, points, color=_FIXED)
+    _label(axes, rows)
     return figure
+
+
+def _label(axes: Axes, rows: Rows) -> None:
+    """Write every fixed density beside its point, where no marker, interval or front is."""
+    texts = [
+        axes.text(row["time_s"], row["accuracy"], f"{row['density']:g}", fontsize=7, color=_FIXED)
+        for row in rows
+        if row["density"]
+    ]
+    times, accuracies = zip(*_best(rows), strict=True)
+    along = np.linspace(times[0], times[-1], _POINTS)
+    covered = [*zip(along, np.interp(along, times, accuracies), strict=True)]
+    for row in rows:
+        low, high = (row[f"accuracy_{end}"] or row["accuracy"] for end in ("low", "high"))
+        covered += [(row["time_s"], accuracy) for accuracy in np.linspace(low, high, 9)]
+    x, y = zip(*(text.get_position() for text in texts), strict=True)
+    adjust_text(
+        texts,
+        *zip(*covered, strict=True),
+        target_x=x,
+        target_y=y,
+        ax=axes,
+        expand=(1.3, 1.6),
+        iter_lim=_PASSES,
+    )
+
+
+def _best(rows: Rows) -> list[tuple[float, float]]:
+    """Return the points of the front, by time."""
+    return sorted((row["time_s"], row["accuracy"]) for row in rows if row["on_front"])
 
 
 def _rows(name: str, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
@@ -202,8 +148,7 @@ def _front(axes: Axes, rows: Rows) -> Any:
                 row,
                 {"color": _FIXED, "marker": "o", "markersize": 4, "markerfacecolor": face},
             )
-    best = sorted((row["time_s"], row["accuracy"]) for row in rows if row["on_front"])
-    axes.plot(*zip(*best, strict=True), color=_FIXED, linewidth=1.2, marker="", zorder=2)
+    axes.plot(*zip(*_best(rows), strict=True), color=_FIXED, linewidth=1.2, marker="", zorder=2)
     return axes.plot([], [], color=_FIXED, linewidth=1.2, marker="o", markersize=4)[0]
 
 

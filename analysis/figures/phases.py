@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from analysis.load import Run, by_algorithm
-from analysis.style import PAGE_IN, Rows, banner, heading, new_figure
+from analysis.style import Part, Rows, stacked_bars
 from testbed.records.events import PHASES
 
 NAME = "phases"
@@ -40,43 +40,8 @@ def data(runs: Sequence[Run]) -> Rows:
 
 
 def draw(runs: Sequence[Run]) -> Figure:
-    """A bar per algorithm, a part per phase, the whole written at its end."""
-    rows, names = data(runs), list(by_algorithm(runs))
-    figure = new_figure(PAGE_IN, 1.25 + 0.34 * len(names))
-    axes = figure.add_subplot()
-    left, handles, shown = np.zeros(len(names)), [], list[str]()
-    for phase in PHASES:
-        width = np.array([row["seconds"] for row in rows if row["phase"] == phase])
-        if not width.any():
-            continue
-        colour, hatch = LOOKS[phase]
-        shown.append(phase)
-        handles.append(
-            axes.barh(
-                range(len(names)),
-                width,
-                left=left,
-                height=0.62,
-                color=colour,
-                hatch=hatch,
-                edgecolor="white",
-                linewidth=0.3,
-            )
-        )
-        left += width
-    for index, total in enumerate(left):
-        axes.annotate(
-            f"{total:.3g} s",
-            (total, index),
-            (3, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7,
-        )
-    axes.set_yticks(range(len(names)), names)
-    axes.set(xlabel="Model time per step (s)", xlim=(0, 1.1 * max(float(left.max()), 1e-9)))
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
-    heading(figure, "Mean time of a step by phase", handles, shown)
-    banner(figure, runs)
-    return figure
+    """A bar per algorithm, a part per phase that takes time, the whole written at its end."""
+    rows = data(runs)
+    lengths = {phase: [row["seconds"] for row in rows if row["phase"] == phase] for phase in PHASES}
+    parts = [Part(phase, times, *LOOKS[phase]) for phase, times in lengths.items() if any(times)]
+    return stacked_bars(list(by_algorithm(runs)), parts, "Mean time of a step by phase", runs)

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.load import Run, by_algorithm
+from analysis.load import Run, by_algorithm, lowest_seeds
 from analysis.series import MOST_BINS
-from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure, shade, shade_handle
+from analysis.style import (
+    PAGE_IN,
+    Rows,
+    banner,
+    heading,
+    look,
+    new_figure,
+    scale,
+    shade_unreliable,
+)
 from testbed.records.run_directory import equal_parts
 
 NAME = "rate_k_delay"
@@ -23,7 +31,7 @@ _BINS = 60
 def data(runs: Sequence[Run]) -> Rows:
     """``asked`` and ``delivered`` (Mbit/s), ``k`` and ``delay`` (s) over time; lowest seed of
     each."""
-    chosen = _chosen(runs)
+    chosen = lowest_seeds(runs)
     longest = max(chosen, key=lambda run: float(run.summary["time_s"]))
     rows = [_row("", longest.seed, "asked_mbit_s", *point) for point in _asked(longest)]
     for run in chosen:
@@ -57,22 +65,14 @@ def draw(runs: Sequence[Run]) -> Figure:
     panels[1].set(ylabel="Density k")
     panels[2].set(ylabel="Communication\ndelay (s)", xlabel="Model time (s)")
     panels[2].set_xlim(left=0)
-    _scale(panels[1], rows, "k")
-    _scale(panels[2], rows, "delay_s")
+    for axes, quantity in zip(panels[1:], ("k", "delay_s"), strict=True):
+        scale(axes, [row["value"] for row in rows if row["quantity"] == quantity], _LOG_SPAN)
     figure.align_ylabels(list(panels))
     labels = ["asked", *names]
-    if doubtful := [span for run in _chosen(runs) for span in run.disturbed()]:
-        for axes in panels:
-            shade(axes, doubtful)
-        handles.append(shade_handle())
-        labels.append("machine not to be relied upon")
+    shade_unreliable(panels, lowest_seeds(runs), handles, labels)
     heading(figure, "Link rate, density and communication delay", handles, labels)
-    banner(figure, _chosen(runs))
+    banner(figure, lowest_seeds(runs))
     return figure
-
-
-def _chosen(runs: Sequence[Run]) -> list[Run]:
-    return [min(same, key=lambda run: run.seed) for same in by_algorithm(runs).values()]
 
 
 def _row(
@@ -116,11 +116,3 @@ def _delivered(run: Run, width_s: float) -> list[tuple[float, float]]:
 def _points(rows: Rows, algorithm: str, quantity: str) -> tuple[list[float], list[float]]:
     mine = [row for row in rows if (row["algorithm"], row["quantity"]) == (algorithm, quantity)]
     return [row["time_s"] for row in mine], [row["value"] for row in mine]
-
-
-def _scale(axes: Axes, rows: Rows, quantity: str) -> None:
-    values = [row["value"] for row in rows if row["quantity"] == quantity and row["value"] > 0]
-    if values and max(values) > _LOG_SPAN * min(values):
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(bottom=0)

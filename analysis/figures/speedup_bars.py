@@ -9,7 +9,16 @@ from matplotlib.figure import Figure
 
 from analysis import tables
 from analysis.load import Run, by_algorithm
-from analysis.style import COLUMN_IN, Rows, banner, heading, look, new_figure
+from analysis.style import (
+    COLUMN_IN,
+    Rows,
+    banner,
+    heading,
+    look,
+    new_figure,
+    rows_of_bars,
+    write_beside,
+)
 
 NAME = "speedup_bars"
 
@@ -49,19 +58,10 @@ def draw(runs: Sequence[Run]) -> Figure:
             reach = [[end - row["speedup_min"]], [row["speedup_max"] - end]]
             axes.errorbar(end, index, xerr=reach, color="0.1", capsize=2, linewidth=0.8)
             end = row["speedup_max"]
-        axes.annotate(
-            f"{row['speedup']:.2f}×",
-            (end, index),
-            (3, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7,
-        )
+        write_beside(axes, f"{row['speedup']:.2f}×", end, index)
     axes.axvline(1.0, color="0.3", linewidth=0.7, linestyle=(0, (3, 2)))
-    axes.set_yticks(range(len(rows)), [row["algorithm"] for row in rows])
     axes.set(xlabel="Time of none ÷ time of algorithm", xlim=(0, 1.18 * max([1.0, *known])))
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
+    rows_of_bars(axes, [row["algorithm"] for row in rows])
     heading(figure, "Speed-up against sending everything")
     banner(figure, runs)
     return figure

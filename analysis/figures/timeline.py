@@ -17,8 +17,17 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.figures.phases import LOOKS as PHASES
-from analysis.load import Run, by_algorithm
-from analysis.style import PAGE_IN, Rows, banner, heading, narrows_style, new_figure, write
+from analysis.load import Run, lowest_seeds
+from analysis.style import (
+    PAGE_IN,
+    Rows,
+    banner,
+    heading,
+    narrows_style,
+    new_figure,
+    rows_of_bars,
+    write,
+)
 from analysis.timeline import ACTIVITIES, Span, StepTimeline, layers_of, middle, rows, timeline
 
 LOOKS: dict[str, tuple[str, str]] = {
@@ -124,9 +133,7 @@ def draw_bars(axes: Axes, drawn: Rows, steps: Collection[int]) -> None:
     for (activity, faint, bare, place), pieces in kinds.items():
         axes.broken_barh(pieces, (place - _BAR / 2, _BAR), **_style(activity, faint, bare))
     labels = {row: bar["layers"] or "computation" for bar in drawn for row in [bar["row"]]}
-    axes.set_yticks(range(len(places)), [labels[row] for row in places])
-    axes.set_ylim(len(places) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
+    rows_of_bars(axes, [labels[row] for row in places])
     axes.tick_params(axis="y", length=0)
 
 
@@ -221,7 +228,7 @@ def data(runs: Sequence[Run]) -> Rows:
 def draw(runs: Sequence[Run]) -> Figure:
     """The runs below one another on one axis of time, so that lengths compare."""
     views = _views(runs)
-    left = len(by_algorithm(runs)) - len(views)
+    left = len(lowest_seeds(runs)) - len(views)
     more = f" ({left} more not drawn)" if left else ""
     return _figure(views, f"One step of {_scenario(runs)}, {_shown(views)}{more}")
 
@@ -298,7 +305,7 @@ def _rows(view: View) -> Rows:
 def _views(runs: Sequence[Run]) -> list[View]:
     """Return views of each algorithm's lowest seed, in their order; where there are too many, those
     in buckets first."""
-    lowest = [min(same, key=lambda run: run.seed) for same in by_algorithm(runs).values()]
+    lowest = lowest_seeds(runs)
     finer = {run.path: bool(run.events.get("bucket")) for run in lowest}
     if not any(finer.values()):
         return []

@@ -30,7 +30,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from analysis.papers import Row, Runs, above, page, written
 from analysis.statistics import Interval, interval, ratio
-from analysis.style import PAGE_IN, Rows, heading, look, new_figure, save
+from analysis.style import PAGE_IN, Rows, heading, look, new_figure, rows_of_bars, save
 
 Cell = frozenset[str]
 """The factors that are on."""
@@ -210,9 +210,7 @@ def _side(axes: Axes, names: Sequence[str], label: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
+    rows_of_bars(axes, names)
     axes.set_xlabel(label)
 
 

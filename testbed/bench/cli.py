@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Collection
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,10 +14,6 @@ from testbed.bench.compress import cli
 from testbed.bench.compress.cli import present, say_unless
 from testbed.cli import options
 from testbed.errors import InputError
-
-if TYPE_CHECKING:
-    from testbed.bench.results import LinkBenchOutcome
-
 
 Workers = Annotated[
     list[int] | None, typer.Option("--workers", help="So many; may be repeated.", min=1, max=64)
@@ -30,6 +26,10 @@ Conditions = Annotated[
     list[str] | None, typer.Option("--condition", help="May be repeated.", metavar="NAME")
 ]
 Steps = Annotated[int, typer.Option("--steps", help="Of every run.", min=3, max=10_000)]
+Repeat = Annotated[
+    int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=100)
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Once and short: only to see that it works.")]
 Again = Annotated[
     Path | None,
     typer.Option("--again", help="Take the measurements of an earlier call.", metavar="DIR"),
@@ -56,19 +56,14 @@ def agreement(
     from testbed.bench.figures import draw_agreement
     from testbed.bench.sim_agreement import ALGORITHMS, CONDITION_NAMES, cells, run
 
-    for name in condition or ():
-        if name not in CONDITION_NAMES:
-            known = ", ".join(CONDITION_NAMES)
-            raise InputError(
-                f"unknown condition {name!r}", where="--condition", hint=f"Known: {known}"
-            )
+    _check_known("condition", condition, CONDITION_NAMES)
     if again is None:
         from testbed.host.user_namespace import become_able
 
         become_able("netns")
 
     say = say_unless(quiet)
-    directory, found = run(
+    directory, suite = run(
         list(cells(condition or (), workers or (), rate or ())),
         out,
         say,
@@ -78,11 +73,19 @@ def agreement(
         calibrate=calibrate,
         processes=parallel,
     )
-    draw_agreement(directory, found.rows)
-    present("agreement", found.to_json(), found, as_json)
+    draw_agreement(directory, suite.rows)
+    present(suite.to_json(), {"agreement": suite}, as_json)
     say(f"results: {directory}")
-    if found.met is False:
+    if suite.met is False:
         raise typer.Exit(1)
+
+
+def _check_known(option: str, names: list[str] | None, known: Collection[str]) -> None:
+    """Raises InputError for a name that is not known."""
+    for name in names or ():
+        if name not in known:
+            hint = f"Known: {', '.join(known)}"
+            raise InputError(f"unknown {option} {name!r}", where=f"--{option}", hint=hint)
 
 
 Share = Annotated[
@@ -132,14 +135,13 @@ def coded(
     from testbed.host.user_namespace import become_able
 
     chosen = tuple(dict.fromkeys((BASE, *(algo or SCHEMES))))
-    asked = Plan(accuracy, share, schemes=chosen, steps=steps, most=most)
+    requested = Plan(accuracy, share, schemes=chosen, steps=steps, most=most)
     if rate:
-        asked = replace(asked, rates=tuple(rate))
+        requested = replace(requested, rates=tuple(rate))
     become_able(fabric)
     say = say_unless(quiet)
-    bench = Bench(scenario, asked, out, say, parallel)
-    found = bench.run(fabric)
-    present("coded", bench.known, found, as_json)
+    bench = Bench(scenario, requested, out, say, parallel)
+    present(bench.known, {"coded": bench.run(fabric)}, as_json)
     say(f"results: {bench.directory}")
 
 
@@ -180,16 +182,13 @@ def control(
     from testbed.bench.figures import draw_control
     from testbed.bench.waveforms import WAVEFORMS
 
-    for name in waveform or ():
-        if name not in WAVEFORMS:
-            hint = f"Known: {', '.join(WAVEFORMS)}"
-            raise InputError(f"unknown waveform {name!r}", where="--waveform", hint=hint)
+    _check_known("waveform", waveform, WAVEFORMS)
     chosen = [name for name in algo or known(ALGORITHMS) if name not in FIXED]
-    asked = Plan(chosen, waveform or list(WAVEFORMS), FIXED, steps, seed, parallel)
+    requested = Plan(chosen, waveform or list(WAVEFORMS), FIXED, steps, seed, parallel)
     say = say_unless(quiet)
-    directory, found = run(asked, out, say, level=target, again=again)
-    draw_control(directory, found.to_json())
-    present("control", found.suite.to_json(), found.suite, as_json)
+    directory, result = run(requested, out, say, level=target, again=again)
+    draw_control(directory, result.to_json())
+    present(result.suite.to_json(), {"control": result.suite}, as_json)
     say(f"results and figures: {directory}")
 
 
@@ -208,9 +207,6 @@ Links = Annotated[
     list[str] | None,
     typer.Option("--link", help="Rate of all links, or unshaped; may be repeated.", metavar="RATE"),
 ]
-Repeat = Annotated[
-    int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=100)
-]
 Longest = Annotated[
     float,
     typer.Option("--longest", help="Leave out rounds that take more seconds than these.", min=0.01),
@@ -224,9 +220,7 @@ def exchange(
     link: Links = None,
     repeat: Repeat = 5,
     longest: Longest = 30.0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Once and short: only to see that it works.")
-    ] = False,
+    quick: Quick = False,
     out: options.Out = Path(),
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -252,13 +246,13 @@ def exchange(
     become_able("netns")
     say = say_unless(quiet)
     plan = Plan(names, links, nodes or NODES, sizes, longest, repeat, quick)
-    directory, found = run(plan, out, say)
-    measured = [row for row in found.rows if row["rounds_per_s"] is not None]
+    directory, result = run(plan, out, say)
+    measured = [row for row in result.rows if row["rounds_per_s"] is not None]
     if measured:
         draw_exchange(directory, measured)
-    present("exchange", found.to_json(), found.suite(), as_json)
+    present(result.to_json(), {"exchange": result.suite()}, as_json)
     say(f"results{' and figure' if measured else ''}: {directory}")
-    if any(row["failures"] for row in found.rows):
+    if any(row["failures"] for row in result.rows):
         raise typer.Exit(1)
 
 
@@ -277,9 +271,6 @@ Pace = Annotated[
 ]
 OverlapStepCount = Annotated[int, typer.Option("--steps", help="Of every run.", min=2, max=10_000)]
 Skip = Annotated[int, typer.Option("--skip", help="Steps that are not counted.", min=0)]
-OverlapRepeats = Annotated[
-    int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=100)
-]
 
 
 def overlap(
@@ -288,10 +279,8 @@ def overlap(
     pace: Pace = 240.0,
     steps: OverlapStepCount = 24,
     skip: Skip = 4,
-    repeat: OverlapRepeats = 5,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Once and short: only to see that it works.")
-    ] = False,
+    repeat: Repeat = 5,
+    quick: Quick = False,
     fabric: options.FabricName = "netns",
     out: options.Out = Path(),
     as_json: options.Json = False,
@@ -302,7 +291,6 @@ def overlap(
     from testbed.bench.overlap import LOADS
     from testbed.bench.overlap import OverlapBench as Bench
     from testbed.bench.overlap import OverlapPlan as Plan
-    from testbed.errors import InputError
     from testbed.host.user_namespace import become_able
 
     if quick:
@@ -313,8 +301,8 @@ def overlap(
     plan = Plan(fabric, load or LOADS, workers, pace / 1e3, steps, skip, repeat)
     say = say_unless(quiet)
     bench = Bench(plan, out, say)
-    found = bench.run()
-    present("overlap", bench.known, found, as_json)
+    suite = bench.run()
+    present(bench.known, {"overlap": suite}, as_json)
     say(f"results: {bench.directory}")
 
 
@@ -342,10 +330,10 @@ def scale(
     from testbed.bench.sim_scale import SERVERS, WORKERS, ScaleSize, run
 
     say = say_unless(quiet)
-    sizes = [ScaleSize(many, count) for many in servers or SERVERS for count in workers or WORKERS]
-    directory, found = run(sizes, out, say, steps=steps, algorithm=algo)
-    draw_scale(directory, found.rows)
-    present("scale", found.to_json(), found, as_json)
+    sizes = [ScaleSize(*size) for size in product(servers or SERVERS, workers or WORKERS)]
+    directory, suite = run(sizes, out, say, steps=steps, algorithm=algo)
+    draw_scale(directory, suite.rows)
+    present(suite.to_json(), {"scale": suite}, as_json)
     say(f"results and figure: {directory}")
 
 
@@ -365,10 +353,7 @@ Names = Annotated[
     list[str] | None,
     typer.Option("--suite", help="Only this suite; may be repeated.", metavar="NAME"),
 ]
-LinkRepeats = Annotated[
-    int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=100)
-]
-Quick = Annotated[
+LinkQuick = Annotated[
     bool,
     typer.Option(
         "--quick", help="Once, short and with less of everything: only to see that it works."
@@ -384,8 +369,8 @@ def bench() -> None:
 @app.command()
 def link(
     suite: Names = None,
-    repeat: LinkRepeats = 5,
-    quick: Quick = False,
+    repeat: Repeat = 5,
+    quick: LinkQuick = False,
     out: options.Out = Path(),
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -395,27 +380,9 @@ def link(
     from testbed.host.user_namespace import become_able
 
     become_able("netns")
-
-    def say(text: str) -> None:
-        if not quiet:
-            print(text, file=sys.stderr, flush=True)
-
+    say = say_unless(quiet)
     outcome = run(suite or (), out, say, repeat=repeat, quick=quick)
-    if as_json:
-        json.dump(outcome.to_json(), sys.stdout, indent=2)
-        print()
-    else:
-        _present(outcome)
+    present(outcome.to_json(), outcome.suites, as_json)
     say(f"results: {outcome.path}")
-    if any(found.failure is not None for found in outcome.suites.values()):
+    if any(suite.failure is not None for suite in outcome.suites.values()):
         raise typer.Exit(1)
-
-
-def _present(outcome: LinkBenchOutcome) -> None:
-    from rich.console import Console
-
-    from testbed.bench.results import show
-
-    console = Console(width=options.table_width())
-    for name, found in outcome.suites.items():
-        show(console, name, found)

@@ -213,6 +213,7 @@ _DISK_GIB = 6
 _MEMORY_GIB = 4
 _CPUS = 2
 _IMPORTS = (
+    "adjustText",
     "docker",
     "greenlet",
     "matplotlib",

@@ -160,7 +160,7 @@ def debian_mirror(sources: str) -> str | None:
 
 
 WHEELS = BUILD / "wheels"
-_HOST_ONLY = {"docker", "matplotlib"}
+_HOST_ONLY = {"adjusttext", "docker", "matplotlib"}
 """Dependencies that no node imports: they drive the engine and draw figures."""
 
 

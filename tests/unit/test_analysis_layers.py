@@ -119,7 +119,7 @@ def test_the_table_has_a_row_for_every_layer(runs: list[Run]) -> None:
     assert rows[12]["achieved"] == pytest.approx(0.02)
     assert rows[0]["bytes_up"] == pytest.approx(6 * 0.1 * 2000)
     assert sum(row["share"] for row in rows[:12]) == pytest.approx(1)
-    assert len(tables.layer_cells(rows[0])) == len(tables.HEADINGS)
+    assert len(tables.layer_cells(rows[0])) == len(tables.LAYER_HEADINGS)
 
 
 def test_figures_of_buckets_are_drawn_of_those_that_have_them(runs: list[Run], plain: Run) -> None:

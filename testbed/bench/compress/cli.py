@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -62,8 +62,8 @@ def select(
     """Time of every selector against torch.topk, np.partition and reading the memory once."""
     from testbed.bench.compress.select import run
 
-    found = run(elements, density, threads, source, repeat, say_unless(quiet))
-    present("select", found.to_json(), found.suite(), as_json)
+    result = run(elements, density, threads, source, repeat, say_unless(quiet))
+    present(result.to_json(), {"select": result.suite()}, as_json)
 
 
 def threshold(
@@ -75,7 +75,7 @@ def threshold(
     from testbed.bench.compress.select import measure_thresholds as run
 
     suite = run(say_unless(quiet), steps)
-    present("threshold", suite.to_json(), suite, as_json)
+    present(suite.to_json(), {"threshold": suite}, as_json)
 
 
 def wire(
@@ -89,8 +89,8 @@ def wire(
     """Time and size of every index coding against plain numpy, plain PyTorch and the entropy."""
     from testbed.bench.compress.payload import DENSITIES, run
 
-    found = run(elements, density or DENSITIES, threads, repeat, say_unless(quiet))
-    present("wire", found.to_json(), found.suite(), as_json)
+    result = run(elements, density or DENSITIES, threads, repeat, say_unless(quiet))
+    present(result.to_json(), {"wire": result.suite()}, as_json)
 
 
 def quantize(
@@ -104,8 +104,8 @@ def quantize(
     """Time and size of every value coding against PyTorch alone and reading the memory once."""
     from testbed.bench.compress.payload import measure_value_codings as run
 
-    found = run(elements, threads, source, repeat, say_unless(quiet))
-    present("quantize", found.to_json(), found.suite(), as_json)
+    result = run(elements, threads, source, repeat, say_unless(quiet))
+    present(result.to_json(), {"quantize": result.suite()}, as_json)
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (select, threshold, wire, quantize)
@@ -127,8 +127,8 @@ def say_unless(quiet: bool) -> Callable[[str], None]:
     return say
 
 
-def present(name: str, data: dict[str, Any], suite: Suite, as_json: bool) -> None:
-    """``data`` as JSON, or the suite as a table."""
+def present(data: dict[str, Any], suites: Mapping[str, Suite], as_json: bool) -> None:
+    """``data`` as JSON, or the suites as tables, by name."""
     if as_json:
         json.dump(data, sys.stdout, indent=2, allow_nan=False)
         print()
@@ -137,4 +137,6 @@ def present(name: str, data: dict[str, Any], suite: Suite, as_json: bool) -> Non
 
     from testbed.bench.results import show
 
-    show(Console(width=options.table_width()), name, suite)
+    console = Console(width=options.table_width())
+    for name, suite in suites.items():
+        show(console, name, suite)

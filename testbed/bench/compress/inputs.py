@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from testbed.algorithms import Algorithm
 from testbed.bench.results import Say, interleaved
 from testbed.compress.base import AccumulatedGradient, Selector, Sparse
+from testbed.compress.gradient_stats import check_density, element_count
 from testbed.compress.kernels import cpu
 from testbed.compress.kernels.jit import compiled
 from testbed.errors import InputError
@@ -236,9 +237,6 @@ def read(words: NDArray[np.int64]) -> int:
     return int(total)
 
 
-_WARM_READ = (lambda: read(np.zeros(3, np.int64)),)
-
-
 ELEMENTS = 25_000_000
 UNJUDGED = f"limits on times: they are stated for {ELEMENTS:,} elements and one thread"
 
@@ -286,6 +284,34 @@ def timed(
     return outcomes
 
 
+@contextmanager
+def threads_of_torch(count: int) -> Iterator[None]:
+    """Have PyTorch compute with so many threads, for a ``with`` block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def vectors_for(
+    source: str, elements: int, turns: int, density: float, threads: int, say: Say
+) -> Vectors:
+    """``vectors``, made with all threads there are."""
+    with threads_of_torch(max(torch.get_num_threads(), threads)):
+        return vectors(source, elements, turns, density, say)
+
+
+def check_sparse(elements: int, density: float) -> None:
+    """Raises InputError for a density that leaves nothing out."""
+    check_density(density)
+    if element_count(elements, density) == elements:
+        raise InputError(
+            f"density {density:g} of {elements} elements is all of them", where="--density"
+        )
+
+
 def stated(elements: int, threads: int) -> bool:
     """Return whether limits on times hold for such a measurement."""
     return (elements, threads) == (ELEMENTS, 1)
@@ -310,4 +336,4 @@ def _undisturbed() -> Iterator[None]:
             gc.enable()
 
 
-WARM = (*_WARM_READ,)
+WARM = (lambda: read(np.zeros(3, np.int64)),)

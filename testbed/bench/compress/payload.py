@@ -26,11 +26,13 @@ from testbed.bench.compress.inputs import (
     UNJUDGED,
     Timed,
     Vectors,
+    check_sparse,
     drawn,
     read_once,
     stated,
+    threads_of_torch,
     timed,
-    vectors,
+    vectors_for,
 )
 from testbed.bench.results import ResultCheck, Say, Suite, at_least, at_most
 from testbed.compress import builtin, kernels
@@ -43,7 +45,6 @@ from testbed.compress.base import (
     Values,
     codings,
 )
-from testbed.compress.gradient_stats import check_density, element_count
 from testbed.compress.indices import IndexCoding
 from testbed.compress.layout import Layout
 from testbed.compress.payload import decode, encode
@@ -143,17 +144,9 @@ def run(
 ) -> PayloadResult:
     """Measure. Raises InputError for densities that leave nothing to index."""
     for density in densities:
-        check_density(density)
-        if element_count(elements, density) == elements:
-            raise InputError(
-                f"density {density:g} of {elements} elements is all of them", where="--density"
-            )
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads)
+        check_sparse(elements, density)
+    with threads_of_torch(threads):
         return _measured(elements, densities, threads, repeat, say)
-    finally:
-        torch.set_num_threads(before)
 
 
 def _measured(
@@ -421,14 +414,9 @@ def measure_value_codings(
     elements: int, threads: int, source: str, repeat: int, say: Say
 ) -> QuantizeResult:
     """Measure. Raises InputError for what cannot be measured."""
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(max(before, threads))
-        given = vectors(source, elements, 2, _DENSITY, say)
-        torch.set_num_threads(threads)
+    given = vectors_for(source, elements, 2, _DENSITY, threads, say)
+    with threads_of_torch(threads):
         return _measured_value_codings(given, threads, source, repeat, say)
-    finally:
-        torch.set_num_threads(before)
 
 
 def _measured_value_codings(

@@ -19,7 +19,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -29,22 +28,23 @@ from testbed.bench.compress.inputs import (
     Timed,
     Training,
     Vectors,
+    check_sparse,
     read_once,
     stated,
     steps,
+    threads_of_torch,
     timed,
-    vectors,
+    vectors_for,
 )
 from testbed.bench.results import ResultCheck, Say, Suite, at_least, at_most, mean, percentile
 from testbed.compress import gradient_stats, kernels
 from testbed.compress.base import AccumulatedGradient, Selector, selectors
-from testbed.compress.gradient_stats import check_density, element_count
+from testbed.compress.gradient_stats import element_count
 from testbed.compress.kernels.base import GradientStatistics, Operations
 from testbed.compress.kernels.compilation import MAGNITUDE
 from testbed.compress.kernels.torch_ops import Reference
 from testbed.compress.selectors.laplace import Laplace
 from testbed.compress.selectors.topk import Radix
-from testbed.errors import InputError
 
 TORCH, NUMPY, READ = "torch.topk", "np.partition", "read_once"
 PLAIN = " (PyTorch)"
@@ -145,19 +145,10 @@ def run(
     elements: int, density: float, threads: int, source: str, repeat: int, say: Say
 ) -> SelectResult:
     """Measure. Raises InputError for what cannot be measured."""
-    check_density(density)
-    if element_count(elements, density) == elements:
-        raise InputError(
-            f"density {density:g} of {elements} elements is all of them", where="--density"
-        )
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(max(before, threads))
-        given = vectors(source, elements, _WARM + repeat, density, say)
-        torch.set_num_threads(threads)
+    check_sparse(elements, density)
+    given = vectors_for(source, elements, _WARM + repeat, density, threads, say)
+    with threads_of_torch(threads):
         return _measured(given, density, threads, source, repeat, say)
-    finally:
-        torch.set_num_threads(before)
 
 
 def _measured(
