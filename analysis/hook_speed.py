@@ -56,8 +56,8 @@ def trained(directory: Path) -> Trained | None:
 def trained_in(folder: Path) -> list[Trained]:
     """All jobs under ``folder``/runs; of several with the same hook, seed and steps the last
     one."""
-    found = (trained(path) for path in sorted((folder / "runs").glob("*")))
-    jobs = [job for job in found if job is not None]
+    results = (trained(path) for path in sorted((folder / "runs").glob("*")))
+    jobs = [job for job in results if job is not None]
     return list({(job.hook, job.seed, job.steps): job for job in jobs}.values())
 
 
@@ -112,7 +112,7 @@ def _sent_bytes(directory: Path, nodes: Sequence[str]) -> tuple[float, ...]:
     return tuple(sent.values())
 
 
-def _text(found: Interval) -> str:
-    if found.low is None or found.high is None:
-        return "–" if found.mean is None else f"{found.mean:.4g}"
-    return f"{found.mean:.4g} [{found.low:.4g}, {found.high:.4g}]"
+def _text(estimate: Interval) -> str:
+    if estimate.low is None or estimate.high is None:
+        return "–" if estimate.mean is None else f"{estimate.mean:.4g}"
+    return f"{estimate.mean:.4g} [{estimate.low:.4g}, {estimate.high:.4g}]"

@@ -126,9 +126,9 @@ class Run:
     def _per_step(self, column: str, read: Callable[[Mapping[str, Any]], float]) -> Array:
         records = self.events.get("step", [])
         values = np.array([read(record) for record in records])
-        place = np.searchsorted(self.steps, [float(record["step"]) for record in records])
-        sums = np.bincount(place, weights=values, minlength=len(self.steps))
-        means: Array = sums / np.maximum(1, np.bincount(place, minlength=len(self.steps)))
+        columns = np.searchsorted(self.steps, [float(record["step"]) for record in records])
+        sums = np.bincount(columns, weights=values, minlength=len(self.steps))
+        means: Array = sums / np.maximum(1, np.bincount(columns, minlength=len(self.steps)))
         return means if column in _UNTIMED else means / self.dilation
 
     def evaluations(self) -> tuple[Array, Array, Array]:
@@ -139,26 +139,6 @@ class Run:
             for key in ("step", "time_s", "accuracy")
         )
         return step, time_s / self.dilation, accuracy
-
-    def link_rates(self, link: str, direction: str) -> tuple[Array, Array, Array, Array]:
-        """From, to (s), asked and delivered rate (bit/s of model time) of every sample, each
-        (m,)."""
-        rows = [
-            (
-                float(s["from_s"]),
-                float(s["to_s"]),
-                float(s["asked_bits"]),
-                float(s["delivered_bits"]),
-            )
-            for s in self.links
-            if s["kind"] == "sample"
-            and s["link"] == link
-            and s["direction"] == direction
-            and s["to_s"] > s["from_s"]
-        ]
-        table = np.array(sorted(rows)).reshape(-1, 4)
-        start, stop = table[:, 0] / self.dilation, table[:, 1] / self.dilation
-        return start, stop, table[:, 2] / (stop - start), table[:, 3] / (stop - start)
 
     def disturbed(self, end: str | None = None) -> list[tuple[float, float]]:
         """From when to when (s) this machine could not be relied upon to emulate: link direction

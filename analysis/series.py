@@ -34,15 +34,15 @@ def edges(run: Run) -> Array:
 
 def lengths(run: Run) -> Array:
     """Seconds of each of them, shape (n,)."""
-    found: Array = np.diff(edges(run))
-    return found
+    seconds: Array = np.diff(edges(run))
+    return seconds
 
 
 def shares(run: Run) -> Array:
     """In what share of each of them the busiest link was busy, shape (n,); not a number where that
     is not known."""
-    found = [run.traffic.share(step.start_s or 0.0, step.end_s) for step in timed(run)]
-    return np.array([np.nan if share is None else share for share in found])
+    known = [run.traffic.share(step.start_s or 0.0, step.end_s) for step in timed(run)]
+    return np.array([np.nan if share is None else share for share in known])
 
 
 def phases_s(run: Run) -> dict[str, float]:
@@ -77,7 +77,7 @@ class LayerShares:
     """The number of elements of each layer."""
     sent: Array
     """Elements."""
-    asked: Array
+    requested: Array
     """Elements: density asked for times elements."""
     bytes_up: Array
     """Bytes of the layer's part of the payload: frames' headers are nobody's."""
@@ -91,7 +91,7 @@ class LayerShares:
     @property
     def density_asked(self) -> Array:
         """Mean of the parameters' by elements."""
-        wanted: Array = self.asked / np.array(self.elements, dtype=float)[:, None]
+        wanted: Array = self.requested / np.array(self.elements, dtype=float)[:, None]
         return wanted
 
 
@@ -112,7 +112,7 @@ def layer_phase_shares(run: Run) -> LayerShares | None:
         elements=tuple(elements[layer] for layer in layers),
         sent=means[0],
         bytes_up=means[1],
-        asked=means[2],
+        requested=means[2],
     )
 
 
@@ -127,10 +127,10 @@ def _order(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 def _elements(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     sizes = {part: int(row[0]) for record in records for part, row in record["parts"].items()}
-    found: dict[str, int] = {}
+    elements: dict[str, int] = {}
     for part, size in sizes.items():
-        found[layer_of(part)] = found.get(layer_of(part), 0) + size
-    return found
+        elements[layer_of(part)] = elements.get(layer_of(part), 0) + size
+    return elements
 
 
 def _added(
@@ -141,7 +141,7 @@ def _added(
     sums = np.zeros((3, len(places), len(steps)))
     counts = np.zeros((len(places), len(steps)))
     columns = {float(step): column for column, step in enumerate(steps)}
-    told = set[tuple[str, float, str]]()
+    counted = set[tuple[str, float, str]]()
     """Which worker's layers are counted, by step: with several servers a layer may be in parts."""
     for record in records:
         column = columns[float(record["step"])]
@@ -149,8 +149,8 @@ def _added(
             sums[:, places[layer_of(part)], column] += (sent, length, density * size)
         for layer in {layer_of(part) for part in record["parts"]}:
             once = str(record["node"]), float(record["step"]), layer
-            counts[places[layer], column] += once not in told
-            told.add(once)
+            counts[places[layer], column] += once not in counted
+            counted.add(once)
     return sums, counts
 
 
@@ -169,14 +169,14 @@ class LinkBins:
 
     start: Array
     stop: Array
-    asked: Array
+    requested: Array
     delivered: Array
     busy: Flags
 
     @property
     def error(self) -> Array:
         """Relative error of each; not a number where nothing was asked for."""
-        wanted = np.where(self.asked > 0, self.asked, np.nan)
+        wanted = np.where(self.requested > 0, self.requested, np.nan)
         relative: Array = (self.delivered - wanted) / wanted
         return relative
 
@@ -210,20 +210,20 @@ class EndSamples:
     @cached_property
     def samples(self) -> LinkBins:
         """Each sample as it was recorded: about 100 ms of wall time."""
-        start, stop, asked, delivered = self._table.T
+        start, stop, requested, delivered = self._table.T
         span = stop - start
-        return LinkBins(start, stop, asked / span, delivered / span, self._busy)
+        return LinkBins(start, stop, requested / span, delivered / span, self._busy)
 
     def seconds(self, width_s: float = 1.0) -> LinkBins:
         """Whole bins from t0 on; a sample's bits are spread evenly over its time."""
         if not len(self._table):
             nothing = np.zeros(0)
             return LinkBins(nothing, nothing, nothing, nothing, self._busy)
-        start, stop, asked, delivered = self._table.T
+        start, stop, requested, delivered = self._table.T
         # What was looked at a little before the end of a second is that second's.
         edges = equal_parts(0.0, stop[-1] + 1e-3, width_s, MOST_BINS)
         times = np.concatenate([start[:1], stop])
-        totals = (np.concatenate([[0.0], np.cumsum(bits)]) for bits in (asked, delivered))
+        totals = (np.concatenate([[0.0], np.cumsum(bits)]) for bits in (requested, delivered))
         rates = [np.diff(np.interp(edges, times, total)) / width_s for total in totals]
         first = np.searchsorted(stop, edges[:-1], side="right")
         last = np.searchsorted(start, edges[1:] - 1e-9, side="left")
@@ -242,11 +242,11 @@ def ends(run: Run) -> list[EndSamples]:
 def _rows(run: Run) -> dict[tuple[str, str], array[float]]:
     """Return the samples of each link and direction: from when, to when, bits asked and delivered,
     and whether it was busy."""
-    found: dict[tuple[str, str], array[float]] = {}
+    rows: dict[tuple[str, str], array[float]] = {}
     for sample in run.links:
         if sample["kind"] != "sample":
             continue
-        own = found.setdefault((sample["link"], sample["direction"]), array("d"))
+        own = rows.setdefault((sample["link"], sample["direction"]), array("d"))
         if sample["to_s"] > sample["from_s"]:
             own.extend(float(sample[name]) for name in _COLUMNS)
-    return found
+    return rows

@@ -36,10 +36,9 @@ class Interval:
 
     def through(self, function: Callable[[float], float]) -> Interval:
         """Mean and ends through a rising function."""
-        return Interval(*(None if end is None else function(end) for end in self._ends()))
-
-    def _ends(self) -> tuple[float | None, float | None, float | None]:
-        return self.mean, self.low, self.high
+        return Interval(
+            *(None if end is None else function(end) for end in (self.mean, self.low, self.high))
+        )
 
 
 ONE = Interval(1.0, 1.0, 1.0)
@@ -251,7 +250,7 @@ Times = Mapping[str, Mapping[int, float | None]]
 
 
 def targets(
-    entries: Sequence[Entry], baseline: str, asked: Sequence[float] = ()
+    entries: Sequence[Entry], baseline: str, requested: Sequence[float] = ()
 ) -> dict[str, list[Reached]]:
     """Return the results of each algorithm at every target asked for, ascending.
 
@@ -260,13 +259,13 @@ def targets(
     """
     kept = sound(entries)
     names = list(dict.fromkeys(str(entry["algorithm"]) for entry in entries))
-    found: dict[str, list[Reached]] = {name: [] for name in names}
-    for target in sorted(set(asked or LEVELS)):
+    results: dict[str, list[Reached]] = {name: [] for name in names}
+    for target in sorted(set(requested or LEVELS)):
         times = {name: _times(kept, name, target) for name in names}
         for name in names:
-            if asked or _everybody(times, name, baseline):
-                found[name].append(_reached(times, name, baseline, target))
-    return found
+            if requested or _everybody(times, name, baseline):
+                results[name].append(_reached(times, name, baseline, target))
+    return results
 
 
 def time_to(summary: Entry, target: float) -> float | None:
@@ -284,9 +283,9 @@ def first(time_s: Any) -> float | None:
     return None if time_s is None else float(time_s)
 
 
-def highest(found: Mapping[str, Sequence[Reached]]) -> float | None:
+def highest(results: Mapping[str, Sequence[Reached]]) -> float | None:
     """The highest target that all algorithms have: the one to show where there is room for one."""
-    common = [{each.target for each in reached} for reached in found.values()]
+    common = [{each.target for each in reached} for reached in results.values()]
     return max(set.intersection(*common), default=None) if common else None
 
 

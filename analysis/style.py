@@ -97,6 +97,20 @@ def heading(
     )
 
 
+def finished(
+    figure: Figure,
+    title: str,
+    handles: Sequence[Any] = (),
+    labels: Sequence[str] = (),
+    *,
+    runs: Sequence[Run],
+) -> Figure:
+    """Give a figure of ``runs`` its heading and banner; returns it."""
+    heading(figure, title, handles, labels)
+    banner(figure, runs)
+    return figure
+
+
 def banner(figure: Figure, runs: Sequence[Run]) -> None:
     """Say on the figure which of its runs are not valid; nothing if all are."""
     said = []
@@ -136,7 +150,7 @@ def write_beside(axes: Axes, text: str, x: float, row: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarPart:
     """A part of stacked bars: its length in each row."""
 
     label: str
@@ -146,7 +160,7 @@ class Part:
 
 
 def stacked_bars(
-    names: Sequence[str], parts: Sequence[Part], title: str, runs: Sequence[Run]
+    names: Sequence[str], parts: Sequence[BarPart], title: str, runs: Sequence[Run]
 ) -> Figure:
     """A figure with a bar of times for each name, its parts stacked, the whole written at its
     end."""
@@ -170,9 +184,7 @@ def stacked_bars(
         write_beside(axes, f"{total:.3g} s", total, row)
     axes.set(xlabel="Model time per step (s)", xlim=(0, 1.1 * max(float(left.max()), 1e-9)))
     rows_of_bars(axes, names)
-    heading(figure, title, handles, [part.label for part in parts])
-    banner(figure, runs)
-    return figure
+    return finished(figure, title, handles, [part.label for part in parts], runs=runs)
 
 
 def grouped_bars(
@@ -183,8 +195,8 @@ def grouped_bars(
     width, handles = 0.8 / len(series), []
     for index, lengths in enumerate(series):
         places = [
-            place + (index - (len(series) - 1) / 2) * width
-            for place, group in enumerate(groups)
+            position + (index - (len(series) - 1) / 2) * width
+            for position, group in enumerate(groups)
             if group in lengths
         ]
         heights = [lengths[group] for group in groups if group in lengths]
@@ -215,12 +227,12 @@ def scale(axes: Axes, values: Iterable[float], span: float) -> None:
 
 
 def save(
-    out: Path, name: str, found: T, data: Callable[[T], Rows], draw: Callable[[T], Figure]
+    out: Path, name: str, source: T, data: Callable[[T], Rows], draw: Callable[[T], Figure]
 ) -> list[Path]:
-    """Write ``name``.png, .pdf and .csv (what is plotted) into ``out``; what was ``found`` decides
+    """Write ``name``.png, .pdf and .csv (what is plotted) into ``out``; what was ``source`` decides
     every byte.
 
-    ``found``: runs, or the rows of a benchmark.
+    ``source``: runs, or the rows of a benchmark.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -230,10 +242,10 @@ def save(
         raise InputError(f"cannot make {out}: {error.strerror}", where="--out") from None
     paths = [out / f"{name}.{suffix}" for suffix in ("png", "pdf", "csv")]
     with narrows_style():
-        figure = draw(found)
+        figure = draw(source)
         for path in paths[:2]:
             write(figure, path)
-    write_atomically(paths[2], to_csv(data(found)))
+    write_atomically(paths[2], to_csv(data(source)))
     return paths
 
 

@@ -180,34 +180,34 @@ def layer_rows(runs: Sequence[Run]) -> list[Row]:
     """Means over workers, steps and seeds, ``lowest`` and ``highest`` density of a step; of the
     runs with records of buckets. ``bytes_up``: per worker and step; ``share``: of the algorithm's
     bytes."""
-    found: list[Row] = []
+    table: list[Row] = []
     for algorithm, same in by_algorithm(runs).items():
         known = [own for run in same if (own := layer_phase_shares(run)) is not None]
         if known:
-            found += _rows(algorithm, known)
-    return found
+            table += _rows(algorithm, known)
+    return table
 
 
 def _rows(algorithm: str, known: Sequence[LayerShares]) -> list[Row]:
     layers = known[0].layers
     length = np.mean([np.nanmean(own.bytes_up, axis=1) for own in known], axis=0)
-    asked = np.mean([np.nanmean(own.density_asked, axis=1) for own in known], axis=0)
+    requested = np.mean([np.nanmean(own.density_asked, axis=1) for own in known], axis=0)
     density = np.concatenate([own.density for own in known], axis=1)
     return [
         {
             "algorithm": algorithm,
             "layer": layer,
-            "bucket": known[0].buckets[place],
-            "elements": known[0].elements[place],
-            "bytes_up": float(length[place]),
-            "share": float(length[place] / max(length.sum(), 1e-9)),
-            "asked": float(asked[place]),
-            "achieved": float(np.nanmean(density[place])),
-            "lowest": float(np.nanmin(density[place])),
-            "highest": float(np.nanmax(density[place])),
+            "bucket": known[0].buckets[index],
+            "elements": known[0].elements[index],
+            "bytes_up": float(length[index]),
+            "share": float(length[index] / max(length.sum(), 1e-9)),
+            "asked": float(requested[index]),
+            "achieved": float(np.nanmean(density[index])),
+            "lowest": float(np.nanmin(density[index])),
+            "highest": float(np.nanmax(density[index])),
             "seeds": len(known),
         }
-        for place, layer in enumerate(layers)
+        for index, layer in enumerate(layers)
     ]
 
 
@@ -227,15 +227,15 @@ def layer_cells(row: Row) -> list[str]:
 _DASH = "–"
 
 
-def algorithm_rows(found: Compared) -> list[dict[str, Any]]:
+def algorithm_rows(comparison: Compared) -> list[dict[str, Any]]:
     """A row per algorithm, numbers in full; times in model seconds, intervals as ``_low`` and
     ``_high``."""
-    return [_row(outcome, found.target) for outcome in found.algorithms]
+    return [_row(outcome, comparison.target) for outcome in comparison.algorithms]
 
 
-def algorithm_table(found: Compared) -> Table:
+def algorithm_table(comparison: Compared) -> Table:
     """The same for a terminal."""
-    target = "no common target" if found.target is None else f"to {found.target:g}"
+    target = "no common target" if comparison.target is None else f"to {comparison.target:g}"
     headings = [
         "algorithm",
         "time",
@@ -248,8 +248,8 @@ def algorithm_table(found: Compared) -> Table:
         "verdicts",
     ]
     shown = _right_aligned(headings)
-    for outcome in found.algorithms:
-        shown.add_row(*_cells(outcome, found))
+    for outcome in comparison.algorithms:
+        shown.add_row(*_cells(outcome, comparison))
     return shown
 
 
@@ -269,16 +269,16 @@ def _row(outcome: ComparedOutcome, target: float | None) -> dict[str, Any]:
     }
 
 
-def _cells(outcome: ComparedOutcome, found: Compared) -> list[str]:
+def _cells(outcome: ComparedOutcome, comparison: Compared) -> list[str]:
     accuracy = _interval(outcome.accuracy, "{:.3f}")
     if outcome.inferiority is not None:
         accuracy += f"\n{outcome.inferiority}"
     verdicts = [f"[{_COLOURS[name]}]{count} {name}[/]" for name, count in outcome.verdicts.items()]
     return [
-        outcome.algorithm + (" (baseline)" if outcome.algorithm == found.baseline else ""),
+        outcome.algorithm + (" (baseline)" if outcome.algorithm == comparison.baseline else ""),
         _interval(outcome.time_s, "{:.1f}", " s"),
-        "1" if outcome.algorithm == found.baseline else times(outcome.speedup),
-        _target(outcome, found.target),
+        "1" if outcome.algorithm == comparison.baseline else times(outcome.speedup),
+        _target(outcome, comparison.target),
         accuracy,
         *(
             _DASH if size is None else megabytes(round(size))
@@ -297,9 +297,9 @@ def _target(outcome: ComparedOutcome, target: float | None) -> str:
     return f"{reached.time_s.mean:.1f} s{of}"
 
 
-def _interval(found: Interval, form: str, unit: str = "") -> str:
-    if found.mean is None:
+def _interval(estimate: Interval, form: str, unit: str = "") -> str:
+    if estimate.mean is None:
         return _DASH
-    if found.high is None:
-        return form.format(found.mean) + unit
-    return f"{form.format(found.mean)} ± {form.format(found.high - found.mean)}{unit}"
+    if estimate.high is None:
+        return form.format(estimate.mean) + unit
+    return f"{form.format(estimate.mean)} ± {form.format(estimate.high - estimate.mean)}{unit}"

@@ -99,16 +99,22 @@ def _spans(
         "aggregate": {"union_count": record["union_count"]},
         "reply": {"bytes": record["bytes_down"]},
     }
-    for activity, from_s, to_s in chain([time_s / dilation for time_s in times], _DONE):
-        yield Span(
-            str(record["node"]),
-            bucket,
-            activity,
-            int(record["step"]),
-            from_s,
-            to_s,
-            facts=facts.get(activity, {}),
-        )
+    yield from _followed(record, bucket, times, _DONE, facts, dilation)
+
+
+def _followed(
+    record: Record,
+    bucket: int | None,
+    times: Iterable[float],
+    activities: Iterable[str],
+    facts: Mapping[str, dict[str, Any]],
+    dilation: float,
+) -> Iterator[Span]:
+    """Yield the spans of activities that follow one another, of a record's node and step.
+    ``times``: wall time."""
+    node, step = str(record["node"]), int(record["step"])
+    for activity, from_s, to_s in chain([time_s / dilation for time_s in times], activities):
+        yield Span(node, bucket, activity, step, from_s, to_s, facts=facts.get(activity, {}))
 
 
 _WAY = (
@@ -127,7 +133,9 @@ def bucket_spans(records: Sequence[Record], dilation: float) -> Iterator[Span]:
     for record, decode_s in zip(records, _decodes_s(records), strict=True):
         # older records say only when it was applied
         missing = {"decode_s": decode_s, "applying_s": record["applied_s"]}
-        yield from _bucket_spans({**missing, **record}, dilation)
+        whole = {**missing, **record}
+        times, facts = [float(whole[key]) for key in _TIMES], _message_facts(whole)
+        yield from _followed(whole, int(whole["bucket"]), times, _WAY, facts, dilation)
 
 
 def _decodes_s(records: Sequence[Record]) -> list[float]:
@@ -135,30 +143,11 @@ def _decodes_s(records: Sequence[Record]) -> list[float]:
     done at the same time were decoded together."""
     order = sorted({float(record["decoded_s"]) for record in records})
     before = dict(zip(order, [0.0, *order], strict=False))
-    there: dict[float, float] = {}
+    arrived_s: dict[float, float] = {}
     for record in records:
         done_s = float(record["decoded_s"])
-        there[done_s] = max(float(record["last_s"]), there.get(done_s, before[done_s]))
-    return [there[float(record["decoded_s"])] for record in records]
-
-
-def _bucket_spans(record: Record, dilation: float) -> Iterator[Span]:
-    facts = {
-        "compress": {key: record[key] for key in ("density", "sent_count", "size")},
-        "send": {"bytes": record["bytes_up"]},
-        "receive": {"bytes": record["bytes_down"]},
-    }
-    times = [float(record[key]) / dilation for key in _TIMES]
-    for activity, from_s, to_s in chain(times, _WAY):
-        yield Span(
-            str(record["node"]),
-            int(record["bucket"]),
-            activity,
-            int(record["step"]),
-            from_s,
-            to_s,
-            facts=facts.get(activity, {}),
-        )
+        arrived_s[done_s] = max(float(record["last_s"]), arrived_s.get(done_s, before[done_s]))
+    return [arrived_s[float(record["decoded_s"])] for record in records]
 
 
 def pass_spans(record: Record, before_s: float | None, dilation: float) -> Iterator[Span]:
@@ -182,24 +171,18 @@ def phase_spans(record: Record, dilation: float, *, computed: bool, sent: bool) 
     ``computed`` or ``sent`` say that they are known better."""
     start_s = float(record["start_s"])
     times = accumulate((phase_s(record, phase) for phase in PHASES), initial=start_s)
-    for activity, from_s, to_s in chain([time_s / dilation for time_s in times], PHASES):
-        if activity != "stall" and not (computed if activity == "compute" else sent):
-            yield Span(
-                str(record["node"]),
-                None,
-                activity,
-                int(record["step"]),
-                from_s,
-                to_s,
-                facts=_of_phase(record, activity),
-            )
+    for span in _followed(record, None, times, PHASES, _message_facts(record), dilation):
+        if span.activity != "stall" and not (computed if span.activity == "compute" else sent):
+            yield span
 
 
-def _of_phase(record: Record, phase: str) -> dict[str, Any]:
-    if phase == "compress":
-        return {key: record[key] for key in ("density", "sent_count", "size")}
-    key = {"send": "bytes_up", "receive": "bytes_down"}.get(phase)
-    return {} if key is None else {"bytes": record[key]}
+def _message_facts(record: Record) -> dict[str, dict[str, Any]]:
+    """Return the facts of a message's activities."""
+    return {
+        "compress": {key: record[key] for key in ("density", "sent_count", "size")},
+        "send": {"bytes": record["bytes_up"]},
+        "receive": {"bytes": record["bytes_down"]},
+    }
 
 
 def backward_ends_s(record: Record) -> float | None:
@@ -246,12 +229,12 @@ def chosen(run: Run, first: int | None, last: int | None) -> list[int]:
 def timeline(run: Run, steps: Collection[int]) -> StepTimeline:
     """All that nodes did in ``steps``, in model time."""
     wanted = set(steps)
-    found = concatenated(_workers(run, wanted), _servers(run, wanted))
-    spans = sorted(found, key=lambda span: (span.from_s, span.to_s))
-    seen = {span.node for span in spans}
+    unsorted = concatenated(_workers(run, wanted), _servers(run, wanted))
+    spans = sorted(unsorted, key=lambda span: (span.from_s, span.to_s))
+    active = {span.node for span in spans}
     nodes = tuple(name for role in ("worker", "server") for name in _ranked(run, role))
     return StepTimeline(
-        tuple(name for name in nodes if name in seen), tuple(spans), bucket_names(run)
+        tuple(name for name in nodes if name in active), tuple(spans), bucket_names(run)
     )
 
 
@@ -317,10 +300,10 @@ def _keyed(run: Run, kind: str) -> dict[Key, Mapping[str, Any]]:
 
 def _grouped(run: Run, kind: str) -> dict[Key, list[Mapping[str, Any]]]:
     """All of each node and step."""
-    found: dict[Key, list[Mapping[str, Any]]] = {}
+    records: dict[Key, list[Mapping[str, Any]]] = {}
     for record in run.events.get(kind, []):
-        found.setdefault((str(record["node"]), int(record["step"])), []).append(record)
-    return found
+        records.setdefault((str(record["node"]), int(record["step"])), []).append(record)
+    return records
 
 
 def _ranked(run: Run, role: str) -> list[str]:
@@ -336,22 +319,22 @@ def tracks(spans: Iterable[Span]) -> list[list[Span]]:
     One row mostly needs one track. Rows of a server may need more: one worker has a bucket's reply
     and sends the next step's while the reply to another is still being sent.
     """
-    found: list[list[Span]] = []
+    rows_of_spans: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: (span.from_s, span.to_s)):
-        free = next((track for track in found if track[-1].to_s <= span.from_s), None)
+        free = next((track for track in rows_of_spans if track[-1].to_s <= span.from_s), None)
         if free is None:
-            found.append([span])
+            rows_of_spans.append([span])
         else:
             free.append(span)
-    return found
+    return rows_of_spans
 
 
 def rows(spans: Iterable[Span]) -> dict[int | None, list[Span]]:
     """A node's spans by bucket, ascending; what is of the whole step comes first."""
-    found: dict[int | None, list[Span]] = {}
+    by_bucket: dict[int | None, list[Span]] = {}
     for span in spans:
-        found.setdefault(span.bucket, []).append(span)
-    return dict(sorted(found.items(), key=lambda item: -1 if item[0] is None else item[0]))
+        by_bucket.setdefault(span.bucket, []).append(span)
+    return dict(sorted(by_bucket.items(), key=lambda item: -1 if item[0] is None else item[0]))
 
 
 Point = tuple[float, int]
@@ -367,16 +350,16 @@ def under_way(run: Run, steps: Collection[int]) -> dict[tuple[str, str], list[Po
     moves: dict[tuple[str, str], list[Point]] = {}
     for record in _records(run, ("served", "round"), wanted):
         for message in record["messages"]:
-            way = names[int(message["sender"])], "up"
-            _add(moves, way, message["sent_s"], message["arrived_s"], message["bytes"])
+            path = names[int(message["sender"])], "up"
+            _add(moves, path, message["sent_s"], message["arrived_s"], message["bytes"])
     sent_s = _replies(run, wanted)
     for record in _records(run, ("bucket", "step"), wanted):
         step = int(record["step"])
         begun_s = sent_s.get((step, record.get("bucket")), sent_s.get((step, None)))
         if begun_s is not None:
-            way = str(record["node"]), "down"
-            _add(moves, way, begun_s, record["arrived_s"], record["bytes_down"])
-    return {way: list(_summed(points, run.dilation)) for way, points in sorted(moves.items())}
+            path = str(record["node"]), "down"
+            _add(moves, path, begun_s, record["arrived_s"], record["bytes_down"])
+    return {path: list(_summed(points, run.dilation)) for path, points in sorted(moves.items())}
 
 
 def _records(run: Run, kinds: tuple[str, str], steps: set[int]) -> Iterator[Mapping[str, Any]]:
@@ -389,22 +372,22 @@ def _records(run: Run, kinds: tuple[str, str], steps: set[int]) -> Iterator[Mapp
 
 def _replies(run: Run, steps: set[int]) -> dict[tuple[int, int | None], float]:
     """When the first server began to reply, by step and bucket; None where it has no buckets."""
-    found: dict[tuple[int, int | None], float] = {}
+    begun_s: dict[tuple[int, int | None], float] = {}
     for record in _records(run, ("served", "round"), steps):
         key = int(record["step"]), record.get("bucket")
-        found[key] = min(float(record["send_start_s"]), found.get(key, float("inf")))
-    return found
+        begun_s[key] = min(float(record["send_start_s"]), begun_s.get(key, float("inf")))
+    return begun_s
 
 
 def _add(
     moves: dict[tuple[str, str], list[Point]],
-    way: tuple[str, str],
+    path: tuple[str, str],
     from_s: float,
     to_s: float,
     size: float,
 ) -> None:
     if to_s > from_s:
-        moves.setdefault(way, []).extend([(from_s, int(size)), (to_s, -int(size))])
+        moves.setdefault(path, []).extend([(from_s, int(size)), (to_s, -int(size))])
 
 
 def _summed(points: Iterable[Point], dilation: float) -> Iterator[Point]:
@@ -419,35 +402,35 @@ Json = dict[str, Any]
 
 def trace(run: Run, steps: Collection[int]) -> Json:
     """The trace of ``steps`` as a JSON object, in model time after t0."""
-    found = timeline(run, steps)
+    steps_timeline = timeline(run, steps)
     carried = under_way(run, steps)
     events: list[Json] = []
-    for pid, node in enumerate(found.nodes, start=1):
-        events += _process(found, node, pid)
+    for pid, node in enumerate(steps_timeline.nodes, start=1):
+        events += _process(steps_timeline, node, pid)
         for direction in ("up", "down"):
             events += _counter(carried.get((node, direction), []), direction, pid)
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": _about(run)}
 
 
-def _process(found: StepTimeline, node: str, pid: int) -> Iterator[Json]:
+def _process(steps_timeline: StepTimeline, node: str, pid: int) -> Iterator[Json]:
     """A node's names, then its rows, each of as many threads as it needs."""
     yield _named("process_name", pid, 0, name=node)
     yield _named("process_sort_index", pid, 0, sort_index=pid)
     tid = 0
-    for bucket, spans in rows(found.of(node)).items():
+    for bucket, spans in rows(steps_timeline.of(node)).items():
         for number, track in enumerate(tracks(spans), start=1):
             tid += 1
             more = "" if number == 1 else f" ({number})"
-            yield _named("thread_name", pid, tid, name=row_name(found, bucket) + more)
+            yield _named("thread_name", pid, tid, name=row_name(steps_timeline, bucket) + more)
             yield _named("thread_sort_index", pid, tid, sort_index=tid)
             yield from (_complete(span, pid, tid) for span in track)
 
 
-def row_name(found: StepTimeline, bucket: int | None) -> str:
+def row_name(steps_timeline: StepTimeline, bucket: int | None) -> str:
     """Name a row, in words."""
     if bucket is None:
-        return "computation" if found.names else "step"
-    return f"{bucket}: {found.names.get(bucket, '?')}"
+        return "computation" if steps_timeline.names else "step"
+    return f"{bucket}: {steps_timeline.names.get(bucket, '?')}"
 
 
 def _named(what: str, pid: int, tid: int, **value: str | int) -> Json:

@@ -13,8 +13,7 @@ from analysis.style import (
     COLUMN_IN,
     PAGE_IN,
     Rows,
-    banner,
-    heading,
+    finished,
     look,
     new_figure,
     shade_unreliable,
@@ -70,6 +69,4 @@ def draw(runs: Sequence[Run]) -> Figure:
     axes.set_xlim(left=0)
     labels = [*names]
     shade_unreliable([axes], runs, handles, labels)
-    heading(figure, "Test accuracy over time", handles, labels)
-    banner(figure, runs)
-    return figure
+    return finished(figure, "Test accuracy over time", handles, labels, runs=runs)

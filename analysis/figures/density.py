@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.load import Run, lowest_seeds
-from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure, scale
+from analysis.style import PAGE_IN, Rows, finished, look, new_figure, scale
 from testbed.compress.gradient_stats import element_count
 
 NAME = "density"
@@ -62,16 +62,16 @@ def draw(runs: Sequence[Run]) -> Figure:
     scale(panels[0], [row["achieved"] for row in rows], _LOG_SPAN)
     _frame(panels[1], rows)
     figure.align_ylabels(list(panels))
-    heading(figure, "Elements sent against elements asked for", handles, labels)
-    banner(figure, _chosen(runs))
-    return figure
+    return finished(
+        figure, "Elements sent against elements asked for", handles, labels, runs=_chosen(runs)
+    )
 
 
 def _draw_one(panels: Sequence[Axes], rows: Rows, style: dict[str, Any]) -> list[Any]:
     steps = [row["step"] for row in rows]
     line = panels[0].plot(steps, [row["achieved"] for row in rows], **style)
-    asked = [row["target"] for row in rows]
-    panels[0].plot(steps, asked, color=_TARGET, linewidth=0.7, linestyle=":", zorder=3)
+    requested = [row["target"] for row in rows]
+    panels[0].plot(steps, requested, color=_TARGET, linewidth=0.7, linestyle=":", zorder=3)
     panels[1].plot(steps, [row["ratio"] for row in rows], **style)
     low, high = ([row[f"ratio_{side}"] for row in rows] for side in ("min", "max"))
     panels[1].fill_between(steps, low, high, color=style["color"], alpha=0.18, linewidth=0)
@@ -111,9 +111,9 @@ def _ratio(record: Mapping[str, Any]) -> float:
 
 def _is_within(record: Mapping[str, Any]) -> bool:
     """Ties apart: no threshold can send some of them and not the others."""
-    asked = element_count(record["size"], record["density"])
+    requested = element_count(record["size"], record["density"])
     most, least = record["sent_count"], record["sent_count"] - record["selection"]["ties"]
-    return bool(most >= (1 - TOLERANCE) * asked and least <= (1 + TOLERANCE) * asked)
+    return bool(most >= (1 - TOLERANCE) * requested and least <= (1 + TOLERANCE) * requested)
 
 
 def _within(rows: Rows) -> str:

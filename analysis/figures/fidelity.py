@@ -78,15 +78,9 @@ def draw(runs: Sequence[Run]) -> Figure:
 
 
 def _heights(end: EndSamples) -> list[float]:
-    """Return the heights of its panels, in inches: rates, and errors if there are seconds to
-    judge."""
-    return [_RATE_IN, _ERROR_IN] if _judged(end) else [_RATE_IN]
-
-
-def _judged(end: EndSamples) -> bool:
-    """Return whether there is a second in which the link can be blamed for what it did not
-    deliver."""
-    return bool(end.seconds().busy.any())
+    """Return the heights of its panels, in inches: rates, and errors if there is a second in which
+    the link can be blamed for what it did not deliver."""
+    return [_RATE_IN, _ERROR_IN] if end.seconds().busy.any() else [_RATE_IN]
 
 
 def _most_doubtful(runs: Sequence[Run]) -> Run:
@@ -95,16 +89,16 @@ def _most_doubtful(runs: Sequence[Run]) -> Run:
 
 
 def _chosen(run: Run) -> list[EndSamples]:
-    found = ends(run)
-    ranked = sorted(found, key=lambda end: -float(end.samples.busy.sum()))[:MOST_ENDS]
+    directions = ends(run)
+    ranked = sorted(directions, key=lambda end: -float(end.samples.busy.sum()))[:MOST_ENDS]
     kept = {end.name for end in ranked}
-    return [end for end in found if end.name in kept]
+    return [end for end in directions if end.name in kept]
 
 
 def _of_end(run: Run, end: EndSamples) -> Iterator[dict[str, Any]]:
     samples, seconds = end.samples, end.seconds()
     for quantity, bins, values in (
-        ("asked_100ms_mbit_s", samples, samples.asked / 1e6),
+        ("asked_100ms_mbit_s", samples, samples.requested / 1e6),
         ("delivered_100ms_mbit_s", samples, samples.delivered / 1e6),
         ("delivered_1s_mbit_s", seconds, seconds.delivered / 1e6),
         ("error_1s", seconds, seconds.error),

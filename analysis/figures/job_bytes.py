@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from analysis.load import Run
-from analysis.style import PAGE_IN, Rows, banner, grouped_bars, heading, new_figure
+from analysis.style import PAGE_IN, Rows, finished, grouped_bars, new_figure
 
 NAME = "job_bytes"
 MOST = 16
@@ -47,11 +47,13 @@ def draw(runs: Sequence[Run]) -> Figure:
     panels[-1].set_xticks(range(len(nodes)), nodes, rotation=45 if len(nodes) > 8 else 0)
     total = len({node for run in runs for node in run.summary["nodes"]})
     left = f" ({total - len(nodes)} more not drawn)" if total > len(nodes) else ""
-    heading(
-        figure, f"What each node's link carried{left}", handles, [run.algorithm for run in runs]
+    return finished(
+        figure,
+        f"What each node's link carried{left}",
+        handles,
+        [run.algorithm for run in runs],
+        runs=runs,
     )
-    banner(figure, runs)
-    return figure
 
 
 def _nodes(runs: Sequence[Run]) -> list[str]:

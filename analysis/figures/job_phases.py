@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis.load import Run
 from analysis.series import NO_PHASE, phases_s
-from analysis.style import Part, Rows, look, stacked_bars
+from analysis.style import BarPart, Rows, look, stacked_bars
 
 NAME = "job_phases"
 _HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "++", "ooo")
@@ -32,7 +32,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     phases = list(dict.fromkeys(row["phase"] for row in rows if row["phase"] != NO_PHASE))
     seconds = {(row["run"], row["phase"]): row["seconds"] for row in rows}
     parts = [
-        Part(
+        BarPart(
             phase,
             [seconds.get((run, phase), 0.0) for run in marked],
             _REST if phase == NO_PHASE else look(index)["color"],

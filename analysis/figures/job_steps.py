@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from analysis.load import Array, Run
 from analysis.series import edges, ends, lengths, shares
-from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure, shade_unreliable
+from analysis.style import PAGE_IN, Rows, finished, look, new_figure, shade_unreliable
 
 NAME = "job_steps"
 _ASKED = "0.15"
@@ -61,9 +61,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     panels[2].set_title(_RATES, loc="left", fontsize=6.5)
     shade_unreliable(panels[2:], runs, handles, labels)
     figure.align_ylabels(panels)
-    heading(figure, "Step time and rate of the links", handles, labels)
-    banner(figure, runs)
-    return figure
+    return finished(figure, "Step time and rate of the links", handles, labels, runs=runs)
 
 
 def _label(run: Run) -> str:
@@ -86,15 +84,15 @@ def _of_run(index: int, run: Run) -> Rows:
 
 def _rates(index: int, run: Run, what: str) -> Rows:
     """In bins of a second: of all links, the lowest rate asked for, or the highest carried."""
-    found = [end.seconds() for end in ends(run)]
-    count = min((len(bins.start) for bins in found), default=0)
+    by_direction = [end.seconds() for end in ends(run)]
+    count = min((len(bins.start) for bins in by_direction), default=0)
     if not count:
         return []
     if what == "asked":
-        rates = np.min([bins.asked[:count] for bins in found], axis=0)
+        rates = np.min([bins.requested[:count] for bins in by_direction], axis=0)
     else:
-        rates = np.max([bins.delivered[:count] for bins in found], axis=0)
-    spans = zip(found[0].start[:count], found[0].stop[:count], strict=True)
+        rates = np.max([bins.delivered[:count] for bins in by_direction], axis=0)
+    spans = zip(by_direction[0].start[:count], by_direction[0].stop[:count], strict=True)
     return [
         _row(index, run, what, span, rate / 1e6) for span, rate in zip(spans, rates, strict=True)
     ]

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.load import Run
-from analysis.style import PAGE_IN, Rows, banner, heading, look, new_figure
+from analysis.style import PAGE_IN, Rows, finished, look, new_figure
 
 NAME = "job_values"
 MOST = 4
@@ -43,19 +43,17 @@ def draw(runs: Sequence[Run]) -> Figure:
     names = list(dict.fromkeys(row["value"] for row in rows))
     figure = new_figure(PAGE_IN, 0.7 + 1.9 * len(names))
     grid = figure.subplots(len(names), 2, squeeze=False, sharex="col", sharey="row")
-    told = [index for index in range(len(runs)) if any(row["run"] == index for row in rows)]
+    indices = [index for index in range(len(runs)) if any(row["run"] == index for row in rows)]
     for (over_steps, over_time), name in zip(grid, names, strict=True):
         mine = [row for row in rows if row["value"] == name]
-        handles = [_line(over_steps, "step", mine, index) for index in told]
-        for index in told:
+        handles = [_line(over_steps, "step", mine, index) for index in indices]
+        for index in indices:
             _line(over_time, "time_s", mine, index)
         over_steps.set(ylabel=name.capitalize())
     grid[-1][0].set(xlabel="Step", xlim=(0, None))
     grid[-1][1].set(xlabel="Model time (s)", xlim=(0, None))
-    labels = [runs[index].algorithm for index in told]
-    heading(figure, "What steps came to, as the job said", handles, labels)
-    banner(figure, runs)
-    return figure
+    labels = [runs[index].algorithm for index in indices]
+    return finished(figure, "What steps came to, as the job said", handles, labels, runs=runs)
 
 
 def _line(axes: Axes, over: str, rows: Rows, index: int) -> object:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.load import Run
-from analysis.style import COLUMN_IN, Rows, banner, heading, new_figure, rows_of_bars
+from analysis.style import COLUMN_IN, Rows, finished, new_figure, rows_of_bars
 
 NAME = "label_shares"
 MOST = 40
@@ -40,16 +40,20 @@ def draw(runs: Sequence[Run]) -> Figure:
     colours = mpl.colormaps["tab20" if len(labels) > 10 else "tab10"]
     figure = new_figure(COLUMN_IN, 1.6 + 0.2 * len(nodes))
     axes = figure.add_subplot()
-    for place, node in enumerate(nodes):
+    for row_number, node in enumerate(nodes):
         left = 0.0
         for row in (row for row in rows if row["node"] == node):
             colour = colours(labels.index(str(row["label"])) % colours.N)
-            axes.barh(place, row["share"], left=left, height=0.8, color=colour)
+            axes.barh(row_number, row["share"], left=left, height=0.8, color=colour)
             left += row["share"]
     axes.set(xlabel="Share of the worker's samples", xlim=(0, 1))
     rows_of_bars(axes, nodes)
     axes.grid(visible=False)
     handles = [Patch(color=colours(index % colours.N)) for index in range(len(labels))]
-    heading(figure, "Labels by worker", handles, labels)
-    banner(figure, [run for run in runs if run.events.get("labels")][:1])
-    return figure
+    return finished(
+        figure,
+        "Labels by worker",
+        handles,
+        labels,
+        runs=[run for run in runs if run.events.get("labels")][:1],
+    )

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from analysis.load import Array, Run, lowest_seeds
 from analysis.series import LayerShares, layer_phase_shares
-from analysis.style import PAGE_IN, Rows, banner, grouped_bars, heading, look, new_figure
+from analysis.style import PAGE_IN, Rows, finished, grouped_bars, look, new_figure
 from analysis.tables import layer_rows
 
 NAME = "layers"
@@ -36,7 +36,7 @@ def data(runs: Sequence[Run]) -> Rows:
     """``bytes_up``: per layer, mean over steps, workers and seeds. ``density``: per layer and step
     (of more steps than can be told apart, of several from ``step`` on), mean over workers, lowest
     seed."""
-    found: Rows = [
+    rows: Rows = [
         {
             "algorithm": row["algorithm"],
             "layer": row["layer"],
@@ -48,7 +48,7 @@ def data(runs: Sequence[Run]) -> Rows:
     ]
     for run, own in _chosen(runs):
         steps, density = binned(own)
-        found += [
+        rows += [
             {
                 "algorithm": run.algorithm,
                 "layer": layer,
@@ -59,7 +59,7 @@ def data(runs: Sequence[Run]) -> Rows:
             for row, layer in enumerate(own.layers)
             for column, step in enumerate(steps)
         ]
-    return found
+    return rows
 
 
 def draw(runs: Sequence[Run]) -> Figure:
@@ -79,9 +79,13 @@ def draw(runs: Sequence[Run]) -> Figure:
     bar.minorticks_off()
     left = len(lowest_seeds(_in_buckets(runs))) - len(chosen)
     more = f" ({left} more not drawn)" if left else ""
-    heading(figure, f"Bytes and density of every layer{more}", handles, labels)
-    banner(figure, [run for run, _ in chosen])
-    return figure
+    return finished(
+        figure,
+        f"Bytes and density of every layer{more}",
+        handles,
+        labels,
+        runs=[run for run, _ in chosen],
+    )
 
 
 def binned(own: LayerShares) -> tuple[Array, Array]:
@@ -136,7 +140,7 @@ def _height(own: LayerShares) -> float:
 def _norm(densities: Sequence[Array]) -> LogNorm:
     """One scale for all, up to 1; never empty."""
     lowest = min(
-        (float(np.nanmin(found[found > 0], initial=1.0)) for found in densities), default=1.0
+        (float(np.nanmin(density[density > 0], initial=1.0)) for density in densities), default=1.0
     )
     return LogNorm(min(lowest, _DARK), 1.0)
 

@@ -135,8 +135,8 @@ def _rows(name: str, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
     }
 
 
-def _ends(key: str, found: Interval) -> dict[str, float | None]:
-    return {key: found.mean, f"{key}_low": found.low, f"{key}_high": found.high}
+def _ends(key: str, estimate: Interval) -> dict[str, float | None]:
+    return {key: estimate.mean, f"{key}_low": estimate.low, f"{key}_high": estimate.high}
 
 
 def _front(axes: Axes, rows: Rows) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from analysis.load import Run, by_algorithm
-from analysis.style import Part, Rows, stacked_bars
+from analysis.style import BarPart, Rows, stacked_bars
 from testbed.records.events import PHASES
 
 NAME = "phases"
@@ -43,5 +43,5 @@ def draw(runs: Sequence[Run]) -> Figure:
     """A bar per algorithm, a part per phase that takes time, the whole written at its end."""
     rows = data(runs)
     lengths = {phase: [row["seconds"] for row in rows if row["phase"] == phase] for phase in PHASES}
-    parts = [Part(phase, times, *LOOKS[phase]) for phase, times in lengths.items() if any(times)]
+    parts = [BarPart(phase, times, *LOOKS[phase]) for phase, times in lengths.items() if any(times)]
     return stacked_bars(list(by_algorithm(runs)), parts, "Mean time of a step by phase", runs)

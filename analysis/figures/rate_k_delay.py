@@ -8,12 +8,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from analysis.load import Run, by_algorithm, lowest_seeds
-from analysis.series import MOST_BINS
+from analysis.series import MOST_BINS, EndSamples
 from analysis.style import (
     PAGE_IN,
     Rows,
-    banner,
-    heading,
+    finished,
     look,
     new_figure,
     scale,
@@ -51,8 +50,10 @@ def draw(runs: Sequence[Run]) -> Figure:
     figure = new_figure(PAGE_IN, 4.6)
     panels = figure.subplots(3, 1, sharex=True)
     rows, names, handles = data(runs), list(by_algorithm(runs)), []
-    asked = _points(rows, "", "asked_mbit_s")
-    handles += panels[0].plot(*asked, color="0.15", linewidth=1.0, drawstyle="steps-post", zorder=3)
+    requested = _points(rows, "", "asked_mbit_s")
+    handles += panels[0].plot(
+        *requested, color="0.15", linewidth=1.0, drawstyle="steps-post", zorder=3
+    )
     for index, algorithm in enumerate(names):
         style = {**look(index), "marker": "", "linewidth": 1.0}
         panels[0].plot(
@@ -70,9 +71,13 @@ def draw(runs: Sequence[Run]) -> Figure:
     figure.align_ylabels(list(panels))
     labels = ["asked", *names]
     shade_unreliable(panels, lowest_seeds(runs), handles, labels)
-    heading(figure, "Link rate, density and communication delay", handles, labels)
-    banner(figure, lowest_seeds(runs))
-    return figure
+    return finished(
+        figure,
+        "Link rate, density and communication delay",
+        handles,
+        labels,
+        runs=lowest_seeds(runs),
+    )
 
 
 def _row(
@@ -88,15 +93,15 @@ def _row(
 
 
 def _asked(run: Run) -> list[tuple[float, float]]:
-    start, stop, asked, _ = run.link_rates(run.server, "down")
-    if not len(start):
+    samples = EndSamples(run, run.server, "down").samples
+    if not len(samples.start):
         return []
-    begun = start >= -1e-9
+    begun = samples.start >= -1e-9
     points = [
         (max(0.0, float(t)), float(r) / 1e6)
-        for t, r in zip(start[begun], asked[begun], strict=True)
+        for t, r in zip(samples.start[begun], samples.requested[begun], strict=True)
     ]
-    return [*points, (float(stop[-1]), float(asked[-1]) / 1e6)]
+    return [*points, (float(samples.stop[-1]), float(samples.requested[-1]) / 1e6)]
 
 
 def _delivered(run: Run, width_s: float) -> list[tuple[float, float]]:
@@ -104,11 +109,12 @@ def _delivered(run: Run, width_s: float) -> list[tuple[float, float]]:
 
     What is left of the run after the last whole one is not drawn.
     """
-    start, stop, _, rate = run.link_rates(run.server, "down")
+    samples = EndSamples(run, run.server, "down").samples
+    start, stop = samples.start, samples.stop
     if not len(start) or width_s <= 0:
         return []
     edges = equal_parts(0.0, float(run.summary["time_s"]) * (1 + 1e-9), width_s, MOST_BINS)
-    total = np.concatenate([[0.0], np.cumsum(rate * (stop - start))])
+    total = np.concatenate([[0.0], np.cumsum(samples.delivered * (stop - start))])
     passed = np.interp(edges, np.concatenate([start[:1], stop]), total)
     return list(zip(edges[:-1], np.diff(passed) / width_s / 1e6, strict=True))
 

@@ -12,8 +12,7 @@ from analysis.load import Run, by_algorithm
 from analysis.style import (
     COLUMN_IN,
     Rows,
-    banner,
-    heading,
+    finished,
     look,
     new_figure,
     rows_of_bars,
@@ -62,6 +61,4 @@ def draw(runs: Sequence[Run]) -> Figure:
     axes.axvline(1.0, color="0.3", linewidth=0.7, linestyle=(0, (3, 2)))
     axes.set(xlabel="Time of none ÷ time of algorithm", xlim=(0, 1.18 * max([1.0, *known])))
     rows_of_bars(axes, [row["algorithm"] for row in rows])
-    heading(figure, "Speed-up against sending everything")
-    banner(figure, runs)
-    return figure
+    return finished(figure, "Speed-up against sending everything", runs=runs)

@@ -21,8 +21,7 @@ from analysis.load import Run, lowest_seeds
 from analysis.style import (
     PAGE_IN,
     Rows,
-    banner,
-    heading,
+    finished,
     narrows_style,
     new_figure,
     rows_of_bars,
@@ -91,13 +90,13 @@ class TimeWindow:
         return (1e3 * (from_s - self.from_s), 1e3 * (to_s - self.from_s)) if to_s > from_s else None
 
 
-def bars(found: StepTimeline, node: str, window: TimeWindow, buckets: Mapping[str, int]) -> Rows:
+def bars(timeline: StepTimeline, node: str, window: TimeWindow, buckets: Mapping[str, int]) -> Rows:
     """The bars of a node, by row: what layers' computation took is in the row of their bucket once
     more.
 
     ``buckets``: by layer, that in which it travels.
     """
-    spans = found.of(node)
+    spans = timeline.of(node)
     again = [
         Span(s.node, buckets[s.layer], s.activity, s.step, s.from_s, s.to_s, s.layer)
         for s in spans
@@ -107,7 +106,7 @@ def bars(found: StepTimeline, node: str, window: TimeWindow, buckets: Mapping[st
         {
             "node": node,
             "row": "" if bucket is None else bucket,
-            "layers": found.names.get(bucket, "") if bucket is not None else "",
+            "layers": timeline.names.get(bucket, "") if bucket is not None else "",
             "activity": span.activity,
             "layer": span.layer or "",
             "step": span.step,
@@ -123,15 +122,17 @@ def bars(found: StepTimeline, node: str, window: TimeWindow, buckets: Mapping[st
 def draw_bars(axes: Axes, drawn: Rows, steps: Collection[int]) -> None:
     """``drawn`` of one node; what is not of ``steps`` paler. A wait is what it delays, so it never
     is."""
-    places = {row: place for place, row in enumerate(dict.fromkeys(bar["row"] for bar in drawn))}
+    places = {
+        row: row_number for row_number, row in enumerate(dict.fromkeys(bar["row"] for bar in drawn))
+    }
     thin = _thin(drawn)
     kinds: dict[tuple[str, bool, bool, int], list[tuple[float, float]]] = {}
     for bar in drawn:
         faint = bar["step"] not in steps and bar["activity"] != "stall"
         kind = bar["activity"], faint, thin(bar), places[bar["row"]]
         kinds.setdefault(kind, []).append((bar["from_ms"], bar["to_ms"] - bar["from_ms"]))
-    for (activity, faint, bare, place), pieces in kinds.items():
-        axes.broken_barh(pieces, (place - _BAR / 2, _BAR), **_style(activity, faint, bare))
+    for (activity, faint, bare, row_number), pieces in kinds.items():
+        axes.broken_barh(pieces, (row_number - _BAR / 2, _BAR), **_style(activity, faint, bare))
     labels = {row: bar["layers"] or "computation" for bar in drawn for row in [bar["row"]]}
     rows_of_bars(axes, [labels[row] for row in places])
     axes.tick_params(axis="y", length=0)
@@ -141,10 +142,10 @@ def _thin(drawn: Rows) -> Callable[[Mapping[str, Any]], bool]:
     """Which bars have no edges, as these would be all that is seen: those that are narrow, and
     layers if they are many."""
     least_ms = _THIN * max((bar["to_ms"] for bar in drawn), default=0.0)
-    many = len({bar["layer"] for bar in drawn}) > _MANY
+    crowded = len({bar["layer"] for bar in drawn}) > _MANY
 
     def thin(bar: Mapping[str, Any]) -> bool:
-        layers = many and bar["activity"] in ("forward", "backward")
+        layers = crowded and bar["activity"] in ("forward", "backward")
         narrow = bar["to_ms"] - bar["from_ms"] < least_ms and bar["activity"] != "queue"
         return bool(layers or narrow)
 
@@ -199,17 +200,17 @@ class View:
         """Return the rows that are drawn for each node; nodes of which nothing was recorded are
         left out."""
         around = {step + off for step in self.steps for off in (-1, 0, 1)}
-        found = timeline(self.run, around)
-        nodes = self._nodes(found)
-        window = TimeWindow.of((s for s in found.spans if s.node in nodes), self.steps)
+        steps = timeline(self.run, around)
+        nodes = self._nodes(steps)
+        window = TimeWindow.of((s for s in steps.spans if s.node in nodes), self.steps)
         buckets = layers_of(self.run)
-        drawn = [(node, bars(found, node, window, buckets)) for node in nodes]
+        drawn = [(node, bars(steps, node, window, buckets)) for node in nodes]
         return [(node, rows) for node, rows in drawn if rows]
 
-    def _nodes(self, found: StepTimeline) -> list[str]:
+    def _nodes(self, steps: StepTimeline) -> list[str]:
         roles = self.run.manifest["nodes"]
-        workers = [node for node in found.nodes if roles[node]["role"] == "worker"]
-        return [*workers[: self.workers], *(node for node in found.nodes if node not in workers)]
+        workers = [node for node in steps.nodes if roles[node]["role"] == "worker"]
+        return [*workers[: self.workers], *(node for node in steps.nodes if node not in workers)]
 
     def said(self) -> str:
         """Whose, and when."""
@@ -230,7 +231,8 @@ def draw(runs: Sequence[Run]) -> Figure:
     views = _views(runs)
     left = len(lowest_seeds(runs)) - len(views)
     more = f" ({left} more not drawn)" if left else ""
-    return _figure(views, f"One step of {_scenario(runs)}, {_shown(views)}{more}")
+    shown = views[0].said() if len(views) == 1 else "first worker and server"
+    return _figure(views, f"One step of {_scenario(runs)}, {shown}{more}")
 
 
 def draw_view(view: View) -> Figure:
@@ -248,9 +250,9 @@ def save_view(view: View, path: Path) -> None:
 
 def _figure(views: Sequence[View], title: str) -> Figure:
     panels = [
-        (view, node, rows, not place)
+        (view, node, rows, not number)
         for view in views
-        for place, (node, rows) in enumerate(view.panels())
+        for number, (node, rows) in enumerate(view.panels())
     ]
     tall = heights([rows for _, _, rows, _ in panels], _ONE_IN, _MANY_IN)
     figure = new_figure(PAGE_IN, _REST_IN + sum(tall) + 0.12 * len(panels) + 0.2 * len(views))
@@ -267,9 +269,7 @@ def _figure(views: Sequence[View], title: str) -> Figure:
     everything = [bar for _, _, rows, _ in panels for bar in rows]
     _axis(places, everything, [step for view in views for step in view.steps])
     figure.align_ylabels(places)
-    heading(figure, title, *legend(everything))
-    banner(figure, [view.run for view in views])
-    return figure
+    return finished(figure, title, *legend(everything), runs=[view.run for view in views])
 
 
 def _label(axes: Axes, node: str, rows: Rows, upright: bool) -> None:
@@ -315,7 +315,3 @@ def _views(runs: Sequence[Run]) -> list[View]:
 
 def _scenario(runs: Sequence[Run]) -> str:
     return str(runs[0].manifest["scenario"])
-
-
-def _shown(views: Sequence[View]) -> str:
-    return views[0].said() if len(views) == 1 else "first worker and server"

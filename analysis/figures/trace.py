@@ -30,8 +30,8 @@ _TIMES = ((6 * 3600.0, 3600.0, "h"), (3600.0, 60.0, "min"), (0.0, 1.0, "s"))
 def draw(trace: RateTrace, title: str) -> Figure:
     """The figure of ``trace``: rate over time, and beside it on the same axis how its time is
     spread."""
-    found = summary(trace)
-    factor, unit = next((s for s in _SCALES if found.max_bits >= s[0]), _SCALES[-1])
+    facts = summary(trace)
+    factor, unit = next((s for s in _SCALES if facts.max_bits >= s[0]), _SCALES[-1])
     _, per, unit_of_time = next(t for t in _TIMES if trace.duration_s >= t[0])
     figure = new_figure(PAGE_IN, 2.6)
     over_time, spread = figure.subplots(1, 2, sharey=True, width_ratios=(5, 1))
@@ -40,12 +40,12 @@ def draw(trace: RateTrace, title: str) -> Figure:
     highest = float(rates.max()) * 1.08 or 1.0
     _over_time(over_time, edges, rates)
     _spread(spread, rates, np.diff(edges) / edges[-1], highest)
-    _percentiles(spread, found, factor, highest)
+    _percentiles(spread, facts, factor, highest)
     over_time.set(xlabel=f"Time ({unit_of_time})", ylabel=f"Rate ({unit})")
     over_time.set(xlim=(0, edges[-1]), ylim=(0, highest))
     handles, labels = over_time.get_legend_handles_labels()
     named = (handles, labels) if len(labels) > 1 else ([], [])
-    heading(figure, f"{title}: {_said(found, factor, unit)}", *named)
+    heading(figure, f"{title}: {_said(facts, factor, unit)}", *named)
     return figure
 
 
@@ -118,11 +118,11 @@ def _spread(axes: Axes, rates: Array, shares: Array, highest: float) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def _percentiles(axes: Axes, found: TraceSummary, factor: float, highest: float) -> None:
+def _percentiles(axes: Axes, facts: TraceSummary, factor: float, highest: float) -> None:
     """Lines at some percentiles; where two would be written over each other the median is."""
     written: list[float] = []
     for percent in _MARKED:
-        at = found.percentiles_bits[percent] / factor
+        at = facts.percentiles_bits[percent] / factor
         axes.axhline(at, color="0.15", linewidth=0.6, linestyle="-" if percent == 50 else ":")
         if all(abs(at - other) > 0.08 * highest for other in written):
             axes.annotate(
@@ -139,6 +139,6 @@ def _percentiles(axes: Axes, found: TraceSummary, factor: float, highest: float)
             written.append(at)
 
 
-def _said(found: TraceSummary, factor: float, unit: str) -> str:
-    mean = f"mean {found.mean_bits / factor:.4g} {unit}"
-    return f"{mean}, outages {found.outage_share:.1%} of the time" if found.outage_share else mean
+def _said(facts: TraceSummary, factor: float, unit: str) -> str:
+    mean = f"mean {facts.mean_bits / factor:.4g} {unit}"
+    return f"{mean}, outages {facts.outage_share:.1%} of the time" if facts.outage_share else mean

@@ -26,11 +26,11 @@ _EARLY, _LATE = 0.1, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a page. ``found``: in the claim's unit."""
+    """One line of a page. ``measured``: in the claim's unit."""
 
     claim: str
     paper: str
-    found: str
+    measured: str
     verdict: str
 
 
@@ -48,23 +48,23 @@ class Runs:
 
     def values(self, algorithm: str, measure: str) -> dict[int, float]:
         """Return a measure by seed. Raises InputError where there is no such run."""
-        found = {
+        by_seed = {
             int(each["seed"]): float(each[measure])
             for each in self._kept
             if each["algorithm"] == algorithm
         }
-        if not found:
+        if not by_seed:
             raise InputError(f"the comparison has no sound run of {algorithm!r}")
-        return found
+        return by_seed
 
     def reached(self, algorithm: str, accuracy: float) -> dict[int, tuple[float, int]]:
         """Return, by seed, model seconds and steps to the first evaluation of at least
         ``accuracy``; seeds without one are left out."""
-        found = {}
+        by_seed = {}
         for each in self._kept:
             if each["algorithm"] == algorithm and (at := _first(each, accuracy)) is not None:
-                found[int(each["seed"])] = at
-        return found
+                by_seed[int(each["seed"])] = at
+        return by_seed
 
     def sooner(self, mine: str, theirs: str, accuracy: float) -> Interval:
         """Share of their time to ``accuracy`` that mine does not take, of the seeds with which both
@@ -93,32 +93,32 @@ class Runs:
         return [a[seed] for seed in seeds], [b[seed] for seed in seeds]
 
 
-def above(found: Interval, bound: float = 0.0) -> str:
+def above(measured: Interval, bound: float = 0.0) -> str:
     """Judge the claim that something is above ``bound``."""
-    if not found.leaves_out(bound):
+    if not measured.leaves_out(bound):
         return OPEN
-    return HOLDS if (found.mean or 0.0) > bound else NOT
+    return HOLDS if (measured.mean or 0.0) > bound else NOT
 
 
-def as_much(found: Interval, claimed: float) -> str:
+def as_much(measured: Interval, claimed: float) -> str:
     """Judge the claim that so much is saved: the interval lies below it, or reaches it and is all
     above half of it, or neither."""
-    if found.low is None or found.high is None:
+    if measured.low is None or measured.high is None:
         return OPEN
-    if found.high < claimed:
+    if measured.high < claimed:
         return NOT
-    return HOLDS if found.low >= claimed / 2 else OPEN
+    return HOLDS if measured.low >= claimed / 2 else OPEN
 
 
-def no_loss(found: Interval, margin: float = MARGIN) -> str:
+def no_loss(measured: Interval, margin: float = MARGIN) -> str:
     """Judge the claim that accuracy is not lost, by non-inferiority."""
     said: Mapping[str, str] = {"not inferior": HOLDS, "inferior": NOT}
-    return said.get(inferiority(found, margin), OPEN)
+    return said.get(inferiority(measured, margin), OPEN)
 
 
-def written(found: Interval, form: str) -> str:
+def written(measured: Interval, form: str) -> str:
     """Mean and interval as a page has them."""
-    ends = (found.mean, found.low, found.high)
+    ends = (measured.mean, measured.low, measured.high)
     mean, low, high = ("–" if end is None else form.format(end) for end in ends)
     return f"{mean} [{low}, {high}]"
 
@@ -127,7 +127,7 @@ def page(rows: list[Row]) -> str:
     """A table in Markdown."""
     head = ["| claim | paper | here: mean [95 % interval] | |", "| --- | --- | --- | --- |"]
     return "\n".join(
-        head + [f"| {r.claim} | {r.paper} | {r.found} | **{r.verdict}** |" for r in rows]
+        head + [f"| {r.claim} | {r.paper} | {r.measured} | **{r.verdict}** |" for r in rows]
     )
 
 
@@ -137,7 +137,11 @@ def _saved(share: Interval) -> Interval:
 
 
 def _first(summary: Mapping[str, Any], accuracy: float) -> tuple[float, int] | None:
-    reached = (seen[:2] for seen in _evaluations(Path(summary["dir"])) if seen[2] >= accuracy)
+    reached = (
+        evaluation[:2]
+        for evaluation in _evaluations(Path(summary["dir"]))
+        if evaluation[2] >= accuracy
+    )
     return min(reached, default=None)
 
 
@@ -146,8 +150,12 @@ def _evaluations(run: Path) -> list[tuple[float, int, float]]:
     """Model seconds, step and accuracy of each."""
     dilation = float(read_json(run / MANIFEST)["dilation"])
     return [
-        (float(seen["time_s"]) / dilation, int(seen["step"]), float(seen["accuracy"]))
-        for seen in read_events(run).get("evaluation", [])
+        (
+            float(evaluation["time_s"]) / dilation,
+            int(evaluation["step"]),
+            float(evaluation["accuracy"]),
+        )
+        for evaluation in read_events(run).get("evaluation", [])
     ]
 
 

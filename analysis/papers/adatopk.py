@@ -27,53 +27,55 @@ def rows(runs: Runs) -> Iterator[Row]:
 
 
 def _times(runs: Runs) -> Iterator[Row]:
-    found = runs.saved("adatopk", "none")
+    saved = runs.saved("adatopk", "none")
     yield Row(
         "AdaTopK saves time against no compression",
         "29 %",
-        written(found, _PERCENT),
-        as_much(found, 0.29),
+        written(saved, _PERCENT),
+        as_much(saved, 0.29),
     )
     for name in FAMILY:
-        found = runs.saved("adatopk", name)
-        yield Row(f"… against {name}", "15 % (DC2)", written(found, _PERCENT), as_much(found, 0.15))
+        saved = runs.saved("adatopk", name)
+        yield Row(f"… against {name}", "15 % (DC2)", written(saved, _PERCENT), as_much(saved, 0.15))
     for name in ABLATIONS:
-        found = runs.saved("adatopk", name)
+        saved = runs.saved("adatopk", name)
         claim = "more" if name == "topk-0.15" else "–"
-        yield Row(f"… against {name}", claim, written(found, _PERCENT), above(found))
+        yield Row(f"… against {name}", claim, written(saved, _PERCENT), above(saved))
 
 
 def _accuracies(runs: Runs) -> Iterator[Row]:
     for name in ("none", *FAMILY, *ABLATIONS):
-        found = runs.difference("adatopk", name, "accuracy")
+        difference = runs.difference("adatopk", name, "accuracy")
         yield Row(
             f"AdaTopK loses no accuracy against {name} (margin 0.5 points)",
             "none lost" if name == "none" else "–",
-            written(found, _POINTS),
-            no_loss(found),
+            written(difference, _POINTS),
+            no_loss(difference),
         )
 
 
 def _orderings(runs: Runs) -> Iterator[Row]:
     mean_k = interval([*runs.values("adatopk", "mean_k").values()])
     yield Row("AdaTopK's mean k (the ablations have 0.222)", "–", written(mean_k, "{:.4f}"), "–")
-    found = runs.decline("adatopk")
+    measured = runs.decline("adatopk")
     yield Row(
         "AdaTopK's k starts high and declines (first tenth − second half)",
         "yes",
-        written(found, _K),
-        above(found),
+        written(measured, _K),
+        above(measured),
     )
-    found = runs.decline("dc2-da2")
-    yield Row("DA2's k is high, then low", "yes", written(found, _K), above(found))
-    found = runs.difference("dc2-da4", "dc2-da5", "mean_k")
-    yield Row("mean k: DA4 above DA5", "yes", written(found, _K), above(found))
+    measured = runs.decline("dc2-da2")
+    yield Row("DA2's k is high, then low", "yes", written(measured, _K), above(measured))
+    measured = runs.difference("dc2-da4", "dc2-da5", "mean_k")
+    yield Row("mean k: DA4 above DA5", "yes", written(measured, _K), above(measured))
     for name in ("dc2-da2", "dc2-da5"):
-        found = runs.saved(name, "dc2-da4")
-        yield Row(f"time: {name} below DA4", "yes", written(found, _PERCENT), above(found))
+        measured = runs.saved(name, "dc2-da4")
+        yield Row(f"time: {name} below DA4", "yes", written(measured, _PERCENT), above(measured))
     for name in (*FAMILY[:1], *FAMILY[2:], "adatopk", "none", "topk-0.15"):
-        found = runs.difference(name, "dc2-da2", "accuracy")
-        yield Row(f"accuracy: DA2 below {name}", "lowest", written(found, _POINTS), above(found))
+        measured = runs.difference(name, "dc2-da2", "accuracy")
+        yield Row(
+            f"accuracy: DA2 below {name}", "lowest", written(measured, _POINTS), above(measured)
+        )
 
 
 def _band(runs: Runs) -> Iterator[Row]:
@@ -81,9 +83,9 @@ def _band(runs: Runs) -> Iterator[Row]:
         if name.startswith("adatopk-"):
             saved, lost = runs.saved(name, "none"), runs.difference(name, "none", "accuracy")
             verdicts = f"{as_much(saved, 0.29)} / {no_loss(lost)}"
-            found = f"{written(saved, _PERCENT)}; {written(lost, _POINTS)}"
+            both = f"{written(saved, _PERCENT)}; {written(lost, _POINTS)}"
             yield Row(
-                f"{name}: time saved; accuracy, against none", "29 %; none lost", found, verdicts
+                f"{name}: time saved; accuracy, against none", "29 %; none lost", both, verdicts
             )
 
 

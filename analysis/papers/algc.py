@@ -17,7 +17,7 @@ python -m analysis.papers.algc comparisons/<…>_paper-algc_<…> [DIR]     DIR:
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -75,22 +75,22 @@ def complete(factors: Sequence[str], values: Values) -> list[int]:
 def effects(factors: Sequence[str], values: Values) -> list[Effect]:
     """Main effects, then those of two factors, and so on."""
     seeds = complete(factors, values)
-    found = []
+    results = []
     for chosen in list(_sets(factors))[1:]:
         contrasts = [_contrast(factors, chosen, values, seed) for seed in seeds]
-        found.append(Effect(chosen, interval(contrasts).through(exp), len(seeds)))
-    return found
+        results.append(Effect(chosen, interval(contrasts).through(exp), len(seeds)))
+    return results
 
 
 def conditional(factors: Sequence[str], factor: str, values: Values) -> dict[Cell, Interval]:
     """Return the factor by which ``factor`` multiplies the measure, for each choice of the
     others."""
     seeds = complete(factors, values)
-    found = {}
+    ratios = {}
     for cell in cells([other for other in factors if other != factor]):
         own, without = values[cell | {factor}], values[cell]
-        found[cell] = ratio([own[seed] for seed in seeds], [without[seed] for seed in seeds])
-    return found
+        ratios[cell] = ratio([own[seed] for seed in seeds], [without[seed] for seed in seeds])
+    return ratios
 
 
 def means(factors: Sequence[str], values: Values) -> dict[Cell, Interval]:
@@ -103,8 +103,8 @@ def means(factors: Sequence[str], values: Values) -> dict[Cell, Interval]:
 
 
 def _sets(factors: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    for many in range(len(factors) + 1):
-        yield from combinations(factors, many)
+    for count in range(len(factors) + 1):
+        yield from combinations(factors, count)
 
 
 def _contrast(factors: Sequence[str], chosen: Sequence[str], values: Values, seed: int) -> float:
@@ -130,22 +130,22 @@ class FactorialResult:
     effects: Mapping[str, Sequence[Effect]]
 
 
-def draw_factorial(out: Path, found: FactorialResult) -> list[Path]:
+def draw_factorial(out: Path, result: FactorialResult) -> list[Path]:
     """factorial.png, .pdf and .csv into ``out``."""
-    return save(out, NAME, found, _rows, draw)
+    return save(out, NAME, result, _rows, draw)
 
 
-def _rows(found: FactorialResult) -> Rows:
+def _rows(result: FactorialResult) -> Rows:
     """Everything that is plotted: effects as ratios, and the means of cells."""
     rows: Rows = [
         {"measure": measure, "of": effect.name, "kind": "effect", **effect.ratio.to_json()}
-        for measure, own in found.effects.items()
+        for measure, own in result.effects.items()
         for effect in own
     ]
-    first = next(iter(found.effects))
+    first = next(iter(result.effects))
     return rows + [
-        {"measure": first, "of": named(found.factors, cell), "kind": "cell", **mean.to_json()}
-        for cell, mean in means(found.factors, found.values).items()
+        {"measure": first, "of": named(result.factors, cell), "kind": "cell", **mean.to_json()}
+        for cell, mean in means(result.factors, result.values).items()
     ]
 
 
@@ -154,45 +154,45 @@ def named(factors: Sequence[str], cell: Cell) -> str:
     return " + ".join(factor for factor in factors if factor in cell) or "none of them"
 
 
-def draw(found: FactorialResult) -> Figure:
+def draw(result: FactorialResult) -> Figure:
     """Effects of all measures, and the cells' means of the first."""
-    many = 2 ** len(found.factors)
-    figure = new_figure(PAGE_IN, 1.0 + 0.3 * many)
+    cell_count = 2 ** len(result.factors)
+    figure = new_figure(PAGE_IN, 1.0 + 0.3 * cell_count)
     left, right = figure.subplots(1, 2)
     handles = [
-        _points(left, index, len(found.effects), [effect.ratio for effect in own])
-        for index, own in enumerate(found.effects.values())
+        _points(left, index, len(result.effects), [effect.ratio for effect in own])
+        for index, own in enumerate(result.effects.values())
     ]
-    effects = next(iter(found.effects.values()))
+    effects = next(iter(result.effects.values()))
     _side(left, [effect.name for effect in effects], "Multiplied by (1: no effect)")
     left.axvline(1.0, color="0.3", linewidth=0.7, linestyle=(0, (3, 2)))
-    cells = means(found.factors, found.values)
+    cells = means(result.factors, result.values)
     _points(right, 0, 1, [*cells.values()])
-    first = next(iter(found.effects))
-    _side(right, [named(found.factors, cell) for cell in cells], f"{first.capitalize()} (s)")
+    first = next(iter(result.effects))
+    _side(right, [named(result.factors, cell) for cell in cells], f"{first.capitalize()} (s)")
     seeds = effects[0].seeds
     heading(
         figure,
         f"What each part does: means over {seeds} seeds, 95 % intervals",
         handles,
-        [*found.effects],
+        [*result.effects],
     )
     return figure
 
 
-def _points(axes: Axes, index: int, of: int, found: Sequence[Interval]) -> object:
+def _points(axes: Axes, index: int, of: int, intervals: Sequence[Interval]) -> object:
     """A marker for every mean, and a whisker for its interval, one row each: the ``index``-th of so
     many beside a tick."""
     style = look(index)
     handle: object = None
-    for row, one in enumerate(found):
-        if one.mean is None:
+    for row, estimate in enumerate(intervals):
+        if estimate.mean is None:
             continue
         reach = None
-        if one.low is not None and one.high is not None:
-            reach = [[one.mean - one.low], [one.high - one.mean]]
+        if estimate.low is not None and estimate.high is not None:
+            reach = [[estimate.mean - estimate.low], [estimate.high - estimate.mean]]
         handle = axes.errorbar(
-            one.mean,
+            estimate.mean,
             row + _APART * (index - (of - 1) / 2),
             xerr=reach,
             color=style["color"],
@@ -219,6 +219,12 @@ ACCURACY = 0.93
 """The accuracy on the test set: algorithms are compared by the time to it."""
 MEASURES = (f"time to {ACCURACY * 100:g} %", "steps to it", "a step's time")
 """The first is the product of the others, and so are its effects."""
+_OF_RUN: tuple[Callable[[float, int], float], ...] = (
+    lambda time_s, _: time_s,
+    lambda _, steps: float(steps),
+    lambda time_s, steps: time_s / steps,
+)
+"""Their values, from a run's seconds and steps."""
 FIXED = ("topk-0.01", "topk-0.03", "topk-0.1")
 OTHERS = ("none", "none-overlap", "topk-0.03-overlap", "algc-whole", "lags", "lgreco", *FIXED)
 _PERCENT = "{:.1%}"
@@ -235,12 +241,12 @@ def algorithm(cell: Cell) -> str:
 def measures(runs: Runs) -> dict[str, Values]:
     """Return the measures that the factors act on, in seconds of model time and steps, of the seeds
     that reach the accuracy."""
-    found: dict[str, dict[Cell, dict[int, float]]] = {name: {} for name in MEASURES}
+    by_measure: dict[str, dict[Cell, dict[int, float]]] = {name: {} for name in MEASURES}
     for cell in cells(FACTORS):
         reached = runs.reached(algorithm(cell), ACCURACY)
-        for name, of in zip(MEASURES, (_time, _steps, _step_s), strict=True):
-            found[name][cell] = {seed: of(*at) for seed, at in reached.items()}
-    return dict(found)
+        for name, of in zip(MEASURES, _OF_RUN, strict=True):
+            by_measure[name][cell] = {seed: of(*at) for seed, at in reached.items()}
+    return dict(by_measure)
 
 
 def rows(runs: Runs) -> Iterator[Row]:
@@ -249,20 +255,20 @@ def rows(runs: Runs) -> Iterator[Row]:
     best = _best(runs)
     for name in (*FIXED, *(other for other in OTHERS if other not in FIXED)):
         if name in names:
-            found = runs.sooner("algc", name, ACCURACY)
+            sooner = runs.sooner("algc", name, ACCURACY)
             note = " (the best fixed density)" if name == best else ""
             claim = f"ALGC is sooner at {ACCURACY * 100:g} % than {name}{note}"
             paper = "shortest time" if name in ("none", *FIXED) else "–"
-            yield Row(claim, paper, written(found, _PERCENT), above(found))
+            yield Row(claim, paper, written(sooner, _PERCENT), above(sooner))
 
 
-def effects_table(found: dict[str, list[Effect]]) -> str:
+def effects_table(by_measure: dict[str, list[Effect]]) -> str:
     """Return, in Markdown, the factor by which each part multiplies each measure."""
     lines = [
-        f"| part | {' | '.join(found)} |",
-        f"| --- | {' | '.join('---' for _ in found)} |",
+        f"| part | {' | '.join(by_measure)} |",
+        f"| --- | {' | '.join('---' for _ in by_measure)} |",
     ]
-    for same in zip(*found.values(), strict=True):
+    for same in zip(*by_measure.values(), strict=True):
         marked = " | ".join(_marked(effect.ratio) for effect in same)
         lines.append(f"| {same[0].name} | {marked} |")
     return "\n".join(lines)
@@ -273,8 +279,8 @@ def alone_and_last(values: Values) -> str:
     off, and where all are on."""
     lines = ["| part | alone | on top of the others |", "| --- | --- | --- |"]
     for factor in FACTORS:
-        found = conditional(FACTORS, factor, values)
-        alone, last = found[frozenset()], found[frozenset(FACTORS) - {factor}]
+        ratios = conditional(FACTORS, factor, values)
+        alone, last = ratios[frozenset()], ratios[frozenset(FACTORS) - {factor}]
         lines.append(f"| {factor} | {_marked(alone)} | {_marked(last)} |")
     return "\n".join(lines)
 
@@ -293,11 +299,11 @@ def main(comparison: Path, out: Path) -> str:
     """The page's tables; the figure goes into ``out``."""
     runs = Runs(comparison)
     values = measures(runs)
-    found = {name: effects(FACTORS, values[name]) for name in MEASURES}
-    draw_factorial(out, FactorialResult(FACTORS, values[MEASURES[0]], found))
-    seeds = found[MEASURES[0]][0].seeds
+    by_measure = {name: effects(FACTORS, values[name]) for name in MEASURES}
+    draw_factorial(out, FactorialResult(FACTORS, values[MEASURES[0]], by_measure))
+    seeds = by_measure[MEASURES[0]][0].seeds
     parts = (
-        effects_table(found),
+        effects_table(by_measure),
         f"*{seeds} seeds with all eight*",
         alone_and_last(values[MEASURES[0]]),
         page(list(rows(runs))),
@@ -337,22 +343,10 @@ def _mean(runs: Runs, name: str, measure: str) -> float:
     return interval([*runs.values(name, measure).values()]).mean or 0.0
 
 
-def _marked(found: Interval) -> str:
+def _marked(effect: Interval) -> str:
     """Bold where 1 is outside the interval."""
-    text = written(found, "{:.3f}")
-    return f"**{text}**" if found.leaves_out(1.0) else text
-
-
-def _time(time_s: float, steps: int) -> float:  # noqa: ARG001
-    return time_s
-
-
-def _steps(time_s: float, steps: int) -> float:  # noqa: ARG001
-    return float(steps)
-
-
-def _step_s(time_s: float, steps: int) -> float:
-    return time_s / steps
+    text = written(effect, "{:.3f}")
+    return f"**{text}**" if effect.leaves_out(1.0) else text
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def agreement(
     quiet: options.Quiet = False,
 ) -> None:
     """Step times in virtual time against those on real links, over a matrix of scenarios."""
-    from testbed.bench.figures import draw_agreement
+    from testbed.bench.figures import draw
     from testbed.bench.sim_agreement import ALGORITHMS, CONDITION_NAMES, cells, run
 
     _check_known("condition", condition, CONDITION_NAMES)
@@ -73,7 +73,7 @@ def agreement(
         calibrate=calibrate,
         processes=parallel,
     )
-    draw_agreement(directory, suite.rows)
+    draw(directory, "agreement", suite.rows)
     present(suite.to_json(), {"agreement": suite}, as_json)
     say(f"results: {directory}")
     if suite.met is False:
@@ -237,7 +237,7 @@ def exchange(
     )
     from testbed.bench.exchange.run import ExchangePlan as Plan
     from testbed.bench.exchange.run import run
-    from testbed.bench.figures import draw_exchange
+    from testbed.bench.figures import draw
     from testbed.host.user_namespace import become_able
 
     names = [entry(name).name for name in exchange or EXCHANGES]
@@ -249,7 +249,7 @@ def exchange(
     directory, result = run(plan, out, say)
     measured = [row for row in result.rows if row["rounds_per_s"] is not None]
     if measured:
-        draw_exchange(directory, measured)
+        draw(directory, "exchange", measured)
     present(result.to_json(), {"exchange": result.suite()}, as_json)
     say(f"results{' and figure' if measured else ''}: {directory}")
     if any(row["failures"] for row in result.rows):
@@ -326,13 +326,13 @@ def scale(
     quiet: options.Quiet = False,
 ) -> None:
     """Step time, memory and time to simulate it, by the number of workers and servers."""
-    from testbed.bench.figures import draw_scale
+    from testbed.bench.figures import draw
     from testbed.bench.sim_scale import SERVERS, WORKERS, ScaleSize, run
 
     say = say_unless(quiet)
     sizes = [ScaleSize(*size) for size in product(servers or SERVERS, workers or WORKERS)]
     directory, suite = run(sizes, out, say, steps=steps, algorithm=algo)
-    draw_scale(directory, suite.rows)
+    draw(directory, "scale", suite.rows)
     present(suite.to_json(), {"scale": suite}, as_json)
     say(f"results and figure: {directory}")
 

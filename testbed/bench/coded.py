@@ -67,8 +67,8 @@ def share_for(saved: float, most: int = 16) -> tuple[float, int]:
 
     r·c + (1 − c)/r = 1 − saved has the solution c = (1 − saved − 1/r) / (r − 1/r).
     """
-    found = [((1 - saved - 1 / r) / (r - 1 / r), r) for r in range(2, most + 1)]
-    return max(found)
+    candidates = [((1 - saved - 1 / r) / (r - 1 / r), r) for r in range(2, most + 1)]
+    return max(candidates)
 
 
 def pace_s(share: float, communication_s: float) -> float:
@@ -124,27 +124,27 @@ def rows(known: Mapping[str, Any]) -> Iterator[Row]:
     steps, plan = int(known["steps"]), known["plan"]
     real = known["steps_real"]
     yield from _rows("real", plan["share"], steps, real, known["async_real"]["time_s"])
-    for share, found in known["virtual"].items():
-        yield from _rows("virtual", float(share), steps, found["steps"], found["async_s"])
+    for share, simulated in known["virtual"].items():
+        yield from _rows("virtual", float(share), steps, simulated["steps"], simulated["async_s"])
 
 
 def _rows(
     links: str, share: float, steps: int, timed: Mapping[str, Any], async_s: float | None
 ) -> Iterator[Row]:
     base_s = steps * float(timed[BASE]["step_s"])
-    for name, found in timed.items():
-        taken_s = steps * float(found["step_s"])
+    for name, result in timed.items():
+        taken_s = steps * float(result["step_s"])
         yield {
             "links": links,
             "c": share,
             "scheme": name,
-            "step_s": found["step_s"],
+            "step_s": result["step_s"],
             "time_s": taken_s,
             "saved_ssgd": 1 - taken_s / base_s,
             "saved_asgd": None if async_s is None else 1 - taken_s / async_s,
-            "sent_mb_step": found["bytes_up"] / max(1, found["steps"]) / 1e6,
-            "saturated": found["saturated"],
-            "verdict": found["verdict"],
+            "sent_mb_step": result["bytes_up"] / max(1, result["steps"]) / 1e6,
+            "saturated": result["saturated"],
+            "verdict": result["verdict"],
         }
     yield {
         "links": links,
@@ -184,9 +184,9 @@ class CodedBench:
             self._learn()
             self._measure(fabric)
             self._model()
-        found = Suite("coded", list(rows(self.known)), [], about=self.known)
-        self._keep("rows", list(found.rows))
-        return found
+        suite = Suite("coded", list(rows(self.known)), [], about=self.known)
+        self._keep("rows", list(suite.rows))
+        return suite
 
     def _learn(self) -> None:
         """Steps and times to the accuracy, with every learning rate, in virtual time."""
@@ -202,13 +202,13 @@ class CodedBench:
             tried[name][f"{variant.rate:g}"] = self._reached(path)
         best = {}
         for name, of in tried.items():
-            found = {rate: value for rate, value in of.items() if value is not None}
-            if not found:
+            reached = {rate: value for rate, value in of.items() if value is not None}
+            if not reached:
                 raise ExperimentError(
                     f"{name} reached no accuracy of {plan.accuracy:g} within {plan.most} steps, "
                     f"with no learning rate of {', '.join(of)}"
                 )
-            best[name] = min(found, key=lambda rate: found[rate])
+            best[name] = min(reached, key=lambda rate: reached[rate])
         self._keep("reached_s", tried)
         self._keep("learning_rate", {name: float(rate) for name, rate in best.items()})
         chosen = variants[[f"{rate:g}" for rate in plan.rates].index(best[BASE])]
@@ -231,7 +231,7 @@ class CodedBench:
         plan, rate = self._plan, self.known["learning_rate"]
         (probe,) = self._virtual([Variant("sim-probe", (BASE,), steps=_PROBE, rate=rate[BASE])])
         communication_s = _communication_s(probe)
-        found = {}
+        by_share = {}
         for share in plan.shares:
             pace, name = pace_s(share, communication_s), f"c{100 * share:.0f}"
             timed = [
@@ -239,12 +239,12 @@ class CodedBench:
                 for scheme in plan.schemes
             ]
             *paths, last = self._virtual([*timed, self._whole(f"{name}-whole", pace)])
-            found[f"{share:g}"] = {
+            by_share[f"{share:g}"] = {
                 "pace_s": pace,
                 "steps": self._listed(paths),
                 "async_s": self._reached(last),
             }
-        self._keep("virtual", found)
+        self._keep("virtual", by_share)
 
     def _whole(self, name: str, pace: float) -> Variant:
         """ASGD until the accuracy is reached."""
@@ -253,18 +253,18 @@ class CodedBench:
 
     def _virtual(self, variants: Iterable[Variant]) -> list[Path]:
         """Run directories, by variant, each of one algorithm."""
-        asked = list(variants)
-        tasks = [ParallelTask(self._written(v), v.algorithms[0], self._plan.seed) for v in asked]
-        found: dict[int, Path] = {}
-        for place, entry, took_s in side_by_side(
+        listed = list(variants)
+        tasks = [ParallelTask(self._written(v), v.algorithms[0], self._plan.seed) for v in listed]
+        directories: dict[int, Path] = {}
+        for number, entry, took_s in side_by_side(
             tasks, self.directory / "virtual", self._processes
         ):
-            found[place] = Path(entry["dir"])
+            directories[number] = Path(entry["dir"])
             self._say(
-                f"{asked[place].name}: {entry['time_s']:.1f} s in virtual time ({took_s:.0f} s)"
+                f"{listed[number].name}: {entry['time_s']:.1f} s in virtual time ({took_s:.0f} s)"
             )
-        self._paths = {v.name: found[place] for place, v in enumerate(asked)}
-        return [found[place] for place in range(len(asked))]
+        self._paths = {v.name: directories[number] for number, v in enumerate(listed)}
+        return [directories[number] for number in range(len(listed))]
 
     def _real(self, fabric: str, variant: Variant) -> list[Path]:
         """Run directories, by algorithm."""
@@ -292,24 +292,28 @@ class CodedBench:
             "phases_s",
             "dir",
         )
-        found = {}
+        results = {}
         for path in paths:
             summary = read_json(path / SUMMARY)
-            told = read_events(path).get("coded", [])
-            cut_off = sum(int(event["saturated"]) for event in told)
-            found[summary["algorithm"]] = {key: summary[key] for key in kept} | {
+            records = read_events(path).get("coded", [])
+            cut_off = sum(int(event["saturated"]) for event in records)
+            results[summary["algorithm"]] = {key: summary[key] for key in kept} | {
                 "saturated": cut_off
             }
-        return found
+        return results
 
     def _reached(self, run: Path) -> float | None:
         """Model seconds to the accuracy."""
-        seen = read_events(run).get("evaluation", [])
-        return first_reached(seen, self._plan.accuracy, float(self._base.get("dilation", 1.0)))
+        evaluations = read_events(run).get("evaluation", [])
+        return first_reached(
+            evaluations, self._plan.accuracy, float(self._base.get("dilation", 1.0))
+        )
 
     def _steps(self, run: Path) -> int:
-        seen = read_events(run).get("evaluation", [])
-        return min(int(e["step"]) for e in seen if float(e["accuracy"]) >= self._plan.accuracy)
+        evaluations = read_events(run).get("evaluation", [])
+        return min(
+            int(e["step"]) for e in evaluations if float(e["accuracy"]) >= self._plan.accuracy
+        )
 
     def _keep(self, name: str, value: Any) -> None:
         self.known[name] = value

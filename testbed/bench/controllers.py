@@ -95,11 +95,11 @@ def read(directory: Path) -> Curve:
         [fmean(float(record[key]) for record in records) for _, records in sorted(by_step.items())]
         for key in ("start_s", "end_s", "density")
     )
-    found = sorted(
+    evaluations = sorted(
         (float(record["step"]), float(record["time_s"]), float(record["accuracy"]))
         for record in events.get("evaluation", [])
     )
-    return Curve(start, end, density, found)
+    return Curve(start, end, density, evaluations)
 
 
 def asked(directory: Path) -> Rates:
@@ -153,12 +153,12 @@ def response(curve: Curve, reference: Curve, change_s: float) -> Response | None
         return None
     was = median(away[max(0, first - BEFORE) : first])
     settled = median(away[count - (count - first) // 4 :])
-    way, smooth = settled - was, moving_median(away)[first:]
-    if abs(way) < log(1 + LEAST):
-        return Response(False, None, None, exp(way))
-    after = arrival([abs(value - settled) <= NEAR * abs(way) for value in smooth])
+    shift, smooth = settled - was, moving_median(away)[first:]
+    if abs(shift) < log(1 + LEAST):
+        return Response(False, None, None, exp(shift))
+    after = arrival([abs(value - settled) <= NEAR * abs(shift) for value in smooth])
     time_s = None if after is None else curve.start_s[first + after] - change_s
-    return Response(True, time_s, overshoot(smooth, was, settled), exp(way))
+    return Response(True, time_s, overshoot(smooth, was, settled), exp(shift))
 
 
 def moving_median(values: Sequence[float]) -> list[float]:
@@ -214,9 +214,9 @@ def target(curves: Curves, fixed: Container[str]) -> float | None:
     is none."""
 
     def common(level: float) -> bool:
-        there = {name for name, curve in curves.items() if curve.reached(level) is not None}
-        missing = [name for name in curves if name not in there and name not in fixed]
-        return not missing and sum(name in fixed for name in there) >= FEWEST
+        arrived = {name for name, curve in curves.items() if curve.reached(level) is not None}
+        missing = [name for name in curves if name not in arrived and name not in fixed]
+        return not missing and sum(name in fixed for name in arrived) >= FEWEST
 
     return next((level for level in LEVELS if common(level)), None)
 
@@ -239,30 +239,19 @@ def bound(curves: Curves, fixed: Mapping[str, float], level: float | None) -> Bo
     return Bound(level, {name: time_s for name, (_, time_s) in reached.items()}, demand, plan)
 
 
-def rows(
-    waveform: Waveform,
-    names: Iterable[str],
-    curves: Curves,
-    references: Curves,
-    best: Bound | None,
-) -> list[dict[str, Any]]:
-    """One for every algorithm of ``names``. ``references``: the same algorithms without the
-    change."""
-    return [_row(waveform, name, curves[name], references.get(name), best) for name in names]
-
-
 def _row(
     waveform: Waveform, name: str, curve: Curve, reference: Curve | None, best: Bound | None
 ) -> dict[str, Any]:
+    """An algorithm on a waveform; ``reference``: the same without the change."""
     settles = waveform.settles and reference is not None
-    seen = response(curve, reference, CHANGE_S) if settles and reference else None
+    answer = response(curve, reference, CHANGE_S) if settles and reference else None
     return {
         "algorithm": name,
         "waveform": waveform.name,
-        "response_s": seen and seen.response_s,
-        "responds": seen and seen.responds,
-        "factor": seen and seen.factor,
-        "overshoot": seen and seen.overshoot,
+        "response_s": answer and answer.response_s,
+        "responds": answer and answer.responds,
+        "factor": answer and answer.factor,
+        "overshoot": answer and answer.overshoot,
         "mean_k": curve.mean_k,
         **_regrets(curve, best),
     }
@@ -383,9 +372,9 @@ def run(
         for name, played in _play(plan, bounds, directory, say).items():
             curves[name][PLAYED] = read(played)
     rates = {name: asked(max(runs[name].values(), key=_size)) for name in plan.waveforms}
-    found = ResponseResult(_suite(plan, curves, bounds), curves, bounds, rates)
-    write_atomically(directory / RESULT, to_json(found.to_json()) + "\n")
-    return directory, found
+    result = ResponseResult(_suite(plan, curves, bounds), curves, bounds, rates)
+    write_atomically(directory / RESULT, to_json(result.to_json()) + "\n")
+    return directory, result
 
 
 def _simulate(plan: ResponsePlan, directory: Path, say: Say) -> Runs:
@@ -400,20 +389,17 @@ def _simulate(plan: ResponsePlan, directory: Path, say: Say) -> Runs:
         path = write(directory / "scenarios", waveform, plan.steps, names)
         tasks += [ParallelTask(path, name, plan.seed) for name in names]
     runs = simulate(tasks, directory / "virtual", plan.processes, say)
-    told = {"plan": plan._asdict(), "runs": {k: _texts(of) for k, of in runs.items()}}
-    write_json(directory / RUNS, told)
+    paths = {key: {name: str(path) for name, path in of.items()} for key, of in runs.items()}
+    stored = {"plan": plan._asdict(), "runs": paths}
+    write_json(directory / RUNS, stored)
     return runs
 
 
-def _texts(paths: Mapping[str, Path]) -> dict[str, str]:
-    return {name: str(path) for name, path in paths.items()}
-
-
 def _read(path: Path) -> tuple[ResponsePlan, Runs]:
-    told = read_json(path)
+    stored = read_json(path)
     try:
-        runs = {key: {n: Path(p) for n, p in of.items()} for key, of in told["runs"].items()}
-        return ResponsePlan(**told["plan"]), runs
+        runs = {key: {n: Path(p) for n, p in of.items()} for key, of in stored["runs"].items()}
+        return ResponsePlan(**stored["plan"]), runs
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"these are no runs: {error}", where=str(path)) from error
 
@@ -421,11 +407,11 @@ def _read(path: Path) -> tuple[ResponsePlan, Runs]:
 def _bounds(
     plan: ResponsePlan, curves: Mapping[str, Mapping[str, Curve]], level: float | None
 ) -> dict[str, Bound]:
-    found = {
+    bounds = {
         name: bound(curves[name], plan.fixed, level or target(curves[name], plan.fixed))
         for name in plan.waveforms
     }
-    return {name: each for name, each in found.items() if each is not None}
+    return {name: each for name, each in bounds.items() if each is not None}
 
 
 def _play(
@@ -447,14 +433,17 @@ def _play(
 def _suite(
     plan: ResponsePlan, curves: Mapping[str, Mapping[str, Curve]], bounds: Mapping[str, Bound]
 ) -> Suite:
-    found: list[dict[str, Any]] = []
+    table: list[dict[str, Any]] = []
     for name in plan.waveforms:
         waveform, best = WAVEFORMS[name], bounds.get(name)
         references = curves.get(waveform.reference, {})
-        found += rows(waveform, plan.algorithms, curves[name], references, best)
-        found += bound_rows(name, best, curves[name].get(PLAYED)) if best else []
+        table += [
+            _row(waveform, algorithm, curves[name][algorithm], references.get(algorithm), best)
+            for algorithm in plan.algorithms
+        ]
+        table += bound_rows(name, best, curves[name].get(PLAYED)) if best else []
     about = {"seed": plan.seed, "steps": plan.steps, "machine": machine_facts()}
-    return Suite("Controllers when the server's link changes, in virtual time", found, [], about)
+    return Suite("Controllers when the server's link changes, in virtual time", table, [], about)
 
 
 def _size(directory: Path) -> float:
@@ -464,10 +453,10 @@ def _size(directory: Path) -> float:
 
 def known(names: Sequence[str]) -> list[str]:
     """Those of ``names`` that this installation has."""
-    found = []
+    installed = []
     for name in names:
         try:
-            found.append(resolve(name).name)
+            installed.append(resolve(name).name)
         except InputError:
             continue
-    return found
+    return installed

@@ -21,25 +21,10 @@ BenchRows = Sequence[Mapping[str, Any]]
 _PARTS = ("compute", "send", "wait", "receive")
 
 
-def draw_agreement(out: Path, rows: BenchRows) -> list[Path]:
-    """Measured against simulated step times into ``out``: agreement.png, .pdf and .csv."""
-    return save(out, "agreement", rows, _rows, _agreement)
-
-
-def draw_scale(out: Path, rows: BenchRows) -> list[Path]:
-    """Step time by its parts, memory and time to simulate it into ``out``: scale.png, .pdf and
-    .csv."""
-    return save(out, "scale", rows, _rows, _scale)
-
-
-def draw_exchange(out: Path, rows: BenchRows) -> list[Path]:
-    """Rounds per second by size, a panel for each link, into ``out``: exchange.png, .pdf and
-    .csv."""
-    return save(out, "exchange", rows, _rows, _exchange)
-
-
-def _rows(rows: BenchRows) -> Rows:
-    return [dict(row) for row in rows]
+def draw(out: Path, name: str, rows: BenchRows) -> list[Path]:
+    """Draw the rows of ``testbed bench`` ``name`` into ``out``: name.png, .pdf and .csv."""
+    figures = {"agreement": _agreement, "scale": _scale, "exchange": _exchange}
+    return save(out, name, rows, lambda rows: [dict(row) for row in rows], figures[name])
 
 
 def _agreement(rows: BenchRows) -> Figure:
@@ -75,16 +60,16 @@ def _scale(rows: BenchRows) -> Figure:
     servers = sorted({int(row["servers"]) for row in rows})
     highest = max(float(row["step_s"]) for row in rows)
     labels, handles = ["step", *_PARTS], []
-    for place, many in zip(axes, dict.fromkeys((servers[0], servers[-1])), strict=False):
-        same = _sorted(rows, many)
+    for axis, count in zip(axes, dict.fromkeys((servers[0], servers[-1])), strict=False):
+        same = _sorted(rows, count)
         workers = [row["workers"] for row in same]
         handles = [
-            place.plot(workers, [row[f"{label}_s"] for row in same], **look(i), markersize=3)[0]
+            axis.plot(workers, [row[f"{label}_s"] for row in same], **look(i), markersize=3)[0]
             for i, label in enumerate(labels)
         ]
-        place.set(xscale="log", yscale="log", ylim=(1e-4, 2 * highest))
-        place.set(xlabel="Workers", ylabel="Time per step (s)")
-        place.set_title(_servers(many))
+        axis.set(xscale="log", yscale="log", ylim=(1e-4, 2 * highest))
+        axis.set(xlabel="Workers", ylabel="Time per step (s)")
+        axis.set_title(_servers(count))
     _simulation(axes[2], rows, servers)
     if len(servers) == 1:
         axes[1].set_visible(False)
@@ -93,22 +78,22 @@ def _scale(rows: BenchRows) -> Figure:
 
 
 def _simulation(axes: Axes, rows: BenchRows, servers: Sequence[int]) -> None:
-    for index, many in enumerate(servers):
-        same = _sorted(rows, many)
+    for index, count in enumerate(servers):
+        same = _sorted(rows, count)
         workers = [row["workers"] for row in same]
         style = {**look(index), "markersize": 3}
         axes.plot(
             workers,
             [r["run_per_step_s"] for r in same],
             **style,
-            label=f"s per step, {_servers(many)}",
+            label=f"s per step, {_servers(count)}",
         )
         style["linestyle"], style["color"] = ":", "black"
         axes.plot(
             workers,
             [r["memory_bytes"] / 2**30 for r in same],
             **style,
-            label=f"GiB, {_servers(many)}",
+            label=f"GiB, {_servers(count)}",
         )
     axes.set(xscale="log", yscale="log", xlabel="Workers")
     axes.set_title("To simulate it")
@@ -122,15 +107,15 @@ def _exchange(rows: BenchRows) -> Figure:
     figure = new_figure(PAGE_IN, 0.9 + 2.2 * len(nodes))
     places = figure.subplots(len(nodes), len(links), sharex=True, squeeze=False)
     handles = []
-    for down, many in enumerate(nodes):
+    for down, count in enumerate(nodes):
         for along, link in enumerate(links):
             axes = places[down, along]
-            here = [row for row in rows if row["link"] == link and row["nodes"] == many]
+            here = [row for row in rows if row["link"] == link and row["nodes"] == count]
             handles = [_speeds(axes, here, name, index) for index, name in enumerate(names)]
-            axes.set(xscale="log", yscale="log", title=f"{link}, {many} nodes")
+            axes.set(xscale="log", yscale="log", title=f"{link}, {count} nodes")
             if along == 0:
                 axes.set_ylabel("Rounds per second")
-            if many == nodes[-1]:
+            if count == nodes[-1]:
                 axes.set_xlabel("Gradient (B)")
     heading(figure, "Rounds of gradients", handles, names)
     return figure
@@ -148,11 +133,11 @@ def _sorted(rows: BenchRows, servers: int) -> list[Mapping[str, Any]]:
     return sorted(same, key=lambda row: int(row["workers"]))
 
 
-def _servers(many: int) -> str:
-    return f"{many} server{'s' if many > 1 else ''}"
+def _servers(count: int) -> str:
+    return f"{count} server{'s' if count > 1 else ''}"
 
 
-Found = Mapping[str, Any]
+Results = Mapping[str, Any]
 """As ``step_responses.json`` holds it."""
 _ROW_IN, _HEAD_IN = 1.45, 0.7
 _OWN, _STILL, _BEST = "#0072B2", "#56B4E9", "#D55E00"
@@ -163,20 +148,20 @@ _MOST = 4.0
 class _Of(NamedTuple):
     """Data that one figure is drawn from."""
 
-    found: Found
+    results: Results
     algorithm: str
     rows: Sequence[Mapping[str, Any]]
 
 
-def draw_control(out: Path, found: Found) -> list[Path]:
+def draw_control(out: Path, results: Results) -> list[Path]:
     """control_<algorithm>.png, .pdf and .csv for every controller, and control_regrets, into
     ``out``."""
     paths = []
-    names = [str(row["algorithm"]) for row in found["rows"]]
+    names = [str(row["algorithm"]) for row in results["rows"]]
     for name in dict.fromkeys(each for each in names if not each.startswith("(")):
-        rows = [row for row in found["rows"] if row["algorithm"] == name]
-        paths += save(out, f"control_{name}", _Of(found, name, rows), _series, _controller)
-    return paths + save(out, "control_regrets", found, _regret_rows, _regrets)
+        rows = [row for row in results["rows"] if row["algorithm"] == name]
+        paths += save(out, f"control_{name}", _Of(results, name, rows), _series, _controller)
+    return paths + save(out, "control_regrets", results, _regret_rows, _regrets)
 
 
 def _series(of: _Of) -> Rows:
@@ -192,14 +177,14 @@ def _series(of: _Of) -> Rows:
 def _lines(of: _Of, row: Mapping[str, Any]) -> dict[str, tuple[Sequence[float], Sequence[float]]]:
     """Times and values by series."""
     waveform = str(row["waveform"])
-    curve = of.found["curves"][waveform][of.algorithm]
+    curve = of.results["curves"][waveform][of.algorithm]
     lines = {"k": (curve["start_s"], curve["density"])}
     if still := _still(of, row):
         lines["k, constant link"] = (still["start_s"], still["density"])
-    if best := of.found["bounds"].get(waveform):
+    if best := of.results["bounds"].get(waveform):
         plan = best["plan"]
         lines["k, programme"] = (plan["starts_s"], plan["densities"])
-    rates = of.found["rates"][waveform]
+    rates = of.results["rates"][waveform]
     lines["rate"] = ([at for at, _ in rates], [rate for _, rate in rates])
     return lines
 
@@ -209,7 +194,7 @@ def _still(of: _Of, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if row["responds"] is None:
         return None
     name = "constant-20" if row["waveform"] == "step-up" else "constant-100"
-    still: Mapping[str, Any] | None = of.found["curves"].get(name, {}).get(of.algorithm)
+    still: Mapping[str, Any] | None = of.results["curves"].get(name, {}).get(of.algorithm)
     return still
 
 
@@ -262,7 +247,7 @@ def _panel(axes: Axes, of: _Of, row: Mapping[str, Any]) -> None:
 
 def _end_s(of: _Of, row: Mapping[str, Any]) -> float:
     """The end of the run, s."""
-    return float(of.found["curves"][row["waveform"]][of.algorithm]["end_s"][-1])
+    return float(of.results["curves"][row["waveform"]][of.algorithm]["end_s"][-1])
 
 
 def _marks(axes: Axes, row: Mapping[str, Any]) -> None:
@@ -298,14 +283,14 @@ def _answer(row: Mapping[str, Any]) -> str:
     return f"k × {row['factor']:.2g} in {row['response_s']:.1f} s{over}"
 
 
-def _regret_rows(found: Found) -> Rows:
+def _regret_rows(results: Results) -> Rows:
     keys = ("algorithm", "waveform", "time_s", "regret_fixed", "regret_programme")
-    return [{key: row.get(key) for key in keys} for row in found["rows"]]
+    return [{key: row.get(key) for key in keys} for row in results["rows"]]
 
 
-def _regrets(found: Found) -> Figure:
+def _regrets(results: Results) -> Figure:
     """Left against the best fixed density, right against the programme."""
-    rows = found["rows"]
+    rows = results["rows"]
     names = sorted({row["algorithm"] for row in rows}, key=lambda name: _order(rows, name))
     waveforms = list(dict.fromkeys(row["waveform"] for row in rows))
     figure = new_figure(PAGE_IN, 0.9 + 0.21 * len(names))

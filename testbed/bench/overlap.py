@@ -122,8 +122,10 @@ def _passed(
     ``urgency`` that waits goes first."""
     passed, left, now_s = [0.0] * len(come_s), set(range(len(come_s))), 0.0
     while left:
-        now_s = max(now_s, min(come_s[one] for one in left))
-        chosen = min((one for one in left if come_s[one] <= now_s), key=urgency.__getitem__)
+        now_s = max(now_s, min(come_s[bucket] for bucket in left))
+        chosen = min(
+            (bucket for bucket in left if come_s[bucket] <= now_s), key=urgency.__getitem__
+        )
         now_s += busy_s[chosen]
         passed[chosen] = now_s
         left.remove(chosen)
@@ -212,11 +214,11 @@ OVER_BOUND, NEVER_FASTER = 1.10, 0.98
 def median_step_s(events: Events, skip: int) -> float:
     """Over the steps of all workers but their first ``skip`` and the last, which ends when all of
     it has come back."""
-    last = max(int(one["step"]) for one in events["step"])
+    last = max(int(step["step"]) for step in events["step"])
     return median(
-        float(one["end_s"]) - float(one["start_s"])
-        for one in events["step"]
-        if skip < int(one["step"]) < last
+        float(step["end_s"]) - float(step["start_s"])
+        for step in events["step"]
+        if skip < int(step["step"]) < last
     )
 
 
@@ -227,19 +229,19 @@ def chain_of(events: Events, rate_bits: float, pace_s: float) -> Chain:
     return Chain(
         [layer.forward_s for layer in profile.layers],
         [layer.backward_s for layer in profile.layers],
-        *(_bucket_s(events, way, rate_bits) for way in ("bytes_up", "bytes_down")),
+        *(_bucket_s(events, column, rate_bits) for column in ("bytes_up", "bytes_down")),
     )
 
 
 def rows(
-    load: float, rate_bits: float, chain: Chain, found: Mapping[Variant, Sequence[float]]
+    load: float, rate_bits: float, chain: Chain, steps_s: Mapping[Variant, Sequence[float]]
 ) -> list[Row]:
-    """One for each variant of a bandwidth. ``found``: ``median_step_s`` of its runs, of which there
-    may be none."""
-    bound, made = bound_s(chain), list[Row]()
-    for variant, each_s in found.items():
+    """One for each variant of a bandwidth. ``steps_s``: ``median_step_s`` of its runs, of which
+    there may be none."""
+    bound, table = bound_s(chain), list[Row]()
+    for variant, each_s in steps_s.items():
         took, ideal = median(each_s) if each_s else None, step_s(chain, variant)
-        made.append(
+        table.append(
             {
                 "load": load,
                 "rate_mbit": rate_bits / 1e6,
@@ -252,47 +254,48 @@ def rows(
                 "runs": len(each_s),
             }
         )
-    return made
+    return table
 
 
-def checks(found: Sequence[Row], loads: Iterable[float]) -> list[ResultCheck]:
+def checks(table: Sequence[Row], loads: Iterable[float]) -> list[ResultCheck]:
     """Both orders against the bound; what does not overlap against what does, at each of ``loads``.
 
     Of a load without rows nothing is known, and no check of it is met.
     """
-    made: list[ResultCheck] = []
+    results: list[ResultCheck] = []
     for load in dict.fromkeys(loads):
-        step = {row["variant"]: row for row in found if row["load"] == load}
+        step = {row["variant"]: row for row in table if row["load"] == load}
         overlapped = _known(row for name, row in step.items() if name in OVERLAPPED)
         others = _known(row for name, row in step.items() if name not in OVERLAPPED)
-        made += [
-            at_most(f"load {load:g}, {name}: step over bound", _over_bound(step, name), OVER_BOUND)
+        results += [
+            at_most(
+                f"load {load:g}, {name}: step over bound",
+                step[name]["step/bound"] if name in step else None,
+                OVER_BOUND,
+            )
             for name in OVERLAPPED
         ]
         ratio = times(min(others, default=None), max(overlapped, default=None))
-        made.append(at_least(f"load {load:g}: without overlap over with it", ratio, NEVER_FASTER))
-    return made
+        results.append(
+            at_least(f"load {load:g}: without overlap over with it", ratio, NEVER_FASTER)
+        )
+    return results
 
 
-def _over_bound(step: Mapping[str, Row], name: Variant) -> float | None:
-    return step[name]["step/bound"] if name in step else None
+def _known(rows: Iterable[Row]) -> list[float]:
+    return [row["step_s"] for row in rows if row["step_s"] is not None]
 
 
-def _known(found: Iterable[Row]) -> list[float]:
-    return [row["step_s"] for row in found if row["step_s"] is not None]
-
-
-def _bucket_s(events: Events, way: str, rate_bits: float) -> list[float]:
+def _bucket_s(events: Events, column: str, rate_bits: float) -> list[float]:
     """Return the time of each layer's bucket on the link, by layer, in s. Bucket 0 is the last
     layer's."""
     sizes: dict[int, list[int]] = {}
-    for one in events["bucket"]:
-        sizes.setdefault(int(one["bucket"]), []).append(int(one[way]))
-    return [8 * _mean_wire(sizes[number]) / rate_bits for number in sorted(sizes, reverse=True)]
-
-
-def _mean_wire(frame_bytes: Iterable[int]) -> float:
-    return fmean(wire_bytes(one) for one in frame_bytes)
+    for bucket in events["bucket"]:
+        sizes.setdefault(int(bucket["bucket"]), []).append(int(bucket[column]))
+    return [
+        8 * fmean(map(wire_bytes, sizes[number])) / rate_bits
+        for number in sorted(sizes, reverse=True)
+    ]
 
 
 RESULT = "overlap.json"
@@ -319,15 +322,15 @@ class OverlapBench:
             for load in self._plan.loads:
                 self.known["rows"] += self._measured(load)
                 self._save()
-        found = Suite(
+        suite = Suite(
             "Steps with and without overlap, against the bound of computation and links",
             self.known["rows"],
             checks(self.known["rows"], self._plan.loads),
             {"discarded": self.known["discarded"]},
         )
-        self.known["checks"] = [asdict(check) for check in found.checks]
+        self.known["checks"] = [asdict(check) for check in suite.checks]
         self._save()
-        return found
+        return suite
 
     def _measured(self, load: float) -> list[dict[str, Any]]:
         """The rows of one bandwidth. Runs that are invalid are made again."""

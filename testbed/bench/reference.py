@@ -104,25 +104,25 @@ def word(*numbers: int) -> Tensor:
 def packed(codes: Tensor, bits: int) -> Tensor:
     """``codes`` (m,), below 2^bits, in ⌈m·bits/8⌉ bytes: as many as make whole bytes become one
     number."""
-    many, kind = (8 // bits, torch.uint8) if 8 % bits == 0 else (8, torch.int64)
-    groups = pad(codes.to(torch.uint8), (0, -codes.numel() % many)).view(-1, many)
+    count, kind = (8 // bits, torch.uint8) if 8 % bits == 0 else (8, torch.int64)
+    groups = pad(codes.to(torch.uint8), (0, -codes.numel() % count)).view(-1, count)
     numbers = torch.zeros(len(groups), dtype=kind)
-    for place in range(many):
-        numbers |= groups[:, place].to(kind) << bits * place
+    for number in range(count):
+        numbers |= groups[:, number].to(kind) << bits * number
     body = numbers.view(torch.uint8).view(len(numbers), -1)
-    return (body if many < 8 else body[:, :bits]).reshape(-1)[: -(-codes.numel() * bits // 8)]
+    return (body if count < 8 else body[:, :bits]).reshape(-1)[: -(-codes.numel() * bits // 8)]
 
 
 def unpacked(body: Tensor, bits: int, count: int) -> Tensor:
     """uint8 (count,)."""
     if 8 % bits == 0:
-        numbers, many = body, 8 // bits
+        numbers, per_word = body, 8 // bits
     else:
         groups = -(-count // 8)
         whole = pad(body, (0, groups * bits - body.numel())).view(groups, bits)
-        numbers, many = pad(whole, (0, 8 - bits)).contiguous().view(torch.int64).flatten(), 8
+        numbers, per_word = pad(whole, (0, 8 - bits)).contiguous().view(torch.int64).flatten(), 8
     mask = (1 << bits) - 1
-    codes = [(numbers >> bits * place & mask).to(torch.uint8) for place in range(many)]
+    codes = [(numbers >> bits * number & mask).to(torch.uint8) for number in range(per_word)]
     return torch.stack(codes, 1).flatten()[:count]
 
 
@@ -189,8 +189,8 @@ def _maxmin_read(section: Tensor, count: int) -> Tensor:
     lows, highs = section[8:edge].clone().view(torch.float32).double().view(2, -1, 1)
     levels = pad(unpacked(section[edge:], bits, count), (0, -count % bucket)).view(-1, bucket)
     top = (1 << bits) - 1
-    found = torch.where(levels == top, highs, lows + levels * ((highs - lows) / float(top)))
-    return found.float().flatten()[:count]
+    values = torch.where(levels == top, highs, lows + levels * ((highs - lows) / float(top)))
+    return values.float().flatten()[:count]
 
 
 def _qsgd(values: Tensor, draw: Draw, levels: int = 7, bucket: int = 512) -> Tensor:
@@ -238,17 +238,17 @@ def _ternary(values: Tensor, draw: Draw, clip: float | None = 2.5) -> Tensor:
     scale = float(values.abs().max()) if values.numel() else 0.0
     if clip is not None and values.numel():
         scale = min(scale, clip * float(values.double().square().mean().sqrt()))
-    held = torch.tensor([scale])
-    sent = draw(values.numel()) * held.double() < values.abs() * (held > 0)
+    scales = torch.tensor([scale])
+    sent = draw(values.numel()) * scales.double() < values.abs() * (scales > 0)
     digits = sent.to(torch.uint8) << (values < 0).to(torch.uint8)
     fives = pad(digits, (0, -values.numel() % 5)).view(-1, 5)
-    return raw(held, sum((fives[:, place] * 3**place for place in range(1, 5)), fives[:, 0]))
+    return raw(scales, sum((fives[:, digit] * 3**digit for digit in range(1, 5)), fives[:, 0]))
 
 
 def _ternary_read(section: Tensor, count: int) -> Tensor:
     scale = section[:4].clone().view(torch.float32)
     body = section[4:]
-    digits = torch.stack([body // 3**place % 3 for place in range(5)], 1).flatten()[:count]
+    digits = torch.stack([body // 3**digit % 3 for digit in range(5)], 1).flatten()[:count]
     return ((digits & 1).float() - (digits >> 1).float()) * scale
 
 
@@ -281,8 +281,8 @@ def _sign(values: Tensor, draw: Draw, scale: float | None = None) -> Tensor:
     mean = (
         values.abs().sum(dtype=torch.float64) / max(values.numel(), 1) if scale is None else scale
     )
-    held = torch.as_tensor(mean).float().reshape(1)
-    return raw(held, packed((values < 0) & (held > 0), 1))
+    scales = torch.as_tensor(mean).float().reshape(1)
+    return raw(scales, packed((values < 0) & (scales > 0), 1))
 
 
 def _sign_read(section: Tensor, count: int) -> Tensor:
@@ -311,12 +311,12 @@ def _onebit_read(section: Tensor, count: int) -> Tensor:
     at = 4 + 8 * matrices
     shapes = section[4:at].clone().view(torch.int32).view(-1, 2).tolist() or [(1, count)]
     end = at + 8 * sum(rows for rows, _ in shapes)
-    found = []
+    parts = []
     for below in _matrices(unpacked(section[end:], 1, count).bool(), shapes):
         means = section[at : at + 8 * len(below)].clone().view(torch.float32).view(-1, 2, 1)
-        found.append(torch.where(below, means[:, 1], means[:, 0]).flatten())
+        parts.append(torch.where(below, means[:, 1], means[:, 0]).flatten())
         at += 8 * len(below)
-    return torch.cat(found)
+    return torch.cat(parts)
 
 
 def _matrices(flat: Tensor, shapes: Shapes) -> list[Tensor]:
@@ -378,14 +378,14 @@ def _length(vector: Tensor) -> Tensor:
 def _lowrank_read(section: Tensor, count: int) -> Tensor:
     (matrices,) = section[:4].clone().view(torch.int32).tolist()
     at = 4 + 12 * matrices
-    found = []
+    parts = []
     for rows, columns, rank in section[4:at].clone().view(torch.int32).view(-1, 3).tolist():
         length = rank * (rows + columns) if rank else rows * columns
         numbers = section[at : at + 4 * length].clone().view(torch.float32)
         at += 4 * length
-        found.append(_product(numbers, rows, columns, rank) if rank else numbers)
+        parts.append(_product(numbers, rows, columns, rank) if rank else numbers)
     del count
-    return torch.cat(found)
+    return torch.cat(parts)
 
 
 def _product(numbers: Tensor, rows: int, columns: int, rank: int) -> Tensor:

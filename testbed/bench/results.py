@@ -105,15 +105,7 @@ class Suite:
 
     def to_json(self) -> dict[str, Any]:
         """``{"title", "met", "checks": [...], "rows": [...], "about", "absent", "failure"}``."""
-        return {
-            "title": self.title,
-            "met": self.met,
-            "checks": [asdict(check) for check in self.checks],
-            "rows": [dict(row) for row in self.rows],
-            "about": dict(self.about),
-            "absent": list(self.absent),
-            "failure": self.failure,
-        }
+        return {"title": self.title, "met": self.met, **asdict(self)}
 
 
 def within(name: str, measured: float | None, low: float, high: float) -> ResultCheck:
@@ -222,10 +214,10 @@ def bin_errors(
     inside = [edge for edge in edges if marks[0][0] - 1e-3 <= edge <= marks[-1][0] + 1e-3]
     errors = []
     for begin, end in pairwise(inside):
-        asked = asked_bits(history, begin, end)
-        if asked > 0:
+        requested = asked_bits(history, begin, end)
+        if requested > 0:
             delivered = 8 * (bytes_at(marks, end) - bytes_at(marks, begin))
-            errors.append(abs(delivered - asked) / asked)
+            errors.append(abs(delivered - requested) / requested)
     return errors
 
 
@@ -295,10 +287,10 @@ class Sound:
         self.lost += 1
 
 
-def all_sound(name: str, found: Sound) -> ResultCheck:
+def all_sound(name: str, sound: Sound) -> ResultCheck:
     """Check that every repetition had a run to make figures of; its name says why not."""
-    reason = f" ({found.discarded[-1]})" if found.lost else ""
-    return at_most(f"repetitions that stayed invalid, {name}{reason}", found.lost, 0)
+    reason = f" ({sound.discarded[-1]})" if sound.lost else ""
+    return at_most(f"repetitions that stayed invalid, {name}{reason}", sound.lost, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,8 +354,8 @@ def suite(name: str) -> Callable[[Setup], Suite]:
             f"there is no suite {name!r}", where="--suite", hint=f"There are {', '.join(SUITES)}"
         )
     module, _, function = SUITES[name].partition(":")
-    found: Callable[[Setup], Suite] = getattr(import_module(module), function)
-    return found
+    carry_out: Callable[[Setup], Suite] = getattr(import_module(module), function)
+    return carry_out
 
 
 RESULT = "bench.json"
@@ -379,8 +371,8 @@ class LinkBenchOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """``{"suites": {name: {...}}, "machine": {...}}``."""
-        found = {name: each.to_json() for name, each in self.suites.items()}
-        return {"suites": found, "machine": self.machine}
+        suites = {name: each.to_json() for name, each in self.suites.items()}
+        return {"suites": suites, "machine": self.machine}
 
     def save(self) -> None:
         """Write the file."""
@@ -418,22 +410,22 @@ def run(
     return outcome
 
 
-def show(console: Console, name: str, found: Suite) -> None:
+def show(console: Console, name: str, suite: Suite) -> None:
     """A table, each check with its limit, and what is absent or failed."""
     from rich.table import Table
 
-    columns, cells = table(found.rows)
-    shown = Table(title=f"{name}: {found.title}", title_justify="left")
+    columns, cells = table(suite.rows)
+    shown = Table(title=f"{name}: {suite.title}", title_justify="left")
     for column in columns:
         shown.add_column(column, justify="right")
     for line in cells:
         shown.add_row(*line)
     console.print(shown)
-    for check in found.checks:
+    for check in suite.checks:
         verdict = {True: "met", False: "NOT MET", None: "not measured"}[check.met]
         said = f"  {check.name}: {cell(check.measured)}, {check.limit}: {verdict}"
         console.print(said, highlight=False, markup=False)
-    for missing in found.absent:
+    for missing in suite.absent:
         console.print(f"  absent: {missing}", highlight=False, markup=False)
-    if found.failure is not None:
-        console.print(f"  failed: {found.failure}", highlight=False, markup=False)
+    if suite.failure is not None:
+        console.print(f"  failed: {suite.failure}", highlight=False, markup=False)

@@ -63,8 +63,8 @@ class AgreementCell:
 
         Alternately along every axis, so that both halves have some of everything.
         """
-        place = CONDITION_NAMES.index(self.condition) + self.workers.bit_length()
-        return (place + RATES.index(self.rate) if self.rate in RATES else place) % 2 == 0
+        parity = CONDITION_NAMES.index(self.condition) + self.workers.bit_length()
+        return (parity + RATES.index(self.rate) if self.rate in RATES else parity) % 2 == 0
 
     def to_json(self) -> dict[str, Any]:
         """As a plain object."""
@@ -177,36 +177,32 @@ class Pair:
 
 def pairs(measured: Lengths, simulated: Lengths) -> list[Pair]:
     """All runs that are in both."""
-    return list(_pairs(measured, simulated))
-
-
-def misfit(found: Sequence[Pair]) -> tuple[float, float]:
-    """Return what calibration makes small: the share of runs further off than ``NEAR``, then the
-    root mean square."""
-    far = fmean(abs(pair.error) > NEAR for pair in found)
-    return far, fmean(pair.error**2 for pair in found) ** 0.5
-
-
-def verdict(found: Sequence[Pair], about: Mapping[str, Any]) -> Suite:
-    """The half that judges, against its limits; all runs are rows."""
-    judged = [pair for pair in found if not pair.cell.calibrates]
-    return Suite(
-        title="Mean step time in virtual time against real links",
-        rows=[pair.row() for pair in found],
-        checks=list(_checks(judged)),
-        about={**about, "runs": len(found), "judged": len(judged)},
-    )
-
-
-def _pairs(measured: Lengths, simulated: Lengths) -> Iterator[Pair]:
+    both = []
     for cell, by_algorithm in measured.items():
         for algorithm, lengths in by_algorithm.items():
             if algorithm in simulated.get(cell, {}):
-                half = (
-                    _NORMAL_95 * stdev(lengths) / len(lengths) ** 0.5 if len(lengths) > 1 else 0.0
-                )
-                there = fmean(simulated[cell][algorithm])
-                yield Pair(cell, algorithm, fmean(lengths), half, there)
+                half = _NORMAL_95 * stdev(lengths) / len(lengths) ** 0.5 if lengths[1:] else 0.0
+                simulated_s = fmean(simulated[cell][algorithm])
+                both.append(Pair(cell, algorithm, fmean(lengths), half, simulated_s))
+    return both
+
+
+def misfit(pairs: Sequence[Pair]) -> tuple[float, float]:
+    """Return what calibration makes small: the share of runs further off than ``NEAR``, then the
+    root mean square."""
+    far = fmean(abs(pair.error) > NEAR for pair in pairs)
+    return far, fmean(pair.error**2 for pair in pairs) ** 0.5
+
+
+def verdict(pairs: Sequence[Pair], about: Mapping[str, Any]) -> Suite:
+    """The half that judges, against its limits; all runs are rows."""
+    judged = [pair for pair in pairs if not pair.cell.calibrates]
+    return Suite(
+        title="Mean step time in virtual time against real links",
+        rows=[pair.row() for pair in pairs],
+        checks=list(_checks(judged)),
+        about={**about, "runs": len(pairs), "judged": len(judged)},
+    )
 
 
 def _checks(judged: Sequence[Pair]) -> Iterator[ResultCheck]:
@@ -220,11 +216,11 @@ def _checks(judged: Sequence[Pair]) -> Iterator[ResultCheck]:
 
 def _misranked(judged: Sequence[Pair]) -> int:
     wrong = 0
-    for one, other in combinations(judged, 2):
-        apart = abs(one.measured_s - other.measured_s) > one.half_s + other.half_s
-        if one.cell == other.cell and apart:
-            order = one.measured_s - other.measured_s
-            wrong += order * (one.simulated_s - other.simulated_s) <= 0
+    for first, other in combinations(judged, 2):
+        apart = abs(first.measured_s - other.measured_s) > first.half_s + other.half_s
+        if first.cell == other.cell and apart:
+            order = first.measured_s - other.measured_s
+            wrong += order * (first.simulated_s - other.simulated_s) <= 0
     return wrong
 
 
@@ -267,19 +263,19 @@ def simulated(
     say: Say,
 ) -> dict[AgreementCell, MeasureLengths]:
     """Step times in virtual time with those ``costs``."""
-    asked = [
+    listed = [
         (cell, ParallelTask(path, algorithm.name, seed, costs))
         for cell, path in paths.items()
         for experiment in [prepare(path)]
         for algorithm in experiment.algorithms
         for seed in experiment.seeds
     ]
-    found: dict[AgreementCell, MeasureLengths] = {}
-    for done in side_by_side([task for _, task in asked], out, processes):
+    lengths_of: dict[AgreementCell, MeasureLengths] = {}
+    for done in side_by_side([task for _, task in listed], out, processes):
         lengths = step_lengths(Path(done.entry["dir"]))
-        found.setdefault(asked[done.place][0], {})[done.entry["algorithm"]] = lengths
-        say(f"simulated {sum(map(len, found.values()))} of {len(asked)}")
-    return found
+        lengths_of.setdefault(listed[done.place][0], {})[done.entry["algorithm"]] = lengths
+        say(f"simulated {sum(map(len, lengths_of.values()))} of {len(listed)}")
+    return lengths_of
 
 
 def step_lengths(directory: Path) -> list[float]:
@@ -296,22 +292,24 @@ def step_lengths(directory: Path) -> list[float]:
     return lengths
 
 
-def to_json(found: Mapping[AgreementCell, Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
+def to_json(
+    lengths_of: Mapping[AgreementCell, Mapping[str, Sequence[float]]],
+) -> list[dict[str, Any]]:
     """Lengths as plain objects."""
     return [
         {**cell.to_json(), "algorithm": algorithm, "step_s": list(lengths)}
-        for cell, by_algorithm in found.items()
+        for cell, by_algorithm in lengths_of.items()
         for algorithm, lengths in by_algorithm.items()
     ]
 
 
 def from_json(rows: Iterable[Mapping[str, Any]]) -> dict[AgreementCell, MeasureLengths]:
     """Read what ``to_json`` wrote."""
-    found: dict[AgreementCell, MeasureLengths] = {}
+    lengths_of: dict[AgreementCell, MeasureLengths] = {}
     for row in rows:
         cell = AgreementCell(row["condition"], row["workers"], row["rate"])
-        found.setdefault(cell, {})[row["algorithm"]] = list(row["step_s"])
-    return found
+        lengths_of.setdefault(cell, {})[row["algorithm"]] = list(row["step_s"])
+    return lengths_of
 
 
 MEASURED, RESULT = "measured.json", "agreement.json"
@@ -355,9 +353,9 @@ def run(
         virtual = simulated(
             {cell: paths[cell] for cell in real}, directory / "virtual", costs, processes, say
         )
-    found = verdict(pairs(real, virtual), {**about, "costs": asdict(costs)})
-    write_json(directory / RESULT, found.to_json())
-    return directory, found
+    suite = verdict(pairs(real, virtual), {**about, "costs": asdict(costs)})
+    write_json(directory / RESULT, suite.to_json())
+    return directory, suite
 
 
 def _measure(
@@ -365,26 +363,26 @@ def _measure(
 ) -> Lengths:
     """All cells on real links; what was measured is written after each. A cell that fails is named,
     and left out."""
-    found: dict[AgreementCell, MeasureLengths] = {}
+    lengths_of: dict[AgreementCell, MeasureLengths] = {}
     for number, (cell, path) in enumerate(paths.items(), 1):
         say(f"measuring {cell.name}, {number} of {len(paths)}")
         try:
-            found[cell], about["verdicts"][cell.name] = measured(path, directory / "real")
+            lengths_of[cell], about["verdicts"][cell.name] = measured(path, directory / "real")
         except Interrupted:
             raise
         except NarrowsError as error:
             about["failed"][cell.name] = str(error)
             say(f"{cell.name} failed: {error}")
-        told = {**about, "runs": to_json(found)}
-        write_json(directory / MEASURED, told)
-    return found
+        stored = {**about, "runs": to_json(lengths_of)}
+        write_json(directory / MEASURED, stored)
+    return lengths_of
 
 
 def _read(path: Path) -> tuple[Lengths, dict[str, Any]]:
     try:
-        told = json.loads(path.read_text())
-        runs = told.pop("runs")
-        return from_json(runs), told
+        stored = json.loads(path.read_text())
+        runs = stored.pop("runs")
+        return from_json(runs), stored
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"these are no measurements: {error}", where=str(path)) from error
 
@@ -400,8 +398,8 @@ def _calibrated(
         )
     tried: dict[Costs, tuple[float, float]] = {}
     for costs in (Costs(*each) for each in product(_SEND_S, _RECEIVE_S)):
-        there = simulated(half, directory / "virtual", costs, processes, lambda _: None)
-        tried[costs] = misfit(pairs({cell: real[cell] for cell in half}, there))
+        virtual = simulated(half, directory / "virtual", costs, processes, lambda _: None)
+        tried[costs] = misfit(pairs({cell: real[cell] for cell in half}, virtual))
         far, square = tried[costs]
         say(
             f"{costs.send_s * 1e6:g} µs, {costs.receive_s * 1e6:g} µs: {far:.1%} too far off, "

@@ -96,9 +96,9 @@ def run(
             rows.append({"servers": size.servers, "workers": size.workers, **row})
             say(f"{size.name}: step {row['step_s']:.4g} s, simulated in {row['run_s']:.3g} s")
     about = {"steps": steps, "algorithm": algorithm, "machine": machine_facts()}
-    found = Suite("Workers behind oversubscribed racks, in virtual time", rows, [], about)
-    write_json(directory / RESULT, found.to_json())
-    return directory, found
+    suite = Suite("Workers behind oversubscribed racks, in virtual time", rows, [], about)
+    write_json(directory / RESULT, suite.to_json())
+    return directory, suite
 
 
 def _point(path: Path, out: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from itertools import pairwise
 from math import floor, inf
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,10 +75,10 @@ _ramp = partial(ramp, start=FAST, end=SLOW, every_s=0.1)
 
 
 def _waveforms() -> Iterable[Waveform]:
-    held = _event("trace", file="ramp.csv", at_end="hold")
+    ramp_event = _event("trace", file="ramp.csv", at_end="hold")
     yield Waveform("step-down", FAST, [_step(SLOW)])
     yield Waveform("step-up", SLOW, [_step(FAST)])
-    yield Waveform("ramp", FAST, [held], _ramp(seconds=_RAMP_S))
+    yield Waveform("ramp", FAST, [ramp_event], _ramp(seconds=_RAMP_S))
     yield _traced("sawtooth", _teeth(seconds=_TOOTH_S))
     yield Waveform("outage", FAST, [_event("outage", **{"for": f"{_OUTAGE_S:g} s"})])
     # as scenarios/traces/cloud.csv is made
@@ -127,29 +127,21 @@ def write(folder: Path, waveform: Waveform, steps: int, algorithms: Sequence[Any
     return write_scenario(folder, waveform.name, scenario(waveform, steps, algorithms))
 
 
-def simulate(asked: Iterable[ParallelTask], out: Path, processes: int, say: Say) -> Runs:
+def simulate(requested: Iterable[ParallelTask], out: Path, processes: int, say: Say) -> Runs:
     """Directories by the name of the scenario's file and the algorithm."""
-    tasks = list(asked)
-    found: Runs = {}
-    for number, (place, entry, _) in enumerate(side_by_side(tasks, out, processes), 1):
-        task = tasks[place]
-        found.setdefault(task.source.stem, {})[task.algorithm] = Path(entry["dir"])
+    tasks = list(requested)
+    directories: Runs = {}
+    for number, (index, entry, _) in enumerate(side_by_side(tasks, out, processes), 1):
+        task = tasks[index]
+        directories.setdefault(task.source.stem, {})[task.algorithm] = Path(entry["dir"])
         say(f"simulated {task.source.stem} with {task.algorithm}, {number} of {len(tasks)}")
-    return found
+    return directories
 
 
 GRID = 20_000
 """Parts that progress is counted in, rounded down."""
 _TAIL = 20
 """Steps whose mean length is that of all steps after a run's end."""
-
-
-class Clock(Protocol):
-    """When a step that is begun at some time ends."""
-
-    def after(self, time_s: float, steps: float) -> float:
-        """When so many steps have passed since ``time_s``."""
-        ...
 
 
 class RunClock:
@@ -175,12 +167,12 @@ class RunClock:
         i = max(0, bisect_right(bounds, time_s) - 1)
         return i + max(0.0, time_s - bounds[i]) / (bounds[i + 1] - bounds[i])
 
-    def _time(self, place: float) -> float:
+    def _time(self, position: float) -> float:
         bounds, last = self._bounds, len(self._bounds) - 1
-        if place >= last:
-            return bounds[last] + (place - last) * self._tail_s
-        i = floor(place)
-        return bounds[i] + (place - i) * (bounds[i + 1] - bounds[i])
+        if position >= last:
+            return bounds[last] + (position - last) * self._tail_s
+        i = floor(position)
+        return bounds[i] + (position - i) * (bounds[i + 1] - bounds[i])
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +210,7 @@ class ProgrammePlan(NamedTuple):
 
 
 def earliest(
-    steps: Mapping[float, float], clocks: Mapping[float, Clock], grid: int = GRID
+    steps: Mapping[float, float], clocks: Mapping[float, RunClock], grid: int = GRID
 ) -> ProgrammePlan:
     """The sequence of densities that completes the work earliest from 0 on.
 
@@ -228,18 +220,18 @@ def earliest(
     """
     times, came = [inf] * (grid + 1), [(0, 0.0)] * (grid + 1)
     times[0] = 0.0
-    for place in range(grid):
-        if times[place] == inf:
+    for progress in range(grid):
+        if times[progress] == inf:
             continue
         for k, needed in steps.items():
             gain = floor(grid / needed + 1e-9)
-            share = min(1.0, (grid - place) / (grid / needed))
-            then, ends = min(grid, place + gain), clocks[k].after(times[place], share)
-            if share == 1.0 and then == place:
+            share = min(1.0, (grid - progress) / (grid / needed))
+            then, ends = min(grid, progress + gain), clocks[k].after(times[progress], share)
+            if share == 1.0 and then == progress:
                 continue
             then = grid if share < 1.0 else then
             if ends < times[then]:
-                times[then], came[then] = ends, (place, k)
+                times[then], came[then] = ends, (progress, k)
     return _backward(times, came)
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from testbed.algorithms import PATTERNS, SUFFIXES, Algorithm
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 def algorithms(as_json: options.Json = False) -> None:
     """List every algorithm by name, the patterns of names, and the parts they are made of."""
     if as_json:
-        print(json.dumps(_listing(), indent=2))
+        options.print_json(_listing())
         return
     from rich.console import Console
 

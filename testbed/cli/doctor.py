@@ -4,7 +4,6 @@ remove what killed runs left behind, exactly that and nothing else.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -38,7 +37,7 @@ def doctor(fix: Fix = False, as_json: options.Json = False, guest: options.Guest
     checks = NETWORK if INSIDE in os.environ else CHECKS
     results = [(mended if fix else judge)(check) for check in checks]
     if as_json:
-        print(json.dumps({"checks": [result.to_json() for result in results]}, indent=2))
+        options.print_json({"checks": [result.to_json() for result in results]})
     else:
         _table(results)
     if any(result.failed for result in results):
@@ -88,7 +87,7 @@ def clean(as_json: options.Json = False, everything: All = False) -> None:
 def _report(removed: dict[str, list[str]], kept: list[str], as_json: bool) -> None:
     if as_json:
         runs = [{"run": run, "removed": things} for run, things in removed.items()]
-        print(json.dumps({"runs": runs}, indent=2))
+        options.print_json({"runs": runs})
         return
     for run, things in removed.items():
         print(

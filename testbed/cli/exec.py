@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -185,8 +183,7 @@ def _present(executed: Executed, as_json: bool) -> None:
 
     summary = executed.summary
     if as_json:
-        json.dump(summary, sys.stdout, indent=2)
-        print()
+        options.print_json(summary)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     for reason in summary["reasons"]:
         console.print(printable(reason), markup=False)

@@ -4,7 +4,6 @@ scenario."""
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,8 +109,7 @@ def replay(
     if fabric != VIRTUAL and not no_figures:
         draw(Path(entry["dir"]))
     if as_json:
-        json.dump(entry, sys.stdout, indent=2)
-        print()
+        options.print_json(entry)
     else:
         print(_outcome(entry))
     if entry["verdict"] == "invalid":
@@ -129,15 +127,15 @@ def _outcome(entry: dict[str, Any]) -> str:
 def _say(file: Path, trace: Any, as_json: bool) -> None:
     from testbed.comm_trace.trace import contents
 
-    found = contents(trace)
+    facts = contents(trace)
     if as_json:
-        print(json.dumps({"file": str(file), **found}, indent=2))
+        options.print_json({"file": str(file), **facts})
         return
     print(
-        f"{file}: {len(found['nodes'])} nodes, {found['messages']} messages, {found['bytes']} B, "
-        f"at least {found['least_s']:.6g} s"
+        f"{file}: {len(facts['nodes'])} nodes, {facts['messages']} messages, {facts['bytes']} B, "
+        f"at least {facts['least_s']:.6g} s"
     )
-    for node in found["nodes"]:
+    for node in facts["nodes"]:
         print(
             f"  {node['name']}: {node['sent']} sent ({node['bytes_sent']} B), {node['received']} "
             f"received ({node['bytes_received']} B), computes {node['compute_s']:.6g} s"

@@ -4,6 +4,7 @@ again in a kernel of its own.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,21 +70,53 @@ def table_width() -> int | None:
     return None if sys.stdout.isatty() else 160
 
 
-def in_words(asked: Impairments, overhead_bytes: int = 0) -> str:
+def print_json(content: Any) -> None:
+    """Print ``content`` on standard output."""
+    print(json.dumps(content, indent=2))
+
+
+def write_text(path: Path, text: str, *, folders: bool = False) -> None:
+    """Write a file that the user named, and its ``folders`` if need be. Raises InputError where
+    that cannot be."""
+    try:
+        if folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
+
+
+FIGURES = (".png", ".pdf", ".svg")
+
+
+def check_figure(path: Path, flag: str) -> None:
+    """Raises InputError for a file whose ending names no kind of figure."""
+    if path.suffix not in FIGURES:
+        hint = f"Name a file that ends in {', '.join(FIGURES)}"
+        raise InputError(f"no kind of figure ends in {path.suffix!r}", where=flag, hint=hint)
+
+
+def in_words(impairments: Impairments, overhead_bytes: int = 0) -> str:
     """Such as ``delay 10 ms ± 1 ms normal, loss 1 %``; empty if nothing is asked for."""
-    words = [*_delay(asked), *_packets(asked), *_rest(asked)] if asked else []
+    words = (
+        [*_delay(impairments), *_packets(impairments), *_rest(impairments)] if impairments else []
+    )
     words += [f"overhead {Size(overhead_bytes)}"] if overhead_bytes else []
     return ", ".join(words)
 
 
-def _delay(asked: Impairments) -> Iterator[str]:
-    jitter = f" ± {_time(asked.jitter_ns)} {asked.distribution}" if asked.jitter_ns else ""
-    if asked.delay_ns:
-        yield f"delay {_time(asked.delay_ns)}{jitter}"
+def _delay(impairments: Impairments) -> Iterator[str]:
+    jitter = (
+        f" ± {_time(impairments.jitter_ns)} {impairments.distribution}"
+        if impairments.jitter_ns
+        else ""
+    )
+    if impairments.delay_ns:
+        yield f"delay {_time(impairments.delay_ns)}{jitter}"
 
 
-def _packets(asked: Impairments) -> Iterator[str]:
-    loss = asked.loss
+def _packets(impairments: Impairments) -> Iterator[str]:
+    loss = impairments.loss
     if isinstance(loss, GilbertElliott):
         mean, burst = 100 * loss.mean_loss, loss.mean_burst
         yield f"loss {mean:.3g} % in bursts of {burst:.3g} packets (Gilbert–Elliott)"
@@ -92,19 +125,19 @@ def _packets(asked: Impairments) -> Iterator[str]:
     elif loss:
         yield f"loss {100 * loss:.3g} %"
     for name in ("reorder", "duplicate", "corrupt"):
-        if share := getattr(asked, name):
+        if share := getattr(impairments, name):
             yield f"{name} {100 * share:.3g} %"
 
 
-def _rest(asked: Impairments) -> Iterator[str]:
-    if asked.slot:
-        yield f"slots of {_time(asked.slot.shortest_ns)} to {_time(asked.slot.longest_ns)}"
-    if asked.ecn:
+def _rest(impairments: Impairments) -> Iterator[str]:
+    if slot := impairments.slot:
+        yield f"slots of {_time(slot.shortest_ns)} to {_time(slot.longest_ns)}"
+    if impairments.ecn:
         yield "ECN marks"
-    if not asked.ordered:
+    if not impairments.ordered:
         yield "not kept in order"
-    if asked.seed is not None:
-        yield f"seed {asked.seed}"
+    if impairments.seed is not None:
+        yield f"seed {impairments.seed}"
 
 
 def _time(ns: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import islice
 from math import isfinite
@@ -83,14 +82,14 @@ def _carried(scenario: Scenario) -> Iterator[tuple[str, LinkDirection, float]]:
         shares = len(servers - inside) / len(servers), len(servers & inside) / len(servers)
         out[rack.name] = len(workers & inside) * shares[0]
         into[rack.name] = len(workers - inside) * shares[1]
-    for link, many in out.items():
-        if many:
-            yield "up", LinkDirection(link, "up"), many
-            yield "down", LinkDirection(link, "down"), many
-    for link, many in into.items():
-        if many:
-            yield "up", LinkDirection(link, "down"), many
-            yield "down", LinkDirection(link, "up"), many
+    for link, count in out.items():
+        if count:
+            yield "up", LinkDirection(link, "up"), count
+            yield "down", LinkDirection(link, "down"), count
+    for link, count in into.items():
+        if count:
+            yield "up", LinkDirection(link, "down"), count
+            yield "down", LinkDirection(link, "up"), count
 
 
 def _mean_rate(timeline: Timeline, end: LinkDirection, loaded: Loaded) -> float:
@@ -264,57 +263,59 @@ def plan(
     if for_exec:
         check_nodes(loaded)
         check_fabric(loaded, fabric)
-    found = describe(loaded, fabric, seconds, trains=not for_exec)
+    described = describe(loaded, fabric, seconds, trains=not for_exec)
     if as_json:
-        print(json.dumps(found, indent=2))
+        options.print_json(described)
     else:
-        _show(found)
+        _show(described)
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(described: dict[str, Any]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    names = [node["name"] for node in found["nodes"]]
+    names = [node["name"] for node in described["nodes"]]
     listed = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-    console.print(f"{found['scenario']}: {len(names)} nodes ({listed}) on {found['fabric']}")
-    if found["dilation"] != 1:
-        console.print(f"dilation {found['dilation']:g}: times and rates below are wall clock")
-    console.print(_link_table(found))
-    console.print(_changes(found))
-    for line in (*_racks(found), *_nodes(found), *_traffic(found)):
+    console.print(
+        f"{described['scenario']}: {len(names)} nodes ({listed}) on {described['fabric']}"
+    )
+    if described["dilation"] != 1:
+        console.print(f"dilation {described['dilation']:g}: times and rates below are wall clock")
+    console.print(_link_table(described))
+    console.print(_changes(described))
+    for line in (*_racks(described), *_nodes(described), *_traffic(described)):
         console.print(line)
-    for line in _facts(found):
+    for line in _facts(described):
         console.print(line)
     console.print("\n# the same by hand, at t0")
-    for link in found["links"][:SHOWN]:
+    for link in described["links"][:SHOWN]:
         for command in link["tc"]:
             console.print(command, markup=False)
-    if found["compose"]:
+    if described["compose"]:
         console.print("\n# compose.yaml (a run has its own id and subnets)")
-        console.print(found["compose"], markup=False)
+        console.print(described["compose"], markup=False)
 
 
-def _link_table(found: dict[str, Any]) -> Any:
+def _link_table(described: dict[str, Any]) -> Any:
     from rich.table import Table
 
     table = Table(
         "link", "direction", "rate at t0", "queue", "at", "besides", title="Links", box=None
     )
-    for link in found["links"][:SHOWN]:
+    for link in described["links"][:SHOWN]:
         rate, queue = _rate(link["rate_bits"]), str(Size(link["queue_bytes"]))
-        place = link["at"] or "switch"
-        table.add_row(link["link"], link["direction"], rate, queue, place, link["in_words"])
-    if len(found["links"]) > SHOWN:
-        table.add_row(f"… {len(found['links']) - SHOWN} more", "", "", "", "", "")
+        at = link["at"] or "switch"
+        table.add_row(link["link"], link["direction"], rate, queue, at, link["in_words"])
+    if len(described["links"]) > SHOWN:
+        table.add_row(f"… {len(described['links']) - SHOWN} more", "", "", "", "", "")
     return table
 
 
-def _changes(found: dict[str, Any]) -> Any:
+def _changes(described: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    changes = found["changes"]
-    title = f"Changes in the first {found['seconds']:g} s: {len(changes)}"
+    changes = described["changes"]
+    title = f"Changes in the first {described['seconds']:g} s: {len(changes)}"
     table = Table("after", "link", "direction", "rate", "besides", title=title, box=None)
     for change in changes[:SHOWN]:
         rate = _rate(change["rate_bits"]) + (", packets dropped" if change["drop"] else "")
@@ -325,26 +326,26 @@ def _changes(found: dict[str, Any]) -> Any:
     return table
 
 
-def _racks(found: dict[str, Any]) -> list[str]:
+def _racks(described: dict[str, Any]) -> list[str]:
     return [
         f"rack {name}: {', '.join(members[:SHOWN])}{', …' if len(members) > SHOWN else ''}"
-        for name, members in found["racks"].items()
+        for name, members in described["racks"].items()
     ]
 
 
-def _nodes(found: dict[str, Any]) -> list[str]:
-    changes = found["node_changes"]
+def _nodes(described: dict[str, Any]) -> list[str]:
+    changes = described["node_changes"]
     shown = [f"after {c['time_s']:.3f} s: {c['action']} {c['node']}" for c in changes[:SHOWN]]
     return [*shown, f"… {len(changes) - SHOWN} more"] if len(changes) > SHOWN else shown
 
 
-def _traffic(found: dict[str, Any]) -> list[str]:
+def _traffic(described: dict[str, Any]) -> list[str]:
     """A line a flow."""
     lines = []
-    for flow in found["traffic"]:
+    for flow in described["traffic"]:
         how = f" at {_rate(flow['rate_bits'])}" if flow["rate_bits"] else ""
         until = "the end" if flow["stop_s"] is None else f"{flow['stop_s']:.3f} s"
-        pauses = f", {len(flow['bursts'])} bursts in {found['seconds']:g} s"
+        pauses = f", {len(flow['bursts'])} bursts in {described['seconds']:g} s"
         lines.append(
             f"traffic {flow['name']}: {flow['kind']}{how} from {flow['from']} to {flow['to']}, "
             f"{flow['start_s']:.3f} s to {until}{pauses if len(flow['bursts']) > 1 else ''}"
@@ -356,24 +357,24 @@ def _rate(bits: int) -> str:
     return f"{bits / 1e6:.3f} Mbit/s" if bits else "outage"
 
 
-def _facts(found: dict[str, Any]) -> list[str]:
+def _facts(described: dict[str, Any]) -> list[str]:
     """Sentences about the whole history and an uncompressed step."""
-    facts = [f"\nlowest rate {_rate(found['lowest_rate_bits'])}"]
-    if found["shortest_step_s"] is not None:
-        facts.append(f"shortest time between two changes {Duration(found['shortest_step_s'])}")
-    if found["longest_outage_s"]:
-        facts.append(f"longest outage {Duration(found['longest_outage_s'])}")
-    if len(bundles := found["bundle_packets"]) > 1:
+    facts = [f"\nlowest rate {_rate(described['lowest_rate_bits'])}"]
+    if described["shortest_step_s"] is not None:
+        facts.append(f"shortest time between two changes {Duration(described['shortest_step_s'])}")
+    if described["longest_outage_s"]:
+        facts.append(f"longest outage {Duration(described['longest_outage_s'])}")
+    if len(bundles := described["bundle_packets"]) > 1:
         facts.append(
             f"gso_max_segs {bundles[0]}; up to {bundles[-1]} where the machine is measured "
             "and needs longer bundles"
         )
-    if held := in_a_sentence(found["pacing"]):
-        facts.append(held)
-    if step := found["dense_step"]:
+    if sentence := in_a_sentence(described["pacing"]):
+        facts.append(sentence)
+    if step := described["dense_step"]:
         facts.append(
             f"uncompressed: {step['parameters']} parameters, {step['frame_bytes']} B a message; at "
             f"mean rates {1e3 * step['up_s']:.1f} ms up, {1e3 * step['down_s']:.1f} ms down, "
             f"{1e3 * step['step_s']:.1f} ms a step, {step['communicating']:.0%} of it communicating"
         )
-    return facts + [f"needs {need}" for need in found["needs"]]
+    return facts + [f"needs {need}" for need in described["needs"]]

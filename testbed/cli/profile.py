@@ -61,15 +61,15 @@ def profile(
     if device not in ("cpu", "cuda"):
         raise InputError(f"unknown device {device!r}", where="--device", hint="Known: cpu, cuda")
     if estimate is None:
-        found = measured_file(train, device, threads, passes)
+        file = measured_file(train, device, threads, passes)
     else:
-        found = estimated_file(train, estimate)
+        file = estimated_file(train, estimate)
     if out is not None:
-        _write(out, found.text())
+        options.write_text(out, file.text(), folders=True)
     if as_json:
-        print(found.text(), end="")
+        print(file.text(), end="")
         return
-    _show(found, out)
+    _show(file, out)
 
 
 def _train(scenario: Path | None, changes: dict[str, Any]) -> Train:
@@ -80,43 +80,35 @@ def _train(scenario: Path | None, changes: dict[str, Any]) -> Train:
     return train.model_copy(update=given)
 
 
-def _write(out: Path, text: str) -> None:
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=str(out)) from None
-
-
-def _show(found: ProfileFile, out: Path | None) -> None:
+def _show(file: ProfileFile, out: Path | None) -> None:
     from rich.console import Console
 
     console = Console(width=options.table_width(), highlight=False)
-    console.print(_table(found))
-    where = "for a" if found.source == "estimated" else "on"
-    console.print(f"{found.source} {where} {found.device}: {found.about}", markup=False)
+    console.print(_table(file))
+    where = "for a" if file.source == "estimated" else "on"
+    console.print(f"{file.source} {where} {file.device}: {file.about}", markup=False)
     if out is not None:
         console.print(f"written to {out}", markup=False)
 
 
-def _table(found: ProfileFile) -> Table:
+def _table(file: ProfileFile) -> Table:
     from rich.table import Column, Table
 
     numbers = ("parameters", "forward, ms", "backward, ms", "share")
     columns = [Column(title, justify="right") for title in numbers]
-    title = f"{found.model} (width {found.width:g}) on {found.task}, {found.batch} samples a step"
+    title = f"{file.model} (width {file.width:g}) on {file.task}, {file.batch} samples a step"
     table = Table("layer", *columns, title=title, box=None)
-    for one in found.layers:
-        share = (one.forward_s + one.backward_s) / found.total_s
+    for layer in file.layers:
+        share = (layer.forward_s + layer.backward_s) / file.total_s
         table.add_row(
-            one.name or "(the model's own)",
-            f"{one.parameters or 0}",
-            *_ms(one.forward_s, one.backward_s),
+            layer.name or "(the model's own)",
+            f"{layer.parameters or 0}",
+            *_ms(layer.forward_s, layer.backward_s),
             f"{share:.1%}",
         )
-    forward_s = sum(one.forward_s for one in found.layers)
-    parameters = sum(one.parameters or 0 for one in found.layers)
-    table.add_row("all", f"{parameters}", *_ms(forward_s, found.total_s - forward_s), "100.0%")
+    forward_s = sum(layer.forward_s for layer in file.layers)
+    parameters = sum(layer.parameters or 0 for layer in file.layers)
+    table.add_row("all", f"{parameters}", *_ms(forward_s, file.total_s - forward_s), "100.0%")
     return table
 
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -62,8 +61,7 @@ def replay(
     if not no_figures:
         draw(replayed.directory)
     if as_json:
-        json.dump(replayed.to_json(), sys.stdout, indent=2)
-        print()
+        options.print_json(replayed.to_json())
         for reason in replayed.verdict.reasons:
             print(f"testbed: {reason}", file=sys.stderr)
     else:
@@ -182,7 +180,7 @@ def replay_controller(
             for name, rank, records in _workers(run, node)
         ]
     if as_json:
-        print(json.dumps(_report(run, wanted, same, replays), indent=2))
+        options.print_json(_report(run, wanted, same, replays))
     else:
         for name, _, replayed in replays:
             print(f"{name}: {_verdict(replayed, same)}")
@@ -214,7 +212,7 @@ def _wanted(name: str) -> Algorithm:
 
 def _workers(run: Path, node: str | None) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
     """Name, rank and step records of every worker (or of ``node``), by rank."""
-    found = {
+    records_of = {
         int(path.stem.rpartition("-")[2]): [
             record for record in read_jsonl(path) if record.get("kind") == "step"
         ]
@@ -222,9 +220,9 @@ def _workers(run: Path, node: str | None) -> Iterator[tuple[str, int, list[dict[
     }
     names = {
         rank: str(records[0]["node"]) if records else f"worker-{rank}"
-        for rank, records in found.items()
+        for rank, records in records_of.items()
     }
-    if not found:
+    if not records_of:
         raise InputError("no worker has recorded anything", where=str(run / EVENTS))
     if node is not None and node not in names.values():
         raise InputError(
@@ -232,9 +230,9 @@ def _workers(run: Path, node: str | None) -> Iterator[tuple[str, int, list[dict[
             where="--node",
             hint=f"Recorded: {', '.join(names.values())}",
         )
-    for rank in sorted(found):
+    for rank in sorted(records_of):
         if node in (None, names[rank]):
-            yield names[rank], rank, found[rank]
+            yield names[rank], rank, records_of[rank]
 
 
 def _verdict(replayed: ReplayedDecisions, same: bool) -> str:

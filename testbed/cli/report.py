@@ -51,7 +51,7 @@ def _report(runs: list[Path], out: Path | None, as_json: bool) -> None:
     sheet = sheet_of(loaded)
     table = sheet.rows(loaded)
     if as_json:
-        print(json.dumps(json.loads(to_json({"runs": table, "files": files})), indent=2))
+        options.print_json(json.loads(to_json({"runs": table, "files": files})))
         return
     from rich.console import Console
 
@@ -121,7 +121,12 @@ def compare(
 ) -> None:
     """Run every algorithm with every seed, interleaved, and pair the differences by seed."""
     _check(target or (), margin)
-    earlier = None if resume is None else _earlier(resume, out)
+    if resume is None:
+        earlier = None
+    else:
+        from testbed.runner.comparison import recorded
+
+        earlier = recorded(resume, out)
     fabric, out = _place(earlier, fabric, out)
     if guest:
         context.params.update(fabric=fabric, out=out)
@@ -167,12 +172,6 @@ def compare(
     )
     if comparison.failed:
         raise typer.Exit(1)
-
-
-def _earlier(resume: Path, out: Path | None) -> Recorded:
-    from testbed.runner.comparison import recorded
-
-    return recorded(resume, out)
 
 
 def _flags(
@@ -222,11 +221,11 @@ def _present(comparison: Comparison, as_json: bool, *, figures: bool, **how: Any
         {**read_json(Path(entry["dir"]) / SUMMARY), "dir": entry["dir"]}
         for entry in comparison.runs
     ]
-    found = compared(
+    result = compared(
         directory=comparison.directory, entries=comparison.runs, summaries=summaries, **how
     )
     draw(comparison, figures=figures)
-    text = _written(found, comparison.directory)
+    text = _written(result, comparison.directory)
     if as_json:
         sys.stdout.write(text)
         return
@@ -234,18 +233,18 @@ def _present(comparison: Comparison, as_json: bool, *, figures: bool, **how: Any
 
     from analysis.tables import algorithm_table as rich_table
 
-    Console(width=options.table_width()).print(rich_table(found))
-    for sentence in found.sentences():
+    Console(width=options.table_width()).print(rich_table(result))
+    for sentence in result.sentences():
         print(sentence)
 
 
-def _written(found: Compared, directory: Path) -> str:
+def _written(result: Compared, directory: Path) -> str:
     from analysis.comparison import COMPARED
     from analysis.tables import algorithm_rows as rows
     from analysis.tables import to_csv
     from testbed.records.run_directory import to_json, write_atomically
 
-    text = to_json(found.to_json(), indent=2) + "\n"
+    text = to_json(result.to_json(), indent=2) + "\n"
     write_atomically(directory / COMPARED, text)
-    write_atomically(directory / "algorithms.csv", to_csv(rows(found)))
+    write_atomically(directory / "algorithms.csv", to_csv(rows(result)))
     return text

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +71,7 @@ def present(comparison: Comparison, as_json: bool, *, figures: bool = True) -> N
 
     table = draw(comparison, figures=figures)
     if as_json:
-        json.dump({"runs": comparison.runs}, sys.stdout, indent=2)
-        print()
+        options.print_json({"runs": comparison.runs})
     else:
         Console(width=options.table_width()).print(rich_table(table))
 
@@ -90,9 +87,11 @@ def draw(comparison: Comparison, *, figures: bool = True) -> list[dict[str, Any]
     if figures:
         from analysis.report import make_figures
 
-        made = make_figures(directories, comparison.directory / "figures")
+        figure_paths = make_figures(directories, comparison.directory / "figures")
         note = Console(stderr=True)
-        note.print(f"{len(made)} figures in {comparison.directory / 'figures'}", highlight=False)
+        note.print(
+            f"{len(figure_paths)} figures in {comparison.directory / 'figures'}", highlight=False
+        )
     table = comparison_rows(directories)
     (comparison.directory / "table.csv").write_text(to_csv(table), encoding="utf-8")
     return table

@@ -30,10 +30,10 @@ def link_commands(
 ) -> list[str]:
     """All that shapes one direction of a link; ``impaired``: it has a delay line though it begins
     with none."""
-    place = hops(end, cable, at)
-    commands = [*_way_in(place.queue), *tc_commands(end, shape, place.queue.device)]
+    points = hops(end, cable, at)
+    commands = [*_way_in(points.queue), *tc_commands(end, shape, points.queue.device)]
     if shape.impairments or impaired:
-        commands += [*_way_in(place.line), line_command(shape, place.line.device)]
+        commands += [*_way_in(points.line), line_command(shape, points.line.device)]
     return commands
 
 
@@ -44,14 +44,14 @@ def host_commands(cable: Cable, settings: LinkSettings) -> list[str]:
     The same is done at the switch's own interface, through which the session's machine may talk.
     """
     nic = cable.nic.name
-    told = [f"congctl {settings.congestion}"] if settings.congestion else []
-    told += [f"rto_min {settings.rto_min_ms}ms"] if settings.rto_min_ms is not None else []
-    told += ["features ecn"] if settings.ecn else []
+    words = [f"congctl {settings.congestion}"] if settings.congestion else []
+    words += [f"rto_min {settings.rto_min_ms}ms"] if settings.rto_min_ms is not None else []
+    words += ["features ecn"] if settings.ecn else []
     commands = [f"ip link set dev {nic} gso_max_segs {settings.segments}"]
-    if told:
+    if words:
         subnet = f"$(ip -4 route show dev {nic} scope link proto kernel)"
         same = f"dev {nic} scope link proto kernel"
-        commands.append(f"ip route change {subnet} {same} {' '.join(told)}")
+        commands.append(f"ip route change {subnet} {same} {' '.join(words)}")
     return commands
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from testbed.cli import options
-from testbed.cli.trace import FIGURES
 from testbed.errors import InputError
 from testbed.records.run_directory import readable
 
@@ -61,16 +60,14 @@ def _timeline(
 ) -> None:
     from analysis.figures.timeline import View, save_view
     from analysis.timeline import chosen, middle, trace
+    from testbed.records.run_directory import to_json
 
-    if figure is not None and figure.suffix not in FIGURES:
-        hint = f"Name a file that ends in {', '.join(FIGURES)}"
-        raise InputError(
-            f"no kind of figure ends in {figure.suffix!r}", where="--figure", hint=hint
-        )
+    if figure is not None:
+        options.check_figure(figure, "--figure")
     loaded = _load(run)
     kept = chosen(loaded, *bounds(steps))
-    found = trace(loaded, kept)
-    _put(out, found)
+    content = trace(loaded, kept)
+    options.write_text(out, to_json(content))
     if figure is not None:
         drawn = [middle(loaded)] if steps is None else kept
         save_view(View(loaded, tuple(drawn), workers), figure)
@@ -78,7 +75,7 @@ def _timeline(
         "trace": str(out),
         "figure": None if figure is None else str(figure),
         "steps": kept,
-        "events": len(found["traceEvents"]),
+        "events": len(content["traceEvents"]),
         "buckets": bool(loaded.events.get("bucket")),
     }
     print(json.dumps(said, indent=2) if as_json else "\n".join(_described(said)))
@@ -108,15 +105,6 @@ def _load(directory: Path) -> Run:
             hint=f"Give one of its runs: they are listed in its {COMPARISON}",
         )
     return load(directory)
-
-
-def _put(out: Path, found: dict[str, object]) -> None:
-    from testbed.records.run_directory import to_json
-
-    try:
-        out.write_text(to_json(found), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=str(out)) from None
 
 
 def _described(said: Mapping[str, object]) -> list[str]:

@@ -29,21 +29,18 @@ _UNITS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
 
 def put(out: Path, text: str, trace: RateTrace, as_json: bool, **more: Any) -> None:
     """Write ``text``, which holds ``trace``, to ``out`` and say what was written."""
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=str(out)) from None
-    found = summary(trace)
+    options.write_text(out, text)
+    facts = summary(trace)
     if as_json:
-        print(json.dumps({"file": str(out), **more, **found.to_json()}, indent=2))
+        options.print_json({"file": str(out), **more, **facts.to_json()})
     else:
-        print(f"{out}: {headline(found)}")
+        print(f"{out}: {headline(facts)}")
 
 
-def headline(found: TraceSummary) -> str:
+def headline(facts: TraceSummary) -> str:
     """A trace in half a line."""
-    points = f"{found.points} point{'s' * (found.points > 1)}"
-    return f"{found.duration_s:g} s, {points}, mean {rate_text(found.mean_bits)}"
+    points = f"{facts.points} point{'s' * (facts.points > 1)}"
+    return f"{facts.duration_s:g} s, {points}, mean {rate_text(facts.mean_bits)}"
 
 
 def rate_text(bits: float) -> str:
@@ -233,13 +230,13 @@ def record(
 
 
 def _command(host: str, port: int, seconds: int, reverse: bool, interval: float) -> list[str]:
-    found = shutil.which("iperf3")
-    if found is None:
+    program = shutil.which("iperf3")
+    if program is None:
         raise MachineError(
             "iperf3 is not installed", fix="Install it, on Debian or Ubuntu: apt-get install iperf3"
         )
     command = [
-        found, "--client", host, "--port", str(port), "--time", str(seconds),
+        program, "--client", host, "--port", str(port), "--time", str(seconds),
         "--interval", f"{interval:g}", "--connect-timeout", str(CONNECT_MS), "--json",
     ]  # fmt: skip
     return [*command, "--reverse"] if reverse else command
@@ -292,7 +289,6 @@ Figure = Annotated[
     typer.Option("--out", help="Figure to draw (.png, .pdf, .svg).", metavar="FILE"),
 ]
 Target = Annotated[str, typer.Option("--to", help=f"{', '.join(WRITERS)}.", metavar="FORMAT")]
-FIGURES = (".png", ".pdf", ".svg")
 
 
 def _factor(flag: str, effect: str) -> Any:
@@ -313,19 +309,17 @@ def show(
 ) -> None:
     """Print what FILE is like and draw it: rate over time, and how often it is which."""
     target = Path(f"{file.stem}.png") if out is None else out
-    if target.suffix not in FIGURES:
-        hint = f"Name a file that ends in {', '.join(FIGURES)}"
-        raise InputError(f"no kind of figure ends in {target.suffix!r}", where="--out", hint=hint)
+    options.check_figure(target, "--out")
     form, trace = _read(file, form, column)
-    found = summary(trace)
+    facts = summary(trace)
     from analysis.figures.trace import save_trace
 
     save_trace(trace, target, file.name)
     if as_json:
-        shown = {"file": str(file), "format": form, "figure": str(target), **found.to_json()}
-        print(json.dumps(shown, indent=2))
+        shown = {"file": str(file), "format": form, "figure": str(target), **facts.to_json()}
+        options.print_json(shown)
     else:
-        print("\n".join(_described(file, form, found)))
+        print("\n".join(_described(file, form, facts)))
         print(f"figure   {target}")
 
 
@@ -393,16 +387,16 @@ def _check_factors(stretch: float, scale: float) -> None:
             )
 
 
-def _described(file: Path, form: str, found: TraceSummary) -> list[str]:
-    spread = ", ".join(f"p{n} {rate_text(rate)}" for n, rate in found.percentiles_bits.items())
+def _described(file: Path, form: str, facts: TraceSummary) -> list[str]:
+    spread = ", ".join(f"p{n} {rate_text(rate)}" for n, rate in facts.percentiles_bits.items())
     outage = "none"
-    if found.outage_share:
-        longest = f"the longest {found.longest_outage_s:.4g} s"
-        outage = f"{found.outage_share:.2%} of the time, {longest}"
+    if facts.outage_share:
+        longest = f"the longest {facts.longest_outage_s:.4g} s"
+        outage = f"{facts.outage_share:.2%} of the time, {longest}"
     return [
-        f"{file}: {form}, {headline(found)}",
-        f"rate     {rate_text(found.min_bits)} to {rate_text(found.max_bits)}",
+        f"{file}: {form}, {headline(facts)}",
+        f"rate     {rate_text(facts.min_bits)} to {rate_text(facts.max_bits)}",
         f"in time  {spread}",
-        f"steps    the shortest {found.shortest_step_s:.4g} s",
+        f"steps    the shortest {facts.shortest_step_s:.4g} s",
         f"outages  {outage}",
     ]

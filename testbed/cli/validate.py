@@ -4,7 +4,6 @@ kernel; ``testbed init``: a scenario to start from, with a trace of its own.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,24 +31,26 @@ def validate(
     loaded = load(scenario, trains=not for_exec)
     if for_exec:
         check_nodes(loaded)
-    found = summary(loaded) | ({} if for_exec else training(loaded))
+    facts = summary(loaded) | ({} if for_exec else training(loaded))
     if as_json:
-        print(json.dumps(found, indent=2))
+        options.print_json(facts)
         return
     counts = [
-        (found["servers"], "server"),
-        (found["workers"], "worker"),
-        *((found[key], noun) for key, noun in _OPTIONAL.items() if found[key]),
-        (found["events"], "event"),
-        (len(found["traces"]), "trace"),
+        (facts["servers"], "server"),
+        (facts["workers"], "worker"),
+        *((facts[key], noun) for key, noun in _OPTIONAL.items() if facts[key]),
+        (facts["events"], "event"),
+        (len(facts["traces"]), "trace"),
     ]
+    listed = [f"{number} {noun}{'s' * (number != 1)}" for number, noun in counts]
     valid = "valid for `testbed exec`" if for_exec else "valid"
-    print(f"{scenario}: {valid}; {', '.join(_counted(n, noun) for n, noun in counts)}")
+    print(f"{scenario}: {valid}; {', '.join(listed)}")
     if not for_exec:
-        print(f"algorithms: {', '.join(found['algorithms'])}; seeds: {_listed(found['seeds'])}")
-    if held := in_a_sentence(found.get("pacing")):
-        print(held)
-    for need in found["needs"]:
+        seeds = ", ".join(map(str, facts["seeds"]))
+        print(f"algorithms: {', '.join(facts['algorithms'])}; seeds: {seeds}")
+    if sentence := in_a_sentence(facts.get("pacing")):
+        print(sentence)
+    for need in facts["needs"]:
         print(f"needs {need}")
 
 
@@ -80,14 +81,6 @@ def training(loaded: Loaded) -> dict[str, Any]:
         "seeds": list(scenario.seeds),
         "pacing": pacing(loaded, by_layer=overlaps(loaded)),
     }
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 Directory = Annotated[Path, typer.Argument(help="Where to; made if it is not there.")]

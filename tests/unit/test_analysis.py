@@ -22,6 +22,7 @@ from analysis.figures import (
 )
 from analysis.load import Run, load, load_all
 from analysis.report import make_figures
+from analysis.series import EndSamples
 from testbed.errors import InputError
 from testbed.fidelity.verdict import Verdict
 
@@ -81,9 +82,10 @@ def test_dilated_times_are_drawn_in_model_time(tmp_path: Path, runs: list[Run]) 
     assert ten.per_step("delay_s") == pytest.approx(one.per_step("delay_s") / 10)
     assert ten.per_step("loss") == pytest.approx(one.per_step("loss"))
     assert ten.evaluations()[1] == pytest.approx(one.evaluations()[1] / 10)
-    start, _, asked, _ = ten.link_rates("server", "down")
-    assert start == pytest.approx(one.link_rates("server", "down")[0] / 10)
-    assert asked == pytest.approx(one.link_rates("server", "down")[2] * 10)
+    rates = EndSamples(one, "server", "down").samples
+    slow = EndSamples(ten, "server", "down").samples
+    assert slow.start == pytest.approx(rates.start / 10)
+    assert slow.requested == pytest.approx(rates.requested * 10)
 
 
 def test_the_table_pairs_by_seed(runs: list[Run]) -> None:
@@ -216,7 +218,7 @@ def test_rates_add_up_to_what_was_carried(runs: list[Run]) -> None:
     mine = [r for r in rows if (r["quantity"], r["algorithm"]) == ("delivered_mbit_s", "none")]
     width = mine[1]["time_s"] - mine[0]["time_s"]
     sent = sum(row["value"] for row in mine) * width * 1e6
-    *_, rate = runs[0].link_rates("server", "down")
+    rate = EndSamples(runs[0], "server", "down").samples.delivered
     assert sent == pytest.approx(sum(rate * 0.1), rel=0.03)
     asked = [row["value"] for row in rows if row["quantity"] == "asked_mbit_s"]
     assert 20 <= min(asked) < max(asked) <= 100

@@ -55,7 +55,7 @@ def saved(comparison: Path, mine: str, theirs: str) -> float:
 
 
 def mean_of(row: Row) -> float:
-    text = row.found.split(" ")[0]
+    text = row.measured.split(" ")[0]
     return float(text.rstrip("%")) / (100 if "%" in text else 1)
 
 

@@ -188,12 +188,12 @@ def recorded(
     training = training or _fitting(elements)
     size = training.elements()
     each = -(-elements // size)
-    held: list[Tensor] = []
+    kept: list[Tensor] = []
     for number, flat in islice(_compensated(training, density), _WARM + turns + each - 1):
         if number > _WARM:
-            held.append(flat.clone())
+            kept.append(flat.clone())
         say(f"recording: step {number} of {_WARM + turns + each - 1} of {training.name}")
-    flats = [torch.cat(held[turn : turn + each])[:elements] for turn in range(turns)]
+    flats = [torch.cat(kept[turn : turn + each])[:elements] for turn in range(turns)]
     about = (
         f"error-feedback gradients (top-k at {density:g}) of {training.name}, {size:,} parameters: "
         f"{_joined(each, size, elements)}, from step {_WARM + 1} on, one step later every turn"
@@ -211,7 +211,7 @@ def _compensated(training: Training, density: float) -> Iterator[tuple[int, Tens
 def _fitting(elements: int) -> Training:
     """The widest model that is no longer than the vector, or else the narrowest."""
     offered = [Training("synthetic", "resnet18", width, batch=16) for width in _WIDTHS]
-    return next((one for one in offered if one.elements() <= elements), offered[-1])
+    return next((training for training in offered if training.elements() <= elements), offered[-1])
 
 
 def _joined(each: int, size: int, elements: int) -> str:

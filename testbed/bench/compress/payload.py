@@ -104,39 +104,44 @@ class PayloadResult:
             "elements": self.elements,
             "threads": self.threads,
             "references": self.references,
-            "results": [one.to_json() for one in self.results],
+            "results": [coded.to_json() for coded in self.results],
         }
 
     def suite(self) -> Suite:
         """As a table, with its checks: of sizes always, of times where limits are stated."""
         rows = [
             {
-                **one.to_json(),
-                "bits / bound": one.bits_per_element / one.bits_bound,
-                "both / selection": self._share(one),
+                **coded.to_json(),
+                "bits / bound": coded.bits_per_element / coded.bits_bound,
+                "both / selection": self._share(coded),
             }
-            for one in self.results
+            for coded in self.results
         ]
         title = f"{self.elements:,} elements, float32 values, threads {self.threads}"
-        checks = [check for one in self.results for check in self._checks(one)]
+        checks = [check for coded in self.results for check in self._checks(coded)]
         return Suite(title, rows, checks, absent=[] if self._stated else [UNJUDGED])
 
     @property
     def _stated(self) -> bool:
         return stated(self.elements, self.threads)
 
-    def _checks(self, one: Coded) -> list[ResultCheck]:
-        if one.method != CHOSEN:
+    def _checks(self, coded: Coded) -> list[ResultCheck]:
+        if coded.method != CHOSEN:
             return []
         size = at_most(
-            f"bits / bound at {one.density:g}", one.bits_per_element / one.bits_bound, _LARGEST
+            f"bits / bound at {coded.density:g}",
+            coded.bits_per_element / coded.bits_bound,
+            _LARGEST,
         )
-        if one.density != 0.01 or not self._stated:
+        if coded.density != 0.01 or not self._stated:
             return [size]
-        return [size, at_most("encode and decode / selection at 0.01", self._share(one), _LONGEST)]
+        return [
+            size,
+            at_most("encode and decode / selection at 0.01", self._share(coded), _LONGEST),
+        ]
 
-    def _share(self, one: Coded) -> float:
-        return (one.encode_s + one.decode_s) / self.references[_selection(one.density)]
+    def _share(self, coded: Coded) -> float:
+        return (coded.encode_s + coded.decode_s) / self.references[_selection(coded.density)]
 
 
 def run(
@@ -153,17 +158,17 @@ def _measured(
     elements: int, densities: Sequence[float], threads: int, repeat: int, say: Say
 ) -> PayloadResult:
     flat = drawn(elements, 1).flats[0]
-    seen = kernels.of(flat).measure(flat)
-    given = AccumulatedGradient(flat, seen.sum_abs, seen.max_abs)
+    statistics = kernels.of(flat).measure(flat)
+    given = AccumulatedGradient(flat, statistics.sum_abs, statistics.max_abs)
     calls: dict[str, Callable[[int], int]] = {"read_once": lambda _: read_once(flat.numpy())}
     sent, ways = {}, {}
     for density in densities:
         sent[density] = _selected(given, density)
         calls[_selection(density)] = _selecting(given, density)
-        for method, way in _ways(sent[density]).items():
-            ways[method, density] = way
-            calls[_named("write", method, density)] = _ignoring_turn(way[0])
-            calls[_named("read", method, density)] = _ignoring_turn(way[1])
+        for method, codec in _ways(sent[density]).items():
+            ways[method, density] = codec
+            calls[_named("write", method, density)] = _ignoring_turn(codec[0])
+            calls[_named("read", method, density)] = _ignoring_turn(codec[1])
     outcomes = timed(calls, repeat, _WARM, say)
     names = ["read_once", *(_selection(density) for density in densities)]
     return PayloadResult(
@@ -191,12 +196,12 @@ def _bound(size: int, count: int) -> float:
 
 def _selected(given: AccumulatedGradient, density: float) -> Sparse:
     """Return what the selection finds, in memory of its own."""
-    found = Laplace().select(given, density, Random(_SEED))
-    if found.indices is None:
+    sparse = Laplace().select(given, density, Random(_SEED))
+    if sparse.indices is None:
         raise InputError(
             f"density {density:g} is too high for a vector so short", where="--density"
         )
-    return Sparse(found.size, found.indices.clone(), found.values.clone())
+    return Sparse(sparse.size, sparse.indices.clone(), sparse.values.clone())
 
 
 def _selecting(given: AccumulatedGradient, density: float) -> Callable[[int], int]:
@@ -256,9 +261,9 @@ def _plain(
     payload = message()
 
     def reading() -> int:
-        found = np.frombuffer(payload, np.float32, sent.count).copy()
-        read(np.frombuffer(payload, np.uint8, offset=found.nbytes))
-        return found.size
+        numbers = np.frombuffer(payload, np.float32, sent.count).copy()
+        read(np.frombuffer(payload, np.uint8, offset=numbers.nbytes))
+        return numbers.size
 
     return lambda: len(message()), reading
 
@@ -378,33 +383,33 @@ class QuantizeResult:
 
     def _result(self, name: str) -> dict[str, Any]:
         method = METHODS.get(name.removesuffix(PLAIN))
-        asked = method.bits(self.elements) if method and method.bits else None
+        bound = method.bits(self.elements) if method and method.bits else None
         return {
             "method": name,
             "median_s": self.results[name].median_s,
             "decode_s": self.results[name + DECODE].median_s,
             "bits_per_element": 8 * self.results[name].results[-1] / self.elements,
-            "bits_bound": asked,
+            "bits_bound": bound,
         }
 
     def _ratios(self, name: str) -> dict[str, float]:
-        found = {f"/ {READ}": self.results[name].median_s / self.read_once_s}
+        ratios = {f"/ {READ}": self.results[name].median_s / self.read_once_s}
         if name + PLAIN in self.results:
-            found["PyTorch /"] = self._gain(name)
-            found["PyTorch decode /"] = self._gain(name, DECODE)
-        return found
+            ratios["PyTorch /"] = self._gain(name)
+            ratios["PyTorch decode /"] = self._gain(name, DECODE)
+        return ratios
 
-    def _gain(self, name: str, way: str = "") -> float:
-        return self.results[name + PLAIN + way].median_s / self.results[name + way].median_s
+    def _gain(self, name: str, suffix: str = "") -> float:
+        return self.results[name + PLAIN + suffix].median_s / self.results[name + suffix].median_s
 
     def _checks(self, times: bool) -> list[ResultCheck]:
         checks = []
         for name in self._names():
-            asked, measured = (
+            bound, measured = (
                 self._result(name)[key] for key in ("bits_bound", "bits_per_element")
             )
-            if asked and not name.endswith(PLAIN):
-                checks.append(at_most(f"{name}: bits / formula", measured / asked, _MOST_BITS))
+            if bound and not name.endswith(PLAIN):
+                checks.append(at_most(f"{name}: bits / formula", measured / bound, _MOST_BITS))
             if times and name + PLAIN in self.results:
                 checks.append(at_least(f"{name}: PyTorch / ours", self._gain(name), _LEAST_GAIN))
         return checks
@@ -448,12 +453,12 @@ def _own_codec_calls(
     """Writing and reading, as nodes do it: in memory that is used again, the last vector that was
     written."""
     kind = codings.get(method.coding)
-    made: Values = kind(layout, **method.options)
-    section, rng = np.empty(made.section_bytes(layout.size), np.uint8), Random(1)
+    codec: Values = kind(layout, **method.options)
+    section, rng = np.empty(codec.section_bytes(layout.size), np.uint8), Random(1)
     room = np.empty(layout.size, np.float32)
 
     def write(turn: int) -> int:
-        made.write(flats[turn % 2].numpy(), section, rng)
+        codec.write(flats[turn % 2].numpy(), section, rng)
         return section.size
 
     write(0)
@@ -472,10 +477,10 @@ def _torchs(
     encode = partial(reference.ENCODE[method.coding], **others, **shapes)
     decode, random = reference.DECODE[method.coding], torch.Generator().manual_seed(1)
     draw = partial(torch.rand, generator=random)
-    held = [encode(flats[0], draw)]
+    last = [encode(flats[0], draw)]
 
     def write(turn: int) -> int:
-        held[0] = encode(flats[turn % 2], draw)
-        return held[0].numel()
+        last[0] = encode(flats[turn % 2], draw)
+        return last[0].numel()
 
-    return {name: write, name + DECODE: lambda _: decode(held[0], layout.size).numel()}
+    return {name: write, name + DECODE: lambda _: decode(last[0], layout.size).numel()}

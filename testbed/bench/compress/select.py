@@ -156,14 +156,14 @@ def _measured(
 ) -> SelectResult:
     flats = given.flats
     elements = flats[0].numel()
-    made, left_out = _selectors(flats[0], density)
+    known, left_out = _selectors(flats[0], density)
     room, mask = np.empty(elements, np.int32), np.empty(elements, np.bool_)
     calls: dict[str, Callable[[int], SelectTurn]] = {
         TORCH: lambda turn: _torch_topk(flats[turn], density),
         NUMPY: lambda turn: _np_partition(flats[turn].numpy(), room, mask, density),
         READ: lambda turn: _read(flats[turn]),
     }
-    for name, selector in made.items():
+    for name, selector in known.items():
         calls[name] = _selecting(selector, flats, density)
         if name not in NO_PASSES:
             calls[name + PLAIN] = _selecting(deepcopy(selector), flats, density, _plain)
@@ -182,14 +182,14 @@ def _selectors(first: Tensor, density: float) -> tuple[dict[str, Selector], dict
         first.abs().kthvalue(first.numel() - element_count(first.numel(), density) + 1).values
     )
     options: dict[str, dict[str, Any]] = {"threshold": {"at": usual}}
-    made: dict[str, Selector] = {}
+    known: dict[str, Selector] = {}
     left_out = {}
     for name in selectors:
         try:
-            made[name] = selectors.get(name)(**options.get(name, {}))
+            known[name] = selectors.get(name)(**options.get(name, {}))
         except TypeError as error:
             left_out[name] = str(error)
-    return made, left_out
+    return known, left_out
 
 
 def _selecting(
@@ -207,9 +207,11 @@ def _selecting(
     def select(turn: int) -> SelectTurn:
         flat = flats[turn]
         with patch.object(kernels, "of", operations):
-            seen = operations(flat).measure(flat) if statistics else GradientStatistics(0.0, 0.0)
+            measured = (
+                operations(flat).measure(flat) if statistics else GradientStatistics(0.0, 0.0)
+            )
             sent = selector.select(
-                AccumulatedGradient(flat, seen.sum_abs, seen.max_abs), density, rng
+                AccumulatedGradient(flat, measured.sum_abs, measured.max_abs), density, rng
             )
         return SelectTurn(sent.count, None if sent.how is None else sent.how.passes)
 
@@ -307,8 +309,8 @@ class CountedSelection:
             "ties": self.ties,
             **_spread("sent", self.ratios),
             **_spread("one_shot", self.one_shot),
-            "fit_laplace": mean([one.laplace for one in self.fits]),
-            "fit_normal": mean([one.normal for one in self.fits]),
+            "fit_laplace": mean([fit.laplace for fit in self.fits]),
+            "fit_normal": mean([fit.normal for fit in self.fits]),
         }
 
 
@@ -319,20 +321,20 @@ def measure_thresholds(
     densities: Sequence[float] = DENSITIES,
 ) -> Suite:
     """``count`` steps after the first ``WARM`` of every training at every density."""
-    found = [_counted(t, density, count, say) for t in trainings for density in densities]
-    ratios = sum(len(one.ratios) for one in found)
-    within = sum(one.within * len(one.ratios) for one in found) / ratios
-    passes = mean([passes for one in found for passes in one.passes])
+    results = [_counted(t, density, count, say) for t in trainings for density in densities]
+    ratios = sum(len(result.ratios) for result in results)
+    within = sum(result.within * len(result.ratios) for result in results) / ratios
+    passes = mean([passes for result in results for passes in result.passes])
     checks = [
         at_least("share of steps within 5 % of the count asked for", within, 0.99),
         at_least(
-            "the same, training and density with the least", min(o.within for o in found), 0.99
+            "the same, training and density with the least", min(o.within for o in results), 0.99
         ),
         at_most("passes per step, statistics included", passes, 2.5),
-        at_most("the same, worst", max(mean(one.passes) or 0.0 for one in found), 2.5),
+        at_most("the same, worst", max(mean(result.passes) or 0.0 for result in results), 2.5),
     ]
     title = f"Laplacian threshold, {count} steps after {WARM}, SGD with error feedback, one worker"
-    return Suite(title, [one.to_json() for one in found], checks)
+    return Suite(title, [result.to_json() for result in results], checks)
 
 
 def _counted(training: Training, density: float, count: int, say: Say) -> CountedSelection:

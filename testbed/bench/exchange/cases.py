@@ -4,11 +4,12 @@ is measured in, a node's part in one, and what a measurement came to. Pure.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from statistics import fmean
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,17 +61,17 @@ class BenchTask:
         return cls(**{**data, "addresses": addresses})
 
 
-class BenchPart(Protocol):
-    """Ready for rounds once it is made: connections exist."""
+class BenchPart(ABC):
+    """A node's part in an exchange, ready for rounds once it is made: connections exist."""
 
+    @abstractmethod
     def round(self, step: int) -> None:
         """One round, counted from 1: every node sends its gradient, and has the sum (or all of
         them) at the end."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """End it, together with the others."""
-        ...
 
 
 def gradient(task: BenchTask) -> Vector:
@@ -124,8 +125,8 @@ class Entry:
     def part(self, task: BenchTask) -> BenchPart:
         """A node's part, connected."""
         module, _, function = self.make.partition(":")
-        made: BenchPart = getattr(import_module(module), function)(task, **self.options)
-        return made
+        part: BenchPart = getattr(import_module(module), function)(task, **self.options)
+        return part
 
     def carried(self, own: int, nodes: int, size: int) -> tuple[float, float]:
         """Bytes that a node's interface receives and sends at least in a round."""
@@ -153,7 +154,7 @@ def _coded(name: str, scheme: str, r: int) -> Entry:
 
     def least(nodes: int) -> tuple[float, float]:
         each = loads(scheme, nodes, r)
-        return float(min(one.received for one in each)), float(min(one.sent for one in each))
+        return float(min(load.received for load in each)), float(min(load.sent for load in each))
 
     options = {"kind": "coded", "options": {"scheme": scheme, "r": r}}
     return Entry(name, _OURS, received, False, least, options)

@@ -51,6 +51,7 @@ from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 del exchange
 
+AnyEndpoint = ThreadedEndpoint | EpollEndpoint
 _CONNECT_S = 60.0
 _SAMPLES = 1 << 16
 """Samples of a mini-batch that is cut into blocks: any number that leaves something for each."""
@@ -59,35 +60,47 @@ _SAMPLES = 1 << 16
 def make(
     task: BenchTask,
     kind: str,
-    way: EndpointKind | None = None,
+    endpoint_kind: EndpointKind | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> BenchPart:
-    """A node's part in rounds of the exchange ``kind`` with ``options``. ``way``: None for the one
-    that a run would take."""
+    """A node's part in rounds of the exchange ``kind`` with ``options``. ``endpoint_kind``: None
+    for the one that a run would take."""
     exchange = exchanges.get(kind)
-    way = "threads" if exchange.multicasts else way or endpoint_for(task.nodes, task.bytes)
-    endpoint = _connected(task, exchange, way)
+    endpoint_kind = (
+        "threads" if exchange.multicasts else endpoint_kind or endpoint_for(task.nodes, task.bytes)
+    )
+    endpoint = _connected(task, exchange, endpoint_kind)
     if task.own == SERVER:
         if exchange.server is None:
             raise InputError(f"the exchange {kind!r} has no server")
-        return _Server(task, _node(task, endpoint), endpoint, exchange)
-    return _Worker(task, _node(task, endpoint), endpoint, exchange, options or {})
+        return _Server(task, endpoint, exchange)
+    return _Worker(task, endpoint, exchange, options or {})
 
 
-class _Worker:
+class _OurPart(BenchPart):
+    """A node and its endpoint."""
+
+    def __init__(self, task: BenchTask, endpoint: AnyEndpoint) -> None:
+        self._node, self._endpoint = _node(task, endpoint), endpoint
+        self._total = np.empty(task.bytes // 4, dtype=np.float32)
+
+    def close(self) -> None:
+        """Close what the node has open."""
+        self._endpoint.close()
+        self._node.close()
+
+
+class _Worker(_OurPart):
     def __init__(
         self,
         task: BenchTask,
-        node: HostNode,
-        endpoint: ThreadedEndpoint | EpollEndpoint,
+        endpoint: AnyEndpoint,
         exchange: ExchangeSpec,
         options: Mapping[str, Any],
     ) -> None:
-        self._node, self._endpoint = node, endpoint
-        self._side = exchange.worker(node, _peers(task, exchange, options))
-        self._own = gradient(task)
-        self._total = np.empty_like(self._own)
-        self._body: Buffer = self._own.data.cast("B")
+        super().__init__(task, endpoint)
+        self._side = exchange.worker(self._node, _peers(task, exchange, options))
+        self._body: Buffer = gradient(task).data.cast("B")
         if isinstance(self._side, CodedExchange):
             blocks = len(self._side.samples(_SAMPLES))
             self._body = bytes(blocks * task.bytes)  # zeros: whoever has a block has the same
@@ -102,22 +115,14 @@ class _Worker:
     def close(self) -> None:
         """Say goodbye."""
         self._side.close()
-        self._endpoint.close()
-        self._node.close()
+        super().close()
 
 
-class _Server:
-    def __init__(
-        self,
-        task: BenchTask,
-        node: HostNode,
-        endpoint: ThreadedEndpoint | EpollEndpoint,
-        exchange: ExchangeSpec,
-    ) -> None:
+class _Server(_OurPart):
+    def __init__(self, task: BenchTask, endpoint: AnyEndpoint, exchange: ExchangeSpec) -> None:
+        super().__init__(task, endpoint)
         assert exchange.server is not None
-        self._node, self._endpoint = node, endpoint
-        self._side: ServerSide = exchange.server(node, _peers(task, exchange))
-        self._total = np.empty(task.bytes // 4, dtype=np.float32)
+        self._side: ServerSide = exchange.server(self._node, _peers(task, exchange))
         self._side.welcome()
 
     def round(self, step: int) -> None:
@@ -129,17 +134,14 @@ class _Server:
     def close(self) -> None:
         """Wait for the workers' goodbyes."""
         self._side.farewell(0)
-        self._endpoint.close()
-        self._node.close()
+        super().close()
 
 
-def _connected(
-    task: BenchTask, exchange: ExchangeSpec, way: EndpointKind
-) -> ThreadedEndpoint | EpollEndpoint:
+def _connected(task: BenchTask, exchange: ExchangeSpec, endpoint_kind: EndpointKind) -> AnyEndpoint:
     """As nodes of a run connect: workers to the server, or to those before them where there is
     none."""
     clock = HostClock()
-    endpoint = ENDPOINTS[way](
+    endpoint = ENDPOINTS[endpoint_kind](
         task.own,
         task.run,
         names=_names(task),
@@ -169,7 +171,7 @@ def _connected(
     return endpoint
 
 
-def _node(task: BenchTask, endpoint: ThreadedEndpoint | EpollEndpoint) -> HostNode:
+def _node(task: BenchTask, endpoint: AnyEndpoint) -> HostNode:
     network = DataNetwork(task.own, _names(task), task.addresses)
     return HostNode(network.names[task.own], 0, endpoint, HostClock(), lambda _: None, network)
 
@@ -204,7 +206,14 @@ def make_gloo(task: BenchTask) -> BenchPart:
     return _GlooServer(task) if task.own == SERVER else _GlooWorker(task)
 
 
-class _GlooWorker:
+class _GlooPart(BenchPart):
+    def close(self) -> None:
+        """Leave the group."""
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+class _GlooWorker(_GlooPart):
     def __init__(self, task: BenchTask) -> None:
         self._own, self._length = torch.from_numpy(gradient(task)), torch.tensor([task.bytes, 0])
         self._update = torch.empty_like(self._own)
@@ -216,13 +225,8 @@ class _GlooWorker:
         _wait([dist.irecv(self._length, SERVER)])
         _wait([dist.irecv(self._update, SERVER)])
 
-    def close(self) -> None:
-        """Leave the group."""
-        dist.barrier()
-        dist.destroy_process_group()
 
-
-class _GlooServer:
+class _GlooServer(_GlooPart):
     def __init__(self, task: BenchTask) -> None:
         self._workers = task.workers
         self._lengths = [torch.zeros(2, dtype=torch.int64) for _ in task.workers]
@@ -236,11 +240,6 @@ class _GlooServer:
         add([vector.numpy() for vector in self._came], self._total.numpy())
         length = torch.tensor([4 * len(self._total), step])
         _wait(dist.isend(each, peer) for peer in self._workers for each in (length, self._total))
-
-    def close(self) -> None:
-        """Leave the group."""
-        dist.barrier()
-        dist.destroy_process_group()
 
     def _all(self, what: Any, tensors: list[torch.Tensor]) -> list[dist.Work | None]:
         return [what(tensor, peer) for peer, tensor in zip(self._workers, tensors, strict=True)]
@@ -278,7 +277,13 @@ def make_rpc(task: BenchTask) -> BenchPart:
     return part
 
 
-class _RpcWorker:
+class _RpcPart(BenchPart):
+    def close(self) -> None:
+        """Leave, with all others."""
+        rpc.shutdown()
+
+
+class _RpcWorker(_RpcPart):
     def __init__(self, task: BenchTask) -> None:
         self._number, self._own = task.own, torch.from_numpy(gradient(task))
 
@@ -286,12 +291,8 @@ class _RpcWorker:
         """Push and pull."""
         rpc.rpc_sync(_SERVER_NAME, push, args=(self._number, self._own))
 
-    def close(self) -> None:
-        """Leave, with all others."""
-        rpc.shutdown()
 
-
-class _RpcServer:
+class _RpcServer(_RpcPart):
     current: _RpcServer
 
     def __init__(self, task: BenchTask) -> None:
@@ -320,10 +321,6 @@ class _RpcServer:
         """Wait until all have called."""
         self._done.get(timeout=self._timeout_s)
 
-    def close(self) -> None:
-        """Leave, with all others."""
-        rpc.shutdown()
-
 
 @rpc.functions.async_execution  # type: ignore[untyped-decorator]
 def push(number: int, own: torch.Tensor) -> Future[torch.Tensor]:
@@ -350,9 +347,9 @@ def measure(lab: Lab, cell: ExchangeCell, seconds: int) -> ExchangeSample:
     return ExchangeSample([round_s], cpu_s / (carried / 1e9))
 
 
-def _all(lab: Lab, cell: ExchangeCell, seconds: int, way: tuple[str, ...]) -> float:
+def _all(lab: Lab, cell: ExchangeCell, seconds: int, options: tuple[str, ...]) -> float:
     """Payload of all flows together, bit/s, counted where it arrives."""
-    running = [_ask(lab, number, seconds, way) for number in cell.numbers[1:]]
+    running = [_ask(lab, number, seconds, options) for number in cell.numbers[1:]]
     try:
         return sum(_received(process, seconds) for process in running)
     finally:
@@ -368,10 +365,10 @@ def _serve(lab: Lab, number: int) -> subprocess.Popen[str]:
     return server
 
 
-def _ask(lab: Lab, number: int, seconds: int, way: tuple[str, ...]) -> subprocess.Popen[str]:
+def _ask(lab: Lab, number: int, seconds: int, options: tuple[str, ...]) -> subprocess.Popen[str]:
     where = ["--client", _address(lab, SERVER), "--port", str(_FIRST_PORT + number)]
     lasting = ["--time", str(seconds), "--omit", str(_OMITTED_S), "--json"]
-    return iperf3(lab.netns(node_name(number)), [*where, *lasting, *way])
+    return iperf3(lab.netns(node_name(number)), [*where, *lasting, *options])
 
 
 def _received(process: subprocess.Popen[str], seconds: int) -> float:

@@ -111,11 +111,11 @@ class BenchProcesses:
 def crew(lab: Lab, numbers: Iterable[int], log: Path) -> Iterator[BenchProcesses]:
     """Processes for the length of a ``with`` block; ``log`` is the folder of what they complain
     about."""
-    made = BenchProcesses(lab, numbers, log)
+    processes = BenchProcesses(lab, numbers, log)
     try:
-        yield made
+        yield processes
     finally:
-        made.end()
+        processes.end()
 
 
 def _start(lab: Lab, number: int, log: Path) -> subprocess.Popen[str]:

@@ -59,7 +59,9 @@ def shape_all(lab: Lab, names: Iterable[str], link: BenchLink) -> None:
     if link.rate_bits is None:
         return
     history = [(0.0, link.rate_bits)]
-    shape(lab, {LinkDirection(name, way): history for name in names for way in DIRECTIONS})
+    shape(
+        lab, {LinkDirection(name, direction): history for name in names for direction in DIRECTIONS}
+    )
 
 
 class ExchangeBench:
@@ -105,8 +107,10 @@ class ExchangeBench:
         round_s = float(warm[timekeeper]["round_s"])
         rounds = self._rounds(round_s, cell)
         hands.tell(dict.fromkeys(tasks, f"go {rounds}"))
-        told = hands.answers(tasks, _SET_UP_S + rounds * max(patience_s, _ROUND_FACTOR * round_s))
-        cpu_s = sum(float(said["cpu_s"]) for said in told.values())
+        answers = hands.answers(
+            tasks, _SET_UP_S + rounds * max(patience_s, _ROUND_FACTOR * round_s)
+        )
+        cpu_s = sum(float(said["cpu_s"]) for said in answers.values())
         hands.tell(dict.fromkeys(tasks, "count"))
         counted = _counted(hands.answers(tasks, _SET_UP_S))
         hands.answers(tasks, _SET_UP_S)
@@ -115,7 +119,7 @@ class ExchangeBench:
             raise ExperimentError(
                 f"{cell.name}: only {carried:.2%} of what was exchanged passed the interfaces"
             )
-        seconds = list(map(float, told[timekeeper]["seconds"]))
+        seconds = list(map(float, answers[timekeeper]["seconds"]))
         # the first round begins when the last node has been told to
         kept = seconds[1:] if len(seconds) > _FEWEST_LONG else seconds
         return ExchangeSample(kept, cpu_s / (rounds * cell.moved / 1e9), carried)
@@ -144,7 +148,9 @@ class ExchangeBench:
 
 
 def _counted(said: dict[int, dict[str, Any]]) -> dict[int, tuple[int, int]]:
-    return {number: (int(one["received"]), int(one["sent"])) for number, one in said.items()}
+    return {
+        number: (int(answer["received"]), int(answer["sent"])) for number, answer in said.items()
+    }
 
 
 def everybody(nodes: int) -> dict[int, str]:
@@ -204,15 +210,15 @@ class ExchangeResult:
 def run(plan: ExchangePlan, out: Path, say: Say) -> tuple[Path, ExchangeResult]:
     """The directory of the results, and what was found. Raises MachineError, Interrupted."""
     directory = measurement(out, "exchange")
-    found = ExchangeResult(directory / RESULT)
+    result = ExchangeResult(directory / RESULT)
     setup = Setup(directory, say, plan.repeat, plan.quick)
     with interruptible():
         for link in plan.links:
             for nodes in plan.nodes:
-                for rows in _rows(plan, setup, link, nodes, found.absent):
-                    found.rows += rows
-                    found.save()
-    return directory, found
+                for rows in _rows(plan, setup, link, nodes, result.absent):
+                    result.rows += rows
+                    result.save()
+    return directory, result
 
 
 def _rows(

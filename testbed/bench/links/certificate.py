@@ -115,7 +115,7 @@ def _on_links(
     on_radio: bool,
 ) -> FaultSession:
     case = _radio_case if on_radio else _case
-    ends = [LinkDirection(node, way) for node in nodes for way in DIRECTIONS]
+    ends = [LinkDirection(node, direction) for node in nodes for direction in DIRECTIONS]
     random.shuffle(ends)
     padded: list[LinkFault | None] = [*kinds, *[None] * (len(ends) - len(kinds))]
     return FaultSession(
@@ -126,9 +126,9 @@ def _on_links(
 def _on_host(random: Random, nodes: Sequence[str], seconds: float, kind: HostFault) -> FaultSession:
     """Every link changes at the same times, and just before one of them begins what is wrong."""
     cases = tuple(
-        Case(LinkDirection(node, way), _changing(random, seconds))
+        Case(LinkDirection(node, direction), _changing(random, seconds))
         for node in nodes
-        for way in DIRECTIONS
+        for direction in DIRECTIONS
     )
     change = random.randrange(2, round((seconds - 1) / EVERY_S)) * EVERY_S
     return FaultSession(cases, kind, change - _BEFORE_CHANGE_S, round(random.uniform(0.1, 0.5), 3))

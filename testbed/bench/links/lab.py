@@ -82,8 +82,8 @@ def lab(names: Sequence[str], setup: Setup) -> Iterator[Lab]:
         fabric = Wires(context)
         try:
             networks, places = fabric.lay(names)
-            for place in places.values():
-                shape_route(place.nic.netns, place.nic.index, CONGESTION, None)
+            for placement in places.values():
+                shape_route(placement.nic.netns, placement.nic.index, CONGESTION, None)
             yield Lab(fabric.agent, networks, places)
         finally:
             with shielded():
@@ -149,14 +149,14 @@ class BenchFlow:
     """One node's TCP flow to the switch (``up``), from it, or both; it lasts ``seconds`` from
     ``begin`` on."""
 
-    def __init__(self, lab: Lab, node: str, seconds: float, way: Way) -> None:
+    def __init__(self, lab: Lab, node: str, seconds: float, direction: Way) -> None:
         self._lab, self._node, self._lasting = lab, node, ceil(seconds)
         port = str(_FIRST_PORT + lab.places[node].spec.peer)
         here = ["--bind", lab.networks.switch_address, "--port", port]
         server = ["--server", "--one-off", "--forceflush", *here]
         self._ask = [
             *("--client", lab.networks.switch_address, "--port", port, "--json"),
-            *("--time", str(self._lasting), "--omit", "1", *_WAYS[way]),
+            *("--time", str(self._lasting), "--omit", "1", *_WAYS[direction]),
         ]
         self._server = iperf3(lab.switch, server, subprocess.STDOUT)
         self._client: subprocess.Popen[str] | None = None
@@ -186,7 +186,7 @@ class BenchFlow:
 
 @contextmanager
 def bulk(
-    lab: Lab, nodes: Sequence[str], seconds: float, way: Way = "up"
+    lab: Lab, nodes: Sequence[str], seconds: float, direction: Way = "up"
 ) -> Iterator[list[BenchFlow]]:
     """A flow for each of these nodes, for ``seconds`` after ``lead_s``, ended with the ``with``
     block."""
@@ -194,7 +194,7 @@ def bulk(
     with ExitStack() as stack:
         flows = []
         for node in nodes:
-            flows.append(BenchFlow(lab, node, lasting, way))
+            flows.append(BenchFlow(lab, node, lasting, direction))
             stack.callback(flows[-1].end)
         for flow in flows:
             flow.begin()

@@ -225,11 +225,11 @@ def _valid(
     setup.say(f"nodes: {nodes}")
     seconds, names = setup.seconds(10.0, 2.0), [f"node{n}" for n in range(nodes)]
     histories = {
-        LinkDirection(name, way): uniform(
-            LOWEST, HIGHEST, EVERY_S, seconds, seed=2 * n + (way == "up")
+        LinkDirection(name, direction): uniform(
+            LOWEST, HIGHEST, EVERY_S, seconds, seed=2 * n + (direction == "up")
         )
         for n, name in enumerate(names)
-        for way in DIRECTIONS
+        for direction in DIRECTIONS
     }
     with lab(names, setup) as links:
         judged = session(links, histories, seconds)

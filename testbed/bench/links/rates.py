@@ -172,7 +172,7 @@ def _row(
 ) -> dict[str, Any]:
     """``delivered/asked`` at the link's counter; ``payload/asked`` the same by what the receiver
     got."""
-    asked = float(measured[0].history[0][1])
+    requested = float(measured[0].history[0][1])
     shaped = name != Unshaped.name
     wire = median(run.wire_bits for run in measured)
     cost = median(run.cpu_per_gb for run in measured)
@@ -180,7 +180,7 @@ def _row(
         "rate_mbit": rate_mbit,
         "alternative": name,
         "delivered/asked": median(run.ratio for run in measured),
-        "payload/asked": times(wire, asked) if shaped else None,
+        "payload/asked": times(wire, requested) if shaped else None,
         "gbit_s": None if wire is None else wire / 1e9,
         "cpu_s_per_gb": cost,
         "cost/unshaped": times(cost, bare_cost) if shaped else None,
