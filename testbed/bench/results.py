@@ -105,7 +105,7 @@ class Suite:
 
     def to_json(self) -> dict[str, Any]:
         """``{"title", "met", "checks": [...], "rows": [...], "about", "absent", "failure"}``."""
-        return {"title": self.title, "met": self.met, **asdict(self)}
+        return {"title": self.title, "met": self.met, **asdict(self), "absent": list(self.absent)}
 
 
 def within(name: str, measured: float | None, low: float, high: float) -> ResultCheck:

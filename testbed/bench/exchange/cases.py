@@ -167,8 +167,8 @@ IPERF = "iperf3"
 EXCHANGES = {
     row.name: row
     for row in (
-        Entry("ps-threads", _OURS, options={"kind": "ps", "way": "threads"}),
-        Entry("ps-loop", _OURS, options={"kind": "ps", "way": "loop"}),
+        Entry("ps-threads", _OURS, options={"kind": "ps", "endpoint_kind": "threads"}),
+        Entry("ps-loop", _OURS, options={"kind": "ps", "endpoint_kind": "loop"}),
         Entry("peers", _OURS, to_all, False, _others, {"kind": "peers"}),
         Entry("multicast", _OURS, to_all, False, _one_copy, {"kind": "multicast"}),
         Entry("ring", _OURS, around, False, _twice_around, {"kind": "ring"}),

@@ -16,7 +16,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
@@ -237,7 +237,8 @@ class TcLink(SteppedLink):
             program.stdin.flush()
 
         try:
-            yield change
+            with suppress(BrokenPipeError):  # the program ends at the first change it refuses
+                yield change
             _finish(program, "a change")
         finally:
             if program.poll() is None:
