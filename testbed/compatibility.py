@@ -41,7 +41,7 @@ def check_dealt(algorithm: Algorithm, scenario: Scenario, workers: int) -> None:
     """Data that differ by worker, and steps in which not all take part."""
     kind, train = exchanges.get(algorithm.exchange), scenario.train
     asked, leaves = train.participation, any(one.kind == "absent" for one in scenario.events)
-    if kind.carries == "blocks" and train.split.alpha is not None:
+    if kind.unit == "blocks" and train.split.alpha is not None:
         raise InputError(
             f"by exchange {algorithm.exchange!r} several workers compute one sample, and with "
             "`train.split` each has its own",
@@ -79,7 +79,7 @@ def _check_leaving(algorithm: Algorithm, scenario: Scenario) -> None:
     """Raise InputError where the run cannot go on while workers are away."""
     train = scenario.train
     servers = sum(group.count or 1 for group in scenario.nodes.values() if group.role == "server")
-    leaving = exchanges.get(algorithm.exchange).leaving is not None
+    leaving = exchanges.get(algorithm.exchange).elastic is not None
     if not leaving or servers != 1 or algorithm.bucket_bytes or algorithm.agree:
         raise InputError(
             "workers that are `absent` need the exchange `ps`, one server, whole messages and "
@@ -163,7 +163,7 @@ def _check_workers(algorithm: Algorithm, scenario: Scenario, where: str | None) 
     kind, train = exchanges.get(algorithm.exchange), scenario.train
     workers = sum(g.count or 1 for g in scenario.nodes.values() if g.role == "worker")
     try:
-        if kind.carries == "blocks" and train.gradients != "real":
+        if kind.unit == "blocks" and train.gradients != "real":
             raise InputError(
                 f"exchange {algorithm.exchange!r} has blocks of gradients computed, and "
                 f"`train.gradients` is {train.gradients}",
@@ -196,7 +196,7 @@ def check_many(algorithm: Algorithm, scenario: Scenario, where: str | None) -> N
             where=where,
             hint="Write `server: {role: server}`",
         )
-    spares = kind.spares(algorithm.exchange_options, many["worker"])
+    spares = kind.max_lost_workers(algorithm.exchange_options, many["worker"])
     if spares >= many["worker"] > 0:
         raise InputError(
             f"{named} does not wait for {spares} workers, and there are only {many['worker']}",
@@ -336,7 +336,7 @@ _OFF = {"bucket_bytes": "0 B", "overlap": "false"}
 
 def _check_carried(algorithm: Algorithm) -> None:
     """Raise InputError for compression of gradients that the exchange carries as they are."""
-    if exchanges.get(algorithm.exchange).carries == "payload":
+    if exchanges.get(algorithm.exchange).unit == "payload":
         return
     plain = Algorithm(algorithm.name, exchange=algorithm.exchange)
     parts = ("selector", "memory", "values", "down", "down_memory", "buckets", "agree")
@@ -346,7 +346,7 @@ def _check_carried(algorithm: Algorithm) -> None:
                 f"the exchange {algorithm.exchange!r} carries gradients as they are, and {part} "
                 f"is {given!r}",
                 hint="Compressed gradients travel by "
-                + _listed(name for name in exchanges if exchanges.get(name).carries == "payload"),
+                + _listed(name for name in exchanges if exchanges.get(name).unit == "payload"),
             )
 
 

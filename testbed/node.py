@@ -83,10 +83,10 @@ class Kind(IntEnum):
     GRADIENT = 2
     UPDATE = 3
     BYE = 4
-    WAITING = 5
+    WAIT_NOTICE = 5
     """Endpoints among themselves; roles see none."""
-    AWAY = 6
-    BACK = 7
+    LEAVE = 6
+    REJOIN = 7
 
 
 @dataclass(slots=True)

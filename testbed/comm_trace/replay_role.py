@@ -9,13 +9,14 @@ a BYE to every partner once all is done.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from testbed.comm_trace.trace import Kind, MessageTrace, Place, TraceOperation
 from testbed.errors import InputError, NodeLost, WireError
+from testbed.exchange.collect import MessageCollector
 from testbed.node import Buffer, Message, Node, Queue
 from testbed.node import Kind as NodeKind
 from testbed.records.events import Event
@@ -229,7 +230,11 @@ class ReplayRole:
         """Queues by the peers that are sent to side by side; of computations, by none."""
         self._early: set[int] = set()
         """Receipts whose message has come before what they wait for has ended."""
-        self._heard: dict[NodeKind, set[int]] = {NodeKind.HELLO: set(), NodeKind.BYE: set()}
+        self._collector = MessageCollector(
+            dict(enumerate(part.names)),
+            part.partners,
+            lambda _kind, _step, timeout_s, *_: self._next_message(timeout_s),
+        )
         self._end_s = 0.0
         self.bytes_sent = self.bytes_received = 0
 
@@ -239,7 +244,8 @@ class ReplayRole:
         for peer in (peer for peer in partners if peer < own):
             self.bytes_sent += self._send([peer], NodeKind.HELLO, 0, b"")
         later = [peer for peer in partners if peer > own]
-        self._collect(NodeKind.HELLO, later, self._part.peer_timeout_s + GREETING_S)
+        timeout_s = self._part.peer_timeout_s + GREETING_S
+        self._collector.collect(NodeKind.HELLO, 0, 0, later, timeout_s)
 
     def run(self) -> dict[str, Any]:
         """Play all acts; returns a summary. Raises NodeLost, or WireError for a message that no act
@@ -253,7 +259,7 @@ class ReplayRole:
             lane.put(None)
         for peer in self._part.partners:
             self.bytes_sent += self._send([peer], NodeKind.BYE, 0, b"")
-        self._collect(NodeKind.BYE, self._part.partners, PATIENCE_S)
+        self._collector.collect(NodeKind.BYE, 0, 0, self._part.partners, PATIENCE_S)
         return {
             "role": "player",
             "node": self._part.node,
@@ -340,7 +346,7 @@ class ReplayRole:
         try:
             for _ in range(len(self._receipts)):
                 while (message := self._next_message(PATIENCE_S)).kind is NodeKind.BYE:
-                    self._heard[NodeKind.BYE].add(message.sender)
+                    self._collector.keep(message)
                 self._events.put(_Event((self._place_of(message),), came=message))
         except Exception as error:  # for whoever waits for them
             self._events.put(_Event((), error=error))
@@ -374,16 +380,6 @@ class ReplayRole:
             last_s=message.last_s,
         )
         self._node.record(made.to_json())
-
-    def _collect(self, kind: NodeKind, peers: Collection[int], timeout_s: float) -> None:
-        """Wait until all of ``peers`` have sent ``kind``."""
-        heard = self._heard[kind]
-        while not heard.issuperset(peers):
-            message = self._next_message(timeout_s)
-            if message.kind is not kind:
-                name = self._part.names[message.sender]
-                raise WireError(f"{name} sent {message.kind.name} where {kind.name} was awaited")
-            heard.add(message.sender)
 
     def _next_message(self, timeout_s: float) -> Message:
         message = self._node.endpoint.receive(timeout_s)

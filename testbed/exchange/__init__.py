@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from testbed.exchange.all_gather import MULTICAST, UNICAST
 from testbed.exchange.base import exchanges
 from testbed.exchange.coded.exchange import CODED
 from testbed.exchange.gloo import ALL_GATHER, ALL_REDUCE, ALL_REDUCE_BF16, DDP
-from testbed.exchange.parameter_server import PARAMETER_SERVER, ElasticPsServer, ElasticPsWorker
+from testbed.exchange.parameter_server import PARAMETER_SERVER
 from testbed.exchange.parameter_server_async import ASYNCHRONOUS
 from testbed.exchange.parameter_server_backup import BACKUP
 from testbed.exchange.ring_all_reduce import RING
 
-exchanges.add("ps", replace(PARAMETER_SERVER, leaving=(ElasticPsWorker, ElasticPsServer)))
+exchanges.add("ps", PARAMETER_SERVER)
 exchanges.add("ps-async", ASYNCHRONOUS)
 exchanges.add("ps-backup", BACKUP)
 exchanges.add("peers", UNICAST)

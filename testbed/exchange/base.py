@@ -1,14 +1,16 @@
-"""Protocols of exchanges: what a worker submits and gets back, a server's side, who the peers are,
-and what an exchange consists of (``ExchangeSpec``).
+"""Parts that all exchanges share: what a worker submits and gets back, both sides' common base, who
+the peers are, and what an exchange consists of (``ExchangeSpec``).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from testbed.node import Buffer, Message, Node
+from testbed.errors import NodeLost
+from testbed.node import Buffer, Kind, Message, Node
 from testbed.registry import Options, Registry, read
 
 
@@ -24,8 +26,8 @@ class Update:
     version: int
     payload: Buffer = b""
     parts: Sequence[Message] = ()
-    more: Sequence[Update] = ()
-    """Updates of the steps that follow, as far as they are there already: whoever is behind takes
+    later_updates: Sequence[Update] = ()
+    """Updates of the steps that follow, as far as they have come already: whoever is behind takes
     them in as well."""
 
 
@@ -75,32 +77,44 @@ def merge_timings(travels: Sequence[TransferTiming]) -> TransferTiming:
     )
 
 
-class Ticket(Protocol):
-    """A submitted bucket."""
+def timing_of(
+    start_s: float, sent_s: float, messages: Collection[Message], bytes_up: int, bytes_down: int
+) -> TransferTiming:
+    """Return the timing of a step in which ``messages`` were received. What came during sending was
+    not waited for."""
+    return TransferTiming(
+        start_s=start_s,
+        sent_s=sent_s,
+        first_s=max(sent_s, min((message.first_s for message in messages), default=sent_s)),
+        arrived_s=max([sent_s, *(message.arrived_s for message in messages)]),
+        last_s=max([sent_s, *(message.last_s for message in messages)]),
+        bytes_up=bytes_up,
+        bytes_down=bytes_down,
+    )
+
+
+class Ticket:
+    """A submitted bucket. ``finish`` blocks until its update is there; returns it and how it
+    went."""
+
+    def __init__(self, finish: Callable[[], tuple[Update, TransferTiming]]) -> None:
+        self._finish = finish
+        self._travel: TransferTiming | None = None
 
     def wait(self) -> Update:
-        """Block until the update is there."""
-        ...
+        """Block until the update is there. Raises NodeLost, WireError."""
+        update, self._travel = self._finish()
+        return update
 
     @property
     def travel(self) -> TransferTiming:
-        """How it went; complete after ``wait``."""
-        ...
+        """How it went. Raises RuntimeError before ``wait``."""
+        if self._travel is None:
+            raise RuntimeError("travel is known after wait()")
+        return self._travel
 
 
-class Exchange(Protocol):
-    """A worker's side of an exchange. The unit is a bucket: one or more layers."""
-
-    def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
-        """Send a bucket's payload on its way."""
-        ...
-
-    def close(self) -> None:
-        """Say goodbye to the peers."""
-        ...
-
-
-Carries = Literal["payload", "vector", "blocks"]
+Unit = Literal["payload", "vector", "blocks"]
 
 PREPARATION_S = 120.0
 """How much longer a greeting is waited for: nodes load data and build models at their own speed."""
@@ -141,29 +155,86 @@ class Membership:
         return self.servers[bucket % len(self.servers)]
 
 
-class WorkerSide(Exchange, Protocol):
-    """An exchange as a worker uses it: ``greet``, then ``submit`` for every bucket and step,
-    ``close``."""
+_PHASES = {Kind.HELLO: "greeting", Kind.BYE: "goodbye"}
 
-    @property
-    def bytes_sent(self) -> int:
-        """Frame bytes so far, of every kind of frame."""
-        ...
 
-    @property
-    def bytes_received(self) -> int:
-        """The same of what came."""
-        ...
+class ExchangeSide:
+    """A node's side of an exchange. ``bytes_sent``, ``bytes_received``: frame bytes so far, of all
+    kinds of frames; a multicast counts once, however many members its group has."""
 
-    @property
-    def last_step(self) -> int | None:
+    phase = "receiving"
+    """Activity during which a node is lost that is waited for."""
+
+    def __init__(self, node: Node, peers: Membership) -> None:
+        self._node, self._peers = node, peers
+        self.bytes_sent = self.bytes_received = 0
+
+    def frame_bytes(self, message: Message) -> int:
+        """Bytes of ``message`` on the wire, as a frame."""
+        return self._node.endpoint.frame_bytes(message)
+
+    def _send(
+        self,
+        destinations: Collection[int],
+        kind: Kind,
+        step: int,
+        bucket: int = 0,
+        body: Buffer = b"",
+        group: int | None = None,
+    ) -> int:
+        """Send a copy to each of ``destinations``, or one to all of ``group``. Returns frame bytes
+        when the last is handed over. Raises NodeLost with the step."""
+        message = Message(kind, step, bucket, self._peers.own, body)
+        endpoint = self._node.endpoint
+        try:
+            if group is None:
+                sent = endpoint.send(destinations, message)
+            else:
+                sent = endpoint.multicast(group, message)
+        except NodeLost as lost:
+            raise lost.during(step, "sending") from lost
+        self.bytes_sent += sent
+        return sent
+
+    def _receive(
+        self,
+        kind: Kind,
+        step: int,
+        timeout_s: float,
+        awaited: Collection[int],
+        waiting: Collection[int] = (),
+    ) -> Message:
+        """The next message, of any kind, while ``kind`` of ``step`` is waited for. Raises NodeLost
+        with step and phase."""
+        try:
+            message = self._node.endpoint.receive(timeout_s, awaited, waiting)
+        except NodeLost as lost:
+            raise lost.during(step, _PHASES.get(kind, self.phase)) from lost
+        self.bytes_received += self.frame_bytes(message)
+        return message
+
+
+class WorkerSide(ExchangeSide, ABC):
+    """An exchange as a worker uses it: ``connect``, then ``submit`` for every bucket and step,
+    ``close``. The unit is a bucket: one or more layers."""
+
+    def __init__(self, node: Node, peers: Membership) -> None:
+        super().__init__(node, peers)
+        self.last_step = peers.last_step
         """The step the run ends with, as soon as it is known: at the latest with that step's
         update."""
-        ...
 
-    def greet(self) -> None:
+    @abstractmethod
+    def connect(self) -> None:
         """Make oneself known, so that connections exist before the clock starts."""
-        ...
+
+    @abstractmethod
+    def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
+        """Send a bucket's payload on its way; returns when its last byte is handed over."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Say goodbye to the peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,119 +246,30 @@ class SentUnit:
     frame_bytes: int
 
 
-class BlocksSide(WorkerSide, Protocol):
-    """A worker's side of an exchange that carries blocks."""
+class ServerSide(ExchangeSide, ABC):
+    """An exchange as the server uses it: ``await_workers``; ``gather``, ``broadcast`` per step;
+    ``await_goodbyes``."""
 
-    def samples(self, count: int) -> list[slice]:
-        """Where this worker's blocks of the coming step are in the mini-batch of all workers,
-        ``count`` samples."""
-        ...
+    phase = "gathering"
 
-    @property
-    def over(self) -> float:
-        """Return the divisor of the sum of a block's gradients before it is written: the same for
-        all blocks."""
-        ...
-
-    def report(self, saturated: int) -> None:
-        """How many elements of the blocks that are submitted next did not fit."""
-        ...
-
-
-class ServerSide(Protocol):
-    """An exchange as the server uses it: ``welcome``; ``gather``, ``broadcast`` per step;
-    ``farewell``."""
-
-    @property
-    def bytes_sent(self) -> int:
-        """Frame bytes so far, of every kind of frame."""
-        ...
-
-    @property
-    def bytes_received(self) -> int:
-        """The same of what came."""
-        ...
-
-    def welcome(self) -> None:
+    @abstractmethod
+    def await_workers(self) -> None:
         """Wait until every worker has made itself known. Raises NodeLost naming who did not."""
-        ...
 
+    @abstractmethod
     def gather(self, step: int, bucket: int) -> list[Message]:
         """Every worker's message for ``bucket`` of ``step``, by rank.
 
         Raises NodeLost naming the missing workers, WireError for a message that has no place here.
         """
-        ...
 
+    @abstractmethod
     def broadcast(self, step: int, bucket: int, payload: Buffer, *, last: bool = False) -> SentUnit:
         """One message to all workers. ``last``: they stop after this step."""
-        ...
 
-    def farewell(self, step: int) -> None:
+    @abstractmethod
+    def await_goodbyes(self, step: int) -> None:
         """Wait until every worker has the update of ``step``, the last, and has said goodbye."""
-        ...
-
-
-class LeavingServer(ServerSide, Protocol):
-    """A server's side where workers leave and return. ``state``: gives what those who do are
-    sent."""
-
-    state: Callable[[], Buffer]
-
-    def welcome_back(self, step: int, *, last: bool) -> None:
-        """Send the state, which is that of ``step``, to whoever has asked for it. ``last``: they
-        stop after it."""
-        ...
-
-
-class BucketsSide(WorkerSide, Protocol):
-    """A worker's side of an exchange of several buckets a step."""
-
-    def arrived(self, step: int, under_way: Collection[int]) -> int:
-        """One of the buckets ``under_way`` whose ticket's ``wait`` would return at once; blocks
-        until there is one.
-
-        Others may be added to ``under_way`` meanwhile. Raises NodeLost, WireError.
-        """
-        ...
-
-
-class BucketsServer(ServerSide, Protocol):
-    """A server's side of it."""
-
-    def gather_any(self, step: int, buckets: Collection[int]) -> tuple[int, list[Message]]:
-        """The first of ``buckets`` of which every worker's message is there, and these, by rank.
-        Raises as ``gather``."""
-        ...
-
-
-class PartialSide(WorkerSide, Protocol):
-    """A worker's side of an exchange in which it may rest in a step."""
-
-    def expect(self, step: int, bucket: int) -> Ticket:
-        """Send nothing of ``bucket``, and wait for its update all the same."""
-        ...
-
-
-class LeavingSide(WorkerSide, Protocol):
-    """A worker's side of an exchange that goes on without it for a while."""
-
-    def leave(self, step: int) -> None:
-        """Say that nothing comes of ``step`` and those after it."""
-        ...
-
-    def come_back(self, step: int) -> Message:
-        """Ask for the parameters; blocks until they are there, of ``step`` or a later one, which
-        the message says.
-
-        The server gives their state as its body. Raises NodeLost, WireError.
-        """
-        ...
-
-
-def no_spares(options: Mapping[str, Any], workers: int) -> int:  # noqa: ARG001
-    """Nobody may be lost."""
-    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,15 +279,15 @@ class ExchangeSpec:
     worker: Callable[[Node, Membership], WorkerSide]
     server: Callable[[Node, Membership], ServerSide] | None = None
     """None: workers are each other's peers; a scenario's servers stand aside."""
-    carries: Carries = "payload"
+    unit: Unit = "payload"
     """Form of what ``submit`` is given and an update holds: a ``payload`` as the compressor writes
     it; the whole gradient and its mean as a float32 ``vector``; int32 ``blocks`` (blocks, size),
     and their mean as a float32 vector."""
     multicasts: bool = False
     """True if its messages go to several peers as one copy."""
     buckets: bool = False
-    """True if what it carries may come in several buckets a step, in any order: its sides are
-    ``BucketsSide`` and ``BucketsServer``."""
+    """True if what it carries may come in several buckets a step, in any order: its sides are a
+    ``PsWorkerExchange`` and a ``PsServerExchange``."""
     overlaps: bool = False
     """True if parts of a vector are submitted while the backward pass goes on: buckets count from
     its end."""
@@ -328,16 +310,15 @@ class ExchangeSpec:
     down: tuple[str, ...] | None = None
     """Codings that can write what comes back; None: all."""
     partial: bool = False
-    """True if only some workers may take part in a step: its side is a ``PartialSide``, its server
-    gathers from ``Membership.of_step`` and answers all."""
-    leaving: (
-        tuple[
-            Callable[[Node, Membership], LeavingSide], Callable[[Node, Membership], LeavingServer]
-        ]
+    """True if only some workers may take part in a step: its side is a ``PsWorkerExchange``, its
+    server gathers from ``Membership.of_step`` and answers all."""
+    elastic: (
+        tuple[Callable[[Node, Membership], WorkerSide], Callable[[Node, Membership], ServerSide]]
         | None
     ) = None
-    """Both sides where workers leave and return; None: nobody can."""
-    spares: Callable[[Mapping[str, Any], int], int] = no_spares
+    """Both sides where workers leave and return, an ``ElasticPsWorker`` and an ``ElasticPsServer``;
+    None: nobody can."""
+    max_lost_workers: Callable[[Mapping[str, Any], int], int] = lambda _options, _workers: 0
     """How many workers may be lost without an end to the run, by ``exchange_options`` and their
     number."""
 

@@ -1,31 +1,61 @@
-"""Waiting for one message from each of several peers, some of which may be ahead; and a server's
-view of workers of which some may be lost.
-"""
+"""Waiting for one message from each of several peers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from testbed.errors import NodeLost, WireError
-from testbed.exchange.base import PREPARATION_S, Membership
-from testbed.node import Buffer, Kind, Message, Node, Queue
+from testbed.node import Kind, Message
 
 Slot = tuple[Kind, int, int]
 """Kind, step and bucket."""
 
-PHASES = {Kind.HELLO: "greeting", Kind.BYE: "goodbye"}
+
+@dataclass(slots=True)
+class MissingMessages:
+    """Messages of a kind and step that are waited for."""
+
+    kind: Kind
+    step: int
+    slots: Mapping[int, dict[int, Message]]
+    """Those that have come, by bucket and sender."""
+    count: dict[int, int]
+    """How many are to come, by sender; without those whose all have come."""
+    waiting: dict[int, None]
+    """Who can do nothing until this node goes on."""
+
+
+Receive = Callable[[Kind, int, float, Collection[int], Collection[int]], Message | None]
+Divert = Callable[[Message, MissingMessages], bool]
 
 
 class MessageCollector:
-    """Messages that came to a node and are not asked for yet. ``bytes_received``: frame bytes of
-    all that came."""
+    """Messages from ``members``, whose names are in ``names``, that nobody has asked for yet.
 
-    def __init__(self, node: Node, peers: Membership, ahead: int = 1) -> None:
-        """``ahead``: how many steps a peer may be further than this node."""
-        self._node, self._peers, self._ahead = node, peers, ahead
-        self._waiting: dict[Slot, dict[int, Message]] = {}
-        self.bytes_received = 0
+    ``receive`` returns the next message; it is given kind and step of what is collected, the
+    timeout in seconds, who is missing, and who waits for this node. None: one who was missing is
+    lost, and is no member any more.
+
+    ``ahead``: how many steps a member may be further than this node. None: strictly what is
+    collected may come, and those from whom it has come wait for this node.
+
+    ``divert`` is shown each message first. It may change what is missing, and returns True to keep
+    the message out of the collection.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[int, str],
+        members: Collection[int],
+        receive: Receive,
+        *,
+        ahead: int | None = None,
+        divert: Divert = lambda _message, _missing: False,
+    ) -> None:
+        self._names, self._members, self._receive = names, members, receive
+        self._ahead, self._divert = ahead, divert
+        self._slots: dict[Slot, dict[int, Message]] = {}
 
     def collect(
         self,
@@ -34,178 +64,106 @@ class MessageCollector:
         bucket: int,
         senders: Collection[int],
         timeout_s: float,
+        *,
         waiting: Collection[int] = (),
+        count: int | None = None,
     ) -> list[Message]:
         """One message of that kind, step and bucket from each of ``senders``, in their order.
 
-        ``waiting``: who can do nothing until this node goes on.
-
-        Raises NodeLost naming who is missing, step and phase; WireError for a message that has no
-        place.
+        ``count``: from the first so many of them. ``waiting``: who can do nothing until this node
+        goes on, if peers may be ahead. Raises NodeLost naming who is missing, WireError for a
+        message that has no place.
         """
-        here = self._waiting.setdefault((kind, step, bucket), {})
-        while missing := [peer for peer in senders if peer not in here]:
-            self._take(self._receive(kind, step, missing, timeout_s, waiting), kind, step)
-        del self._waiting[kind, step, bucket]
-        return [here[peer] for peer in senders]
+        return self.collect_any(
+            kind, step, [bucket], senders, timeout_s, waiting=waiting, count=count
+        )[1]
 
-    def any(self, kind: Kind, step: int, missing: Collection[int], timeout_s: float) -> Message:
-        """The next message of that kind and step, of whatever bucket. ``missing``: whom something
-        is waited for from, and who may themselves wait for what this node sends then.
-
-        Raises as ``collect``.
-        """
-        while (found := self._came(kind, step)) is None:
-            self._take(self._receive(kind, step, missing, timeout_s, missing), kind, step)
-        return found
-
-    def _came(self, kind: Kind, step: int) -> Message | None:
-        """One that waits here; the first bucket goes first."""
-        for slot, here in self._waiting.items():
-            if slot[:2] == (kind, step):
-                _, message = here.popitem()
-                if not here:
-                    del self._waiting[slot]
-                return message
-        return None
-
-    def _receive(
+    def collect_any(
         self,
         kind: Kind,
         step: int,
-        missing: Collection[int],
+        buckets: Collection[int],
+        senders: Collection[int],
         timeout_s: float,
-        waiting: Collection[int],
+        *,
+        waiting: Collection[int] = (),
+        count: int | None = None,
+    ) -> tuple[int, list[Message]]:
+        """The first of ``buckets`` of which all messages are there, and these; see ``collect``."""
+        senders = list(senders)
+        needed = len(senders) if count is None else count
+        slots = {bucket: self._slots.setdefault((kind, step, bucket), {}) for bucket in buckets}
+        counts = {peer: sum(peer not in slot for slot in slots.values()) for peer in senders}
+        missing = {peer: number for peer, number in counts.items() if number}
+        if self._ahead is None:
+            waiting = [peer for peer in self._members if peer not in missing]
+        awaited = MissingMessages(kind, step, slots, missing, dict.fromkeys(waiting))
+        while True:
+            for bucket, slot in slots.items():
+                whole = len(slot) >= needed and (count is not None or slot.keys() >= set(senders))
+                if whole or not missing:
+                    del self._slots[kind, step, bucket]
+                    return bucket, [slot[peer] for peer in senders if peer in slot]
+            # who has said goodbye waits for nothing, and may be gone
+            informed = () if kind is Kind.BYE else awaited.waiting
+            message = self._receive(kind, step, timeout_s, missing, informed)
+            if message is None:
+                for peer in missing.keys() - set(self._members):
+                    del missing[peer]
+            elif not self._divert(message, awaited):
+                self._take(message, awaited)
+
+    def next_of_any_bucket(
+        self, kind: Kind, step: int, missing: Collection[int], timeout_s: float
     ) -> Message:
-        try:
-            message = self._node.endpoint.receive(timeout_s, missing, waiting)
-        except NodeLost as lost:
-            raise lost.during(step, PHASES.get(kind, "receiving")) from lost
-        self.bytes_received += self._node.endpoint.frame_bytes(message)
-        return message
+        """The next message of that kind and step. ``missing``: from whom something is to come, and
+        who may themselves wait for what this node sends then. Raises as ``collect``."""
+        awaited = MissingMessages(kind, step, {}, dict.fromkeys(missing, 1), {})
+        while True:
+            for slot, messages in self._slots.items():  # the first bucket goes first
+                if slot[:2] == (kind, step) and messages:
+                    _, first = messages.popitem()
+                    if not messages:
+                        del self._slots[slot]
+                    return first
+            message = self._receive(kind, step, timeout_s, missing, missing)
+            if message is not None:
+                self._take(message, awaited)
 
-    def _take(self, message: Message, kind: Kind, step: int) -> None:
-        name = self._peers.names.get(message.sender, f"peer {message.sender}")
-        near = step <= message.step <= step + self._ahead
-        if message.kind is Kind.BYE and kind is not Kind.BYE and not near:
-            raise NodeLost(name, step or None, "it said goodbye before the end")
+    def keep(self, message: Message) -> None:
+        """Take in a message that has come another way."""
         slot = message.kind, message.step, message.bucket
-        here = self._waiting.setdefault(slot, {})
-        if message.sender not in self._peers.workers or not near or message.sender in here:
-            raise WireError(
-                f"{name} sent {message.kind.name} of step {message.step}, bucket {message.bucket}, "
-                f"while {kind.name} of step {step} was waited for"
-            )
-        here[message.sender] = message
+        self._slots.setdefault(slot, {})[message.sender] = message
 
+    def _take(self, message: Message, awaited: MissingMessages) -> None:
+        """Keep a message. Raises NodeLost or WireError for one that has no place now."""
+        sender, bucket, count = message.sender, message.bucket, awaited.count
+        slot = self._slots.get((message.kind, message.step, bucket), {})
+        due = slot is awaited.slots.get(bucket) and sender in count
+        near = self._ahead is not None and 0 <= message.step - awaited.step <= self._ahead
+        if sender in slot or not (due or (near and sender in self._members)):
+            raise self._misplaced(message, awaited, near=near)
+        self.keep(message)
+        if due:
+            count[sender] -= 1
+            if not count[sender]:
+                del count[sender]
+                if self._ahead is None:
+                    awaited.waiting[sender] = None
 
-class WorkerSet:
-    """The workers of ``peers``, of whom ``spares`` may be lost. ``here``: those that are not, by
-    rank."""
-
-    def __init__(self, node: Node, peers: Membership, spares: int) -> None:
-        self._node, self._peers, self._spares = node, peers, spares
-        self._numbers = {peers.names[peer]: peer for peer in peers.workers}
-        self._outgoing: dict[int, Queue[Message | None]] = {}
-        self.here = list(peers.workers)
-        self.lost: list[NodeLost] = []
-        self.bytes_sent = self.bytes_received = 0
-
-    def welcome(self) -> None:
-        """Receive every worker's HELLO: before the beginning nobody may be missing."""
-        missing = set(self.here)
-        while missing:
-            message = self._next(self._peers.timeout_s + PREPARATION_S, missing)
-            if message.kind is not Kind.HELLO or message.sender not in missing:
-                raise WireError(
-                    f"{self.name(message.sender)} sent {message.kind.name} before the start"
-                )
-            missing.discard(message.sender)
-        for peer in self.here:
-            outgoing = self._outgoing[peer] = self._node.queue()
-            self._node.spawn(partial(self._write, peer, outgoing))
-
-    def receive(
-        self, step: int, awaited: Collection[int], waiting: Collection[int] = ()
-    ) -> Message | None:
-        """The next message; None when somebody was lost instead, or one who had been has sent it.
-
-        Those of ``awaited`` who say nothing for the timeout are lost. Raises NodeLost when that are
-        more than may be. ``waiting``: who can do nothing until the server goes on.
-        """
-        try:
-            message = self._node.endpoint.receive(self._peers.timeout_s, awaited, waiting)
-        except NodeLost as lost:
-            named = [self._numbers[name] for name in lost.node.split(", ") if name in self._numbers]
-            for peer in named or list(awaited):
-                self._lose(peer, step, lost.reason)
-            return None
-        self.bytes_received += self._node.endpoint.frame_bytes(message)
-        return message if message.sender in self.here else None
-
-    def post(self, peer: int, kind: Kind, step: int, body: Buffer) -> int:
-        """Begin to send to ``peer``; ``body`` must not change any more. Returns the frame's
-        bytes."""
-        message = Message(kind, step, 0, self._peers.own, body)
-        frame_bytes = self._node.endpoint.frame_bytes(message)
-        self._outgoing[peer].put(message)
-        self.bytes_sent += frame_bytes
-        return frame_bytes
-
-    def leave(self) -> None:
-        """Nothing more will be sent."""
-        for outgoing in self._outgoing.values():
-            outgoing.put(None)
-
-    def name(self, peer: int) -> str:
-        """Return the name of ``peer``."""
-        return self._peers.names.get(peer, f"peer {peer}")
-
-    def _write(self, peer: int, outgoing: Queue[Message | None]) -> None:
-        """In an activity for each worker: one that takes nothing holds up its own messages
-        alone."""
-        while (message := outgoing.get()) is not None:
-            try:
-                self._node.endpoint.send([peer], message)
-            except NodeLost:
-                return  # whoever receives hears of it too
-
-    def _next(self, timeout_s: float, missing: Collection[int]) -> Message:
-        try:
-            message = self._node.endpoint.receive(timeout_s)
-        except NodeLost as lost:
-            names = ", ".join(self.name(peer) for peer in sorted(missing))
-            raise NodeLost(names, None, lost.reason, phase="greeting") from lost
-        self.bytes_received += self._node.endpoint.frame_bytes(message)
-        return message
-
-    def _lose(self, peer: int, step: int, reason: str) -> None:
-        if peer not in self.here:
-            return
-        lost = NodeLost(self.name(peer), step or None, reason, phase="gathering")
-        if len(self.lost) >= self._spares:
-            raise lost
-        self.here.remove(peer)
-        self._outgoing[peer].put(None)
-        self.lost.append(lost)
-
-
-class WorkerSetServer:
-    """The part that servers share whose workers are a set from which some may be lost."""
-
-    def __init__(self, crowd: WorkerSet) -> None:
-        self.crowd = crowd
-
-    @property
-    def bytes_sent(self) -> int:
-        """Frame bytes so far."""
-        return self.crowd.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        """Frame bytes so far."""
-        return self.crowd.bytes_received
-
-    def welcome(self) -> None:
-        """Receive every worker's HELLO; see ``WorkerSet.welcome``."""
-        self.crowd.welcome()
+    def _misplaced(
+        self, message: Message, awaited: MissingMessages, *, near: bool
+    ) -> NodeLost | WireError:
+        name, kind = self._names.get(message.sender, f"peer {message.sender}"), awaited.kind
+        if message.kind is Kind.BYE and kind is not Kind.BYE and not near:
+            return NodeLost(name, awaited.step or None, "it said goodbye before the end")
+        missing, of_bucket = list(awaited.count), ""
+        if awaited.slots:
+            bucket = message.bucket if message.bucket in awaited.slots else min(awaited.slots)
+            missing = [peer for peer in missing if peer not in awaited.slots[bucket]]
+            of_bucket = f", bucket {bucket}"
+        return WireError(
+            f"{name} sent {message.kind.name} of step {message.step}, bucket {message.bucket}, "
+            f"while {kind.name} of step {awaited.step}{of_bucket} was due "
+            f"from {', '.join(self._names[peer] for peer in missing)}"
+        )

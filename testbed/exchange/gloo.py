@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import PositiveInt
 
@@ -33,7 +33,9 @@ from testbed.registry import Options
 if TYPE_CHECKING:
     from torch import Tensor
 
-
+T = TypeVar("T")
+Wait = Callable[[], tuple[float, Update]]
+"""Blocks until an operation has ended; returns when, and what it has brought."""
 _MOMENT_S = 1.0
 """From gloo's complaint to the end of a connection of ours, which has a name."""
 _LENGTH_BYTES = 8
@@ -47,17 +49,17 @@ class BucketOptions(Options):
 
 
 class GlooExchange(AllGatherExchange):
-    """Common part of the exchanges by Gloo. ``group``: there after ``greet``."""
+    """Common part of the exchanges by Gloo. ``group``: there after ``connect``."""
 
     group: CollectiveGroup
 
     def __init__(self, node: Node, peers: Membership) -> None:
         super().__init__(node, peers)
-        self.many = len(peers.workers)
+        self._workers = len(peers.workers)
 
-    def greet(self) -> None:
+    def connect(self) -> None:
         """All workers are members of one group when this returns."""
-        super().greet()
+        super().connect()
         timeout_s = self._peers.timeout_s
         self.group = self._node.group(self._peers.workers, timeout_s + PREPARATION_S, timeout_s)
 
@@ -66,19 +68,38 @@ class GlooExchange(AllGatherExchange):
         super().close()
         self.group.close()
 
-    def now(self) -> float:
-        """Seconds since t0."""
-        return self._node.now()
+    def _ticket(
+        self, step: int, start_s: float, begin: Callable[[], Wait], bytes_each_way: int
+    ) -> Ticket:
+        """Begin an operation. Gloo tells of no times in between: all of it is waiting."""
+        wait = self._named(step, begin)
+        sent_s = self._node.now()
 
-    def during(self, step: int, lost: NodeLost) -> NodeLost:
-        """The same with step and phase, and with the name of whoever has left, if that is known."""
-        asked_s = self._node.now()
+        def finish() -> tuple[Update, TransferTiming]:
+            ended_s, update = self._named(step, wait)
+            last_s = max(ended_s, sent_s)
+            return update, TransferTiming(
+                start_s, sent_s, last_s, last_s, last_s, bytes_each_way, bytes_each_way
+            )
+
+        return Ticket(finish)
+
+    def _named(self, step: int, action: Callable[[], T]) -> T:
+        """Return what ``action`` returns. Raises NodeLost with step and phase, and with the name of
+        whoever has left, if that is known."""
+        try:
+            return action()
+        except NodeLost as lost:
+            raise self._with_name(lost).during(step, "receiving") from lost
+
+    def _with_name(self, lost: NodeLost) -> NodeLost:
+        begun_s = self._node.now()
         try:
             self._node.endpoint.receive(_MOMENT_S)
         except NodeLost as known:
-            if self._node.now() - asked_s < _MOMENT_S:
-                lost = NodeLost(known.node, None, f"{known.reason}; {lost.reason}")
-        return lost.during(step, "receiving")
+            if self._node.now() - begun_s < _MOMENT_S:
+                return NodeLost(known.node, None, f"{known.reason}; {lost.reason}")
+        return lost
 
 
 class AllReduce(GlooExchange):
@@ -96,13 +117,13 @@ class AllReduce(GlooExchange):
         import torch
 
         del bucket
-        start_s = self.now()
+        start_s = self._node.now()
         values = torch.frombuffer(bytearray(payload), dtype=torch.float32)
-        values = values.div_(self.many).to(getattr(torch, self._kind))
-        once = values.nbytes * 2 * (self.many - 1) // self.many
-        return GlooTicket(self, step, start_s, lambda: self._add_up(step, values), once)
+        values = values.div_(self._workers).to(getattr(torch, self._kind))
+        bytes_each_way = values.nbytes * 2 * (self._workers - 1) // self._workers
+        return self._ticket(step, start_s, partial(self._add_up, step, values), bytes_each_way)
 
-    def _add_up(self, step: int, values: Tensor) -> Callable[[], tuple[float, Update]]:
+    def _add_up(self, step: int, values: Tensor) -> Wait:
         pending = self.group.add_up(values)
 
         def wait() -> tuple[float, Update]:
@@ -121,88 +142,43 @@ class AllGather(GlooExchange):
         """Begin with a bucket's payload; returns when gloo has it."""
         import torch
 
-        start_s = self.now()
+        start_s = self._node.now()
         own = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-        try:
-            lengths = self._lengths(own.numel())
-        except NodeLost as lost:
-            raise self.during(step, lost) from lost
-        once = (self.many - 1) * (_LENGTH_BYTES + max(lengths))
+        lengths = self._named(step, lambda: self._lengths(own.numel()))
+        bytes_each_way = (self._workers - 1) * (_LENGTH_BYTES + max(lengths))
         begin = partial(self._gather, step, bucket, own, lengths)
-        return GlooTicket(self, step, start_s, begin, once)
+        return self._ticket(step, start_s, begin, bytes_each_way)
 
     def _lengths(self, own: int) -> list[int]:
         import torch
 
-        everybodys = torch.empty(self.many, dtype=torch.int64)
+        everybodys = torch.empty(self._workers, dtype=torch.int64)
         self.group.gather(torch.tensor([own]), everybodys).wait()
-        found: list[int] = everybodys.tolist()
-        return found
+        lengths: list[int] = everybodys.tolist()
+        return lengths
 
-    def _gather(
-        self, step: int, bucket: int, own: Tensor, lengths: list[int]
-    ) -> Callable[[], tuple[float, Update]]:
+    def _gather(self, step: int, bucket: int, own: Tensor, lengths: list[int]) -> Wait:
         import torch
 
         longest = max(lengths)
         padded = torch.zeros(longest, dtype=torch.uint8)
         padded[: own.numel()] = own
-        everybodys = torch.empty(self.many * longest, dtype=torch.uint8)
+        everybodys = torch.empty(self._workers * longest, dtype=torch.uint8)
         pending = self.group.gather(padded, everybodys)
 
         def wait() -> tuple[float, Update]:
             ended_s = pending.wait()
-            rows = [row.numpy().data for row in everybodys.view(self.many, longest)]
+            rows = [row.numpy().data for row in everybodys.view(self._workers, longest)]
             parts = [
                 Message(Kind.GRADIENT, step, bucket, peer, row[:length])
-                for peer, row, length in zip(self.workers, rows, lengths, strict=True)
+                for peer, row, length in zip(self._peers.workers, rows, lengths, strict=True)
             ]
             return ended_s, Update("gradients", step, parts=parts)
 
         return wait
 
 
-class GlooTicket:
-    """A submitted bucket (``testbed.exchange.base.Ticket``). ``once``: bytes that go each way."""
-
-    def __init__(
-        self,
-        exchange: GlooExchange,
-        step: int,
-        start_s: float,
-        begin: Callable[[], Callable[[], tuple[float, Update]]],
-        once: int,
-    ) -> None:
-        self._exchange, self._step, self._start_s, self._once = exchange, step, start_s, once
-        try:
-            self._wait = begin()
-        except NodeLost as lost:
-            raise exchange.during(step, lost) from lost
-        self._sent_s = exchange.now()
-        self._travel: TransferTiming | None = None
-
-    def wait(self) -> Update:
-        """The mean, or everybody's payloads. Gloo tells of no times in between: all of it is
-        waiting."""
-        try:
-            ended_s, update = self._wait()
-        except NodeLost as lost:
-            raise self._exchange.during(self._step, lost) from lost
-        last_s = max(ended_s, self._sent_s)
-        self._travel = TransferTiming(
-            self._start_s, self._sent_s, last_s, last_s, last_s, self._once, self._once
-        )
-        return update
-
-    @property
-    def travel(self) -> TransferTiming:
-        """How it went. Raises RuntimeError before ``wait``."""
-        if self._travel is None:
-            raise RuntimeError("travel is known after wait()")
-        return self._travel
-
-
-ALL_REDUCE = ExchangeSpec(AllReduce, carries="vector")
-ALL_REDUCE_BF16 = ExchangeSpec(partial(AllReduce, kind="bfloat16"), carries="vector")
+ALL_REDUCE = ExchangeSpec(AllReduce, unit="vector")
+ALL_REDUCE_BF16 = ExchangeSpec(partial(AllReduce, kind="bfloat16"), unit="vector")
 ALL_GATHER = ExchangeSpec(AllGather)
-DDP = ExchangeSpec(AllReduce, carries="vector", overlaps=True, options=BucketOptions)
+DDP = ExchangeSpec(AllReduce, unit="vector", overlaps=True, options=BucketOptions)

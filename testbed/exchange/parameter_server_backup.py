@@ -9,15 +9,23 @@ on at the newest step. Frames are those of ``testbed.exchange.parameter_server``
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
 
 from testbed.errors import NodeLost, WireError
-from testbed.exchange.all_gather import timing_of
-from testbed.exchange.base import ExchangeSpec, Membership, SentUnit, Ticket, TransferTiming, Update
-from testbed.exchange.collect import WorkerSet, WorkerSetServer
-from testbed.exchange.parameter_server import PsWorkerExchange
+from testbed.exchange.base import (
+    ExchangeSpec,
+    Membership,
+    SentUnit,
+    Ticket,
+    TransferTiming,
+    Update,
+    timing_of,
+)
+from testbed.exchange.collect import MissingMessages
+from testbed.exchange.parameter_server import PsWorkerExchange, WorkerSetServer
 from testbed.node import Buffer, Kind, Message, Node, Queue
 from testbed.registry import Options, read
 
@@ -29,7 +37,7 @@ class BackupOptions(Options):
     """b: how many workers' gradients a step does not wait for."""
 
 
-def spares(options: Mapping[str, Any], workers: int) -> int:  # noqa: ARG001
+def max_lost_workers(options: Mapping[str, Any], workers: int) -> int:  # noqa: ARG001
     """As many as no step waits for."""
     return read("exchange_options", BackupOptions, options).backups
 
@@ -39,44 +47,55 @@ class BackupPsWorker(PsWorkerExchange):
 
     def __init__(self, node: Node, peers: Membership) -> None:
         super().__init__(node, peers)
-        self._came: Queue[Message | NodeLost] = node.queue()
+        self._inbox: Queue[Message | NodeLost] = node.queue()
         self._listens = False
 
     def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
-        """Send a gradient; returns when its last byte is handed over. From the first one on,
-        listen."""
+        """Send a gradient. From the first one on, listen."""
         if not self._listens:  # not before: others may still prepare
             self._listens = True
             self._node.spawn(self._listen)
-        start_s = self._node.now()
-        server = self._peers.server_of(bucket)
-        frame_bytes = self._send(server, Kind.GRADIENT, step, bucket, payload)
-        return BackupTicket(self, step, start_s, self._node.now(), frame_bytes)
+        return self._submit(step, step, bucket, payload)
 
-    def updates(self, step: int) -> list[Message]:
+    def _finish(
+        self,
+        step: int,
+        bucket: int,  # noqa: ARG002
+        start_s: float,
+        sent_s: float,
+        bytes_up: int,
+    ) -> tuple[Update, TransferTiming]:
+        """The mean gradient of the step, and those of later steps that are there already."""
+        messages = self._newest(step)
+        bytes_down = sum(map(self.frame_bytes, messages))
+        timing = timing_of(start_s, sent_s, messages[:1], bytes_up, bytes_down)
+        first, *later = [Update("gradient", message.step, message.body) for message in messages]
+        return replace(first, later_updates=later), timing
+
+    def _newest(self, step: int) -> list[Message]:
         """UPDATEs from ``step`` up to the newest that is there. Raises NodeLost, WireError."""
-        found: list[Message] = []
-        while (item := self._item(wait=not found)) is not None:
+        updates: list[Message] = []
+        while (item := self._item(wait=not updates)) is not None:
             if isinstance(item, NodeLost):
-                if found:
-                    self._came.put(item)
+                if updates:
+                    self._inbox.put(item)
                     break
-                raise item.during(step, "receiving")
+                raise item.during(step, self.phase)
             if item.kind is Kind.BYE:
-                self._last_step = item.step
-            elif item.kind is Kind.UPDATE and item.step == step + len(found):
-                found.append(item)
+                self.last_step = item.step
+            elif item.kind is Kind.UPDATE and item.step == step + len(updates):
+                updates.append(item)
             else:
                 raise WireError(
                     f"{self._peers.names[item.sender]} sent {item.kind.name} of step {item.step} "
-                    f"while the update of step {step + len(found)} was waited for"
+                    f"while the update of step {step + len(updates)} was waited for"
                 )
-        return found
+        return updates
 
     def _item(self, *, wait: bool) -> Message | NodeLost | None:
         """Return what came next; None where nothing is there and nothing is waited for."""
         try:
-            return self._came.get(None if wait else 0.0)
+            return self._inbox.get(None if wait else 0.0)
         except TimeoutError:
             return None
 
@@ -85,106 +104,51 @@ class BackupPsWorker(PsWorkerExchange):
         last_step: int | None = None
         while True:
             try:
-                message = self._receive(0)
+                message = self._next(0)
             except NodeLost as lost:
-                self._came.put(lost)
+                self._inbox.put(lost)
                 return
-            self._came.put(message)
+            self._inbox.put(message)
             if message.kind is Kind.BYE:
                 last_step = message.step
             elif message.step == last_step:
                 return
 
 
-class BackupTicket:
-    """A submitted gradient (``testbed.exchange.base.Ticket``)."""
-
-    def __init__(
-        self, exchange: BackupPsWorker, step: int, start_s: float, sent_s: float, bytes_up: int
-    ) -> None:
-        self._exchange, self._step = exchange, step
-        self._start_s, self._sent_s, self._bytes_up = start_s, sent_s, bytes_up
-        self._travel: TransferTiming | None = None
-
-    def wait(self) -> Update:
-        """The mean gradient of the step, and those of later steps that are there already."""
-        came = self._exchange.updates(self._step)
-        bytes_down = sum(self._exchange.frame_bytes(message) for message in came)
-        self._travel = timing_of(self._start_s, self._sent_s, came[:1], self._bytes_up, bytes_down)
-        first, *more = [Update("gradient", message.step, message.body) for message in came]
-        return Update(first.kind, first.version, first.payload, more=more)
-
-    @property
-    def travel(self) -> TransferTiming:
-        """How it went. Raises RuntimeError before ``wait``."""
-        if self._travel is None:
-            raise RuntimeError("travel is known after wait()")
-        return self._travel
-
-
 class BackupPsServer(WorkerSetServer):
-    """The server's side (``testbed.exchange.base.ServerSide``)."""
+    """The server's side."""
 
     def __init__(self, node: Node, peers: Membership) -> None:
-        self._node = node
-        backups = spares(peers.options, len(peers.workers))
-        super().__init__(WorkerSet(node, peers, backups))
+        backups = max_lost_workers(peers.options, len(peers.workers))
+        super().__init__(node, peers, backups)
         self._needed = len(peers.workers) - backups
-        self.dropped: list[Message] = []
-        """Gradients that came after their step was averaged."""
+        self._averaged = 0
+        """The last step that was."""
 
-    def gather(self, step: int, bucket: int) -> list[Message]:  # noqa: ARG002
+    def gather(self, step: int, bucket: int) -> list[Message]:
         """The first N − b workers' GRADIENT of ``step``, by rank. Raises NodeLost, WireError."""
-        first: dict[int, Message] = {}
-        while len(first) < self._needed:
-            awaited = [peer for peer in self.crowd.here if peer not in first]
-            message = self.crowd.receive(step, awaited, list(first))
-            if message is None:
-                continue
-            if self._late(message, step):
-                self.dropped.append(message)
-            elif message.step == step and message.sender not in first:
-                first[message.sender] = message
-            else:
-                raise self._misplaced(message, step)
-        return [first[peer] for peer in sorted(first)]
+        first = self._collector.collect(
+            Kind.GRADIENT, step, bucket, self.alive, self._peers.timeout_s, count=self._needed
+        )
+        self._averaged = step
+        return first
 
     def broadcast(self, step: int, bucket: int, payload: Buffer, *, last: bool = False) -> SentUnit:  # noqa: ARG002
-        """One UPDATE to all who are there, after a BYE if it is the ``last``. It does not wait
+        """One UPDATE to all who are alive, after a BYE if it is the ``last``. It does not wait
         until it has left."""
         start_s, body = self._node.now(), bytes(payload)
         if last:
-            for peer in self.crowd.here:
-                self.crowd.post(peer, Kind.BYE, step, b"")
-        sent = sum(self.crowd.post(peer, Kind.UPDATE, step, body) for peer in self.crowd.here)
-        return SentUnit(start_s, self._node.now(), sent)
+            for peer in self.alive:
+                self.enqueue(peer, Kind.BYE, step, b"")
+        frame_bytes = sum(self.enqueue(peer, Kind.UPDATE, step, body) for peer in self.alive)
+        return SentUnit(start_s, self._node.now(), frame_bytes)
 
-    def farewell(self, step: int) -> None:
-        """Wait until all who are there have said goodbye."""
-        waiting = set(self.crowd.here)
-        while waiting := waiting.intersection(self.crowd.here):
-            message = self.crowd.receive(step, sorted(waiting))
-            if message is None:
-                continue
-            if message.kind is Kind.BYE:
-                waiting.discard(message.sender)
-            elif self._late(message, step + 1):
-                self.dropped.append(message)
-            else:
-                raise self._misplaced(message, step)
-        self.crowd.leave()
-
-    def _late(self, message: Message, step: int) -> bool:
-        return message.kind is Kind.GRADIENT and 0 < message.step < step
-
-    def _misplaced(self, message: Message, step: int) -> NodeLost | WireError:
-        name = self.crowd.name(message.sender)
-        if message.kind is Kind.BYE:
-            return NodeLost(name, step, "it said goodbye before the end")
-        return WireError(
-            f"{name} sent {message.kind.name} of step {message.step} while GRADIENT of step {step} "
-            "was due"
-        )
+    def _divert(self, message: Message, awaited: MissingMessages) -> bool:  # noqa: ARG002
+        """Drop what comes after its step was averaged."""
+        late = message.kind is Kind.GRADIENT and 0 < message.step <= self._averaged
+        if late:
+            self.dropped.append(message)
+        return late
 
 
 BACKUP = ExchangeSpec(
@@ -194,5 +158,5 @@ BACKUP = ExchangeSpec(
     lockstep=False,
     agrees=False,
     most_servers=1,
-    spares=spares,
+    max_lost_workers=max_lost_workers,
 )

@@ -16,6 +16,8 @@ whose number is its bucket.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from random import Random
 from typing import Literal
 
@@ -24,9 +26,16 @@ import numpy as np
 from testbed.compress import builtin
 from testbed.compress.base import BufferPool, Bytes, Floats, codings
 from testbed.compress.layout import Layout
-from testbed.errors import NodeLost, WireError
-from testbed.exchange.all_gather import AllGatherExchange, timing_of
-from testbed.exchange.base import ExchangeSpec, Membership, TransferTiming, Update
+from testbed.errors import WireError
+from testbed.exchange.all_gather import AllGatherExchange
+from testbed.exchange.base import (
+    ExchangeSpec,
+    Membership,
+    Ticket,
+    TransferTiming,
+    Update,
+    timing_of,
+)
 from testbed.node import Buffer, Kind, Message, Node
 from testbed.registry import Options, read
 
@@ -40,53 +49,86 @@ class RingOptions(Options):
 
 
 class RingExchange(AllGatherExchange):
-    """One worker's side (``testbed.exchange.base.WorkerSide``); it carries vectors."""
+    """One worker's side; it carries vectors."""
 
     def __init__(self, node: Node, peers: Membership) -> None:
         super().__init__(node, peers)
         options = read("exchange_options", RingOptions, peers.options)
-        self.place, self.many = list(peers.workers).index(peers.own), len(peers.workers)
-        self._next = peers.workers[(self.place + 1) % self.many]
-        self._before = peers.workers[self.place - 1]
+        self._rank, self._workers = list(peers.workers).index(peers.own), len(peers.workers)
+        self._next = peers.workers[(self._rank + 1) % self._workers]
+        self._before = peers.workers[self._rank - 1]
         self._coding = codings.get(options.values)(Layout.whole("segment", 1))
         self._read = codings.get(options.values).read
         self._scratch = BufferPool()
 
-    def submit(self, step: int, bucket: int, payload: Buffer) -> RingTicket:
-        """Send the first segment of float32 ``payload`` on its way; returns when its last byte is
-        handed over."""
+    def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
+        """Send the first segment of float32 ``payload`` on its way. The update holds until the next
+        gradient is submitted."""
         if bucket:
             raise WireError(f"a ring carries whole gradients, and bucket {bucket} was submitted")
-        given = np.frombuffer(payload, np.float32)
-        vector = self._scratch.array("vector", given.size, np.float32)
-        vector[:] = given
-        return RingTicket(self, self._node, step, vector)
+        gradient = np.frombuffer(payload, np.float32)
+        vector = self._scratch.array("vector", gradient.size, np.float32)
+        vector[:] = gradient
+        views = np.array_split(vector, self._workers)
+        # by hop: in each the one is sent that was received in the hop before it
+        segments = [views[(self._rank - hop) % self._workers] for hop in range(self._workers)]
+        start_s = self._node.now()
+        bytes_up = self._pass_on(step, 0, segments[0])
+        finish = partial(
+            self._finish_ring, step, vector, segments, start_s, self._node.now(), bytes_up
+        )
+        return Ticket(finish)
 
-    def settle(self, segment: Floats) -> None:
+    def _finish_ring(
+        self,
+        step: int,
+        vector: Floats,
+        segments: Sequence[Floats],
+        start_s: float,
+        sent_s: float,
+        bytes_up: int,
+    ) -> tuple[Update, TransferTiming]:
+        """Make ``vector``, float32 (size,), the mean of all workers' vectors."""
+        messages: list[Message] = []
+        summed = self._workers - 1
+        for hop in range(2 * summed):
+            segment = segments[(hop + 1) % self._workers]
+            message, values = self._take(step, hop, segment.size)
+            messages.append(message)
+            if hop < summed:
+                segment += values
+            else:
+                segment[:] = values
+            if hop == summed - 1:
+                self._settle(segment)
+            if hop + 1 < 2 * summed:
+                bytes_up += self._pass_on(step, hop + 1, segment)
+        bytes_down = sum(map(self.frame_bytes, messages))
+        timing = timing_of(start_s, sent_s, messages, bytes_up, bytes_down)
+        return Update("gradient", step, vector.data.cast("B")), timing
+
+    def _settle(self, segment: Floats) -> None:
         """Make a sum the mean, as it will be read everywhere."""
-        segment /= self.many
+        segment /= self._workers
         segment[:] = self._coding.write(segment, self._section(segment.size), Random(0))
 
-    def pass_on(self, step: int, hop: int, segment: Floats) -> int:
-        """To the next worker; returns frame bytes. Raises NodeLost."""
+    def _pass_on(self, step: int, hop: int, segment: Floats) -> int:
+        """Send a segment to the next worker, if there is another; returns frame bytes. Raises
+        NodeLost."""
+        if self._workers == 1:
+            return 0
         section = self._section(segment.size)
         self._coding.write(segment, section, Random(0))
-        message = Message(Kind.GRADIENT, step, hop, self._peers.own, section.data)
-        try:
-            sent = self._node.endpoint.send([self._next], message)
-        except NodeLost as lost:
-            raise lost.during(step, "sending") from lost
-        self.bytes_sent += sent
-        return sent
+        return self._send([self._next], Kind.GRADIENT, step, hop, section.data)
 
-    def take(self, step: int, hop: int, count: int) -> tuple[Message, Floats]:
-        """From the worker before: the message, and its ``count`` values. Raises NodeLost,
+    def _take(self, step: int, hop: int, count: int) -> tuple[Message, Floats]:
+        """The message of the worker before, and its ``count`` values. Raises NodeLost,
         WireError."""
-        (message,) = self.gathering.collect(
-            Kind.GRADIENT, step, hop, [self._before], self._peers.timeout_s, [self._next]
+        (message,) = self._collector.collect(
+            Kind.GRADIENT, step, hop, [self._before], self._peers.timeout_s, waiting=[self._next]
         )
         try:
-            return message, self._read(np.frombuffer(message.body, np.uint8), count, self._room)
+            return message, self._read(np.frombuffer(message.body, np.uint8), count, self._buffer)
         except WireError as error:
             name = self._peers.names[message.sender]
             raise WireError(f"segment of {name}, step {step}, hop {hop}: {error}") from error
@@ -94,65 +136,8 @@ class RingExchange(AllGatherExchange):
     def _section(self, count: int) -> Bytes:
         return self._scratch.array("section", self._coding.section_bytes(count), np.uint8)
 
-    def _room(self, count: int) -> Floats:
-        return self._scratch.array("came", count, np.float32)
+    def _buffer(self, count: int) -> Floats:
+        return self._scratch.array("received", count, np.float32)
 
 
-class RingTicket:
-    """A submitted gradient (``testbed.exchange.base.Ticket``).
-
-    ``vector``: float32 (size,), changed until it is the mean, which holds until the next gradient
-    is submitted.
-    """
-
-    def __init__(self, ring: RingExchange, node: Node, step: int, vector: Floats) -> None:
-        self._ring, self._node, self._step, self._vector = ring, node, step, vector
-        self._segments = np.array_split(vector, ring.many)  # views
-        self._came: list[Message] = []
-        self._travel: TransferTiming | None = None
-        self._bytes_up, self._start_s = 0, node.now()
-        self._send(0)
-        self._sent_s = node.now()
-
-    def wait(self) -> Update:
-        """The mean of all workers' vectors."""
-        hops = 2 * (self._ring.many - 1)
-        for hop in range(hops):
-            self._receive(hop)
-            if hop == self._ring.many - 2:
-                self._ring.settle(self._segment(hop + 1))
-            if hop + 1 < hops:
-                self._send(hop + 1)
-        bytes_down = sum(map(self._ring.frame_bytes, self._came))
-        self._travel = timing_of(
-            self._start_s, self._sent_s, self._came, self._bytes_up, bytes_down
-        )
-        return Update("gradient", self._step, self._vector.data.cast("B"))
-
-    @property
-    def travel(self) -> TransferTiming:
-        """How it went. Raises RuntimeError before ``wait``."""
-        if self._travel is None:
-            raise RuntimeError("travel is known after wait()")
-        return self._travel
-
-    def _segment(self, hop: int) -> Floats:
-        """Return the segment sent in ``hop``: in each hop, the one received in the hop before
-        it."""
-        return self._segments[(self._ring.place - hop) % self._ring.many]
-
-    def _send(self, hop: int) -> None:
-        if self._ring.many > 1:
-            self._bytes_up += self._ring.pass_on(self._step, hop, self._segment(hop))
-
-    def _receive(self, hop: int) -> None:
-        segment = self._segment(hop + 1)
-        message, values = self._ring.take(self._step, hop, segment.size)
-        self._came.append(message)
-        if hop < self._ring.many - 1:
-            segment += values
-        else:
-            segment[:] = values
-
-
-RING = ExchangeSpec(RingExchange, carries="vector", options=RingOptions)
+RING = ExchangeSpec(RingExchange, unit="vector", options=RingOptions)

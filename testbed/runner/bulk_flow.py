@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from testbed.process import die_with
-from testbed.transport.connection import read_counters
+from testbed.transport.connection import TcpInfo
 
 CHUNK_BYTES = 1 << 16
 _RETRY_S = 0.05
@@ -68,7 +68,7 @@ def blast(address: str, port: int, stop_at_ns: int, begin_at_ns: int = 0) -> Flo
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         # Once others have begun to send, a late connection would see their queues.
         early = time.monotonic_ns() < begin_at_ns
-        least_rtt_us = read_counters(connection).least_rtt_us if early else None
+        least_rtt_us = TcpInfo.of(connection).counters().least_rtt_us if early else None
         time.sleep(max(0.0, _left_s(min(begin_at_ns, stop_at_ns))))
         try:
             while (left := _left_s(stop_at_ns)) > 0:

@@ -199,7 +199,7 @@ class ControlServer:
         with inside(netns):
             self._listener = socket.create_server((address, port), backlog=256)
         self._listener.settimeout(_LOOK_S)
-        self._doorway: PendingConnections[JsonLines] = PendingConnections()
+        self._pending: PendingConnections[JsonLines] = PendingConnections()
         self._nodes: dict[str, JsonLines] = {}
         self._heard: dict[str, float] = {}
         self._excused: set[str] = set()
@@ -271,7 +271,7 @@ class ControlServer:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for stranger in self._doorway.all():
+        for stranger in self._pending.all():
             stranger.shut()
         for lines in list(self._nodes.values()):
             lines.close()
@@ -285,7 +285,7 @@ class ControlServer:
 
     def _accept(self) -> None:
         while not self._closing:
-            for silent in self._doorway.overdue(time.monotonic()):
+            for silent in self._pending.expired(time.monotonic()):
                 silent.shut()
             try:
                 accepted, (address, *_) = self._listener.accept()
@@ -305,12 +305,12 @@ class ControlServer:
         except Exception:
             accepted.close()
             raise
-        if (out := self._doorway.admit(lines, address, time.monotonic())) is not None:
+        if (out := self._pending.add(lines, address, time.monotonic())) is not None:
             out.shut()
         try:
             threading.Thread(target=self._listen, args=(lines, address), daemon=True).start()
         except RuntimeError:
-            self._doorway.leave(lines)
+            self._pending.remove(lines)
             lines.close()
             raise
 
@@ -331,7 +331,7 @@ class ControlServer:
                     self._put(node, message, lines.line_bytes)
         except (OSError, WireError) as error:
             reason = str(error)
-        self._doorway.leave(lines)
+        self._pending.remove(lines)
         if node is None and not self._closing:
             with self._counting:
                 self.strangers += 1
@@ -362,7 +362,7 @@ class ControlServer:
             raise WireError(f"node {name!r} is not expected, or here already")
         if address != self._addresses.get(name, address):
             raise WireError(f"{address} is not the address of node {name!r}")
-        self._doorway.leave(lines)
+        self._pending.remove(lines)
         lines.most_bytes = MAX_LINE
         self._nodes[name] = lines
         self._heard[name] = time.monotonic()

@@ -306,7 +306,7 @@ def _per_element(job: Job) -> float:
     """Return bytes for an element of the mean of all workers' gradients, which is less sparse than
     any of them."""
     density = job.algorithm.options.get("density")
-    compressed = exchange_kind(job).carries == "payload" and job.algorithm.controller == "fixed"
+    compressed = exchange_kind(job).unit == "payload" and job.algorithm.controller == "fixed"
     if not compressed or not isinstance(density, int | float):
         return _DENSE_BYTES
     return min(_DENSE_BYTES, density * job.workers * _SPARSE_BYTES)

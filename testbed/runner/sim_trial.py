@@ -147,7 +147,7 @@ class SimTrainingNodes(SimNodes):
         self.measured = experiment.scenario.train.pace is None
         kind = exchanges.get(algorithm.exchange)
         workers = sum(spec.role == "worker" for spec in self.specs)
-        self.spares = kind.spares(algorithm.exchange_options, workers)
+        self.spares = kind.max_lost_workers(algorithm.exchange_options, workers)
         self._exchange = algorithm.exchange
         self._leave = any(one.kind == "absent" for one in experiment.scenario.events)
         self._train, self._seed = experiment.scenario.train, seed

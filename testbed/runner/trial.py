@@ -203,7 +203,7 @@ class Trial:
         """The workers that the exchange can do without."""
         workers = [name for name, spec in self._training.items() if spec.role == "worker"]
         kind, row = exchanges.get(self.algorithm.exchange), self.algorithm
-        return LostWorkerBudget(workers, kind.spares(row.exchange_options, len(workers)))
+        return LostWorkerBudget(workers, kind.max_lost_workers(row.exchange_options, len(workers)))
 
     def _lose(self, node: str, reason: str) -> None:
         """The session goes on without ``node``: once, in its own records."""

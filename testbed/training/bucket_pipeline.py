@@ -12,7 +12,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import cast
 
-from testbed.exchange.base import BucketsSide, Ticket
+from testbed.exchange.base import Ticket
+from testbed.exchange.parameter_server import PsWorkerExchange
 from testbed.node import Buffer, Node, Queue
 from testbed.training.controller_feedback import EncodedSummary
 from testbed.training.gradient_codec import CompressedCodec, send_priority
@@ -57,7 +58,7 @@ class BucketPipeline:
     def __init__(self, node: Node, job: Job, context: StepContext) -> None:
         self._node, self._job, self._fits = node, job, context.fits
         self._codec = cast(CompressedCodec, context.codec)
-        self._exchange = cast(BucketsSide, context.exchange)
+        self._exchange = cast(PsWorkerExchange, context.exchange)
         self._shards = context.replica.shards
         self._events: Queue[int | EncodedSummary | BaseException] = node.queue()
         self._sent: Queue[bool] = node.queue()

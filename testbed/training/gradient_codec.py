@@ -1,5 +1,5 @@
 """Codecs between a worker's gradient and its messages, in both directions: one class per
-``ExchangeSpec.carries``.
+``ExchangeSpec.unit``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from testbed.compress.gradient_stats import refuse
 from testbed.compress.layout import Layout, Shard
 from testbed.control.base import Controller
 from testbed.errors import GradientError
-from testbed.exchange.base import BlocksSide, Update
+from testbed.exchange.base import Update
+from testbed.exchange.coded.exchange import CodedExchange
 from testbed.exchange.coded.round import POISON, Floats, quantize
 from testbed.node import Buffer, Node
 from testbed.training.averaging import ControllerStats, PayloadAverager
@@ -190,7 +191,7 @@ class BlockComputation:
     """
 
     def __init__(
-        self, job: Job, computation: AnyComputation, size: int, exchange: BlocksSide
+        self, job: Job, computation: AnyComputation, size: int, exchange: CodedExchange
     ) -> None:
         torch.set_num_threads(1)
         self._computation, self._exchange = computation, exchange
@@ -212,7 +213,7 @@ class BlockCodec(DenseCodec):
     """Blocks as 32-bit fixed point; which elements are sent how often is the exchange's to tell."""
 
     def __init__(
-        self, replica: AnyReplica, computation: BlockComputation, exchange: BlocksSide
+        self, replica: AnyReplica, computation: BlockComputation, exchange: CodedExchange
     ) -> None:
         super().__init__(replica)
         self._computation, self._exchange = computation, exchange

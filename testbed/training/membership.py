@@ -62,15 +62,15 @@ def server_class(job: Job) -> Callable[[Node, Membership], ServerSide]:
     kind = exchange_kind(job)
     if kind.server is None:
         raise InputError(f"the exchange {job.algorithm.exchange!r} has no server")
-    if job.absences and kind.leaving is not None:
-        return kind.leaving[1]
+    if job.absences and kind.elastic is not None:
+        return kind.elastic[1]
     return kind.server
 
 
 def worker_class(job: Job) -> Callable[[Node, Membership], WorkerSide]:
     """A worker's side of that exchange."""
     kind = exchange_kind(job)
-    return kind.leaving[0] if job.absences and kind.leaving is not None else kind.worker
+    return kind.elastic[0] if job.absences and kind.elastic is not None else kind.worker
 
 
 def exchange_kind(job: Job) -> ExchangeSpec:

@@ -67,7 +67,7 @@ def sizes(job: Job) -> tuple[PayloadSizes, ...]:
     from testbed.training.replica import Replica
 
     replica = Replica(job)
-    if exchange_kind(job).carries == "vector":
+    if exchange_kind(job).unit == "vector":
         size = replica.flat.size
         return (PayloadSizes(4 * size, 4 * size, size, size, size, 1.0),)
     compressor, generator = replica.compressor(job), torch.Generator().manual_seed(0)
@@ -121,7 +121,7 @@ class PayloadWorker:
         """Greet every server."""
         job = self._job
         self._exchange = exchange_kind(job).worker(self._node, peers(job, job.train.stop.steps))
-        self._exchange.greet()
+        self._exchange.connect()
 
     def run(self) -> dict[str, Any]:
         """Until the server says which step is the last; returns a summary of the run."""

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from testbed.compress.base import Sparse
 from testbed.compress.layout import Shard
-from testbed.exchange.base import BucketsServer, LeavingServer, ServerSide
+from testbed.exchange.base import ServerSide
+from testbed.exchange.parameter_server import ElasticPsServer, PsServerExchange
 from testbed.exchange.parameter_server_async import AsyncPsServer
 from testbed.node import Buffer, Message, Node, Queue
 from testbed.records.events import GradientRecord, RoundRecord, ServedRecord
@@ -95,7 +96,7 @@ class BucketedServerRound(ServerRound):
     def round(self, step: int, *, last: bool) -> tuple[Answers, RoundRecord]:
         """See ``ServerRound``; a record of every bucket is written as well."""
         left, answers = dict.fromkeys(self._averagers), Answers()
-        side = cast(BucketsServer, self._exchange)
+        side = cast(PsServerExchange, self._exchange)
         while left:
             number, messages = side.gather_any(step, left)
             first, rng = last and not answers, self._rngs[number]
@@ -205,7 +206,7 @@ class Server(TrainingServer):
         own = [shard for shard in replica.shards if shard.number % job.servers == job.rank]
         self._rounds = rounds(self._node, job, self._exchange, own)
         if job.absences:
-            cast(LeavingServer, self._exchange).state = replica.state
+            cast(ElasticPsServer, self._exchange).state = replica.state
 
     def _serve(self) -> bool:
         step = self._step = self._step + 1
@@ -220,7 +221,7 @@ class Server(TrainingServer):
         self._end_s, self._bytes_down = self._node.now(), self._rounds.bytes_down
         self._node.record(record.to_json())
         if self._job.absences:
-            cast(LeavingServer, self._exchange).welcome_back(step, last=last)
+            cast(ElasticPsServer, self._exchange).send_state_to_rejoined(step, last=last)
         self._failures.record(step)
         self._after_step(last=last)
         return last
@@ -275,7 +276,7 @@ class AsyncServer(TrainingServer):
             node=self._job.node,
             step=self._step,
             version=self._version,
-            own_step=self._exchange.made(message.sender),
+            own_step=self._exchange.gradients[message.sender],
             computed_on=message.step,
             staleness=self._version - 1 - message.step,
             applied_s=self._end_s,
@@ -285,7 +286,7 @@ class AsyncServer(TrainingServer):
         return self._ends(self._step if self._whole_step else 0, wait=False)
 
     def _end(self) -> None:
-        self._exchange.farewell(self._version)
+        self._exchange.await_goodbyes(self._version)
         self._bytes_down = self._exchange.bytes_down
         self._failures.record(self._step)
         self._step = self._version // self._job.workers  # a part of a step is none

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from testbed.exchange.base import ServerSide
+from testbed.exchange.parameter_server import WorkerSetServer
 from testbed.node import Node
 from testbed.records.events import DroppedRecord, LostRecord
 from testbed.training.job import Job, message_fields
@@ -28,7 +29,7 @@ class ServerRole:
         MachineError when the job cannot be done here, NodeLost for a missing worker."""
         self._exchange = server_class(self._job)(self._node, peers(self._job))
         self._load()
-        self._exchange.welcome()
+        self._exchange.await_workers()
 
     def run(self) -> dict[str, Any]:
         """Serve until the last step; returns a summary. Raises NodeLost naming worker and step,
@@ -54,7 +55,7 @@ class ServerRole:
 
     def _end(self) -> None:
         """The last step has been answered."""
-        self._exchange.farewell(self._step)
+        self._exchange.await_goodbyes(self._step)
 
     def _outcome(self) -> dict[str, Any]:
         """Return what the summary says of the model."""
@@ -96,15 +97,14 @@ class FailureLog:
 
     def record(self, step: int) -> None:
         """Record what is new; the run is at ``step``."""
-        crowd = getattr(self._exchange, "crowd", None)
-        if crowd is None:
+        server = self._exchange
+        if not isinstance(server, WorkerSetServer):
             return
         node, name = self._node, self._job.node
-        for lost in crowd.lost[self._recorded :]:
+        for lost in server.lost[self._recorded :]:
             node.record(LostRecord(name, lost.node, step, node.now(), lost.reason).to_json())
-        self._recorded = len(crowd.lost)
-        dropped = getattr(self._exchange, "dropped", [])
-        for message in dropped:
+        self._recorded = len(server.lost)
+        for message in server.dropped:
             fields = message_fields(node, message)
             node.record(DroppedRecord(name, message.step, fields).to_json())
-        dropped.clear()
+        server.dropped.clear()

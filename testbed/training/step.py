@@ -14,13 +14,13 @@ from typing import Any, cast
 from testbed.compress.layout import Shard
 from testbed.control.base import Observation
 from testbed.exchange.base import (
-    PartialSide,
     Ticket,
     TransferTiming,
     Update,
     WorkerSide,
     merge_timings,
 )
+from testbed.exchange.parameter_server import PsWorkerExchange
 from testbed.node import Node
 from testbed.records.events import BucketRecord, RestRecord, StepRecord
 from testbed.training.compute import Computed
@@ -183,7 +183,7 @@ class SequentialStep:
         """As ``step`` where this worker does not take part: it takes in what comes of the others'
         gradients. Its memory, controller and randomness know nothing of such a step."""
         context, start_s = self._context, self._node.now()
-        side = cast(PartialSide, context.exchange)
+        side = cast(PsWorkerExchange, context.exchange)
         tickets = [side.expect(step, shard.number) for shard in context.replica.shards]
         updates = [ticket.wait() for ticket in tickets]
         timing = merge_timings([ticket.travel for ticket in tickets])
@@ -236,10 +236,10 @@ class SequentialStep:
             context.replica.load_parameters()
         else:
             context.replica.apply(epoch)
-        for later in updates[0].more:
+        for later in updates[0].later_updates:
             context.codec.decode([later])
             context.replica.apply(context.computation.batches.epoch(later.version))
-        skipped = len(updates[0].more)
+        skipped = len(updates[0].later_updates)
         return ApplyResult(decoded_s, node.now(), node.cpu() - cpu_s, skipped)
 
     def _bucket_records(

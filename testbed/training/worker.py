@@ -12,7 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from testbed.control.base import controller_seed, controllers
 from testbed.errors import InputError
-from testbed.exchange.base import BlocksSide, ExchangeSpec, LeavingSide
+from testbed.exchange.base import ExchangeSpec
+from testbed.exchange.coded.exchange import CodedExchange
+from testbed.exchange.parameter_server import ElasticPsWorker
 from testbed.node import Node, NodeTask, Queue
 from testbed.records.events import (
     AwayRecord,
@@ -192,11 +194,11 @@ class Worker:
         observer = ControllerAdapter(node, job, controller, replica, compressor)
         codec: GradientCodec
         computing: AnyComputation | BlockComputation = computation
-        if kind.carries == "blocks":
-            side = cast(BlocksSide, self._exchange)
+        if kind.unit == "blocks":
+            side = cast(CodedExchange, self._exchange)
             computing = BlockComputation(job, computation, replica.flat.size, side)
             codec = BlockCodec(replica, computing, side)
-        elif kind.carries == "vector":
+        elif kind.unit == "vector":
             codec = DenseCodec(replica)
         else:
             codec = CompressedCodec(node, job, replica, controller, compressor, observer)
@@ -209,7 +211,7 @@ class Worker:
         ):  # no server has all parameters
             self._evaluator = RunEvaluator(node, job, replica)
             self._evaluator.warm_up()
-        self._exchange.greet()
+        self._exchange.connect()
 
     def run(self) -> dict[str, Any]:
         """Train until the server says which step is the last; returns a summary of the run. Raises
@@ -249,12 +251,12 @@ class Worker:
 
     def _be_away(self, step: int, until_s: float) -> int:
         """Leave after ``step``, return at ``until_s``; the step whose parameters are there then."""
-        node, side = self._node, cast(LeavingSide, self._exchange)
+        node, side = self._node, cast(ElasticPsWorker, self._exchange)
         sent, left_s = side.bytes_sent, node.now()
         side.leave(step + 1)
         node.sleep_until(until_s)
         asked_s, received = node.now(), side.bytes_received
-        state = side.come_back(step)
+        state = side.rejoin(step)
         self._replica.load_state(state.body)
         up, down = side.bytes_sent - sent, side.bytes_received - received
         times = left_s, asked_s, state.arrived_s, node.now()

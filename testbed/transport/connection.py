@@ -20,14 +20,6 @@ from testbed.node import Message
 from testbed.scenario.link_state import SEGMENT_HEADER_BYTES
 from testbed.transport.frame import HEADER_BYTES, MAX_BODY, Frame, framed
 from testbed.transport.frame_reader import FrameReader, ask_for_stamps
-from testbed.transport.liveness import LOOKS
-
-# Offsets in the kernel's struct tcp_info (include/uapi/linux/tcp.h).
-_LAST_RECEIVED_MS = 52
-_RETRANSMITS, _BYTES_ACKED, _BYTES_RECEIVED, _SEGMENTS_OUT, _LEAST_RTT = 100, 120, 128, 136, 148
-_BYTES_SENT, _BYTES_RETRANSMITTED = 200, 208
-_LENGTH = 216
-_UNKNOWN = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,63 +45,52 @@ class SocketCounters:
         return {**asdict(self), "wire_bytes": self.wire_bytes}
 
 
-def read_counters(connected: socket.socket) -> SocketCounters:
-    """Read a connected TCP socket's counters (Linux 4.19 or newer)."""
-    return counters_of(_info(connected))
+_TCP_INFO = struct.Struct("=52xI44xI16xQQI8xI48xQQ")
+_UNKNOWN = 0xFFFFFFFF
 
 
-def counters_of(info: bytes) -> SocketCounters:
-    """Read them out of a ``struct tcp_info``. Raises OSError for one of an older kernel."""
-    if len(info) < _LENGTH:
-        raise OSError(_short(info))
-    (retransmits,) = struct.unpack_from("=I", info, _RETRANSMITS)
-    (segments_out,) = struct.unpack_from("=I", info, _SEGMENTS_OUT)
-    bytes_sent, bytes_retransmitted = struct.unpack_from("=QQ", info, _BYTES_SENT)
-    (bytes_received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
-    (least_rtt,) = struct.unpack_from("=I", info, _LEAST_RTT)
-    return SocketCounters(
-        bytes_sent,
-        segments_out,
-        bytes_received,
-        bytes_retransmitted,
-        retransmits,
-        None if least_rtt == _UNKNOWN else least_rtt,
-    )
+class TcpInfo(NamedTuple):
+    """Fields of the kernel's ``struct tcp_info`` (include/uapi/linux/tcp.h, Linux 4.19 or
+    newer)."""
+
+    last_received_ms: int
+    """Since when no data has come, to a kernel's tick."""
+    retransmits: int
+    bytes_acknowledged: int
+    bytes_received: int
+    segments_out: int
+    least_rtt_us: int
+    bytes_sent: int
+    bytes_retransmitted: int
+
+    @classmethod
+    def unpack(cls, info: bytes) -> TcpInfo:
+        """Read them. Raises OSError for one of an older kernel."""
+        if len(info) < _TCP_INFO.size:
+            raise OSError(
+                f"the kernel's tcp_info has {len(info)} bytes, {_TCP_INFO.size} are needed"
+            )
+        return cls(*_TCP_INFO.unpack_from(info))
+
+    @classmethod
+    def of(cls, connected: socket.socket) -> TcpInfo:
+        """Ask the kernel for those of a connected TCP socket."""
+        return cls.unpack(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256))
+
+    def counters(self) -> SocketCounters:
+        """Return the totals among them."""
+        return SocketCounters(
+            self.bytes_sent,
+            self.segments_out,
+            self.bytes_received,
+            self.bytes_retransmitted,
+            self.retransmits,
+            None if self.least_rtt_us == _UNKNOWN else self.least_rtt_us,
+        )
 
 
-def silent_s(connected: socket.socket) -> float:
-    """Since when no data has come over a connected TCP socket, s, to a kernel's tick."""
-    (milliseconds,) = struct.unpack_from("=I", _info(connected), _LAST_RECEIVED_MS)
-    return float(milliseconds) / 1e3
-
-
-class Moved(NamedTuple):
-    """Bytes of a connected TCP socket: received, acknowledged by the other side, and handed over
-    but not yet that."""
-
-    received: int
-    acknowledged: int
-    waiting: int
-
-
-def moved(connected: socket.socket) -> Moved:
-    """Read them."""
-    acknowledged, received = struct.unpack_from("=QQ", _info(connected), _BYTES_ACKED)
-    (waiting,) = struct.unpack("=i", fcntl.ioctl(connected, termios.TIOCOUTQ, bytes(4)))
-    return Moved(received, acknowledged, waiting)
-
-
-def _info(connected: socket.socket) -> bytes:
-    info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-    if len(info) < _LENGTH:
-        raise OSError(_short(info))
-    return info
-
-
-def _short(info: bytes) -> str:
-    return f"the kernel's tcp_info has {len(info)} bytes, {_LENGTH} are needed"
-
-
+LOOKS = 4
+"""How often in a timeout a node looks who is silent, and tells others that it waits."""
 _PAUSE_S = 0.001
 """Until the kernel may take the rest of a header."""
 _PROBE_S = 1
@@ -139,28 +120,30 @@ class FramedSocket:
     """One connection. Frames of several threads that send do not mix while they hold
     ``sending``."""
 
-    def __init__(self, connected: socket.socket, terms: ConnectionConfig, most_bytes: int) -> None:
+    def __init__(self, connected: socket.socket, config: ConnectionConfig, most_bytes: int) -> None:
         self.socket, self.sending = connected, threading.Lock()
         self.address: str | None = None
         """Address of the other end, where that was the one to connect."""
-        self._run = terms.run
-        self._inflow = FrameReader(connected, terms.run, terms.clock, most_bytes)
-        self._inflow.reuses = terms.lockstep
+        self._run = config.run
+        self._reader = FrameReader(connected, config.run, config.clock, most_bytes)
+        self._reader.reuses = config.lockstep
         self.delivered = self.taken = 0
         """Messages handed to the endpoint, and those of them that the role has received."""
-        self.excused = 0.0, 0.0
+        self.wait_notice = 0.0, 0.0
         """When its peer said last that it waits, and when whom it waits for was last heard of
         (monotonic clock)."""
-        self.excuses_in = self.excuses_out = 0
+        self.notice_bytes_in = self.notice_bytes_out = 0
         """Bytes of frames that say so."""
-        self._moved, self._moved_s = Moved(0, 0, 0), 0.0
-        _tune(connected, terms.silence_s)
-        if terms.unsent_bytes is not None:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, terms.unsent_bytes)
+        self._received = self._acknowledged = self._unacknowledged = 0
+        """Bytes of messages when they were last looked at."""
+        self._progress_s = 0.0
+        _tune(connected, config.silence_s)
+        if config.unsent_bytes is not None:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, config.unsent_bytes)
 
-    def trust(self, most_bytes: int) -> None:
+    def allow_large_frames(self, most_bytes: int) -> None:
         """It is a peer's: longer frames may come."""
-        self._inflow.most_bytes = most_bytes
+        self._reader.most_bytes = most_bytes
 
     def frame(self, message: Message) -> Frame:
         """Header and body as they go out now, to this peer or to several."""
@@ -168,16 +151,16 @@ class FramedSocket:
 
     def counters(self) -> SocketCounters:
         """Return the kernel's counts so far."""
-        return read_counters(self.socket)
+        return TcpInfo.of(self.socket).counters()
 
     def silent_s(self) -> float:
         """Since when nothing has come, s; infinite for a closed connection."""
         try:
-            return silent_s(self.socket)
+            return TcpInfo.of(self.socket).last_received_ms / 1e3
         except OSError:
             return float("inf")
 
-    def moved_s(self, now_s: float) -> float:
+    def last_progress_s(self, now_s: float) -> float:
         """When bytes of messages were last seen to have come, or to have been taken in; ``now_s``
         if now.
 
@@ -185,28 +168,29 @@ class FramedSocket:
         of life.
         """
         with suppress(OSError):
-            before, now = self._moved, moved(self.socket)
-            long = before.waiting and now.waiting
-            came = now.received - self.excuses_in > before.received
-            if long and now.acknowledged > before.acknowledged:
-                self._moved_s = now_s
-            elif came:
-                self._moved_s = max(self._moved_s, now_s - silent_s(self.socket))
-            most = max(before.received, now.received - self.excuses_in)
-            self._moved = Moved(most, now.acknowledged, now.waiting)
-        return self._moved_s
+            info = TcpInfo.of(self.socket)
+            (left,) = struct.unpack("=i", fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)))
+            received = info.bytes_received - self.notice_bytes_in
+            long = self._unacknowledged and left
+            if long and info.bytes_acknowledged > self._acknowledged:
+                self._progress_s = now_s
+            elif received > self._received:
+                self.note_activity(now_s - info.last_received_ms / 1e3)
+            self._received = max(self._received, received)
+            self._acknowledged, self._unacknowledged = info.bytes_acknowledged, left
+        return self._progress_s
 
-    def heard(self, at_s: float) -> None:
-        """Something of its peer's came another way."""
-        self._moved_s = max(self._moved_s, at_s)
+    def note_activity(self, at_s: float) -> None:
+        """Something of its peer's has come, this way or another."""
+        self._progress_s = max(self._progress_s, at_s)
 
-    def excuse(self, message: Message, now_s: float) -> None:
+    def on_wait_notice(self, message: Message, now_s: float) -> None:
         """Its peer waits itself: ``step`` of the message is for how long without a sign of life,
         ms."""
-        self.excuses_in += HEADER_BYTES
-        self.excused = now_s, now_s - message.step / 1e3
+        self.notice_bytes_in += HEADER_BYTES
+        self.wait_notice = now_s, now_s - message.step / 1e3
 
-    def say(self, message: Message) -> None:
+    def try_send_wait_notice(self, message: Message) -> None:
         """Send a frame without a body if the kernel takes it at once and nobody is sending; else
         there is no need for it."""
         if not self.sending.acquire(blocking=False):
@@ -221,20 +205,20 @@ class FramedSocket:
                     if len(left) == len(header):
                         return
                     time.sleep(_PAUSE_S)
-            self.excuses_out += len(header)
+            self.notice_bytes_out += len(header)
         except OSError:
             return  # whoever reads from it finds out
         finally:
             self.sending.release()
 
-    def shut(self) -> None:
+    def shutdown(self) -> None:
         """End the stream in both directions; whoever waits for it is told."""
         with suppress(OSError):  # the peer may have been faster
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End it, and give the socket back."""
-        self.shut()
+        self.shutdown()
         self.socket.close()
 
 
@@ -263,8 +247,8 @@ _Job = tuple[Message, threading.Event, list[OSError]]
 class BlockingConnection(FramedSocket):
     """Frames over one blocking socket. One thread may receive; any thread may send."""
 
-    def __init__(self, connected: socket.socket, terms: ConnectionConfig, most_bytes: int) -> None:
-        super().__init__(connected, terms, most_bytes)
+    def __init__(self, connected: socket.socket, config: ConnectionConfig, most_bytes: int) -> None:
+        super().__init__(connected, config, most_bytes)
         self._later: queue.SimpleQueue[_Job | None] | None = None
 
     def send(self, message: Message) -> None:
@@ -295,7 +279,7 @@ class BlockingConnection(FramedSocket):
         Raises WireError for bytes that are not a frame of this run, OSError when the peer is lost.
         """
         try:
-            while (message := self._inflow.read()) is None:
+            while (message := self._reader.read()) is None:
                 pass
         except EOFError:
             return None
@@ -334,9 +318,9 @@ class NonBlockingConnection(FramedSocket):
     """Frames over one socket that never blocks. At most one frame is on its way out, and none is
     copied for it."""
 
-    def __init__(self, connected: socket.socket, terms: ConnectionConfig, most_bytes: int) -> None:
+    def __init__(self, connected: socket.socket, config: ConnectionConfig, most_bytes: int) -> None:
         connected.setblocking(False)
-        super().__init__(connected, terms, most_bytes)
+        super().__init__(connected, config, most_bytes)
         self.peer: int | None = None
         """Whose it is, once it has said so."""
         self.said_goodbye = self.ended = False
@@ -354,13 +338,13 @@ class NonBlockingConnection(FramedSocket):
     @property
     def staged(self) -> bool:
         """Return whether more can be read though the socket may have nothing."""
-        return self._inflow.staged
+        return self._reader.staged
 
     def read(self) -> Message | None:
         """The next frame as far as it is there; see ``FrameReader.read``, but None where nothing is
         there."""
         try:
-            return self._inflow.read()
+            return self._reader.read()
         except BlockingIOError:
             return None
 

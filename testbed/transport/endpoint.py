@@ -14,6 +14,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,9 +22,9 @@ from typing import Generic, TypeVar
 
 from testbed.errors import MachineError, NodeLost, WireError
 from testbed.node import Kind, Message
-from testbed.transport.connection import ConnectionConfig, FramedSocket, SocketCounters
+from testbed.transport.connection import LOOKS, ConnectionConfig, FramedSocket, SocketCounters
 from testbed.transport.frame import HEADER_BYTES, MAX_BODY
-from testbed.transport.liveness import LOOKS, LivenessMonitor
+from testbed.transport.liveness import LivenessMonitor
 
 S = TypeVar("S")
 
@@ -45,40 +46,42 @@ class PendingConnections(Generic[S]):
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def admit(self, stream: S, address: str, now_s: float) -> S | None:
+    def add(self, stream: S, address: str, now_s: float) -> S | None:
         """``stream`` waits from now on; returns the one that has to go for it."""
         with self._lock:
             same = [other for other, (whose, _) in self._waiting.items() if whose == address]
             self._waiting[stream] = address, now_s + self._greeting_s
             if len(same) >= _OF_ONE_ADDRESS:
-                return self._remove(same[0])
+                return self._take_out(same[0])
             if len(self._waiting) > _IN_ALL:
-                return self._remove(next(iter(self._waiting)))
+                return self._take_out(next(iter(self._waiting)))
             return None
 
-    def leave(self, stream: S) -> None:
+    def remove(self, stream: S) -> None:
         """It has introduced itself, or is gone."""
         with self._lock:
             self._waiting.pop(stream, None)
 
-    def overdue(self, now_s: float) -> list[S]:
+    def expired(self, now_s: float) -> list[S]:
         """Those that have waited too long; they do not wait any more."""
         with self._lock:
             late = [stream for stream, (_, until_s) in self._waiting.items() if until_s <= now_s]
-            return [self._remove(stream) for stream in late]
+            return [self._take_out(stream) for stream in late]
 
     def all(self) -> list[S]:
         """Everybody who waits."""
         with self._lock:
             return list(self._waiting)
 
-    def _remove(self, stream: S) -> S:
+    def _take_out(self, stream: S) -> S:
         del self._waiting[stream]
         return stream
 
 
 StreamT = TypeVar("StreamT", bound=FramedSocket)
 
+LOOK_S, PAUSE_S = 0.5, 0.01
+"""Between two looks for strangers that say nothing; after somebody could not be let in."""
 _MOST_UNREAD = 1 << 14
 """Messages of a peer that wait to be received; in a run it is two steps' buckets."""
 _TICK_S = 0.01
@@ -86,7 +89,7 @@ _TICK_S = 0.01
 _BACKLOG = 1024
 
 
-class SocketEndpoint(Generic[StreamT]):
+class SocketEndpoint(ABC, Generic[StreamT]):
     """The common part of ``ThreadedEndpoint`` and ``EpollEndpoint``.
 
     ``clock`` turns nanoseconds of the host's monotonic clock into the run's seconds; ``names``
@@ -112,13 +115,13 @@ class SocketEndpoint(Generic[StreamT]):
         unsent_bytes: int | None = None,
     ) -> None:
         self.number, self.run = number, run
-        self.strangers = 0
+        self.rejected_connections = 0
         """Connections dropped because what came over them was not a frame of this run, or
         nothing."""
         self._names, self._addresses = names, addresses or {}
-        self._terms = ConnectionConfig(run, clock, silence_s, most_bytes, lockstep, unsent_bytes)
-        self._vigil = LivenessMonitor()
-        self._doorway: PendingConnections[StreamT] = PendingConnections(greeting_s)
+        self._config = ConnectionConfig(run, clock, silence_s, most_bytes, lockstep, unsent_bytes)
+        self._liveness = LivenessMonitor()
+        self._pending: PendingConnections[StreamT] = PendingConnections(greeting_s)
         self._peers: dict[int, StreamT] = {}
         self._least_rtt_us: dict[int, int] = {}
         self._listener: socket.socket | None = None
@@ -138,7 +141,7 @@ class SocketEndpoint(Generic[StreamT]):
                     raise NodeLost(self._name(peer), None, f"cannot connect: {error}") from error
                 time.sleep(0.05)
         connected.settimeout(None)
-        self._adopt(peer, self._wrap(connected, self._terms.most_bytes))
+        self._adopt(peer, self._wrap(connected, self._config.most_bytes))
 
     def frame_bytes(self, message: Message) -> int:
         """See ``testbed.node.Endpoint``."""
@@ -163,31 +166,31 @@ class SocketEndpoint(Generic[StreamT]):
         return {peer: self._with_least(peer, counted) for peer, counted in now.items()}
 
     @property
-    def excuses(self) -> tuple[int, int]:
+    def wait_notice_bytes(self) -> tuple[int, int]:
         """Bytes of frames, sent and received, by which nodes that wait told each other so; no role
         counts them."""
         streams = list(self._peers.values())
-        return sum(s.excuses_out for s in streams), sum(s.excuses_in for s in streams)
+        return sum(s.notice_bytes_out for s in streams), sum(s.notice_bytes_in for s in streams)
 
+    @abstractmethod
     def _set_up(self) -> None:
         """Set up what an endpoint needs besides."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _wrap(self, connected: socket.socket, most_bytes: int) -> StreamT:
         """A connection of the endpoint's own kind."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _next(self, timeout: float) -> Message | NodeLost | None:
         """The oldest item of what was put; None after ``timeout`` seconds without one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _put(self, item: Message | NodeLost) -> None:
         """Have ``receive`` return it, or raise it, after everything that came before."""
-        raise NotImplementedError
 
     def _adopt(self, peer: int, stream: StreamT, first: Message | None = None) -> None:
         """``stream`` is ``peer``'s from now on; ``first`` is what it introduced itself with."""
-        stream.trust(self._terms.most_bytes)
+        stream.allow_large_frames(self._config.most_bytes)
         with suppress(OSError):  # a peer that is gone already is found out by who reads
             if (least := stream.counters().least_rtt_us) is not None:
                 self._least_rtt_us[peer] = least
@@ -204,14 +207,14 @@ class SocketEndpoint(Generic[StreamT]):
         for it."""
         stream = self._wrap(accepted, GREETING_BYTES)
         stream.address = address
-        if (out := self._doorway.admit(stream, address, time.monotonic())) is not None:
-            out.shut()
+        if (out := self._pending.add(stream, address, time.monotonic())) is not None:
+            out.shutdown()
         return stream
 
-    def _shut_overdue(self) -> None:
+    def _shut_expired(self) -> None:
         """Those who have been silent for too long; whoever reads them drops them."""
-        for stream in self._doorway.overdue(time.monotonic()):
-            stream.shut()
+        for stream in self._pending.expired(time.monotonic()):
+            stream.shutdown()
 
     def _check_greeting(self, stream: StreamT, first: Message | None) -> Message:
         """The first frame says who it is. Raises WireError for a stranger."""
@@ -227,8 +230,8 @@ class SocketEndpoint(Generic[StreamT]):
         """Hand a peer's message to the role. Raises WireError for what it has no reason to send."""
         if message.sender != peer:
             raise WireError(f"it sent a frame of {self._name(message.sender)}")
-        if message.kind is Kind.WAITING:
-            stream.excuse(message, time.monotonic())
+        if message.kind is Kind.WAIT_NOTICE:
+            stream.on_wait_notice(message, time.monotonic())
             return
         stream.delivered += 1
         if stream.delivered - stream.taken > _MOST_UNREAD:
@@ -240,7 +243,7 @@ class SocketEndpoint(Generic[StreamT]):
         if isinstance(item, NodeLost):
             raise item
         self._peers[item.sender].taken += 1
-        self._vigil.came(item.sender)
+        self._liveness.on_message(item.sender)
         return item
 
     def receive(
@@ -248,12 +251,12 @@ class SocketEndpoint(Generic[StreamT]):
     ) -> Message:
         """See ``testbed.node.Endpoint``. A message that is still coming in is waited for."""
         look_s, begun_s = timeout / LOOKS if awaited else timeout, time.monotonic()
-        if awaited and self._vigil.due(timeout, begun_s):
+        if awaited and self._liveness.due(timeout, begun_s):
             self._look(timeout, awaited, waiting, begun_s)
         while (item := self._next(look_s)) is None:
             if awaited:
                 self._look(timeout, awaited, waiting, begun_s)
-                look_s = self._vigil.rest_s(self._peers, timeout, time.monotonic())
+                look_s = self._liveness.next_check_s(self._peers, timeout, time.monotonic())
             elif not self._still_coming(timeout):
                 raise self._silence(self._peers, timeout)
         return self._received(item)
@@ -263,15 +266,17 @@ class SocketEndpoint(Generic[StreamT]):
     ) -> None:
         """Now and then while nothing comes. Raises NodeLost; tells those who wait for this node."""
         now_s = time.monotonic()
-        self._vigil.look(awaited, begun_s, now_s)
-        if lost := self._vigil.lost(self._peers, timeout, now_s):
+        self._liveness.look(awaited, begun_s, now_s)
+        if lost := self._liveness.lost(self._peers, timeout, now_s):
             raise self._silence(lost, timeout)
-        if not self._vigil.lasts(timeout, now_s):
+        if not self._liveness.waits_long(timeout, now_s):
             return
-        silent_ms = int(1e3 * self._vigil.silent_s(self._peers, now_s))
+        silent_ms = int(1e3 * self._liveness.silent_s(self._peers, now_s))
         for peer in waiting:
             if peer in self._peers:
-                self._peers[peer].say(Message(Kind.WAITING, silent_ms, 0, self.number, b""))
+                self._peers[peer].try_send_wait_notice(
+                    Message(Kind.WAIT_NOTICE, silent_ms, 0, self.number, b"")
+                )
 
     def _still_coming(self, timeout: float) -> bool:
         """Return whether bytes of a message have come in the last ``timeout`` seconds."""
@@ -286,8 +291,8 @@ class SocketEndpoint(Generic[StreamT]):
         return NodeLost(self._name(peer), None, f"cannot send: {error}")
 
     def _with_least(self, peer: int, counted: SocketCounters) -> SocketCounters:
-        seen = (self._least_rtt_us.get(peer), counted.least_rtt_us)
-        known = [time_us for time_us in seen if time_us is not None]
+        times_us = (self._least_rtt_us.get(peer), counted.least_rtt_us)
+        known = [time_us for time_us in times_us if time_us is not None]
         return replace(counted, least_rtt_us=min(known, default=None))
 
     def _name(self, peer: int) -> str:

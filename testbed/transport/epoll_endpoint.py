@@ -26,7 +26,7 @@ from select import EPOLLIN, EPOLLOUT
 from testbed.errors import NodeLost, WireError
 from testbed.node import Kind, Message
 from testbed.transport.connection import NonBlockingConnection
-from testbed.transport.endpoint import SocketEndpoint
+from testbed.transport.endpoint import LOOK_S, PAUSE_S, SocketEndpoint
 from testbed.transport.frame import Frame, framed
 
 FOREVER_S = 1e6
@@ -43,12 +43,14 @@ class LoopOwner:
         self._busy = self._cared = self._ended = False
         self._count = self._wanting = 0
         self.waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Readable when ``once`` shall return: to be waited for by it, and ``calm`` to be called
-        then."""
-        self._caretaker = threading.Thread(target=self._care, name="caretaker", daemon=True)
+        """Readable when ``once`` shall return: it is to wait for that too, and to call
+        ``clear_wakeup`` then."""
+        self._caretaker = threading.Thread(
+            target=self._background_turns, name="caretaker", daemon=True
+        )
         self._caretaker.start()
 
-    def until(self, done: Callable[[], object], end_s: float) -> bool:
+    def run_until(self, done: Callable[[], object], end_s: float) -> bool:
         """Turn the loop until ``done``, or until ``end_s`` of the monotonic clock; whether it is
         done."""
         while not done():
@@ -59,7 +61,7 @@ class LoopOwner:
                 self._turn(left_s)
         return True
 
-    def calm(self, _events: int = 0) -> None:
+    def clear_wakeup(self, _events: int = 0) -> None:
         """Take back the call for ``once`` to return."""
         os.eventfd_read(self.waker)
 
@@ -107,7 +109,7 @@ class LoopOwner:
                 if self._wanting or self._ended:
                     self._free.notify_all()
 
-    def _care(self) -> None:
+    def _background_turns(self) -> None:
         """Take over when nobody has turned the loop for a while, until somebody wants to."""
         while not self._ended:
             before = self._count
@@ -124,8 +126,6 @@ class LoopOwner:
                 self._turn(0.0)
 
 
-_LOOK_S, _PAUSE_S = 0.5, 0.01
-"""Between two looks for strangers that say nothing; after there were no sockets left."""
 _EVENTS_AT_ONCE, _ACCEPTED_AT_ONCE = 256, 16
 
 
@@ -136,8 +136,8 @@ class EpollEndpoint(SocketEndpoint[NonBlockingConnection]):
         self._inbox: deque[Message | NodeLost] = deque()
         self._poll, self._watching = select.epoll(), threading.Lock()
         self._handlers: dict[int, Callable[[int], None]] = {}
-        self._turns = LoopOwner(self._once)
-        self._handle(self._turns.waker, self._turns.calm)
+        self._owner = LoopOwner(self._once)
+        self._handle(self._owner.waker, self._owner.clear_wakeup)
 
     def listen(self, address: str, port: int) -> None:
         """Accept peers from now on; each introduces itself with the first frame it sends."""
@@ -151,10 +151,10 @@ class EpollEndpoint(SocketEndpoint[NonBlockingConnection]):
         Whoever sends to several begins with the lowest, so that no two senders wait for each other.
         """
         channels = [self._channel(peer) for peer in sorted(destinations)]
-        frame = framed(message, self._terms.run, time.monotonic_ns())
-        held = [channel for channel in channels if not self._begin(channel, frame)]
-        if held:
-            self._finish(held)
+        frame = framed(message, self._config.run, time.monotonic_ns())
+        unsent = [channel for channel in channels if not self._begin(channel, frame)]
+        if unsent:
+            self._finish(unsent)
         for channel in channels:
             if channel.failure is not None:
                 assert channel.peer is not None
@@ -166,19 +166,19 @@ class EpollEndpoint(SocketEndpoint[NonBlockingConnection]):
         if self._closing:
             return
         self._closing = True
-        self._turns.end()
+        self._owner.end()
         self._poll.close()
         if self._listener is not None:
             self._listener.close()
-        for channel in [*self._doorway.all(), *self._peers.values()]:
+        for channel in [*self._pending.all(), *self._peers.values()]:
             channel.close()
 
     def _wrap(self, connected: socket.socket, most_bytes: int) -> NonBlockingConnection:
-        return NonBlockingConnection(connected, self._terms, most_bytes)
+        return NonBlockingConnection(connected, self._config, most_bytes)
 
     def _next(self, timeout: float) -> Message | NodeLost | None:
         inbox = self._inbox
-        if inbox or self._turns.until(inbox.__len__, time.monotonic() + timeout):
+        if inbox or self._owner.run_until(inbox.__len__, time.monotonic() + timeout):
             return inbox.popleft()
         return None
 
@@ -193,8 +193,10 @@ class EpollEndpoint(SocketEndpoint[NonBlockingConnection]):
         self._watch(stream)
 
     def _channel(self, peer: int) -> NonBlockingConnection:
-        until_s = time.monotonic() + self._terms.silence_s
-        if peer not in self._peers and not self._turns.until(lambda: peer in self._peers, until_s):
+        until_s = time.monotonic() + self._config.silence_s
+        if peer not in self._peers and not self._owner.run_until(
+            lambda: peer in self._peers, until_s
+        ):
             raise NodeLost(self._name(peer), None, "it never connected")
         return self._peers[peer]
 
@@ -212,22 +214,24 @@ class EpollEndpoint(SocketEndpoint[NonBlockingConnection]):
             self._watch(channel)
         return done
 
-    def _finish(self, held: list[NonBlockingConnection]) -> None:
+    def _finish(self, unsent: list[NonBlockingConnection]) -> None:
         """Turn the loop until the frames that were begun are handed over, or their peers lost."""
         try:
             end_s = time.monotonic() + FOREVER_S
-            if not self._turns.until(lambda: not any(one.sends for one in held), end_s):
-                for channel in held:
+            if not self._owner.run_until(
+                lambda: not any(channel.sends for channel in unsent), end_s
+            ):
+                for channel in unsent:
                     channel.fail(OSError(errno.ESHUTDOWN, "the endpoint was closed"))
         finally:
-            for channel in held:
+            for channel in unsent:
                 channel.sending.release()
 
     def _once(self, timeout_s: float) -> None:
         """One turn of the loop: wait for something to happen, and handle it."""
-        if self._doorway:
-            self._shut_overdue()
-            timeout_s = min(timeout_s, _LOOK_S)
+        if self._pending:
+            self._shut_expired()
+            timeout_s = min(timeout_s, LOOK_S)
         for descriptor, events in self._poll.poll(timeout_s, _EVENTS_AT_ONCE):
             if (handler := self._handlers.get(descriptor)) is not None:
                 handler(events)
@@ -242,7 +246,7 @@ class EpollEndpoint(SocketEndpoint[NonBlockingConnection]):
                 return
             except OSError as error:  # somebody who is gone again, or too many sockets
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    time.sleep(_PAUSE_S)
+                    time.sleep(PAUSE_S)
                     return
 
     def _serve(self, channel: NonBlockingConnection, events: int) -> None:
@@ -273,7 +277,7 @@ class EpollEndpoint(SocketEndpoint[NonBlockingConnection]):
     def _take(self, channel: NonBlockingConnection, message: Message) -> None:
         if channel.peer is None:
             first = self._check_greeting(channel, message)
-            self._doorway.leave(channel)
+            self._pending.remove(channel)
             self._adopt(first.sender, channel, first)
         else:
             channel.said_goodbye = message.kind is Kind.BYE
@@ -285,8 +289,8 @@ class EpollEndpoint(SocketEndpoint[NonBlockingConnection]):
         channel.ended = True
         self._watch(channel)
         if channel.peer is None:
-            self._doorway.leave(channel)
-            self.strangers += 1
+            self._pending.remove(channel)
+            self.rejected_connections += 1
             channel.close()
         elif not (channel.said_goodbye or self._closing):
             self._put(NodeLost(self._name(channel.peer), None, reason))

@@ -16,7 +16,8 @@ offset size field
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
 
 from testbed.errors import WireError
 from testbed.node import Kind, Message
@@ -28,52 +29,8 @@ MAX_BODY = 4 << 30
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-Frame = tuple[bytes, memoryview]
-"""Header and body as they go out."""
-
-
-def framed(message: Message, run: int, sent_ns: int) -> Frame:
-    """``message`` as a frame of the run."""
-    body = memoryview(message.body).cast("B")
-    about = message.kind, message.sender, run, message.step, message.bucket, len(body), sent_ns
-    return _packed(about), body
-
-
-Fields = tuple[Kind, int, int, int, int, int, int]
-"""A header's, in the order of ``FrameHeader``."""
-
-
-def _packed(fields: Fields) -> bytes:
-    return _LAYOUT.pack(MAGIC, VERSION, *fields[:5], 0, *fields[5:])
-
-
-def fields_of(raw: bytes | bytearray | memoryview, most_bytes: int = MAX_BODY) -> Fields:
-    """Read the 40 bytes of a header. Raises WireError naming what is wrong; nothing is allocated
-    from the length.
-
-    ``most_bytes``: of a body, where less than ``MAX_BODY`` can have been sent.
-    """
-    if len(raw) != HEADER_BYTES:
-        raise WireError(f"a frame header has {HEADER_BYTES} bytes, got {len(raw)}")
-    magic, version, number, sender, run, step, bucket, _, length, sent_ns = _LAYOUT.unpack(raw)
-    if magic != MAGIC:
-        raise WireError(f"not a frame: it begins with {magic!r} instead of {MAGIC!r}")
-    if version != VERSION:
-        raise WireError(f"frame version {version}, this side speaks {VERSION}")
-    if (kind := _KINDS.get(number)) is None:
-        raise WireError(f"unknown frame kind {number}")
-    if length > min(most_bytes, MAX_BODY):
-        limit = min(most_bytes, MAX_BODY)
-        raise WireError(f"frame body of {length} B is over the limit of {limit} B")
-    return kind, sender, run, step, bucket, length, sent_ns
-
-
-@dataclass(slots=True)
-class FrameHeader:
-    """A frame's header; ``sent_ns`` is on the monotonic clock that all nodes of a host share.
-
-    Not to be changed; it is not frozen, since that costs more than all else of it.
-    """
+class FrameHeader(NamedTuple):
+    """A frame's header; ``sent_ns`` is on the monotonic clock that all nodes of a host share."""
 
     kind: Kind
     sender: int
@@ -85,11 +42,49 @@ class FrameHeader:
 
     def pack(self) -> bytes:
         """The 40 bytes on the wire."""
-        return _packed(
-            (self.kind, self.sender, self.run, self.step, self.bucket, self.length, self.sent_ns)
-        )
+        return _LAYOUT.pack(MAGIC, VERSION, *self[:5], 0, *self[5:])
 
     @classmethod
     def unpack(cls, raw: bytes | bytearray | memoryview, most_bytes: int = MAX_BODY) -> FrameHeader:
-        """Read 40 bytes; see ``fields_of``."""
-        return cls(*fields_of(raw, most_bytes))
+        """Read 40 bytes. Raises WireError naming what is wrong; nothing is allocated from the
+        length.
+
+        ``most_bytes``: of a body, where less than ``MAX_BODY`` can have been sent.
+        """
+        if len(raw) != HEADER_BYTES:
+            raise WireError(f"a frame header has {HEADER_BYTES} bytes, got {len(raw)}")
+        magic, version, number, sender, run, step, bucket, _, length, sent_ns = _LAYOUT.unpack(raw)
+        if magic != MAGIC:
+            raise WireError(f"not a frame: it begins with {magic!r} instead of {MAGIC!r}")
+        if version != VERSION:
+            raise WireError(f"frame version {version}, this side speaks {VERSION}")
+        if (kind := _KINDS.get(number)) is None:
+            raise WireError(f"unknown frame kind {number}")
+        if length > (limit := min(most_bytes, MAX_BODY)):
+            raise WireError(f"frame body of {length} B is over the limit of {limit} B")
+        return cls(kind, sender, run, step, bucket, length, sent_ns)
+
+    def message(
+        self,
+        body: memoryview,
+        clock: Callable[[int], float],
+        first_s: float,
+        arrived_ns: int,
+        read_ns: int,
+    ) -> Message:
+        """Return the message with that body; ``clock`` turns nanoseconds into the run's seconds."""
+        times = clock(self.sent_ns), first_s, clock(arrived_ns), clock(read_ns)
+        return Message(self.kind, self.step, self.bucket, self.sender, body, *times)
+
+
+Frame = tuple[bytes, memoryview]
+"""Header and body as they go out."""
+
+
+def framed(message: Message, run: int, sent_ns: int) -> Frame:
+    """``message`` as a frame of the run."""
+    body = memoryview(message.body).cast("B")
+    header = FrameHeader(
+        message.kind, message.sender, run, message.step, message.bucket, len(body), sent_ns
+    )
+    return header.pack(), body

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from testbed.errors import WireError
 from testbed.node import Message
-from testbed.transport.frame import HEADER_BYTES, Fields, fields_of
+from testbed.transport.frame import HEADER_BYTES, FrameHeader
 
 Ancillary = list[tuple[int, int, bytes]]
 
@@ -85,7 +85,7 @@ class FrameReader:
         """Bytes at the beginning of the stage that no frame has taken yet."""
         self._expected = 0
         self._buffers: dict[tuple[int, int], bytearray] = {}
-        self._header: Fields | None = None
+        self._header: FrameHeader | None = None
         self._body = memoryview(b"")
         self._filled = 0
         self._first_s = 0.0
@@ -126,13 +126,12 @@ class FrameReader:
         """The header is there, and perhaps some of the body, and perhaps of what comes next."""
         self._first_s = self._clock(time.monotonic_ns())
         stage = memoryview(self._stage)
-        header = fields_of(stage[:HEADER_BYTES], self.most_bytes)
-        _, _, run, step, bucket, length, _ = header
-        if run != self._run:
-            raise WireError(f"frame of run {run:x} in run {self._run:x}")
+        header = FrameHeader.unpack(stage[:HEADER_BYTES], self.most_bytes)
+        if header.run != self._run:
+            raise WireError(f"frame of run {header.run:x} in run {self._run:x}")
         self._header = header
-        self._body = memoryview(self._buffer(step, bucket, length))[:length]
-        end = min(self._staged, HEADER_BYTES + length)
+        self._body = memoryview(self._buffer(header))[: header.length]
+        end = min(self._staged, HEADER_BYTES + header.length)
         self._filled = end - HEADER_BYTES
         self._body[: self._filled] = stage[HEADER_BYTES:end]
         if left := self._staged - end:
@@ -140,20 +139,12 @@ class FrameReader:
         self._staged = left
 
     def _complete(self) -> Message:
-        assert self._header is not None
-        kind, sender, _, step, bucket, self._expected, sent_ns = self._header
-        self._header, clock = None, self._clock
-        arrived_s = clock(stamp(self._ancillary))
-        return Message(
-            kind,
-            step,
-            bucket,
-            sender,
-            self._body,
-            clock(sent_ns),
-            self._first_s,
-            arrived_s,
-            clock(time.monotonic_ns()),
+        header, self._header = self._header, None
+        assert header is not None
+        self._expected = header.length
+        arrived_ns = stamp(self._ancillary)
+        return header.message(
+            self._body, self._clock, self._first_s, arrived_ns, time.monotonic_ns()
         )
 
     def _receive(self, into: memoryview, flags: int) -> int:
@@ -164,13 +155,13 @@ class FrameReader:
             raise WireError("the stream ended inside a frame")
         return count
 
-    def _buffer(self, step: int, bucket: int, length: int) -> bytearray:
+    def _buffer(self, header: FrameHeader) -> bytearray:
         """The buffer that the message two steps before used, if it is long enough and may be used
         again."""
         if not self.reuses:
-            return bytearray(length)
-        slot = (bucket, step % 2)
-        held = self._buffers.get(slot)
-        if held is None or len(held) < length:
-            held = self._buffers[slot] = bytearray(length)
-        return held
+            return bytearray(header.length)
+        slot = (header.bucket, header.step % 2)
+        buffer = self._buffers.get(slot)
+        if buffer is None or len(buffer) < header.length:
+            buffer = self._buffers[slot] = bytearray(header.length)
+        return buffer

@@ -2,33 +2,19 @@
 
 Bytes of a peer's messages are a sign of life, as they come or as it takes in what it is sent,
 however slowly. One that waits itself for a third has none to send. It says so now and then
-(``Kind.WAITING``), and for how long whom it waits for has been silent: so whoever is at the end of
-such a chain does not take it for lost, and it is the one next to a lost peer that finds out. If
+(``Kind.WAIT_NOTICE``), and for how long whom it waits for has been silent: so whoever is at the end
+of such a chain does not take it for lost, and it is the one next to a lost peer that finds out. If
 nobody in a circle has anything to say, all of them know at about the same time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
 
-LOOKS = 4
-"""How often in a timeout one looks, and tells others."""
+from testbed.transport.connection import LOOKS, FramedSocket
+
 PATIENCE = 1.5
 """Times the timeout: for peers that say that they wait themselves, who know first."""
-
-
-class HeardFrom(Protocol):
-    """A connection, as far as it matters here."""
-
-    def moved_s(self, now_s: float) -> float:
-        """When bytes of messages were last seen to have come, or to have been taken in."""
-        ...
-
-    @property
-    def excused(self) -> tuple[float, float]:
-        """When its peer last said that it waits, and when whom it waits for was last heard of."""
-        ...
 
 
 class LivenessMonitor:
@@ -47,44 +33,46 @@ class LivenessMonitor:
         self._looked_s = now_s
         self._since = {peer: self._since.get(peer, begun_s) for peer in awaited}
 
-    def came(self, peer: int) -> None:
+    def on_message(self, peer: int) -> None:
         """A message of it: if there is to be another, the wait for it begins anew."""
         self._since.pop(peer, None)
 
-    def lost(self, heard: Mapping[int, HeardFrom], timeout_s: float, now_s: float) -> list[int]:
+    def lost(self, peers: Mapping[int, FramedSocket], timeout_s: float, now_s: float) -> list[int]:
         """Those of whom nothing has been heard for too long."""
         return [
             peer
             for peer in self._since
-            if self._silent_s(peer, heard, now_s) >= self._limit_s(peer, heard, timeout_s, now_s)
+            if self._silent_s(peer, peers, now_s) >= self._limit_s(peer, peers, timeout_s, now_s)
         ]
 
-    def rest_s(self, heard: Mapping[int, HeardFrom], timeout_s: float, now_s: float) -> float:
+    def next_check_s(
+        self, peers: Mapping[int, FramedSocket], timeout_s: float, now_s: float
+    ) -> float:
         """Until the next look: a while, or less if somebody will be lost before."""
         left_s = [
-            self._limit_s(peer, heard, timeout_s, now_s) - self._silent_s(peer, heard, now_s)
+            self._limit_s(peer, peers, timeout_s, now_s) - self._silent_s(peer, peers, now_s)
             for peer in self._since
         ]
         return max(0.0, min([timeout_s / LOOKS, *left_s]))
 
-    def lasts(self, timeout_s: float, now_s: float) -> bool:
+    def waits_long(self, timeout_s: float, now_s: float) -> bool:
         """Return whether somebody is waited for so long that those who wait for this node are to be
         told."""
         return any(now_s >= since_s + timeout_s / LOOKS for since_s in self._since.values())
 
-    def silent_s(self, heard: Mapping[int, HeardFrom], now_s: float) -> float:
+    def silent_s(self, peers: Mapping[int, FramedSocket], now_s: float) -> float:
         """Since when nothing has been heard of the one who has been silent for longest."""
-        return max((self._silent_s(peer, heard, now_s) for peer in self._since), default=0.0)
+        return max((self._silent_s(peer, peers, now_s) for peer in self._since), default=0.0)
 
-    def _silent_s(self, peer: int, heard: Mapping[int, HeardFrom], now_s: float) -> float:
+    def _silent_s(self, peer: int, peers: Mapping[int, FramedSocket], now_s: float) -> float:
         last_s = self._since[peer]
-        if (stream := heard.get(peer)) is not None:
-            last_s = max(last_s, stream.moved_s(now_s), stream.excused[1])
+        if (stream := peers.get(peer)) is not None:
+            last_s = max(last_s, stream.last_progress_s(now_s), stream.wait_notice[1])
         return now_s - last_s
 
     def _limit_s(
-        self, peer: int, heard: Mapping[int, HeardFrom], timeout_s: float, now_s: float
+        self, peer: int, peers: Mapping[int, FramedSocket], timeout_s: float, now_s: float
     ) -> float:
-        stream = heard.get(peer)
-        waits = stream is not None and now_s - stream.excused[0] < 2 * timeout_s / LOOKS
+        stream = peers.get(peer)
+        waits = stream is not None and now_s - stream.wait_notice[0] < 2 * timeout_s / LOOKS
         return timeout_s * PATIENCE if waits else timeout_s

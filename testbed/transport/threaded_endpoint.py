@@ -17,13 +17,10 @@ from contextlib import suppress
 from testbed.errors import NodeLost, WireError
 from testbed.node import Kind, Message
 from testbed.transport.connection import BlockingConnection
-from testbed.transport.endpoint import SocketEndpoint
+from testbed.transport.endpoint import LOOK_S, PAUSE_S, SocketEndpoint
 from testbed.transport.multicast.endpoint import Multicaster
 
 _Inbox = queue.SimpleQueue[Message | NodeLost]
-
-_LOOK_S, _PAUSE_S = 0.5, 0.01
-"""Between two looks for strangers that say nothing; after somebody could not be let in."""
 
 
 class ThreadedEndpoint(SocketEndpoint[BlockingConnection]):
@@ -38,7 +35,7 @@ class ThreadedEndpoint(SocketEndpoint[BlockingConnection]):
     def listen(self, address: str, port: int) -> None:
         """Accept peers from now on; each introduces itself with the first frame it sends."""
         listener = self._open(address, port)
-        listener.settimeout(_LOOK_S)
+        listener.settimeout(LOOK_S)
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def send(self, destinations: Iterable[int], message: Message) -> int:
@@ -81,8 +78,8 @@ class ThreadedEndpoint(SocketEndpoint[BlockingConnection]):
             with suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
-        for connection in self._doorway.all():
-            connection.shut()
+        for connection in self._pending.all():
+            connection.shutdown()
         if self.multicaster is not None:
             self.multicaster.close()
         for connection in self._peers.values():
@@ -93,7 +90,7 @@ class ThreadedEndpoint(SocketEndpoint[BlockingConnection]):
     ) -> None:
         if self.multicaster is not None:
             for peer in self._peers.keys() & set(awaited):
-                self._peers[peer].heard(self.multicaster.heard_s(peer))
+                self._peers[peer].note_activity(self.multicaster.heard_s(peer))
         super()._look(timeout, awaited, waiting, begun_s)
 
     def _still_coming(self, timeout: float) -> bool:
@@ -110,11 +107,11 @@ class ThreadedEndpoint(SocketEndpoint[BlockingConnection]):
             return None
 
     def _wrap(self, connected: socket.socket, most_bytes: int) -> BlockingConnection:
-        return BlockingConnection(connected, self._terms, most_bytes)
+        return BlockingConnection(connected, self._config, most_bytes)
 
     def _accept(self, listener: socket.socket) -> None:
         while not self._closing:
-            self._shut_overdue()
+            self._shut_expired()
             try:
                 accepted, (address, *_) = listener.accept()
                 self._begin_greeting(self._let_in(accepted, address))
@@ -123,14 +120,14 @@ class ThreadedEndpoint(SocketEndpoint[BlockingConnection]):
             except (OSError, RuntimeError):
                 # the end, somebody who is gone again, or this process has too many sockets or
                 # threads
-                time.sleep(_PAUSE_S)
+                time.sleep(PAUSE_S)
 
     def _begin_greeting(self, connection: BlockingConnection) -> None:
         """Raises RuntimeError where there is no thread for it."""
         try:
             threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
         except RuntimeError:
-            self._doorway.leave(connection)
+            self._pending.remove(connection)
             connection.close()
             raise
 
@@ -141,10 +138,10 @@ class ThreadedEndpoint(SocketEndpoint[BlockingConnection]):
                 first = self._check_greeting(connection, first)
                 self._adopt(first.sender, connection, first)
         except (WireError, OSError):
-            self.strangers += 1
+            self.rejected_connections += 1
             connection.close()
         finally:
-            self._doorway.leave(connection)
+            self._pending.remove(connection)
 
     def _adopt(self, peer: int, stream: BlockingConnection, first: Message | None = None) -> None:
         with self._changed:
@@ -171,7 +168,7 @@ class ThreadedEndpoint(SocketEndpoint[BlockingConnection]):
 
     def _connection(self, peer: int) -> BlockingConnection:
         with self._changed:
-            if not self._changed.wait_for(lambda: peer in self._peers, self._terms.silence_s):
+            if not self._changed.wait_for(lambda: peer in self._peers, self._config.silence_s):
                 raise NodeLost(self._name(peer), None, "it never connected")
             return self._peers[peer]
 

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from testbed.exchange.base import BucketsServer, BucketsSide, Ticket, Update
+from testbed.exchange.base import Ticket, Update
+from testbed.exchange.parameter_server import PsServerExchange, PsWorkerExchange
 from testbed.node import Message, Node, Queue
 from testbed.training.bucket_pipeline import PriorityExecutor
 
@@ -46,7 +47,7 @@ class BucketedRounds:
         """What went on beside: buckets that were sent or have come, and errors."""
         self._lane = PriorityExecutor(node, self._told.put)
 
-    def work(self, side: BucketsSide, rank: int) -> None:
+    def work(self, side: PsWorkerExchange, rank: int) -> None:
         """A worker's part."""
         step, self._under_way = 0, dict[int, Ticket]()
         self._sent: Queue[int] = self._node.queue()
@@ -73,7 +74,7 @@ class BucketedRounds:
             self._say("step", step=step, crc=crc)
         side.close()
 
-    def serve(self, side: BucketsServer) -> None:
+    def serve(self, side: PsServerExchange) -> None:
         """A server's part."""
         last = self._plan["steps"]
         for step in range(1, last + 1):
@@ -100,18 +101,18 @@ class BucketedRounds:
             for bucket in range(BUCKETS):
                 crc = zlib.crc32(means[bucket], crc)
             self._say("step", step=step, crc=crc)
-        side.farewell(last)
+        side.await_goodbyes(last)
 
     def _values(self, step: int) -> int:
         return int(self._plan["values"] if step == self._plan["long"] else 1 << 14) // BUCKETS
 
-    def _submit(self, side: BucketsSide, bucket: int, body: bytes) -> None:
+    def _submit(self, side: PsWorkerExchange, bucket: int, body: bytes) -> None:
         self._under_way[bucket] = side.submit(self._step, bucket, body)
         if bucket == BUCKETS - 1:
             self._halts.after(self._step, "send")
         self._sent.put(bucket)
 
-    def _take_in(self, side: BucketsSide) -> None:
+    def _take_in(self, side: PsWorkerExchange) -> None:
         try:
             while True:
                 self._sent.get()
@@ -122,7 +123,7 @@ class BucketedRounds:
             self._told.put(error)
 
     def _answer(
-        self, side: BucketsServer, step: int, bucket: int, mean: bytes, *, last: bool
+        self, side: PsServerExchange, step: int, bucket: int, mean: bytes, *, last: bool
     ) -> None:
         def send() -> None:
             side.broadcast(step, bucket, mean, last=last)

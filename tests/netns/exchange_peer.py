@@ -112,7 +112,7 @@ class Rounds:
             mean = np.mean([np.frombuffer(part, np.float32) for part in parts], 0)
             self._check(mean, step)
             self._halts.at(step, "aggregate")
-            step += len(update.more)
+            step += len(update.later_updates)
             say("step", step=step, crc=zlib.crc32(mean))
         side.close()
 
@@ -130,15 +130,14 @@ class Rounds:
             side.broadcast(step, 0, mean.tobytes(), last=step == last)
             self._halts.after(step, "send")
             say("step", step=step, crc=zlib.crc32(mean))
-            if crowd := getattr(side, "crowd", None):
-                for lost in crowd.lost[self._told :]:
-                    self._told += 1
-                    say("lost", node=lost.node, step=lost.step, phase=lost.phase)
-        side.farewell(last)
+            for lost in getattr(side, "lost", [])[self._told :]:
+                self._told += 1
+                say("lost", node=lost.node, step=lost.step, phase=lost.phase)
+        side.await_goodbyes(last)
 
     def _payload(self, side: WorkerSide, rank: int, step: int) -> Any:
         """Vectors; or blocks, which are the same wherever they are made."""
-        if self._kind.carries != "blocks":
+        if self._kind.unit != "blocks":
             return self.vector(rank, step).tobytes()
         blocks = [
             np.random.default_rng((part.start, step)).integers(
@@ -149,7 +148,7 @@ class Rounds:
         return np.stack(blocks).data.cast("B")
 
     def _check(self, mean: Any, step: int) -> None:
-        if self._kind.carries == "blocks":
+        if self._kind.unit == "blocks":
             return  # compared with others' and with an undisturbed run's
         if not self._kind.lockstep:
             if len(set(mean)) != 1:
@@ -183,7 +182,7 @@ def take_part_as(plan: dict[str, Any]) -> None:
         if kind.multicasts and not ended_well:
             endpoint.multicaster.abandon()
         datagrams = endpoint.multicaster.counters().strangers if kind.multicasts else 0
-        say("counts", strangers=endpoint.strangers, datagrams=datagrams)
+        say("counts", strangers=endpoint.rejected_connections, datagrams=datagrams)
     finally:
         endpoint.close()
 
@@ -225,12 +224,12 @@ def take_part(plan: dict[str, Any], names: dict[int, str], node: HostNode) -> No
     if serves:
         assert kind.server is not None
         hub = kind.server(node, peers)
-        hub.welcome()
+        hub.await_workers()
         begin()
         rounds.serve(hub)
     else:
         side = kind.worker(node, peers)
-        side.greet()
+        side.connect()
         begin()
         rounds.work(side, workers.index(own))
 

@@ -101,7 +101,7 @@ def visits(run: int, sender: int, heard: dict[int, bytes]) -> list[bytes]:
         FrameHeader(Kind.HELLO, sender, run + 1, 0, 0, 0, 0).pack(),
         FrameHeader(Kind.HELLO, sender, run, 0, 0, 4 << 30, 0).pack(),
         FrameHeader(Kind.GRADIENT, sender, run, 3, 0, 100, 0).pack() + bytes(100),
-        FrameHeader(Kind.WAITING, sender, run, 0, 0, 0, 0).pack(),
+        FrameHeader(Kind.WAIT_NOTICE, sender, run, 0, 0, 0, 0).pack(),
         greeting,
         greeting + gradient,
         gradient,

@@ -52,7 +52,7 @@ def test_formulas_are_what_packets_take(name: str, nodes: int, r: int) -> None:
         own = [(packet, body) for packet, body in sent if packet.sender == node]
         assert len(own) == load.packets == len(plan.packets[node])
         payload = sum(len(body) - header_bytes(len(packet.pieces)) for packet, body in own)
-        assert payload == load.bytes(size)
+        assert payload == load.sent * size * 4
         received = [p.elements(size) for p, _ in sent if node in p.destinations]
         assert sum(received) == load.received * size
         assert len(plan.holders) == block_count(name, nodes, r)

@@ -147,7 +147,7 @@ def test_the_silent_one_is_named() -> None:
 
     def takes_part(rank: int) -> Callable[[], None]:
         def body() -> None:
-            bench.sides[rank].greet()
+            bench.sides[rank].connect()
             if rank != 2:
                 bench.step(rank, 1).wait()
 
@@ -163,7 +163,7 @@ def test_steps_follow_one_another_though_some_are_ahead() -> None:
     def takes_part(rank: int) -> Callable[[], list[float]]:
         def body() -> list[float]:
             side, node, found = bench.sides[rank], bench.nodes[rank], []
-            side.greet()
+            side.connect()
             for step in (1, 2, 3):
                 node.sleep_until(node.now() + 0.1 * rank)
                 mean = np.frombuffer(bench.step(rank, step, value=step).wait().payload, np.float32)
@@ -193,7 +193,7 @@ def test_travel_is_known_after_waiting() -> None:
 
     def takes_part(rank: int) -> Callable[[], Any]:
         def body() -> Any:
-            bench.sides[rank].greet()
+            bench.sides[rank].connect()
             ticket = bench.step(rank, 1, size=1000)
             with pytest.raises(RuntimeError, match="after wait"):
                 _ = ticket.travel

@@ -49,7 +49,7 @@ def test_the_mean_of_what_was_quantised() -> None:
     into = np.empty((9, 40_000), np.int32)
     for gradient, place in zip(gradients, into, strict=True):
         quantize(gradient, place)
-    found = mean(into.sum(0, np.int64), many=36)
+    found = mean(into.sum(0, np.int64), count=36)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, gradients.sum(0, np.float64) / 36, atol=1e-8)
 

@@ -12,7 +12,8 @@ from endpoint_rig import NAMES, RUN, Either, endpoint, hello, listening, star
 
 from testbed.errors import NodeLost
 from testbed.exchange.base import Membership
-from testbed.exchange.collect import WorkerSet
+from testbed.exchange.parameter_server import WorkerSetServer
+from testbed.exchange.parameter_server_backup import BackupPsServer
 from testbed.fabric.host_node import HostClock, HostNode
 from testbed.node import Kind, Message
 from testbed.runner.session import LostWorkerBudget
@@ -21,10 +22,11 @@ from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 LARGE = bytes(64 << 20)
 """More than the sockets of both ends hold."""
+MEMBERS = Membership(0, [0], [1, 2], NAMES, 5.0)
 
 
 @pytest.fixture
-def trio() -> Iterator[tuple[WorkerSet, Either, Either]]:
+def trio() -> Iterator[tuple[WorkerSetServer, Either, Either]]:
     with closing(endpoint(ThreadedEndpoint, 0, lockstep=False)) as server:
         port = listening(server)
         with (
@@ -35,10 +37,10 @@ def trio() -> Iterator[tuple[WorkerSet, Either, Either]]:
                 worker.connect(0, "127.0.0.1", port, 5.0)
                 worker.send([0], hello(worker.number))
             node = HostNode("server", 1, server, HostClock(), lambda _: None)
-            crowd = WorkerSet(node, Membership(0, [0], [1, 2], NAMES, 5.0), 1)
-            crowd.welcome()
-            yield crowd, one, two
-            crowd.leave()
+            hub = BackupPsServer(node, MEMBERS)
+            hub.await_workers()
+            yield hub, one, two
+            hub.close()
             node.close()
 
 
@@ -54,26 +56,28 @@ def test_a_peer_that_takes_nothing_holds_up_nobody() -> None:
             two.connect(0, "127.0.0.1", port, 5.0)
             two.send([0], hello(2))
             node = HostNode("server", 1, server, HostClock(), lambda _: None)
-            crowd = WorkerSet(node, Membership(0, [0], [1, 2], NAMES, 5.0), 1)
-            crowd.welcome()
-            crowd.post(1, Kind.UPDATE, 1, LARGE)
-            crowd.post(2, Kind.UPDATE, 1, b"parameters")
+            hub = BackupPsServer(node, MEMBERS)
+            hub.await_workers()
+            hub.enqueue(1, Kind.UPDATE, 1, LARGE)
+            hub.enqueue(2, Kind.UPDATE, 1, b"parameters")
             assert bytes(two.receive(5.0).body) == b"parameters"
             node.close()
 
 
-def test_who_goes_is_lost_once_and_nobody_more(trio: tuple[WorkerSet, Either, Either]) -> None:
-    crowd, one, two = trio
+def test_who_goes_is_lost_once_and_nobody_more(
+    trio: tuple[WorkerSetServer, Either, Either],
+) -> None:
+    hub, one, two = trio
     one.close()
-    assert crowd.receive(3, [1, 2]) is None
-    assert crowd.here == [2] and [lost.node for lost in crowd.lost] == ["worker-0"]
-    assert crowd.lost[0].step == 3
+    assert hub.receive(Kind.GRADIENT, 3, 5.0, [1, 2]) is None
+    assert hub.alive == [2] and [lost.node for lost in hub.lost] == ["worker-0"]
+    assert hub.lost[0].step == 3
     two.send([0], Message(Kind.GRADIENT, 3, 0, 2, b"late"))
-    message = crowd.receive(3, [2])
+    message = hub.receive(Kind.GRADIENT, 3, 5.0, [2])
     assert message is not None and bytes(message.body) == b"late"
     two.close()
     with pytest.raises(NodeLost, match="'worker-1' was lost at step 3, while gathering"):
-        crowd.receive(3, [2])
+        hub.receive(Kind.GRADIENT, 3, 5.0, [2])
 
 
 def test_out_of_lockstep_every_message_keeps_its_bytes() -> None:

@@ -199,7 +199,7 @@ def test_a_stranger_is_dropped_and_counted(trio: Trio) -> None:
                 stranger.shutdown(socket.SHUT_WR)
                 while stranger.recv(100):
                     pass
-    assert server.strangers == 3
+    assert server.rejected_connections == 3
     one.send([0], Message(Kind.GRADIENT, 1, 0, 1, b"still here"))
     assert bytes(server.receive(5.0).body) == b"still here"
 

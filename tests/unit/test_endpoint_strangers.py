@@ -56,7 +56,7 @@ def test_a_stranger_is_dropped_and_counted(pair: Pair, words: bytes) -> None:
     one.send([0], Message(Kind.GRADIENT, 1, 0, 1, b"g" * 1000))
     first = server.receive(5.0)
     say(port, words)
-    eventually(lambda: server.strangers == 1)
+    eventually(lambda: server.rejected_connections == 1)
     assert bytes(first.body) == b"g" * 1000
     assert still_exchanges(server, one)
 
@@ -69,7 +69,7 @@ def test_random_words_are_strange(pair: Pair) -> None:
         for _ in range(random.randrange(8)):
             mutated[random.randrange(len(mutated))] = random.randrange(256)
         say(port, bytes(mutated[: random.randrange(1, len(mutated))]))
-    eventually(lambda: server.strangers == 40)
+    eventually(lambda: server.rejected_connections == 40)
     assert still_exchanges(server, one)
 
 
@@ -105,7 +105,7 @@ def test_who_there_is_no_thread_for_keeps_nobody_out(
                 second.sendall(frame(Kind.BYE))
                 assert server.receive(5.0).kind is Kind.BYE
             else:
-                eventually(lambda: server.strangers == 1)
+                eventually(lambda: server.rejected_connections == 1)
         assert still_exchanges(server, one)
 
 
@@ -115,7 +115,7 @@ def test_a_greeting_from_another_address_is_a_strangers(kind: type[Either]) -> N
     addresses = {1: "127.0.0.1", 2: "127.0.0.2"}
     with star(kind, 1, addresses=addresses) as ((server, one), port):
         say(port, frame(Kind.HELLO))
-        eventually(lambda: server.strangers == 1)
+        eventually(lambda: server.rejected_connections == 1)
         assert 2 not in server._peers
         with socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)) as two:
             two.sendall(frame(Kind.HELLO))
@@ -123,7 +123,7 @@ def test_a_greeting_from_another_address_is_a_strangers(kind: type[Either]) -> N
             assert still_exchanges(server, one)
             two.sendall(frame(Kind.BYE))
             assert server.receive(5.0).kind is Kind.BYE
-    assert server.strangers == 1
+    assert server.rejected_connections == 1
 
 
 def test_who_says_nothing_holds_nothing_up_and_is_dropped(pair: Pair) -> None:
@@ -132,7 +132,7 @@ def test_who_says_nothing_holds_nothing_up_and_is_dropped(pair: Pair) -> None:
         assert still_exchanges(server, one)
         silent.settimeout(5.0)
         assert silent.recv(1) == b""
-    eventually(lambda: server.strangers == 1)
+    eventually(lambda: server.rejected_connections == 1)
 
 
 def test_who_says_it_too_slowly_is_dropped(pair: Pair) -> None:
@@ -141,7 +141,7 @@ def test_who_says_it_too_slowly_is_dropped(pair: Pair) -> None:
         for byte in frame(Kind.HELLO, sender=2):
             slow.sendall(bytes([byte]))
             time.sleep(GREETING_S / 10)
-    eventually(lambda: server.strangers == 1)
+    eventually(lambda: server.rejected_connections == 1)
     assert still_exchanges(server, one)
 
 
@@ -155,18 +155,18 @@ def test_a_flood_is_bounded_and_peers_get_in(kind: type[Either]) -> None:
         two.connect(0, "127.0.0.1", port, 5.0)
         two.send([0], hello(2))
         assert server.receive(5.0).sender == 2
-        eventually(lambda: server.strangers == 201 - 32)  # the peer had to wait, too
+        eventually(lambda: server.rejected_connections == 201 - 32)  # the peer had to wait, too
         assert still_exchanges(server, one)
         assert still_exchanges(server, two)
 
 
 def test_of_too_many_the_oldest_of_the_same_address_goes() -> None:
-    doorway: PendingConnections[str] = PendingConnections(greeting_s=1.0)
-    assert doorway.admit("peer", "10.0.0.2", 0.0) is None
-    out = [doorway.admit(f"stranger-{n}", "10.0.0.9", 0.1) for n in range(40)]
+    pending: PendingConnections[str] = PendingConnections(greeting_s=1.0)
+    assert pending.add("peer", "10.0.0.2", 0.0) is None
+    out = [pending.add(f"stranger-{n}", "10.0.0.9", 0.1) for n in range(40)]
     assert out == [None] * 32 + [f"stranger-{n}" for n in range(8)]
-    assert doorway.overdue(1.05) == ["peer"]
-    everywhere = [doorway.admit(f"{n}", f"10.1.0.{n}", 2.0) for n in range(481)]
+    assert pending.expired(1.05) == ["peer"]
+    everywhere = [pending.add(f"{n}", f"10.1.0.{n}", 2.0) for n in range(481)]
     assert everywhere == [None] * 480 + ["stranger-8"]
 
 

@@ -106,7 +106,7 @@ def test_what_is_missing_is_known() -> None:
     for packet in parts:
         if packet[0] not in (0, 4, 5, 20):
             put(part, packet)
-    assert (part.reached, part.ranges_missing()) == (20, ((0, 1), (4, 2)))
+    assert (part.reached, ranges(part.missing)) == (20, ((0, 1), (4, 2)))
     for index in (20, 0, 4):
         put(part, parts[index])
     assert not part.complete
@@ -213,12 +213,12 @@ def test_what_was_sent_before_the_answered_packet_and_is_missing_is_lost() -> No
     message.stamp(4, 100)
     message.stamp(4, 200)
     report = ReceiverReport(0, 0, ((2, 1),))
-    assert message.heard(1, 5, False, report, 200, now_s=1.0) == 1
+    assert message.on_report(1, 5, False, report, 200, now_s=1.0) == 1
     assert message.due(2.0) == [(2, {1})]
     assert (
-        message.heard(2, 3, False, ReceiverReport(0, 0, ()), 200, now_s=1.0) == 1
+        message.on_report(2, 3, False, ReceiverReport(0, 0, ()), 200, now_s=1.0) == 1
     )  # the fourth of the first batch
-    assert message.heard(2, 3, False, ReceiverReport(0, 0, ()), 300, now_s=1.0) == 4
+    assert message.on_report(2, 3, False, ReceiverReport(0, 0, ()), 300, now_s=1.0) == 4
     assert message.due(2.0)[0] == (2, {1})
 
 
@@ -226,25 +226,25 @@ def test_a_repair_is_not_repeated_before_it_can_have_arrived() -> None:
     message = outgoing(3)
     message.stamp(3, 100)
     missing = ReceiverReport(0, 0, ((0, 1),))
-    message.heard(1, 3, False, missing, 100, 1.0)
+    message.on_report(1, 3, False, missing, 100, 1.0)
     assert message.due(1.0) == []  # others may miss it, too
     message.stamp_repairs([0], 500)
-    assert message.heard(1, 3, False, missing, 100, 1.0) == 0
-    assert message.heard(1, 3, False, missing, 500, 1.0) == 0
-    assert message.heard(1, 3, False, missing, 600, 1.0) == 1
+    assert message.on_report(1, 3, False, missing, 100, 1.0) == 0
+    assert message.on_report(1, 3, False, missing, 500, 1.0) == 0
+    assert message.on_report(1, 3, False, missing, 600, 1.0) == 1
 
 
 def test_done_when_every_member_has_it() -> None:
     message = outgoing(3)
     message.stamp(3, 100)
-    message.heard(1, 0, True, ReceiverReport(0, 0, ()), 100, 1.0)
+    message.on_report(1, 0, True, ReceiverReport(0, 0, ()), 100, 1.0)
     assert (message.reached(), message.waiting(), message.done) == (0, [2], False)
-    message.heard(2, 3, False, ReceiverReport(0, 0, ((1, 1),)), 100, 1.0)
+    message.on_report(2, 3, False, ReceiverReport(0, 0, ((1, 1),)), 100, 1.0)
     message.drop(2)
     assert message.done
     assert not message.repairs
     with pytest.raises(ValueError, match="report"):
-        outgoing(3).heard(1, 1, False, ReceiverReport(0, 0, ()), 0, 1.0)
+        outgoing(3).on_report(1, 1, False, ReceiverReport(0, 0, ()), 0, 1.0)
 
 
 def test_a_run_is_folded() -> None:

@@ -9,7 +9,7 @@ import pytest
 from virtual_links import LinkModel, network
 
 from testbed.errors import InputError, NodeLost, WireError
-from testbed.exchange.base import Exchange, Membership, ServerSide, WorkerSide, exchanges
+from testbed.exchange.base import Membership, ServerSide, WorkerSide, exchanges
 from testbed.exchange.parameter_server import PsServerExchange, PsWorkerExchange
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
@@ -39,9 +39,8 @@ class Bench:
 def test_the_registry_knows_it_and_its_sides_keep_the_protocols() -> None:
     bench = Bench()
     worker: WorkerSide = bench.workers[0]
-    exchange: Exchange = worker
     server: ServerSide = bench.hub
-    assert exchange is not server
+    assert worker is not server
     assert exchanges.get("ps").worker is PsWorkerExchange
     with pytest.raises(InputError, match="unknown exchange 'pss'"):
         exchanges.get("pss")
@@ -52,7 +51,7 @@ def test_messages_come_by_rank_whoever_is_first() -> None:
 
     def worker(rank: int, delay: float) -> Callable[[], bytes]:
         def body() -> bytes:
-            bench.workers[rank].greet()
+            bench.workers[rank].connect()
             bench.nodes[rank + 1].sleep_until(delay)
             ticket = bench.workers[rank].submit(1, 0, f"from {rank}".encode())
             return bytes(ticket.wait().payload)
@@ -60,7 +59,7 @@ def test_messages_come_by_rank_whoever_is_first() -> None:
         return body
 
     def server() -> list[bytes]:
-        bench.hub.welcome()
+        bench.hub.await_workers()
         gathered = [bytes(message.body) for message in bench.hub.gather(1, 0)]
         bench.hub.broadcast(1, 0, b"mean")
         return gathered
@@ -129,7 +128,7 @@ def test_workers_learn_which_step_is_the_last() -> None:
         for step in (1, 2):
             bench.hub.gather(step, 0)
             bench.hub.broadcast(step, 0, b"u", last=step == 2)
-        bench.hub.farewell(2)
+        bench.hub.await_goodbyes(2)
 
     assert bench.run(server, worker(0), worker(1))[1:] == [[None, 2], [None, 2]]
     assert bench.hub.bytes_sent == sum(worker.bytes_received for worker in bench.workers)

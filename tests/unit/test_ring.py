@@ -44,7 +44,7 @@ class Adder:
         return drawn.astype(np.float32)
 
     def prepare(self) -> None:
-        self._exchange.greet()
+        self._exchange.connect()
 
     def run(self) -> dict[str, Any]:
         for step in range(1, STEPS + 1):

@@ -229,7 +229,7 @@ def test_nodes_are_not_read_while_too_much_waits(
 
 def test_a_stranger_that_says_nothing_is_sent_away(board: ControlServer, clock: Clock) -> None:
     with stranger(board) as silent:
-        eventually(lambda: len(board._doorway) == 1)
+        eventually(lambda: len(board._pending) == 1)
         clock.now_s += GREETING_S
         assert silent.recv(1) == b""
     node(board, "worker-0").close()
@@ -287,7 +287,7 @@ def test_a_flood_of_strangers_keeps_nobody_out(board: ControlServer) -> None:
     flood = [stranger(board) for _ in range(300)]
     node(board, "worker-0").close()
     eventually(lambda: threading.active_count() - before <= 34)
-    assert len(board._doorway) <= 32
+    assert len(board._pending) <= 32
     for each in flood:
         each.close()
 

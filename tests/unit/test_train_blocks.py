@@ -11,7 +11,7 @@ import torch
 from virtual_setup import job
 
 from testbed.errors import GradientError
-from testbed.exchange.base import BlocksSide
+from testbed.exchange.coded.exchange import CodedExchange
 from testbed.exchange.coded.round import LIMIT, MOST
 from testbed.training.compute import PrivateReplicaProvider
 from testbed.training.gradient_codec import BlockCodec, BlockComputation
@@ -42,7 +42,7 @@ def worker(
 ) -> tuple[Job, AnyReplica, BlockComputation, BlockCodec, Asks]:
     given, asks = job(rank + 1, 4, "none"), Asks(places)
     replica, computation = (workshop or PrivateReplicaProvider()).provide(given)
-    side = cast(BlocksSide, asks)
+    side = cast(CodedExchange, asks)
     of_blocks = BlockComputation(given, computation, replica.flat.size, side)
     return given, replica, of_blocks, BlockCodec(replica, of_blocks, side), asks
 

@@ -95,11 +95,13 @@ def test_two_that_wait_for_the_loop_let_it_rest() -> None:
         nonlocal turned
         turned += 1
         if select.select([turns.waker], [], [], timeout_s)[0]:
-            turns.calm()
+            turns.clear_wakeup()
 
     turns = LoopOwner(once)
     end_s = time.monotonic() + 0.3
-    waiting = [threading.Thread(target=turns.until, args=(lambda: False, end_s)) for _ in range(2)]
+    waiting = [
+        threading.Thread(target=turns.run_until, args=(lambda: False, end_s)) for _ in range(2)
+    ]
     for thread in waiting:
         thread.start()
     for thread in waiting:

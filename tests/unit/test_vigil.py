@@ -19,11 +19,11 @@ T = 8.0
 
 @dataclass
 class Peer:
-    moved: float = 0.0
-    excused: tuple[float, float] = (0.0, 0.0)
+    progress: float = 0.0
+    wait_notice: tuple[float, float] = (0.0, 0.0)
 
-    def moved_s(self, now_s: float) -> float:  # noqa: ARG002
-        return self.moved
+    def last_progress_s(self, now_s: float) -> float:  # noqa: ARG002
+        return self.progress
 
 
 def watching(*awaited: int, begun_s: float = 100.0) -> LivenessMonitor:
@@ -33,7 +33,7 @@ def watching(*awaited: int, begun_s: float = 100.0) -> LivenessMonitor:
 
 
 def test_a_silent_peer_is_lost_though_others_send() -> None:
-    peers = {1: Peer(), 2: Peer(moved=107.0)}
+    peers = {1: Peer(), 2: Peer(progress=107.0)}
     assert watching(1, 2).lost(peers, T, 107.9) == []
     assert watching(1, 2).lost(peers, T, 108.0) == [1]
 
@@ -42,40 +42,40 @@ def test_a_wait_goes_on_from_one_look_to_the_next_until_a_message_comes() -> Non
     vigil, peers = watching(1, 2), {1: Peer(), 2: Peer()}
     vigil.look([1, 2], 107.0, 107.0)
     assert vigil.lost(peers, T, 108.0) == [1, 2]
-    vigil.came(2)
+    vigil.on_message(2)
     vigil.look([1, 2], 107.0, 107.0)
     assert vigil.lost(peers, T, 108.0) == [1]
 
 
 def test_one_that_waits_itself_is_given_time_to_find_out() -> None:
-    peers = {1: Peer(excused=(108.0, 100.0))}
+    peers = {1: Peer(wait_notice=(108.0, 100.0))}
     assert watching(1).lost(peers, T, 111.9) == []
     assert watching(1).lost(peers, T, 112.0) == [1]
 
 
 def test_one_that_hears_of_whom_it_waits_for_is_waited_for() -> None:
-    peers = {1: Peer(excused=(120.0, 119.0))}
+    peers = {1: Peer(wait_notice=(120.0, 119.0))}
     assert watching(1).lost(peers, T, 123.0) == []
 
 
 def test_one_that_says_nothing_any_more_is_not_excused() -> None:
-    peers = {1: Peer(excused=(104.0, 104.0))}
+    peers = {1: Peer(wait_notice=(104.0, 104.0))}
     assert watching(1).lost(peers, T, 112.0) == [1]
 
 
 def test_the_next_look_is_in_time() -> None:
-    peers = {1: Peer(moved=103.0), 2: Peer()}
-    assert watching(1).rest_s(peers, T, 103.0) == T / 4
-    assert watching(1, 2).rest_s(peers, T, 107.5) == 0.5
-    assert watching(1, 2).rest_s(peers, T, 109.0) == 0.0
+    peers = {1: Peer(progress=103.0), 2: Peer()}
+    assert watching(1).next_check_s(peers, T, 103.0) == T / 4
+    assert watching(1, 2).next_check_s(peers, T, 107.5) == 0.5
+    assert watching(1, 2).next_check_s(peers, T, 109.0) == 0.0
 
 
 def test_others_are_told_only_of_waits_that_last() -> None:
     vigil = watching(1)
-    assert not vigil.lasts(T, 101.9) and vigil.lasts(T, 102.0)
-    assert vigil.silent_s({1: Peer(moved=101.0)}, 104.0) == 3.0
-    vigil.came(1)
-    assert not vigil.lasts(T, 102.0)
+    assert not vigil.waits_long(T, 101.9) and vigil.waits_long(T, 102.0)
+    assert vigil.silent_s({1: Peer(progress=101.0)}, 104.0) == 3.0
+    vigil.on_message(1)
+    assert not vigil.waits_long(T, 102.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,7 +106,7 @@ def test_those_who_wait_are_told_and_roles_see_nothing_of_it(kind: type[Either])
             server.receive(2.0, [2], [1])
         server.send([1], Message(Kind.UPDATE, 1, 0, 0, b"u"))
         assert worker.receive(5.0, [0]).kind is Kind.UPDATE
-        told, heard = server.excuses[0], worker.excuses[1]
+        told, heard = server.wait_notice_bytes[0], worker.wait_notice_bytes[1]
         assert told == heard > 0 and told % HEADER_BYTES == 0
         counted = worker.counters()[0].bytes_received
         assert counted == heard + HEADER_BYTES + 1

@@ -104,7 +104,7 @@ class _Worker(_OurPart):
         if isinstance(self._side, CodedExchange):
             blocks = len(self._side.samples(_SAMPLES))
             self._body = bytes(blocks * task.bytes)  # zeros: whoever has a block has the same
-        self._side.greet()
+        self._side.connect()
 
     def round(self, step: int) -> None:
         """Submit the gradient, and wait; what others sent as it was is added here."""
@@ -123,7 +123,7 @@ class _Server(_OurPart):
         super().__init__(task, endpoint)
         assert exchange.server is not None
         self._side: ServerSide = exchange.server(self._node, _peers(task, exchange))
-        self._side.welcome()
+        self._side.await_workers()
 
     def round(self, step: int) -> None:
         """Gather, add, broadcast."""
@@ -133,7 +133,7 @@ class _Server(_OurPart):
 
     def close(self) -> None:
         """Wait for the workers' goodbyes."""
-        self._side.farewell(0)
+        self._side.await_goodbyes(0)
         super().close()
 
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import isnan, nan
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from testbed.errors import InputError, NodeLost
+from testbed.errors import InputError
 from testbed.exchange.all_gather import AllGatherExchange
-from testbed.exchange.base import ExchangeSpec, Membership, TransferTiming, Update
+from testbed.exchange.base import ExchangeSpec, Membership, Ticket, TransferTiming, Update
 from testbed.exchange.coded.round import CodedNote, PacketLog, Round, mean
 from testbed.exchange.coded.schemes import (
     MOST_NODES,
@@ -31,11 +32,11 @@ from testbed.exchange.coded.schemes import (
     scheme,
     total_load,
 )
-from testbed.node import Buffer, Kind, Message, Node
+from testbed.node import Buffer, Kind, Node
 from testbed.records.events import RedundancyRecord
 from testbed.registry import Options, read
 
-Way = Literal["up", "down"]
+Direction = Literal["up", "down"]
 
 
 class Prediction(NamedTuple):
@@ -63,7 +64,7 @@ class SchemeChoice(NamedTuple):
 
 
 def predict(
-    scheme: str, nodes: int, t_calc_s: float, t_comm_s: float, bottleneck: Way = "down"
+    scheme: str, nodes: int, t_calc_s: float, t_comm_s: float, bottleneck: Direction = "down"
 ) -> tuple[Prediction, ...]:
     """For every r below ``nodes``: work(r)·T_calc + T_comm·load(r)/load(1), with the times measured
     at r = 1.
@@ -85,12 +86,12 @@ def predict(
 
 
 def choose_r(
-    scheme: str, nodes: int, t_calc_s: float, t_comm_s: float, bottleneck: Way = "down"
+    scheme: str, nodes: int, t_calc_s: float, t_comm_s: float, bottleneck: Direction = "down"
 ) -> SchemeChoice:
     """The r of the shortest step; of several the least."""
     table = predict(scheme, nodes, t_calc_s, t_comm_s, bottleneck)
-    best = min(table, key=lambda one: (one.step_s, one.r))
-    others = "; ".join(str(one) for one in table)
+    best = min(table, key=lambda prediction: (prediction.step_s, prediction.r))
+    others = "; ".join(map(str, table))
     why = (
         f"computation takes {t_calc_s:.4g} s and communication {t_comm_s:.4g} s at r = 1, "
         f"so that a step is expected to be shortest with r = {best.r} ({others})"
@@ -115,7 +116,7 @@ class CodedOptions(Options):
 
     scheme: Literal["literal", "replicated", "grouped", "combined"] = "literal"
     r: Literal["auto"] | int = Field(2)
-    bottleneck: Way = "down"
+    bottleneck: Direction = "down"
 
     def redundancies(self, nodes: int) -> list[int]:
         """All that a run among ``nodes`` may use, the first one first."""
@@ -159,14 +160,14 @@ def work(given: Mapping[str, Any], workers: int) -> float:
 
 
 def _check_blocks(name: str, workers: int, r: int, batch: int) -> None:
-    many, count = block_count(name, workers, r), workers * batch
-    if many <= min(count, _MOST_BLOCKS):
+    blocks, count = block_count(name, workers, r), workers * batch
+    if blocks <= min(count, _MOST_BLOCKS):
         return
     raise InputError(
         f"scheme {name!r} with r = {r} cuts the mini-batch of {workers} workers, {count} samples, "
-        f"into {many} blocks",
-        hint=f"Use a batch of at least {-(-many // workers)}, or another r"
-        if many <= _MOST_BLOCKS
+        f"into {blocks} blocks",
+        hint=f"Use a batch of at least {-(-blocks // workers)}, or another r"
+        if blocks <= _MOST_BLOCKS
         else f"It can be {_MOST_BLOCKS} blocks at most: use another r or scheme",
     )
 
@@ -194,7 +195,8 @@ class Redundancy:
         if not self._open or step < TRIAL_STEPS:
             return None
         self._open = False
-        t_calc_s, t_comm_s = (max(times) for times in zip(*map(_times, notes), strict=True))
+        t_calc_s = max(note.t_calc_s for note in notes)
+        t_comm_s = max(note.t_comm_s for note in notes)
         if isnan(t_calc_s + t_comm_s):
             return None
         first = self.schemes[0]
@@ -203,161 +205,99 @@ class Redundancy:
         return choice
 
 
-def _times(note: CodedNote) -> tuple[float, float]:
-    return note.t_calc_s, note.t_comm_s
-
-
-class CodedExchange:
-    """Steps follow one another: a ticket is waited for before the next step's blocks are asked
-    for."""
+class CodedExchange(AllGatherExchange):
+    """A worker's side; it carries blocks. Steps follow one another: a ticket is waited for before
+    the next step's blocks are asked for."""
 
     def __init__(self, node: Node, peers: Membership) -> None:
-        self._node, self._peers = node, peers
-        self._company = AllGatherExchange(node, peers)
+        super().__init__(node, peers)
         self._ranks = {peer: rank for rank, peer in enumerate(peers.workers)}
+        self._rank = self._ranks[peers.own]
         self._redundancy = Redundancy(coded_options(peers.options), len(peers.workers))
         self._groups = CodedGroups(self._redundancy.schemes, list(peers.workers))
         self._samples = self._saturated = 0
         self._ended_s, self._t_comm_s = 0.0, nan
 
-    @property
-    def bytes_sent(self) -> int:
-        """Frame bytes so far; of a multicast once, however many members the group has."""
-        return self._company.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        """Frame bytes so far."""
-        return self._company.bytes_received
-
-    @property
-    def last_step(self) -> int | None:
-        """Known from the beginning."""
-        return self._peers.last_step
-
-    def greet(self) -> None:
+    def connect(self) -> None:
         """Groups are formed, and connections exist between all workers, when this returns."""
         if self._groups.sets:
             self._node.endpoint.form_groups(self._groups.sets)
-        self._company.greet()
+        super().connect()
 
     def samples(self, count: int) -> list[slice]:
-        """Where this node's blocks of the coming step are in the mini-batch of ``count``
-        samples."""
+        """Where this node's blocks of the coming step are in the mini-batch of all workers,
+        ``count`` samples."""
         plan, self._samples = self._redundancy.scheme, count
         return [plan.samples(block, count) for block in plan.blocks[self._rank]]
 
     @property
     def over(self) -> float:
-        """The mean number of samples in a block of the coming step."""
+        """Return the divisor of the sum of a block's gradients before it is written: the mean
+        number of samples in a block of the coming step."""
         return self._samples / len(self._redundancy.scheme.holders)
 
     def report(self, saturated: int) -> None:
-        """How many elements of the blocks that are submitted next were cut off."""
+        """Take how many elements of the blocks that are submitted next were cut off."""
         self._saturated = saturated
 
-    def submit(self, step: int, bucket: int, payload: Buffer) -> CodedTicket:
+    def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:  # noqa: ARG002
         """Send the first phase; ``payload``: int32 (blocks, size), blocks as ``samples`` has them.
         It must stay as it is until the ticket has been waited for."""
         start_s = self._node.now()
         plan = self._redundancy.scheme
         blocks = np.frombuffer(payload, np.int32).reshape(len(plan.blocks[self._rank]), -1)
         note = CodedNote(self._saturated, start_s - self._ended_s, self._t_comm_s)
-        round_ = Round(plan, self._rank, blocks, note=note, name=self.name)
-        ticket = CodedTicket(self, PacketLog(self._node, step, start_s, note), round_, bucket)
-        ticket.send(0)
-        return ticket
+        round_ = Round(plan, self._rank, blocks, note=note, name=self._worker_name)
+        log = PacketLog(self._node, step, start_s, note)
+        self._send_phase(0, round_, log)
+        return Ticket(partial(self._finish_round, round_, log))
 
-    def send(self, step: int, round_: Round, phase: int, seen: PacketLog) -> None:
+    def _finish_round(self, round_: Round, log: PacketLog) -> tuple[Update, TransferTiming]:
+        """The mean gradient, float32 (size,) as bytes."""
+        for phase in range(round_.phases):
+            if phase:
+                self._send_phase(phase, round_, log)
+            while not round_.complete(phase):
+                self._receive_packet(round_, log)
+        timing = log.travel()
+        return Update("gradient", log.step, self._total(round_, log)), timing
+
+    def _send_phase(self, phase: int, round_: Round, log: PacketLog) -> None:
         """Send this node's packets of a phase, one after the other. Raises NodeLost."""
         for packet, body in round_.packets(phase):
-            message = Message(Kind.GRADIENT, step, packet.number, self._peers.own, body)
+            workers = [self._peers.workers[rank] for rank in packet.destinations]
             group = self._groups.of(packet)
-            try:
-                if group is None:
-                    to = [self._peers.workers[rank] for rank in packet.destinations]
-                    frame_bytes = self._node.endpoint.send(to, message)
-                else:
-                    frame_bytes = self._node.endpoint.multicast(group, message)
-            except NodeLost as lost:
-                raise lost.during(step, "sending") from lost
-            self._company.bytes_sent += frame_bytes
-            seen.sent(frame_bytes)
+            log.sent(self._send(workers, Kind.GRADIENT, log.step, packet.number, body, group))
 
-    def receive(self, step: int, round_: Round, seen: PacketLog) -> None:
-        """Take in the next packet of ``step``, from whomever. Raises NodeLost, WireError,
+    def _receive_packet(self, round_: Round, log: PacketLog) -> None:
+        """Take in the next packet of the step, from whomever. Raises NodeLost, WireError,
         ExperimentError."""
         missing = [self._peers.workers[rank] for rank in sorted(round_.missing())]
-        message = self._company.gathering.any(Kind.GRADIENT, step, missing, self._peers.timeout_s)
-        note = round_.take(self._ranks[message.sender], message.body)
-        seen.came(message, note)
+        message = self._collector.next_of_any_bucket(
+            Kind.GRADIENT, log.step, missing, self._peers.timeout_s
+        )
+        log.received(message, round_.take(self._ranks[message.sender], message.body))
 
-    def total(self, step: int, round_: Round, seen: PacketLog) -> memoryview:
-        """The mean as float32 bytes; what was seen is recorded, and with ``auto`` the redundancy
-        may change."""
-        found = mean(round_.total(), len(self._redundancy.scheme.holders))
-        record = seen.record(self._node.name, self._redundancy.scheme.r, self._peers.names)
+    def _total(self, round_: Round, log: PacketLog) -> memoryview:
+        """The mean as float32 bytes; the packets are recorded, and with ``auto`` the redundancy may
+        change."""
+        gradient = mean(round_.total(), len(self._redundancy.scheme.holders))
+        record = log.record(self._node.name, self._redundancy.scheme.r, self._peers.names)
         self._node.record(record.to_json())
-        self._t_comm_s, self._ended_s = seen.t_comm_s, self._node.now()
-        if (choice := self._redundancy.learn(step, seen.notes)) is not None:
-            decided = RedundancyRecord(
-                self._node.name,
-                step + 1,
-                choice.r,
-                choice.why,
-                [one._asdict() for one in choice.table],
-            )
+        self._t_comm_s, self._ended_s = log.t_comm_s, self._node.now()
+        if (choice := self._redundancy.learn(log.step, log.notes)) is not None:
+            table = [prediction._asdict() for prediction in choice.table]
+            decided = RedundancyRecord(self._node.name, log.step + 1, choice.r, choice.why, table)
             self._node.record(decided.to_json())
-        return found.data.cast("B")
+        return gradient.data.cast("B")
 
-    def close(self) -> None:
-        """Say goodbye, and stay until all others have."""
-        self._company.close()
-
-    def name(self, rank: int) -> str:
-        """Return the name of a worker, for errors."""
+    def _worker_name(self, rank: int) -> str:
         return self._peers.names[self._peers.workers[rank]]
-
-    @property
-    def _rank(self) -> int:
-        return self._ranks[self._peers.own]
-
-
-class CodedTicket:
-    """A step under way (``testbed.exchange.base.Ticket``)."""
-
-    def __init__(
-        self, exchange: CodedExchange, seen: PacketLog, round_: Round, bucket: int
-    ) -> None:
-        self._exchange, self._seen, self._round, self._bucket = exchange, seen, round_, bucket
-        self._travel: TransferTiming | None = None
-
-    def send(self, phase: int) -> None:
-        """Send what belongs to ``phase``."""
-        self._exchange.send(self._seen.step, self._round, phase, self._seen)
-
-    def wait(self) -> Update:
-        """The mean gradient, float32 (size,) as bytes."""
-        for phase in range(self._round.phases):
-            if phase:
-                self.send(phase)
-            while not self._round.complete(phase):
-                self._exchange.receive(self._seen.step, self._round, self._seen)
-        self._travel = self._seen.travel()
-        payload = self._exchange.total(self._seen.step, self._round, self._seen)
-        return Update("gradient", self._seen.step, payload)
-
-    @property
-    def travel(self) -> TransferTiming:
-        """How it went. Raises RuntimeError before ``wait``."""
-        if self._travel is None:
-            raise RuntimeError("travel is known after wait()")
-        return self._travel
 
 
 CODED = ExchangeSpec(
     CodedExchange,
-    carries="blocks",
+    unit="blocks",
     multicasts=True,
     options=CodedOptions,
     suits=check_run,

@@ -25,7 +25,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import nan
+from math import inf, nan
 from zlib import crc32
 
 import numpy as np
@@ -78,14 +78,14 @@ def quantize(gradient: Floats, into: Fixed, over: float = 1.0) -> QuantizerCount
     return QuantizerCounts(saturated, poisoned)
 
 
-def mean(total: Sums, many: float) -> Floats:
-    """The mean gradient, float32 (size,), of which ``total`` (int64 (size,)) is ``many`` times as
+def mean(total: Sums, count: float) -> Floats:
+    """The mean gradient, float32 (size,), of which ``total`` (int64 (size,)) is ``count`` times as
     much."""
-    found = np.empty(len(total), np.float32)
-    scale = LIMIT / MOST / many
+    gradient = np.empty(len(total), np.float32)
+    scale = LIMIT / MOST / count
     for begin in range(0, len(total), _CHUNK):
-        found[begin : begin + _CHUNK] = total[begin : begin + _CHUNK] * scale
-    return found
+        gradient[begin : begin + _CHUNK] = total[begin : begin + _CHUNK] * scale
+    return gradient
 
 
 def narrowed(sums: Sums, bits: int) -> Fixed:
@@ -105,15 +105,16 @@ def _cut_off(values: Floats, scaled: NDArray[np.float64]) -> QuantizerCounts:
     return QuantizerCounts(int(beyond.sum()), int(wrong.sum()))
 
 
-class BlockChecksums:
-    """CRC-32 of every vector, as the first who knew it had it. Nodes that compute a block must
-    agree bit by bit."""
+class MissingVectors:
+    """Vectors under way to node ``own``, ``size`` elements of a gradient, and the CRC-32 of each as
+    the first who knew it had it. Nodes that compute a block must agree bit by bit."""
 
-    def __init__(self, name: Callable[[int], str]) -> None:
-        self._name = name
+    def __init__(self, size: int, name: Callable[[int], str], own: int) -> None:
+        self._size, self._name, self._own = size, name, own
+        self._open: dict[Vector, tuple[Fixed, list[int]]] = {}
         self._claimed: dict[Vector, tuple[int, int]] = {}
 
-    def hear(self, vector: Vector, crc: int, node: int) -> None:
+    def claim(self, vector: Vector, crc: int, node: int) -> None:
         """``node`` has ``vector`` with that CRC-32. Raises ExperimentError where another has a
         different one."""
         first, other = self._claimed.setdefault(vector, (crc, node))
@@ -125,25 +126,11 @@ class BlockChecksums:
                 "number of threads"
             )
 
-    def of(self, vector: Vector) -> tuple[int, int]:
-        """The CRC-32, and whose it is."""
-        return self._claimed[vector]
-
-
-class MissingVectors:
-    """Vectors under way."""
-
-    def __init__(
-        self, size: int, claims: BlockChecksums, name: Callable[[int], str], own: int
-    ) -> None:
-        self._size, self._claims, self._name, self._own = size, claims, name, own
-        self._open: dict[Vector, tuple[Fixed, list[int]]] = {}
-
-    def place(self, piece: Piece) -> Fixed:
+    def target(self, piece: Piece) -> Fixed:
         """Where the piece's elements go."""
         if piece.vector not in self._open:
-            many = length(piece.vector.columns(self._size))
-            self._open[piece.vector] = np.empty(many, np.int32), []
+            size = length(piece.vector.columns(self._size))
+            self._open[piece.vector] = np.empty(size, np.int32), []
         return self._open[piece.vector][0][piece.within(self._size)]
 
     def finish(self, piece: Piece, sender: int) -> Fixed | None:
@@ -154,12 +141,12 @@ class MissingVectors:
         if len(senders) < piece.of:
             return None
         del self._open[piece.vector]
-        claimed, node = self._claims.of(piece.vector)
-        if (found := crc32(values.data)) != claimed:
+        claimed, node = self._claimed[piece.vector]
+        if (actual := crc32(values.data)) != claimed:
             raise WireError(
                 f"{piece.vector}, as {self._name(self._own)} put it together from what "
                 f"{', '.join(map(self._name, senders))} sent, is not what {self._name(node)} has "
-                f"(CRC-32 {found:08x} and {claimed:08x})"
+                f"(CRC-32 {actual:08x} and {claimed:08x})"
             )
         return values
 
@@ -190,11 +177,11 @@ class CodedHeader:
 
     def pack(self) -> bytes:
         """As on the wire: a multiple of four bytes."""
-        note, many = self.note, len(self.crcs)
+        note, pieces = self.note, len(self.crcs)
         fixed = _LAYOUT.pack(
-            self.phase, self.r, many, self.number, note.saturated, note.t_calc_s, note.t_comm_s
+            self.phase, self.r, pieces, self.number, note.saturated, note.t_calc_s, note.t_comm_s
         )
-        return fixed + struct.pack(f"<{many}I", *self.crcs)
+        return fixed + struct.pack(f"<{pieces}I", *self.crcs)
 
     @classmethod
     def unpack(cls, body: Buffer) -> tuple[CodedHeader, memoryview]:
@@ -204,11 +191,11 @@ class CodedHeader:
             raise WireError(
                 f"{len(view)} B are too few for the {FIXED_BYTES} B that a coded packet begins with"
             )
-        phase, r, many, number, *note = _LAYOUT.unpack(view[:FIXED_BYTES])
-        end = header_bytes(many)
+        phase, r, pieces, number, *note = _LAYOUT.unpack(view[:FIXED_BYTES])
+        end = header_bytes(pieces)
         if len(view) < end:
-            raise WireError(f"{len(view)} B are too few for a coded packet of {many} pieces")
-        crcs = struct.unpack(f"<{many}I", view[FIXED_BYTES:end])
+            raise WireError(f"{len(view)} B are too few for a coded packet of {pieces} pieces")
+        crcs = struct.unpack(f"<{pieces}I", view[FIXED_BYTES:end])
         return cls(phase, r, number, CodedNote(*note), crcs), view[end:]
 
 
@@ -237,11 +224,10 @@ class Round:
         self._note = note or CodedNote()
         self._size = own.shape[1]
         self._rows = {block: row for row, block in enumerate(scheme.blocks[node])}
-        self._made: dict[Vector, Fixed] = {}
+        self._vectors: dict[Vector, Fixed] = {}
         """Vectors that were put together or added up here, as long as they are needed."""
         self._crcs: dict[Vector, int] = {}
-        self._claims = BlockChecksums(name)
-        self._assembly = MissingVectors(self._size, self._claims, name, node)
+        self._under_way = MissingVectors(self._size, name, node)
         self._due = {(packet.sender, packet.number): packet for packet in scheme.incoming[node]}
         self._waiting = [0] * scheme.phases
         for packet in self._due.values():
@@ -249,7 +235,7 @@ class Round:
         self._total = np.zeros(self._size, np.int64)
         for block in () if scheme.sums else self._rows:
             self._contribute(Vector("block", block))
-        self._to_add = [one for one in scheme.sums if node in one.holders]
+        self._to_add = [sum_ for sum_ in scheme.sums if node in sum_.holders]
 
     @property
     def phases(self) -> int:
@@ -282,8 +268,8 @@ class Round:
             )
         for piece, crc in zip(packet.pieces, header.crcs, strict=True):
             if self._knows(piece.vector):
-                self._claims.hear(piece.vector, self._crc(piece.vector), self._node)
-            self._claims.hear(piece.vector, crc, sender)
+                self._under_way.claim(piece.vector, self._crc(piece.vector), self._node)
+            self._under_way.claim(piece.vector, crc, sender)
         self._decode(packet, np.frombuffer(rest, _ELEMENT))
         del self._due[sender, packet.number]
         self._waiting[packet.phase] -= 1
@@ -334,31 +320,31 @@ class Round:
 
     def _decode(self, packet: Packet, sums: Fixed) -> None:
         """Subtract what is known; what remains belongs to the vector that is not."""
-        (lacking,) = (piece for piece in packet.pieces if not self._knows(piece.vector))
-        place = self._assembly.place(lacking)
-        place[:] = sums[: len(place)]
+        (unknown,) = (piece for piece in packet.pieces if not self._knows(piece.vector))
+        target = self._under_way.target(unknown)
+        target[:] = sums[: len(target)]
         for piece in packet.pieces:
-            if piece is not lacking:
-                known = self._values(piece)[: len(place)]
-                place[: len(known)] -= known
-        if (vector := self._assembly.finish(lacking, packet.sender)) is not None:
-            self._made[lacking.vector] = vector
-            if lacking.vector in self._scheme.terms:
-                self._contribute(lacking.vector)
-                del self._made[lacking.vector]
+            if piece is not unknown:
+                known = self._values(piece)[: len(target)]
+                target[: len(known)] -= known
+        if (vector := self._under_way.finish(unknown, packet.sender)) is not None:
+            self._vectors[unknown.vector] = vector
+            if unknown.vector in self._scheme.terms:
+                self._contribute(unknown.vector)
+                del self._vectors[unknown.vector]
 
     def _add_up(self) -> None:
         """Make the sums of this node's cluster, once."""
         while self._to_add:
-            one = self._to_add.pop()
-            self._made[one.vector] = self._sum(one)
-            self._contribute(one.vector)
+            to_add = self._to_add.pop()
+            self._vectors[to_add.vector] = self._sum(to_add)
+            self._contribute(to_add.vector)
 
-    def _sum(self, one: Sum) -> Fixed:
-        wide = np.zeros(length(one.vector.columns(self._size)), np.int64)
-        for block in one.blocks:
-            wide += self._vector(one.vector._replace(kind="block", number=block))
-        return narrowed(wide, one.bits)
+    def _sum(self, to_add: Sum) -> Fixed:
+        wide = np.zeros(length(to_add.vector.columns(self._size)), np.int64)
+        for block in to_add.blocks:
+            wide += self._vector(to_add.vector._replace(kind="block", number=block))
+        return narrowed(wide, to_add.bits)
 
     def _contribute(self, vector: Vector) -> None:
         columns = self._total[vector.columns(self._size)]
@@ -377,7 +363,7 @@ class Round:
     def _vector(self, vector: Vector) -> Fixed:
         if vector.kind == "block" and vector.number in self._rows:
             return self._own[self._rows[vector.number], vector.columns(self._size)]
-        return self._made[vector]
+        return self._vectors[vector]
 
     def _values(self, piece: Piece) -> Fixed:
         return self._vector(piece.vector)[piece.within(self._size)]
@@ -390,28 +376,26 @@ class PacketLog:
         self._node, self.step, self._start_s, self._own = node, step, start_s, own
         self._packets, self._bytes_up = 0, 0
         self._first_sent_s = self._sent_s = start_s
-        self._first_s: float | None = None
+        self._first_s = inf
         self._arrived_s = self._last_s = start_s
         self._began_s: dict[int, float] = {}
         self._notes: dict[int, CodedNote] = {}
-        self._received: Counter[int] = Counter()
+        self._bytes_down: Counter[int] = Counter()
 
     def sent(self, frame_bytes: int) -> None:
         """A packet has just been handed over."""
         self._packets += 1
         self._bytes_up += frame_bytes
         self._sent_s = self._node.now()
-        if self._first_s is None:
+        if self._first_s == inf:
             self._first_sent_s = self._sent_s
 
-    def came(self, message: Message, note: CodedNote) -> None:
+    def received(self, message: Message, note: CodedNote) -> None:
         """A packet has come and been decoded."""
         sender = message.sender
         self._notes[sender] = note
         self._began_s[sender] = min(message.sent_s, self._began_s.get(sender, message.sent_s))
-        self._received[sender] += self._node.endpoint.frame_bytes(message)
-        if self._first_s is None:
-            self._first_s = message.first_s
+        self._bytes_down[sender] += self._node.endpoint.frame_bytes(message)
         self._first_s = min(self._first_s, message.first_s)
         self._arrived_s = max(self._arrived_s, message.arrived_s)
         self._last_s = max(self._last_s, message.last_s)
@@ -432,7 +416,7 @@ class PacketLog:
         """From the first packet's start to the last one's end; phases after the first are part of
         receiving."""
         sent_s = self._first_sent_s
-        first_s = max(sent_s, sent_s if self._first_s is None else self._first_s)
+        first_s = sent_s if self._first_s == inf else max(sent_s, self._first_s)
         return TransferTiming(
             start_s=self._start_s,
             sent_s=sent_s,
@@ -440,7 +424,7 @@ class PacketLog:
             arrived_s=max(self._arrived_s, self._sent_s),
             last_s=max(self._last_s, self._sent_s),
             bytes_up=self._bytes_up,
-            bytes_down=self._received.total(),
+            bytes_down=self._bytes_down.total(),
         )
 
     def record(self, node: str, r: int, names: Mapping[int, str]) -> CodedRecord:
@@ -451,7 +435,7 @@ class PacketLog:
             r=r,
             packets=self._packets,
             bytes_sent=self._bytes_up,
-            received={names[sender]: many for sender, many in sorted(self._received.items())},
+            received={names[sender]: size for sender, size in sorted(self._bytes_down.items())},
             saturated=self._own.saturated,
             t_calc_s=self._own.t_calc_s,
             t_comm_s=self.t_comm_s,

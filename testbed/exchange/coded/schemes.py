@@ -27,32 +27,32 @@ class Vector(NamedTuple):
     kind: Literal["block", "sum"]
     number: int
     """Number of the block, or of the cluster."""
-    place: int = 0
+    part: int = 0
     of: int = 1
     """Which of so many parts of all columns; 0 of 1 is all of them."""
 
     def columns(self, size: int) -> slice:
         """Where it is in a gradient of ``size`` elements."""
-        return part(0, size, self.place, self.of)
+        return part(0, size, self.part, self.of)
 
     def __str__(self) -> str:
         name = (
             f"block {self.number}" if self.kind == "block" else f"the sum of cluster {self.number}"
         )
-        return name if self.of == 1 else f"part {self.place} of {name}"
+        return name if self.of == 1 else f"part {self.part} of {name}"
 
 
 class Piece(NamedTuple):
-    """Part ``place`` of ``of`` of a vector: what a packet holds of it."""
+    """Part ``part`` of ``of`` of a vector: what a packet holds of it."""
 
     vector: Vector
-    place: int = 0
+    part: int = 0
     of: int = 1
 
     def columns(self, size: int) -> slice:
         """Where it is in a gradient of ``size`` elements."""
         whole = self.vector.columns(size)
-        return part(whole.start, whole.stop, self.place, self.of)
+        return part(whole.start, whole.stop, self.part, self.of)
 
     def within(self, size: int) -> slice:
         """Where it is in its vector."""
@@ -124,19 +124,18 @@ class Scheme:
     @cached_property
     def incoming(self) -> tuple[tuple[Packet, ...], ...]:
         """Return the packets that come to each node, by node."""
-        found: tuple[list[Packet], ...] = tuple([] for _ in range(self.nodes))
-        for sent in self.packets:
-            for packet in sent:
-                for node in packet.destinations:
-                    found[node].append(packet)
-        return tuple(map(tuple, found))
+        packets = [packet for sent in self.packets for packet in sent]
+        return tuple(
+            tuple(packet for packet in packets if node in packet.destinations)
+            for node in range(self.nodes)
+        )
 
     @cached_property
     def terms(self) -> Mapping[Vector, int]:
         """Return the vectors that add up to the total, each with the bits that it is shifted left
         by."""
         if self.sums:
-            return {one.vector: one.bits for one in self.sums}
+            return {to_add.vector: to_add.bits for to_add in self.sums}
         return {Vector("block", number): 0 for number in range(len(self.holders))}
 
     def samples(self, block: int, count: int) -> slice:
@@ -152,8 +151,8 @@ class Scheme:
 def part(begin: int, end: int, index: int, of: int) -> slice:
     """The ``index``-th of ``of`` parts of what lies from ``begin`` to ``end``; they differ by at
     most one."""
-    many = end - begin
-    return slice(begin + many * index // of, begin + many * (index + 1) // of)
+    size = end - begin
+    return slice(begin + size * index // of, begin + size * (index + 1) // of)
 
 
 def length(columns: slice) -> int:
@@ -216,8 +215,9 @@ def grouped(nodes: int, r: int) -> Scheme:
         Sum(Vector("sum", number), tuple(cluster), frozenset(cluster))
         for number, cluster in enumerate(clusters)
     ]
-    found = sums if len(clusters) > 1 else []
-    return _scheme("grouped", nodes, r, _lacking(clusters), drafts, found)
+    return _scheme(
+        "grouped", nodes, r, _all_but_one(clusters), drafts, sums if len(clusters) > 1 else []
+    )
 
 
 def combined(nodes: int, r: int) -> Scheme:
@@ -228,18 +228,17 @@ def combined(nodes: int, r: int) -> Scheme:
 
     def drafts(node: int) -> Iterator[_Draft]:
         number, cluster = _of(node, clusters)
-        place, many = cluster.index(node), len(cluster)
-        if many > 1:
+        if len(cluster) > 1:
             yield 0, frozenset(cluster) - {node}, _inside(node, cluster, sliced=True)
-        whole = Piece(Vector("sum", number, place, many))
+        whole = Piece(Vector("sum", number, cluster.index(node), len(cluster)))
         yield 1, _others(nodes, [node]), (whole,)
 
     sums = [
-        Sum(Vector("sum", number, place, len(cluster)), tuple(cluster), frozenset([node]))
+        Sum(Vector("sum", number, part, len(cluster)), tuple(cluster), frozenset([node]))
         for number, cluster in enumerate(clusters)
-        for place, node in enumerate(cluster)
+        for part, node in enumerate(cluster)
     ]
-    return _scheme("combined", nodes, r, _lacking(clusters), drafts, sums)
+    return _scheme("combined", nodes, r, _all_but_one(clusters), drafts, sums)
 
 
 SCHEMES: dict[str, Callable[[int, int], Scheme]] = {
@@ -299,9 +298,9 @@ def _coded(
 ) -> tuple[Piece, ...]:
     """Return the part that ``node`` sends of each block that another member of ``group`` lacks."""
     pieces = []
-    for lacking in group:
-        if lacking != node:
-            holders = tuple(member for member in group if member != lacking)
+    for other in group:
+        if other != node:
+            holders = tuple(member for member in group if member != other)
             block = Vector("block", numbers[holders])
             pieces.append(Piece(block, holders.index(node), len(holders)))
     return tuple(pieces)
@@ -311,11 +310,12 @@ def _inside(node: int, cluster: Sequence[int], *, sliced: bool = False) -> tuple
     """The same where blocks have the numbers of those that lack them. ``sliced``: of their slices
     of it only."""
     pieces = []
-    for place, lacking in enumerate(cluster):
-        if lacking != node:
-            rank = [member for member in cluster if member != lacking].index(node)
-            index, of = (place, len(cluster)) if sliced else (0, 1)
-            pieces.append(Piece(Vector("block", lacking, index, of), rank, len(cluster) - 1))
+    for rank, other in enumerate(cluster):
+        if other != node:
+            holders = [member for member in cluster if member != other]
+            slice_of_it = (rank, len(cluster)) if sliced else (0, 1)
+            block = Vector("block", other, *slice_of_it)
+            pieces.append(Piece(block, holders.index(node), len(holders)))
     return tuple(pieces)
 
 
@@ -324,7 +324,7 @@ def _slice(vector: Vector, node: int, members: Sequence[int]) -> tuple[Piece, ..
     return (Piece(vector, members.index(node), len(members)),)
 
 
-def _lacking(clusters: Sequence[Sequence[int]]) -> list[frozenset[int]]:
+def _all_but_one(clusters: Sequence[Sequence[int]]) -> list[frozenset[int]]:
     """Return who computes each block: all of the cluster but one; a cluster of one has nobody else
     to."""
     return [
@@ -334,10 +334,10 @@ def _lacking(clusters: Sequence[Sequence[int]]) -> list[frozenset[int]]:
     ]
 
 
-def _clusters(nodes: int, many: int) -> list[list[int]]:
+def _clusters(nodes: int, count: int) -> list[list[int]]:
     """Return clusters of neighbours, their sizes differing by at most one."""
     everybody = list(range(nodes))
-    return [everybody[part(0, nodes, number, many)] for number in range(many)]
+    return [everybody[part(0, nodes, number, count)] for number in range(count)]
 
 
 def _of(node: int, clusters: Sequence[Sequence[int]]) -> tuple[int, Sequence[int]]:
@@ -346,9 +346,6 @@ def _of(node: int, clusters: Sequence[Sequence[int]]) -> tuple[int, Sequence[int
 
 def _others(nodes: int, inside: Sequence[int]) -> frozenset[int]:
     return frozenset(range(nodes)) - frozenset(inside)
-
-
-ELEMENT_BYTES = 4
 
 
 class CodedLoad(NamedTuple):
@@ -360,22 +357,17 @@ class CodedLoad(NamedTuple):
     received: Fraction
     work: Fraction
 
-    def bytes(self, size: int) -> Fraction:
-        """Bytes of the elements sent, for gradients of ``size`` elements; parts are rounded up to
-        whole ones."""
-        return self.sent * size * ELEMENT_BYTES
-
 
 def loads(scheme: str, nodes: int, r: int) -> list[CodedLoad]:
     """Return the load of each node."""
     if scheme == "literal":
-        many = comb(nodes - 1, r)
-        return [CodedLoad(many, Fraction(many, r), Fraction(many), Fraction(r))] * nodes
+        packets = comb(nodes - 1, r)
+        return [CodedLoad(packets, Fraction(packets, r), Fraction(packets), Fraction(r))] * nodes
     if scheme == "replicated":
-        sizes = _sizes(nodes, -(-nodes // r))
+        sizes = [len(group) for group in _clusters(nodes, -(-nodes // r))]
         others, work = Fraction(len(sizes) - 1), Fraction(nodes, len(sizes))
         return [CodedLoad(1, Fraction(1, m), others, work) for m in sizes for _ in range(m)]
-    clusters = _sizes(nodes, -(-nodes // (r + 1)))
+    clusters = [len(cluster) for cluster in _clusters(nodes, -(-nodes // (r + 1)))]
     of = _grouped if scheme == "grouped" else _combined
     return [of(m, len(clusters)) for m in clusters for _ in range(m)]
 
@@ -418,11 +410,6 @@ def _combined(m: int, clusters: int) -> CodedLoad:
     return CodedLoad(1 + (m > 1), inside + Fraction(1, m), received, Fraction(max(1, m - 1)))
 
 
-def _sizes(nodes: int, many: int) -> list[int]:
-    cuts = (part(0, nodes, number, many) for number in range(many))
-    return [cut.stop - cut.start for cut in cuts]
-
-
 class CodedGroups:
     """``workers``: peers' numbers, by rank. ``sets``: the groups in the order that all nodes name
     them, of peers' numbers.
@@ -433,8 +420,8 @@ class CodedGroups:
 
     def __init__(self, schemes: Iterable[Scheme], workers: Sequence[int]) -> None:
         packets = (packet for plan in schemes for sent in plan.packets for packet in sent)
-        found = dict.fromkeys(_members(p) for p in packets if len(p.destinations) > 1)
-        self._numbers = {members: number for number, members in enumerate(found)}
+        groups = dict.fromkeys(_members(p) for p in packets if len(p.destinations) > 1)
+        self._numbers = {members: number for number, members in enumerate(groups)}
         self.sets = [frozenset(workers[rank] for rank in ranks) for ranks in self._numbers]
 
     def of(self, packet: Packet) -> int | None:

@@ -46,7 +46,7 @@ from testbed.links.tc.netlink import (
     split,
     tolerating,
 )
-from testbed.transport.connection import counters_of
+from testbed.transport.connection import TcpInfo
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 DESTROYED = (SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY)
@@ -75,7 +75,7 @@ def decode(message: bytes, ended_ns: int | None = None) -> SocketSeen | None:
     family, own, own_port, peer, peer_port, cookie, info = _SEEN(message)
     if info is None:
         return None
-    counters = counters_of(info)
+    counters = TcpInfo.unpack(info).counters()
     if not counters.segments_out:
         return None
     return SocketSeen(

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from testbed.errors import NodeLost, WireError
 from testbed.node import Message
-from testbed.transport.frame import HEADER_BYTES, MAX_BODY, FrameHeader
+from testbed.transport.frame import HEADER_BYTES, MAX_BODY, framed
 from testbed.transport.multicast.packet import (
     DATAGRAM,
     MAGIC,
@@ -113,16 +113,7 @@ class Multicaster:
         """
         members = self._members[group]
         self._check(members)
-        body = memoryview(message.body).cast("B")
-        header = FrameHeader(
-            message.kind,
-            message.sender,
-            self.run,
-            message.step,
-            message.bucket,
-            len(body),
-            time.monotonic_ns(),
-        ).pack()
+        header, body = framed(message, self.run, time.monotonic_ns())
         if members:
             with self._lock:
                 number = self._numbers.get(group, 0)
@@ -170,8 +161,8 @@ class Multicaster:
         with suppress(OSError):
             self._bell.send(b"!")
         self._thread.join(self._silence_s + 2 * _LINGER_S)
-        for held in (*self._sockets, self._bell, self._ear):
-            held.close()
+        for used in (*self._sockets, self._bell, self._ear):
+            used.close()
 
     def _check(self, members: frozenset[int]) -> None:
         if self._failure is not None:
@@ -229,20 +220,11 @@ class Multicaster:
 
     def _read(self, readable: socket.socket) -> None:
         for _ in range(_ROUNDS):
-            count = self._receiver.receive(readable.fileno())
-            if not count:
+            datagrams, read_ns = self._receiver.receive(readable.fileno()), time.monotonic_ns()
+            if not datagrams:
                 return
-            read_ns = time.monotonic_ns()
-            slots = zip(
-                self._receiver.headers(count),
-                self._receiver.lengths(count),
-                self._receiver.arrivals(count),
-                strict=True,
-            )
-            for slot, (fields, length, arrived_ns) in enumerate(slots):
+            for fields, length, payload, arrived_ns in datagrams:
                 self._counters.received.add(1, length)
-                begin = slot * Receiver.SLOT
-                payload = self._receiver.view[begin + PACKET_HEADER : begin + length]
                 try:
                     self._sort(fields, length, payload, arrived_ns, read_ns)
                 except (WireError, ValueError):
@@ -266,7 +248,7 @@ class Multicaster:
         self._heard_s[sender] = read_ns / 1e9
         if flags & Flag.REPORT:
             report, done = ReceiverReport.unpack(bytes(payload)), bool(flags & Flag.DONE)
-            self._sending.heard(sender, (group, number), index, done, report, stamp_us)
+            self._sending.on_report(sender, (group, number), index, done, report, stamp_us)
         else:
             self._receiving.take(
                 Datagram(
@@ -275,23 +257,11 @@ class Multicaster:
             )
 
     def _complete(self, part: Incoming, now_ns: int) -> None:
-        header = part.header
-        assert header is not None
+        assert part.header is not None
         self._counters.frame_bytes_received += len(part.stream)
-        body = memoryview(part.stream)[HEADER_BYTES:]
-        self._deliver(
-            Message(
-                header.kind,
-                header.step,
-                header.bucket,
-                header.sender,
-                body,
-                self._clock(header.sent_ns),
-                self._clock(part.first_ns),
-                self._clock(part.arrived_ns),
-                self._clock(now_ns),
-            )
-        )
+        body, clock = memoryview(part.stream)[HEADER_BYTES:], self._clock
+        first_s = clock(part.first_ns)
+        self._deliver(part.header.message(body, clock, first_s, part.arrived_ns, now_ns))
 
     def _look(self, now_s: float) -> None:
         """Now and then, for senders that have gone in the middle of a message."""

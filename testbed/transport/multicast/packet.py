@@ -104,15 +104,15 @@ def packets_of(frame_bytes: int) -> int:
 
 def ranges(indices: Iterable[int]) -> tuple[tuple[int, int], ...]:
     """Indices as ``(first, count)``, in order, the first ``MOST_RANGES`` of them."""
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for index in sorted(indices):
-        if found and found[-1][0] + found[-1][1] == index:
-            found[-1] = (found[-1][0], found[-1][1] + 1)
-        elif len(found) == MOST_RANGES:
+        if runs and runs[-1][0] + runs[-1][1] == index:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        elif len(runs) == MOST_RANGES:
             break
         else:
-            found.append((index, 1))
-    return tuple(found)
+            runs.append((index, 1))
+    return tuple(runs)
 
 
 def clock_us(time_ns: int) -> int:

@@ -4,6 +4,7 @@ Memory is taken for what has come alone.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -60,7 +61,7 @@ class Incoming:
             return False
         self._check(index, len(payload), last)
         if self.header is not None:
-            self._place(index, payload)
+            self._copy(index, payload)
         elif index:
             self._early[index] = bytes(payload)
         else:
@@ -71,10 +72,6 @@ class Incoming:
         self.first_ns = self.first_ns or now_ns
         self.arrived_ns = max(self.arrived_ns, arrived_ns)
         return True
-
-    def ranges_missing(self) -> tuple[tuple[int, int], ...]:
-        """Return the ranges that are missing below the highest index received."""
-        return ranges(self.missing)
 
     def _check(self, index: int, length: int, last: bool) -> None:
         ends = self._total is not None and (
@@ -106,12 +103,12 @@ class Incoming:
         if header.run != self._frames.run or header.sender != self._sender or not fits:
             raise WireError("the frame is not what its packets say")
         self.header, self._total, self.stream = header, total, bytearray(whole)
-        self._place(0, payload)
+        self._copy(0, payload)
         for index, part in self._early.items():
-            self._place(index, memoryview(part))
+            self._copy(index, memoryview(part))
         self._early.clear()
 
-    def _place(self, index: int, payload: memoryview) -> None:
+    def _copy(self, index: int, payload: memoryview) -> None:
         at = index * PAYLOAD
         self.stream[at : at + len(payload)] = payload
 
@@ -179,11 +176,11 @@ class MulticastStream:
 
     def ready(self) -> list[Incoming]:
         """Take out what is complete and whose turn it is."""
-        found = []
+        messages = []
         while (part := self.parts.get(self.next)) is not None and part.complete:
-            found.append(self.parts.pop(self.next))
+            messages.append(self.parts.pop(self.next))
             self.next += 1
-        return found
+        return messages
 
 
 @dataclass(slots=True)
@@ -219,7 +216,7 @@ class Receiving:
         self.heard_s = float("-inf")
         """When the last part of a message came."""
         self._streams: dict[tuple[int, int], MulticastStream] = {}
-        self._ways: dict[int, PathDelay] = {}
+        self._delays: defaultdict[int, PathDelay] = defaultdict(PathDelay)
         self._due: dict[tuple[int, int, int], Datagram] = {}
         """Reports to be made, each with the packet it answers."""
 
@@ -227,10 +224,10 @@ class Receiving:
         """Take a packet or a question in. Raises WireError for what no peer can have sent."""
         if datagram.sender not in self.senders.get(datagram.group, ()):
             raise WireError("no member of a group of ours")
-        place = (datagram.sender, datagram.group)
-        stream = self._streams.get(place)
+        origin = (datagram.sender, datagram.group)
+        stream = self._streams.get(origin)
         if stream is None:
-            stream = self._streams[place] = MulticastStream(self._frames, datagram.sender)
+            stream = self._streams[origin] = MulticastStream(self._frames, datagram.sender)
         number, part = stream.find(datagram.number)
         self.heard_s = stream.heard_s = datagram.read_ns / 1e9
         news = self._put(part, datagram) if not datagram.flags & Flag.PROBE else False
@@ -245,8 +242,8 @@ class Receiving:
             part = self._streams[sender, group].parts.get(number)
             done = part is None or part.complete
             held_us = max(0, now_ns - datagram.arrived_ns) // 1000
-            queued_us = self._way(sender).queued_us(held_us)
-            missing = () if part is None or done else part.ranges_missing()
+            queued_us = self._delays[sender].queued_us(held_us)
+            missing = () if part is None or done else ranges(part.missing)
             reached = 0 if part is None else part.reached
             self._transmitter.word(
                 Flag.REPORT | (Flag.DONE if done else 0),
@@ -269,19 +266,18 @@ class Receiving:
 
     def drop(self, sender: int) -> None:
         """A sender is gone, and what was incomplete with it."""
-        for place, stream in self._streams.items():
-            if place[0] == sender:
+        for (other, _), stream in self._streams.items():
+            if other == sender:
                 stream.parts.clear()
-
-    def _way(self, sender: int) -> PathDelay:
-        return self._ways.setdefault(sender, PathDelay())
 
     def _put(self, part: Incoming | None, datagram: Datagram) -> bool:
         """Take a datagram; return whether the sender should hear of a gap, or of completion, at
         once."""
         if len(datagram.payload) == PAYLOAD:
             rest = bool(datagram.flags & Flag.REST)
-            self._way(datagram.sender).passed(datagram.stamp_us, datagram.arrived_ns // 1000, rest)
+            self._delays[datagram.sender].passed(
+                datagram.stamp_us, datagram.arrived_ns // 1000, rest
+            )
         if part is None:
             self._counters.duplicates += 1
             return bool(datagram.flags & Flag.LAST)

@@ -86,10 +86,10 @@ class RoundTripEstimate:
         self.spread_s += (abs(took_s - self.mean_s) - self.spread_s) / 4
         self.mean_s += (took_s - self.mean_s) / 8
 
-    def patience_s(self, asked: int) -> float:
+    def patience_s(self, asks: int) -> float:
         """How long to wait for an answer after having asked in vain so often."""
         wait_s = max(_LEAST_WAIT_S, self.mean_s + 4 * self.spread_s)
-        return min(_MOST_WAIT_S, wait_s * (1 << min(asked, 10)))
+        return min(_MOST_WAIT_S, wait_s * (1 << min(asks, 10)))
 
 
 _ASKS_PER_WINDOW = 3
@@ -130,10 +130,10 @@ class Sending:
         self._active[message.group, message.number] = message
         self._finish(message)
 
-    def heard(
+    def on_report(
         self,
         member: int,
-        place: tuple[int, int],
+        about: tuple[int, int],
         reached: int,
         done: bool,
         report: ReceiverReport,
@@ -142,11 +142,11 @@ class Sending:
         """A member has reported. Raises ValueError where it cannot have seen what it says."""
         now_ns = time.monotonic_ns()
         now_s = self._heard_s[member] = now_ns / 1e9
-        message = self._find(*place)
+        message = self._find(*about)
         if message is None or member not in message.members:
             return
         before = message.reached()
-        lost = message.heard(member, reached, done, report, answered_us, now_s)
+        lost = message.on_report(member, reached, done, report, answered_us, now_s)
         self._trip.measured(max(0.0, (since(answered_us, clock_us(now_ns)) - report.held_us) / 1e6))
         passed = message.reached() - before
         if passed or lost:
@@ -210,15 +210,13 @@ class Sending:
         return min(min(asks, default=never), min(repairs, default=never))
 
     def _find(self, group: int, folded: int) -> Outgoing | None:
-        for place, message in self._active.items():
-            if place[0] == group and place[1] % 0x10000 == folded:
-                return message
-        return None
+        matching = (m for m in self._active.values() if m.group == group)
+        return next((m for m in matching if m.number % 0x10000 == folded), None)
 
     def _finish(self, message: Outgoing) -> None:
-        place = (message.group, message.number)
-        if message.done and place in self._active:
-            del self._active[place]
+        number = (message.group, message.number)
+        if message.done and number in self._active:
+            del self._active[number]
             if message in self._turns:
                 self._turns.remove(message)
             message.handed_over.set()
@@ -232,9 +230,9 @@ class Sending:
         first = min(number for group, number in self._active if group == message.group)
         return message.number < first + AHEAD // 2
 
-    def _wait(self, message: Outgoing, now_s: float, asked: int) -> None:
-        message.asked = asked
-        message.ask_s = now_s + self._trip.patience_s(asked)
+    def _wait(self, message: Outgoing, now_s: float, asks: int) -> None:
+        message.asks = asks
+        message.ask_s = now_s + self._trip.patience_s(asks)
 
     def _advance(self, message: Outgoing, allowed: int, now_s: float) -> None:
         """Send the next packets of a message."""
@@ -249,7 +247,7 @@ class Sending:
             return
         message.stamp(taken, stamp_us)
         self._unasked = (self._unasked + taken) % self._every()
-        self._wait(message, now_s, message.asked)
+        self._wait(message, now_s, message.asks)
         if message.sent == message.count:
             self._turns.popleft()
             message.handed_over.set()
@@ -264,7 +262,7 @@ class Sending:
         every = self._every()
         asks = [(self._unasked + n) % every == every - 1 for n in range(count)]
         asks[-1] = asks[-1] or to_the_end
-        return [rest | (Flag.ASK if asked else 0) for asked in asks]
+        return [rest | (Flag.ASK if ask else 0) for ask in asks]
 
     def _repair(self, message: Outgoing, now_s: float) -> bool:
         """Send again what is due; False when the kernel takes no more."""
@@ -287,7 +285,7 @@ class Sending:
         taken, stamp_us = self._transmitter.packets(message, indices, flags, to, members)
         message.stamp_repairs(indices[:taken], stamp_us)
         if taken:
-            self._wait(message, now_s, message.asked)
+            self._wait(message, now_s, message.asks)
         return taken == len(indices)
 
     def _probe(self, message: Outgoing, now_s: float) -> None:
@@ -304,4 +302,4 @@ class Sending:
                 to,
                 members,
             )
-        self._wait(message, now_s, message.asked + 1)
+        self._wait(message, now_s, message.asks + 1)

@@ -103,8 +103,8 @@ class Address:
     def __init__(self, address: str, port: int) -> None:
         self.plain = (address, port)
         packed = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port)
-        self._held: Bytes = np.frombuffer(packed + socket.inet_aton(address) + bytes(8), np.uint8)
-        self.pointer = address_of(self._held)
+        self._packed: Bytes = np.frombuffer(packed + socket.inet_aton(address) + bytes(8), np.uint8)
+        self.pointer = address_of(self._packed)
 
 
 class Sender:
@@ -137,8 +137,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self._room = np.zeros((SLOTS, _SLOT), np.uint8)
-        self.view = self._room.reshape(-1).data
-        """All slots; the one of number n begins at ``n * Receiver.SLOT``."""
+        self._view = self._room.reshape(-1).data
         self._control = np.zeros((SLOTS, _CONTROL // 8), np.int64)
         parts = np.zeros((SLOTS, 2), "u8")
         parts[:, 0] = address_of(self._room) + _SLOT * np.arange(SLOTS)
@@ -150,32 +149,23 @@ class Receiver:
         self._messages["control"] = address_of(self._control) + _CONTROL * np.arange(SLOTS)
         self._headers = self._room[:, :HEADER_BYTES].view(HEADER)[:, 0]
 
-    SLOT = _SLOT
-
-    def receive(self, descriptor: int) -> int:
-        """Take what has come; returns how many datagrams. Raises OSError."""
+    def receive(self, descriptor: int) -> list[tuple[tuple[int, ...], int, memoryview, int]]:
+        """Take what has come. Returns of each datagram the fields of its header, whatever was in
+        it, its bytes (more than ``DATAGRAM``: no sender of ours makes it), what follows the header,
+        and when it came to the network stack, ns of the monotonic clock. Raises OSError."""
         self._messages["control_bytes"] = _CONTROL
-        return _call("recvmmsg", descriptor, self._messages, SLOTS, None)
-
-    def lengths(self, count: int) -> list[int]:
-        """Bytes of each; longer ones than ``DATAGRAM`` were longer than a sender of ours makes
-        them."""
-        lengths: list[int] = self._messages["length"][:count].tolist()
-        return lengths
-
-    def headers(self, count: int) -> list[tuple[int, ...]]:
-        """The fields of each header, whatever was in it."""
-        headers: list[tuple[int, ...]] = self._headers[:count].tolist()
-        return headers
-
-    def arrivals(self, count: int) -> list[int]:
-        """When each came to the network stack, ns of the monotonic clock."""
+        count = _call("recvmmsg", descriptor, self._messages, SLOTS, None)
         stamped = self._messages["control_bytes"][:count] >= 32
         # The kernel stamps with the wall clock; the difference of the clocks is read at once.
         now_ns = time.monotonic_ns()
         wall = self._control[:count, 2] * 1_000_000_000 + self._control[:count, 3]
-        times: list[int] = np.where(stamped, wall + (now_ns - time.time_ns()), now_ns).tolist()
-        return times
+        arrivals = np.where(stamped, wall + (now_ns - time.time_ns()), now_ns).tolist()
+        headers = self._headers[:count].tolist()
+        lengths = self._messages["length"][:count].tolist()
+        begins = range(HEADER_BYTES, count * _SLOT, _SLOT)
+        ends = (slot * _SLOT + length for slot, length in enumerate(lengths))
+        payloads = [self._view[begin:end] for begin, end in zip(begins, ends, strict=True)]
+        return list(zip(headers, lengths, payloads, arrivals, strict=True))
 
 
 assert DATAGRAM < _SLOT
@@ -247,23 +237,23 @@ class Sockets:
 
     def close(self) -> None:
         """Leave all groups."""
-        for held in self:
+        for used in self:
             with suppress(OSError):
-                held.close()
+                used.close()
 
     def __iter__(self) -> Iterator[socket.socket]:
         return iter((self.groups, self.own, self.out))
 
 
 def _receiver(address: str, port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    made.setblocking(False)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
-    ask_for_stamps(made)
-    made.setsockopt(socket.IPPROTO_IP, _MULTICAST_ALL, 0)
-    made.bind((address, port))
-    return made
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.setblocking(False)
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+    ask_for_stamps(receiver)
+    receiver.setsockopt(socket.IPPROTO_IP, _MULTICAST_ALL, 0)
+    receiver.bind((address, port))
+    return receiver
 
 
 GATHER_S = 0.002
@@ -301,7 +291,7 @@ class Outgoing:
         self.begun_s = 0.0
         self.ask_s = 0.0
         """When to ask the members again, if nothing is heard before."""
-        self.asked = 0
+        self.asks = 0
         """How often that has been done in a row."""
         self._stamps = array("I")
         self._repaired: set[int] = set()
@@ -317,12 +307,8 @@ class Outgoing:
 
     def reached(self) -> int:
         """How many packets have passed the slowest member, received or lost."""
-        ways = (self.count if p.done else p.reached for p in self.members.values())
-        return min(self.sent, min(ways, default=self.sent))
-
-    def length_of(self, index: int) -> int:
-        """Bytes of a packet's payload."""
-        return min(PAYLOAD, len(self.stream) - index * PAYLOAD)
+        reached = (self.count if p.done else p.reached for p in self.members.values())
+        return min(self.sent, min(reached, default=self.sent))
 
     def stamp(self, count: int, stamp_us: int) -> None:
         """The next ``count`` packets have been sent."""
@@ -336,7 +322,7 @@ class Outgoing:
             self._repaired.add(index)
             del self.repairs[index]
 
-    def heard(
+    def on_report(
         self,
         member: int,
         reached: int,
@@ -446,7 +432,7 @@ class Transmitter:
     def word(
         self,
         flags: int,
-        place: tuple[int, int],
+        message: tuple[int, int],
         index: int,
         stamp_us: int,
         body: bytes,
@@ -455,7 +441,7 @@ class Transmitter:
     ) -> None:
         """Send a question or a report; one that the kernel does not take is lost, as it may be on
         the way."""
-        group, number = place
+        group, number = message
         header = LAYOUT.pack(
             MAGIC, flags, self._own, self._run, group, number % 0x10000, index, stamp_us
         )
