@@ -19,12 +19,8 @@ from testbed.comm_trace.chakra_protobuf import (
     Collective,
     NodeType,
     Value,
-    delimited,
-    read_metadata,
-    read_node,
-    undelimited,
-    write_metadata,
-    write_node,
+    read_file,
+    write_file,
 )
 from testbed.comm_trace.from_records import hops, pass_round
 from testbed.comm_trace.trace import Kind, MessageTrace, NodeLog, TraceOperation
@@ -54,10 +50,9 @@ def write_chakra(trace: MessageTrace, stem: Path) -> list[Path]:
 def chakra_of(trace: MessageTrace, name: str) -> bytes:
     """One node's file."""
     ranks = {node: rank for rank, node in enumerate(trace.nodes)}
-    told = {"node": name, "role": trace.roles.get(name, ""), "source": trace.source}
-    head = write_metadata(SCHEMA, {key: value for key, value in told.items() if value})
-    own = enumerate(trace.operations[name])
-    return delimited([head, *(write_node(_node(i, one, ranks, name)) for i, one in own)])
+    about = {"node": name, "role": trace.roles.get(name, ""), "source": trace.source}
+    nodes = (_node(i, each, ranks, name) for i, each in enumerate(trace.operations[name]))
+    return write_file(SCHEMA, {key: value for key, value in about.items() if value}, nodes)
 
 
 def _node(number: int, one: TraceOperation, ranks: Mapping[str, int], name: str) -> ChakraNode:
@@ -134,9 +129,8 @@ def _file(path: Path, rank: int) -> _File:
     try:
         if data.startswith(_GZIP):
             data = gzip.decompress(data)
-        head, *rest = undelimited(data)
-        told, nodes = read_metadata(head), [read_node(message) for message in rest]
-    except (InputError, OSError, ValueError, EOFError, zlib.error) as error:
+        told, nodes = read_file(data)
+    except (InputError, OSError, EOFError, zlib.error) as error:
         why = error.message if isinstance(error, InputError) else str(error)
         raise InputError(f"no Chakra execution trace: {why}", where=str(path)) from None
     return _File(path, str(told.get("node", f"node-{rank}")), told, nodes)

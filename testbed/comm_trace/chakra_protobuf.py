@@ -1,145 +1,78 @@
-"""Protocol buffers, as far as Chakra's execution traces need them.
+"""Chakra's messages (``et_def.proto``, package ``ChakraProtoMsg``), as far as computations and
+messages need them: a file is one GlobalMetadata, then Nodes, each behind its length.
 
-A message is fields: a key (number × 8 + wire type) and a value, which is a varint (0), 8 bytes (1),
-a length and as many bytes (2) or 4 bytes (5); of a field that may come several times, numbers may
-be packed into one of type 2. (protobuf.dev, "Encoding".) Whoever reads passes over what is not
-known.
-
-Chakra's messages (``et_def.proto``, package ``ChakraProtoMsg``): a file is one GlobalMetadata, then
-Nodes.
-
-Fields that say nothing of computations and messages (inputs, outputs, storage, lists) are passed
-over.
+Fields that say nothing of computations and messages (inputs, outputs, storage, lists) are not
+declared, and so passed over.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from io import BytesIO
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClassesForFiles
+from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
 
 from testbed.errors import InputError
 
-VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5
-_MOST_VARINT = 10
-_MASK = (1 << 64) - 1
-
-Field = tuple[int, int, int | bytes]
-"""Number, wire type and value; of fixed sizes the bytes."""
-
-
-def varint(value: int) -> bytes:
-    """``value`` in groups of seven bits, the lowest first; negative ones as 64 bits in two's
-    complement."""
-    value &= _MASK
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The value at ``at``, and where it ends. Raises InputError where there is none."""
-    value = 0
-    for place in range(_MOST_VARINT):
-        if at + place >= len(data):
-            break
-        octet = data[at + place]
-        value |= (octet & 0x7F) << 7 * place
-        if octet < 0x80:
-            return value & _MASK, at + place + 1
-    raise InputError(f"byte {at}: a number is cut off, or longer than 64 bits")
-
-
-def signed(value: int) -> int:
-    """64 bits as a number that may be negative."""
-    return value - (1 << 64) if value >> 63 else value
-
-
-def zigzag(value: int) -> int:
-    """Return the number that ``value`` stands for in fields of type sint32 and sint64."""
-    return (value >> 1) ^ -(value & 1)
-
-
-def number(field: int, value: int) -> bytes:
-    """A field of type varint; nothing for 0, which is what a missing one means."""
-    return varint(field << 3 | VARINT) + varint(value) if value else b""
-
-
-def text(field: int, value: str | bytes) -> bytes:
-    """A field of bytes: a string, or a message within; nothing for an empty string."""
-    data = value.encode() if isinstance(value, str) else value
-    return varint(field << 3 | BYTES) + varint(len(data)) + data if data else b""
-
-
-def packed(field: int, values: Iterable[int]) -> bytes:
-    """A field of several varints."""
-    return text(field, b"".join(map(varint, values)))
-
-
-def fields(data: bytes) -> Iterator[Field]:
-    """All fields of a message. Raises InputError where ``data`` is none."""
-    at = 0
-    while at < len(data):
-        key, at = read_varint(data, at)
-        field, kind = key >> 3, key & 7
-        if kind == VARINT:
-            value, at = read_varint(data, at)
-            yield field, kind, value
-            continue
-        if kind == BYTES:
-            size, at = read_varint(data, at)
-        elif kind in (EIGHT, FOUR):
-            size = 8 if kind == EIGHT else 4
-        else:
-            raise InputError(f"byte {at}: a field of wire type {kind}, which nothing has")
-        if at + size > len(data):
-            raise InputError(f"byte {at}: a field of {size} bytes is cut off")
-        yield field, kind, data[at : at + size]
-        at += size
-
-
-def varints(value: int | bytes) -> list[int]:
-    """Return the numbers at one place of a repeated field of varints: a single one, or packed
-    ones."""
-    if isinstance(value, int):
-        return [value]
-    found, at = list[int](), 0
-    while at < len(value):
-        one, at = read_varint(value, at)
-        found.append(one)
-    return found
-
-
-def fixed(form: str, value: int | bytes) -> int | float:
-    """A number of fixed size; ``form`` as ``struct`` has it. Raises InputError for one of another
-    size."""
-    if not isinstance(value, bytes) or len(value) != struct.calcsize(form):
-        raise InputError(f"a number of {struct.calcsize(form)} bytes was expected")
-    (found,) = struct.unpack(form, value)
-    return found  # type: ignore[no-any-return]
-
-
-def delimited(messages: Iterable[bytes]) -> bytes:
-    """Messages one after the other, each behind its length."""
-    return b"".join(varint(len(message)) + message for message in messages)
-
-
-def undelimited(data: bytes) -> Iterator[bytes]:
-    """And back. Raises InputError where the last one is cut off."""
-    at = 0
-    while at < len(data):
-        size, at = read_varint(data, at)
-        if at + size > len(data):
-            raise InputError(f"byte {at}: a message of {size} bytes is cut off")
-        yield data[at : at + size]
-        at += size
-
-
 Value = int | float | bool | str | bytes
+_PACKAGE = "ChakraProtoMsg"
+_SCALARS = (
+    *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
+    *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes"),
+)
+_MESSAGES = {
+    "AttributeProto": {
+        "name": (1, "string"),
+        **{f"{kind}_val": (3 + 2 * place, kind) for place, kind in enumerate(_SCALARS)},
+    },
+    # of the first versions, the field of the version has the attributes
+    "GlobalMetadata": {"version": (1, "bytes*"), "attr": (2, "AttributeProto*")},
+    "Node": {
+        "id": (1, "uint64"),
+        "name": (2, "string"),
+        "type": (3, "uint64"),
+        "ctrl_deps": (4, "uint64*"),
+        "data_deps": (5, "uint64*"),
+        "start_time_micros": (6, "uint64"),
+        "duration_micros": (7, "uint64"),
+        "attr": (10, "AttributeProto*"),
+    },
+}
+"""Fields of each message: number and type; ``*``: any number of them."""
+WRITTEN_AS = dict.fromkeys(("comm_src", "comm_dst", "comm_tag"), "int32_val")
+"""Fields for the attributes that simulators read so; other numbers are int64."""
+
+
+def _classes() -> dict[str, Any]:
+    schema = FileDescriptorProto(name="et_def.proto", package=_PACKAGE, syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        message = schema.message_type.add(name=name)
+        for key, (number, text) in fields.items():
+            kind, several = text.removesuffix("*"), text.endswith("*")
+            entry = message.field.add(name=key, number=number, label=3 if several else 1)
+            if kind in _MESSAGES:
+                entry.type = FieldDescriptorProto.TYPE_MESSAGE
+                entry.type_name = f".{_PACKAGE}.{kind}"
+            else:
+                entry.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
+            if key.endswith("_val"):
+                entry.oneof_index = 0
+        if name == "AttributeProto":
+            message.oneof_decl.add(name="value")
+    pool = DescriptorPool()
+    pool.Add(schema)
+    return dict(GetMessageClassesForFiles([schema.name], pool))
+
+
+_CLASSES = _classes()
+_Attribute, _Metadata, _Node = (_CLASSES[f"{_PACKAGE}.{name}"] for name in _MESSAGES)
 
 
 class NodeType(IntEnum):
@@ -187,130 +120,73 @@ class ChakraNode:
     attributes: Mapping[str, Value] = field(default_factory=dict)
 
 
-def _whole(value: int | bytes) -> int:
-    if not isinstance(value, int):
-        raise InputError("a number was expected, and there are bytes")
-    return value
-
-
-def _octets(value: int | bytes) -> bytes:
-    if not isinstance(value, bytes):
-        raise InputError("bytes were expected, and there is a number")
-    return value
-
-
-def _string(value: int | bytes) -> str:
+def read_file(data: bytes) -> tuple[dict[str, Value], list[ChakraNode]]:
+    """The metadata's attributes and the nodes. Raises InputError for bytes that are none."""
+    stream = BytesIO(data)
     try:
-        return _octets(value).decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"a string is not UTF-8: {error}") from None
+        head = parse_length_prefixed(_Metadata, stream)
+        if head is None:
+            raise InputError("it is empty")
+        nodes = iter(lambda: parse_length_prefixed(_Node, stream), None)
+        return _metadata(head), [_node(message) for message in nodes]
+    except (DecodeError, EOFError, ValueError) as error:
+        raise InputError(str(error)) from None
 
 
-_VALUES: Mapping[int, Callable[[int | bytes], Value]] = {
-    3: lambda value: fixed("<d", value),
-    5: lambda value: fixed("<f", value),
-    7: lambda value: signed(_whole(value)),
-    9: lambda value: signed(_whole(value)),
-    11: _whole,
-    13: _whole,
-    15: lambda value: zigzag(_whole(value)),
-    17: lambda value: zigzag(_whole(value)),
-    19: lambda value: fixed("<I", value),
-    21: lambda value: fixed("<Q", value),
-    23: lambda value: fixed("<i", value),
-    25: lambda value: fixed("<q", value),
-    27: lambda value: bool(_whole(value)),
-    29: _string,
-    31: _octets,
-}
-"""Readers of AttributeProto's values, by field.
-
-The fields: double, float, int32, int64, uint32, uint64, sint32, sint64, fixed32, fixed64, sfixed32,
-sfixed64, bool, string and bytes.
-"""
-_INT32, _INT64, _BOOL, _STRING = 7, 9, 27, 29
-WRITTEN_AS = {
-    "comm_size": _INT64,
-    "comm_type": _INT64,
-    "comm_src": _INT32,
-    "comm_dst": _INT32,
-    "comm_tag": _INT32,
-}
-"""Fields for the attributes that simulators read; other numbers are int64."""
+def write_file(version: str, attributes: Mapping[str, Value], nodes: Iterable[ChakraNode]) -> bytes:
+    """The bytes of a file; all that a node comes after are data dependencies."""
+    stream, head = BytesIO(), _Metadata(attr=_written(attributes))
+    if version:
+        head.version.append(version.encode())
+    serialize_length_prefixed(head, stream)
+    for node in nodes:
+        message = _Node(
+            id=node.id,
+            name=node.name,
+            type=node.type,
+            data_deps=node.after,
+            start_time_micros=node.start_us,
+            duration_micros=node.duration_us,
+            attr=_written(node.attributes),
+        )
+        serialize_length_prefixed(message, stream)
+    return stream.getvalue()
 
 
-def read_node(data: bytes) -> ChakraNode:
-    """A Node. Raises InputError for bytes that are none."""
-    known: dict[str, int | str] = {}
-    after, attributes = list[int](), dict[str, Value]()
-    names = {1: "id", 3: "type", 6: "start_us", 7: "duration_us"}
-    for number, _, value in fields(data):
-        if number in names:
-            known[names[number]] = _whole(value)
-        elif number == 2:
-            known["name"] = _string(value)
-        elif number in (4, 5):
-            after += varints(value)
-        elif number == 10:
-            attributes.update(_attribute(_octets(value)))
-    given = {"id": 0, "name": "", "type": 0, **known}
-    return ChakraNode(**given, after=tuple(dict.fromkeys(after)), attributes=attributes)  # type: ignore[arg-type]
+def _metadata(message: Any) -> dict[str, Value]:
+    attributes: dict[str, Value] = {}
+    for text in message.version:
+        try:
+            attributes |= _read([_Attribute.FromString(text)])
+        except DecodeError:
+            attributes["version"] = text.decode()
+    return attributes | _read(message.attr)
 
 
-def write_node(node: ChakraNode) -> bytes:
-    """``node`` with all that it comes after as data dependencies."""
-    return b"".join(
-        [
-            number(1, node.id),
-            text(2, node.name),
-            number(3, node.type),
-            packed(5, node.after),
-            number(6, node.start_us),
-            number(7, node.duration_us),
-            *(text(10, _written(*pair)) for pair in node.attributes.items()),
-        ]
+def _node(message: Any) -> ChakraNode:
+    return ChakraNode(
+        id=message.id,
+        name=message.name,
+        type=message.type,
+        after=tuple(dict.fromkeys([*message.ctrl_deps, *message.data_deps])),
+        start_us=message.start_time_micros,
+        duration_us=message.duration_micros,
+        attributes=_read(message.attr),
     )
 
 
-def read_metadata(data: bytes) -> dict[str, Value]:
-    """A GlobalMetadata's attributes; of the first versions, they had the number that the version
-    has now."""
-    found: dict[str, Value] = {}
-    for number, _, value in fields(data):
-        if number == 2:
-            found.update(_attribute(_octets(value)))
-        elif number == 1:
-            try:
-                found.update(_attribute(_octets(value)))
-            except InputError:
-                found["version"] = _string(value)
-    return found
+def _read(attributes: Iterable[Any]) -> dict[str, Value]:
+    """Values by name; lists are left out."""
+    pairs = ((each, each.WhichOneof("value")) for each in attributes)
+    return {each.name: getattr(each, kind) for each, kind in pairs if kind is not None}
 
 
-def write_metadata(version: str, attributes: Mapping[str, Value]) -> bytes:
-    """A GlobalMetadata."""
-    written = (text(2, _written(*pair)) for pair in attributes.items())
-    return text(1, version) + b"".join(written)
-
-
-def _attribute(data: bytes) -> dict[str, Value]:
-    """Its name and its value; nothing for a list."""
-    name, found = "", list[Value]()
-    for number, _, value in fields(data):
-        if number == 1:
-            name = _string(value)
-        elif number in _VALUES:
-            found.append(_VALUES[number](value))
-    return {name: found[-1]} if found else {}
-
-
-def _written(name: str, value: Value) -> bytes:
-    """An AttributeProto. A value of 0 is written too: which of the fields is there is what it
-    says."""
-    head = text(1, name)
-    if isinstance(value, bool):
-        return head + varint(_BOOL << 3) + varint(value)
-    if isinstance(value, int):
-        return head + varint(WRITTEN_AS.get(name, _INT64) << 3) + varint(value)
-    data = str(value).encode()
-    return head + varint(_STRING << 3 | BYTES) + varint(len(data)) + data
+def _written(attributes: Mapping[str, Value]) -> Iterator[Any]:
+    """A value of 0 is written too: which of the fields is there is what it says."""
+    for name, value in attributes.items():
+        if isinstance(value, bool):
+            yield _Attribute(name=name, bool_val=value)
+        elif isinstance(value, int):
+            yield _Attribute(name=name, **{WRITTEN_AS.get(name, "int64_val"): value})
+        else:
+            yield _Attribute(name=name, string_val=str(value))

@@ -160,8 +160,8 @@ def debian_mirror(sources: str) -> str | None:
 
 
 WHEELS = BUILD / "wheels"
-_HOST_ONLY = {"adjusttext", "docker", "matplotlib"}
-"""Dependencies that no node imports: they drive the engine and draw figures."""
+_HOST_ONLY = {"adjusttext", "docker", "matplotlib", "protobuf"}
+"""Dependencies that no node imports: for the engine, figures, and traces of other programs."""
 
 
 def requirements() -> list[str]:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import gzip
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClassesForFiles
+from google.protobuf.proto import parse_length_prefixed
 
-from testbed.comm_trace import chakra_protobuf
 from testbed.comm_trace.chakra import chakra_of, read_chakra, write_chakra
 from testbed.comm_trace.chakra_protobuf import (
     ChakraNode,
     Collective,
     NodeType,
-    read_metadata,
-    read_node,
-    write_node,
+    read_file,
+    write_file,
 )
 from testbed.comm_trace.trace import MessageTrace, TraceOperation
 from testbed.errors import InputError
@@ -60,7 +60,7 @@ TRACE = MessageTrace(
 
 def written(folder: Path, *nodes: ChakraNode, name: str = "t.0.et") -> Path:
     path = folder / name
-    path.write_bytes(chakra_protobuf.delimited([b"", *map(write_node, nodes)]))
+    path.write_bytes(write_file("", {}, nodes))
     return path
 
 
@@ -92,11 +92,9 @@ def test_files_of_the_published_library_are_read() -> None:
 
 
 def test_every_kind_of_attribute_is_read() -> None:
-    head, about, *_ = map(
-        bytes, chakra_protobuf.undelimited((GOLDEN / "published.0.et").read_bytes())
-    )
-    assert read_metadata(head) == {"version": "1.0.0", "schema": "of the library", "pi": 3.5}
-    assert read_node(about) == ChakraNode(
+    metadata, nodes = read_file((GOLDEN / "published.0.et").read_bytes())
+    assert metadata == {"version": "1.0.0", "schema": "of the library", "pi": 3.5}
+    assert nodes[0] == ChakraNode(
         7, "about", NodeType.METADATA_NODE,
         attributes={
             "f": 0.5, "s32": -3, "s64": -4, "x32": 5, "x64": 6, "sx32": -7, "sx64": -8, "u32": 9, "u64": 1 << 63,
@@ -107,11 +105,11 @@ def test_every_kind_of_attribute_is_read() -> None:
 
 def test_the_published_schema_reads_what_is_written() -> None:
     published = Published()
-    head, *nodes = chakra_protobuf.undelimited(chakra_of(TRACE, "worker-0"))
-    metadata = published.GlobalMetadata.FromString(head)
+    stream = BytesIO(chakra_of(TRACE, "worker-0"))
+    metadata = parse_length_prefixed(published.GlobalMetadata, stream)
     assert metadata.version == "1.0.0"
     assert {a.name: a.string_val for a in metadata.attr}["node"] == "worker-0"
-    computed, sent, received = map(published.Node.FromString, nodes)
+    computed, sent, received = iter(lambda: parse_length_prefixed(published.Node, stream), None)
     assert (computed.type, computed.duration_micros) == (published.kinds["COMP_NODE"], 250_000)
     assert (sent.type, list(sent.data_deps), sent.start_time_micros) == (
         published.kinds["COMM_SEND_NODE"],
@@ -184,6 +182,14 @@ def test_other_bytes_are_refused(tmp_path: Path, data: bytes) -> None:
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, (1 << 32) - 1, (1 << 63) - 1, -1, -(1 << 63)])  # fmt: skip
 def test_numbers_of_any_size_come_back(value: int) -> None:
-    data = chakra_protobuf.varint(value)
-    found, end = chakra_protobuf.read_varint(data, 0)
-    assert (chakra_protobuf.signed(found), end) == (value, len(data))
+    node = ChakraNode(max(value, 0), "x", NodeType.COMP_NODE, attributes={"step": value})
+    assert read_file(write_file("2", {"a": value}, [node])) == (
+        {"version": "2", "a": value},
+        [node],
+    )
+
+
+def test_metadata_of_the_first_versions_are_read() -> None:
+    attribute = b"\n\x04step8\x07"
+    data = bytes([len(attribute) + 2]) + b"\n" + bytes([len(attribute)]) + attribute
+    assert read_file(data) == ({"step": 7}, [])

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from testbed.fidelity.evidence import Evidence, expected, gather, interval, regularised, seen
+from testbed.fidelity.evidence import Evidence, expected, gather, interval, seen
 from testbed.fidelity.reference import RequestedLinks
 from testbed.fidelity.verdict import judge
 from testbed.records.intervals import IntervalSet
@@ -45,11 +45,9 @@ def test_the_interval_is_clopper_and_pearsons(hits: int, trials: int) -> None:
     assert high == 1 if hits == trials else at_most(high) == pytest.approx(5e-4, rel=1e-6)
 
 
-def test_the_beta_function_at_known_places() -> None:
-    assert regularised(0.3, 1, 1) == pytest.approx(0.3)
-    assert regularised(0.5, 7, 7) == pytest.approx(0.5)
-    assert regularised(0.2, 2, 1) == pytest.approx(0.04)
-    assert (regularised(0.0, 2, 3), regularised(1.0, 2, 3)) == (0.0, 1.0)
+def test_counts_need_not_be_whole() -> None:
+    low, high = interval(2.5, 7.5, 0.9)
+    assert interval(2, 7, 0.9)[0] < low < 2.5 / 7.5 < high < interval(3, 8, 0.9)[1]
 
 
 def test_nothing_counted_says_nothing() -> None:
