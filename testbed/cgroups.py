@@ -14,7 +14,6 @@ hands on both controllers.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from typing import Any
 
 from testbed.errors import MachineError
 from testbed.journal import Journal
+from testbed.process import unescaped
 from testbed.topology import Limits
 
 KIND = "cgroup"
@@ -148,20 +148,13 @@ def _text(path: Path) -> str:
     return os.fsdecode(path.read_bytes())
 
 
-def _unescaped(path: str) -> str:
-    """Spaces and the like are three octal digits in a list of mounts."""
-    return os.fsdecode(
-        re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), os.fsencode(path))
-    )
-
-
 def _mounted(text: str) -> Iterator[_Mount]:
     """The control groups in a ``mountinfo`` (proc(5)): fields, a hyphen, then kind, source and the
     hierarchy's options."""
     for line in text.splitlines():
         fields, _, rest = line.partition(" - ")
         kind, *_, options = rest.split(" ")
-        root, at = map(_unescaped, fields.split(" ")[3:5])
+        root, at = map(unescaped, fields.split(" ")[3:5])
         if kind in ("cgroup", "cgroup2"):
             of = options.split(",") if kind == "cgroup" else []
             yield _Mount(Path(at), root, frozenset(of), 1 if kind == "cgroup" else 2)

@@ -170,6 +170,12 @@ def unmount(target: str | Path) -> None:
     call("umount2", os.fsencode(target), _DETACH)
 
 
+def unescaped(path: str) -> str:
+    """A path out of a list of mounts, where blanks and the like are three octal digits."""
+    raw = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), os.fsencode(path))
+    return os.fsdecode(raw)
+
+
 def make_private() -> None:
     """Mounts and unmounts in this process's namespace stay in it. Raises OSError."""
     mount("none", "/", None, RECURSIVE | _PRIVATE)

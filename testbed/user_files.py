@@ -216,9 +216,7 @@ class Output:
         self.failure: str | None = None
         """Why some of it was not kept."""
         folder.mkdir(parents=True, exist_ok=True)
-        # Whoever owns a folder above may put another in the place of this one later.
-        self._place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._place)
+        self._folder = PinnedFolder(folder)
 
     def line(self, node: str, local_rank: int, line: bytes) -> None:
         """A line with its end, from any thread."""
@@ -240,7 +238,7 @@ class Output:
             self._files.clear()
 
     def _opened(self, name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NOFOLLOW, 0o644, dir_fd=self._place)
+        return os.open(name, flags | os.O_NOFOLLOW, 0o644, dir_fd=self._folder.descriptor)
 
     def _keep(self, node: str, line: bytes) -> None:
         if node in self._full:

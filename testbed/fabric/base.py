@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -20,8 +20,6 @@ from testbed.topology import Cable, NodePlacement, NodeSpec, RackSpec
 
 if TYPE_CHECKING:
     from testbed.links.agent.client import AgentClient
-
-__all__ = ["fabrics"]
 
 
 _ID_BYTES = 8
@@ -187,36 +185,20 @@ class Fabric(Protocol):
         ...
 
 
-class FabricClass(Protocol):
-    """How a fabric is made."""
+FabricMaker = Callable[[RunContext], Fabric]
+"""Returns a fabric for one run; nothing is made yet. Raises MachineError where it cannot work."""
 
-    def __call__(self, context: RunContext) -> Fabric:
-        """A fabric for one ``run``; nothing is made yet. Raises MachineError when it cannot work
-        here."""
-        ...
+fabrics: Registry[FabricMaker] = Registry("fabric", "narrows.fabrics")
 
 
-fabrics: Registry[FabricClass] = Registry("fabric", "narrows.fabrics")
-
-
-_FABRICS = {
-    "netns": "testbed.fabric.netns:NetnsFabric",
-    "docker": "testbed.fabric.docker.fabric:DockerFabric",
-}
-
-
-def _when_wanted(place: str) -> FabricClass:
-    module, _, name = place.partition(":")
+def _when_wanted(module: str, name: str) -> FabricMaker:
+    """A fabric whose module is imported when one is made."""
 
     def make(context: RunContext) -> Fabric:
-        fabric: FabricClass = getattr(import_module(module), name)
-        return fabric(context)
+        fabric: Fabric = getattr(import_module(module), name)(context)
+        return fabric
 
     return make
-
-
-for _name, _place in _FABRICS.items():
-    fabrics.add(_name, _when_wanted(_place))
 
 
 def _no_processes(context: RunContext) -> Fabric:  # noqa: ARG001
@@ -228,4 +210,6 @@ def _no_processes(context: RunContext) -> Fabric:  # noqa: ARG001
     )
 
 
+fabrics.add("netns", _when_wanted("testbed.fabric.netns", "NetnsFabric"))
+fabrics.add("docker", _when_wanted("testbed.fabric.docker.fabric", "DockerFabric"))
 fabrics.add("sim", _no_processes)

@@ -51,14 +51,13 @@ _NEW_NET = 0x40000000
 NODE = "testbed.runner.node_process"
 """The module that is run as a node. It is named, not imported: fabrics do not know what is run on
 them."""
-SHARED = (NODE, "testbed.runner.node_process", "testbed.records.exporter")
+SHARED = (NODE, "testbed.records.exporter")
 """Modules that every node uses."""
 TRAINING = (
     "testbed.training.worker",
     "testbed.training.server",
     "testbed.training.compute",
     "testbed.training.tasks",
-    "testbed.training.models.architectures",
     "testbed.training.models.architectures",
     "testbed.compress.kernels.cpu",
 )

@@ -20,14 +20,12 @@ from testbed.fidelity.service_curve import (
     Delay,
     MessageGroup,
     bottleneck_s,
-    groups,
     no_delay,
     slowest_rate,
 )
 from testbed.records.intervals import IntervalSet, spread
 from testbed.records.link_log import LinkLog
 from testbed.records.manifest import THRESHOLDS, Thresholds
-from testbed.records.stored import Records
 from testbed.scenario.link_state import FRAME_BYTES, LinkDirection
 from testbed.scenario.node_timeline import Flow, NodeChange
 
@@ -35,24 +33,8 @@ ExclusionRule = Callable[[MessageGroup], bool]
 """A rule that says whether a group of messages cannot be judged for some reason."""
 
 
-def measure(
-    rounds: Records,
-    steps: Records,
-    links: Mapping[int, str],
-    bits: Bits,
-    excuses: Mapping[str, ExclusionRule] | None = None,
-    delay: Delay = no_delay,
-    overhead: Callable[[list[LinkDirection]], int | None] = lambda _: 0,
-    thresholds: Thresholds = THRESHOLDS,
-) -> dict[str, Any]:
-    """``measure_groups`` of the groups of all finished rounds
-    (``testbed.fidelity.service_curve``)."""
-    found = groups(rounds, steps, links)
-    return measure_groups(found, bits, excuses, delay, overhead, thresholds)
-
-
 def measure_groups(
-    found: Iterable[MessageGroup],
+    groups: Iterable[MessageGroup],
     bits: Bits,
     excuses: Mapping[str, ExclusionRule] | None = None,
     delay: Delay = no_delay,
@@ -72,7 +54,7 @@ def measure_groups(
     excuses = excuses or {}
     used, error, error_ms, all_ms = (array("d") for _ in range(4))
     not_judged = dict.fromkeys(("short", "unsampled", *excuses), 0)
-    for group in found:
+    for group in groups:
         charged = group.charged(overhead(group.ends) or 0)
         try:
             predicted = charged.done(bits, delay) - group.start_s

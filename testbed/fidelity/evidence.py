@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from testbed.fidelity.reference import PathModel, RequestedLinks
 from testbed.records.intervals import IntervalSet
 from testbed.records.link_log import Change, Changes, LinkLog
@@ -49,11 +52,8 @@ class ChangeAudit:
         """A sentence for everything that is not as asked."""
         said = list(self.wrong)
         if self.missing:
-            many, first = len(self.missing), self.missing[0]
-            said.append(
-                f"{many} of {self.expected} changes were never made, the first was due at "
-                f"{first:.3f} s"
-            )
+            first_s, count = self.missing[0], f"{len(self.missing)} of {self.expected}"
+            said.append(f"{count} changes were never made, the first was due at {first_s:.3f} s")
         return said
 
 
@@ -74,7 +74,7 @@ def audit_changes(
     }
 
 
-def starts(
+def audit_initial_state(
     asked: RequestedLinks, held: Iterable[Mapping[str, Any]]
 ) -> dict[LinkDirection, list[str]]:
     """A sentence for everything that was not as asked before t0; ``held``: the manifest's links."""
@@ -216,35 +216,30 @@ def _four(model: FourState) -> Matrix:
 
 def _of_chain(chain: Matrix, loss: Sequence[float]) -> Expected | str:
     """Mean loss of a Markov chain, and by how much its memory widens the mean's variance."""
-    stay = _stationary(chain)
-    mean = _dot(stay, loss)
+    step, ahead = np.array(chain), np.array(loss)
+    stay = _stationary(step)
+    lost = stay * ahead
+    mean = float(lost.sum())
     if mean in (0.0, 1.0):
         return Expected(mean)
-    weight, ahead = 1.0, list(loss)
+    weight = 1.0
     for _ in range(_LONGEST_LAG):
-        ahead = [_dot(row, ahead) for row in chain]
-        together = sum(s * h * a for s, h, a in zip(stay, loss, ahead, strict=True)) - mean**2
-        weight += 2 * together / (mean * (1 - mean))
-        if max(abs(value - mean) for value in ahead) < _FORGOTTEN:
+        ahead = step @ ahead
+        weight += 2 * (float(lost @ ahead) - mean**2) / (mean * (1 - mean))
+        if np.abs(ahead - mean).max() < _FORGOTTEN:
             return Expected(mean, max(weight, 1.0))
     return "its losses remember too much of what was before"
 
 
-def _stationary(chain: Matrix) -> list[float]:
+def _stationary(step: NDArray[np.float64]) -> NDArray[np.float64]:
     """Stationary distribution, by two steps' means: they settle also where the chain alternates."""
-    count = len(chain)
-    now = [1 / count] * count
+    now = np.full(len(step), 1 / len(step))
     for _ in range(_LONGEST_LAG):
-        moved = [sum(now[i] * chain[i][j] for i in range(count)) for j in range(count)]
-        later = [(a + b) / 2 for a, b in zip(now, moved, strict=True)]
-        if max(abs(a - b) for a, b in zip(now, later, strict=True)) < 1e-15:
+        later = (now + now @ step) / 2
+        if np.abs(now - later).max() < 1e-15:
             break
         now = later
     return now
-
-
-def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(left, right, strict=True))
 
 
 Records = Sequence[Mapping[str, Any]]
@@ -262,7 +257,7 @@ class PathSeen:
     high_s: float
 
     @property
-    def place(self) -> str:
+    def ends(self) -> str:
         """Both ends in words."""
         return f"{self.node} to {self.peer or 'the switch'}"
 
@@ -308,10 +303,10 @@ class Evidence:
     sockets: Records = ()
     """Per data socket ``{"node", "peer", "bytes_sent", "segs_out"}``, node and peer by name.
     Of multicasts see ``run_checks.class_bytes_expected``."""
-    unaccounted: Mapping[str, str] = field(default_factory=dict)
+    unattributed: Mapping[str, str] = field(default_factory=dict)
     """Reasons why the sockets do not account for all bytes of a place, keyed by place."""
     completion: Mapping[str, Any] | None = None
-    """The result of ``completion.measure``."""
+    """The result of ``completion.measure_groups``."""
     followed: Mapping[str, ChangeAudit] | None = None
     """Audits of whether every change of the scenario was made, keyed by place."""
     starts: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -325,10 +320,10 @@ class Evidence:
     """Packets dropped outside the emulated queues, by place."""
     stolen_share: float | None = None
     """Share of the host's processor time that a hypervisor gave to others."""
-    starved: Starved | None = None
-    around: Sequence[str] | None = None
+    cpu_starvation: Starved | None = None
+    bypasses: Sequence[str] | None = None
     """A sentence for every way of a job's bytes around the links; None where not looked for."""
-    unwatched: Sequence[str] = ()
+    bypass_unwatched: Sequence[str] = ()
     """A sentence for every such way that could not be watched."""
     faults: Sequence[str] = ()
     """A sentence for everything in which the nodes' own counts and replicas do not agree."""
@@ -364,15 +359,15 @@ def gather(
         followed={
             str(end): found for end, found in audit_changes(asked, history.changes, until_s).items()
         },
-        starts={str(end): said for end, said in starts(asked, held).items()},
+        starts={str(end): said for end, said in audit_initial_state(asked, held).items()},
         losses=_losses(links, asked, limits),
         paths=[] if ways is None else _paths(trips, ways),
         stolen_share=history.host.stolen_share(processors),
-        starved=Starved(watched_s, share) if history.host.moments else None,
+        cpu_starvation=Starved(watched_s, share) if history.host.moments else None,
     )
 
 
-def unaccounted(
+def unattributed_bytes(
     asked: RequestedLinks, crossed: Iterable[str], uncounted: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return why the sockets' bytes are not all there is, keyed by place.
@@ -430,13 +425,16 @@ State = Literal["valid", "degraded", "invalid"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One measure at one place. ``deviation`` None: not measured, and ``sentence`` says why."""
+    """One measure of one subject, such as ``worker-0 up``.
+
+    ``deviation`` None: not measured, and ``sentence`` says why.
+    """
 
     measure: str
     sentence: str
     deviation: float | None = None
     limit: float = 0.0
-    place: str | None = None
+    subject: str | None = None
 
     def state(self, factor: float) -> State:
         """Valid within the limit, degraded within ``factor`` times it; not measured is no fault."""

@@ -104,7 +104,7 @@ def _measures(found: list[CheckResult], factor: float) -> dict[str, Any]:
             "deviation": worst.deviation,
             "limit": worst.limit,
             "state": worst.state(factor),
-            "place": worst.place,
+            "place": worst.subject,
             "judged": len(measured),
             "not_judged": len(same) - len(measured),
         }
@@ -193,7 +193,7 @@ def certificate(
             "processors": processors,
             **host.summary(),
             "stolen_share": evidence.stolen_share,
-            "starved": None if evidence.starved is None else asdict(evidence.starved),
+            "starved": None if evidence.cpu_starvation is None else asdict(evidence.cpu_starvation),
             "foreign_drops": None
             if evidence.foreign_drops is None
             else dict(evidence.foreign_drops),

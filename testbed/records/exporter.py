@@ -12,14 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-    make_wsgi_app,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
 import testbed
@@ -57,22 +50,8 @@ BUILD = "testbed_build_info"
 METRICS = (PHASE, DELAY, BYTES, STEPS, DENSITY, ACCURACY, LINK_RATE, BUILD)
 
 BUCKETS = (
-    0.001,
-    0.002,
-    0.005,
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    1.0,
-    2.0,
-    5.0,
-    10.0,
-    20.0,
-    50.0,
-    100.0,
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0),
 )
 """Upper bounds of all histograms in seconds: 1 ms to 100 s, three to a decade."""
 
@@ -132,6 +111,7 @@ class Exporter:
         self.registry = registry or CollectorRegistry()
         self._fixed = dict(labels)
         self._labels = self._complete({})
+        self._metrics: list[Any] = []
         histogram, counter, gauge = self._kind(Histogram), self._kind(Counter), self._kind(Gauge)
         self._phase = histogram(PHASE, "Phases of a step.", "phase")
         self._delay = histogram(DELAY, "Start of sending to holding the aggregate.")
@@ -141,16 +121,7 @@ class Exporter:
         self._accuracy = gauge(ACCURACY, "Latest accuracy.", "data")
         self._rate = gauge(LINK_RATE, "Rate of this node's link.", "direction", "source")
         self._build = gauge(BUILD, "Version of the testbed.", "version", "python")
-        self._metrics = (
-            self._phase,
-            self._delay,
-            self._bytes,
-            self._steps,
-            self._density,
-            self._accuracy,
-            self._rate,
-            self._build,
-        )
+
         self.begin({})
 
     def begin(self, labels: Mapping[str, str]) -> None:
@@ -183,10 +154,6 @@ class Exporter:
             rate = sample[f"{source}_bits"] / 8 / (sample["to_s"] - sample["from_s"])
             labels = {**self._labels, "direction": sample["direction"], "source": source}
             self._rate.labels(**labels).set(rate)
-
-    def metrics_text(self) -> str:
-        """Return the text that answers a scrape."""
-        return generate_latest(self.registry).decode()
 
     def serve(self, address: str, port: int) -> Callable[[], None]:
         """Answer scrapes from a thread; the returned function ends that. Raises MachineError if
@@ -234,6 +201,8 @@ class Exporter:
         options = {"buckets": BUCKETS} if kind is Histogram else {}
 
         def make(name: str, text: str, *labels: str) -> Any:
-            return kind(name, text, (*LABELS, *labels), registry=self.registry, **options)
+            metric = kind(name, text, (*LABELS, *labels), registry=self.registry, **options)
+            self._metrics.append(metric)
+            return metric
 
         return make

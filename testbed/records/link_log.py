@@ -144,10 +144,6 @@ class LinkLog:
         sampled."""
         return self._asked[end].by(stop_s) - self._asked[end].by(start_s)
 
-    def mean_rate(self, end: LinkDirection, start_s: float, stop_s: float) -> float:
-        """Mean asked rate in bit/s; the two times must differ."""
-        return self.bits(end, start_s, stop_s) / (stop_s - start_s)
-
     def dropped(self, ends: Iterable[LinkDirection], start_s: float, stop_s: float) -> bool:
         """Return whether the queue of one of ``ends`` may have dropped packets between the two
         times."""

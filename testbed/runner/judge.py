@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.exchange.base import exchanges
 from testbed.fidelity.completion import ExclusionRule, exclusion_rules, measure_groups
-from testbed.fidelity.evidence import Evidence, Trip, gather, unaccounted
+from testbed.fidelity.evidence import Evidence, Trip, gather, unattributed_bytes
 from testbed.fidelity.reference import PathModel, RequestedLinks
 from testbed.fidelity.run_checks import nodes_seen
 from testbed.fidelity.service_curve import Bits, MessageGroup, followed, groups
@@ -290,7 +290,7 @@ def _evidence(
         trips=list(_trips(outcome.done)),
         ways=ways,
     )
-    crossed = unaccounted(asked, outcome.crossed, _with_groups(outcome.done))
+    crossed = unattributed_bytes(asked, outcome.crossed, _with_groups(outcome.done))
     happening = node_changes(scenario)
     servers = sum(spec.role == "server" for spec in trial.experiment.specs)
     returns = IntervalSet(
@@ -307,7 +307,7 @@ def _evidence(
         rounds=seen.rounds,
         nodes=nodes_seen(happening, history.nodes, seen.seconds),
         sockets=_sockets(outcome.done),
-        unaccounted={**_uncounted(lost_workers(events), trial), **crossed},
+        unattributed={**_uncounted(lost_workers(events), trial), **crossed},
         completion=_completion(seen, timeline.bits, why_not, ways),
         foreign_drops={"the host's receive backlog": outcome.backlog_drops},
         faults=faults(

@@ -155,7 +155,6 @@ def pace_of(
     return Duration(pace * factor) if isinstance(pace, Duration) else pace.slowed(factor)
 
 
-Direction = Literal["up", "down"]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 _LEAST_MEMORY = 32 << 20
 CongestionControl = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")]

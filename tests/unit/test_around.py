@@ -86,12 +86,12 @@ def test_loopback_is_a_sign_where_it_is_all_there_is(
 
 def test_it_is_a_finding_of_its_own_and_always_invalid() -> None:
     assert "around" not in judge(Evidence()).measures
-    clean = judge(Evidence(around=[]))
+    clean = judge(Evidence(bypasses=[]))
     assert clean.state == "valid" and clean.measures["around"]["deviation"] == 0
-    found = judge(Evidence(around=["a copied 1 B"], unwatched=["b was not watched"]))
+    found = judge(Evidence(bypasses=["a copied 1 B"], bypass_unwatched=["b was not watched"]))
     assert (found.state, found.reasons) == ("invalid", ["a copied 1 B"])
     assert found.measures["around"]["not_judged"] == 1
-    unseen = judge(Evidence(around=[], unwatched=["b was not watched"]))
+    unseen = judge(Evidence(bypasses=[], bypass_unwatched=["b was not watched"]))
     assert (
         unseen.state == "valid" and unseen.measures["around"] == "not measured: b was not watched"
     )

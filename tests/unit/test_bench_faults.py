@@ -146,7 +146,7 @@ def test_stolen_time_does_not_catch_a_fault_of_ours() -> None:
 
 def test_a_filled_link_that_was_not_judged_is_an_alarm() -> None:
     unjudged = Judged(
-        LinkReport(()), [CheckResult("link_ratio", "backlogged for 0.0 s", place=str(UP))]
+        LinkReport(()), [CheckResult("link_ratio", "backlogged for 0.0 s", subject=str(UP))]
     )
     assert not unjudged.valid
     assert tally(FAULTY, unjudged).share("rate") == 1.0

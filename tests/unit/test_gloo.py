@@ -18,7 +18,7 @@ from testbed.compress.layout import Layout
 from testbed.errors import InputError, MachineError, NodeLost
 from testbed.fabric.gloo_group import GlooGroup, Meeting, carried, interface_of
 from testbed.fabric.host_node import HostClock, HostNode
-from testbed.fidelity.evidence import unaccounted
+from testbed.fidelity.evidence import unattributed_bytes
 from testbed.fidelity.reference import RequestedLinks
 from testbed.runner.judge import faults
 from testbed.scenario.link_state import LinkDirection, LinkState
@@ -163,7 +163,7 @@ def test_links_that_gloo_uses_are_not_held_against_sockets() -> None:
     asked = RequestedLinks(
         {LinkDirection("worker-0", "up"): shape, LinkDirection("noise", "up"): shape}, []
     )
-    found = unaccounted(asked, ["noise"], ["worker-0"])
+    found = unattributed_bytes(asked, ["noise"], ["worker-0"])
     assert found == {
         "worker-0 up": "gloo keeps no count of its bytes", "noise up": "other traffic goes over it"
     }  # fmt: skip

@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 from synthetic_replay import ENDS, Replay, clean, held_instead
 
-from testbed.fidelity.evidence import Evidence, LossSeen, PathSeen, Starved, audit_changes, starts
+from testbed.fidelity.evidence import (
+    Evidence,
+    LossSeen,
+    PathSeen,
+    Starved,
+    audit_changes,
+    audit_initial_state,
+)
 from testbed.fidelity.reference import RequestedLinks
 from testbed.fidelity.run_checks import nodes_seen
 from testbed.fidelity.verdict import _of, certificate, disturbed, judge
@@ -78,10 +85,10 @@ def test_a_change_to_something_else_or_at_another_time() -> None:
 
 def test_what_holds_at_t0() -> None:
     held = {"link": "w", "direction": "up", "rate_bits": 16, "limit_bytes": 100}
-    assert starts(ASKED, [held]) == {}  # rates are held in whole bytes
-    assert len(starts(ASKED, [{**held, "rate_bits": 24}])[UP]) == 1
-    assert len(starts(ASKED, [{**held, "limit_bytes": 50}])[UP]) == 1
-    assert starts(ASKED, [{**held, "link": "other", "limit_bytes": 50}]) == {}
+    assert audit_initial_state(ASKED, [held]) == {}  # rates are held in whole bytes
+    assert len(audit_initial_state(ASKED, [{**held, "rate_bits": 24}])[UP]) == 1
+    assert len(audit_initial_state(ASKED, [{**held, "limit_bytes": 50}])[UP]) == 1
+    assert audit_initial_state(ASKED, [{**held, "link": "other", "limit_bytes": 50}]) == {}
 
 
 def test_spans_are_merged() -> None:
@@ -219,7 +226,7 @@ def full() -> dict[str, Any]:
         losses={str(ENDS[0]): LossSeen(10, 1, 0.1, 0.0, 0.5)},
         paths=[PathSeen("worker-0", None, 0.001, 0.0, 0.0)],
         foreign_drops={"somewhere": 0},
-        starved=Starved(5.0, 0.0),
+        cpu_starvation=Starved(5.0, 0.0),
         nodes=nodes_seen(HAPPENING, DONE, 5.0),
     )
     times = disturbed(replay.history, IntervalSet([(0.0, 5.0)]), THRESHOLDS)

@@ -10,7 +10,7 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.fidelity.completion import measure
+from testbed.fidelity.completion import measure_groups
 from testbed.fidelity.service_curve import (
     MessageGroup,
     OfferedLoad,
@@ -26,6 +26,10 @@ LINKS = {1: "w0", 2: "w1"}
 SIZE = 144_800
 ALONE_S = 8 * wire_bytes(SIZE) / 10e6
 """A message on a link of 10 Mbit/s."""
+
+
+def measure(rounds, steps, links, *others, **options):
+    return measure_groups(groups(rounds, steps, links), *others, **options)
 
 
 def rates(**ends: float):

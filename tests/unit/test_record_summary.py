@@ -10,8 +10,9 @@ import pytest
 from synthetic_run import PACE_S, WORKERS, Recipe, make_run
 
 from testbed.errors import InputError
-from testbed.fidelity.completion import measure
+from testbed.fidelity.completion import measure_groups
 from testbed.fidelity.run_checks import frames_disagree
+from testbed.fidelity.service_curve import groups
 from testbed.fidelity.summary import ENTRY, entry, summarise
 from testbed.fidelity.verdict import Verdict
 from testbed.records import events, exporter
@@ -79,7 +80,7 @@ def test_the_expected_step_time_is_pace_and_bits(run: Path) -> None:
 def test_messages_that_follow_the_rates_complete_on_time(run: Path) -> None:
     events, history = read_events(run), LinkLog(read_jsonl(run / "links.jsonl"))
     peers = {rank + 1: name for rank, name in enumerate(WORKERS)}
-    found = measure(events["round"], events["step"], peers, history.bits)
+    found = measure_groups(groups(events["round"], events["step"], peers), history.bits)
     assert found["judged"] == 40
     assert found["used"]["max"] < 0.01
     assert frames_disagree(events["step"], events["round"]) == []

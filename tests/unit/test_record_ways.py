@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from testbed.fidelity.completion import exclusion_rules
-from testbed.fidelity.evidence import Evidence, gather, unaccounted
+from testbed.fidelity.evidence import Evidence, gather, unattributed_bytes
 from testbed.fidelity.reference import PathModel, RequestedLinks
 from testbed.fidelity.service_curve import MessageGroup, OfferedLoad
 from testbed.fidelity.verdict import judge
@@ -186,6 +186,6 @@ def test_an_outage_excuses_while_it_lasts() -> None:
 
 
 def test_bytes_that_sockets_cannot_account_for() -> None:
-    found = unaccounted(asked(w0_up=shape(duplicate=0.1)), {"w1"})
+    found = unattributed_bytes(asked(w0_up=shape(duplicate=0.1)), {"w1"})
     assert set(found) == {"w1 up", "w1 down", "w0 up", "w0 down", "s down", "rack down"}
-    assert unaccounted(asked(), ()) == {}
+    assert unattributed_bytes(asked(), ()) == {}

@@ -82,7 +82,7 @@ def test_what_was_wrong_at_t0_and_what_the_kernel_held_are_findings_each() -> No
     line = {**wrong, "what": "line", "held": "no line", "asked": "a line of 5 ms"}
     links = [{**LINK, "mismatches": [wrong, line], "failure": "the device is gone"}]
     found = of("read_back", starts={"b down": ["its queue is another one"]}, links=links)
-    assert [(each.deviation, each.limit, each.place) for each in found] == [
+    assert [(each.deviation, each.limit, each.subject) for each in found] == [
         (1.0, 0.0, "b down"), (1.0, 0.0, "a up"), (1.0, 0.0, "a up"), (1.0, 0.0, "a up"),
     ]  # fmt: skip
     assert [each.sentence for each in found] == [
@@ -168,7 +168,7 @@ def test_losses_are_judged_where_they_can_be_and_the_others_are_told_of() -> Non
         "c up": LossSeen(1000, 20, asked=None, low=0.01, high=None, why="no model"),
     }
     found = of("loss", losses=losses)
-    assert [each.place for each in found] == ["a up", "b up", "c up"]
+    assert [each.subject for each in found] == ["a up", "b up", "c up"]
     assert [each.limit for each in found] == [0.0, 1.0, 0.0]
     assert found[1].deviation == pytest.approx(0.5)  # 0.03 is half way from 0.02 to 0.04
     assert (found[0].deviation, found[2].deviation) == (None, None)
@@ -177,7 +177,7 @@ def test_losses_are_judged_where_they_can_be_and_the_others_are_told_of() -> Non
 
 def test_a_delay_line_must_have_room_for_all() -> None:
     links = [LINK, {**LINK, "line_limit": 0}, {**LINK, "link": "b", "line_limit": 3}]
-    assert [(each.deviation, each.limit, each.place) for each in of("line_room", links=links)] == [
+    assert [(each.deviation, each.limit, each.subject) for each in of("line_room", links=links)] == [
         (0.0, 0.0, "a up"), (3.0, 0.0, "b up"),
     ]  # fmt: skip
     (none,) = of("line_room", links=[LINK])
@@ -205,17 +205,17 @@ def test_round_trips_may_be_off_by_a_millisecond_and_two_percent_of_the_nearer_b
 
 def test_what_nodes_do_not_agree_on_and_what_went_around_are_faults_each() -> None:
     assert figures("consistency", faults=["x", "y"]) == [(1.0, 0.0), (1.0, 0.0)]
-    assert figures("around", around=["x"], unwatched=["y"]) == [(1.0, 0.0), (None, 0.0)]
-    (none,) = of("around", around=[])
+    assert figures("around", bypasses=["x"], bypass_unwatched=["y"]) == [(1.0, 0.0), (None, 0.0)]
+    (none,) = of("around", bypasses=[])
     assert (none.sentence, none.deviation) == ("nothing went around the links", 0.0)
-    assert [each.deviation for each in of("around", around=[], unwatched=["y"])] == [None]
+    assert [each.deviation for each in of("around", bypasses=[], bypass_unwatched=["y"])] == [None]
 
 
 def test_shares_of_the_processor_have_their_limits() -> None:
     assert figures("foreign_drops", foreign_drops={"x": 2}) == [(2.0, 0)]
     assert figures("stolen_share", stolen_share=0.25) == [(0.25, 0.01)]
-    assert figures("starved_share", starved=Starved(2.0, 0.3)) == [(0.3, 0.05)]
-    (short,) = of("starved_share", starved=Starved(1.9, 0.3))
+    assert figures("starved_share", cpu_starvation=Starved(2.0, 0.3)) == [(0.3, 0.05)]
+    (short,) = of("starved_share", cpu_starvation=Starved(1.9, 0.3))
     assert short.deviation is None
     assert "watched for 1.9 s while traffic was under way, under 2 s" in short.sentence
     assert "watched for 0.0 s" in of("starved_share")[0].sentence
@@ -277,8 +277,8 @@ def test_a_place_that_sockets_do_not_account_for_leaves_the_others_judged() -> N
     sockets = [
         {"node": node, "peer": "c", "bytes_sent": 1000, "segs_out": 0} for node in ("a", "b")
     ]
-    found = of("byte_identity", links=links, sockets=sockets, unaccounted={"a up": "it was away"})
-    assert [(each.place, each.deviation) for each in found] == [("a up", None), ("b up", 1.0)]
+    found = of("byte_identity", links=links, sockets=sockets, unattributed={"a up": "it was away"})
+    assert [(each.subject, each.deviation) for each in found] == [("a up", None), ("b up", 1.0)]
     assert found[0].sentence == "a up: it was away"
 
 

@@ -24,7 +24,7 @@ from testbed.fidelity.summary import lost_reasons
 from testbed.fidelity.verdict import Verdict, judge, judge_filled
 
 LOST = {"lost": "worker-1", "node": "server", "step": 4, "time_s": 2.0, "reason": "killed"}
-BUSY = Evidence(stolen_share=0.02, starved=Starved(9.0, 0.3))
+BUSY = Evidence(stolen_share=0.02, cpu_starvation=Starved(9.0, 0.3))
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +71,8 @@ def test_valid_runs_end_with_0() -> None:
     [
         (Evidence(stolen_share=0.02), "degraded"),
         (Evidence(stolen_share=0.2), "invalid"),
-        (Evidence(starved=Starved(9.0, 0.1)), "degraded"),
-        (Evidence(starved=Starved(9.0, 0.3)), "invalid"),
+        (Evidence(cpu_starvation=Starved(9.0, 0.1)), "degraded"),
+        (Evidence(cpu_starvation=Starved(9.0, 0.3)), "invalid"),
         (steps(100, 50, overran=True), "invalid"),
         (steps(100, 6, apply_cpu_s=0.002), "degraded"),
         (BUSY, "invalid"),
@@ -93,13 +93,13 @@ def test_want_of_a_processor_excuses(evidence: Evidence, verdict: str) -> None:
         (links(failure="gone"), "read_back"),
         (completion(2.0), "message_completion"),
         (Evidence(faults=["replicas differ"]), "consistency"),
-        (Evidence(around=["through memory"]), "around"),
+        (Evidence(bypasses=["through memory"]), "around"),
         (Evidence(foreign_drops={"eth0": 1}), "foreign_drops"),
     ],
 )
 def test_nothing_else_does_not_even_on_a_busy_host(evidence: Evidence, measure: str) -> None:
     refused(report(judge(evidence)), measure)
-    refused(report(judge(replace(evidence, starved=BUSY.starved))), measure)
+    refused(report(judge(replace(evidence, cpu_starvation=BUSY.cpu_starvation))), measure)
 
 
 def test_time_is_excused_where_the_hypervisor_took_the_processors_and_bytes_are_not() -> None:
@@ -146,7 +146,7 @@ def test_beside_other_tests_rates_have_no_excuse_but_a_delay(
     monkeypatch.setenv(BESIDE, "1")
     made = report(judge(evidence))
     refused(made, measure)
-    busy = report(judge(replace(evidence, starved=BUSY.starved)))
+    busy = report(judge(replace(evidence, cpu_starvation=BUSY.cpu_starvation)))
     assert accepted(busy, int(busy["verdict"] == "invalid")) == "invalid"
     assert accepted(report(judge(completion(2.0))), 0) == "degraded"
 

@@ -262,12 +262,12 @@ class Judged:
 
     def of(self, end: LinkDirection) -> list[CheckResult]:
         """Alarms at one link direction."""
-        return [alarm for alarm in self.alarms if alarm.place == str(end)]
+        return [alarm for alarm in self.alarms if alarm.subject == str(end)]
 
     def elsewhere(self, ends: Sequence[LinkDirection]) -> list[CheckResult]:
         """Alarms at none of these: of the host, or of the session as a whole."""
         places = set(map(str, ends))
-        return [alarm for alarm in self.alarms if alarm.place not in places]
+        return [alarm for alarm in self.alarms if alarm.subject not in places]
 
 
 def _nothing(_t0_ns: int) -> None:

@@ -49,6 +49,7 @@ from testbed.host.checks import free_subnets, routed
 from testbed.host.packages import answer
 from testbed.host.paths import in_checkout
 from testbed.journal import KEPT, Journal, start_time
+from testbed.process import unescaped
 from testbed.topology import Cable, NodePlacement, NodeSpec, RackSpec
 from testbed.user_files import PinnedFolder
 
@@ -93,7 +94,7 @@ def _mounted(process: int) -> Mounts:
     root = f"/proc/{process}/root"
     for line in Path(f"/proc/{process}/mountinfo").read_bytes().splitlines():
         fields = os.fsdecode(line).split(" ")
-        number, point = fields[0], _unescaped(fields[4])
+        number, point = fields[0], unescaped(fields[4])
         # Covered by another mount, or of a file system that nobody else may look into.
         with suppress(OSError):
             place = _walk(root, Path(point).parts[1:])
@@ -133,11 +134,6 @@ def _close(place: int) -> Identity:
         return found.st_dev, found.st_ino
     finally:
         os.close(place)
-
-
-def _unescaped(text: str) -> str:
-    """A path as the kernel lists it: blanks and the like are octal there."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 _PROGRAM = "docker"
@@ -388,17 +384,8 @@ class DockerFabric:
             return AgentClient.local(journal=self.journal)
         self.compose.start(SHAPER)
         inside = f"{project(self.context.id)}-{SHAPER}"
-        command = [
-            "docker",
-            "exec",
-            "-i",
-            inside,
-            "python",
-            "-P",
-            "-m",
-            "testbed.links.agent.server",
-        ]
-        agent = AgentClient(command, journal=self.journal)
+        server = ["python", "-P", "-m", "testbed.links.agent.server"]
+        agent = AgentClient([_PROGRAM, "exec", "-i", inside, *server], journal=self.journal)
         assert self.journal is not None
         # When the container is killed, the engine's client may wait for it for good.
         self.journal.add("process", pid=agent.pid, start=start_time(agent.pid))
@@ -415,13 +402,8 @@ class DockerFabric:
         assert self.plan is not None
         endpoint = container.attrs["NetworkSettings"]["Networks"][f"{project(self.plan.id)}-data"]
         nic, port = self.agent.locate(f"/proc/{process}/ns/net", endpoint["MacAddress"])
-        return NodePlacement(
-            spec=spec,
-            data_address=str(address(self.plan.data, spec)),
-            control_address=str(address(self.plan.control, spec)),
-            nic=nic,
-            port=port,
-        )
+        data, control = (str(address(each, spec)) for each in (self.plan.data, self.plan.control))
+        return NodePlacement(spec, data, control, nic, port)
 
 
 def _is_root() -> bool:

@@ -16,7 +16,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, MutableSequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from math import floor, inf, sqrt
 from typing import Any
@@ -396,8 +396,3 @@ def lateness_ms(lateness_s: Iterable[float]) -> dict[str, float | None] | None:
     if found["max"] is None:
         return None
     return {name: None if late_s is None else late_s * 1e3 for name, late_s in found.items()}
-
-
-def to_json(report: EndReport) -> dict[str, Any]:
-    """The report as a plain object."""
-    return asdict(report)

@@ -8,6 +8,7 @@ ns. The link layer is declared Ethernet, so that no rate table has to be sent.
 from __future__ import annotations
 
 import errno
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -262,7 +263,7 @@ class QdiscDevice:
     redirect: int | None = None
 
 
-class RootQdisc:
+class RootQdisc(ABC):
     """The root queueing discipline of a device. Holds a socket in the device's namespace for as
     long as it lives."""
 
@@ -291,9 +292,9 @@ class RootQdisc:
         """Have prepared messages carried out. Raises KernelRefused."""
         self._channel.send(*messages)
 
+    @abstractmethod
     def _deletion(self) -> bytes:
         """The message that removes it."""
-        raise NotImplementedError
 
     def _make_room(self) -> None:
         """Remove a root of ours that an earlier run left. Raises LinkError for one that is not

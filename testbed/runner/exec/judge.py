@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from testbed.fidelity.evidence import Evidence, Trip, gather
-from testbed.fidelity.evidence import unaccounted as link_unaccounted
+from testbed.fidelity.evidence import unattributed_bytes as link_unattributed
 from testbed.fidelity.reference import RequestedLinks
 from testbed.fidelity.run_checks import nodes_seen
 from testbed.fidelity.summary import Events, summarise_job
@@ -250,13 +250,13 @@ def _evidence(
     return replace(
         found,
         sockets=socket_counts(sockets),
-        unaccounted={
+        unattributed={
             **unattributed_bytes(carried, sockets),
-            **link_unaccounted(asked, performance.bystanders.crossed),
+            **link_unattributed(asked, performance.bystanders.crossed),
             **{str(end): why for end in asked.ends for why in performance.watch.missed[:1]},
         },
-        around=bypass_findings(carried, sockets, processes=performance.processes),
-        unwatched=performance.watch.missed,
+        bypasses=bypass_findings(carried, sockets, processes=performance.processes),
+        bypass_unwatched=performance.watch.missed,
         nodes=nodes_seen(node_changes(scenario), history.nodes, performance.seconds),
         foreign_drops={"the host's receive backlog": performance.backlog_drops},
     )
