@@ -50,17 +50,14 @@ class Algorithm:
     dense_below: int = 0
     """With ``layer``: parameters of fewer elements are sent whole and exact."""
     bucket_bytes: int = 0
-    """Layers travel in buckets of so many bytes (float32) or more, from the last to the first; 0:
-    all in one message."""
+    """Bytes (float32) of a bucket of layers, from the last to the first; 0: all in one message."""
     overlap: bool = False
-    """Buckets travel while others are still computed, and the next step begins as they come
-    back."""
+    """Buckets travel while others are computed, and the next step begins as they come back."""
     order: str = "forward"
     """The bucket that goes first of those that wait, at a server or, with ``overlap``, at a worker:
     ``forward``, what the next forward pass needs first; ``backward``, what is computed first."""
     agree: bool = False
-    """Controllers see the largest delay and the mean accuracy of all workers, a step later, in
-    place of their own."""
+    """Controllers see all workers' largest delay and mean accuracy, a step later."""
     about: str = ""
     """A sentence for people."""
 
@@ -140,8 +137,7 @@ def _delay_aware(number: int, rule: str) -> Algorithm:
 
 
 def _layered(name: str, about: str) -> Algorithm:
-    """Every layer by itself, in buckets that travel beside the computation; densities by the
-    controller called ``name``."""
+    """Every layer by itself, in buckets that overlap; densities by the controller ``name``."""
     return Algorithm(
         name,
         "laplace",
@@ -284,8 +280,7 @@ RANK = Number("rank", "a whole number from 1 to 64", "2", lambda x: 1 <= x <= 64
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Names that begin with ``prefix`` and end with a number; ``row`` with what ``set_`` makes of
-    it."""
+    """Names of ``prefix`` and a number; ``row`` with what ``set_`` makes of it."""
 
     prefix: str
     number: Number
@@ -449,8 +444,7 @@ def ways() -> list[str]:
 
 
 def extended(base: Algorithm, suffixes: list[str], where: str | None) -> Algorithm:
-    """``base`` with what ``suffixes`` say. Raises InputError at ``where`` for ones that mean
-    nothing."""
+    """``base`` with what ``suffixes`` say. Raises InputError at ``where`` for unknown ones."""
     rest, name = list(suffixes), "+".join([base.name, *suffixes])
     written = base
     if rest and rest[0] in ways():

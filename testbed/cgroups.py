@@ -70,8 +70,7 @@ class ControlGroup:
             (folder / _MEMBERS).write_text(f"{pid}\n")
 
     def remove(self) -> None:
-        """Kill every process in it and remove it. Raises MachineError where some cannot be. Safe to
-        call twice."""
+        """Kill every process in it and remove it; safe to call twice. Raises MachineError."""
         for folder in self.folders:
             _remove(folder)
 
@@ -134,8 +133,7 @@ def clean(entry: dict[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A hierarchy, or a part of it below ``root``. In version 2 controllers are not told here:
-    there are none."""
+    """A hierarchy, or its part below ``root``. Of version 2 no controllers are told."""
 
     at: Path
     root: str
@@ -149,8 +147,7 @@ def _text(path: Path) -> str:
 
 
 def _mounted(text: str) -> Iterator[_Mount]:
-    """The control groups in a ``mountinfo`` (proc(5)): fields, a hyphen, then kind, source and the
-    hierarchy's options."""
+    """The control groups in a ``mountinfo`` (proc(5))."""
     for line in text.splitlines():
         fields, _, rest = line.partition(" - ")
         kind, *_, options = rest.split(" ")
@@ -184,8 +181,7 @@ def _writable(folders: dict[str, Path]) -> dict[str, Path]:
 
 
 def _handing_on(top: Path, own: Path) -> Path:
-    """The nearest folder from ``own`` up to ``top`` whose groups can have both controllers. Raises
-    MachineError."""
+    """The nearest folder from ``own`` up to ``top`` that hands both controllers on."""
     folder = own
     while True:
         if _hands_on(folder):

@@ -104,8 +104,7 @@ ORDERS = ("forward", "backward")
 
 
 def check(algorithm: Algorithm, where: str | None = None) -> None:
-    """Raise InputError unless every part of ``algorithm`` exists, can be made, and fits the
-    others."""
+    """Raise InputError unless every part of ``algorithm`` exists and fits the others."""
     try:
         controller = _made(algorithm)
         _check_density(algorithm, controller)
@@ -121,8 +120,7 @@ def check(algorithm: Algorithm, where: str | None = None) -> None:
 
 
 def check_momentum(algorithm: Algorithm, momentum: float, where: str | None = None) -> None:
-    """Raise InputError where both the memory and the optimizer (``momentum``) would have
-    momentum."""
+    """Raise InputError where both the memory and the optimizer have momentum."""
     if algorithm.memory == "dgc" and momentum:
         raise InputError(
             f"algorithm {algorithm.name!r}: memory 'dgc' has the momentum in it, and the "
@@ -182,8 +180,7 @@ def _check_workers(algorithm: Algorithm, scenario: Scenario, where: str | None) 
 
 
 def check_many(algorithm: Algorithm, scenario: Scenario, where: str | None) -> None:
-    """Raise InputError for too many servers, too few workers, or an exchange that needs real
-    gradients."""
+    """Raise InputError for too many servers, too few workers, or gradients that are not real."""
     kind, named = exchanges.get(algorithm.exchange), f"algorithm {algorithm.name!r}"
     many = {
         role: sum(group.count or 1 for group in scenario.nodes.values() if group.role == role)
@@ -266,8 +263,7 @@ def _check_density(algorithm: Algorithm, controller: Controller) -> None:
 
 
 def _check_values(algorithm: Algorithm) -> None:
-    """A coding of whole gradients must be given whole ones: by all workers, and so by the
-    server."""
+    """Check that a coding of whole gradients is given whole ones."""
     if algorithm.selector == "dense":
         return
     for way, name, options in (
@@ -296,8 +292,7 @@ def _check_buckets(algorithm: Algorithm) -> None:
 
 
 def _check_overlap(algorithm: Algorithm) -> None:
-    """Check that an exchange of buckets carries buckets, and that what overlaps or has an order
-    travels in buckets."""
+    """Check that what overlaps or has an order travels in buckets, where the exchange has them."""
     if algorithm.order not in ORDERS:
         raise InputError(f"unknown order {algorithm.order!r}", hint=f"Known: {_listed(ORDERS)}")
     if algorithm.bucket_bytes < 0:
@@ -440,8 +435,7 @@ def _row(name: str) -> Algorithm | None:
 
 
 def _matching(name: str, where: str | None) -> Algorithm | None:
-    """Return the algorithm of the longest pattern with which ``name`` begins; None where there is
-    none."""
+    """Return the algorithm of the longest pattern with which ``name`` begins; None: none does."""
     begun = [pattern for pattern in PATTERNS if name.startswith(pattern.prefix)]
     if not begun:
         return None

@@ -134,8 +134,7 @@ def _sentence(message: str, where: str | None, hint: str | None) -> str:
 
 
 def missing(error: ModuleNotFoundError) -> int:
-    """Say which library is not installed; the exit code. A module of our own is another matter:
-    raised again."""
+    """Say which library is not installed; return the exit code. Modules of ours raise again."""
     if str(error.name).partition(".")[0] in ("testbed", "analysis"):
         raise error
     sys.stderr.write(f"testbed: the library {error.name!r} is not installed. Run `make setup`\n")

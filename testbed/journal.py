@@ -43,8 +43,7 @@ class Journal:
 
     @classmethod
     def open(cls, run: str) -> Journal:
-        """Begin the journal of a run that this process controls. Raises InputError if there is
-        one."""
+        """Begin the journal of a run of this process. Raises InputError if there is one."""
         path = folder() / f"{run}{_SUFFIX}"
         pid = os.getpid()
         journal = cls(path, run, pid, start_time(pid) or "")
@@ -90,8 +89,7 @@ Raises OSError or MachineError when that is impossible: the journal is then kept
 
 
 def folder() -> Path:
-    """Where journals are: ``$NARROWS_STATE``, ``/run/narrows`` for root, else the user's own
-    place."""
+    """Folder of journals: ``$NARROWS_STATE``, ``/run/narrows`` for root, else the user's."""
     named = os.environ.get("NARROWS_STATE")
     if named:
         path = Path(named)
@@ -134,8 +132,7 @@ def abandoned() -> list[Journal]:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process began, in the kernel's ticks since boot; None where there is none (or a
-    zombie)."""
+    """When a process began, in ticks since boot; None where there is none (or a zombie)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -192,8 +189,7 @@ _OURS: dict[str, Callable[[Entry], bool]] = {
     "docker": lambda entry: _RUN.fullmatch(entry["run"]) is not None,
     "subnet": lambda entry: _is_network(entry["network"]),
 }
-"""Checks that an entry is something that runs make, keyed by its kind: nothing else a journal names
-is removed."""
+"""Checks that an entry is something that runs make, by kind: no other is removed."""
 
 
 def _read(path: Path) -> Journal | None:
@@ -218,8 +214,7 @@ def _read(path: Path) -> Journal | None:
 
 
 def _data(path: Path) -> tuple[bytes, float]:
-    """Return its contents, and the seconds since it was written. Raises OSError for no regular file
-    of this user's."""
+    """Return a regular file's contents and age in seconds, if it is this user's."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         about = os.fstat(file)

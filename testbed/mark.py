@@ -100,21 +100,18 @@ class _Phase:
 
 
 def step(number: int | None = None, **values: float) -> None:
-    """A step has ended, and with it its last phase. ``number`` counts from 1; ``values``: what it
-    came to."""
+    """A step, and its last phase, has ended. ``number`` counts from 1; ``values``: results."""
     _line.say("step", number=number, values={name: float(value) for name, value in values.items()})
 
 
 def phase(name: str) -> _Phase:
-    """A phase begins, and the one before it ends. ``with phase("backward"):`` ends it where the
-    block does."""
+    """A phase begins, and the one before it ends; as a context it ends with the block."""
     _line.say("phase", name=name)
     return _Phase(name)
 
 
 def begin() -> None:
-    """This process is ready. Under ``--await-begin`` the links' history starts when all have said
-    so: wait for it."""
+    """This process is ready. Under ``--await-begin`` wait until all have said so."""
     at_ns = _line.ask("begin")
     while at_ns is not None and (left := at_ns - time.monotonic_ns()) > 0:
         time.sleep(left / 1e9)

@@ -55,8 +55,7 @@ class CollectiveGroup(Protocol):
     """Some nodes on the data network. All members make the same operations in the same order."""
 
     def add_up(self, values: Tensor) -> Pending:
-        """Begin to set ``values`` (float32 or bfloat16, contiguous, on the host) to the sum of all
-        members'."""
+        """Begin to set ``values`` (float32 or bfloat16, contiguous) to all members' sum."""
         ...
 
     def gather(self, own: Tensor, everybodys: Tensor) -> Pending:
@@ -243,6 +242,5 @@ class Node(Protocol):
         ...
 
     def asked_rate(self, link: str, direction: Literal["up", "down"]) -> float | None:
-        """Latest asked rate of a link's direction in bit/s, if the fabric tells this node of that
-        link."""
+        """Latest asked rate of a link's direction, bit/s, if this node is told of it."""
         ...

@@ -1,5 +1,4 @@
-"""Processes: starting this package's own modules, being on time, and what a process may change
-about itself."""
+"""Processes: starting our modules, being on time, and what a process may change of itself."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ PRIORITY = 20
 """Above everything that is not real-time, below the kernel's own threads at 50 and more."""
 
 NEW_MOUNTS, NEW_NAMES, NEW_IPC, NEW_PROCESSES = 0x00020000, 0x04000000, 0x08000000, 0x20000000
-"""Kinds of namespaces: mounts, the host's name, System V's and POSIX's objects, numbers of
-processes."""
+"""Kinds of namespaces: mounts, the host's name, IPC objects, process numbers."""
 NEW_USERS = 0x10000000
 """Another kind, whose first process has all capabilities in it."""
 BIND, RECURSIVE = 0x1000, 0x4000
@@ -46,8 +44,7 @@ _FOR_NODES = re.compile(
     r"|PYTHON\w*|(LC|LD|XDG|NARROWS|COVERAGE|OMP|GOMP|KMP|MKL|OPENBLAS|NUMBA|TORCH[A-Z]*|PYTORCH|TRITON"
     r"|CUDA|CUDNN|CUBLAS|NVIDIA|NCCL|GLOO|TP)_\w+"
 )
-"""Names of variables that nodes and jobs get: programs and libraries, languages, terminals,
-threads, devices."""
+"""Names of variables for nodes and jobs: programs, libraries, languages, terminals, devices."""
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(^|_)(API)?KEY(_|$)|APIKEY")
 """In a name: it is no setting of a library, whatever the name begins with."""
 
@@ -55,16 +52,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def call(name: str, *arguments: object) -> None:
-    """A function of the C library that returns 0. Raises OSError with its name where it does
-    not."""
+    """Call a function of the C library that returns 0. Raises OSError with its name."""
     if getattr(_libc, name)(*arguments) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module with this interpreter, which takes nothing from the
-    working directory."""
+    """The command line that runs a module, taking nothing from the working directory."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
@@ -77,8 +72,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def node_environment(**extra: str) -> dict[str, str]:
-    """The same for nodes of ours: only what they may need, and no secret that this process happens
-    to have."""
+    """The same for nodes of ours: only what they may need, and no secrets."""
     return {**for_nodes(environment()), **extra}
 
 
@@ -92,16 +86,14 @@ def for_nodes(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def set_default(name: str, value: str) -> None:
-    """Set a variable that the user has not set, for this process and those that it starts
-    itself."""
+    """Set a variable that the user has not set, for this process and its children."""
     if name not in os.environ:
         os.environ[name] = value
         SET_BY_US.add(name)
 
 
 def raise_open_files() -> None:
-    """Have this process hold as many files open as it may; those it starts can take that back
-    (``restore_open_files``)."""
+    """Hold as many files open as may be; ``restore_open_files`` takes that back."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(OSError, ValueError):
@@ -112,8 +104,7 @@ def raise_open_files() -> None:
 
 
 def restore_open_files() -> None:
-    """Give this process the soft limit that its user's shell had: select(2) knows no file from
-    number 1024 on."""
+    """Restore the soft limit of open files: select(2) knows no file from 1024 on."""
     before = os.environ.pop(_OPEN_FILES, "")
     if before.isdecimal():
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -209,8 +200,7 @@ def _permitted() -> int:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Rare garbage collections, and threads that give way quickly, for the length of a ``with``
-    block."""
+    """Rare garbage collections and quick thread switches for a ``with`` block."""
     interval = sys.getswitchinterval()
     gc.collect()
     gc.freeze()

@@ -69,8 +69,7 @@ Model = TypeVar("Model", bound=Options)
 
 
 def read(part: str, model: type[Model], given: Mapping[str, Any]) -> Model:
-    """``given`` as ``model``. Raises InputError that names every wrong option of ``part`` and lists
-    the known ones."""
+    """``given`` as ``model``. Raises InputError with every wrong option of ``part``."""
     try:
         return model(**given)
     except ValidationError as error:

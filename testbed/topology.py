@@ -17,8 +17,7 @@ _GENEROUS = 2
 
 @dataclass(frozen=True, slots=True)
 class RequestedLimits:
-    """Limits that a scenario asks for; None: as generous as the machine allows. ``processes``
-    counts threads, too."""
+    """Limits that a scenario asks for; None: generous. ``processes`` counts threads, too."""
 
     processes: int | None = None
     memory_bytes: int | None = None
@@ -91,8 +90,7 @@ VIRTUAL = "sim"
 """The fabric that is a clock and a model."""
 
 CONTROL_PORT = 7077
-"""Where a run listens on its control network; the address is the run's own, so the port can be
-fixed."""
+"""Where a run listens on its control network, at an address of its own."""
 
 DATA_PORT = 7078
 """Where a server listens on the data network."""
@@ -139,8 +137,7 @@ class RackSpec:
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """The two ends of a link: ``up`` leaves ``nic``, ``down`` leaves ``port``. Of a rack, ``nic``
-    is its end."""
+    """The two ends of a link: ``up`` leaves ``nic`` (or a rack), ``down`` leaves ``port``."""
 
     nic: Interface
     port: Interface

@@ -46,8 +46,7 @@ class Networks:
     switch_address: str
     switch_netns: str | None
     control_addresses: Mapping[str, str] = field(default_factory=dict)
-    """Address from which a node connects to ``control_host``, by node, if known. Nobody else is
-    taken for it."""
+    """Address from which a node connects to ``control_host``, by node, if known."""
     control_netns: str | None = None
 
 
@@ -57,24 +56,20 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ExecEnvironment:
-    """The environment that nodes offer to a user's command. Except in hosts, no process of ours is
-    in them."""
+    """The environment that nodes offer to a command. Except in hosts, no process of ours runs."""
 
     directory: Path
     """Where the command starts. Containers have it under the same path, to read and to write."""
     meeting: Path
-    """A folder of sockets by which the command's processes can be heard; the same everywhere,
-    too."""
+    """A folder of sockets through which the command's processes are heard; the same everywhere."""
     user: str
-    """Whose processes they are in containers, as ``uid:gid``, never root: what they write there is
-    this user's."""
+    """The user of their processes in containers, as ``uid:gid``, never root."""
     images: Mapping[str, str] = field(default_factory=dict)
     """The container image that a node has instead of ours, by node."""
     output: Path | None = None
     """A folder of that user's, in the run's directory; containers have it under another path."""
     home_of_root: Path | None = None
-    """The folder that containers have as ``/root``; None: that of their images, which their user
-    may not look into."""
+    """The folder that containers have as ``/root``; None: that of their images."""
     writable_root: bool = False
     """True if the root of other images than ours may be written to."""
     pins: Mapping[Path, Identity] = field(default_factory=dict)
@@ -119,8 +114,7 @@ class Launched(Protocol):
 
 
 class Fabric(Protocol):
-    """Where nodes run. Made from a ``RunContext``; ``destroy`` is safe to call at any time, and
-    twice."""
+    """Where nodes run. Made from a ``RunContext``; ``destroy`` is safe at any time, and twice."""
 
     agent: AgentClient
     """The links agent of this fabric's host; usable after ``create``."""
@@ -159,8 +153,7 @@ class Fabric(Protocol):
         ...
 
     def kill(self, name: str) -> None:
-        """Kill every process of a node; its network stays. ``dead`` does not name it any more if it
-        is a host."""
+        """Kill every process of a node; its network stays. ``dead`` omits it if it is a host."""
         ...
 
     def restart(self, name: str) -> None:
@@ -176,8 +169,7 @@ class Fabric(Protocol):
         ...
 
     def keep(self) -> None:
-        """Have everything left standing when this process ends; ``testbed clean --all`` removes
-        it."""
+        """Leave everything standing when this process ends; ``testbed clean --all`` removes it."""
         ...
 
     def destroy(self) -> None:

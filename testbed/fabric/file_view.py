@@ -46,8 +46,7 @@ _PRIVATE = {
 """Folders that begin empty, each with how: where programs that share no network meet otherwise."""
 
 _TERMINALS = "newinstance,ptmxmode=0666,mode=0620"
-"""A user's other terminals are files of that user's, and those of two nodes would be files of the
-same user."""
+"""Terminals of a node's own: those of other nodes would belong to the same user."""
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))
 _LONGEST = 4096
 _LEAST_RUN_BYTES = 16 << 20
@@ -71,8 +70,7 @@ class Account(NamedTuple):
 
 
 def account() -> Account | None:
-    """Whose the nodes of this process are; None: they stay this process's own user, who is not the
-    host's root."""
+    """The account of this process's nodes; None: they stay this process's own user."""
     if os.geteuid() != 0 or not is_mapped(NODE_USER):
         return None
     return Account(NODE_USER, NODE_USER)
@@ -93,8 +91,7 @@ def account_for(shown: Iterable[Shown]) -> Account | None:
 
 
 def programs(variables: Mapping[str, str]) -> list[Shown]:
-    """The interpreter, the package, and what ``PATH`` and ``PYTHONPATH`` lead to, as far as it is
-    outside of ``/usr``."""
+    """The interpreter, the package, and what the search paths lead to outside of ``/usr``."""
     folders = [Path(sys.base_prefix), Path(sys.prefix), PACKAGE]
     folders += [Path(entry) for entry in sys.path if entry]
     folders += [Path(entry) for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -121,8 +118,7 @@ def named(command: Iterable[str], directory: Path) -> list[Shown]:
 
 
 def _reachable(path: Path) -> bool:
-    """Return whether a path is there for this user: ``PATH`` may have folders of somebody
-    else's."""
+    """Return whether a path is there for this user; ``PATH`` may have others' folders."""
     try:
         return path.exists()
     except OSError:
@@ -130,8 +126,7 @@ def _reachable(path: Path) -> bool:
 
 
 def _installation(folder: Path) -> Iterator[Path]:
-    """Yield the folders that programs in a folder need: it, the parent of a ``bin``, that of the
-    Python it leads to."""
+    """Yield the folders that programs in a folder need, that of their Python among them."""
     yield folder
     if folder.name != "bin" or folder.parent in (Path("/"), Path("/usr"), Path.home()):
         return
@@ -191,8 +186,7 @@ def lay(
 
 
 def check(shown: Iterable[Shown]) -> None:
-    """Raises MachineError where this process may not use what it is shown. Privileges must have
-    been given up."""
+    """Raises MachineError where this process, without privileges, may not use what it is shown."""
     for path, writable in shown:
         needed = os.R_OK | (os.X_OK if Path(path).is_dir() else 0) | (os.W_OK if writable else 0)
         if not os.access(path, needed):
@@ -206,8 +200,7 @@ def check(shown: Iterable[Shown]) -> None:
 
 
 def _targets(shown: Sequence[Shown]) -> list[tuple[str, Shown]]:
-    """Return each path with what is shown there, root first, also where links lead. Writable beats
-    read-only."""
+    """Return what is shown at each path and where links lead. Writable beats read-only."""
     found: dict[str, Shown] = {}
     for one in shown:
         for path in dict.fromkeys((os.path.realpath(one.path), str(Path(one.path).absolute()))):
@@ -263,8 +256,7 @@ def _may_enter(folder: os.stat_result, whose: Account) -> bool:
 
 
 class _Tree:
-    """A copy of the mounts below a path, to be attached elsewhere; closed with the ``with``
-    block."""
+    """A copy of the mounts below a path, to be attached elsewhere; a context manager."""
 
     def __init__(self, path: str, writable: bool, whose: Account | None) -> None:
         self._is_folder = Path(path).is_dir()
@@ -340,11 +332,10 @@ class _mapping:  # noqa: N801 - a context, like a function
         os.close(self._descriptor)
 
 
-def _rows(disk: int, seen: int) -> str:
-    """Rows of a ``uid_map``: ``disk`` on the disk is ``seen``; all others but these two are
-    themselves."""
-    rows, first = [f"{disk} {seen} 1"], 0
-    for left_out in sorted({disk, seen}):
+def _rows(disk: int, shown: int) -> str:
+    """Rows of a ``uid_map``: ``disk`` on the disk is ``shown``; all others are themselves."""
+    rows, first = [f"{disk} {shown} 1"], 0
+    for left_out in sorted({disk, shown}):
         rows += [f"{first} {first} {left_out - first}"] if left_out > first else []
         first = left_out + 1
     return "\n".join([*rows, f"{first} {first} {_IDS - first}"]) + "\n"

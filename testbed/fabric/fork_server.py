@@ -49,8 +49,7 @@ _SET_DEATH_SIGNAL, _ADOPT = 1, 36
 _NEW_NET = 0x40000000
 
 NODE = "testbed.runner.node_process"
-"""The module that is run as a node. It is named, not imported: fabrics do not know what is run on
-them."""
+"""The module that is run as a node: named, not imported, since it stands above fabrics."""
 SHARED = (NODE, "testbed.records.exporter")
 """Modules that every node uses."""
 TRAINING = (
@@ -238,8 +237,7 @@ def _live(
     parent: int,
     unneeded: Iterable[int],
 ) -> NoReturn:
-    """In the fork, until it ends. ``ready``: closed when it has begun, or written to with what was
-    in its way."""
+    """The fork, until it ends. ``ready``: closed when it has begun, or told what failed."""
     status, begun = 1, False
 
     def begin() -> None:
@@ -280,16 +278,14 @@ def _why(error: BaseException) -> dict[str, Any]:
 
 
 def die_with_descriptor(parent: int) -> None:
-    """Be killed when the parent dies, who is seen by a descriptor only: in this namespace it has no
-    number."""
+    """Be killed when the parent, known by a descriptor only, dies."""
     prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     if select.select([parent], [], [], 0)[0]:
         os._exit(1)
 
 
 def _isolate(request: Request) -> None:
-    """Enter a node's network, make its other namespaces, and give up all power. Raises OSError and
-    MachineError."""
+    """Enter a node's network, make its other namespaces, give up all privileges."""
     ControlGroup(tuple(map(Path, request["groups"]))).enter()
     enter(request["netns"])
     unshare(NEW_MOUNTS | NEW_IPC | NEW_NAMES)

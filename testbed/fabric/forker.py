@@ -35,8 +35,7 @@ from testbed.user_files import MOST_BYTES, log_in
 MESSAGE_BYTES = 65_536
 _END_S = 5.0
 Imports = Literal["nothing", "testbed", "torch"]
-"""The modules imported before the first fork: for commands, for nodes that do not train, for those
-that do."""
+"""Modules imported before the first fork: for commands, for nodes, for nodes that train."""
 
 
 class ForkSetting(NamedTuple):
@@ -56,8 +55,7 @@ class ForkSetting(NamedTuple):
 
 
 class Forked:
-    """A process that was forked, with the part of ``subprocess.Popen`` that fabrics and jobs
-    use."""
+    """A forked process, with the part of ``subprocess.Popen`` that fabrics and jobs use."""
 
     def __init__(self, forker: Forker, pid: int, stdout: IO[bytes] | None = None) -> None:
         self.pid, self.stdout = pid, stdout
@@ -128,16 +126,14 @@ class Forker:
         return self._start(output, kind="node", **setting._asdict(), **own)
 
     def room(self, setting: ForkSetting) -> Forked:
-        """The namespaces of a node for commands, and the first process in them, which does nothing;
-        when it ends all do."""
+        """A node's namespaces for commands, and their first process; when it ends all do."""
         with Path(os.devnull).open("wb") as nothing:
             return self._start(nothing, kind="room", **setting._asdict())
 
     def command(
         self, room: Forked, command: Sequence[str], variables: Mapping[str, str], directory: Path
     ) -> Forked:
-        """Run ``command`` in a room, both its outputs through ``stdout``. ``variables``: its whole
-        environment."""
+        """Run ``command`` in a room, its output in ``stdout``, with ``variables`` alone."""
         reading, writing = os.pipe()
         with os.fdopen(reading, "rb") as stdout, os.fdopen(writing, "wb") as output:
             started = self._start(
@@ -152,8 +148,7 @@ class Forker:
         return started
 
     def status(self, pid: int, timeout_s: float | None) -> int | None:
-        """How a process has ended, waited for up to ``timeout_s`` (None: for ever); None while it
-        runs."""
+        """How a process has ended, waited for up to ``timeout_s``; None while it runs."""
         with self._known:
             self._known.wait_for(lambda: pid in self._ended or self._over, timeout_s)
             return self._ended.get(pid, -signal.SIGKILL if self._over else None)
@@ -259,8 +254,7 @@ _LAST_WORDS_S = 1.0
 
 
 class NodeLogs:
-    """The logs in ``folder``. ``most_bytes``: of each that are kept; what comes after is read and
-    let go."""
+    """The logs in ``folder``. ``most_bytes``: of each that are kept."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self._folder, self._most_bytes = folder, most_bytes

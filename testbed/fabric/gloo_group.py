@@ -30,8 +30,7 @@ _ADDRESS_OF = 0x8915
 """SIOCGIFADDR (include/uapi/linux/sockios.h)."""
 _COUNTERS = Path("/proc/thread-self/net/dev")
 _SENT = 8
-"""Position of the bytes sent among the numbers after an interface's name; the first is the bytes
-received."""
+"""Position of the bytes sent in a line of counters; bytes received come first."""
 
 
 def interface_of(address: str) -> str:

@@ -71,8 +71,7 @@ class HostTask:
 
 
 class HostClock:
-    """Seconds since t0, which is set when every node is ready; until then since the clock was
-    made."""
+    """Seconds since t0, which is set when every node is ready; before, since it was made."""
 
     def __init__(self) -> None:
         self.t0_ns = time.monotonic_ns()
@@ -178,8 +177,7 @@ class HostNode:
         self._recorded = self._background.submit(self._hand_over, event, self._recorded)
 
     def close(self) -> None:
-        """Hand over the last records, end the background thread and the group. Raises what lost a
-        record."""
+        """Hand over the last records and end the group. Raises what lost a record."""
         if self._group is not None:
             self._group.close()
         self._background.shutdown()

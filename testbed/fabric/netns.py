@@ -46,8 +46,7 @@ apart by what is written on them."""
 
 
 def run_tag(run: str) -> str:
-    """Hexadecimal digits that stand for a run in names of namespaces, and the first of them in
-    those of devices."""
+    """Hexadecimal digits that stand for a run in names of namespaces and devices."""
     return blake2s(run.encode(), digest_size=_TAG_BYTES).hexdigest()
 
 
@@ -129,8 +128,7 @@ def plan_core(tag: str, alias: str, places: Mapping[str, NodePlacement]) -> Rack
 def install(
     agent: AgentClient, plan: RackPlan, places: Mapping[str, NodePlacement]
 ) -> tuple[dict[str, Cable], dict[str, NodePlacement]]:
-    """Have the agent make the racks; returns their cables, and the nodes with their ports where
-    they are now."""
+    """Have the agent make the racks; returns their cables, and all nodes with their ports."""
     if not plan.racks:
         return {}, dict(places)
     made = agent.racks(plan)
@@ -197,8 +195,7 @@ class NetnsFabric:
         )
 
     def start(self) -> dict[str, NodePlacement]:
-        """Start every node's process, without any privilege, its output going to
-        ``log/<node>.log``."""
+        """Start every node's process, without privileges; its output goes to ``log/<node>.log``."""
         assert self._plan is not None
         places = self._places(self._plan)
         plan = self._plan
@@ -291,8 +288,7 @@ class NetnsFabric:
             self._journal.add(KEPT)
 
     def destroy(self) -> None:
-        """End every process and remove everything, with the agent's help or, if it is dead,
-        without."""
+        """End every process and remove everything, without the agent if that is dead."""
         self._end_processes()
         if hasattr(self, "agent"):
             with suppress(ExperimentError):
@@ -363,8 +359,7 @@ class NetnsFabric:
         return [*programs(variables), *(Shown(str(folder)) for folder in self.context.folders)]
 
     def _hosts(self) -> str:
-        """Return the text of ``/etc/hosts`` in every node: all nodes, by their addresses on the
-        data network."""
+        """Return ``/etc/hosts`` of every node: all nodes by their addresses on the data network."""
         assert self._plan is not None
         names = [f"{node.data_address} {node.name}" for node in self._plan.nodes]
         return "\n".join(["127.0.0.1 localhost", "::1 localhost", *names, ""])
@@ -379,8 +374,7 @@ class NetnsFabric:
         return self._wired[name][0].netns or ""
 
     def _signal(self, name: str, number: int) -> None:
-        """To the whole process group, which every node's process leads; to all in a node without
-        one."""
+        """Signal the process group of a node's process, or all processes of a node without one."""
         process = self._processes.get(name)
         if process is None and not self.context.staffed(self._specs[name]):
             self.signal(name, number)
@@ -426,8 +420,7 @@ def _planning() -> Iterator[None]:
 
 
 def _at_home() -> dict[str, str]:
-    """Variables of a node: its folders for temporary files and of its session are its own; an
-    account has no home."""
+    """Variables of a node: folders of its own for temporary files, its session and its home."""
     own = {"TMPDIR": "/tmp", "XDG_RUNTIME_DIR": "/run"}
     if account() is not None:
         own |= {"HOME": "/tmp", "USER": "narrows", "LOGNAME": "narrows"}

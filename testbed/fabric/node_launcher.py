@@ -42,8 +42,7 @@ _SET_SECCOMP, _SECCOMP_FILTER = 22, 2
 _NOROOT_LOCKED = 0b11
 _CAPABILITIES_VERSION_3 = 0x20080522
 _NOT_ABLE, _NOT_FOUND = 126, 127
-"""Exit codes that shells give for a command that cannot be started, and for one that is not
-there."""
+"""Exit codes of shells for a command that cannot be started, and for one not found."""
 _LAST = Path("/proc/sys/kernel/cap_last_cap")
 
 _SET_ID = 0o6000
@@ -125,8 +124,7 @@ def execute(command: Sequence[str]) -> None:
 
 
 def _forbid(*, set_id: bool) -> None:
-    """Have the kernel refuse keys and, with ``set_id``, all that could make a file that runs as
-    somebody else."""
+    """Have the kernel refuse keys and, with ``set_id``, making files that run as others."""
     calls = _KNOWN.get(platform.machine())
     if calls is None:
         if not set_id:

@@ -55,8 +55,7 @@ class RequestedLinks:
         return islice(zip(self._times[end], self.shapes(end), strict=True), 1, None)
 
     def shapes(self, end: LinkDirection) -> Iterator[LinkState]:
-        """Every shape that the direction has at some time; none for a direction that is not
-        shaped."""
+        """Every state that the direction has at some time; none if it is not shaped."""
         return (self._every[one] for one in self._shapes.get(end, ()))
 
     def outages(self, end: LinkDirection) -> Iterator[tuple[float, float]]:
@@ -92,8 +91,7 @@ class _Link:
 
 
 class PathModel:
-    """``rack_of``: each node's rack, for those that are in one. A node of None is the switch
-    itself."""
+    """``rack_of``: each node's rack, for those that are in one. Node None: the switch."""
 
     def __init__(self, asked: RequestedLinks, rack_of: Mapping[str, str]) -> None:
         self._rack_of = rack_of
@@ -123,18 +121,15 @@ class PathModel:
         return self._links[end].delay_s if end in self._links else 0.0
 
     def random(self, ends: Iterable[LinkDirection]) -> bool:
-        """Return whether some of the directions at some time lose, copy or shuffle packets, or vary
-        their delay."""
+        """Return whether directions at some time lose, copy or shuffle packets, or vary delay."""
         return any(link.random for link in self._of(ends))
 
     def outage(self, ends: Iterable[LinkDirection], start_s: float, stop_s: float) -> bool:
-        """Return whether one of the directions was asked for nothing at some time between the
-        two."""
+        """Return whether a direction was asked for nothing at some time between the two."""
         return any(link.outages.touches(start_s, stop_s) for link in self._of(ends))
 
     def overhead(self, ends: Iterable[LinkDirection]) -> int | None:
-        """Bytes charged for every packet on all the directions; None where they differ or
-        change."""
+        """Bytes charged per packet on all directions; None where they differ or change."""
         found = frozenset[int]().union(*(link.overheads for link in self._of(ends)))
         return None if len(found) > 1 else next(iter(found), 0)
 

@@ -97,8 +97,7 @@ STILL_S = 1.0
 def nodes_seen(
     requested: Iterable[NodeChange], records: Iterable[Mapping[str, Any]], until_s: float
 ) -> NodesSeen:
-    """``records``: the ``node`` records of ``links.jsonl``; what was due after ``until_s`` is not
-    expected."""
+    """``records``: ``node`` records; what was due after ``until_s`` is not expected."""
     left = {
         (record["node"], record["action"], round(float(record["due_s"]), 6)): record
         for record in records

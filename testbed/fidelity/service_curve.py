@@ -47,8 +47,7 @@ _Turn = tuple[OfferedLoad, float]
 
 
 def serve(bits: Bits, end: LinkDirection, start_s: float, amount: float) -> float:
-    """When ``end``, working from ``start_s`` on, has carried ``amount`` bits; at most a day
-    later."""
+    """When ``end``, working from ``start_s``, has carried ``amount`` bits; a day later at most."""
     span = 1e-3
     while bits(end, start_s, start_s + span) < amount:
         span *= 2
@@ -161,8 +160,7 @@ def _through(
     begin = starts[0]
 
     def backlog_from(time_s: float) -> float:
-        """Bits that the link must have been asked for since ``begin`` if it is busy since
-        ``time_s``."""
+        """Bits asked for since ``begin`` if the link is busy since ``time_s``."""
         return bits(end, begin, time_s) + total - arrived(time_s)
 
     step = (last - begin) / _GRID
@@ -248,8 +246,7 @@ class MessageGroup:
 
 
 def followed(events: Mapping[str, Records]) -> tuple[Records, Records]:
-    """Select the records of a run that ``groups`` takes: rounds and steps, or buckets as both sides
-    saw them."""
+    """Select a run's records for ``groups``: rounds and steps, or buckets of both sides."""
     if served := events.get("served"):
         return served, events.get("bucket", [])
     return events.get("round", []), Joined(events.get("step", []), events.get("rest", []))
@@ -296,8 +293,7 @@ def _groups(
 
 
 def answered(round_: Mapping[str, Any]) -> list[int]:
-    """The peers that a server's reply went to: those that had sent something, and those that
-    rested."""
+    """The peers that a server replied to: those that had sent something, and those at rest."""
     return [*(int(m["sender"]) for m in round_["messages"]), *round_.get("others", [])]
 
 
@@ -332,8 +328,7 @@ def _download(parts: Records, came: Records, links: Mapping[int, str]) -> Messag
 
 
 BURST_WINDOW_S = 0.002
-"""A time window: messages that a node begins to send to several others within it are sent side by
-side."""
+"""Messages that a node begins to send within this time are sent side by side."""
 
 
 @dataclass(frozen=True, slots=True)

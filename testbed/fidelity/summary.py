@@ -175,8 +175,7 @@ def staleness(events: Events) -> dict[str, float | int | None]:
 
 
 def led_steps(events: Events, workers: int) -> int | None:
-    """Steps of a run in which workers make different numbers of them, as its server counts; None
-    for other runs."""
+    """Steps of a run whose workers make different numbers of them; None for other runs."""
     if gradients := events.get("gradient"):
         return len(gradients) // workers
     skipped = any(step.get("skipped") for step in events.get("step", []))
@@ -204,12 +203,10 @@ ENTRY = (
 """The keys of a run's entry in ``--json`` and ``comparison.json``."""
 
 SELECTION = ("mean_achieved_k", "mean_passes")
-"""The keys that say how well ``mean_k`` was met, and at what cost; they follow it in summaries and
-tables."""
+"""Keys of how well ``mean_k`` was met, and at what cost; they follow it in tables."""
 
 STALENESS = ("mean_staleness", "max_staleness")
-"""The keys that say how old an asynchronous server's gradients were; without a value in other
-runs."""
+"""Keys of how old an asynchronous server's gradients were; no value in other runs."""
 
 UNFINISHED = Verdict(
     "invalid", ["The run was cut short before its verdict was found."], ended=False
@@ -257,8 +254,7 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
 
 
 def finished(directory: Path) -> dict[str, Any] | None:
-    """The summary of a run that came to its end, whatever its verdict; None of one that was cut
-    short or failed."""
+    """The summary of a run that came to its end, whatever its verdict; None of any other."""
     if not (directory / SUMMARY).exists():
         return None
     summary = read_json(directory / SUMMARY)
@@ -266,8 +262,7 @@ def finished(directory: Path) -> dict[str, Any] | None:
 
 
 def mean_density(directory: Path) -> float:
-    """``mean_k`` of a finished run. Raises InputError where it is not one, or has no usable
-    mean."""
+    """``mean_k`` of a finished run. Raises InputError where there is no usable mean."""
     summary = read_json(directory / SUMMARY)
     mean = summary.get("mean_k")
     if not summary.get("ended"):
@@ -286,8 +281,7 @@ def entry(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ended_s(events: Events) -> float:
-    """When the last update was applied: by a worker, or by an asynchronous server, whose parameters
-    are the model's."""
+    """When the last update was applied, by a worker or by an asynchronous server."""
     gradients = events.get("gradient", [])
     if gradients:
         return max(float(gradient["applied_s"]) for gradient in gradients)
@@ -326,8 +320,7 @@ def phase_means(steps: Records, dilation: float) -> dict[str, float]:
 
 
 def selection_means(steps: Records) -> dict[str, float | None]:
-    """Mean share of elements sent, and mean passes over the vector of those steps that tell
-    them."""
+    """Mean share of elements sent, and mean passes over the vector, of steps that tell them."""
     shares, passes = array("d"), array("d")
     for step in steps:
         shares.append(int(step["sent_count"]) / int(step["size"]))
@@ -382,8 +375,7 @@ def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, ta
 
 
 def verdict_of(directory: Path, verdict: Verdict | None) -> dict[str, Any]:
-    """A summary's keys of its verdict; without one, those of the summary already there, or of a run
-    cut short."""
+    """A summary's keys of its verdict: the one given, that there already, or UNFINISHED."""
     if verdict is None and (directory / SUMMARY).exists():
         before = read_json(directory / SUMMARY)
         return {key: before.get(key) for key in ("verdict", "reasons", "measures", "ended")}
@@ -456,8 +448,7 @@ def summarise_job(
 
 
 def share_of(steps: Sequence[JobStep], traffic: LinkTraffic, wall_s: float) -> float | None:
-    """The share of the steps' time in which the busiest link was busy; of the whole run where there
-    are no steps."""
+    """Share of the steps' time (without steps, of the run's) that the busiest link was busy."""
     first = next((step.start_s for step in steps if step.start_s is not None), None)
     if first is None:
         return traffic.share(0.0, wall_s)
@@ -480,8 +471,7 @@ def _job_ended_s(events: Events, steps: Sequence[JobStep], traffic: LinkTraffic)
 
 
 def _node(name: str, events: Events, traffic: LinkTraffic) -> dict[str, Any]:
-    """Bytes on its link, or at its data interface where its link was not sampled; its processes'
-    exit statuses."""
+    """Bytes on its link, or at its data interface; its processes' exit statuses."""
     found = traffic.bytes_of(name)
     if found is None:
         own = [c for c in events.get("carried", []) if c["node"] == name and c["role"] == "data"]

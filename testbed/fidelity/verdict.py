@@ -60,8 +60,7 @@ class Verdict:
 
 
 def judge(evidence: Evidence, thresholds: Thresholds = THRESHOLDS) -> Verdict:
-    """Find the verdict. Reasons come worst first; ``measures`` holds the worst place of each
-    measure."""
+    """Find the verdict: worst reasons first, and the worst subject of each measure."""
     found = run_checks(evidence, thresholds)
     states = [finding.state(thresholds.degraded_factor) for finding in found]
     judged = sorted(zip(found, states, strict=True), key=lambda pair: -_ORDER.index(pair[1]))
@@ -114,8 +113,7 @@ def _measures(found: list[CheckResult], factor: float) -> dict[str, Any]:
 def disturbed(
     history: LinkLog, under_way: IntervalSet, limits: Thresholds
 ) -> list[UnreliableInterval]:
-    """All of them by time. A processor that nobody could have counts only while traffic was
-    ``under_way``."""
+    """All of them by time. Lack of a processor counts only while traffic was ``under_way``."""
     found = [
         *_of("stolen", history.host.stolen()),
         *_of("starved", history.host.starved(under_way, limits)),

@@ -100,8 +100,7 @@ _LISTENS = "0A"
 
 
 def control_port() -> Finding:
-    """Nobody listens on every address at the port of the control network; runs listen on their
-    own."""
+    """Nobody listens on every address at the control network's port; runs use their own."""
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         lines = table.read_text().splitlines()[1:] if table.exists() else []
         for address, _, state in (line.split()[1:4] for line in lines):
@@ -185,8 +184,7 @@ def _optional(needs: tuple[str, ...], otherwise: str) -> Finding:
 
 @functools.cache
 def _kernel() -> Capabilities:
-    """Tried out here, or, without root, in a user namespace. Raises MachineError where that is
-    forbidden."""
+    """Capabilities, tried out here or in a user namespace. Raises MachineError."""
     from testbed.links.capabilities import probe
 
     return probe() if user_namespace.privileged() else user_namespace.try_out()
@@ -396,8 +394,7 @@ def routed(table: Path = _ROUTES) -> list[IPv4Network]:
 
 
 def parse_route(line: str) -> IPv4Network:
-    """A line of ``/proc/net/route``: destination and mask are hexadecimal, in little-endian
-    order."""
+    """A line of ``/proc/net/route``: destination and mask are little-endian hexadecimal."""
     fields = line.split()
     destination, mask = (bytes.fromhex(fields[column])[::-1] for column in (1, 7))
     prefix = int.from_bytes(mask).bit_count()

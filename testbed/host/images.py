@@ -73,8 +73,7 @@ def make(tag: str) -> None:
 
 
 def _pull(wanted: ImageRecipe, tag: str) -> bool:
-    """Pull an image; return whether a registry gave it. One that is here already is taken as it
-    is."""
+    """Pull an image unless it is here; return whether a registry gave it."""
     try:
         if answer(["docker", "image", "inspect", "--format", "{{.Id}}", wanted.image]) is None:
             run(["docker", "pull", "-q", wanted.image], timeout=_PULL_SECONDS)
@@ -131,8 +130,7 @@ def _import(root: Path, wanted: ImageRecipe, tag: str) -> None:
 
 
 def archive(root: Path) -> str:
-    """Which state of Debian's archive a new system is from: the date of its signed list, and that
-    list's SHA-256."""
+    """State of Debian's archive that a system is from: its list's date and SHA-256."""
     lists = sorted((root / "var/lib/apt/lists").glob("*_Release"))
     text = lists[0].read_bytes() if lists else b""
     date = re.search(r"^Date: *(.*)$", text.decode(errors="replace"), re.MULTILINE)
@@ -177,8 +175,7 @@ def made_from(recipe: ImageRecipe) -> str:
 
 
 def fetch(recipe: ImageRecipe) -> Path:
-    """Fill ``build/wheels`` and return it. It holds ``requirements.txt`` for the installation
-    too."""
+    """Fill ``build/wheels`` and return it; ``requirements.txt`` for the image is in it."""
     stamp = paths.Stamp(WHEELS / ".made-from", made_from(recipe))
     if stamp.fresh():
         return WHEELS
@@ -326,8 +323,7 @@ def checkout_label() -> str:
 
 
 def require_user_images(images: Iterable[str], *, pull: bool = False) -> None:
-    """Have the engine hold ``images``; those that it lacks are pulled if ``pull``. Raises
-    MachineError."""
+    """Have the engine hold ``images``, pulled if ``pull``. Raises MachineError."""
     docker_engine.require()
     for image in dict.fromkeys(images):
         if answer(["docker", "image", "inspect", "--format", "{{.Id}}", "--", image]) is not None:

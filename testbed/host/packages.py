@@ -140,14 +140,12 @@ def missing(needs: tuple[Need, ...]) -> list[Need]:
 
 
 def names(needs: list[Need]) -> list[str]:
-    """The packages that would be installed, as far as that is known before their lists are
-    fetched."""
+    """The packages that would be installed, as far as is known before lists are fetched."""
     return _choose(needs)
 
 
 def install(needs: tuple[Need, ...]) -> None:
-    """Install what is missing. Raises MachineError with the exact command where that is not ours to
-    do."""
+    """Install what is missing. Raises MachineError with the command where we may not."""
     wanted = missing(needs)
     if not wanted:
         return
@@ -169,8 +167,7 @@ def install(needs: tuple[Need, ...]) -> None:
 
 
 def offer(needs: tuple[Need, ...], purpose: str) -> None:
-    """Install what is missing and can be done without: where that fails, say what to do about
-    it."""
+    """Install what can be done without; where that fails, say what to do about it."""
     try:
         install(needs)
     except MachineError as error:

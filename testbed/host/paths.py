@@ -46,8 +46,7 @@ def in_checkout(*parts: str) -> Path:
 
 
 def cache(name: str) -> Path:
-    """A folder for what is made once: in ``build/`` of a checkout that may be written to, else the
-    user's own."""
+    """A folder for what is made once: in the checkout's ``build/``, else the user's own."""
     beside = (ROOT / "pyproject.toml").exists() and os.access(ROOT, os.W_OK)
     users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = (BUILD if beside else users / "narrows") / name
@@ -153,8 +152,7 @@ def attempts(*, gpu: bool) -> list[tuple[Path, list[str]]]:
 
 
 def install_torch(pip: list[str]) -> Path:
-    """Run ``pip`` (``… pip install`` or ``… pip download``) with the first attempt that works;
-    returns its lock file."""
+    """Run ``pip`` with the first attempt that works; returns its lock file."""
     tries = attempts(gpu=has_gpu())
     for number, (lock, more) in enumerate(tries, start=1):
         try:
@@ -173,8 +171,7 @@ def project() -> dict[str, Any]:
 
 
 def stamp() -> Stamp:
-    """Return the stamp of what the environment is made from: the package's description, lock files
-    and this Python."""
+    """Return the stamp of the environment: package's description, lock files, this Python."""
     described = project()
     wanted = [described["project"], described["build-system"]]
     made_from = of(repr(wanted), FOLDER, sys.version, str(ROOT))

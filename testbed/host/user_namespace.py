@@ -100,8 +100,7 @@ def enter_own_world() -> None:
 
 
 def forbidden(error: OSError, setting: Callable[[str], str | None] | None = None) -> MachineError:
-    """Return the error for a user whose user namespace could not be made. ``setting`` reads one by
-    its name."""
+    """Return the error for a user who may have no user namespace. ``setting`` reads one."""
     read = setting or _setting
     guilty = [
         f"{name}={allows}" for name, (forbids, allows) in _SETTINGS.items() if read(name) == forbids
@@ -230,8 +229,7 @@ def _private_run(run: Path = Path("/run")) -> None:
 
 
 def _show(source: str, target: Path) -> None:
-    """Show the folder ``source`` at ``target``; leave it out where it may not be looked into from
-    here."""
+    """Show the folder ``source`` at ``target``, unless it may not be looked into."""
     try:
         mount(source, target, None, BIND | RECURSIVE)
     except PermissionError:

@@ -1,2 +1,1 @@
-"""Link shapes into the kernel: the only part that knows traffic control's units, handles and
-traps."""
+"""Link states into the kernel: all that knows traffic control's units and traps."""

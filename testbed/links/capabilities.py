@@ -59,8 +59,7 @@ class Capabilities:
     """The capabilities that were found. ``"netem" in capabilities`` asks for one kind."""
 
     kinds: frozenset[str]
-    """The kinds that work, of veth, bridge, htb, htb-charge, bfifo, netem, netem-seed, ifb,
-    ingress, u32, mirred."""
+    """The kinds that work, of those in ``_OPTION`` and ``_WORDS``."""
     realtime: bool
     """SCHED_FIFO is permitted."""
     congestion: tuple[str, ...]
@@ -115,8 +114,7 @@ def needs_of_network() -> tuple[str, ...]:
 def needs_of_lines(
     ends: Sequence[LinkDirection] = (), seeded: Sequence[LinkDirection] = ()
 ) -> tuple[str, ...]:
-    """Return what delay, loss and the like need beyond ``REQUIRED``; ``seeded``: with random
-    numbers of a seed."""
+    """Return the needs of delay, loss and the like; ``seeded``: with seeds of their own."""
     words = f"for {_listed(ends)}" if ends else "for delay, loss and the like"
     needs = [f"{kind} ({words})" for kind in ("netem", *_NEEDED_FOR_NETWORK)]
     return (*needs, f"netem-seed (for {_listed(seeded)})") if seeded else tuple(needs)
@@ -331,8 +329,7 @@ def _fitting(
     sizes: Callable[[float], Sequence[int]],
     dilation: float,
 ) -> str:
-    """The least dilation with which it fits; bundles may shrink with the rates, and cost more
-    then."""
+    """The least dilation with which it fits; bundles may shrink with the rates."""
     for factor in DILATIONS:
         one, machine = measured(sizes(factor)[-1])
         if highest_bits <= factor * SHARE * one and at_once_bits <= factor * SHARE * machine:

@@ -1,5 +1,4 @@
-"""The delay line of one link direction: a netem one hop behind the queue, so that the two never
-mix."""
+"""The delay line of one link direction: a netem, never on its queue's device."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ from testbed.scenario.link_state import Impairments, LinkDirection, LinkState
 
 
 class NetemConfig(NamedTuple):
-    """A state of a line, with the prepared message that brings it about. ``number``: how many came
-    before."""
+    """A state of a line and the message that sets it. ``number``: how many came before."""
 
     asked: Impairments
     held: NetemState
@@ -31,11 +29,9 @@ class PacketCounts(NamedTuple):
     packets: int
     """Packets that came. Where the line is a sender's own device its duplicates are among them."""
     lost: int
-    """Packets lost by the loss model; with ``ecn`` those that were marked instead are counted
-    too."""
+    """Packets lost by the loss model; with ``ecn`` those marked instead are counted too."""
     refused: int | None
-    """Packets lost for want of room: there must be none. None: not known, at a sender's own
-    device."""
+    """Packets lost for want of room: there must be none. None: not known."""
 
 
 class NetemStage(RootQdisc):
@@ -107,8 +103,7 @@ class NetemStage(RootQdisc):
         return redirect
 
     def verify(self) -> dict[str, Any]:
-        """Read the line back. Returns what is held; raises LinkError where it is not what was
-        told."""
+        """Read the line back. Returns what is held; raises LinkError where it differs."""
         setting, held, right = self._compared()
         if held is None or not right:
             raise self._mismatch(describe(setting.held), describe(held))
@@ -120,8 +115,7 @@ class NetemStage(RootQdisc):
         }
 
     def look(self) -> tuple[str, str]:
-        """Return the setting told and the kernel's, in words; the same twice if they agree. Raises
-        KernelRefused."""
+        """Return both settings in words, the same twice if they agree. Raises KernelRefused."""
         setting, held, right = self._compared()
         return describe(setting.held), describe(setting.held if right else held)
 

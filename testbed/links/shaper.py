@@ -117,8 +117,7 @@ class ShapedQueue(RootQdisc):
         return self._direct() - self._direct_before
 
     def verify(self, shape: LinkState) -> dict[str, Any]:
-        """Read everything back. Returns what is held; raises LinkError where it is not
-        ``shape``."""
+        """Read everything back. Returns what is held; raises LinkError where it differs."""
         rate, limit = _installable(shape)
         held = htb.decode_class(self._channel.ask(self._read))
         wanted = pace(rate, shape.overhead_bytes)
@@ -261,8 +260,7 @@ class Shaper:
             self.lines[end].install(shape)
 
     def _where(self, end: LinkDirection, hop: QueuePoint) -> QdiscDevice:
-        """The device of a hop, made if it must be. Raises LinkError where its name is somebody
-        else's."""
+        """The device of a hop, made if need be. Raises LinkError for somebody else's."""
         netns, index, name = hop.interface.netns, hop.interface.index, hop.device
         if hop.passing == "leaving":
             return QdiscDevice(netns, index, name)

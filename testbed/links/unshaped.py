@@ -1,5 +1,4 @@
-"""How much TCP moves through a plain veth between two scratch namespaces, in a fifth of a
-second."""
+"""Rate of TCP through a plain veth between two scratch namespaces, in a fifth of a second."""
 
 from __future__ import annotations
 
@@ -79,8 +78,7 @@ def _attempt(count: int, segments: int) -> int:
 
 @contextmanager
 def _fresh() -> Iterator[str]:
-    """A namespace that lives for the length of a ``with`` block; the calling thread is in it
-    then."""
+    """A namespace for the length of a ``with`` block; the calling thread is in it."""
     leave_for_new()
     with opened(OWN) as descriptor:
         yield f"/proc/self/fd/{descriptor}"
@@ -115,8 +113,7 @@ def _connect(far: str, count: int) -> list[tuple[socket.socket, socket.socket]]:
 
 
 def _patiently() -> socket.socket:
-    """The kernel opens a cable a moment after it was switched on: what was sent before it is
-    lost."""
+    """Connect: what is sent at once after a cable was switched on is lost."""
     give_up = time.monotonic() + _OPEN_S
     while True:
         try:

@@ -1,2 +1,1 @@
-"""Records of a run: events, run directory, manifest, verdict, metrics. Figures are drawn from
-nothing else."""
+"""Records of a run: events, run directory, manifest, metrics. Figures use nothing else."""

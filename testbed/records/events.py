@@ -334,8 +334,7 @@ class BucketRecord(Event):
     """The reply's last byte had been read."""
     decoded_s: float
     applying_s: float
-    """The optimizer began with its parameters, which may have waited for the next step's
-    computation to come to them."""
+    """The optimizer began with its parameters; the computation may have been waited for."""
     applied_s: float
     """Its parameters were as the step leaves them."""
     density: float

@@ -38,8 +38,7 @@ DENSITY = "testbed_density_ratio"
 """Density requested for the latest step: k."""
 
 ACCURACY = "testbed_accuracy_ratio"
-"""Latest accuracy; label ``data``: ``train`` (a worker's mini-batch) or ``test`` (the server's
-replica)."""
+"""Latest accuracy; label ``data``: ``train`` (a worker's batch) or ``test`` (server)."""
 
 LINK_RATE = "testbed_link_rate_bytes_per_second"
 """Rate of the node's link; labels ``direction`` and ``source``: ``asked`` or ``delivered``."""
@@ -70,8 +69,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingWSGIServer):
-    """A thread for every scrape, but no more than ``MOST_SCRAPES``: anybody on the control network
-    may connect."""
+    """A thread for every scrape, ``MOST_SCRAPES`` at most: anybody may connect."""
 
     def __init__(self, *given: Any) -> None:
         self._places = threading.BoundedSemaphore(MOST_SCRAPES)
@@ -156,8 +154,7 @@ class Exporter:
             self._rate.labels(**labels).set(rate)
 
     def serve(self, address: str, port: int) -> Callable[[], None]:
-        """Answer scrapes from a thread; the returned function ends that. Raises MachineError if
-        taken."""
+        """Answer scrapes from a thread; returns what ends that. Raises MachineError if taken."""
         try:
             server = make_server(
                 address, port, make_wsgi_app(self.registry), _Server, handler_class=_Handler

@@ -24,16 +24,14 @@ PAUSED = 0.15
 _UNLIKE = 0.1
 """Neighbours whose use differs by more than this are not alike."""
 _HARDLY = 0.002
-"""A share of all bits: bits before the first such share, and after all but the last, are no part of
-the job's steps."""
+"""Bits before the first such share, and after all but the last, are no part of steps."""
 
 _AFTER_S = 0.5
 """So much of what follows the last bits is the last step's pause."""
 
 
 class Pauses:
-    """Points (bits, paused seconds, time) in between which bits flow evenly; all of shape (n,),
-    ascending."""
+    """Points (bits, paused seconds, time) with even flow between; shape (n,), ascending."""
 
     def __init__(self, traffic: LinkTraffic, shares: Array) -> None:
         """Find the pauses of ``traffic``, which has at least one sample that carried something.
@@ -71,14 +69,12 @@ class Pauses:
         return np.interp(bits, self.bits, self.times_s)
 
     def middle(self, most: int) -> tuple[float, float]:
-        """From and to how many bits: all of them, or in their middle what about ``most`` samples
-        carry."""
+        """From and to how many bits: all, or in their middle about ``most`` samples' worth."""
         left = 0.5 * self.length_bits * max(0.0, 1 - most / len(self.use))
         return float(self.bits[0] + left), float(self.bits[-1] - left)
 
     def density(self, count: int, from_bits: float, to_bits: float) -> Array:
-        """Seconds paused in each of ``count`` equal parts of the bits between the two, shape
-        (count,)."""
+        """Seconds paused in each of ``count`` equal parts of the bits, shape (count,)."""
         edges = np.linspace(from_bits, to_bits, count + 1)
         return self.between(edges[:-1], edges[1:])
 
@@ -132,11 +128,9 @@ _BEGUN = 0.2
 _LEAST_PAUSED = 0.01
 _LEAST_CORRELATION = 0.2
 _ALIKE = 0.8
-"""A shorter distance counts as the step's where it correlates at least so well as the best, times
-this."""
+"""A shorter distance is the step's if it correlates at least so well as the best."""
 _LAGS = np.arange(12, 26)
-"""In parts: at each fineness distances of so many parts are tried, an octave, and a little to find
-its maxima."""
+"""In parts: distances tried at each fineness, an octave and a little for its maxima."""
 _MOST_SAMPLES = 150_000
 """The most samples from which a step's bytes are found, in the middle of a longer run: transforms
 of a day would take a gigabyte."""
@@ -230,8 +224,7 @@ def _paused_within(pauses: Pauses, ends: Array) -> bool:
 
 
 def _period(pauses: Pauses) -> float | None:
-    """Bits from pause to pause: the shortest distance at which they recur nearly as well as at the
-    best one."""
+    """Bits from pause to pause: the shortest distance that recurs nearly as well as any."""
     found = [candidate for parts in _finenesses(pauses) for candidate in _recurring(pauses, parts)]
     best = max((strength for _, strength in found), default=0.0)
     if best < _LEAST_CORRELATION:
@@ -240,8 +233,7 @@ def _period(pauses: Pauses) -> float | None:
 
 
 def _finenesses(pauses: Pauses) -> Iterator[int]:
-    """Numbers of parts: from those of which the longest step that could be told has ``_LAGS``, in
-    octaves."""
+    """Numbers of parts: the longest step has ``_LAGS`` of the first; in octaves."""
     parts = LEAST_STEPS * int(_LAGS[-1])
     most = min(len(pauses.use), _MOST_SAMPLES) / LEAST_SAMPLES * int(_LAGS[-1])
     while parts <= 2 * most:
@@ -250,8 +242,7 @@ def _finenesses(pauses: Pauses) -> Iterator[int]:
 
 
 def _recurring(pauses: Pauses, parts: int) -> Iterator[tuple[float, float]]:
-    """Distances in bits at which pauses recur, of ``_LAGS`` parts, each with its
-    autocorrelation."""
+    """Distances in bits at which pauses recur, each with its autocorrelation."""
     from_bits, to_bits = pauses.middle(_MOST_SAMPLES)
     density = _levelled(pauses.density(parts, from_bits, to_bits))
     density -= density.mean()
@@ -268,8 +259,7 @@ def _recurring(pauses: Pauses, parts: int) -> Iterator[tuple[float, float]]:
 
 
 def _levelled(density: Array) -> Array:
-    """Long pauses (an evaluation) count as usual ones; then each part with a share of its
-    neighbours'."""
+    """Long pauses count as usual ones; then each part has a share of its neighbours'."""
     there = np.sort(density[density > 0])
     half = np.searchsorted(np.cumsum(there), 0.5 * there.sum())
     level = np.minimum(density, 2 * there[min(half, len(there) - 1)])
@@ -285,8 +275,7 @@ def _follow(pauses: Pauses, period: float) -> list[float]:
 
 
 def _anchor(pauses: Pauses, period: float) -> tuple[float, float]:
-    """A place from which four pauses in a row are as long as can be, and how long: near the
-    middle."""
+    """The first of four pauses in a row that are long, near the middle; how long."""
     middle = pauses.bits[0] + 0.5 * pauses.length_bits
     starts = middle + np.linspace(-2.0, -1.0, 100) * period
     places = starts[:, None] + np.arange(4)[None, :] * period
@@ -299,8 +288,7 @@ def _anchor(pauses: Pauses, period: float) -> tuple[float, float]:
 
 
 def _walk(pauses: Pauses, at: float, period: float, usual_s: float) -> Iterator[float]:
-    """From pause to pause while they come; ``period`` is negative backwards, and follows what is
-    found."""
+    """From pause to pause while they come; ``period`` is negative backwards."""
     missed: list[float] = []
     size, bits = abs(period), pauses.bits
     while bits[0] <= (expected := at + np.copysign(size, period)) <= bits[-1]:
@@ -324,8 +312,7 @@ def _walk(pauses: Pauses, at: float, period: float, usual_s: float) -> Iterator[
 
 
 def _begin(pauses: Pauses, place: float, size: float) -> float:
-    """Bits carried when the pause around ``place`` began, or a little of it had passed: it may be
-    interrupted."""
+    """Bits carried when the pause around ``place`` began: it may be interrupted."""
     at = place + np.linspace(-_HALF, _HALF, 81) * size
     paused = pauses.between(np.full_like(at, at[0]), at)
     return float(at[np.searchsorted(paused, _BEGUN * paused[-1])])

@@ -20,8 +20,7 @@ _AT_ONCE = 4096
 
 
 class IntervalSet:
-    """Made from ``(from_s, to_s)`` in any order; those that touch become one, whatever the order.
-    16 bytes each."""
+    """Made from ``(from_s, to_s)`` in any order; those that touch become one. 16 bytes each."""
 
     def __init__(self, spans: Iterable[tuple[float, float]] = ()) -> None:
         self._from, self._to = array("d"), array("d")
@@ -118,8 +117,7 @@ def _exactly(above: int, count: int, share: float) -> float:
 
 
 _WIDEN_S = 0.1
-"""The kernel counts stolen time in whole ticks: what is seen in one interval may have begun in the
-one before."""
+"""Stolen time is counted in ticks: it may have begun in the interval before."""
 
 
 class Moment(NamedTuple):

@@ -42,8 +42,7 @@ class MarkedStep:
 
 @dataclass(frozen=True, slots=True)
 class JobStep:
-    """One step of the whole job: it ends when the last process has ended it, and begins when the
-    one before ends."""
+    """One step of the whole job, from the end of the one before until all processes end it."""
 
     number: int
     start_s: float | None
@@ -196,8 +195,7 @@ def last_values(steps: Iterable[JobStep]) -> dict[str, float]:
 def _job_step(
     number: int, own: Mapping[int, MarkedStep], before_s: float | None, end_s: float
 ) -> JobStep:
-    """``before_s``: the end of the step before; without one, the first begin that was told
-    counts."""
+    """``before_s``: the end of the step before; without it the first begin counts."""
     starts = [step.start_s for step in own.values() if step.start_s is not None]
     start_s = before_s if before_s is not None else min(starts, default=None)
     steps = list(own.values())
@@ -212,8 +210,7 @@ def _job_step(
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Also where the sum is larger than any number: what a job says its values are is its
-    matter."""
+    """The mean, also where the sum is larger than any number."""
     try:
         return fmean(values)
     except OverflowError:
@@ -290,8 +287,7 @@ class ProcessRecord(Event):
     status: int
     """Its exit status; negative: the signal that killed it."""
     asked: bool
-    """It was told to end: by a time limit, an event of the scenario, or since another process had
-    failed."""
+    """It was told to end: by a time limit, an event, or since another one had failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +312,7 @@ class MarkRecord(Event):
 
 @dataclass(frozen=True, slots=True)
 class CarriedRecord(Event):
-    """Bytes that an interface of a node carried from before the first process's start to the end,
-    headers counted."""
+    """Bytes of a node's interface from before the first process's start to the end."""
 
     kind = "carried"
     node: str
@@ -332,8 +327,7 @@ class CarriedRecord(Event):
 
 @dataclass(frozen=True, slots=True)
 class SocketRecord(Event):
-    """A TCP connection of a node's, from its beginning to its end or to that of the run, as the
-    kernel counted it."""
+    """A TCP connection of a node's, to its end or the run's, as the kernel counted it."""
 
     kind = "socket"
     node: str
@@ -341,8 +335,7 @@ class SocketRecord(Event):
     """``address:port``."""
     peer: str
     peer_node: str | None
-    """Whose address that is, its own node's for what stays there; None: of no node (the switch, or
-    another network)."""
+    """Node of that address; None: of no node (the switch, or another network)."""
     interface: str
     """``data``, ``control`` or ``loopback``: by its own address and its peer's."""
     bytes_sent: int

@@ -35,8 +35,7 @@ class Change(NamedTuple):
 
 
 class Changes:
-    """Packed ``change`` records, in the order in which they were taken in. Impairments that recur
-    are kept once."""
+    """Packed ``change`` records, in order of arrival; equal impairments are kept once."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
         self._due, self._applied = array("d"), array("d")
@@ -140,13 +139,11 @@ class LinkLog:
         return self.host.stolen_s
 
     def bits(self, end: LinkDirection, start_s: float, stop_s: float) -> float:
-        """Bits that ``end`` was asked to carry from ``start_s`` to ``stop_s``. KeyError: never
-        sampled."""
+        """Bits asked of ``end`` from ``start_s`` to ``stop_s``. KeyError: never sampled."""
         return self._asked[end].by(stop_s) - self._asked[end].by(start_s)
 
     def dropped(self, ends: Iterable[LinkDirection], start_s: float, stop_s: float) -> bool:
-        """Return whether the queue of one of ``ends`` may have dropped packets between the two
-        times."""
+        """Return whether a queue of ``ends`` may have dropped packets between the two."""
         found = (self._dropping.get(end) for end in ends)
         return any(spans is not None and spans.touches(start_s, stop_s) for spans in found)
 
@@ -232,13 +229,11 @@ Array = NDArray[np.float64]
 LOOK_S = 0.02
 """From look to look."""
 LOOKS_S = 4 * 3600.0
-"""Length of a run beyond which looks within samples are left out: a day of them would take
-gigabytes."""
+"""Length of a run beyond which looks within samples are left out: too much memory."""
 _MOST_LOOKS = 2_000_000
 """The most looks for a link direction; ``LOOKS_S`` has no more than a third of it."""
 _LEAST_BITS = 4 * 8 * FRAME_BYTES
-"""The least bits that a link must be able to carry from look to look: below, packets could not be
-told from pauses."""
+"""The least bits between looks: below, packets cannot be told from pauses."""
 
 
 class TrafficRows:
@@ -292,8 +287,7 @@ class TrafficRows:
 
     @property
     def axis(self) -> Array:
-        """As the link direction with most samples has them; with looks, which are each link's own,
-        at equal distances."""
+        """Times as the direction with most samples has them; with looks, equally spaced."""
         tables = (table for _, table in self.tables())
         longest = max(tables, key=len, default=np.zeros((0, 4)))
         if not self._finer:
@@ -302,8 +296,7 @@ class TrafficRows:
 
 
 class LinkTraffic:
-    """Cumulated over ``times_s``, of shape (n,): ascending, empty without samples. ``TrafficRows``
-    are used up."""
+    """Cumulated over ``times_s`` (n,), ascending. ``TrafficRows`` are used up."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]] | TrafficRows) -> None:
         rows = records if isinstance(records, TrafficRows) else TrafficRows(records)
@@ -361,8 +354,7 @@ class LinkTraffic:
         return float(last - first) / (to_s - from_s)
 
     def bytes_of(self, link: str) -> tuple[int, int] | None:
-        """Bytes that a link has carried up and down, Ethernet headers counted; None: it was never
-        sampled."""
+        """Bytes that a link has carried up and down, headers counted; None: never sampled."""
         found = {end.direction: own[-1] / 8 for end, own in self.bits.items() if end.link == link}
         if not found:
             return None

@@ -73,8 +73,7 @@ def versions() -> Mapping[str, str | None]:
 
 @cache
 def _own_commit() -> dict[str, Any] | None:
-    """The commit of the code that this process runs, asked once: what is changed later is not what
-    it has imported."""
+    """The commit of the code that this process runs, asked once."""
     return commit(Path(testbed.__file__).parent.parent)
 
 
@@ -156,30 +155,25 @@ class Thresholds:
     lateness_p99_ms: float = 10.0
     """How late a link change took effect …"""
     lateness_max_ms: float = 50.0
-    """… and the latest of them: a single one of a short run is no statistics, but can be a
-    fault."""
+    """… and the latest of them: a single one can be a fault."""
     node_lateness_ms: float = 250.0
-    """How late a node was paused, killed or started again: a container engine takes some tens of ms
-    for it."""
+    """How late a node was paused, killed or started again: an engine takes tens of ms."""
     unwatched_share: float = 0.01
     """Time in which nobody looked at a link, beyond the 50 ms that two looks may be apart."""
     outage_bundles: int = 4
-    """Offload bundles that may leave in an outage: those on their way, and the one that the link
-    falls silent by."""
+    """Offload bundles that may leave in an outage: on their way, or by which it begins."""
     outage_recharged_s: float = 50.0
     """After so long in an outage one more bundle leaves: the kernel keeps no charge for longer."""
     resume_ms: float = 20.0
     """How late service was back after an outage, beyond one bundle's own time."""
     loss_confidence: float = 0.999
-    """Confidence of the interval in which a line's loss must lie, for all lines of a run
-    together."""
+    """Confidence of the interval of a line's loss, for all lines of a run together."""
     rtt_ms: float = 1.0
     """Error of the least round-trip time …"""
     rtt_share: float = 0.02
     """… plus this share of what was asked."""
     starved_share: float = 0.05
-    """Time, while traffic was under way, in which no processor was free and something waited for
-    one: …"""
+    """Time under traffic in which no processor was free and something waited for one: …"""
     starved_idle: float = 0.05
     """… idle for at most this share of about 100 ms, …"""
     starved_pressure: float = 0.5
@@ -209,14 +203,12 @@ class Thresholds:
     identity_deviation: float = 0.005
     """|bytes at a link's class / bytes that the sockets sent through it - 1|."""
     identity_slack_bytes: int = 1024
-    """Allowed besides per connection: address resolution and handshakes are in no socket's
-    count."""
+    """Allowed besides per connection: address resolution and handshakes."""
     around_floor_bytes: int = 65_536
     """Bytes of a job that a node may move without its link, through memory, the control network or
     its loopback, so that processes can meet (some kB for each); …"""
     around_share: float = 0.01
-    """… or this share of what its link's interface carried, if that is more: less moves no
-    result."""
+    """… or this share of what its link's interface carried, if that is more."""
     degraded_factor: float = 3.0
     """Up to so many times a threshold a run is degraded; beyond it, invalid."""
 
@@ -294,6 +286,5 @@ def peer_names(manifest: Mapping[str, Any]) -> dict[int, str]:
 
 
 def recorded_every(manifest: Mapping[str, Any]) -> int:
-    """The steps of every so-many-th worker are recorded: 1, all of them, but in simulations of very
-    many."""
+    """Every so-many-th worker's steps are recorded: 1 but in very large simulations."""
     return int((manifest.get("model") or {}).get("recorded_every", 1))

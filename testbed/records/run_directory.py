@@ -60,8 +60,7 @@ class RunDirectory:
     def create(
         cls, out: Path, *, scenario_name: str, algorithm: str, seed: int, content_hash: str
     ) -> Self:
-        """Make a new, empty directory under ``out/runs``. Raises InputError when ``out`` is
-        unusable."""
+        """Make a new directory under ``out/runs``. Raises InputError when ``out`` is unusable."""
         stem = f"{_utc()}_{scenario_name}_{algorithm}_s{seed}_{content_hash[:8]}"
         path = _by_no_link(fresh(out / "runs", stem))
         (path / EVENTS).mkdir()
@@ -69,8 +68,7 @@ class RunDirectory:
         return cls(path)
 
     def identity(self, name: str = ".") -> tuple[int, int]:
-        """Device and inode number of the directory that was made, or of what is in it by ``name``.
-        Raises OSError."""
+        """Device and inode number of the directory, or of ``name`` in it. Raises OSError."""
         found = os.stat(name, dir_fd=self._place, follow_symlinks=False)
         return found.st_dev, found.st_ino
 
@@ -202,8 +200,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_links(directory: Path) -> Sequence[dict[str, Any]]:
-    """The records of a run's links in their order; of a long run they stay in their file, as events
-    do."""
+    """The records of a run's links; of a long run they stay in their file."""
     path = directory / LINKS
     if not path.exists() or path.stat().st_size <= 4 * IN_MEMORY_BYTES:
         return list(read_jsonl(path))
@@ -267,8 +264,7 @@ def every_event(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def _check_regular(path: Path) -> None:
-    """A pipe would be waited for, and a device never ends. What is not there is for its reader to
-    say."""
+    """Refuse what is no regular file: a pipe would be waited for, a device never ends."""
     if path.exists() and not path.is_file():
         raise InputError("this is no regular file", where=str(path))
 
@@ -327,8 +323,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Numbers and paths that know how to become plain ones; anything else is a programming
-    error."""
+    """Plain forms of numbers and paths; anything else is a programming error."""
     if hasattr(value, "item"):
         return value.item()
     if isinstance(value, Path):
@@ -374,8 +369,7 @@ def fresh(parent: Path, stem: str) -> Path:
 
 
 def _by_no_link(path: Path) -> Path:
-    """The same folder without symbolic links on the way, which a job could replace; unchanged where
-    there are none."""
+    """The same folder without symbolic links on the way, which a job could replace."""
     real = path.resolve()
     return path if real == path.absolute() else real
 

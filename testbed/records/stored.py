@@ -78,8 +78,7 @@ def stored(
     lines: Callable[[Path], Iterable[tuple[int, dict[str, Any]]]],
     kinds: Collection[str] | None,
 ) -> dict[str, Sequence[dict[str, Any]]]:
-    """Return the records of files by kind (all, or only ``kinds``). ``lines``: every line's length,
-    and its object."""
+    """Return records by kind (of ``kinds``). ``lines``: each line's length and object."""
     files, by_kind = Files(paths), dict[str, Stored]()
     for number, path in enumerate(paths):
         offset = 0

@@ -39,8 +39,7 @@ class Problem(NamedTuple):
 
 
 def report(document: Document, problems: list[Problem], *, hint: str | None = None) -> InputError:
-    """One error that lists all of them, ``file:line: key.path: message``, in the file's order, then
-    the ``hint``."""
+    """One error that lists all, ``file:line: key.path: message``, by line, then the ``hint``."""
     placed = sorted((document.line(place), dotted(place), text) for place, text in problems)
     lines = [
         f"{document.path}:{line}: {_cut(f'{path}: ' if path else '')}{_cut(text)}"
@@ -71,8 +70,7 @@ def from_pydantic(error: ValidationError) -> list[Problem]:
 
 
 def _other_alternative(detail: ErrorDetails) -> bool:
-    """Algorithms are names or mappings: complaints about the form that was not meant say
-    nothing."""
+    """Return whether it complains of the form, name or mapping, that was not meant."""
     loc, given = detail["loc"], detail["input"]
     if loc[0] != "algorithms" or len(loc) != 3:
         return False

@@ -139,8 +139,7 @@ def _share_tag(value: Any) -> str:
 
 
 UNION_TAGS = frozenset({"Fraction", "Mapping", *_LOSSES.values()})
-"""Tags that pydantic puts behind `loss`, `reorder`, `duplicate` and `corrupt` in the place of an
-error."""
+"""Tags that pydantic puts behind alternatives of a loss or share in an error's place."""
 
 Loss = Annotated[
     Annotated[Fraction, Tag("Fraction")]

@@ -21,8 +21,7 @@ Above, netem's random number hardly ever changes, and the share is not kept.
 
 @dataclass(frozen=True, slots=True)
 class GilbertElliott:
-    """Loss in two states: ``p`` good to bad, ``r`` bad to good, per packet; what each state
-    loses."""
+    """Loss in two states: ``p`` good to bad, ``r`` bad to good; what each state loses."""
 
     p: float
     r: float
@@ -43,8 +42,7 @@ class GilbertElliott:
 
 @dataclass(frozen=True, slots=True)
 class FourState:
-    """Loss in four states (gap, burst gap, burst loss, gap loss); ``pxy``: from state x to state
-    y."""
+    """Loss in four states (gap, burst gap, burst loss, gap loss); ``pxy``: from x to y."""
 
     p13: float
     p31: float = 1.0
@@ -68,8 +66,7 @@ class FourState:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Packets leave together in slots: ``shortest_ns`` to ``longest_ns`` apart, so many at most (0:
-    any)."""
+    """Slots in which packets leave together, so many at most (0: any)."""
 
     shortest_ns: int
     longest_ns: int
@@ -149,8 +146,7 @@ FRAME_BYTES = MTU_BYTES + 14
 """A full-size packet as the queueing disciplines count it: Ethernet header included."""
 
 SEGMENT_HEADER_BYTES = 66
-"""Ethernet 14, IPv4 20, TCP 20, timestamps 12: what each TCP segment adds to its payload on a
-link."""
+"""Ethernet 14, IPv4 20, TCP 20, timestamps 12: what a TCP segment adds to its payload."""
 
 SEGMENT_BYTES = FRAME_BYTES - SEGMENT_HEADER_BYTES
 """Payload of a full segment: 1448."""

@@ -77,8 +77,7 @@ MAX_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Loaded:
-    """A valid scenario as it was written: model time, dilation not applied. A profile's time is its
-    pace."""
+    """A valid scenario as written: model time, not dilated. A profile's time is its pace."""
 
     scenario: Scenario
     source: Path
@@ -86,8 +85,7 @@ class Loaded:
     """Traces, keyed by the event's ``key``: its file, and the column where one is named."""
     text: str
     hash: str
-    """SHA-256 over the resolved scenario, its traces, profile and recorded paces; spelling and
-    comments do not count."""
+    """SHA-256 over the resolved scenario, its traces, profile and recorded paces."""
     profile: ProfileFile | None = None
     """The profile that ``train.profile`` names, if that is a file."""
     step_times: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -207,8 +205,7 @@ def _neighbours(path: Path) -> str:
 
 
 def for_seed(loaded: Loaded, seed: int) -> Loaded:
-    """``loaded`` as runs with ``seed`` meet it: every algorithm the same. Its hash stays the
-    file's."""
+    """``loaded`` for runs with ``seed``. Its hash stays the file's."""
     events = tuple(
         _begun(event, loaded.traces[event.key].duration_s, seed)
         if isinstance(event, TraceEvent) and event.offset_per_seed

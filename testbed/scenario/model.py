@@ -146,8 +146,7 @@ Pace = Annotated[
 def pace_of(
     node: str, group: str, general: Pace | None, own: Mapping[str, Pace], slow: Mapping[str, float]
 ) -> Pace | None:
-    """The pace of ``node``: its own, its group's or the general one, times its factor or its
-    group's."""
+    """The pace of ``node``: its own, its group's or the general one, times the factor."""
     pace = own.get(node, own.get(group, general))
     factor = slow.get(node, slow.get(group, 1.0))
     if pace is None or factor == 1.0:

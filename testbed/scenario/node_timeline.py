@@ -27,8 +27,7 @@ class NodeChange(NamedTuple):
 
 
 def node_changes(scenario: Scenario) -> list[NodeChange]:
-    """All of them, by time (wall time, if the scenario is), those at one time in the file's
-    order."""
+    """All of them, by time; those at one time in the file's order."""
     return sorted(_changes(scenario), key=lambda change: change.time_s)
 
 
@@ -74,8 +73,7 @@ class Absences:
 
 
 def nobody_leaves(loaded: Loaded) -> None:
-    """Raises InputError for `absent` where nodes do not train by our roles, which alone are told of
-    it."""
+    """Raises InputError for `absent` where nodes do not train by our roles."""
     for number, event in enumerate(loaded.scenario.events):
         if isinstance(event, AbsentEvent):
             raise InputError(
@@ -114,8 +112,7 @@ class Flow:
     seed: int = 0
 
     def bursts(self) -> Iterator[Burst]:
-        """When it sends, by time: the same whenever it is asked. Lazy, and endless if the flow
-        is."""
+        """When it sends, by time: always the same. Lazy, and endless if the flow is."""
         if self.on_s is None:
             yield Burst(self.start_s, self.stop_s)
             return

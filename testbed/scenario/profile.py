@@ -66,8 +66,7 @@ class Profile:
         return Profile(layers, self.source, self.about)
 
     def of(self, names: Sequence[str]) -> Profile:
-        """The same, checked. Raises InputError unless it is of exactly the layers ``names``, in
-        their order."""
+        """The same, checked. Raises InputError unless its layers are ``names``, in order."""
         own = [layer.name for layer in self.layers]
         if own == list(names):
             return self
@@ -110,8 +109,7 @@ class FileLayer(_Strict):
 
 
 class ProfileFile(_Strict):
-    """The contents of a profile file. Times are those of one step of ``batch`` samples, not scaled,
-    not dilated."""
+    """The contents of a profile file. Times are of one step, not scaled, not dilated."""
 
     format: Literal["narrows-profile"] = "narrows-profile"
     version: Literal[1] = 1
@@ -208,8 +206,7 @@ def _first(error: ValidationError) -> str:
 
 
 def _brief(text: str) -> str:
-    """So much of a file's own words as a message may have, and nothing that a terminal would
-    obey."""
+    """A file's own words, shortened and printable, for a message."""
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return short if short.isprintable() else ascii(short)
 
@@ -220,8 +217,7 @@ def shipped() -> dict[str, Path]:
 
 
 def find(name: str, folder: Path) -> Path:
-    """The file that a scenario in ``folder`` means: one that ships, by its name, or a path. Raises
-    InputError."""
+    """The profile called ``name``, one that ships or a path. Raises InputError."""
     if name in (known := shipped()):
         return known[name]
     if name.endswith(".json") or "/" in name:

@@ -121,8 +121,7 @@ def _time(path: Path, name: str, place: int, value: Any, unit: float) -> float:
 def recorded_paces(
     scenario: Scenario, folder: Path
 ) -> tuple[dict[str, tuple[float, ...]], list[Problem]]:
-    """Step times in seconds by ``key``, and what is wrong with their files; ``folder``: where paths
-    start."""
+    """Step times in seconds by ``key``, and problems; ``folder``: where paths start."""
     found: dict[str, tuple[float, ...]] = {}
     problems: list[Problem] = []
     for place, pace in _written(scenario):

@@ -39,8 +39,7 @@ class RateSource(Protocol):
         ...
 
     def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
-        """``start`` and the rate there, then when and to what it is set anew, before ``stop``.
-        Lazy."""
+        """``start`` and its rate, then times and rates before ``stop``. Lazy."""
         ...
 
     def count(self, start: int, stop: int) -> int:
@@ -79,8 +78,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """From ``start`` to ``stop`` in ``steps`` equal steps; the last is reached after ``over``
-    ns."""
+    """From ``start`` to ``stop`` in ``steps`` equal steps, over ``over`` ns."""
 
     begin: int
     start: int
@@ -188,8 +186,7 @@ class LinkAttributes:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """From ``begin`` (ns) on one source rules the rate, or an outage: ``drop`` says what packets
-    do."""
+    """From ``begin`` (ns) on a source's rate, or an outage: ``drop``: packets are lost."""
 
     begin: int
     source: RateSource
@@ -221,8 +218,7 @@ class ScheduleSummary:
 
 @dataclass(frozen=True)
 class Schedule:
-    """``segments`` one after the other; the first begins at 0, the last has no end and is no
-    outage."""
+    """``segments`` in turn; the first begins at 0, the last has no end and is no outage."""
 
     segments: tuple[Segment, ...]
 
@@ -248,8 +244,7 @@ class Schedule:
         return total + held * (stop - since)
 
     def lines(self, start: int, stop: int | None) -> list[LinkAttributes]:
-        """Return the attributes besides the rate, in turn, from ``start`` up to ``stop`` (None: for
-        good)."""
+        """Return the other attributes, in turn, from ``start`` to ``stop`` (None: for good)."""
         first = bisect_right(self._begins, start) - 1
         within = (s for s in self.segments[first:] if stop is None or s.begin < stop)
         return list(dict.fromkeys(segment.line for segment in within))
@@ -303,8 +298,7 @@ class Schedule:
         return tuple(segment.begin for segment in self.segments)
 
     def _pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int, Segment]]:
-        """``start``, then whenever something may change before ``stop``: the rate, and its
-        segment."""
+        """``start``, then whenever something may change before ``stop``: rate and segment."""
         first = bisect_right(self._begins, start) - 1
         for i in range(first, len(self.segments)):
             segment = self.segments[i]

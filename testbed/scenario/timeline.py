@@ -91,8 +91,7 @@ def schedule(
 
 @dataclass(slots=True)
 class _Sources:
-    """The sources that set the rate, and from when on. A trace that ends leaves a rate behind, if
-    it still sets it."""
+    """The sources that set the rate, by begin. A trace that ends leaves a rate behind."""
 
     base: Constant
     points: TracePoints
@@ -180,8 +179,7 @@ def _segments(
     lines: list[tuple[int, LinkAttributes]],
     outages: list[Outage],
 ) -> tuple[Segment, ...]:
-    """One wherever anything begins or ends. Of outages the one that began last says what packets
-    do."""
+    """A segment wherever anything begins or ends. The latest outage says what packets do."""
     edges = chain.from_iterable((outage.begin, outage.end) for outage in outages)
     marks = sorted({begin for begin, _ in sources} | {begin for begin, _ in lines} | set(edges))
     at_source, at_line, at_outage = 0, 0, 0
@@ -203,8 +201,7 @@ def _segments(
 
 
 class Timeline:
-    """The state asked of every link direction, at every time from t0 on. Ends alike share a
-    schedule."""
+    """The state asked of every link direction at every time. Equal ones share a schedule."""
 
     def __init__(
         self, schedules: list[tuple[Schedule, list[LinkDirection]]], ends: list[LinkDirection]
@@ -246,22 +243,19 @@ class Timeline:
         return any(line.impairments for line in self._of[end].lines(0, None))
 
     def delays(self, end: LinkDirection, start_s: float, stop_s: float) -> tuple[float, float]:
-        """Least and greatest delay asked of ``end`` from ``start_s`` to ``stop_s``, in s; no
-        jitter."""
+        """Least and greatest delay asked of ``end`` between the two, in s; no jitter."""
         start, stop = nanoseconds(start_s), None if stop_s == inf else nanoseconds(stop_s)
         delays = [line.impairments.delay_ns for line in self._of[end].lines(start, stop)]
         return min(delays) / NS, max(delays) / NS
 
     def per_packet(self) -> bool:
-        """Return whether any end is to treat packets one by one at any time: they must not be
-        bundled."""
+        """Return whether any end ever treats packets one by one: no bundles then."""
         return any(
             _by_packet(line) for schedule, _ in self._schedules for line in schedule.lines(0, None)
         )
 
     def marks(self) -> bool:
-        """Return whether any end is to mark packets instead of losing them at any time: TCP must
-        ask for it."""
+        """Return whether any end ever marks packets: TCP must ask for it."""
         return any(
             line.impairments.ecn
             for schedule, _ in self._schedules
@@ -269,8 +263,7 @@ class Timeline:
         )
 
     def lowest_rate(self) -> int:
-        """The lowest rate but 0 of any end at any time, in bit/s; 0 if all links are dead for
-        good."""
+        """The lowest rate but 0 of any end, bit/s; 0 if all links are dead for good."""
         rates = (schedule.summary.lowest for schedule, _ in self._schedules)
         return min((rate for rate in rates if rate), default=0)
 
@@ -283,8 +276,7 @@ class Timeline:
         }
 
     def shortest_step_s(self) -> float | None:
-        """The shortest time between two changes of one end (t0 counts as one); None if all is
-        static."""
+        """The shortest time between two changes of one end, t0 included; None: all static."""
         steps = (schedule.summary.shortest for schedule, _ in self._schedules)
         shortest = min((step for step in steps if step is not None), default=None)
         return None if shortest is None else shortest / NS
@@ -300,8 +292,7 @@ class Timeline:
         return worst
 
     def longest_delays_s(self) -> dict[LinkDirection, float]:
-        """The longest that every end holds a packet back at any time: delay, jitter and the wait
-        for a slot."""
+        """The longest that every end holds a packet back: delay, jitter and slot."""
         found = {}
         for schedule, members in self._schedules:
             longest = max(map(_held_back, schedule.lines(0, None))) / NS

@@ -203,8 +203,7 @@ class RoundTrip(NamedTuple):
 
 
 def longest_round_trip(scenario: Scenario, timeline: Timeline) -> RoundTrip:
-    """The longest of all, every link at its slowest; in a rack both nodes do without the rack's
-    link."""
+    """The longest of all, every link at its slowest; none passes a rack's link in vain."""
     delays = timeline.longest_delays_s()
     rack_of = {node: rack.name for rack in racks(scenario) for node in rack.members}
 
@@ -281,8 +280,7 @@ def _network(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Pr
 
 
 def _concerned(scenario: Scenario) -> int:
-    """How many times something happens to a link, links alike counted once; of traces the
-    beginning."""
+    """How many times something happens to a link; links alike and traces count once."""
     times = [event.times if isinstance(event, FlapEvent) else 1 for event in scenario.events]
     return sum(times[i] for group in alike(scenario) for i in group.events)
 

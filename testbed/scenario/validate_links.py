@@ -135,8 +135,7 @@ def _shares(settings: LinkEnd) -> Iterator[Complaint]:
 
 
 def check_links(scenario: Scenario, names: Names) -> Iterator[Problem]:
-    """Keys under ``links`` and ``racks``, and the settings that every link direction ends up
-    with."""
+    """Keys under ``links`` and ``racks``, and the settings of every link direction."""
     for key, link in scenario.links.items():
         if key in names.racks:
             yield Problem(("links", key), f"{key!r} is a rack: write this under `racks.{key}`")
@@ -199,8 +198,7 @@ def _end(
 
 
 def _place(scenario: Scenario, end: LinkDirection, group: str, field: str | None) -> Place:
-    """The innermost entry under ``links`` that speaks of ``end``, and of ``field`` if there is
-    one."""
+    """The innermost entry under ``links`` that speaks of ``end``, and of ``field`` if any."""
     if end.link in scenario.racks:
         return ("racks", end.link, end.direction, *([field] if field else []))
     keys = [key for key in (end.link, group, DEFAULT) if key in scenario.links]

@@ -113,8 +113,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where the numbers stand (from 0), what they are called in messages, and whether they are
-    dates."""
+    """A column: its place (from 0), its name in messages, and whether it has dates."""
 
     index: int
     what: str
@@ -123,8 +122,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """How lines fall into cells. ``separator`` None is any white space; ``skip`` lines hold no
-    numbers."""
+    """How lines fall into cells. ``separator`` None: white space; ``skip`` lines are skipped."""
 
     separator: str | None
     width: int
@@ -133,8 +131,7 @@ class TableLayout:
 
 
 def read_columns(source: TraceSource, layout: TableLayout) -> list[list[float]]:
-    """The numbers of every column asked for. Raises InputError with the line of the first that is
-    none."""
+    """The numbers of every column asked for. Raises InputError with the line of a bad one."""
     found: list[list[float]] = [[] for _ in layout.columns]
     for block in source.blocks(layout.skip):
         first = layout.skip + len(found[0])
@@ -218,8 +215,7 @@ def _at_once(column: Column, cells: Sequence[str]) -> list[float] | None:
 def _one_by_one(
     source: TraceSource, layout: TableLayout, by_column: list[list[str]], first: int
 ) -> list[list[float]]:
-    """The numbers of some cells that are not all good: raises at the first line that has a bad
-    one."""
+    """The numbers of cells that are not all good: raises at the first bad line."""
     order = sorted(range(len(layout.columns)), key=lambda i: layout.columns[i].index)
     for row in range(len(by_column[0])):
         for i in order:
@@ -246,8 +242,7 @@ def _value(source: TraceSource, line: int | None, cell: str, column: Column) -> 
 
 
 def _date(text: str) -> float:
-    """Seconds since 1970 of an ISO 8601 date and time, or one as G-NetTrack writes it; without
-    zone: UTC."""
+    """Seconds since 1970 of an ISO 8601 time, or one of G-NetTrack's; without zone: UTC."""
     day, underscore, clock = text.strip().partition("_")
     if underscore:
         day = f"{day.replace('.', '-')}T{clock.replace('.', ':')}"
@@ -412,8 +407,7 @@ def _trace(
 def _merged(
     times: list[float], values: list[float], what: Meaning
 ) -> tuple[list[float], list[float], list[int]]:
-    """Rows of the same date and time, as loggers write them, are one: the mean rate, or all the
-    bytes."""
+    """Rows of the same time, as loggers write them, are one: the mean rate, or all bytes."""
     groups: list[tuple[float, list[float], int]] = []
     for i, (time, value) in enumerate(zip(times, values, strict=True)):
         if groups and groups[-1][0] == time:
@@ -426,8 +420,7 @@ def _merged(
 
 
 def _per_second(amounts: list[float], times: list[float], duration: float | None) -> list[float]:
-    """Bit/s from bytes that arrived from one time to the next; the last step is as long as that
-    before."""
+    """Bit/s from bytes between two times; the last step is as long as that before."""
     lengths = list(map(sub, times[1:], times))
     last = lengths[-1] if lengths else 1.0
     lengths.append(duration - (times[-1] - times[0]) if duration else last)

@@ -88,8 +88,7 @@ def ramp(*, start: float, end: float, seconds: float, every_s: float) -> RateTra
 
 @_named
 def sawtooth(*, low: float, high: float, seconds: float, every_s: float) -> RateTrace:
-    """Down in a straight line and back at once, as a backlog builds and clears; meant to be
-    looped."""
+    """Down in a straight line and back at once; meant to be looped."""
     _check_span(low, high)
     count = _count(seconds, every_s)
     return _trace([high - (high - low) * i / count for i in range(count)], every_s)
@@ -113,8 +112,7 @@ def random_walk(
 def markov(
     *, levels: Sequence[float], stay: float, seconds: float, every_s: float, seed: int
 ) -> RateTrace:
-    """A chain over ``levels``: it stays with probability ``stay``, else goes to another one, any
-    alike."""
+    """A chain over ``levels``: it stays with probability ``stay``, else goes to any other."""
     if not levels:
         raise ValueError("a chain needs a level at least")
     _check_share("stay", stay)

@@ -68,8 +68,7 @@ class RateTrace:
         )
 
     def scaled(self, factor: float) -> RateTrace:
-        """Every rate times ``factor`` (0 or more). What is no outage does not become one by
-        rounding."""
+        """Every rate times ``factor`` (0 or more). Rounding makes no outages."""
         if not 0 <= factor < math.inf:
             raise ValueError(f"rates cannot be scaled by {factor:g}")
         least = 1 if factor else 0
@@ -89,8 +88,7 @@ class RateTrace:
         return RateTrace(tuple(times), self.rates_bits * count, self.duration_s * count, self.name)
 
     def cut(self, start_s: float, stop_s: float) -> RateTrace:
-        """Return the part between two instants of the trace, 0 ≤ ``start_s`` < ``stop_s`` ≤
-        ``duration_s``."""
+        """Return the part between two instants, 0 ≤ ``start_s`` < ``stop_s`` ≤ ``duration_s``."""
         if not 0 <= start_s < stop_s <= self.duration_s:
             length = f"{self.duration_s:g} s"
             raise ValueError(f"nothing lies from {start_s:g} s to {stop_s:g} s of {length}")
@@ -149,8 +147,7 @@ class TraceSource:
                 yield number, content
 
     def blocks(self, skip: int = 0) -> Iterator[list[str]]:
-        """The contents of the same lines without the first ``skip``, some ten thousand at a
-        time."""
+        """The contents of the same lines but the first ``skip``, in large blocks."""
         start, text = 0, self.text
         while start < len(text):
             stop = text.find("\n", start + _BLOCK_CHARACTERS)
@@ -164,8 +161,7 @@ class TraceSource:
             skip = max(0, skip - len(block))
 
     def line_of(self, index: int) -> int:
-        """The number of the line that is the ``index``-th of those that are neither blank nor
-        comments."""
+        """The number of the ``index``-th line that is neither blank nor a comment."""
         return next(line for i, (line, _) in enumerate(self.numbered()) if i == index)
 
     def error(self, line: int | None, message: str, hint: str | None = None) -> InputError:
@@ -295,8 +291,7 @@ PERCENTILES = (5, 25, 50, 75, 95)
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """Times in s, rates in bit/s; ``percentiles_bits``: the rate that is not exceeded in n % of the
-    time."""
+    """Times in s, rates in bit/s; ``percentiles_bits``: not exceeded in n % of the time."""
 
     duration_s: float
     points: int
@@ -338,8 +333,7 @@ def summary(trace: RateTrace) -> TraceSummary:
 
 
 def percentiles(trace: RateTrace, percents: Sequence[int]) -> dict[int, int]:
-    """For each of ``percents``, rising, the lowest rate that is not exceeded in that share of the
-    time."""
+    """For each of ``percents``, rising, the lowest rate not exceeded in that share of time."""
     pieces = sorted(zip(trace.rates_bits, trace.lengths_s(), strict=True))
     ends = accumulate(length for _, length in pieces)
     found, wanted = {}, list(percents)

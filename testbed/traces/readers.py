@@ -113,8 +113,7 @@ def read_iperf3(source: TraceSource) -> RateTrace:
 def _follows(
     source: TraceSource, entry: dict[str, Any], at: str, before: float | None, length: float
 ) -> float | None:
-    """When an interval ends, if it says when it began: right at the end of the one ``before``
-    it."""
+    """When an interval ends, if it says when it began: at the end of the one ``before``."""
     if entry.get("start") is None:
         return None
     start = number(source, None, entry["start"], f"the time {at}.start")

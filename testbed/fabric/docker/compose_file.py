@@ -163,8 +163,7 @@ def _staff(service: Document, spec: NodeSpec, plan: ComposePlan) -> None:
 
 
 def _offer(service: Document, spec: NodeSpec, plan: ComposePlan, premises: ExecEnvironment) -> None:
-    """A container that waits for commands. Its first process takes no signal: it ends with the
-    container."""
+    """A container that waits for commands. Its first process ends with the container."""
     own = premises.images.get(spec.name)
     service["image"] = own or service["image"]
     service["read_only"] = own is None or not premises.writable_root

@@ -36,8 +36,7 @@ _SIGNAL_OFFSET = 128
 
 
 class Objects:
-    """The engine's objects that bear one run's label. Raises MachineError when no engine
-    answers."""
+    """The engine's objects with one run's label. Raises MachineError when no engine answers."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -49,8 +48,7 @@ class Objects:
         return {c.labels[NODE_LABEL]: c for c in self._containers() if NODE_LABEL in c.labels}
 
     def dead(self) -> dict[str, str]:
-        """Nodes whose container has been started and has ended, each with how. One question when
-        none."""
+        """Nodes whose container has ended, each with how. One request when none has."""
         ended = {**self._mine, "status": ["exited", "dead"]}
         dead = {}
         for found in self.client.api.containers(all=True, filters=ended):
@@ -77,8 +75,7 @@ class Objects:
             self._paused.add(name)
 
     def _frozen(self, name: str) -> bool:
-        """Freeze a node's container; return whether the engine could. Raises docker's APIError for
-        other refusals."""
+        """Freeze a node's container; return whether the engine could. Raises APIError."""
         import docker
 
         try:
@@ -183,8 +180,7 @@ def how_ended(state: dict[str, Any]) -> str:
 
 @contextmanager
 def _forgiving() -> Iterator[None]:
-    """Ignore refusals for what has gone, or is going. Raises MachineError with what else the engine
-    says."""
+    """Ignore refusals for what has gone, or is going. Raises MachineError for others."""
     import docker
 
     try:
@@ -209,8 +205,7 @@ class Compose:
         self._text = ""
 
     def write(self, text: str, folder: PinnedFolder) -> None:
-        """Take what is to be made; a copy for readers, which nothing reads again, goes into
-        ``folder``."""
+        """Take what is to be made; a copy for readers goes into ``folder``."""
         self._text = text
         folder.write(FILE, text.encode())
 
@@ -238,8 +233,7 @@ class Compose:
 
 
 KIND = "docker"
-"""The kind of journal entries: ``{"kind": "docker", "run": <id>}`` stands for everything with that
-run's label."""
+"""The kind of journal entries that stand for everything with a run's label."""
 
 _CLEAN_LINK = """
 import json, sys

@@ -63,15 +63,13 @@ _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def wanted(service: Document, pins: Mapping[Path, Identity]) -> Mounts:
-    """Return the mounts that a service is to have: by ``pins``, else what is there now. Raises
-    OSError."""
+    """Return the mounts of a service: by ``pins``, else what is there now. Raises OSError."""
     sources = [Path(volume["source"]) for volume in service.get("volumes", ())]
     return Counter(pins[path] if path in pins else _identity(path) for path in sources)
 
 
 def check(node: str, process: int, expected: Mounts) -> None:
-    """Raises ExperimentError where a container lacks any of it. ``process``: any of the
-    container's, on the host."""
+    """Raises ExperimentError where a container lacks any. ``process``: one of it, on the host."""
     if expected - _mounted(process):
         raise ExperimentError(
             f"{node}'s container was given another folder than the run began with: somebody put "
@@ -211,8 +209,7 @@ _ATTEMPTS = 5
 
 
 class DockerFabric:
-    """Containers made by Compose. Raises MachineError when engine, Compose or images are
-    missing."""
+    """Containers made by Compose. Raises MachineError when engine, Compose or images lack."""
 
     agent: AgentClient
 

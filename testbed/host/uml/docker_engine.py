@@ -55,8 +55,7 @@ def ensure() -> Path:
 
 
 def _name(tag: str) -> str:
-    """Return the disk's name, from the image's tag: it says what the image is made from, and needs
-    no engine to ask."""
+    """Return the disk's name, from the image's tag: no engine has to be asked."""
     return f"docker-{tag.rpartition(':')[2]}{_SUFFIX}"
 
 
@@ -109,8 +108,7 @@ _DATA = Path("/run/docker-data")
 _LOG = Path("/run/dockerd.log")
 _CGROUPS = Path("/sys/fs/cgroup")
 _SETTINGS = Path("/etc/docker")
-"""The host's engine's: they are not meant for this one, and its key is not for everybody to
-read."""
+"""The host's engine's settings: not meant for this one, and its key is secret."""
 _WAIT_S = 120.0
 _TAIL = 1500
 OPTIONS = (
@@ -161,8 +159,7 @@ _FILL_WAIT_S = 60.0
 
 
 def main(disk: Path, folder: Path, tag: str) -> None:
-    """Mount ``disk`` below ``folder``, and have an engine load ``tag`` there. Raises
-    CommandFailed."""
+    """Mount ``disk``, and have an engine load ``tag`` onto it. Raises CommandFailed."""
     die_with(os.getppid())
     unshare(NEW_MOUNTS)
     leave_for_new()  # an engine without a default bridge would take off the other one's

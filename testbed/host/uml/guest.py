@@ -46,8 +46,7 @@ def available(info: Path = _INFO) -> int:
 
 
 def guest_memory_bytes(asked: int | None) -> int:
-    """Bytes for the guest: what was asked for, else up to 4 GiB of what is free. Raises
-    MachineError."""
+    """Bytes for the guest: as requested, else up to 4 GiB of what is free."""
     spare = int(available() * _SHARE)
     if asked is None and spare >= LEAST:
         return min(ENOUGH, spare)
@@ -239,8 +238,7 @@ class Relay:
             os.close(self._source)
 
     def move(self) -> None:
-        """Pass on everything that came since the last time. Raises OSError where nobody reads
-        it."""
+        """Pass on everything new. Raises OSError where nobody reads it."""
         while chunk := os.read(self._source, _CHUNK):
             while chunk:
                 chunk = chunk[os.write(self._target, chunk) :]

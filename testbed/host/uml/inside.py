@@ -26,8 +26,7 @@ from testbed.process import BIND, SET_BY_US, mount
 
 ORDER, OUTCOME = "order.json", "outcome.json"
 OUTPUT, ERRORS = "output", "errors"
-"""Files of what the command writes to its standard output and to its standard error, as it
-comes."""
+"""Files of the command's standard output and standard error, as they come."""
 STOP = "stop-"
 """``stop-15`` asks that the command be sent signal 15."""
 
@@ -38,13 +37,11 @@ _OWN_TO_THE_HOST = {"DOCKER_HOST", "LD_PRELOAD", "NARROWS_STATE", "XDG_RUNTIME_D
 INSIDE = "NARROWS_GUEST"
 """Set for a ``testbed`` that runs in a guest."""
 _START_S = 600.0
-"""How long a run's nodes may take to start: its only processor is slower, and imports torch once
-for each."""
+"""How long a run's nodes may take to start on the guest's one slow processor."""
 
 
 def environment() -> dict[str, str]:
-    """This process's variables, but for those that name what only the host has, or that no user has
-    set."""
+    """This process's variables, without those of the host alone or that no user has set."""
     without = _OWN_TO_THE_HOST | SET_BY_US
     return {name: value for name, value in os.environ.items() if name not in without}
 
@@ -56,8 +53,7 @@ def slower() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class GuestOrder:
-    """A command for the guest. Everything but ``writable`` folders is read from the host and kept
-    in memory."""
+    """A command for the guest. It reads the host's files and writes to ``writable`` alone."""
 
     command: list[str]
     writable: list[Path] = field(default_factory=list)
@@ -82,8 +78,7 @@ class GuestOrder:
 
 @dataclass(frozen=True, slots=True)
 class GuestOutcome:
-    """How it ended: the command's exit status (128 + n: killed by signal n), or why there was
-    none."""
+    """The command's exit status (128 + n: killed by signal n), or why there was none."""
 
     status: int
     problem: str = ""
@@ -112,8 +107,7 @@ _CONGESTION = Path("kernel/net/ipv4")
 
 
 def main(folder: Path) -> None:
-    """Do everything, and power off whatever happens: if this process ended, the kernel would
-    panic."""
+    """Do everything, and power off whatever happens: else the kernel would panic."""
     try:
         outcome = _carry_out(GuestOrder.read(folder), folder)
     except NarrowsError as error:
@@ -148,8 +142,7 @@ def _loopback_up() -> None:
 
 
 def _load_congestion_controls() -> None:
-    """So that they can be seen: the kernel's list holds what is loaded. Other modules come when
-    asked for."""
+    """Load them so that they can be seen: the kernel lists what is loaded."""
     modules = Path("/lib/modules", os.uname().release, _CONGESTION).glob("tcp_*.ko")
     names = [path.stem for path in modules if not path.stem.endswith("_diag")]
     subprocess.run(["modprobe", "-a", *names], check=False)
@@ -164,8 +157,7 @@ def _show(path: Path) -> None:
 
 
 def _start(order: GuestOrder, folder: Path) -> subprocess.Popen[bytes]:
-    """Every write is on the host when it returns: the file system would keep it for half a
-    minute."""
+    """Start the command; every write is on the host at once, not half a minute later."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_DSYNC
     output, errors = (os.open(folder / name, flags) for name in (OUTPUT, ERRORS))
     try:

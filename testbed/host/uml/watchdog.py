@@ -19,13 +19,11 @@ from contextlib import suppress
 from testbed.process import die_with
 
 END = b"."
-"""Byte that the host writes to have the guest ended; when the host's process dies, it writes
-nothing."""
+"""Byte that the host writes to have the guest ended; a dead host writes nothing."""
 
 
 def main(folder: str, command: list[str]) -> int:
-    """Run ``command`` to its end; ``folder`` is removed when there is no host any more. Returns the
-    exit code."""
+    """Run ``command`` to its end; removes ``folder`` without a host. Returns the exit code."""
     keeper = os.getpid()
     process = subprocess.Popen(
         command,

@@ -1,5 +1,4 @@
-"""The controller's end of the links agent: one process, spoken to over its standard input and
-output."""
+"""The controller's end of the links agent: one process, spoken to over pipes."""
 
 from __future__ import annotations
 
@@ -181,8 +180,7 @@ class AgentClient:
         return held
 
     def start(self, t0_ns: int, changes: Iterator[LinkChange]) -> None:
-        """Replay ``changes`` (in order of time, possibly endless) from ``t0_ns`` of the monotonic
-        clock."""
+        """Replay ``changes`` (by time, possibly endless) from ``t0_ns`` of the monotonic clock."""
         self._feeder = ScheduleFeeder(t0_ns, changes, self._call)
         self._feeder.begin()
 
@@ -198,8 +196,7 @@ class AgentClient:
         return report
 
     def watch(self, nodes: Mapping[str, str]) -> dict[str, list[InterfaceSeen]]:
-        """Follow all TCP connections of nodes, given their namespaces; returns their interfaces'
-        counters."""
+        """Follow all TCP connections of nodes, by namespace; returns interface counters."""
         return read(dict[str, list[InterfaceSeen]], self._call("watch", nodes=dict(nodes)))
 
     def watched(self) -> dict[str, Watched]:

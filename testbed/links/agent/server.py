@@ -65,8 +65,7 @@ class AgentServer:
         self.keep = False
 
     def hear(self, line: str) -> Object:
-        """Carry out a request as it came; what is none is answered with an error that names no
-        request."""
+        """Carry out a line as a request; one that is none is answered with an error."""
         try:
             request = json.loads(line)
             if not isinstance(request, dict):

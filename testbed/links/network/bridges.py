@@ -86,8 +86,7 @@ def add_neighbour(channel: NetlinkChannel, index: int, neighbour: Neighbour) -> 
 
 
 def prune(netns: str | None, bridge: int) -> None:
-    """Have the bridge of that index send multicasts to members only. Raises OSError where it
-    cannot."""
+    """Have a bridge send multicasts to members only. Raises OSError where it cannot."""
     with NetlinkChannel(netns) as channel:
         devices.set_bridge(
             channel,
@@ -109,8 +108,7 @@ def prune(netns: str | None, bridge: int) -> None:
 
 
 def _ask_itself(netns: str | None, bridge: int) -> None:
-    """Where an agent may not send frames (without CAP_NET_RAW) the bridge asks: each port once when
-    it is plugged in."""
+    """Without CAP_NET_RAW, have the bridge ask each port once when it is plugged in."""
     with NetlinkChannel(netns) as channel:
         devices.set_bridge(
             channel,

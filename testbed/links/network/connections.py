@@ -70,8 +70,7 @@ def query(family: int) -> NetlinkMessage:
 
 
 def decode(message: bytes, ended_ns: int | None = None) -> SocketSeen | None:
-    """Read a description; None for a socket that never sent a segment. Raises OSError on an old
-    kernel."""
+    """Read a description; None for a socket that never sent. Raises OSError on old kernels."""
     family, own, own_port, peer, peer_port, cookie, info = _SEEN(message)
     if info is None:
         return None
@@ -105,8 +104,7 @@ def _end(family: int, address: bytes, port: bytes) -> str:
 _BUFFER_BYTES = 8 << 20
 _MESSAGE_BYTES = 1 << 16
 _QUIET_S, _LONGEST_S = 0.05, 1.0
-"""A socket's end is told by a queue of the kernel's: it is over when nothing has come for so
-long."""
+"""The kernel queues news of sockets' ends; none for so long means that all have come."""
 MOST = 200_000
 """Connections that are kept, of all nodes together: of each the kernel tells some hundred bytes."""
 
@@ -149,8 +147,7 @@ class Listening:
 
 
 class SocketWatch:
-    """Follows the namespaces at ``nodes``' paths from now until ``end``. Raises OSError where it
-    cannot."""
+    """Follows the namespaces at ``nodes``' paths until ``end``. Raises OSError."""
 
     def __init__(self, nodes: Mapping[str, str]) -> None:
         self._stack = ExitStack()

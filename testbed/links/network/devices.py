@@ -164,8 +164,7 @@ def set_link(channel: NetlinkChannel, index: int, **values: int | str) -> None:
 
 
 def move(channel: NetlinkChannel, index: int, netns: str) -> None:
-    """Move a device into another namespace. It arrives switched off, and its index may be
-    another."""
+    """Move a device into another namespace: switched off, perhaps with another index."""
     with opened(netns) as descriptor:
         set_link(channel, index, NET_NS_FD=descriptor)
 
@@ -277,8 +276,7 @@ _KEPT = ("RTA_DST", "RTA_OIF", "RTA_PRIORITY", "RTA_PREFSRC", "RTA_TABLE")
 
 
 class TcpSettings(NamedTuple):
-    """TCP settings of a route; None: the host's. ``ecn``: who connects asks for it, and who is
-    asked agrees."""
+    """TCP settings of a route; None: the host's. ``ecn``: asked for and agreed to."""
 
     congestion: str | None
     rto_min_ms: int | None

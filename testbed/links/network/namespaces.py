@@ -44,12 +44,10 @@ SETTINGS = {
     "net.ipv4.conf.default.igmpv3_unsolicited_report_interval": "100",
     "net.ipv4.igmp_link_local_mcast_reports": "0",
 }
-"""As sysctl(8) calls them; a network namespace has its own. Compose sets the same
-(``compose/base.yaml``)."""
+"""Settings of a namespace, as sysctl(8) calls them; also in ``compose/base.yaml``."""
 
 FILTERS = ("iptables", "ip6tables", "arptables")
-"""Filters that bridges hand every packet to, where br_netfilter is loaded by a host's engine: our
-switches use none."""
+"""Filters that bridges hand packets to where br_netfilter is loaded: we use none."""
 
 
 @contextmanager
@@ -69,8 +67,7 @@ def enter(netns: str) -> None:
 
 
 def without_ipv6(*names: str) -> None:
-    """Keep devices of the calling thread's namespace (``all``, ``default``: also those to come)
-    from IPv6's chatter."""
+    """Disable IPv6 on devices of this namespace (``all``, ``default``: also on later ones)."""
     for name in names:
         switch = _IPV6 / name / "disable_ipv6"
         if switch.exists():
@@ -97,8 +94,7 @@ def leave_for_new() -> None:
 
 
 def apart(action: Callable[[], T]) -> T:
-    """Run ``action`` in a thread of its own, whose namespace and priority end with it; return or
-    raise what it does."""
+    """Run ``action`` in a thread whose namespace and priority end with it."""
     with ThreadPoolExecutor(1) as own:
         return own.submit(action).result()
 
@@ -132,8 +128,7 @@ def make(name: str) -> str:
 
 
 def identity(path: str | Path) -> tuple[int, int]:
-    """Which namespace, of any kind, ``path`` leads to: the same for all paths to it. Raises
-    OSError."""
+    """The namespace that ``path`` leads to, the same for all its paths. Raises OSError."""
     found = os.stat(path)  # noqa: PTH116 - of strings, too
     return found.st_dev, found.st_ino
 

@@ -76,8 +76,7 @@ def remove(plan: TopologyPlan) -> list[str]:
 
 
 def remove_devices(netns: str | None, names: list[str], alias: str | None) -> list[str]:
-    """Delete devices of these names (and of this alias, where one is given); returns which there
-    were."""
+    """Delete devices of these names (and this alias, if any); returns which there were."""
     if netns is not None and not Path(netns).exists():
         return []
     removed = []
@@ -184,8 +183,7 @@ def _build_rack(alias: str, rack: RackWires, home: str, inner: NetlinkChannel, m
 
 
 def _yield_address(channel: NetlinkChannel, port: int, switch_mac: str) -> None:
-    """A bridge may have the address of one of its ports; elsewhere that port would keep what is for
-    the bridge."""
+    """Change a port's address that is also the bridge's: elsewhere it would keep packets."""
     if devices.device(channel, port).mac == switch_mac:
         last = int(switch_mac[-2:], 16) ^ 0xFF
         devices.set_link(channel, port, ADDRESS=f"{switch_mac[:-2]}{last:02x}")
@@ -194,8 +192,7 @@ def _yield_address(channel: NetlinkChannel, port: int, switch_mac: str) -> None:
 def _direct(
     nic: Interface, own: tuple[NetlinkChannel, int], shared: tuple[NetlinkChannel, int]
 ) -> None:
-    """Both bridges know where a member is; the rack's sends what it knows nothing of to the core
-    alone."""
+    """Tell both bridges where a member is; the rack's sends the unknown to the core alone."""
     with NetlinkChannel(nic.netns) as inside:
         mac = devices.device(inside, nic.index).mac
     add_forwarding(*own, mac)
@@ -235,8 +232,7 @@ def _move(
 
 
 def _connect(channel: NetlinkChannel, index: int, bridge: int | None) -> None:
-    """Switch a device on, plugged into a bridge where one is given, and have it say nothing of its
-    own."""
+    """Switch a device on, silent, and plugged into a bridge where one is given."""
     devices.silence(channel, index)
     if bridge is not None:
         devices.set_link(channel, index, MASTER=bridge)

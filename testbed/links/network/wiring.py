@@ -56,8 +56,7 @@ class TopologyPlan:
 
 @dataclass(frozen=True, slots=True)
 class RackWires:
-    """One rack: its bridge and its end of the cable, the core's end, and its members' cables to the
-    core."""
+    """One rack: its bridge, both ends of its cable, and its members' cables to the core."""
 
     name: str
     bridge: str
@@ -68,8 +67,7 @@ class RackWires:
 
 @dataclass(frozen=True, slots=True)
 class RackPlan:
-    """All racks of one run. ``own``: the namespace ``netns`` is made for them, and removed with
-    them."""
+    """All racks of one run. ``own``: the namespace ``netns`` is made for them."""
 
     alias: str
     netns: str
@@ -79,8 +77,7 @@ class RackPlan:
 
 @dataclass(frozen=True, slots=True)
 class Racks:
-    """The racks that were made: each rack's cable by its name, and where each member's port is
-    now."""
+    """The racks that were made: cables by rack, and each member's port by name."""
 
     cables: dict[str, Cable]
     ports: dict[str, Interface]
@@ -91,8 +88,7 @@ DeviceKey = tuple[str | None, int]
 
 
 class QueuePoint(NamedTuple):
-    """Place of a queue: for what leaves a device, or arrives at it (through an intermediate device
-    of ours)."""
+    """Place of a queue: what leaves a device, or arrives at it (through one of ours)."""
 
     interface: Interface
     passing: Literal["leaving", "arriving"]

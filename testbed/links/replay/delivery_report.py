@@ -32,8 +32,7 @@ from testbed.links.replay.interval_errors import (
 from testbed.records.intervals import spread
 
 _LEAVING_S = 1e-3
-"""Time whose traffic, at the rate before an outage, may leave after the outage was set: it was on
-its way."""
+"""Traffic of so much time at the rate before may leave after an outage was set."""
 
 _SOON_S, _CLOSE_S = 0.2, 5e-3
 
@@ -43,16 +42,13 @@ class OutageSeen:
     """One outage of a link direction."""
 
     leaked_bytes: int = 0
-    """Bytes that left in it: what the rate before it explains is not counted, nor what the rate
-    after does."""
+    """Bytes that left in it and that the rates before and after do not explain."""
     resume_s: float | None = None
-    """How long after a FIFO queue's first bundle ours had left; None: nothing waited for it, or it
-    did not last so long."""
+    """Delay of its first bundle against a FIFO queue's; None: nothing waited that long."""
 
 
 class Outages:
-    """Gets the bytes so far (``carried``) and the queue at every look; times are seconds after
-    t0."""
+    """Gets the bytes so far (``carried``) and the queue at every look; times after t0."""
 
     def __init__(self) -> None:
         self.seen: list[OutageSeen] = []
@@ -63,8 +59,7 @@ class Outages:
         self._looked_s = 0.0
 
     def resuming(self, now_s: float) -> bool:
-        """Return whether service should have returned just now, so that looks should follow
-        closely."""
+        """Return whether service should be back just now, so that looks follow closely."""
         return self.resumed_s is not None and now_s - self.resumed_s < _SOON_S
 
     def begin(self, carried: int, rate_before_bits: int) -> None:
@@ -144,8 +139,7 @@ class EndReport:
     """Share of the time in which the link was backlogged at every look."""
     busy_ratio: float | None
     busy_ratio_slack: float
-    """Change of that ratio by a bundle more or less, in each time that the link was backlogged
-    without a break."""
+    """Change of that ratio by a bundle more or less in each unbroken backlog."""
     busy_mape_1s: float | None
     """Over the bins in which it was backlogged throughout; likewise the two that follow."""
     busy_worst_1s: float | None
@@ -153,8 +147,7 @@ class EndReport:
     busy_bins_1s: int
     """How many whole seconds that were."""
     excess_share: float | None
-    """Share of the delivered bits that is beyond what was asked and one bundle in a whole second,
-    backlogged or not."""
+    """Share of the delivered bits beyond what was asked and a bundle in a whole second."""
     drops: int
     """Drops of the emulated queue, since the links were prepared."""
     changes: int
@@ -179,16 +172,14 @@ class EndReport:
     """Time between looks beyond the longest that looks are apart when nothing delays them."""
     largest_backlog_bytes: int
     mismatches: list[dict[str, Any]]
-    """Times at which the kernel held another rate or queue than was asked: the fields of
-    ``Mismatch``."""
+    """Times at which the kernel held something else: the fields of ``Mismatch``."""
     gso_max_segs: int
     realtime: bool
     """True if changes were made by a real-time thread."""
     failure: str | None = None
     """Description of what went wrong on this end after t0."""
     line_packets: int | None = None
-    """Packets that came to the line after the queue, where delay and loss are; None: there is no
-    line."""
+    """Packets that came to the line behind the queue; None: there is no line."""
     line_lost: int | None = None
     """Packets among them that its loss model took."""
     line_limit: int | None = None
@@ -378,8 +369,7 @@ def measures(record: DeliveryLog) -> dict[str, Any]:
 
 
 def _slack(whole: Folded, bundle_bytes: int) -> float:
-    """The share of the asked bits that a bundle more or less in each row of busy looks may come
-    to."""
+    """The share of the asked bits that a bundle for each row of busy looks may come to."""
     asked, rows = whole.busy.asked_bits, whole.rows
     # errors of which none knows of the others add up as the root of their number
     return 8 * bundle_bytes * min(rows, 2 * sqrt(rows)) / asked if asked else 0.0
@@ -390,8 +380,7 @@ def _time(entry: tuple[float, int]) -> float:
 
 
 def lateness_ms(lateness_s: Iterable[float]) -> dict[str, float | None] | None:
-    """Percentiles in milliseconds (see ``spread``); None of nothing. One late change alone shows no
-    p99."""
+    """Percentiles in ms (see ``spread``); None of nothing. One change alone shows no p99."""
     found = spread(list(lateness_s), fewest=2)
     if found["max"] is None:
         return None

@@ -59,8 +59,7 @@ class IntervalErrors:
     busy: Errors = field(default_factory=Errors)
     """Errors of the bins in which the link was backlogged throughout."""
     excess_bits: float = 0.0
-    """Delivered beyond what was asked and one bundle, backlogged or not, in bins in which something
-    was asked."""
+    """Delivered beyond what was asked and one bundle, in bins in which something was."""
     edge_s: float = -inf
     """The last edge so far."""
     begin: Mark | None = None
@@ -76,8 +75,7 @@ class IntervalErrors:
         rates: Sequence[Rate],
         bundle_bytes: int,
     ) -> None:
-        """Judge the bins that end at ``edges``, ascending; looks and marks around them must all be
-        there."""
+        """Judge the bins that end at ``edges``, ascending; looks and marks must be there."""
         for edge_s in edges:
             self.edge_s, end = edge_s, nearest(marks, edge_s)
             if self.begin is not None and end[0] <= self.begin[0]:
@@ -143,8 +141,7 @@ def served_at(rates: Sequence[Rate], from_s: float, bits: float) -> float:
 
 
 _PARTS = 1024
-"""An octave has half as many: values that differ by less than 0.2 % may count as the larger of
-them."""
+"""Twice the classes of an octave: values within 0.2 % may count as the larger one."""
 _LEAST_S = 1e-6
 
 
@@ -177,8 +174,7 @@ def _place(value: float) -> tuple[int, int]:
 
 
 class Mismatch(NamedTuple):
-    """The kernel held ``held`` where ``asked`` was asked for, at some time between the two
-    looks."""
+    """The kernel held ``held``, not ``asked``, at some time between the two looks."""
 
     from_s: float
     to_s: float
@@ -188,8 +184,7 @@ class Mismatch(NamedTuple):
 
 
 class ReadBack:
-    """One value that the kernel holds for a link direction. ``what``: ``rate``, ``queue`` or
-    ``line``."""
+    """A value that the kernel holds. ``what``: ``rate``, ``queue`` or ``line``."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -209,8 +204,7 @@ class ReadBack:
         return ended
 
     def end(self, now_s: float) -> Mismatch | None:
-        """No more looks, or other values: returns the interval of disagreement under way, if
-        any."""
+        """No more looks, or other values: returns the disagreement under way, if any."""
         if self._wrong is None:
             return None
         wrong, self._wrong = self._wrong, None

@@ -57,8 +57,7 @@ Step = tuple[int, int]
 
 @dataclass(slots=True)
 class LowRateDebt:
-    """A class at a low rate: when it can next send. Times are nanoseconds of the monotonic
-    clock."""
+    """A class at a low rate: when it can next send. Times: ns of the monotonic clock."""
 
     packets: int = -1
     looked_ns: int = 0
@@ -68,8 +67,7 @@ class LowRateDebt:
     """Half of how much later than that it may be."""
 
     def saw(self, now_ns: int, packets: int, debt_ns: int) -> None:
-        """Take note of the class; a debt counts from the packet that made it, of which only the
-        order is known."""
+        """Note the class; a debt counts from the packet that made it, of unknown time."""
         if 0 <= self.packets < packets:
             if self.awake_ns <= self.looked_ns:
                 self.spread_ns = min(RENEW_NS, now_ns - self.looked_ns) // 2
@@ -97,8 +95,7 @@ def is_slow(shape: LinkState) -> bool:
 
 
 def ends_ns(leaves_ns: int, bits: float, rate_bits: int, coming: Iterable[Step]) -> int | None:
-    """When ``bits`` from ``leaves_ns`` on have been served; None: after all that is known, at rate
-    0."""
+    """When ``bits`` from ``leaves_ns`` on have been served; None: not as far as is known."""
     at_ns = leaves_ns
     for from_ns, following in coming:
         if from_ns > at_ns:
@@ -170,8 +167,7 @@ def _told_apart(full_ns: int, small_ns: int) -> bool:
 
 
 def charging(full_ns: int, small_ns: int, overhead_bytes: int = 0) -> LinkPace:
-    """The setting under which a full frame costs ``full_ns`` and, where it can, a bare
-    acknowledgement ``small_ns``."""
+    """Have a full frame cost ``full_ns`` and, where possible, an acknowledgement ``small_ns``."""
     full_ns = max(full_ns, _SHORTEST_NS)
     least = (FRAME_BYTES + overhead_bytes) * 1e9 / full_ns
     most = (FRAME_BYTES + MOST_OVERHEAD_BYTES) * 1e9 / full_ns
@@ -188,8 +184,7 @@ EARLIEST_NS = 5_000_000
 TELLING_NS = 150_000
 """The kernel is told of an outage this much earlier: so late it usually has the message."""
 NEAR_NS = 100_000_000
-"""An outage's message is prepared this long before: earlier, less of what follows it might be
-known."""
+"""Time before an outage at which its message is prepared, knowing what follows it."""
 _FARTHEST = 1000
 """So many changes ahead are looked at where a low rate changes."""
 
@@ -209,8 +204,7 @@ class PreparedChange(NamedTuple):
 
 
 class LinkPlayer:
-    """Belongs to the replay's thread, but for ``due``: the history is prepared by whoever feeds
-    it."""
+    """Belongs to the replay's thread, but for ``due``, which whoever feeds it calls."""
 
     def __init__(
         self,
@@ -311,8 +305,7 @@ class LinkPlayer:
         self.shaped.send(plain)
 
     def prepare_outage(self, now_ns: int, known_ns: int) -> None:
-        """Prepare the message for an outage that is near. What leaves before it is due costs the
-        same whenever that is."""
+        """Prepare the message for a near outage: what leaves before it costs the same any time."""
         if self._outage is not None or self.slow is not None or not self.coming:
             return
         first = self.coming[0]
@@ -347,8 +340,7 @@ class LinkPlayer:
         self.shaped.send(self.shaped.limit_message(self.shape.queue_bytes))
 
     def hold(self, now_ns: int, known_ns: int) -> None:
-        """Keep an outage going, or a low rate right, until the next change; those before
-        ``known_ns`` are known."""
+        """Keep an outage going, or a low rate right; changes before ``known_ns`` are known."""
         if self.slow is not None and self._matters(self.slow, now_ns):
             self._look_after(self.slow, now_ns)
             if not self._ease(self._leaving(self.slow, now_ns), known_ns):
@@ -396,8 +388,7 @@ class LinkPlayer:
         slow.saw(now_ns, seen.packets, seen.debt_ns)
 
     def _ease(self, leaves_ns: int, known_ns: int) -> bool:
-        """Set the class for what leaves then; False if the plain setting is right, which is left to
-        others."""
+        """Set the class for what leaves then; False if the plain setting is right."""
         before = replace(self.shape, rate_bits=self._rate_before)
         early = not self.shape.rate_bits
         pace = pace_at(before, leaves_ns, known_ns, self._steps, self._bundle_bytes, early=early)
@@ -428,8 +419,7 @@ def _pacing(shape: LinkState) -> tuple[int, int]:
 
 
 def end_report(track: LinkPlayer, segments: int, realtime: bool) -> EndReport:
-    """The report of a track whose replay has ended; what cannot be read any more becomes its
-    failure."""
+    """The report of a player at its end; what cannot be read becomes its failure."""
     failure, counted = track.failure, dict[str, Any](dict.fromkeys(_COUNTED, 0))
     try:
         counted = {**_counters(track), **_passage(track)}

@@ -26,8 +26,7 @@ SOON_NS = 2_000_000
 
 
 class Replay(Thread):
-    """Runs from construction to ``finish``. ``emit`` gets records as they come and must not
-    block."""
+    """Runs until ``finish``. ``emit`` gets records as they come and must not block."""
 
     def __init__(
         self,
@@ -44,8 +43,7 @@ class Replay(Thread):
         self._stopping = False
 
     def feed(self, changes: Iterable[LinkChange], known_to_s: float | None) -> None:
-        """More of the history, in order of time, complete up to ``known_to_s`` (None: all there
-        is)."""
+        """Take more of the history, complete up to ``known_to_s`` (None: all there is)."""
         dues = [self._prepare(change) for change in changes]
         known = FOREVER_NS if known_to_s is None else self.t0_ns + round(known_to_s * 1e9)
         self._inbox.put((dues, known))
@@ -123,8 +121,7 @@ class Replay(Thread):
             self.tracks[due.end].coming.append(due)
 
     def _change_all(self) -> None:
-        """Everything that is due: first the kernel takes all of it, then it is looked at and
-        recorded."""
+        """Make everything that is due: first the kernel takes it, then it is recorded."""
         taken = []
         while self._next_due() <= time.monotonic_ns():
             due = self._pending.popleft()
@@ -183,8 +180,7 @@ class Replay(Thread):
         return [track for track in self.tracks.values() if track.failure is None]
 
     def _guarded(self, track: LinkPlayer, action: Callable[[], object]) -> bool:
-        """Do something with the kernel; an end that fails is left alone from then on, and says
-        why."""
+        """Do something with the kernel; an end that fails is left alone from then on."""
         try:
             action()
         except OSError as error:

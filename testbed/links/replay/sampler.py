@@ -1,5 +1,4 @@
-"""Samples of a link direction: what was asked of it, what it carried, and what the kernel held,
-look by look."""
+"""Samples of a link direction: what was asked, carried and held, look by look."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ WATCHED_S = 0.05
 """Looks are 20 ms apart; nobody vouches for what is beyond so much between two of them."""
 
 LIMIT_LOOKS = 50
-"""Number of looks between two at which queue length and delay line are read back: about once a
-second."""
+"""Looks between two at which queue length and line are read back: about a second."""
 
 FOLD_S, FOLD_SAMPLES = 60.0, 10
 """Age from which data are folded, and the samples between two folds. A change that comes so late
@@ -120,8 +118,7 @@ class LinkSampler:
         return self._outages.resuming(now_s)
 
     def close(self) -> list[Event]:
-        """End the sample at the last look, and open the next; no sample where no time has
-        passed."""
+        """End the sample at the last look, and open the next; none where no time passed."""
         where = self._shaped.end
         told: list[Event] = [
             LinkMismatch(where.link, where.direction, **wrong._asdict()) for wrong in self._untold
@@ -166,8 +163,7 @@ class LinkSampler:
         return self.close()
 
     def _read_back(self, shape: LinkState, eased: LinkPace | None) -> None:
-        """Hold what the kernel holds against ``shape``; in an outage the class's rate means
-        nothing."""
+        """Compare the kernel's values with ``shape``; in an outage the rate means nothing."""
         if shape.rate_bits:
             asked = 8 * (eased or pace(shape.rate_bits)).rate_bytes
             self._note(self._rate.see(self._now_s, asked, 8 * self._now.rate_bytes))
@@ -198,8 +194,7 @@ class LinkSampler:
             self.record.marks.append((self._now_s, self._charged))
 
     def _looks_within(self) -> tuple[tuple[float, int], ...]:
-        """Return the bits carried at each look but the last, where a line between the sample's ends
-        would be wrong."""
+        """Return bits at each look but the last, where a straight line would be wrong."""
         if self._busy or self._charged == self._from_charged:
             return ()
         return tuple(

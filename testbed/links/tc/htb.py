@@ -264,8 +264,7 @@ class QdiscDevice:
 
 
 class RootQdisc(ABC):
-    """The root queueing discipline of a device. Holds a socket in the device's namespace for as
-    long as it lives."""
+    """The root queueing discipline of a device, with a socket in its namespace."""
 
     def __init__(self, end: LinkDirection, where: QdiscDevice) -> None:
         self.end, self.where = end, where
@@ -297,8 +296,7 @@ class RootQdisc(ABC):
         """The message that removes it."""
 
     def _make_room(self) -> None:
-        """Remove a root of ours that an earlier run left. Raises LinkError for one that is not
-        ours."""
+        """Remove a root of ours from an earlier run. Raises LinkError for any other."""
         root = self._root()
         if root is None:
             return
@@ -311,8 +309,7 @@ class RootQdisc(ABC):
             )
 
     def _lead_in(self) -> None:
-        """Have arrivals go through this device, where they are to. Raises KernelRefused and
-        LinkError."""
+        """Redirect arrivals through this device, if they are to be. Raises LinkError."""
         source = self.where.redirect
         if source is None:
             return
@@ -337,8 +334,7 @@ class RootQdisc(ABC):
 
 
 def redirect(channel: NetlinkChannel, index: int, target: int) -> None:
-    """Send all that arrives at device ``index`` through ``target``'s queue. Raises
-    KernelRefused."""
+    """Send arrivals at device ``index`` through ``target``'s queue. Raises KernelRefused."""
     ingress = traffic_control(index, _INGRESS, TC_H_INGRESS, "ingress")
     channel.request(ingress, RTM_NEWQDISC, _NEW)
     channel.request(filter_to(index, target), RTM_NEWTFILTER, _NEW)
@@ -364,8 +360,7 @@ def undo_redirect(channel: NetlinkChannel, index: int) -> None:
 
 
 class Passed(NamedTuple):
-    """Counters of a redirect: packets that came, and those for which the other device had no
-    room."""
+    """Counters of a redirect: packets that came, and those for which there was no room."""
 
     target: int
     packets: int
@@ -373,8 +368,7 @@ class Passed(NamedTuple):
 
 
 def passed(channel: NetlinkChannel, index: int) -> list[Passed]:
-    """The redirects of what arrives at device ``index``, with their counters. Raises
-    KernelRefused."""
+    """The redirects of arrivals at device ``index``. Raises KernelRefused."""
     filters = channel.dump(traffic_control(index, 0, _INGRESS), RTM_GETTFILTER)
     return [one for found in filters for one in _redirects(found)]
 

@@ -83,8 +83,7 @@ class LineCounters(NamedTuple):
     """Packets sent on; duplicates are counted, lost packets are not."""
     bytes: int
     lost: int
-    """Packets lost by the loss model (with ``ecn`` those marked instead count too), and any that
-    found it full."""
+    """Packets lost by the loss model (or, with ``ecn``, marked), and any that found it full."""
     backlog_packets: int
     """Packets on their way."""
 
@@ -185,8 +184,7 @@ def decode_counters(answer: bytes) -> LineCounters:
 
 
 def decode(answer: bytes) -> NetemState | None:
-    """Settings out of the answer to ``read``; None if that is no netem. ``distribution`` is always
-    uniform."""
+    """Settings in the answer to ``read``; None: no netem. ``distribution`` is uniform."""
     if _KIND(answer) != (b"netem\0",):
         return None
     delay, limit, loss, gap, duplicate, jitter, delay64, jitter64, *others = _HELD(answer)

@@ -62,8 +62,7 @@ def tree(*attributes: Attribute, **fields: int) -> Fields:
 
 
 def nest(name: str, *attributes: Attribute) -> Attribute:
-    """An attribute made of attributes that says so, which pyroute2 leaves out of some and older
-    kernels want of none."""
+    """An attribute of attributes that is flagged as such, which pyroute2 leaves out of some."""
     return name, tree(*attributes), NLA_F_NESTED
 
 
@@ -97,8 +96,7 @@ def encode(message: NetlinkMessage, command: int, flags: int) -> bytes:
 
 
 def _members(fields: Fields, before: str = "") -> Iterator[tuple[str, Any]]:
-    """All that it holds, by the names of ``_places``; of an attribute made of attributes its
-    flags."""
+    """All that it holds, by the names of ``_places``; of nested attributes the flags."""
     yield from ((before + name, value) for name, value in fields.items() if name != "attrs")
     for name, value, *flags in fields.get("attrs", ()):
         if isinstance(value, dict):
@@ -109,8 +107,7 @@ def _members(fields: Fields, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class _Template(NamedTuple):
-    """One structure: what is the same in all messages of it, and what puts its numbers where they
-    belong."""
+    """One structure: its constant bytes, and what puts its numbers where they belong."""
 
     data: bytes
     packers: list[tuple[Callable[..., None], int]]
@@ -163,8 +160,7 @@ class AttributeReader:
 
 
 def text(message: Any, name: str) -> str:
-    """A text attribute of a decoded message, whatever bytes are in it; empty where there is
-    none."""
+    """A text attribute of a decoded message, in any encoding; empty: there is none."""
     found = message.get_attr(name) or ""
     return found.decode(errors="replace") if isinstance(found, bytes) else found
 
@@ -190,8 +186,7 @@ def _layout(decoded: nlmsg, message: bytes, names: Sequence[str]) -> _Layout:
 
 
 def _struct(places: Sequence[tuple[int, str]]) -> struct.Struct:
-    """A ``Struct`` that reads values at these offsets, which rise. It has one order: numbers in the
-    other are bytes."""
+    """A ``Struct`` for rising offsets; numbers in the other byte order are bytes."""
     layout, at = "=", 0
     for offset, one in places:
         size = struct.calcsize(one)
@@ -236,13 +231,11 @@ _SO_RCVBUFFORCE = 33
 _BUFFER_BYTES = 1 << 16
 _DUMP_ATTEMPTS = 5
 _TIMEOUT = struct.pack("@ll", 10, 0)
-"""No answer is waited for longer than 10 s. (The kernel does most of its work while it is asked,
-which nothing bounds.)"""
+"""No answer is waited for longer than 10 s."""
 
 
 class KernelRefused(OSError):
-    """The kernel said no: ``errno`` as always, ``strerror`` in the kernel's words where it has
-    any."""
+    """The kernel refused: ``strerror`` is in its own words where it has any."""
 
 
 @contextmanager
@@ -256,8 +249,7 @@ def tolerating(*codes: int) -> Iterator[None]:
 
 
 def undone(steps: Iterable[Callable[[], object]], *gone: int) -> list[str]:
-    """Carry out every step, whatever became of those before; returns what failed, in words, but for
-    these errors."""
+    """Carry out every step; returns the failures in words, but for these errors."""
     failures = []
     for step in steps:
         try:
@@ -307,8 +299,7 @@ class NetlinkChannel:
         self.send(encode(message, kind, flags | NLM_F_ACK))
 
     def send(self, *prepared: bytes) -> None:
-        """Have messages carried out, one after the other, that were encoded with ``NLM_F_ACK``.
-        Raises KernelRefused."""
+        """Have messages carried out that were encoded with ``NLM_F_ACK``. Raises KernelRefused."""
         for one in prepared:
             self.ask(one)
 
@@ -335,8 +326,7 @@ class NetlinkChannel:
         self._socket.send(prepared)
 
     def dump(self, message: NetlinkMessage, kind: int) -> list[nlmsg]:
-        """All objects of a kind; asked again when they changed while being listed. Raises
-        KernelRefused."""
+        """All objects of a kind; asked again when they changed meanwhile. Raises KernelRefused."""
         return [one for data in self.dump_raw(message, kind) for one in self._parsed(data)]
 
     def _parsed(self, data: bytes) -> Iterator[nlmsg]:
@@ -375,8 +365,7 @@ class NetlinkChannel:
 def listener(
     netns: str, groups: Sequence[int], buffer_bytes: int, family: int = SOCK_DIAG
 ) -> socket.socket:
-    """A socket that hears what a namespace's kernel tells groups of listeners. It does not block.
-    Raises OSError."""
+    """A socket that hears a namespace's multicast groups, not blocking. Raises OSError."""
     with inside(netns):
         made = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, family)
     try:
@@ -405,8 +394,7 @@ def split(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _check(answer: bytes) -> None:
-    """Raises KernelRefused for what says so: an error, or the end of a list that could not be
-    ended."""
+    """Raises KernelRefused for an error, or a list that could not be ended."""
     kind = _HEADER.unpack_from(answer)[1]
     if kind not in (NLMSG_ERROR, NLMSG_DONE) or len(answer) < _HEADER.size + _CODE.size:
         return

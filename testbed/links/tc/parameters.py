@@ -46,15 +46,13 @@ completion, with 0.25 ms 0.9 of it. Timers of a host that computes beside are la
 1 ms: with 0.25 ms up to 1 % of a rate of 5 Gbit/s is lost."""
 
 QUANTUM_BYTES = 60_000
-"""Explicit, since the kernel's own choice warns above 16 Mbit/s; with one class it has no
-effect."""
+"""Explicit: the kernel's own choice warns above 16 Mbit/s. No effect with one class."""
 
 LARGEST_CHARGE_BYTES = 65_535
 """The largest least-packet-size that a class can be given."""
 
 MAX_SEGMENTS = LARGEST_CHARGE_BYTES // FRAME_BYTES
-"""43: as many as fit a charge, so that an outage costs any bundle the same. 64 KiB bundles have
-45."""
+"""43: as many as fit a charge, so that an outage costs any bundle the same."""
 
 _BUNDLE_SHARE = 0.01
 _PREFERRED_BUNDLE_S = 0.25e-3
@@ -67,8 +65,7 @@ TICK_NS = 64
 """In what the kernel counts bursts and, where it is old, delays."""
 
 MOST_TICKS = 0xFFFFFFFF
-"""The longest burst that a class can be given, 275 s: at 40 bit/s and below a frame takes
-longer."""
+"""The longest burst of a class, 275 s: below 40 bit/s a frame takes longer."""
 
 ROOT, CLASS_MINOR = 0x4E57, 0x10
 """Our handles: a root of this number is ours, any other is not."""
@@ -102,8 +99,7 @@ class LinkPace(NamedTuple):
 
 
 def ifb_name(port_index: int) -> str:
-    """Name of the intermediate device for what arrives at a port; unique in the port's
-    namespace."""
+    """Name of the intermediate device for a port's arrivals; unique in its namespace."""
     return f"nwi{port_index}"
 
 

@@ -19,8 +19,7 @@ ETHERNET = 1
 
 
 class Statistics(common.stats2):
-    """``TCA_STATS2``, to its last attribute; what is told of one discipline in particular is not
-    read."""
+    """``TCA_STATS2``, to its last attribute; without what single disciplines tell."""
 
     nla_map = (
         ("TCA_STATS_UNSPEC", "none"),
@@ -42,8 +41,7 @@ class ByteQueue(nla):
 
 
 class HtbOptions(nla):
-    """``TCA_OPTIONS`` of HTB. Of an Ethernet link (``rate_linklayer`` 1) the kernel wants no rate
-    table."""
+    """``TCA_OPTIONS`` of HTB. For an Ethernet link the kernel wants no rate table."""
 
     nla_flags = NLA_F_NESTED
     nla_map = tuple(
@@ -63,8 +61,7 @@ class HtbOptions(nla):
 
 
 def class_parameters(asked: dict[str, Any]) -> dict[str, Any]:
-    """Options of ``IPRoute.tc("add-class", "htb", …)`` without rate tables, bursts exact to a
-    tick."""
+    """Options of ``IPRoute.tc("add-class", "htb", …)`` without tables, bursts exact."""
     made = sched_htb.get_class_parameters(asked)
     (_, parameters), *others = made["attrs"]
     for way, burst in (("rate", "buffer"), ("ceil", "cbuffer")):
@@ -111,8 +108,7 @@ class NetemOptions(sched_netem.options):
             fields = (("p13", "I"), ("p31", "I"), ("p32", "I"), ("p14", "I"), ("p23", "I"))
 
         class two_states(nla):  # noqa: N801 - pyroute2 looks it up by this name
-            """Gilbert and Elliott's: ``h`` is what the bad state lets pass, ``k1`` what the good
-            one loses."""
+            """Gilbert and Elliott's: ``h`` passes in the bad state, ``k1`` is lost in the good."""
 
             fields = (("p", "I"), ("r", "I"), ("h", "I"), ("k1", "I"))
 
