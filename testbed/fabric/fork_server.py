@@ -19,10 +19,10 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from testbed.cgroups import ControlGroup
 from testbed.errors import MachineError
@@ -144,7 +144,6 @@ class Forking:
 
     def _answer(self, request: Request, output: int) -> dict[str, Any]:
         """The number of the new process, or why there is none."""
-        become = _BECOMES[request["kind"]]
         try:
             if "room" in request:
                 request.update(self._rooms[request["room"]])
@@ -153,7 +152,7 @@ class Forking:
                 request["account"] = account_for(request["view"])
             reading, writing = os.pipe()
             try:
-                pid = self._fork(request, become, output, writing)
+                pid = self._fork(request, output, writing)
             finally:
                 os.close(writing)
             with os.fdopen(reading, "rb") as said:
@@ -170,28 +169,21 @@ class Forking:
         self._waiting.register(watched, select.POLLIN)
         return {"pid": pid}
 
-    def _fork(
-        self,
-        request: Request,
-        become: Callable[[Request, Callable[[], None]], None],
-        output: int,
-        ready: int,
-    ) -> int:
+    def _fork(self, request: Request, output: int, ready: int) -> int:
         """A child in a namespace of processes of its own, or in that of its room. Raises OSError.
 
         There a process in between begins it, and ends: who has once chosen a namespace for its
         children cannot go back.
         """
-        if (
-            room := request.get("room")
-        ) is not None:  # in there, processes out here have no numbers
+        room = request.get("room")
+        if room is not None:  # in there, processes out here have no numbers
             request["room"] = next(fd for fd, pid in self._children.items() if pid == room)
         reading, writing = os.pipe()
         between = os.fork()
         if between == 0:
             os.close(reading)
             unneeded = {self._channel.fileno(), *self._children} - {request.get("room")}
-            _begin(request, become, output, ready, self._own, unneeded, writing)
+            _begin(_Start(request, output, ready, self._own, unneeded), writing)
         os.close(writing)
         with os.fdopen(reading) as said:
             text = said.read()
@@ -201,62 +193,59 @@ class Forking:
         return int(text)
 
 
-def _begin(
-    request: Request,
-    become: Callable[[Request, Callable[[], None]], None],
-    output: int,
-    ready: int,
-    parent: int,
-    unneeded: Iterable[int],
-    told: int,
-) -> NoReturn:
-    """In between: fork the process that was asked for, and tell its number."""
+class _Start(NamedTuple):
+    """A process that is to be started, with the descriptors that it is given."""
+
+    request: Request
+    output: int
+    ready: int
+    """Closed when it has begun, or told what failed."""
+    parent: int
+    unneeded: set[int]
+    """Descriptors to close."""
+
+
+def _begin(start: _Start, answer: int) -> NoReturn:
+    """In between: fork the process that was asked for, and write its number to ``answer``."""
     try:
         own = os.pidfd_open(os.getpid())
-        if "room" in request:
-            call("setns", request["room"], NEW_PROCESSES)
+        if "room" in start.request:
+            call("setns", start.request["room"], NEW_PROCESSES)
         else:
             unshare(NEW_PROCESSES)
         if (pid := os.fork()) == 0:
-            os.close(told)
+            os.close(answer)
             select.select([own], [], [])  # from then on the forking process is the parent
             os.close(own)
-            _live(request, become, output, ready, parent, unneeded)
-        os.write(told, str(pid).encode())
+            _live(start)
+        os.write(answer, str(pid).encode())
     except OSError as error:
-        os.write(told, (error.strerror or str(error)).encode())
+        os.write(answer, (error.strerror or str(error)).encode())
     finally:
         os._exit(0)
 
 
-def _live(
-    request: Request,
-    become: Callable[[Request, Callable[[], None]], None],
-    output: int,
-    ready: int,
-    parent: int,
-    unneeded: Iterable[int],
-) -> NoReturn:
-    """The fork, until it ends. ``ready``: closed when it has begun, or told what failed."""
+def _live(start: _Start) -> NoReturn:
+    """The fork, until it ends."""
     status, begun = 1, False
 
     def begin() -> None:
         nonlocal begun
-        die_with_descriptor(parent)  # a change of user undoes it
-        os.close(parent)
-        os.close(ready)
+        die_with_descriptor(start.parent)  # a change of user undoes it
+        os.close(start.parent)
+        os.close(start.ready)
         begun = True
 
     try:
-        for descriptor in unneeded:
+        for descriptor in start.unneeded:
             os.close(descriptor)
         os.setsid()
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.close(output)
-        die_with_descriptor(parent)
+        os.dup2(start.output, 1)
+        os.dup2(start.output, 2)
+        os.close(start.output)
+        die_with_descriptor(start.parent)
         restore_open_files()
-        become(request, begin)
+        _BECOMES[start.request["kind"]](start.request, begin)
         status = 0
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 1
@@ -264,7 +253,7 @@ def _live(
         if begun:
             traceback.print_exc()
         else:
-            os.write(ready, json.dumps(_why(error)).encode())
+            os.write(start.ready, json.dumps(_why(error)).encode())
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -29,7 +29,8 @@ from testbed.journal import lives, start_of_boot, start_time
 
 _FLAGS = ("--bridge=none", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
 """Options of our own engine: no bridge of its own, no forwarding, no translated addresses."""
-_NO_FILTERS = "--iptables=false"
+ISOLATED = (*_FLAGS, "--iptables=false")
+"""Options of an engine whose networks lead nowhere, and that leaves the filters alone."""
 STATE = Path("/run/narrows-engine.json")
 LOG = Path("/var/log/narrows-dockerd.log")
 _SETTINGS = (
@@ -63,7 +64,7 @@ def flags() -> tuple[str, ...]:
     networks are internal, but have a gateway). On others nothing gets out, and the filters are left
     alone, too.
     """
-    return _FLAGS if _forwards() else (*_FLAGS, _NO_FILTERS)
+    return _FLAGS if _forwards() else ISOLATED
 
 
 def description() -> str:
@@ -258,9 +259,10 @@ _SOCKET = Path("/var/run/docker.sock")
 _START_SECONDS = 60.0
 
 
-def version() -> str | None:
-    """The version of the engine that answers, or None."""
-    return answer(["docker", "version", "--format", "{{.Server.Version}}"])
+def version(address: str | None = None) -> str | None:
+    """The version of the engine that answers (at ``address``, if given), or None."""
+    options = [] if address is None else ["--host", address]
+    return answer(["docker", *options, "version", "--format", "{{.Server.Version}}"])
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -333,19 +335,25 @@ def _start(before: EngineHost) -> None:
         if is_managed():
             note_service(before)
             start_service()
-            _wait(None)
+            wait_for_engine(None, LOG)
         else:
-            _wait(start())
+            wait_for_engine(start(), LOG)
         note_up()
 
 
-def _wait(process: subprocess.Popen[bytes] | None) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if version() is not None:
-            return
-        if process is not None and process.poll() is not None:
-            break
+def wait_for_engine(
+    process: subprocess.Popen[bytes] | None,
+    log: Path,
+    seconds: float = _START_SECONDS,
+    address: str | None = None,
+) -> None:
+    """Wait until an engine answers. Raises CommandFailed with the end of its ``log``.
+
+    ``process``: where it was started here; ``address``: where it is not the usual one.
+    """
+    deadline = time.monotonic() + seconds
+    while version(address) is None:
+        if time.monotonic() > deadline or (process is not None and process.poll() is not None):
+            tail = log.read_text(errors="replace")[-2000:].strip() if process is not None else ""
+            raise CommandFailed(["dockerd"], tail or "it does not answer", fix=f"Its log is {log}")
         time.sleep(0.3)
-    tail = LOG.read_text(errors="replace")[-2000:] if process is not None else ""
-    raise CommandFailed(["dockerd"], tail or "it does not answer", fix=f"Its log is {LOG}")

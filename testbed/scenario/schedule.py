@@ -4,12 +4,13 @@ outages over that. Integers: ns after t0 and bit/s.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import Self
 
 from testbed.scenario.link_state import NONE, Impairments, LinkState
 
@@ -21,99 +22,79 @@ def nanoseconds(seconds: float) -> int:
     return round(seconds * NS)
 
 
-class RateSource(Protocol):
-    """A rate over time. Piecewise constant."""
+@dataclass(frozen=True, slots=True)
+class RateSource(ABC):
+    """A rate over time from ``begin`` (ns) on. Piecewise constant."""
+
+    begin: int
 
     @property
     def period(self) -> int | None:
         """After how many ns it repeats itself; None if it does not."""
-        ...
+        return None
 
     @property
     def settled(self) -> int:
         """From when on it repeats itself, or stays as it is."""
-        ...
+        return self.begin
 
-    def piece(self, time: int) -> tuple[int, int | None]:
+    @abstractmethod
+    def state_at(self, time: int) -> tuple[int, int | None]:
         """The rate at ``time`` and until when it holds (None: for good)."""
-        ...
 
-    def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
+    def intervals(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
         """``start`` and its rate, then times and rates before ``stop``. Lazy."""
-        ...
+        rate, until = self.state_at(start)
+        yield start, rate
+        while until is not None and (stop is None or until < stop):
+            time = until
+            rate, until = self.state_at(time)
+            yield time, rate
 
-    def count(self, start: int, stop: int) -> int:
-        """How many ``pieces`` there are, at most."""
-        ...
+    def count(self, start: int, stop: int) -> int:  # noqa: ARG002
+        """How many ``intervals`` there are, at most."""
+        return 1
 
-    def later(self, by: int) -> RateSource:
+    def later(self, by: int) -> Self:
         """The same, but everything later by ``by`` ns."""
-        ...
+        return replace(self, begin=self.begin + by)
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    """One rate from ``settled`` on."""
+class Constant(RateSource):
+    """One rate."""
 
     rate: int
-    settled: int = 0
-    period: int | None = None
 
-    def piece(self, time: int) -> tuple[int, int | None]:  # noqa: ARG002
+    def state_at(self, time: int) -> tuple[int, int | None]:  # noqa: ARG002
         """See ``RateSource``."""
         return self.rate, None
 
-    def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:  # noqa: ARG002
-        """See ``RateSource``."""
-        yield start, self.rate
-
-    def count(self, start: int, stop: int) -> int:  # noqa: ARG002
-        """See ``RateSource``."""
-        return 1
-
-    def later(self, by: int) -> Constant:
-        """See ``RateSource``."""
-        return Constant(self.rate, self.settled + by)
-
 
 @dataclass(frozen=True, slots=True)
-class Ramp:
+class Ramp(RateSource):
     """From ``start`` to ``stop`` in ``steps`` equal steps, over ``over`` ns."""
 
-    begin: int
     start: int
     stop: int
     over: int
     steps: int
-    period: int | None = None
 
     @property
     def settled(self) -> int:
         """When the ramp has reached its end."""
         return self.begin + self.over
 
-    def piece(self, time: int) -> tuple[int, int | None]:
+    def state_at(self, time: int) -> tuple[int, int | None]:
         """See ``RateSource``."""
         i = self._step(time)
         if i >= self.steps:
             return self.stop, None
         return self.start + round((self.stop - self.start) * i / self.steps), self._due(i + 1)
 
-    def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
-        """See ``RateSource``."""
-        time: int | None = start
-        while time is not None and (stop is None or time < stop):
-            rate, until = self.piece(time)
-            yield time, rate
-            time = until
-
     def count(self, start: int, stop: int) -> int:
         """See ``RateSource``."""
         return 1 + self._step(stop) - self._step(start)
-
-    def later(self, by: int) -> Ramp:
-        """See ``RateSource``."""
-        return Ramp(self.begin + by, self.start, self.stop, self.over, self.steps)
 
     def _due(self, i: int) -> int:
         return self.begin + self.over * i // self.steps
@@ -125,53 +106,48 @@ class Ramp:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(RateSource):
     """A recorded rate, again and again. ``times`` (ns) begin with 0, increase, and end before
-    ``period``.
+    ``length``.
 
     ``begin`` is where in time its first point lies, which may be long before it rules.
     """
 
-    begin: int
     times: tuple[int, ...]
     rates: tuple[int, ...]
-    period: int
+    length: int
 
     @property
-    def settled(self) -> int:
-        """It repeats itself from the beginning."""
-        return self.begin
+    def period(self) -> int:
+        """Its length."""
+        return self.length
 
-    def piece(self, time: int) -> tuple[int, int | None]:
+    def state_at(self, time: int) -> tuple[int, int | None]:
         """See ``RateSource``."""
-        phase = (time - self.begin) % self.period
+        phase = (time - self.begin) % self.length
         i = bisect_right(self.times, phase)
-        end = self.times[i] if i < len(self.times) else self.period
+        end = self.times[i] if i < len(self.times) else self.length
         return self.rates[i - 1], time - phase + end
 
-    def pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
+    def intervals(self, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
         """See ``RateSource``."""
-        phase = (start - self.begin) % self.period
+        phase = (start - self.begin) % self.length
         lap, i = start - phase, bisect_right(self.times, phase)
         yield start, self.rates[i - 1]
         while stop is None or lap < stop:
             last = len(self.times)
-            if stop is not None and stop - lap < self.period:
+            if stop is not None and stop - lap < self.length:
                 last = bisect_left(self.times, stop - lap)
             for j in range(i, last):
                 yield lap + self.times[j], self.rates[j]
-            lap, i = lap + self.period, 0
+            lap, i = lap + self.length, 0
 
     def count(self, start: int, stop: int) -> int:
         """See ``RateSource``."""
         return 1 + self._passed(stop) - self._passed(start)
 
-    def later(self, by: int) -> Trace:
-        """See ``RateSource``."""
-        return Trace(self.begin + by, self.times, self.rates, self.period)
-
     def _passed(self, time: int) -> int:
-        laps, phase = divmod(time - self.begin, self.period)
+        laps, phase = divmod(time - self.begin, self.length)
         return laps * len(self.times) + bisect_right(self.times, phase)
 
 
@@ -222,11 +198,11 @@ class Schedule:
 
     segments: tuple[Segment, ...]
 
-    def piece(self, time: int) -> tuple[LinkState, int | None]:
+    def state_at(self, time: int) -> tuple[LinkState, int | None]:
         """The shape at ``time`` and until when it holds at least (None: for good)."""
         i = bisect_right(self._begins, time) - 1
         segment = self.segments[i]
-        rate, until = (0, None) if segment.drop is not None else segment.source.piece(time)
+        rate, until = (0, None) if segment.drop is not None else segment.source.state_at(time)
         limits = [*self._begins[i + 1 : i + 2], *([] if until is None else [until])]
         return segment.shape(rate), min(limits, default=None)
 
@@ -237,11 +213,11 @@ class Schedule:
 
     def bits(self, start: int, stop: int) -> int:
         """Integral of the rate from ``start`` to ``stop``, in bit/s × ns. Exact."""
-        total, since, held = 0, start, 0
-        for time, rate, _ in self._pieces(start, stop) if start < stop else ():
-            total += held * (time - since)
-            since, held = time, rate
-        return total + held * (stop - since)
+        total, since, before = 0, start, 0
+        for time, rate, _ in self._intervals(start, stop) if start < stop else ():
+            total += before * (time - since)
+            since, before = time, rate
+        return total + before * (stop - since)
 
     def lines(self, start: int, stop: int | None) -> list[LinkAttributes]:
         """Return the other attributes, in turn, from ``start`` to ``stop`` (None: for good)."""
@@ -259,7 +235,7 @@ class Schedule:
         return schedule.changes(0, end + 1)
 
     @property
-    def weight(self) -> int:
+    def change_count_estimate(self) -> int:
         """About how many changes ``condensed`` has: what it costs to look at the whole history."""
         schedule, end = self._shortened
         stops = [*schedule._begins[1:], end + 1]
@@ -285,19 +261,16 @@ class Schedule:
             highest = max(highest, rate)
             if since is not None:
                 longest, since = max(longest, time - since), None
-        if since is not None:
-            period = self.segments[-1].source.period
-            seen_whole = period is not None and since > end - 2 * period  # a period earlier
-            return ScheduleSummary(
-                lowest, highest, shortest if before else None, longest if seen_whole else None
-            )
-        return ScheduleSummary(lowest, highest, shortest if before else None, longest)
+        period = self.segments[-1].source.period
+        ends = since is None or (period is not None and since > end - 2 * period)
+        least = shortest if before else None
+        return ScheduleSummary(lowest, highest, least, longest if ends else None)
 
     @cached_property
     def _begins(self) -> tuple[int, ...]:
         return tuple(segment.begin for segment in self.segments)
 
-    def _pieces(self, start: int, stop: int | None) -> Iterator[tuple[int, int, Segment]]:
+    def _intervals(self, start: int, stop: int | None) -> Iterator[tuple[int, int, Segment]]:
         """``start``, then whenever something may change before ``stop``: rate and segment."""
         first = bisect_right(self._begins, start) - 1
         for i in range(first, len(self.segments)):
@@ -310,17 +283,18 @@ class Schedule:
                 continue
             end = self._begins[i + 1] if i + 1 < len(self._begins) else None
             until = stop if end is None else end if stop is None else min(stop, end)
-            for time, rate in segment.source.pieces(begin, until):
+            for time, rate in segment.source.intervals(begin, until):
                 yield time, rate, segment
 
     def _changes(self, start: int, stop: int | None) -> Iterator[tuple[int, int, Segment]]:
-        """Yield the items of ``_pieces`` that differ from the one before."""
-        held_rate, held = -1, self.segments[0]
-        for time, rate, segment in self._pieces(start, stop):
-            if rate != held_rate or (segment is not held and segment.shape(0) != held.shape(0)):
+        """Yield the items of ``_intervals`` that differ from the one before."""
+        rate_before, before = -1, self.segments[0]
+        for time, rate, segment in self._intervals(start, stop):
+            same = segment is before or segment.shape(0) == before.shape(0)
+            if rate != rate_before or not same:
                 yield time, rate, segment
-                held_rate = rate
-            held = segment
+                rate_before = rate
+            before = segment
 
     @cached_property
     def _shortened(self) -> tuple[Schedule, int]:
@@ -340,4 +314,4 @@ class Schedule:
 def _later(segment: Segment, by: int) -> Segment:
     if not by:
         return segment
-    return Segment(segment.begin + by, segment.source.later(by), segment.line, segment.drop)
+    return replace(segment, begin=segment.begin + by, source=segment.source.later(by))

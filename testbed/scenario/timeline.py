@@ -51,18 +51,21 @@ class Outage:
     drop: bool
 
 
+_Points = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Times, rates and period."""
+
+
 class TracePoints:
     """The points of traces in whole ns and bit/s, each made once however many events use them."""
 
     def __init__(self, traces: Mapping[str, RateTrace]) -> None:
         self._traces = traces
-        self._made: dict[tuple[str, float, float], tuple[tuple[int, ...], tuple[int, ...], int]]
-        self._made = {}
+        self._known: dict[tuple[str, float, float], _Points] = {}
 
-    def of(self, event: TraceEvent) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    def of(self, event: TraceEvent) -> _Points:
         """Times, rates and period as ``event`` asks for them; points that fall together are one."""
         key = event.key, event.scale, event.stretch
-        if key not in self._made:
+        if key not in self._known:
             trace = self._traces[event.key]
             times = [nanoseconds(time * event.stretch) for time in trace.times_s]
             rates = [round(rate * event.scale) for rate in trace.rates_bits]
@@ -70,8 +73,8 @@ class TracePoints:
                 merged = dict(zip(times, rates, strict=True))
                 times, rates = list(merged), list(merged.values())
             period = max(times[-1] + 1, nanoseconds(trace.duration_s * event.stretch))
-            self._made[key] = tuple(times), tuple(rates), period
-        return self._made[key]
+            self._known[key] = tuple(times), tuple(rates), period
+        return self._known[key]
 
 
 def schedule(
@@ -82,7 +85,7 @@ def schedule(
     Of two events the one that begins last rules the rate; an outage lies over all of them. Raises
     InputError when a rate or queue is missing, or a queue is too small.
     """
-    sources = _Sources(Constant(int(settings.rate or 0)), points)
+    sources = _Sources(Constant(0, int(settings.rate or 0)), points)
     for event in events:
         sources.add(event)
     lines = list(_lines(end, settings, events))
@@ -104,10 +107,10 @@ class _Sources:
     def add(self, event: LinkEvent) -> None:
         begin = nanoseconds(event.at)
         if isinstance(event, StepEvent) and event.rate is not None:
-            self._rule(begin, Constant(int(event.rate), begin))
+            self._rule(begin, Constant(begin, int(event.rate)))
         elif isinstance(event, RampEvent):
             self._end_trace(begin)
-            before = self.ruling[-1][1].piece(begin)[0]
+            before = self.ruling[-1][1].state_at(begin)[0]
             over, every = nanoseconds(event.over), max(1, nanoseconds(event.every))
             steps = max(1, -(-over // every))
             self._rule(begin, Ramp(begin, before, int(event.rate), max(1, over), steps))
@@ -125,7 +128,7 @@ class _Sources:
         if event.at_end != "loop":
             end = max(begin, first + period * event.repeat)
             after = rates[-1] if event.at_end == "hold" else self.base.rate
-            self._following = end, Constant(after, end)
+            self._following = end, Constant(end, after)
 
     def _rule(self, begin: int, source: RateSource) -> None:
         self._end_trace(begin)
@@ -228,7 +231,7 @@ class Timeline:
 
     def shape_at(self, end: LinkDirection, time_s: float) -> LinkState:
         """Return the state asked of ``end`` at ``time_s``."""
-        return self._of[end].piece(nanoseconds(time_s))[0]
+        return self._of[end].state_at(nanoseconds(time_s))[0]
 
     def rate_at(self, end: LinkDirection, time_s: float) -> int:
         """The rate asked of ``end`` at ``time_s`` in bit/s; 0 in an outage."""
@@ -299,9 +302,9 @@ class Timeline:
             found.update(dict.fromkeys(members, longest))
         return found
 
-    def weight(self) -> int:
+    def change_count_estimate(self) -> int:
         """About how many changes must be looked at to tell all of the above."""
-        return sum(schedule.weight for schedule, _ in self._schedules)
+        return sum(schedule.change_count_estimate for schedule, _ in self._schedules)
 
 
 def build(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Timeline:

@@ -335,7 +335,7 @@ def _history(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Pr
     """Dilation must leave a rate, and an outage must not look like the death of a node."""
     timeline = build(scenario, traces)
     place = ("events" if scenario.events else "links",)
-    if timeline.weight() > MAX_CHANGES:
+    if timeline.change_count_estimate() > MAX_CHANGES:
         yield Problem(place, f"more than {MAX_CHANGES} changes in all: use shorter or fewer events")
         return
     length, end = timeline.longest_outage_s()

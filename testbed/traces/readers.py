@@ -18,7 +18,7 @@ import json
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from operator import le
 from pathlib import Path
@@ -35,7 +35,6 @@ from testbed.traces.csv_reader import (
     read_csv,
 )
 from testbed.traces.rate_trace import (
-    LARGEST_NUMBER,
     MAX_POINTS,
     RateTrace,
     TraceSource,
@@ -163,21 +162,14 @@ def _parsed(source: TraceSource) -> Any:
 
 
 def _numbers(source: TraceSource, given: list[Any], what: str) -> list[float]:
-    """All of ``given`` at once; one by one only to say which is wrong."""
-    if set(map(type, given)) <= {int, float}:
-        try:
-            values = list(map(float, given))
-            if min(values, default=0.0) >= 0 and sum(values) <= LARGEST_NUMBER:
-                return values
-        except OverflowError:
-            pass  # the loop finds which
-    return list(_one_by_one(source, given, what))
-
-
-def _one_by_one(source: TraceSource, given: list[Any], what: str) -> Iterable[float]:
-    for i, value in enumerate(given):
-        plain = type(value) in {int, float} and 0 <= value <= LARGEST_NUMBER
-        yield float(value) if plain else number(source, _line(source, i), value, what)
+    """All of ``given``. Raises InputError with the line of the first wrong one."""
+    values: list[float] = []
+    try:
+        values.extend(number(source, None, value, what) for value in given)
+    except InputError:
+        i = len(values)
+        number(source, _line(source, i), given[i], what)
+    return values
 
 
 def _line(source: TraceSource, index: int) -> int:

@@ -80,7 +80,7 @@ def test_points_are_made_once_for_every_scale_and_stretch() -> None:
 
 
 SOURCES: list[tuple[RateSource, list[tuple[int, int]], int | None, int]] = [
-    (Constant(5, 7), [(0, 5)], None, 7),
+    (Constant(7, 5), [(0, 5)], None, 7),
     # From 10 to 20 in 4 steps over 10 ns: the steps are due at 2.5, 5, 7.5 and 10, rounded down.
     (Ramp(100, 10, 20, 10, 4), [(100, 10), (102, 12), (105, 15), (107, 18), (110, 20)], None, 110),
     (Trace(-3, (0, 2), (7, 9), 5), [(0, 9), (2, 7), (4, 9), (7, 7), (9, 9), (12, 7)], 5, -3),
@@ -92,26 +92,26 @@ def test_a_source_says_when_it_changes_and_to_what(
     source: RateSource, pieces: list[tuple[int, int]], period: int | None, settled: int
 ) -> None:
     start, last = pieces[0][0], pieces[-1][0]
-    assert list(source.pieces(start, last + 1)) == pieces
-    assert list(source.pieces(start, last)) == pieces[: max(1, len(pieces) - 1)]
-    endless = takewhile(lambda piece: piece[0] <= last, source.pieces(start, None))
+    assert list(source.intervals(start, last + 1)) == pieces
+    assert list(source.intervals(start, last)) == pieces[: max(1, len(pieces) - 1)]
+    endless = takewhile(lambda piece: piece[0] <= last, source.intervals(start, None))
     assert list(endless) == pieces
     assert (source.period, source.settled) == (period, settled)
     for (time, rate), (until, _) in pairwise(pieces):
-        assert source.piece(time) == source.piece(until - 1) == (rate, until)
-    assert source.piece(last)[0] == pieces[-1][1]
+        assert source.state_at(time) == source.state_at(until - 1) == (rate, until)
+    assert source.state_at(last)[0] == pieces[-1][1]
     assert source.count(start, last) == len(pieces)
     later = source.later(1000)
-    assert list(later.pieces(start + 1000, last + 1001)) == [(at + 1000, r) for at, r in pieces]
+    assert list(later.intervals(start + 1000, last + 1001)) == [(at + 1000, r) for at, r in pieces]
     assert (later.period, later.settled) == (period, settled + 1000)
 
 
 def test_a_ramp_holds_its_end_and_rounds_between() -> None:
     ramp = Ramp(0, 0, 10, 3, 3)
-    assert [ramp.piece(time) for time in range(5)] == [
+    assert [ramp.state_at(time) for time in range(5)] == [
         (0, 1), (3, 2), (7, 3), (10, None), (10, None),
     ]  # fmt: skip
-    assert Ramp(0, 10, 0, 3, 3).piece(1) == (7, 2)
+    assert Ramp(0, 10, 0, 3, 3).state_at(1) == (7, 2)
     assert nanoseconds(1.0000000006) == NS + 1
 
 
@@ -120,11 +120,13 @@ def schedule(*segments: tuple[int, RateSource, bool | None]) -> Schedule:
 
 
 def test_a_schedule_takes_what_its_segments_say_and_no_service_in_outages() -> None:
-    built = schedule((0, Constant(8), None), (10, Constant(8), True), (15, Constant(4), None))
-    assert built.piece(0) == (LinkState(8, 8000), 10)
-    assert built.piece(9) == (LinkState(8, 8000), 10)
-    assert built.piece(10) == (LinkState(0, 8000, drop=True), 15)
-    assert built.piece(20) == (LinkState(4, 8000), None)
+    built = schedule(
+        (0, Constant(0, 8), None), (10, Constant(0, 8), True), (15, Constant(0, 4), None)
+    )
+    assert built.state_at(0) == (LinkState(8, 8000), 10)
+    assert built.state_at(9) == (LinkState(8, 8000), 10)
+    assert built.state_at(10) == (LinkState(0, 8000, drop=True), 15)
+    assert built.state_at(20) == (LinkState(4, 8000), None)
     assert [(at, shape.rate_bits) for at, shape in built.changes(0)] == [(0, 8), (10, 0), (15, 4)]
     assert [at for at, _ in built.changes(10, 15)] == [10]
     assert [at for at, _ in built.changes(12, 16)] == [12, 15]
@@ -137,25 +139,25 @@ def test_a_schedule_takes_what_its_segments_say_and_no_service_in_outages() -> N
 
 def test_a_limit_of_a_piece_is_the_nearer_of_the_source_and_the_next_segment() -> None:
     saw = Trace(0, (0, 4), (1, 2), 8)
-    built = schedule((0, saw, None), (6, Constant(9), None))
-    assert [built.piece(time) for time in (0, 4, 6)] == [
+    built = schedule((0, saw, None), (6, Constant(0, 9), None))
+    assert [built.state_at(time) for time in (0, 4, 6)] == [
         (LinkState(1, 8000), 4), (LinkState(2, 8000), 6), (LinkState(9, 8000), None),
     ]  # fmt: skip
 
 
 def test_an_outage_that_never_ends_is_none_and_one_of_a_trace_is_as_long_as_it_is() -> None:
-    assert schedule((0, Constant(5), None), (3, Constant(0), None)).summary.outage is None
+    assert schedule((0, Constant(0, 5), None), (3, Constant(0, 0), None)).summary.outage is None
     dead = Trace(0, (0, 5), (7, 0), 9)
     looped = schedule((0, dead, None)).summary
     assert (looped.lowest, looped.highest, looped.shortest, looped.outage) == (7, 7, 4, 4)
-    still = schedule((0, Constant(5), None)).summary
+    still = schedule((0, Constant(0, 5), None)).summary
     assert (still.lowest, still.highest, still.shortest, still.outage) == (5, 5, None, 0)
 
 
 def test_lines_are_told_once_and_only_those_of_the_time_asked_for() -> None:
     other = LinkAttributes(9000, 24)
     built = Schedule(
-        tuple(Segment(at, Constant(1), line) for at, line in ((0, LINE), (5, other), (9, LINE)))
+        tuple(Segment(at, Constant(0, 1), line) for at, line in ((0, LINE), (5, other), (9, LINE)))
     )
     assert built.lines(0, None) == [LINE, other]
     assert built.lines(0, 5) == [LINE]

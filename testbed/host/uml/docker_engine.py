@@ -19,14 +19,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from testbed.errors import MachineError
 from testbed.host import docker_engine, images
-from testbed.host.packages import CommandFailed, answer, run, step
+from testbed.host.packages import CommandFailed, run, step
 from testbed.host.paths import BUILD, cache
 from testbed.links.network.namespaces import leave_for_new
 from testbed.process import (
@@ -110,15 +109,6 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _SETTINGS = Path("/etc/docker")
 """The host's engine's settings: not meant for this one, and its key is secret."""
 _WAIT_S = 120.0
-_TAIL = 1500
-OPTIONS = (
-    "--iptables=false",
-    "--ip6tables=false",
-    "--ip-forward=false",
-    "--ip-masq=false",
-    "--bridge=none",
-)
-"""Runs make their own networks, and these lead nowhere."""
 
 
 def start() -> None:
@@ -130,19 +120,17 @@ def start() -> None:
     mount(_DISK, _DATA, "ext4", 0)
     with _LOG.open("wb") as log:
         process = subprocess.Popen(
-            ["dockerd", f"--data-root={_DATA}", *OPTIONS],
+            ["dockerd", f"--data-root={_DATA}", *docker_engine.ISOLATED],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-    deadline = time.monotonic() + _WAIT_S
-    while docker_engine.version() is None:
-        if process.poll() is not None or time.monotonic() > deadline:
-            said = _LOG.read_text(errors="replace")[-_TAIL:].strip()
-            raise MachineError(
-                f"the guest's Docker engine did not start: {said}", fix="Use --fabric netns"
-            )
-        time.sleep(0.3)
+    try:
+        docker_engine.wait_for_engine(process, _LOG, _WAIT_S)
+    except CommandFailed as error:
+        raise MachineError(
+            f"the guest's Docker engine did not start: {error.output}", fix="Use --fabric netns"
+        ) from None
 
 
 def _mount_control_groups() -> None:
@@ -153,9 +141,6 @@ def _mount_control_groups() -> None:
         folder = _CGROUPS / name
         folder.mkdir()
         mount(name, folder, "cgroup", 0, name)
-
-
-_FILL_WAIT_S = 60.0
 
 
 def main(disk: Path, folder: Path, tag: str) -> None:
@@ -177,29 +162,18 @@ def main(disk: Path, folder: Path, tag: str) -> None:
 def _engine(data: Path, folder: Path) -> Iterator[str]:
     """An engine that answers at the address yielded."""
     socket = f"unix://{folder}/socket"
-    places = [
-        "--data-root",
-        str(data),
-        "--exec-root",
-        f"{folder}/exec",
-        "--pidfile",
-        f"{folder}/pid",
-    ]
+    folders = [f"--data-root={data}", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"]
     owner, log = os.getpid(), folder / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            ["dockerd", *places, "--host", socket, *OPTIONS],
+            ["dockerd", *folders, "--host", socket, *docker_engine.ISOLATED],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             preexec_fn=lambda: die_with(owner),  # noqa: PLW1509
         )
     try:
-        deadline = time.monotonic() + _FILL_WAIT_S
-        while answer(["docker", "--host", socket, "version"]) is None:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise CommandFailed(["dockerd"], log.read_text(errors="replace"))
-            time.sleep(0.1)
+        docker_engine.wait_for_engine(process, log, address=socket)
         yield socket
     finally:
         process.terminate()
