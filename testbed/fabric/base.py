@@ -60,7 +60,7 @@ class ExecEnvironment:
 
     directory: Path
     """Where the command starts. Containers have it under the same path, to read and to write."""
-    meeting: Path
+    rendezvous_dir: Path
     """A folder of sockets through which the command's processes are heard; the same everywhere."""
     user: str
     """The user of their processes in containers, as ``uid:gid``, never root."""
@@ -89,14 +89,14 @@ class RunContext:
     """Folders that every node must be able to read under these very paths: a task's data."""
     multicast: bool = False
     """True if nodes send multicasts."""
-    premises: ExecEnvironment | None = None
+    exec_environment: ExecEnvironment | None = None
     """The environment of nodes in which commands are launched, instead of processes of ours."""
     trains: bool = True
     """True if nodes other than hosts train; those that do not need no PyTorch."""
 
-    def staffed(self, spec: NodeSpec) -> bool:
+    def runs_our_process(self, spec: NodeSpec) -> bool:
         """Return whether a process of ours is in that node."""
-        return self.premises is None or spec.role == "host"
+        return self.exec_environment is None or spec.role == "host"
 
 
 class Launched(Protocol):
@@ -133,8 +133,7 @@ class Fabric(Protocol):
         ...
 
     def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Launched:
-        """Start a command in a node of ``premises``, without any privilege; both its outputs come
-        through its pipe.
+        """Start a command in a node of ``exec_environment``, unprivileged, outputs in its pipe.
 
         Its status is what a shell would say: 127, not found; 128 + n or -n, killed by signal n.
         """

@@ -204,7 +204,7 @@ class NetnsFabric:
         )
         self.racks, places = install(self.agent, racks, places)
         for name, spec in self._specs.items():
-            if self.context.staffed(spec):
+            if self.context.runs_our_process(spec):
                 self.restart(name)
         return places
 
@@ -217,28 +217,28 @@ class NetnsFabric:
         return {name: _how(code) for name, code in ended.items()}
 
     def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Forked:
-        """Start a command in a node's namespaces, and in the folder that the premises name."""
-        premises = self.context.premises
-        assert premises is not None and self._forker is not None
+        """Start a command in a node's namespaces, and in the environment's folder."""
+        offered = self.context.exec_environment
+        assert offered is not None and self._forker is not None
         own_choice = {key: text for key, text in os.environ.items() if key not in SET_BY_US}
         given = for_nodes(own_choice)
         path = environment.get("PYTHONPATH", given.get("PYTHONPATH"))
-        path = os.pathsep.join(filter(None, [path, str(offer(premises.meeting))]))
-        own = {} if premises.output is None else {"NARROWS_OUTPUT": str(premises.output)}
+        path = os.pathsep.join(filter(None, [path, str(offer(offered.rendezvous_dir))]))
+        own = {} if offered.output is None else {"NARROWS_OUTPUT": str(offered.output)}
         variables = {**given, **_at_home(), **own, **environment, "PYTHONPATH": path}
         if (room := self._rooms.get(name)) is None or room.poll() is not None:
-            view = [*self._view(variables), *named(command, premises.directory)]
-            view += [Shown(str(premises.meeting))]
-            view += [Shown(str(premises.directory), writable=True)]
+            view = [*self._view(variables), *named(command, offered.directory)]
+            view += [Shown(str(offered.rendezvous_dir))]
+            view += [Shown(str(offered.directory), writable=True)]
             view += [
                 Shown(str(self.context.directory.absolute()))
             ]  # a job does not write its own records
-            if premises.output is not None:
-                view += [Shown(str(premises.output), writable=True)]
+            if offered.output is not None:
+                view += [Shown(str(offered.output), writable=True)]
             room = self._forker.room(self._setting(name, view))
             self._rooms[name] = room
             self._note(room.pid)
-        return self._forker.command(room, command, variables, premises.directory)
+        return self._forker.command(room, command, variables, offered.directory)
 
     def signal(self, name: str, number: int) -> None:
         """To every process in the node's namespace."""
@@ -283,7 +283,7 @@ class NetnsFabric:
     def keep(self) -> None:
         """Leave everything standing when this process ends, until ``testbed clean --all``."""
         if hasattr(self, "agent"):
-            self.agent.keep()
+            self.agent.leave_standing()
         if self._journal is not None:
             self._journal.add(KEPT)
 
@@ -292,7 +292,7 @@ class NetnsFabric:
         self._end_processes()
         if hasattr(self, "agent"):
             with suppress(ExperimentError):
-                self.agent.unbuild()
+                self.agent.tear_down()
             self.agent.close()
         if self._forker is not None:
             self._forker.close()
@@ -308,8 +308,8 @@ class NetnsFabric:
             taken = [IPv4Network(entry["network"]) for entry in noted if entry["kind"] == "subnet"]
             plan, subnets = plan_topology(self.context.id, specs, [*taken, *routed()])
             journal = self._journal = Journal.open(self.context.id)
-            if self.context.premises is not None:
-                journal.add("folder", path=str(self.context.premises.meeting))
+            if self.context.exec_environment is not None:
+                journal.add("folder", path=str(self.context.exec_environment.rendezvous_dir))
             for subnet in subnets:
                 journal.add("subnet", network=str(subnet))
             own = [plan.switch_netns, plan.control_netns]
@@ -322,7 +322,7 @@ class NetnsFabric:
 
     def _imports(self) -> Imports:
         """Return the imports that processes of ours will need in the nodes."""
-        staffed = [spec for spec in self._specs.values() if self.context.staffed(spec)]
+        staffed = [spec for spec in self._specs.values() if self.context.runs_our_process(spec)]
         if not staffed:
             return "nothing"
         trains = self.context.trains and any(spec.role != "host" for spec in staffed)
@@ -376,7 +376,7 @@ class NetnsFabric:
     def _signal(self, name: str, number: int) -> None:
         """Signal the process group of a node's process, or all processes of a node without one."""
         process = self._processes.get(name)
-        if process is None and not self.context.staffed(self._specs[name]):
+        if process is None and not self.context.runs_our_process(self._specs[name]):
             self.signal(name, number)
         elif process is not None:
             with suppress(ProcessLookupError):
@@ -397,7 +397,7 @@ class NetnsFabric:
         """All are killed first, so that they end side by side. Of what was launched, only what
         others should have ended is left."""
         for name in self._wired:
-            if not self.context.staffed(self._specs[name]):
+            if not self.context.runs_our_process(self._specs[name]):
                 self.signal(name, signal.SIGKILL)
         running = {name: p for name, p in self._processes.items() if p.poll() is None}
         for name in running:

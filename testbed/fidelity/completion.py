@@ -134,14 +134,14 @@ def exclusion_rules(
         "servers": lambda _: servers > 1,
         "racks": lambda group: any(ways.racks_on(*route) for route in group.routes),
         "traffic": lambda group: any(
-            end in crossing and crossing[end].touches(*during(group)) for end in passed(group)
+            end in crossing and crossing[end].overlaps(*during(group)) for end in passed(group)
         ),
         "nodes": lambda group: any(
-            node in held and held[node].touches(*during(group))
+            node in held and held[node].overlaps(*during(group))
             for route in group.routes
             for node in route
         ),
-        "returns": lambda group: returns.touches(*during(group)),
+        "returns": lambda group: returns.overlaps(*during(group)),
         "outage": lambda group: ways.outage(passed(group), *during(group)),
         "drops": lambda group: history.dropped(passed(group), *during(group)),
         "random": lambda group: ways.random(passed(group)) or ways.overhead(passed(group)) is None,

@@ -126,7 +126,7 @@ class PathModel:
 
     def outage(self, ends: Iterable[LinkDirection], start_s: float, stop_s: float) -> bool:
         """Return whether a direction was asked for nothing at some time between the two."""
-        return any(link.outages.touches(start_s, stop_s) for link in self._of(ends))
+        return any(link.outages.overlaps(start_s, stop_s) for link in self._of(ends))
 
     def overhead(self, ends: Iterable[LinkDirection]) -> int | None:
         """Bytes charged per packet on all directions; None where they differ or change."""

@@ -389,7 +389,7 @@ def _acknowledges(flight: MessageInFlight, carried: Mapping[LinkDirection, Inter
     """Return True if acknowledgements of other flights are on its link directions meanwhile."""
     against = (LinkDirection(flight.source, "down"), LinkDirection(flight.sink, "up"))
     return any(
-        end in carried and carried[end].touches(flight.sent_s, flight.arrived_s) for end in against
+        end in carried and carried[end].overlaps(flight.sent_s, flight.arrived_s) for end in against
     )
 
 

@@ -49,7 +49,7 @@ class IntervalSet:
         if len(self._new) >= _AT_ONCE:
             self._merge()
 
-    def touches(self, start_s: float, stop_s: float) -> bool:
+    def overlaps(self, start_s: float, stop_s: float) -> bool:
         """Return whether a part of the intervals lies between the two times."""
         self._merge()
         after = bisect_left(self._from, stop_s)
@@ -198,7 +198,7 @@ class HostLog:
         return IntervalSet(
             (m.from_s, m.to_s)
             for m in self.moments
-            if _starved(m, limits) and under_way.touches(m.from_s, m.to_s)
+            if _starved(m, limits) and under_way.overlaps(m.from_s, m.to_s)
         )
 
     def starved_share(self, under_way: IntervalSet, limits: Thresholds) -> tuple[float, float]:

@@ -145,11 +145,11 @@ class LinkLog:
     def dropped(self, ends: Iterable[LinkDirection], start_s: float, stop_s: float) -> bool:
         """Return whether a queue of ``ends`` may have dropped packets between the two."""
         found = (self._dropping.get(end) for end in ends)
-        return any(spans is not None and spans.touches(start_s, stop_s) for spans in found)
+        return any(spans is not None and spans.overlaps(start_s, stop_s) for spans in found)
 
     def stolen(self, start_s: float, stop_s: float) -> bool:
         """Return whether the host may have lacked a processor between the two times."""
-        return self._stolen.touches(start_s, stop_s)
+        return self._stolen.overlaps(start_s, stop_s)
 
     def _sample(self, record: Mapping[str, Any]) -> None:
         from_s, to_s = float(record["from_s"]), float(record["to_s"])

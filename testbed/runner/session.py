@@ -73,7 +73,7 @@ class Session:
         folders: tuple[Path, ...] = (),
         racks: Sequence[RackSpec] = (),
         multicast: bool = False,
-        premises: ExecEnvironment | None = None,
+        exec_environment: ExecEnvironment | None = None,
         trains: bool = True,
         least: int = 1,
     ) -> None:
@@ -96,10 +96,10 @@ class Session:
             quiet,
             folders,
             multicast,
-            premises,
+            exec_environment,
             trains,
         )
-        self._staffed = [spec.name for spec in specs if self.context.staffed(spec)]
+        self._staffed = [spec.name for spec in specs if self.context.runs_our_process(spec)]
         self.fabric = fabrics.get(fabric)(self.context)
         self._board: ControlServer | None = None
         self._looked = 0.0

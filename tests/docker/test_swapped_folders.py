@@ -45,8 +45,10 @@ def test_another_working_folder_is_refused_before_a_command_is_in_it(
     work, meeting, secrets = (tmp_path / name for name in ("a folder", "meeting", "secrets"))
     for folder in (work, meeting, secrets):
         folder.mkdir()
-    premises = ExecEnvironment(work, meeting, user="61234:61234")
-    context = RunContext(new_id(), tmp_path / "run", "a-token", quiet=True, premises=premises)
+    exec_environment = ExecEnvironment(work, meeting, user="61234:61234")
+    context = RunContext(
+        new_id(), tmp_path / "run", "a-token", quiet=True, exec_environment=exec_environment
+    )
     fabric = DockerFabric(context)
     try:
         fabric.create([NodeSpec("worker-0", "worker", "worker", 0, 0)])

@@ -49,7 +49,7 @@ class Lines:
 
     def restore(self) -> None:
         """Have nothing shaped any more; the agent must have left no device behind."""
-        assert self.agent.unbuild() == []
+        assert self.agent.tear_down() == []
         assert self.in_the_switch() == self.devices
         self.samples.clear()
 

@@ -76,5 +76,5 @@ def test_routes_are_as_before_afterwards(lines: Lines) -> None:
 
     lines.prepare({UP: shape(NONE)}, ecn=True)
     assert asked() == [True]
-    assert lines.agent.unbuild() == []
+    assert lines.agent.tear_down() == []
     assert asked() == [False]

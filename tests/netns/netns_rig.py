@@ -137,8 +137,10 @@ def host_objects() -> dict[str, set[str]]:
 
 def make_rig(tmp_path: Path, workers: int = 1, *, staffed: bool = False) -> Rig:
     """``staffed``: nodes can be started, which train nothing."""
-    premises = None if staffed else ExecEnvironment(tmp_path, tmp_path, "0:0")
-    context = RunContext(new_id(), tmp_path, secrets.token_hex(8), premises=premises, trains=False)
+    exec_environment = None if staffed else ExecEnvironment(tmp_path, tmp_path, "0:0")
+    context = RunContext(
+        new_id(), tmp_path, secrets.token_hex(8), exec_environment=exec_environment, trains=False
+    )
     fabric = NetnsFabric(context)
     nodes = specs(workers)
     try:

@@ -78,7 +78,7 @@ def test_above_four_gigabytes_per_second(rig: Rig) -> None:
 def test_undone_on_close(rig: Rig) -> None:
     rig.prepare({end: rate_of(10 * MBIT) for end in rig.ends()}, segments=2)
     place = rig.places["worker-0"]
-    rig.agent.unbuild()
+    rig.agent.tear_down()
     assert not namespaces.NAMED.joinpath(str(place.nic.netns)).exists()
 
 

@@ -22,7 +22,14 @@ from pyroute2.netlink.rtnl.tcmsg import tcmsg
 from testbed.links.netem_stage import NetemStage
 from testbed.links.network import bridges, connections, devices
 from testbed.links.network.bridges import Neighbour
-from testbed.links.replay.link_player import LONGEST_NS, Step, charge_of, charging, is_slow, pace_at
+from testbed.links.replay.link_player import (
+    LONGEST_NS,
+    Step,
+    charge_for,
+    charge_of,
+    is_slow,
+    pace_at,
+)
 from testbed.links.shaper import CLOSED_RATE_BITS
 from testbed.links.tc import htb, netem, parameters
 from testbed.links.tc.htb import QdiscDevice
@@ -127,7 +134,7 @@ def extremes() -> Iterator[tuple[str, bytes]]:
         yield f"class {rate}", htb.change_class(9, pace(rate, 38))
     yield "charged 1 ms", htb.change_class(9, charge_of(1_000_000))
     yield "charged 50 s", htb.change_class(9, charge_of(LONGEST_NS))
-    yield "eased", htb.change_class(9, charging(30_000_000, 9_000_000, 38))
+    yield "eased", htb.change_class(9, charge_for(30_000_000, 9_000_000, 38))
     for name, impairments in LINES.items():
         held = netem.NetemState(impairments, 4096)
         yield f"line with {name}", netem.change(9, held, with_table=False)

@@ -65,10 +65,12 @@ def begun(shape: LinkState = SHAPE, rate_bits: int = 20 * MBIT) -> tuple[Kernel,
 def test_a_value_is_wrong_from_the_last_look_at_which_it_was_right() -> None:
     held = ReadBack("rate")
     looks = [(0.0, 5, 5), (0.1, 5, 5), (0.2, 5, 6), (0.3, 5, 6), (0.4, 5, 5)]
-    assert [held.see(*look) for look in looks] == [None] * 4 + [Mismatch(0.1, 0.4, "rate", 5, 6)]
+    assert [held.compare(*look) for look in looks] == [None] * 4 + [
+        Mismatch(0.1, 0.4, "rate", 5, 6)
+    ]
     assert held.end(0.5) is None
-    assert held.see(0.6, 7, 6) is None
-    assert held.see(0.7, 8, 6) == Mismatch(0.4, 0.7, "rate", 7, 6)
+    assert held.compare(0.6, 7, 6) is None
+    assert held.compare(0.7, 8, 6) == Mismatch(0.4, 0.7, "rate", 7, 6)
     assert held.end(0.9) == Mismatch(0.7, 0.9, "rate", 8, 6)
 
 
@@ -134,10 +136,10 @@ def test_in_an_outage_the_rate_means_nothing_and_a_dropping_queue_takes_nothing(
 
 def test_an_eased_class_is_held_against_what_it_was_eased_to() -> None:
     kernel, sampler = begun()
-    eased = LinkPace(12_345, 1, overhead_bytes=700)
+    adjusted = LinkPace(12_345, 1, overhead_bytes=700)
     for look, held in enumerate((12_345, 12_346, 12_345), start=1):
         kernel.now = kernel.now._replace(rate_bytes=held)
-        sampler.look(look * LOOK_S, SHAPE, eased)
+        sampler.look(look * LOOK_S, SHAPE, adjusted)
     sampler.end()
     (wrong,) = sampler.record.mismatches
     assert (wrong.asked, wrong.held) == (8 * 12_345, 8 * 12_346)

@@ -23,8 +23,8 @@ from testbed.links.replay.link_player import (
     LinkPlayer,
     LowRateDebt,
     Step,
+    charge_for,
     charge_of,
-    charging,
     ends_ns,
     frame_ns,
     is_slow,
@@ -132,17 +132,17 @@ def test_low_is_below_five_milliseconds_a_frame() -> None:
     assert is_slow(LinkState(2_500_000, QUEUE, overhead_bytes=100))
     assert is_slow(LinkState(0, QUEUE)) and not is_slow(LinkState(0, QUEUE, drop=True))
     assert frame_ns(1000) == 12_112 * MS
-    assert charging(0, 0).rate_bytes > 10**6
+    assert charge_for(0, 0).rate_bytes > 10**6
 
 
 def test_a_debt_counts_from_the_packet_that_made_it() -> None:
     slow = LowRateDebt()
     slow.saw(10 * MS, 5, 3 * S)
-    assert not slow.asleep(10 * MS)  # whose debt that is, nobody knows
+    assert not slow.blocked(10 * MS)  # whose debt that is, nobody knows
     slow.saw(15 * MS, 6, 200 * MS)
     assert slow.awake_ns == 210 * MS
-    assert slow.asleep(199 * MS)
-    assert not slow.asleep(201 * MS)  # the next look may come a little later than 5 ms from now
+    assert slow.blocked(199 * MS)
+    assert not slow.blocked(201 * MS)  # the next look may come a little later than 5 ms from now
     slow.saw(212 * MS, 7, 100 * MS)
     assert slow.awake_ns == 310 * MS
 
@@ -209,7 +209,7 @@ def replayed(
     kernel.empty = not first.rate_bits
     track = LinkPlayer(cast(ShapedQueue, kernel), first, bundle_bytes=bundle_bytes)
     dues = [track.due(LinkChange(at / 1e9, kernel.end, s), at) for at, s in changes[1:]]
-    track.coming = deque(dues)
+    track.upcoming = deque(dues)
     if not first.rate_bits:
         track.begin_outage(0, FOREVER_NS)
     hold = 0
@@ -219,13 +219,13 @@ def replayed(
         if now in idle:
             kernel.idle = now == idle[0]
         track.prepare_outage(now, FOREVER_NS)
-        while track.coming and track.coming[0].at_ns <= now:
-            track.apply(track.coming.popleft(), now, FOREVER_NS)
-            if track.held:
-                track.hold(now, FOREVER_NS)
+        while track.upcoming and track.upcoming[0].at_ns <= now:
+            track.apply(track.upcoming.popleft(), now, FOREVER_NS)
+            if track.needs_care:
+                track.maintain(now, FOREVER_NS)
             kernel.run_until(now)
-        if now >= hold and track.held:
-            track.hold(now, FOREVER_NS)
+        if now >= hold and track.needs_care:
+            track.maintain(now, FOREVER_NS)
             hold = now + RENEW_NS
     kernel.run_until(until_ns)
     return kernel
@@ -377,15 +377,15 @@ def test_a_class_wakes_at_its_next_rate_though_nobody_tells_it_then(rate: int) -
     kernel.pace = pace(FAST.rate_bits)
     track = LinkPlayer(cast(ShapedQueue, kernel), FAST)
     changes = [(S, LinkState(0, QUEUE)), (2 * S, following)]
-    track.coming = deque(track.due(LinkChange(at / 1e9, kernel.end, s), at) for at, s in changes)
+    track.upcoming = deque(track.due(LinkChange(at / 1e9, kernel.end, s), at) for at, s in changes)
     kernel.run_until(S - MS)
     for now in (S, S + RENEW_NS, S + 2 * RENEW_NS):
         kernel.run_until(now)
         if now == S:
-            track.apply(track.coming.popleft(), now, FOREVER_NS)
-        track.hold(now, FOREVER_NS)
+            track.apply(track.upcoming.popleft(), now, FOREVER_NS)
+        track.maintain(now, FOREVER_NS)
     assert kernel.pace == pace(rate)
-    track.settle()  # a replay that ends here leaves the link dead
+    track.restore_plain_rate()  # a replay that ends here leaves the link dead
     kernel.run_until(2 * S - RENEW_NS)
     assert not [at for at in kernel.sent if at > S + 2 * RENEW_NS]
 

@@ -95,8 +95,8 @@ def test_spans_are_merged() -> None:
     spans = IntervalSet([(3.0, 4.0), (0.0, 1.0), (1.0, 2.0), (0.5, 0.6)])
     assert list(spans) == [(0.0, 2.0), (3.0, 4.0)]
     assert spans.total_s == 3.0
-    assert spans.touches(1.9, 2.5)
-    assert not spans.touches(2.0, 3.0)
+    assert spans.overlaps(1.9, 2.5)
+    assert not spans.overlaps(2.0, 3.0)
     assert spans.covers(0.2, 1.8)
     assert not spans.covers(1.5, 3.5)
     assert not IntervalSet()

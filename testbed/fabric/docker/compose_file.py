@@ -51,7 +51,7 @@ class ComposePlan:
     """Folders of the host that nodes may read under the same paths."""
     records: Path | None = None
     """The run's directory, which commands do not write to."""
-    premises: ExecEnvironment | None = None
+    exec_environment: ExecEnvironment | None = None
     """The environment of nodes in which commands are launched."""
     trains: bool = True
     """True if nodes other than hosts train."""
@@ -135,8 +135,8 @@ def _node(spec: NodeSpec, plan: ComposePlan, templates: Templates, held: Limits)
     service["image"] = plan.image
     service["container_name"] = container_name(plan.id, spec.name)
     service["hostname"] = spec.name
-    if plan.premises is not None and spec.role != "host":
-        _offer(service, spec, plan, plan.premises)
+    if plan.exec_environment is not None and spec.role != "host":
+        _offer(service, spec, plan, plan.exec_environment)
     else:
         _staff(service, spec, plan)
     service["networks"] = {
@@ -162,31 +162,33 @@ def _staff(service: Document, spec: NodeSpec, plan: ComposePlan) -> None:
         service["volumes"] = [_mount(folder, read_only=True) for folder in plan.folders]
 
 
-def _offer(service: Document, spec: NodeSpec, plan: ComposePlan, premises: ExecEnvironment) -> None:
+def _offer(service: Document, spec: NodeSpec, plan: ComposePlan, offered: ExecEnvironment) -> None:
     """A container that waits for commands. Its first process ends with the container."""
-    own = premises.images.get(spec.name)
+    own = offered.images.get(spec.name)
     service["image"] = own or service["image"]
-    service["read_only"] = own is None or not premises.writable_root
+    service["read_only"] = own is None or not offered.writable_root
     service["init"] = False
     service["entrypoint"] = KEEPER
-    service["user"] = premises.user
+    service["user"] = offered.user
     service["shm_size"] = _SHARED_MEMORY
-    service["working_dir"] = str(premises.directory)
+    service["working_dir"] = str(offered.directory)
     service["environment"] = {"HOME": "/tmp", "USER": "narrows"}
     service["labels"] = {RUN_LABEL: plan.id, NODE_LABEL: spec.name}
     # Sockets can be connected to where nothing can be written.
-    folders = dict.fromkeys((*plan.folders, premises.meeting), True) | {premises.directory: False}
-    if plan.records is not None and premises.directory in plan.records.parents:
+    folders = dict.fromkeys((*plan.folders, offered.rendezvous_dir), True) | {
+        offered.directory: False
+    }
+    if plan.records is not None and offered.directory in plan.records.parents:
         # Folders on the way are mounts, too: else they could be renamed, and others put in their
         # place.
-        folders |= dict.fromkeys(between(premises.directory, plan.records), False)
+        folders |= dict.fromkeys(between(offered.directory, plan.records), False)
         folders[plan.records] = True
     service["volumes"] = [_mount(folder, read_only=only) for folder, only in folders.items()]
-    if premises.output is not None:
-        service["volumes"].append(_mount(premises.output, read_only=False, target=OUTPUT))
+    if offered.output is not None:
+        service["volumes"].append(_mount(offered.output, read_only=False, target=OUTPUT))
         service["environment"]["NARROWS_OUTPUT"] = OUTPUT
-    if premises.home_of_root is not None:
-        service["volumes"].append(_mount(premises.home_of_root, read_only=True, target="/root"))
+    if offered.home_of_root is not None:
+        service["volumes"].append(_mount(offered.home_of_root, read_only=True, target="/root"))
 
 
 def _bound(service: Document, held: Limits) -> None:

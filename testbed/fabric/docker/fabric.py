@@ -237,8 +237,8 @@ class DockerFabric:
         self.specs = {spec.name: spec for spec in specs}
         self.journal = Journal.open(self.context.id)
         self.journal.add(engine.KIND, run=self.context.id)
-        if self.context.premises is not None:
-            self.journal.add("folder", path=str(self.context.premises.meeting))
+        if self.context.exec_environment is not None:
+            self.journal.add("folder", path=str(self.context.exec_environment.rendezvous_dir))
         self.plan = self._make(specs)
         self.agent = self._agent()
         addresses = {spec.name: str(address(self.plan.control, spec)) for spec in specs}
@@ -254,7 +254,7 @@ class DockerFabric:
             for name, process in self._processes.items():
                 check(name, process, self._mounts[name])
         assert self.plan is not None
-        self.agent.acquaint(places.values(), str(gateway(self.plan.data)))
+        self.agent.fill_neighbour_tables(places.values(), str(gateway(self.plan.data)))
         tag, alias = run_tag(self.context.id), run_alias(self.context.id)
         core = None
         if self.context.multicast:
@@ -293,7 +293,7 @@ class DockerFabric:
     def kill(self, name: str) -> None:
         """Kill a node's processes inside its container, or a server with its container."""
         self.objects.resume(name)
-        if not self.context.staffed(self.specs[name]):
+        if not self.context.runs_our_process(self.specs[name]):
             self.signal(name, signal.SIGKILL)
             return
         self.objects.signal(name, "SIGKILL" if self.specs[name].role == "server" else KILL)
@@ -305,7 +305,7 @@ class DockerFabric:
     def keep(self) -> None:
         """Leave everything standing when this process ends, until ``testbed clean --all``."""
         if hasattr(self, "agent"):
-            self.agent.keep()
+            self.agent.leave_standing()
         if self.journal is not None:
             self.journal.add(KEPT)
 
@@ -323,7 +323,7 @@ class DockerFabric:
 
     def save_logs(self) -> None:
         """Write the output of every container with a process of ours to ``log/<node>.log``."""
-        staffed = [name for name, spec in self.specs.items() if self.context.staffed(spec)]
+        staffed = [name for name, spec in self.specs.items() if self.context.runs_our_process(spec)]
         if self.folder is not None:
             self.objects.save_logs(self.folder.folder("log"), staffed)
 
@@ -348,7 +348,7 @@ class DockerFabric:
         )
 
     def _wanted(self, document: Document) -> dict[str, Mounts]:
-        pins = {} if self.context.premises is None else self.context.premises.pins
+        pins = {} if self.context.exec_environment is None else self.context.exec_environment.pins
         services = document["services"].items()
         return {name: wanted(service, pins) for name, service in services}
 
@@ -370,7 +370,7 @@ class DockerFabric:
             folders=self.context.folders,
             gpus=gpus,
             records=self.context.directory.absolute(),
-            premises=self.context.premises,
+            exec_environment=self.context.exec_environment,
             trains=self.context.trains,
         )
 

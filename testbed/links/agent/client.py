@@ -133,7 +133,7 @@ class AgentClient:
                 self._journal.add("link", name=rack.port, alias=plan.alias, netns=netns)
         return read(Racks, self._call("racks", plan=plan))
 
-    def acquaint(self, places: Iterable[NodePlacement], switch_address: str) -> None:
+    def fill_neighbour_tables(self, places: Iterable[NodePlacement], switch_address: str) -> None:
         """Have everyone on a data network know everyone else: nobody asks while it is measured."""
         known = {place.data_address: place for place in places}
         nodes = [Resident(at.nic.netns, at.nic.index, own) for own, at in known.items()]
@@ -141,12 +141,12 @@ class AgentClient:
         switch = Resident(port.netns, port.index, switch_address)
         self._call("acquaint", residents=nodes, switch=switch)
 
-    def unbuild(self) -> list[str]:
+    def tear_down(self) -> list[str]:
         """Undo everything that the agent made; returns what it could not undo, in words."""
         failures: list[str] = self._call("unbuild")
         return failures
 
-    def keep(self) -> None:
+    def leave_standing(self) -> None:
         """Have everything left standing when the agent ends."""
         self._call("keep")
 

@@ -201,7 +201,7 @@ def _feed(replay: Replay, request: Object) -> None:
     changes = [change_from_json(fields) for fields in request["changes"]]
     if unknown := sorted({str(change.end) for change in changes} - set(map(str, replay.tracks))):
         raise ExperimentError(f"changes of links that are not shaped: {', '.join(unknown)}")
-    replay.feed(changes, request["known_to_s"])
+    replay.add_changes(changes, request["known_to_s"])
 
 
 def serve(lines: Iterable[str]) -> None:

@@ -192,7 +192,7 @@ class ReadBack:
         self._wrong: tuple[int | str, int | str] | None = None
         self._from_s = 0.0
 
-    def see(self, now_s: float, asked: int | str, held: int | str) -> Mismatch | None:
+    def compare(self, now_s: float, asked: int | str, held: int | str) -> Mismatch | None:
         """Take in a look; returns the interval of disagreement that it ends, if any."""
         found = None if asked == held else (asked, held)
         ended = self.end(now_s) if found != self._wrong else None

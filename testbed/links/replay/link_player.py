@@ -3,7 +3,7 @@ right at low rates and in outages, and what became of it.
 
 HTB charges a packet when it leaves, at the rate in force, keeps the debt as a time, and never
 thinks again: at 1 kbit/s one full frame would keep a link dead for 12 s, whatever its rate has
-become meanwhile. So where a frame takes longer than the next change, the class is *eased*: it
+become meanwhile. So where a frame takes longer than the next change, the class is *adjusted*: it
 charges what the service curve says, over all the changes that are known to come. An outage is the
 lowest of all rates: the one bundle that still leaves in it puts the class in debt until the outage
 is over and the bundle's own time has passed, to the kernel's own timer's precision.
@@ -74,7 +74,7 @@ class LowRateDebt:
             self.awake_ns = min(now_ns, max(self.looked_ns, self.awake_ns)) + debt_ns
         self.packets, self.looked_ns = packets, now_ns
 
-    def asleep(self, now_ns: int) -> bool:
+    def blocked(self, now_ns: int) -> bool:
         """Return whether nothing can leave before the next renewal, even one that comes late."""
         return self.awake_ns > now_ns + 2 * RENEW_NS
 
@@ -94,10 +94,10 @@ def is_slow(shape: LinkState) -> bool:
     return frame_ns(shape.rate_bits, shape.overhead_bytes) > SLOW_NS
 
 
-def ends_ns(leaves_ns: int, bits: float, rate_bits: int, coming: Iterable[Step]) -> int | None:
+def ends_ns(leaves_ns: int, bits: float, rate_bits: int, upcoming: Iterable[Step]) -> int | None:
     """When ``bits`` from ``leaves_ns`` on have been served; None: not as far as is known."""
     at_ns = leaves_ns
-    for from_ns, following in coming:
+    for from_ns, following in upcoming:
         if from_ns > at_ns:
             served = rate_bits * (from_ns - at_ns) / 1e9
             if served >= bits:
@@ -111,7 +111,7 @@ def pace_at(
     shape: LinkState,
     leaves_ns: int,
     known_ns: int,
-    coming: Callable[[], Iterable[Step]],
+    upcoming: Callable[[], Iterable[Step]],
     bundle_bytes: int = FRAME_BYTES,
     *,
     early: bool = False,
@@ -119,17 +119,17 @@ def pace_at(
     """The class's setting for what leaves at ``leaves_ns``: the plain one where nothing changes
     soon enough.
 
-    ``coming`` gives the changes after ``shape``, known up to ``known_ns``: nothing is charged
+    ``upcoming`` gives the changes after ``shape``, known up to ``known_ns``: nothing is charged
     beyond that. ``bundle_bytes``: the most that leaves at once; bundles of several frames are all
     charged the same. ``early``: the kernel is told before the change is due, so that a packet of
     any length costs what a full frame does.
     """
     latest_ns = max(min(known_ns, leaves_ns + LONGEST_NS), leaves_ns)
-    rate = _rate_at(leaves_ns, shape.rate_bits, coming())
+    rate = _rate_at(leaves_ns, shape.rate_bits, upcoming())
 
     def takes(size: int) -> int:
         bits = 8 * (size + shape.overhead_bytes)
-        end_ns = ends_ns(leaves_ns, bits, shape.rate_bits, coming())
+        end_ns = ends_ns(leaves_ns, bits, shape.rate_bits, upcoming())
         return (latest_ns if end_ns is None else min(end_ns, latest_ns)) - leaves_ns
 
     full_ns = takes(bundle_bytes)
@@ -140,12 +140,12 @@ def pace_at(
     alike = early or bundle_bytes > FRAME_BYTES
     if alike or (not rate and not _told_apart(full_ns, small_ns)):
         return charge_of(full_ns)  # which is never too short
-    found = charging(full_ns, small_ns, shape.overhead_bytes)
+    found = charge_for(full_ns, small_ns, shape.overhead_bytes)
     return found if rate else found._replace(burst_ticks=1)  # in an outage nothing is saved up
 
 
-def _rate_at(time_ns: int, rate_bits: int, coming: Iterable[Step]) -> int:
-    for from_ns, following in coming:
+def _rate_at(time_ns: int, rate_bits: int, upcoming: Iterable[Step]) -> int:
+    for from_ns, following in upcoming:
         if from_ns > time_ns:
             break
         rate_bits = following
@@ -161,12 +161,12 @@ def charge_of(time_ns: int) -> LinkPace:
 
 
 def _told_apart(full_ns: int, small_ns: int) -> bool:
-    """Return whether ``charging`` can give both their own cost, and so all sizes between them."""
+    """Return whether ``charge_for`` can give both their own cost, and so all sizes between them."""
     share = (FRAME_BYTES - SEGMENT_HEADER_BYTES) / (FRAME_BYTES + MOST_OVERHEAD_BYTES)
     return full_ns - small_ns >= share * full_ns
 
 
-def charging(full_ns: int, small_ns: int, overhead_bytes: int = 0) -> LinkPace:
+def charge_for(full_ns: int, small_ns: int, overhead_bytes: int = 0) -> LinkPace:
     """Have a full frame cost ``full_ns`` and, where possible, an acknowledgement ``small_ns``."""
     full_ns = max(full_ns, _SHORTEST_NS)
     least = (FRAME_BYTES + overhead_bytes) * 1e9 / full_ns
@@ -220,10 +220,10 @@ class LinkPlayer:
         self.sampler = LinkSampler(
             shaped, shape, shaped.where.index, line, bundle_bytes=bundle_bytes, gapped=gapped
         )
-        self.coming: deque[PreparedChange] = deque()
+        self.upcoming: deque[PreparedChange] = deque()
         """Changes still to be applied, as far as they are known; kept by the replay."""
         self.slow = LowRateDebt() if is_slow(shape) else None
-        self.eased: LinkPace | None = None
+        self.adjusted: LinkPace | None = None
         """Setting that the class has instead of the plain setting of its low rate."""
         self._outage: tuple[LinkPace, bytes] | None = None
         """Setting and message for the outage that comes next, once it is near."""
@@ -268,16 +268,16 @@ class LinkPlayer:
         return following
 
     @property
-    def held(self) -> bool:
+    def needs_care(self) -> bool:
         """True if the class must be looked after every few milliseconds."""
         return self.slow is not None and (
-            bool(self.coming) or self.eased is not None or not self.shape.rate_bits
+            bool(self.upcoming) or self.adjusted is not None or not self.shape.rate_bits
         )
 
     def apply(self, due: PreparedChange, now_ns: int, known_ns: int) -> None:
         """Have the kernel take a change; what stays as it is is not told. Raises KernelRefused.
 
-        ``coming`` must be what follows it, complete up to ``known_ns``.
+        ``upcoming`` must be what follows it, complete up to ``known_ns``.
         """
         before, self.shape = self.shape, due.shape
         if before.rate_bits != due.shape.rate_bits:
@@ -301,14 +301,14 @@ class LinkPlayer:
             self._look_after(self.slow, now_ns)
             if self._ease(max(now_ns, self.slow.awake_ns), known_ns):
                 return
-        self.eased = None
+        self.adjusted = None
         self.shaped.send(plain)
 
     def prepare_outage(self, now_ns: int, known_ns: int) -> None:
         """Prepare the message for a near outage: what leaves before it costs the same any time."""
-        if self._outage is not None or self.slow is not None or not self.coming:
+        if self._outage is not None or self.slow is not None or not self.upcoming:
             return
-        first = self.coming[0]
+        first = self.upcoming[0]
         near = first.at_ns - now_ns < NEAR_NS
         if near and first.message is None and not first.shape.drop:
             latest_ns = first.due_ns - self._half_bundle_ns(
@@ -322,11 +322,11 @@ class LinkPlayer:
     def begin_outage(self, now_ns: int, known_ns: int) -> None:
         """Let packets wait, or lose them, from now on."""
         if self.shape.drop:
-            self.slow = self.eased = None
+            self.slow = self.adjusted = None
             self.shaped.flush()
             return
         if self.slow is None and self._outage is not None:
-            self.eased, message = self._outage
+            self.adjusted, message = self._outage
             self.slow = LowRateDebt()
             self._look_after(
                 self.slow, now_ns
@@ -335,33 +335,33 @@ class LinkPlayer:
             self._look_after(self.slow, now_ns)
         else:
             self.slow = self.slow or LowRateDebt()
-            self.hold(now_ns, known_ns)
+            self.maintain(now_ns, known_ns)
         self._outage = None
         self.shaped.send(self.shaped.limit_message(self.shape.queue_bytes))
 
-    def hold(self, now_ns: int, known_ns: int) -> None:
+    def maintain(self, now_ns: int, known_ns: int) -> None:
         """Keep an outage going, or a low rate right; changes before ``known_ns`` are known."""
         if self.slow is not None and self._matters(self.slow, now_ns):
             self._look_after(self.slow, now_ns)
             if not self._ease(self._leaving(self.slow, now_ns), known_ns):
-                self.settle()
+                self.restore_plain_rate()
 
-    def settle(self) -> None:
+    def restore_plain_rate(self) -> None:
         """Give the class the plain setting of its rate; in an outage it has none."""
-        if self.eased is not None and self.shape.rate_bits:
-            self.eased = None
+        if self.adjusted is not None and self.shape.rate_bits:
+            self.adjusted = None
             self.shaped.send(self.shaped.class_message(_pace(self.shape)))
 
     def _matters(self, slow: LowRateDebt, now_ns: int) -> bool:
         """Return whether something that leaves before the next look could reach the next change."""
-        if slow.asleep(now_ns) and self.eased is not None:
+        if slow.blocked(now_ns) and self.adjusted is not None:
             return False
         if not self.shape.rate_bits:
             return True
-        if not self.coming:
-            return self.eased is not None
+        if not self.upcoming:
+            return self.adjusted is not None
         reach_ns = frame_ns(self.shape.rate_bits, self.shape.overhead_bytes) + 2 * RENEW_NS
-        return self.coming[0].due_ns - now_ns <= reach_ns or self.eased is not None
+        return self.upcoming[0].due_ns - now_ns <= reach_ns or self.adjusted is not None
 
     def _leaving(self, slow: LowRateDebt, now_ns: int) -> int:
         """When something is likely to leave: what is awake may do so at any time until the next
@@ -371,7 +371,7 @@ class LinkPlayer:
         """
         first_ns = max(now_ns, slow.awake_ns)
         spread_ns = slow.spread_ns if slow.awake_ns > now_ns else RENEW_NS // 2
-        following_ns = self.coming[0].due_ns if self.coming else FOREVER_NS
+        following_ns = self.upcoming[0].due_ns if self.upcoming else FOREVER_NS
         if now_ns < self._began[0]:  # told early: what was on its way leaves before it is due
             following_ns = self._began[0]
             if not self.shape.rate_bits:
@@ -394,8 +394,8 @@ class LinkPlayer:
         pace = pace_at(before, leaves_ns, known_ns, self._steps, self._bundle_bytes, early=early)
         if self.shape.rate_bits and pace == _pace(self.shape):
             return False
-        if pace != self.eased:
-            self.eased = pace
+        if pace != self.adjusted:
+            self.adjusted = pace
             self.shaped.send(self.shaped.class_message(pace))
         return True
 
@@ -403,7 +403,7 @@ class LinkPlayer:
         return chain([self._began], self._following())
 
     def _following(self) -> Iterator[Step]:
-        return ((due.due_ns, due.shape.rate_bits) for due in islice(self.coming, _FARTHEST))
+        return ((due.due_ns, due.shape.rate_bits) for due in islice(self.upcoming, _FARTHEST))
 
 
 def _pace(shape: LinkState) -> LinkPace:

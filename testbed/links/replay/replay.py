@@ -42,7 +42,7 @@ class Replay(Thread):
         self._known_to_ns = t0_ns
         self._stopping = False
 
-    def feed(self, changes: Iterable[LinkChange], known_to_s: float | None) -> None:
+    def add_changes(self, changes: Iterable[LinkChange], known_to_s: float | None) -> None:
         """Take more of the history, complete up to ``known_to_s`` (None: all there is)."""
         dues = [self._prepare(change) for change in changes]
         known = FOREVER_NS if known_to_s is None else self.t0_ns + round(known_to_s * 1e9)
@@ -86,21 +86,21 @@ class Replay(Thread):
                 self._change_all()
                 now = time.monotonic_ns()
             if now >= hold:
-                self._hold_all()
+                self._maintain_all()
                 hold = now + RENEW_NS
             if now >= look:
                 self._look((look - self.t0_ns) % SAMPLE_NS < LOOK_NS)
                 look = _next(self.t0_ns, now, LOOK_NS)
             if now >= soon:
                 for track in self._resuming():
-                    self._look_at(track)
+                    self._sample(track)
                 soon = now + SOON_NS
             for track in self._alive():
                 track.prepare_outage(now, self._known_ns(now))
             waking = self._next_hold(hold), soon if self._resuming() else FOREVER_NS
             self._sleep_until(min(look, self._next_due(), *waking))
         for track in self._alive():
-            self._guarded(track, track.settle)
+            self._guarded(track, track.restore_plain_rate)
         self._look(closing=True)
         self._emit([event for track in self._alive() for event in track.sampler.end()])
 
@@ -118,14 +118,14 @@ class Replay(Thread):
             if fresh:
                 self._pending = deque(sorted([*self._pending, *fresh], key=lambda due: due.at_ns))
         for due in fresh:
-            self.tracks[due.end].coming.append(due)
+            self.tracks[due.end].upcoming.append(due)
 
     def _change_all(self) -> None:
         """Make everything that is due: first the kernel takes it, then it is recorded."""
         taken = []
         while self._next_due() <= time.monotonic_ns():
             due = self._pending.popleft()
-            self.tracks[due.end].coming.popleft()
+            self.tracks[due.end].upcoming.popleft()
             if self._change(due):
                 taken.append((due, time.monotonic_ns()))
         self._emit([self._record_change(due, applied_ns) for due, applied_ns in taken])
@@ -140,23 +140,23 @@ class Replay(Thread):
     def _record_change(self, due: PreparedChange, applied_ns: int) -> Event:
         track, shape = self.tracks[due.end], due.shape
         due_s, applied_s = self._after_t0(due.due_ns), self._after_t0(applied_ns)
-        if self._look_at(track):
+        if self._sample(track):
             track.sampler.ask(due_s, shape)
         track.sampler.record.lateness_s.append((applied_ns - due.at_ns) / 1e9)
-        self._hold(track)
+        self._maintain(track)
         where = (due.end.link, due.end.direction)
         impaired = shape.impairments.to_json() if track.line is not None else None
         asked = (shape.rate_bits, shape.queue_bytes)
         return LinkChanged(*where, due_s, applied_s, *asked, impairments=impaired)
 
-    def _hold_all(self) -> None:
+    def _maintain_all(self) -> None:
         for track in self._alive():
-            self._hold(track)
+            self._maintain(track)
 
-    def _hold(self, track: LinkPlayer) -> None:
-        if track.held:
+    def _maintain(self, track: LinkPlayer) -> None:
+        if track.needs_care:
             now = time.monotonic_ns()
-            self._guarded(track, lambda: track.hold(now, self._known_ns(now)))
+            self._guarded(track, lambda: track.maintain(now, self._known_ns(now)))
 
     def _known_ns(self, now_ns: int) -> int:
         """Up to when the history is known, or taken for known."""
@@ -164,13 +164,13 @@ class Replay(Thread):
 
     def _look(self, closing: bool) -> None:
         for track in self._alive():
-            self._look_at(track)
+            self._sample(track)
         if closing:
             self._emit([event for track in self._alive() for event in track.sampler.close()])
 
-    def _look_at(self, track: LinkPlayer) -> bool:
+    def _sample(self, track: LinkPlayer) -> bool:
         now_s = self._after_t0(time.monotonic_ns())
-        return self._guarded(track, lambda: track.sampler.look(now_s, track.shape, track.eased))
+        return self._guarded(track, lambda: track.sampler.look(now_s, track.shape, track.adjusted))
 
     def _resuming(self) -> list[LinkPlayer]:
         now_s = self._after_t0(time.monotonic_ns())
@@ -196,7 +196,7 @@ class Replay(Thread):
         return self._pending[0].at_ns if self._pending else FOREVER_NS
 
     def _next_hold(self, hold: int) -> int:
-        return hold if any(track.held for track in self._alive()) else FOREVER_NS
+        return hold if any(track.needs_care for track in self._alive()) else FOREVER_NS
 
     def _sleep_until(self, time_ns: int) -> None:
         """In short naps, so that ``finish`` is not kept waiting."""

@@ -87,12 +87,12 @@ class LinkSampler:
             self._watch_outage()
 
     def look(
-        self, now_s: float, shape: LinkState, eased: LinkPace | None = None
+        self, now_s: float, shape: LinkState, adjusted: LinkPace | None = None
     ) -> htb.ClassCounters:
         """Read counters and settings; the kernel has been asked for ``shape``. Raises
         KernelRefused.
 
-        ``eased``: what the class was set to instead of the rate's plain setting.
+        ``adjusted``: what the class was set to instead of the rate's plain setting.
         """
         self._before, self._charged_before = self._now, self._charged
         self._now = self._shaped.read()
@@ -104,7 +104,7 @@ class LinkSampler:
         self._busy = self._busy and self._stood(gap_s)
         self._largest = max(self._largest, self._now.backlog_bytes)
         self._seen.append((now_s, self._charged))
-        self._read_back(shape, eased)
+        self._read_back(shape, adjusted)
         self._watch_outage()
         return self._now
 
@@ -162,19 +162,19 @@ class LinkSampler:
         self._outages.close(self._charged)
         return self.close()
 
-    def _read_back(self, shape: LinkState, eased: LinkPace | None) -> None:
+    def _read_back(self, shape: LinkState, adjusted: LinkPace | None) -> None:
         """Compare the kernel's values with ``shape``; in an outage the rate means nothing."""
         if shape.rate_bits:
-            asked = 8 * (eased or pace(shape.rate_bits)).rate_bytes
-            self._note(self._rate.see(self._now_s, asked, 8 * self._now.rate_bytes))
+            asked = 8 * (adjusted or pace(shape.rate_bits)).rate_bytes
+            self._note(self._rate.compare(self._now_s, asked, 8 * self._now.rate_bytes))
         else:
             self._note(self._rate.end(self._now_s))
         self._looks += 1
         if self._looks % LIMIT_LOOKS == 0:
             asked = 0 if shape.drop and not shape.rate_bits else shape.queue_bytes
-            self._note(self._limit.see(self._now_s, asked, self._shaped.held_limit()))
+            self._note(self._limit.compare(self._now_s, asked, self._shaped.held_limit()))
             if self._line is not None:
-                self._note(self._delay.see(self._now_s, *self._line.look()))
+                self._note(self._delay.compare(self._now_s, *self._line.look()))
 
     def _note(self, mismatch: Mismatch | None) -> None:
         if mismatch is not None:

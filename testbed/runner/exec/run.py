@@ -89,7 +89,7 @@ def execute(
     whose = _whose(owner)
     hearing = MarkListener(names, whose, order.processes)
     try:
-        premises = _premises(directory, hearing.folder, owner, own, writable_root)
+        exec_environment = _exec_environment(directory, hearing.folder, owner, own, writable_root)
         with interruptible(), directory, machine(progress.say):
             progress.say(f"starting {len(specs)} nodes on the {fabric} fabric")
             if owner is not None and not owner.writes(Path.cwd()):
@@ -105,7 +105,7 @@ def execute(
                 keep_failed=keep_failed,
                 folders=read,
                 racks=racks(scenario),
-                premises=premises,
+                exec_environment=exec_environment,
                 least=least,
             ) as session:
                 return _perform(session, loaded, order, hearing, output, directory, progress)
@@ -123,9 +123,9 @@ def _whose(owner: Tenant | None) -> Account:
     return found or Account(os.geteuid(), os.getegid())
 
 
-def _premises(
+def _exec_environment(
     directory: RunDirectory,
-    meeting: Path,
+    rendezvous_dir: Path,
     owner: Tenant | None,
     images: Mapping[str, str],
     writable_root: bool,
@@ -140,16 +140,16 @@ def _premises(
             if found is None
             else Tenant(found.st_uid, found.st_gid)
         )
-        return ExecEnvironment(here, meeting, user=str(own), output=make_output(run, own))
+        return ExecEnvironment(here, rendezvous_dir, user=str(own), output=make_output(run, own))
     output = make_output(run, owner)
     pins = pins_below(here, run.absolute())
     return ExecEnvironment(
         here,
-        meeting,
+        rendezvous_dir,
         user=str(owner),
         images=images,
         output=output,
-        home_of_root=make_home_of_root(here, meeting),
+        home_of_root=make_home_of_root(here, rendezvous_dir),
         writable_root=writable_root,
         pins={
             **pins,
